@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libreshard: opens sharded deep-learning checkpoints of any known format and writes them under any other layout or format.
+ *
+ * Strings that come from checkpoints are (pointer, size): they may hold any byte. Sizes are in bytes, shapes and boxes in elements,
+ * row-major. Pointers that accessors return belong to the handle and live until it is closed. A handle may be used by one thread at
+ * a time; different handles are independent. Structs with a `struct_size` are initialised by their _INIT macro.
+ */
+#ifndef RESHARD_RESHARD_H
+#define RESHARD_RESHARD_H
+
+#include "reshard/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RESHARD_VERSION_MAJOR 0
+#define RESHARD_VERSION_MINOR 1
+#define RESHARD_VERSION_PATCH 0
+
+typedef struct reshard_str {
+    const char *data;
+    size_t size;
+} reshard_str;
+
+/* "0.1.0" */
+const char *reshard_version(void);
+
+/* Frees what a function here documents as "free with reshard_free". */
+void reshard_free(void *memory);
+
+/* ------------------------------------------------------------------------------------------------ opening and looking */
+
+typedef struct reshard_checkpoint reshard_checkpoint;
+
+/* NAME=VALUE of a named limit; reshard_limit_at lists them. */
+typedef struct reshard_limit {
+    const char *name;
+    uint64_t value;
+    const char *help;
+} reshard_limit;
+
+typedef struct reshard_open_options {
+    size_t struct_size;
+    const char *format;          /* NULL: recognised from the content */
+    int64_t iteration;           /* -1: the latest, where a root holds several */
+    const reshard_limit *limits; /* changes to the defaults; help is ignored */
+    size_t limit_count;
+    int follow_links;            /* symbolic links may lead out of the directory */
+    int lenient;                 /* accept what is ambiguous but readable (duplicate names: the last wins) */
+} reshard_open_options;
+#define RESHARD_OPEN_OPTIONS_INIT { sizeof(reshard_open_options), NULL, -1, NULL, 0, 0, 0 }
+
+/* Opens a file or directory. options may be NULL. Reads metadata only; no payload. */
+reshard_status reshard_open(const char *path, const reshard_open_options *options, reshard_checkpoint **out, reshard_error *err);
+void reshard_close(reshard_checkpoint *checkpoint);
+
+typedef struct reshard_path_part {
+    int is_index;    /* 1: list position, 2: integer dict key (both in index); 0: string key */
+    int64_t index;
+    reshard_str key;
+} reshard_path_part;
+
+typedef struct reshard_tensor {
+    reshard_str key;
+    const char *dtype;     /* "BF16" */
+    int rank;
+    const int64_t *shape;
+    uint64_t bytes;
+    size_t chunk_count, replica_count;
+    int64_t tied_to;       /* index of a tensor with the same storage and view, or -1 */
+    int is_ambiguous;      /* another tensor has this key: only reshard_tensor_path tells them apart */
+} reshard_tensor;
+
+typedef struct reshard_chunk {
+    const int64_t *start, *extent; /* box; rank numbers */
+    reshard_str file;              /* relative to the checkpoint */
+    uint64_t offset, bytes;        /* where its bytes lie; of the container blob if is_resolved is 0 */
+    int is_replica, is_resolved;
+    int64_t flat_begin, flat_count; /* flat run inside the box; flat_count -1: all of it */
+    const char *encoding;          /* "", "deflate", "zstd" */
+} reshard_chunk;
+
+typedef struct reshard_item {
+    reshard_str key;
+    const char *kind;   /* null bool int float str bytes list dict object file; "" until loaded (reshard_item_json loads) */
+    uint64_t bytes;     /* stored size, 0 if unknown */
+    reshard_str class_name; /* "argparse.Namespace" for objects, else "" */
+} reshard_item;
+
+const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint);
+const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint);
+size_t reshard_tensor_count(const reshard_checkpoint *checkpoint);
+reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint, size_t index, reshard_tensor *out);
+
+/* Index of the tensor with this key, or -1. */
+int64_t reshard_tensor_find(const reshard_checkpoint *checkpoint, const char *key, size_t key_size);
+reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint, size_t tensor, size_t index, reshard_chunk *out);
+
+/* Path of a tensor (or, with is_item, an item) in the nested state dict; *parts is valid until the next call. */
+size_t reshard_path_of(reshard_checkpoint *checkpoint, int is_item, size_t index, const reshard_path_part **parts);
+
+size_t reshard_item_count(const reshard_checkpoint *checkpoint);
+reshard_status reshard_item_at(reshard_checkpoint *checkpoint, size_t index, reshard_item *out);
+int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const char *key, size_t key_size);
+
+/* The item's value as JSON text, NUL-terminated; free with reshard_free. What JSON cannot hold is spelled as docs/items.md says. */
+reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err);
+
+size_t reshard_warning_count(const reshard_checkpoint *checkpoint);
+const char *reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index);
+
+/* Facts that the format tells about itself: ("written by", "torch >= 2.9"), ("ranks", "4"), … NULL past the end. */
+const char *reshard_fact_at(const reshard_checkpoint *checkpoint, size_t index, const char **value);
+
+/* Number of files, and their bytes. */
+size_t reshard_file_count(const reshard_checkpoint *checkpoint, uint64_t *bytes);
+
+/* ------------------------------------------------------------------------------------------------ reading values */
+
+typedef struct reshard_progress {
+    uint64_t bytes_done, bytes_total, bytes_read, bytes_written, memory_bytes;
+} reshard_progress;
+
+typedef struct reshard_run_options {
+    size_t struct_size;
+    uint64_t memory_bytes;  /* budget for buffers; 0: default */
+    unsigned threads;       /* 0: default */
+    const char *io;         /* "auto" (NULL), "buffered", "direct", "mmap" */
+    int (*progress)(const reshard_progress *progress, void *context); /* 0 cancels; may be NULL */
+    void *context;
+} reshard_run_options;
+#define RESHARD_RUN_OPTIONS_INIT { sizeof(reshard_run_options), 0, 0, NULL, NULL, NULL }
+
+/* Receives consecutive parts of a value; a status other than RESHARD_OK stops. */
+typedef reshard_status (*reshard_sink)(const void *bytes, size_t size, void *context);
+
+/* Box [start, start + extent) of a tensor (both NULL: all) as row-major little-endian bytes. */
+reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+                            const reshard_run_options *run, reshard_sink sink, void *context, reshard_error *err);
+
+/* The same into memory of size bytes, which must be exactly enough. */
+reshard_status reshard_read_into(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+                                 void *out, size_t size, reshard_error *err);
+
+/* The .npy header for a tensor's box; free with reshard_free. */
+reshard_status reshard_npy_header(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *extent, void **header, size_t *size,
+                                  reshard_error *err);
+
+/* Digest of every tensor's full content, in the order of their keys, bytewise. digest: "sha256", "xxh3", "crc32c". */
+typedef void (*reshard_hash_sink)(size_t tensor, const char *hex, void *context);
+reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run, reshard_hash_sink sink,
+                            void *context, reshard_error *err);
+
+/* Tensor indices in order of their keys, bytewise; ties by index, last first. count numbers; free with reshard_free. */
+reshard_status reshard_sorted_tensors(const reshard_checkpoint *checkpoint, size_t **out, reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ converting */
+
+typedef struct reshard_convert_options {
+    size_t struct_size;
+    const char *to;               /* format; NULL only with like */
+    const char *like;             /* path of a checkpoint whose format, layout and names are taken; or NULL */
+    const char *layout;           /* "ranks=8,…" or NULL */
+    const char *const *include, *const *exclude; /* globs on keys; NULL-terminated lists or NULL */
+    const char *const *dtypes;    /* "bf16" or "GLOB=f32", the last match counts; NULL-terminated or NULL */
+    const char *const *format_options; /* "name=value" of the target format; NULL-terminated or NULL */
+    int64_t max_shard_bytes;      /* -1: the format's default */
+    int drop_items;
+    int overwrite, resume, no_sync;
+    int verify;                   /* read back and compare */
+    const char *checksum;         /* "crc32c", "sha256", or NULL: sidecar reshard.json with a digest per tensor */
+    const reshard_open_options *open; /* for source and like; NULL: defaults */
+} reshard_convert_options;
+#define RESHARD_CONVERT_OPTIONS_INIT { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, -1, 0, 0, 0, 0, 0, NULL, NULL }
+
+/* What a conversion does, or would do. Lists are NULL-terminated; free with reshard_report_release. */
+typedef struct reshard_report {
+    char *source_format, *target_format;
+    uint64_t tensors, items, source_chunks, target_chunks, steps;
+    uint64_t read_bytes, write_bytes;  /* payload */
+    uint64_t target_files, target_bytes; /* all bytes of the target's files */
+    uint64_t peak_memory_bytes;        /* buffers and metadata, as planned */
+    uint64_t resumed_bytes;            /* done by an earlier run */
+    char **dropped, **changed, **warnings;
+    struct reshard_report_rank {       /* by target file */
+        char *file;
+        uint64_t bytes, chunks, sources;
+    } *files;
+} reshard_report;
+void reshard_report_release(reshard_report *report);
+
+/* Converts; the target appears whole or not at all. report may be NULL. */
+reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                               const reshard_run_options *run, reshard_report *report, reshard_error *err);
+
+/* What reshard_convert would do; touches nothing. target_path may be NULL. */
+reshard_status reshard_plan(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                            const reshard_run_options *run, reshard_report *report, reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ checking */
+
+/* One finding of verify or diff. severity: 0 note, 1 warning, 2 failure. kind is a short word: "checksum", "replica", "coverage",
+ * "unreferenced", "nan", "missing", "unexpected", "shape", "dtype", "values", "item", … index: first differing element (row-major), or -1. */
+typedef struct reshard_finding {
+    int severity;
+    const char *kind;
+    reshard_str key;
+    const char *text;    /* one line for people */
+    int64_t index;       /* flat */
+    uint64_t count;      /* elements concerned */
+    double max_difference;
+} reshard_finding;
+typedef void (*reshard_finding_sink)(const reshard_finding *finding, void *context);
+
+typedef struct reshard_verify_options {
+    size_t struct_size;
+    int deep; /* also read all values: NaN, Inf, all-zero counts; stored payload checksums are checked in either case */
+} reshard_verify_options;
+#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), 0 }
+
+/* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. */
+reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,
+                              reshard_finding_sink sink, void *context, reshard_error *err);
+
+/* Newest checkpoint below root that opens and verifies; *path free with reshard_free. RESHARD_DIFFERS if none does. */
+reshard_status reshard_latest_good(const char *root, const reshard_open_options *options, const reshard_verify_options *verify,
+                                   reshard_finding_sink sink, void *context, char **path, reshard_error *err);
+
+typedef struct reshard_diff_options {
+    size_t struct_size;
+    int ignore_items;
+    double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
+} reshard_diff_options;
+#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, 0 }
+
+/* RESHARD_OK: same; RESHARD_DIFFERS: not, and the sink was told why. */
+reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,
+                            const reshard_run_options *run, reshard_finding_sink sink, void *context, reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ what there is */
+
+typedef struct reshard_format_option {
+    const char *name, *type, *default_value, *help;
+} reshard_format_option;
+
+typedef struct reshard_format {
+    const char *name, *summary;
+    int reads, writes, is_directory, holds_items;
+    const reshard_format_option *options; /* ends with a NULL name */
+} reshard_format;
+
+/* RESHARD_ERR_USAGE past the end. */
+reshard_status reshard_format_at(size_t index, reshard_format *out);
+reshard_status reshard_limit_at(size_t index, reshard_limit *out);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

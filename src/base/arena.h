@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arena: memory that lives and dies together. Blocks grow geometrically up to 1 MiB; nothing is freed one by one.
+ * { 0 } is a valid empty arena. bytes_max 0 means no limit.
+ */
+#ifndef BASE_ARENA_H
+#define BASE_ARENA_H
+
+#include "base/str.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct arena_block;
+
+struct arena {
+    struct arena_block *blocks;
+    char *next, *end;
+    size_t bytes_used; /* sum of what the blocks take from the heap */
+    size_t bytes_max;
+};
+
+/* Uninitialised memory aligned to 16 (arena_alloc) or zeroed (arena_zalloc), or NULL. size 0 gives a valid pointer. */
+void *arena_alloc(struct arena *arena, size_t size);
+void *arena_zalloc(struct arena *arena, size_t size);
+
+/* Array of count elements; NULL also if count * element_size overflows. */
+void *arena_array(struct arena *arena, size_t count, size_t element_size);
+
+/* Unaligned copy of bytes, NUL-terminated for convenience; NULL on failure. */
+char *arena_copy(struct arena *arena, const void *bytes, size_t size);
+
+/* As arena_copy; *out is written on success. */
+bool arena_str(struct arena *arena, struct str s, struct str *out);
+char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+void arena_release(struct arena *arena);
+
+#endif

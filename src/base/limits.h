@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Named limits: everything that can grow on account of the input has one. Users raise them with --limit NAME=VALUE.
+ * The table makes the struct, the defaults, the option's help and the documentation.
+ */
+#ifndef BASE_LIMITS_H
+#define BASE_LIMITS_H
+
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LIMITS(X)                                                                                                    \
+    X(metadata_bytes, UINT64_C(4) << 30, "size of one metadata object, such as .metadata or data.pkl")               \
+    X(json_bytes, UINT64_C(100000000), "size of one JSON header or index")                                           \
+    X(json_depth, 128, "nesting of JSON")                                                                            \
+    X(pickle_values, UINT64_C(200000000), "values that one pickle may build")                                        \
+    X(pickle_depth, 100000, "open marks and nesting of one pickle")                                                  \
+    X(pickle_string_bytes, UINT64_C(256) << 20, "size of one string in a pickle")                                    \
+    X(bigint_bytes, 1024, "size of one integer in a pickle")                                                         \
+    X(memo_gap, 1000000, "how far a memo index may lie beyond the number of entries")                                \
+    X(zip_entries, UINT64_C(4) << 20, "members of one zip archive")                                                  \
+    X(inflate_ratio, 200, "expansion of a compressed part, above 1 MiB")                                             \
+    X(inflate_bytes, UINT64_C(64) << 30, "decompressed size of one compressed part")                                 \
+    X(tensors, UINT64_C(100000000), "tensors of one checkpoint")                                                     \
+    X(chunks, UINT64_C(100000000), "chunks of one checkpoint")                                                       \
+    X(objects, UINT64_C(10000000), "files of one checkpoint")                                                        \
+    X(tensor_expansion, UINT64_C(1) << 36, "bytes that a tensor may show beyond those it stores (stride 0 views)")   \
+    X(item_bytes, UINT64_C(1) << 30, "size of one item that is shown or rewritten")
+
+struct limits {
+#define X(name, value, help) uint64_t name;
+    LIMITS(X)
+#undef X
+};
+
+extern const struct limits limits_default;
+
+/* Sets the named limit; false if there is no such name. */
+bool limits_set(struct limits *limits, struct str name, uint64_t value);
+
+/* Walks the table: index 0, 1, … until NULL is returned; *help and *value are set. */
+const char *limits_describe(int index, const char **help, uint64_t *value);
+
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Name map: interns byte strings and numbers them 0, 1, 2, … in order of first insertion. Made for 10^7 names: names lie
+ * in one arena, the table holds 32-bit indices and is probed linearly with a seeded hash.
+ */
+#ifndef BASE_NAME_MAP_H
+#define BASE_NAME_MAP_H
+
+#include "base/arena.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define NAME_NONE UINT32_MAX
+
+struct name_map {
+    struct arena arena;
+    struct str *names; /* names[index] */
+    uint32_t *slots;   /* index + 1, 0 is free */
+    uint32_t count, names_capacity, slots_capacity;
+    uint64_t seed;
+};
+
+/* Index of name, adding it if new (*was_new, may be NULL, says so). NAME_NONE: no memory, or 2^32 - 2 names. */
+uint32_t name_map_intern(struct name_map *map, struct str name, bool *was_new);
+
+/* Index of name, or NAME_NONE. */
+uint32_t name_map_find(const struct name_map *map, struct str name);
+
+static inline struct str name_map_at(const struct name_map *map, uint32_t index)
+{
+    return map->names[index];
+}
+
+void name_map_release(struct name_map *map);
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Byte strings with a length. Names come from files and may hold anything: NUL, control characters, lone surrogates
+ * (kept as three WTF-8 bytes). They are never NUL-terminated by promise, never used as paths without store_name_check.
+ */
+#ifndef BASE_STR_H
+#define BASE_STR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+struct str {
+    const char *data; /* may be NULL only if size is 0 */
+    size_t size;
+};
+
+#define STR(literal) ((struct str){ (literal), sizeof(literal) - 1 })
+
+/* For printf: "%.*s", STR_ARG(name). error_* escape what they print; others must escape first. */
+#define STR_ARG(s) (int)((s).size > 2000 ? 2000 : (s).size), ((s).data ? (s).data : "")
+
+static inline struct str str_of(const char *text)
+{
+    return (struct str){ text, strlen(text) };
+}
+
+static inline bool str_equal(struct str a, struct str b)
+{
+    return a.size == b.size && (a.size == 0 || memcmp(a.data, b.data, a.size) == 0);
+}
+
+static inline bool str_is(struct str a, const char *text)
+{
+    return str_equal(a, str_of(text));
+}
+
+/* Bytewise order, shorter first on a tie. */
+int str_compare(struct str a, struct str b);
+bool str_starts_with(struct str s, const char *prefix);
+bool str_ends_with(struct str s, const char *suffix);
+bool str_find_char(struct str s, char c, size_t *index);
+
+/* Whole string as a decimal number without sign or leading zeros ("0" is fine); false on anything else or overflow. */
+bool str_to_u64(struct str s, uint64_t *out);
+
+/* Valid UTF-8; with allow_surrogates also the WTF-8 form of lone surrogates. On failure *bad_index is the first bad byte. */
+bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index);
+
+/* Shell-like match with * ? [..] over the whole string; '*' also matches '.', '/' and nothing. */
+bool str_matches_glob(struct str s, struct str pattern);
+
+#endif

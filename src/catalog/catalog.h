@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Catalog: the neutral picture of a checkpoint. Tensors (key, dtype, global shape) are made of chunks; a chunk is a box of
+ * the tensor's index space, or a flat run of that box's row-major order; its bytes are an extent of an object. Non-tensor
+ * items ride along. Both sides of a plan are catalogs: the source as a driver found it, the target as one laid it out.
+ *
+ * Size: arrays, not a heap object a chunk. A chunk is 48 bytes; index vectors are interned in one pool (regular grids share
+ * nearly all of them), rare properties lie in side tables. Building is add_*, then catalog_seal once, then only reading.
+ */
+#ifndef CATALOG_CATALOG_H
+#define CATALOG_CATALOG_H
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/name_map.h"
+#include "base/value.h"
+#include "encoding/compress.h"
+#include "tensor/box.h"
+#include "tensor/dtype.h"
+
+#define CATALOG_NONE UINT32_MAX
+
+/* One step of the path from the root of a nested state dict to a leaf. */
+struct path_part {
+    enum { PATH_KEY, PATH_INDEX, PATH_INT_KEY } kind; /* string key, list position, integer dict key */
+    struct str key;   /* PATH_KEY */
+    int64_t index;    /* PATH_INDEX, PATH_INT_KEY */
+};
+
+enum tensor_flags {
+    TENSOR_HIDDEN = 1,        /* payload inside an opaque item: moved, never listed */
+    TENSOR_PARAMETER = 2,
+    TENSOR_REQUIRES_GRAD = 4,
+    TENSOR_AMBIGUOUS = 8,     /* another tensor or item has the same key: only the path tells them apart */
+    TENSOR_NO_DATA = 16       /* shape only (meta) */
+};
+
+struct catalog_tensor {
+    struct str key;
+    enum dtype dtype;
+    int32_t rank;
+    uint32_t shape;           /* index into the vector pool */
+    uint32_t path;            /* index into paths, or CATALOG_NONE: the key is the whole path */
+    uint16_t path_count;
+    uint16_t flags;
+    uint32_t tied_to;         /* tensor with the very same bytes (same storage, same view), or CATALOG_NONE */
+    uint32_t storage_group;   /* tensors that view one storage share this number, or CATALOG_NONE */
+    uint32_t first_chunk, chunk_count; /* after catalog_seal */
+};
+
+enum chunk_flags {
+    CHUNK_UNRESOLVED = 1,   /* offset and bytes cover a blob whose payload the driver has yet to find (see driver resolve) */
+    CHUNK_REPLICA = 2,      /* same box as an earlier chunk of the tensor: copies that must agree */
+    CHUNK_SWAP = 4,         /* elements in the other byte order */
+    CHUNK_CONJUGATE = 8,
+    CHUNK_NEGATE = 16,
+    CHUNK_HAS_CRC = 32,     /* the side table knows a CRC-32 of the payload */
+    CHUNK_WANT_CRC = 64     /* target: the driver wants the CRC-32 of what was written */
+};
+
+struct catalog_chunk {
+    uint64_t offset;   /* of element 0, in the object, or in the decoded stream if encoded */
+    uint64_t bytes;    /* extent: from offset on, all bytes that belong to the chunk (its storage, for views) */
+    uint32_t tensor;
+    uint32_t object;
+    uint32_t start, extent; /* vector pool: the box, `rank` numbers each */
+    uint32_t layout;   /* side table index + 1, 0: row-major, unencoded, whole box */
+    uint16_t flags;
+    uint16_t writer;   /* rank that wrote it, saturated; 0 if unknown */
+    uint32_t driver_data; /* the driver's own */
+    uint32_t reserved;
+};
+
+/* Rare properties of a chunk. */
+struct chunk_layout {
+    uint32_t strides;          /* vector pool, in elements; CATALOG_NONE: row-major */
+    int64_t flat_begin, flat_count; /* flat run of the box; flat_count -1: whole box */
+    enum codec codec;          /* then offset counts decoded bytes of the range below */
+    uint64_t coded_offset, coded_bytes;
+    enum codec outer_codec;    /* a coded range inside a coded range (a deflated member of a zstd blob): decoded first */
+    uint64_t outer_offset, outer_bytes;
+    uint32_t crc32;            /* of [crc_offset, crc_offset + crc_bytes) of the object */
+    uint64_t crc_offset, crc_bytes;
+};
+
+struct catalog_object {
+    struct str name;  /* relative to the store's root */
+    uint64_t bytes;
+};
+
+enum item_kind {
+    ITEM_VALUE,  /* value is there */
+    ITEM_BLOB,   /* a torch.save container in an extent; driver loads it on request */
+    ITEM_RAW,    /* bytes in an extent, opaque */
+    ITEM_FILE    /* a side file (config.json, tokenizer) carried along; object names it */
+};
+
+struct catalog_item {
+    struct str key;
+    uint32_t path;       /* as for tensors */
+    uint16_t path_count;
+    uint16_t writer;
+    enum item_kind kind;
+    const struct value *value;          /* ITEM_VALUE */
+    const struct value_graph *graph;    /* it belongs to */
+    uint32_t object;                    /* ITEM_BLOB, ITEM_RAW, ITEM_FILE */
+    uint64_t offset, bytes;
+    enum codec codec;                   /* of the extent */
+    bool is_ambiguous;
+};
+
+struct catalog_warning {
+    struct str text;
+    bool is_damage; /* verify counts it as a failure */
+};
+
+/* A fact that `inspect` prints: "framework version" … in order of addition. */
+struct catalog_fact {
+    struct str name, value;
+};
+
+struct catalog {
+    struct arena arena;
+    const char *format; /* driver's name */
+    struct catalog_tensor *tensors;
+    struct catalog_chunk *chunks;
+    struct catalog_object *objects;
+    struct catalog_item *items;
+    struct chunk_layout *layouts;
+    struct path_part *paths;
+    struct catalog_warning *warnings;
+    struct catalog_fact *facts;
+    uint32_t tensor_count, chunk_count, object_count, item_count, layout_count, path_count, warning_count, fact_count;
+    uint32_t tensor_capacity, chunk_capacity, object_capacity, item_capacity, layout_capacity, path_capacity, warning_capacity, fact_capacity;
+    int64_t *vectors;     /* pool of interned index vectors */
+    uint32_t vector_count, vector_capacity, vector_slots_capacity;
+    uint32_t *vector_slots;
+    uint32_t warnings_dropped;
+    struct name_map object_names;
+    struct name_map keys;  /* of listed tensors, after seal: key -> position in key_tensors */
+    uint32_t *key_tensors; /* tensor index by key number (the last tensor of that key) */
+    bool is_sealed;
+    struct value_graph **graphs; /* owned: what items' values and tree belong to */
+    uint32_t graph_count;
+    const struct value *tree;    /* the original nested object (torch files), or NULL; value.tensor counts this catalog's tensors */
+    const struct value_graph *tree_graph;
+    uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
+};
+
+struct catalog *catalog_new(const char *format);
+void catalog_free(struct catalog *catalog);
+
+/* Interns a vector of count numbers; CATALOG_NONE without memory. count may be 0. */
+uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int count);
+static inline const int64_t *catalog_vector_at(const struct catalog *catalog, uint32_t vector)
+{
+    return catalog->vectors + vector;
+}
+
+/* Add functions copy what they are given. They fail without memory, above a limit, and on what cannot be right: a shape that
+ * overflows, a box outside the tensor. The message names the tensor. */
+reshard_status catalog_add_object(struct catalog *catalog, struct str name, uint64_t bytes, uint32_t *out, reshard_error *err); /* known names give the old index */
+reshard_status catalog_add_tensor(struct catalog *catalog, struct str key, enum dtype dtype, int rank, const int64_t *shape, uint32_t *out, reshard_error *err);
+reshard_status catalog_set_tensor_path(struct catalog *catalog, uint32_t tensor, const struct path_part *parts, size_t count, reshard_error *err);
+
+/* Adds a chunk; start NULL means the whole tensor. The pointer is good until the next add. */
+reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, uint32_t object,
+                                 uint64_t offset, uint64_t bytes, struct catalog_chunk **out, reshard_error *err);
+
+/* The side record of a chunk, made on first use. */
+struct chunk_layout *catalog_chunk_layout(struct catalog *catalog, struct catalog_chunk *chunk);
+static inline const struct chunk_layout *catalog_layout_of(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    return chunk->layout ? &catalog->layouts[chunk->layout - 1] : 0;
+}
+reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count, uint32_t *out, reshard_error *err);
+
+/* Gives the catalog a graph to own. On failure the graph is released. */
+struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);
+void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...) __attribute__((format(printf, 3, 4))); /* keeps 1000, counts the rest */
+reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...) __attribute__((format(printf, 4, 5)));
+
+/*
+ * Ends building: groups chunks by tensor (stable), marks replicas, indexes keys, marks ambiguous ones, sorts nothing else. Checks what every
+ * good checkpoint has: no two chunks of a tensor overlap unless their boxes are equal, and together they cover it. With
+ * allow_holes uncovered tensors become damage warnings (per-rank files of an incomplete set).
+ */
+reshard_status catalog_seal(struct catalog *catalog, bool allow_holes, reshard_error *err);
+
+/* Tensor by key, or CATALOG_NONE. */
+uint32_t catalog_find(const struct catalog *catalog, struct str key);
+
+/* Joins a path with dots into out. */
+bool path_join(const struct path_part *parts, size_t count, struct buffer *out);
+bool path_equal(const struct path_part *a, size_t a_count, const struct path_part *b, size_t b_count);
+
+/* Path of a tensor or item as parts; a missing path is the one part PATH_KEY key, kept in *single. */
+size_t catalog_tensor_path(const struct catalog *catalog, const struct catalog_tensor *tensor, struct path_part *single, const struct path_part **parts);
+size_t catalog_item_path(const struct catalog *catalog, const struct catalog_item *item, struct path_part *single, const struct path_part **parts);
+
+/* Bytes that the catalog itself takes. */
+uint64_t catalog_memory(const struct catalog *catalog);
+
+/* A tensor's size; false only if it overflowed, which add_tensor refuses. */
+uint64_t catalog_tensor_bytes(const struct catalog *catalog, const struct catalog_tensor *tensor);
+
+#endif

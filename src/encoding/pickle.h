@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pickle reader that never executes: protocols 0-5, every opcode. What the pickle would call or build becomes inert
+ * nodes of a value graph (base/value.h). Iterative, bounded by limits, linear in the input.
+ *
+ * Texts in the graph point into the input, which must outlive the graph (decoded texts lie in its arena).
+ */
+#ifndef ENCODING_PICKLE_H
+#define ENCODING_PICKLE_H
+
+#include "base/error.h"
+#include "base/limits.h"
+#include "base/value.h"
+
+struct pickle_report {
+    size_t consumed;           /* bytes up to and including STOP */
+    int protocol;              /* as PROTO says, 0 if it does not occur */
+    bool stack_left;           /* values were left on the stack at STOP */
+    bool not_weights_only;     /* an opcode occurs that torch's weights_only loader refuses */
+    uint64_t not_weights_only_offset;
+};
+
+/*
+ * Parses one pickle from the start of bytes. base_offset is added to the offsets in errors and nodes. Refuses: unknown
+ * opcodes, stack underflow, popping past a mark, extension registry codes, out-of-band buffers, missing memo entries, BUILD or
+ * items on nodes that cannot take them, truncated input, and whatever passes a limit.
+ */
+reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
+                            struct value_graph *graph, struct pickle_report *report, reshard_error *err);
+
+#endif

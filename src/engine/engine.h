@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engine: runs plans. It knows no format and takes no decision about content. It owns the threads, one memory budget, and all reads
+ * and writes of payload.
+ *
+ * Work is cut into jobs: slabs of target tensors, or groups of small ones, each within its share of the budget. A job reads the source
+ * ranges it needs once, merged and ordered, copies them into place in memory, and writes the target ranges, merged. Large blocks that are
+ * plain runs on both sides are copied in the kernel. Memory does not grow with the checkpoint.
+ */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include "plan/plan.h"
+#include "store/store.h"
+
+enum engine_io { ENGINE_IO_AUTO, ENGINE_IO_BUFFERED, ENGINE_IO_DIRECT, ENGINE_IO_MMAP };
+
+struct engine_progress {
+    uint64_t bytes_done, bytes_total; /* of target payload */
+    uint64_t bytes_read, bytes_written, memory_bytes;
+};
+
+struct engine_options {
+    uint64_t memory_bytes; /* budget for buffers; 0: 128 MiB */
+    unsigned threads;      /* 0: number of CPUs, at most 8 */
+    enum engine_io io;
+    bool no_sync;
+    /* Called from one thread at a time, at most some 20 times a second; false cancels. */
+    bool (*progress)(const struct engine_progress *progress, void *context);
+    void *context;
+};
+
+/* Where a plan's source chunks are read: a sealed catalog whose chunks in question are resolved, and the store that its object
+ * names are relative to. */
+struct engine_source {
+    struct store *store;
+    const struct catalog *catalog;
+    const struct limits *limits;
+};
+
+/* Peak of the buffers that a run with these options will use. */
+uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_options *options);
+
+/*
+ * Moves all payload of the plan into the objects of a transaction. objects[i] is target catalog object i, created. crcs, by target chunk,
+ * is filled where CHUNK_WANT_CRC. journal, if not NULL, makes the run resumable: jobs recorded in it are skipped (their CRC parts come from it).
+ */
+reshard_status engine_run(const struct plan *plan, const struct engine_source *source, struct store_object **objects, uint32_t *crcs,
+                          struct store_txn *journal, const struct engine_options *options, reshard_error *err);
+
+/*
+ * Streams tensors as row-major little-endian bytes: for each given tensor, in order, calls sink with consecutive windows of its full content (or of box
+ * start/extent if given: then count must be 1). sink(tensor, offset, bytes, size, is_last); a false from sink cancels. With
+ * threads > 1 several tensors are in flight; the calls for one tensor are in order and from one thread at a time. Replicas are
+ * not compared (verify does).
+ */
+typedef reshard_status (*engine_sink)(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err);
+reshard_status engine_stream(const struct engine_source *source, const uint32_t *tensors, uint32_t count, const int64_t *start, const int64_t *extent,
+                             const struct engine_options *options, engine_sink sink, void *context, reshard_error *err);
+
+/* Streams one chunk's own content (row-major order of its box), for comparing replicas and checking parts. */
+reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options, engine_sink sink, void *context,
+                                   reshard_error *err);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Format driver: turns the bytes of a checkpoint into a catalog, and a wanted catalog into a laid-out target. It never copies
+ * tensor bytes: it says where they are or belong, the plan relates the two, the engine moves.
+ *
+ * A new format is a folder with a table like this, and one row in registry.c.
+ */
+#ifndef FORMATS_DRIVER_H
+#define FORMATS_DRIVER_H
+
+#include "catalog/catalog.h"
+#include "store/store.h"
+
+enum format_abilities {
+    FORMAT_READS = 1,
+    FORMAT_WRITES = 2,
+    FORMAT_IS_DIRECTORY = 4, /* what it writes is a directory */
+    FORMAT_HOLDS_ITEMS = 8,  /* non-tensor items survive */
+    FORMAT_HOLDS_PATHS = 16, /* nested structure survives */
+    FORMAT_HOLDS_TIES = 32,
+    FORMAT_SHARDED = 64      /* a tensor may be stored in several chunks */
+};
+
+/* An option that convert passes on: name=value. The table makes --help, completion and docs. */
+struct format_option {
+    const char *name, *type, *default_value, *help;
+};
+
+/* An open source. Made by format_open, freed by source_free. */
+struct source {
+    const struct format_driver *driver;
+    struct store *store;       /* owned unless is_borrowed_store */
+    char *name;                /* file in the store, or the directory inside it ("" for the root) that is the checkpoint */
+    struct limits limits;
+    struct catalog *catalog;
+    void *driver_state;        /* freed by driver->close_source */
+    bool is_borrowed_store;
+    bool lenient;
+    int64_t iteration;         /* wanted; -1: the latest */
+};
+
+/* Makes sure that all chunks of the given tensors (NULL: of all) are resolved. */
+reshard_status source_resolve(struct source *source, const uint32_t *tensors, uint32_t count, reshard_error *err);
+
+/* Makes sure that item->value is set where the item can have one (not ITEM_FILE). */
+reshard_status source_load_item(struct source *source, uint32_t item, reshard_error *err);
+
+/* Opens store's name ("" for its root): probes, or takes the driver named by format (may be NULL), reads the catalog, seals it.
+ * Takes over store in every case unless borrow. */
+struct open_options {
+    const char *format;
+    struct limits limits;
+    int64_t iteration; /* -1 */
+    bool borrow_store, lenient;
+};
+reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out, reshard_error *err);
+void source_free(struct source *source);
+
+/* What the target should look like. */
+struct layout_request {
+    const struct source *source;   /* whose selected tensors are wanted: the request's catalog below is already selected, renamed and retyped */
+    const struct catalog *wanted;  /* tensors (keys, dtypes, shapes, paths, ties) without chunks, items as the source has them */
+    const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */
+    uint32_t ranks;                /* 0: the driver's default */
+    int64_t max_shard_bytes;       /* -1: default; 0: no limit */
+    const char *file_name;         /* base name of the destination */
+    const char *(*option)(const struct layout_request *request, const char *name); /* value of a format option or NULL */
+    void *option_context;
+    struct limits limits;
+};
+
+/* A laid-out target: its catalog has objects (with final sizes) and a chunk for every piece to be written. */
+struct target {
+    const struct format_driver *driver;
+    struct catalog *catalog;
+    void *driver_state;
+    struct str *dropped;   /* "key: reason" for what the format cannot hold; lives in catalog->arena */
+    uint32_t dropped_count, dropped_capacity;
+    struct str *changed;   /* "what became what" */
+    uint32_t changed_count, changed_capacity;
+};
+void target_free(struct target *target);
+reshard_status target_note_dropped(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+reshard_status target_note_changed(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* What publish gets: the opened objects of the target, and the CRC-32 of each chunk that asked for it. */
+struct publish_job {
+    struct target *target;
+    struct source *source;
+    struct store_object **objects; /* by target catalog object index */
+    const uint32_t *chunk_crcs;    /* by target chunk index */
+};
+
+struct format_driver {
+    const char *name, *summary;
+    unsigned abilities;
+    const struct format_option *options; /* ends with a NULL name; may be NULL */
+
+    /* How sure the driver is that store's name ("" for the root) is its format: 0 no, 100 certain. Looks at names and the first
+     * bytes only; never fails. */
+    int (*probe)(struct store *store, const char *name);
+
+    /* Fills source->catalog (made by the caller, not sealed). */
+    reshard_status (*read_catalog)(struct source *source, reshard_error *err);
+
+    /* Finds the payload of chunks with CHUNK_UNRESOLVED among the given ones: sets offset, bytes, layout, flags; checks dtype and shape against
+     * the stored ones. NULL: chunks are born resolved. Called from one thread. */
+    reshard_status (*resolve)(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err);
+
+    /* Value of an item that is ITEM_BLOB or ITEM_RAW, into a graph that the catalog keeps (later calls return the same). NULL if all
+     * items are values. Sets item->value. Tensors inside become TENSOR_HIDDEN tensors only if the driver added them on reading. */
+    reshard_status (*load_item)(struct source *source, uint32_t item, reshard_error *err);
+
+    /* Checks beyond the catalog: stored checksums, unreferenced files (as warnings). May be NULL. deep: also payload checksums. */
+    reshard_status (*verify)(struct source *source, bool deep, reshard_error *err);
+
+    /* Lays a target out. */
+    reshard_status (*lay_out)(const struct layout_request *request, struct target *target, reshard_error *err);
+
+    /* Writes everything that is not tensor payload: headers, indexes, metadata, items, side files. */
+    reshard_status (*publish)(const struct publish_job *job, reshard_error *err);
+
+    void (*close_source)(struct source *source);
+    void (*close_target)(struct target *target);
+};
+
+/* The drivers, in probing order; NULL past the end. */
+const struct format_driver *format_driver_at(int index);
+const struct format_driver *format_driver_find(const char *name);
+
+#endif

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plan: a pure function of (source catalog, recipes, target catalog). It relates every target chunk to the source chunks that hold its
+ * elements, and nothing else: no file is touched, so a plan can be printed, hashed, estimated and tested without any.
+ *
+ * Cost: per tensor the chunks of both sides are sorted on the axis that separates them best and swept; near linear.
+ */
+#ifndef PLAN_PLAN_H
+#define PLAN_PLAN_H
+
+#include "catalog/catalog.h"
+#include "kernels/copy.h"
+
+/* Which box of a target tensor comes from which box of a source tensor. */
+struct recipe {
+    uint32_t source_tensor, target_tensor;
+    bool is_whole;                 /* whole to whole, same shape: the fields below do not count */
+    int rank;                      /* of both sides */
+    const int64_t *source_start, *target_start; /* [rank] */
+    const int64_t *extent;         /* [rank], in target axes */
+    const uint8_t *permutation;    /* target axis i is source axis permutation[i]; NULL: identity */
+};
+
+/* One strided copy between a source chunk and a target chunk. Boxes lie in the plan's vector pool. */
+struct plan_step {
+    uint32_t source_chunk, target_chunk;
+    uint32_t recipe;
+    uint32_t start, extent; /* vectors: the box in target tensor coordinates */
+};
+
+struct plan {
+    struct plan_step *steps;  /* sorted by (target object, target offset) of their chunks, then box start */
+    uint32_t step_count, step_capacity;
+    struct recipe *recipes;
+    uint32_t recipe_count;
+    int64_t *vectors;
+    uint32_t vector_count, vector_capacity;
+    const struct catalog *source, *target;
+    struct arena arena;
+    uint64_t read_bytes, write_bytes, cast_bytes;
+    uint32_t replicas_skipped;
+};
+
+/*
+ * Plans all recipes. Of replicas one is read (the one in the most used object, so that reads stay together). Fails if a part of a
+ * target chunk has no source. The catalogs must outlive the plan; source chunks may still be unresolved.
+ */
+reshard_status plan_new(const struct catalog *source, const struct catalog *target, const struct recipe *recipes, uint32_t recipe_count,
+                        struct plan **out, reshard_error *err);
+void plan_free(struct plan *plan);
+
+/* The copy of a step, for resolved chunks: offsets of its first element in the source's (decoded) extent object and in the target
+ * object, and the strided block between them (kernels/copy.h). */
+struct plan_copy {
+    struct copy_spec spec;
+    uint64_t source_offset, target_offset; /* bytes, in the objects */
+};
+reshard_status plan_step_copy(const struct plan *plan, const struct plan_step *step, struct plan_copy *out, reshard_error *err);
+
+/* The same for a part of the step's box (start and extent in target tensor coordinates, inside the step's). */
+reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *step, const int64_t *start, const int64_t *extent,
+                              struct plan_copy *out, reshard_error *err);
+
+/* Content hash: same inputs, same number; the identity of a resumable run. */
+uint64_t plan_hash(const struct plan *plan);
+
+#endif

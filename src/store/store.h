@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Store: where bytes live. A store holds named objects; names are relative paths with '/' between parts. Kinds: a
+ * directory (posix), memory (tests and fuzzing), null (swallows writes, for measuring), fault (wraps another and fails).
+ *
+ * Reading: objects are opened once and read by pread from any thread. Writing happens in a transaction: everything goes beside the
+ * target and store_commit makes it visible in one rename. store_open_object, store_exists and all functions on objects may be called from
+ * any thread; the rest from one at a time.
+ */
+#ifndef STORE_STORE_H
+#define STORE_STORE_H
+
+#include "base/arena.h"
+#include "base/reader.h"
+
+struct store;
+struct store_object;
+
+enum store_flags {
+    STORE_FOLLOW_LINKS = 1, /* symbolic links may lead out of the directory (hub caches) */
+    STORE_DIRECT = 2,       /* O_DIRECT where alignment allows */
+    STORE_MMAP = 4          /* objects are mapped; store_object_map works */
+};
+
+/* What the functions behind a store are; implementations fill one each. Names have passed store_name_check. */
+struct store_entry {
+    struct str name;  /* relative to the store's root, with directories */
+    uint64_t bytes;
+    bool is_directory;
+};
+
+/* Directory at path. If path is a file, the store is its directory and *file_name (may be NULL) gets its name, else "". */
+reshard_status store_open_path(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err);
+struct store *store_new_memory(void);
+struct store *store_new_null(void);
+
+/* Wraps inner (not owned). The nth call that touches bytes or names, counted from 1, fails as kind says; 0 never. */
+enum fault_kind { FAULT_IO, FAULT_SHORT_READ, FAULT_DISK_FULL };
+struct store *store_new_fault(struct store *inner, enum fault_kind kind, uint64_t nth);
+bool store_fault_was_hit(const struct store *store);
+void store_free(struct store *store);
+
+/* Path of the store for messages ("" for memory). */
+const char *store_path(const struct store *store);
+
+/* Relative, no empty, "." or ".." part, no NUL or backslash, no leading '/', at most 4096 bytes. The message says what is wrong. */
+reshard_status store_name_check(struct str name, reshard_error *err);
+
+/* Entries directly in directory ("" is the root), sorted bytewise; names are relative to the root. Symlinks are resolved; special
+ * files are left out. */
+reshard_status store_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
+                          size_t *count, reshard_error *err);
+bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
+
+/* ---- reading ---- */
+reshard_status store_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err);
+void store_object_close(struct store_object *object);
+uint64_t store_object_size(const struct store_object *object);
+const char *store_object_name(const struct store_object *object);
+
+/* A reader over the whole object; valid until it is closed. */
+struct reader store_object_reader(const struct store_object *object);
+reshard_status store_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err);
+
+/* Address of the object's bytes if the store maps (memory, STORE_MMAP), else NULL. */
+const void *store_object_map(const struct store_object *object);
+
+/* Reads a whole small object, appended to out; refuses above bytes_max. */
+reshard_status store_read_all(struct store *store, const char *name, uint64_t bytes_max, struct buffer *out, reshard_error *err);
+
+/* File descriptor for kernel-side copying, or -1. */
+int store_object_fd(const struct store_object *object);
+
+/* ---- writing ---- */
+
+/*
+ * A transaction writes a directory or a single file at path, beside it first (".NAME.reshard-partial" in the same parent).
+ * begin refuses an existing target without overwrite. With resume, what an earlier killed run of the same `identity` left
+ * is kept (store_txn_is_resumed) and anything else there is removed. commit syncs files, then directories, then
+ * renames; with overwrite the old target is exchanged and removed after. abort removes what was written.
+ */
+struct store_txn;
+struct store_txn_options {
+    bool is_directory, overwrite, resume, no_sync;
+    uint64_t identity; /* hash of the plan */
+};
+reshard_status store_txn_begin(const char *path, const struct store_txn_options *options, struct store_txn **out, reshard_error *err);
+
+/* The same in a memory, null or fault store: commit renames the object or prefix there. */
+reshard_status store_txn_begin_in(struct store *store, const char *name, const struct store_txn_options *options,
+                                  struct store_txn **out, reshard_error *err);
+bool store_txn_is_resumed(const struct store_txn *txn);
+
+/* Creates (or on resume reopens) an object with room for bytes; name "" for a single file. Not sparse-aware: the file is sized
+ * (ftruncate), not filled. */
+reshard_status store_txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err);
+reshard_status store_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err);
+
+/* Kernel-side copy between two objects of file systems; RESHARD_ERR_UNSUPPORTED if it cannot be done here: then use buffers. */
+reshard_status store_copy_range(const struct store_object *source, uint64_t source_offset, struct store_object *target,
+                                uint64_t target_offset, uint64_t bytes, reshard_error *err);
+
+/* Starts writing dirty pages of the range back without waiting, so that the final sync is short. Never fails. */
+void store_write_behind(struct store_object *object, uint64_t offset, uint64_t bytes);
+
+/* The journal of a resumable run: a small object beside the target, not published. Append syncs data objects first. */
+reshard_status store_txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err);
+reshard_status store_txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err);
+
+reshard_status store_txn_commit(struct store_txn *txn, reshard_error *err);  /* frees txn in either case */
+void store_txn_abort(struct store_txn *txn, bool keep_for_resume);          /* frees txn; NULL is fine */
+
+#endif

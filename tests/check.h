@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every unit test includes: cmocka, and a few helpers. Checks print both values. */
+#ifndef TESTS_CHECK_H
+#define TESTS_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+
+#define TEST(name) static void name(void **state __attribute__((unused)))
+
+/* The call must succeed; its error message is printed otherwise. */
+#define CHECK_OK(call)                                                                            \
+    do {                                                                                          \
+        reshard_status check_status = (call);                                                     \
+        if (check_status)                                                                         \
+            fail_msg("%s: status %d: %s: %s", #call, check_status, err.object, err.message);      \
+    } while (0)
+
+/* The call must fail with this status. */
+#define CHECK_FAILS(call, expected) assert_int_equal((call), (expected))
+
+/* A small deterministic random number generator; tests print their seed. */
+static inline uint64_t test_random(uint64_t *seed)
+{
+    *seed += UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t z = *seed;
+    z = (z ^ (z >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return z ^ (z >> 31);
+}
+
+#endif
