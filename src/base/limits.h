@@ -27,6 +27,7 @@
     X(chunks, UINT64_C(100000000), "chunks of one checkpoint")                                                       \
     X(objects, UINT64_C(10000000), "files of one checkpoint")                                                        \
     X(tensor_expansion, UINT64_C(1) << 36, "bytes that a tensor may show beyond those it stores (stride 0 views)")   \
+    X(box_checks, UINT64_C(1) << 30, "comparisons while one tensor's chunks are checked for overlap")                 \
     X(item_bytes, UINT64_C(1) << 30, "size of one item that is shown or rewritten")
 
 struct limits {

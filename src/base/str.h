@@ -48,6 +48,9 @@ bool str_to_u64(struct str s, uint64_t *out);
 /* Valid UTF-8; with allow_surrogates also the WTF-8 form of lone surrogates. On failure *bad_index is the first bad byte. */
 bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index);
 
+/* Size of the UTF-8 character that starts at s.data[at], at < s.size; 0 if the bytes there are none. */
+size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates);
+
 /* Shell-like match with * ? [..] over the whole string; '*' also matches '.', '/' and nothing. */
 bool str_matches_glob(struct str s, struct str pattern);
 

@@ -5,7 +5,8 @@
  * items ride along. Both sides of a plan are catalogs: the source as a driver found it, the target as one laid it out.
  *
  * Size: arrays, not a heap object a chunk. A chunk is 48 bytes; index vectors are interned in one pool (regular grids share
- * nearly all of them), rare properties lie in side tables. Building is add_*, then catalog_seal once, then only reading.
+ * nearly all of them), rare properties lie in side tables. Building is add_*, then catalog_seal once, then only reading; resolving
+ * may still add vectors and layouts, which moves the pools: keep indices, not pointers, across it.
  */
 #ifndef CATALOG_CATALOG_H
 #define CATALOG_CATALOG_H
@@ -20,6 +21,7 @@
 #include "tensor/dtype.h"
 
 #define CATALOG_NONE UINT32_MAX
+#define CATALOG_WARNINGS_MAX 1000
 
 /* One step of the path from the root of a nested state dict to a leaf. */
 struct path_part {
@@ -51,7 +53,7 @@ struct catalog_tensor {
 
 enum chunk_flags {
     CHUNK_UNRESOLVED = 1,   /* offset and bytes cover a blob whose payload the driver has yet to find (see driver resolve) */
-    CHUNK_REPLICA = 2,      /* same box as an earlier chunk of the tensor: copies that must agree */
+    CHUNK_REPLICA = 2,      /* same box (or flat run) as an earlier chunk of the tensor: copies that must agree */
     CHUNK_SWAP = 4,         /* elements in the other byte order */
     CHUNK_CONJUGATE = 8,
     CHUNK_NEGATE = 16,
@@ -123,6 +125,7 @@ struct catalog_fact {
 struct catalog {
     struct arena arena;
     const char *format; /* driver's name */
+    struct limits limits; /* catalog_new sets the defaults */
     struct catalog_tensor *tensors;
     struct catalog_chunk *chunks;
     struct catalog_object *objects;
@@ -134,7 +137,7 @@ struct catalog {
     uint32_t tensor_count, chunk_count, object_count, item_count, layout_count, path_count, warning_count, fact_count;
     uint32_t tensor_capacity, chunk_capacity, object_capacity, item_capacity, layout_capacity, path_capacity, warning_capacity, fact_capacity;
     int64_t *vectors;     /* pool of interned index vectors */
-    uint32_t vector_count, vector_capacity, vector_slots_capacity;
+    uint32_t vector_count, vector_capacity, vector_slots_capacity, vector_slots_used;
     uint32_t *vector_slots;
     uint32_t warnings_dropped;
     struct name_map object_names;
@@ -151,7 +154,8 @@ struct catalog {
 struct catalog *catalog_new(const char *format);
 void catalog_free(struct catalog *catalog);
 
-/* Interns a vector of count numbers; CATALOG_NONE without memory. count may be 0. */
+/* Interns a vector of at most RANK_MAX numbers: until the catalog is sealed, equal vectors have equal indices. values may lie in the
+ * pool. CATALOG_NONE without memory. count may be 0. */
 uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int count);
 static inline const int64_t *catalog_vector_at(const struct catalog *catalog, uint32_t vector)
 {
@@ -168,7 +172,8 @@ reshard_status catalog_set_tensor_path(struct catalog *catalog, uint32_t tensor,
 reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, uint32_t object,
                                  uint64_t offset, uint64_t bytes, struct catalog_chunk **out, reshard_error *err);
 
-/* The side record of a chunk, made on first use. */
+/* The side record of a chunk, made on first use (row-major, whole box, not encoded); NULL without memory. The pointer is good until
+ * the next one is made. */
 struct chunk_layout *catalog_chunk_layout(struct catalog *catalog, struct catalog_chunk *chunk);
 static inline const struct chunk_layout *catalog_layout_of(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {
@@ -178,13 +183,14 @@ reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_it
 
 /* Gives the catalog a graph to own. On failure the graph is released. */
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);
-void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...) __attribute__((format(printf, 3, 4))); /* keeps 1000, counts the rest */
+void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...) __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX, counts the rest */
 reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 /*
  * Ends building: groups chunks by tensor (stable), marks replicas, indexes keys, marks ambiguous ones, sorts nothing else. Checks what every
- * good checkpoint has: no two chunks of a tensor overlap unless their boxes are equal, and together they cover it. With
- * allow_holes uncovered tensors become damage warnings (per-rank files of an incomplete set).
+ * good checkpoint has: no two chunks of a tensor overlap unless they hold exactly the same elements, and together they cover it. With
+ * allow_holes uncovered tensors become damage warnings (per-rank files of an incomplete set). Empty chunks may lie anywhere
+ * and are never replicas; a TENSOR_NO_DATA tensor needs no chunk.
  */
 reshard_status catalog_seal(struct catalog *catalog, bool allow_holes, reshard_error *err);
 

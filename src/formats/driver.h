@@ -58,8 +58,11 @@ void source_free(struct source *source);
 
 /* What the target should look like. */
 struct layout_request {
-    const struct source *source;   /* whose selected tensors are wanted: the request's catalog below is already selected, renamed and retyped */
-    const struct catalog *wanted;  /* tensors (keys, dtypes, shapes, paths, ties) without chunks, items as the source has them */
+    struct source *source;         /* where items can be loaded from (source_load_item) */
+    const struct catalog *wanted;  /* tensors selected, renamed and retyped (keys, dtypes, shapes, paths, ties) without chunks; items */
+    const uint32_t *wanted_source; /* source tensor of each wanted tensor */
+    const uint32_t *wanted_items;  /* source item of each wanted item */
+    bool is_whole;                 /* nothing was renamed or left out: source->catalog->tree applies as it is, dtypes may differ */
     const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */
     uint32_t ranks;                /* 0: the driver's default */
     int64_t max_shard_bytes;       /* -1: default; 0: no limit */
@@ -89,6 +92,7 @@ struct publish_job {
     struct source *source;
     struct store_object **objects; /* by target catalog object index */
     const uint32_t *chunk_crcs;    /* by target chunk index */
+    const struct layout_request *request; /* the one that lay_out got */
 };
 
 struct format_driver {
@@ -114,7 +118,13 @@ struct format_driver {
     /* Checks beyond the catalog: stored checksums, unreferenced files (as warnings). May be NULL. deep: also payload checksums. */
     reshard_status (*verify)(struct source *source, bool deep, reshard_error *err);
 
-    /* Lays a target out. */
+    /*
+     * Lays a target out: fills target->catalog (made by the caller, format set). Tensor i of it IS tensor i of request->wanted: same
+     * count and order, same key, dtype and shape; one that is not stored (dropped, a tied copy, hidden) simply gets no chunk. Objects
+     * get their final sizes. The caller seals the catalog afterwards, which groups chunks by tensor: chunk indices known in lay_out are
+     * no longer valid in publish, use the tensor's first_chunk or chunk->driver_data. wanted's tensors have no chunks; flags
+     * (TENSOR_HIDDEN too), paths, tied_to and storage_group are the source's. Items of wanted are the source's selected ones.
+     */
     reshard_status (*lay_out)(const struct layout_request *request, struct target *target, reshard_error *err);
 
     /* Writes everything that is not tensor payload: headers, indexes, metadata, items, side files. */

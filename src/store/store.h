@@ -91,6 +91,9 @@ reshard_status store_txn_begin_in(struct store *store, const char *name, const s
                                   struct store_txn **out, reshard_error *err);
 bool store_txn_is_resumed(const struct store_txn *txn);
 
+/* Where the unpublished target lies, so that it can be read back before commit; "" for memory and null stores. */
+const char *store_txn_path(const struct store_txn *txn);
+
 /* Creates (or on resume reopens) an object with room for bytes; name "" for a single file. Not sparse-aware: the file is sized
  * (ftruncate), not filled. */
 reshard_status store_txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err);

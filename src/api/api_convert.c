@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs conversions: a transaction, the payload, then what the driver publishes around it. */
+#include "api/conversion.h"
+
+#include "api/sidecar.h"
+
+#include <stdlib.h>
+
+struct run {
+    struct conversion conversion;
+    struct store_txn *txn;
+    struct store_object **objects; /* by target catalog object */
+    uint32_t *crcs;                /* by target chunk */
+};
+
+static reshard_status create_objects(struct run *run, reshard_error *err)
+{
+    const struct catalog *target = run->conversion.target.catalog;
+    run->objects = calloc((size_t)target->object_count + 1, sizeof(*run->objects));
+    run->crcs = calloc((size_t)target->chunk_count + 1, sizeof(*run->crcs));
+    if (!run->objects || !run->crcs)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < target->object_count; i++) {
+        const struct catalog_object *object = &target->objects[i];
+        char *name = copy_text(object->name.data, object->name.size);
+        if (!name)
+            return error_set_memory(err);
+        reshard_status status = store_txn_create(run->txn, name, object->bytes, &run->objects[i], err);
+        free(name);
+        if (status)
+            return status;
+    }
+    return RESHARD_OK;
+}
+
+static void close_objects(struct run *run)
+{
+    for (uint32_t i = 0; run->objects && i < run->conversion.target.catalog->object_count; i++)
+        store_object_close(run->objects[i]);
+    free(run->objects);
+    run->objects = NULL;
+}
+
+static reshard_status publish(struct run *run, reshard_error *err)
+{
+    struct conversion *conversion = &run->conversion;
+    struct publish_job job = {
+        .target = &conversion->target,
+        .source = conversion->source->source,
+        .objects = run->objects,
+        .chunk_crcs = run->crcs,
+        .request = &conversion->request,
+    };
+    return conversion->target.driver->publish(&job, err);
+}
+
+static bool is_directory(const struct conversion *conversion)
+{
+    return conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
+}
+
+static reshard_status write_target(struct run *run, const char *target_path, reshard_error *err)
+{
+    struct conversion *conversion = &run->conversion;
+    const reshard_convert_options *options = conversion->options;
+    struct store_txn_options txn_options = {
+        .is_directory = is_directory(conversion),
+        .overwrite = options->overwrite != 0,
+        .resume = options->resume != 0,
+        .no_sync = options->no_sync != 0,
+        .identity = plan_hash(conversion->plan),
+    };
+    reshard_status status = store_txn_begin(target_path, &txn_options, &run->txn, err);
+    if (status)
+        return status;
+    status = create_objects(run, err);
+    if (status)
+        return status;
+    struct engine_source source = checkpoint_engine_source(conversion->source);
+    status = engine_run(conversion->plan, &source, run->objects, run->crcs, run->txn, &conversion->engine, err);
+    if (status)
+        return status;
+    return publish(run, err);
+}
+
+/* Reads the unpublished target back, as a stranger would. */
+static reshard_status check_target(struct run *run, struct buffer *sidecar, reshard_error *err)
+{
+    const reshard_convert_options *options = run->conversion.options;
+    if (!options->verify && !options->checksum)
+        return RESHARD_OK;
+    reshard_checkpoint *written = NULL;
+    reshard_open_options open = RESHARD_OPEN_OPTIONS_INIT;
+    open.format = run->conversion.target.driver->name;
+    reshard_status status = reshard_open(store_txn_path(run->txn), &open, &written, err);
+    if (!status && options->verify)
+        status = sidecar_compare_conversion(&run->conversion, written, err);
+    if (!status && options->checksum)
+        status = sidecar_make(written, options->checksum, sidecar, err);
+    reshard_close(written);
+    if (status)
+        error_prefix(err, "reading the result back");
+    return status;
+}
+
+static reshard_status commit(struct run *run, const char *target_path, const struct buffer *sidecar, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    if (sidecar->size && is_directory(&run->conversion))
+        status = sidecar_add(run->txn, sidecar, err);
+    if (status)
+        return status;
+    status = store_txn_commit(run->txn, err);
+    run->txn = NULL;
+    if (!status && sidecar->size && !is_directory(&run->conversion))
+        status = sidecar_put_beside(target_path, sidecar, run->conversion.options->no_sync != 0, err);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                          const reshard_run_options *run_options, reshard_report *report, reshard_error *err)
+{
+    struct run run = { 0 };
+    struct buffer sidecar = { 0 };
+    reshard_status status = conversion_prepare(source, target_path, options, run_options, true, &run.conversion, err);
+    if (status)
+        return status;
+    if (report) {
+        *report = (reshard_report){ 0 };
+        status = conversion_report(&run.conversion, report, err);
+        if (status)
+            goto out;
+    }
+    status = write_target(&run, target_path, err);
+    close_objects(&run);
+    if (!status)
+        status = check_target(&run, &sidecar, err);
+    if (!status)
+        status = commit(&run, target_path, &sidecar, err);
+
+out:
+    close_objects(&run);
+    /* What a cancelled or failed resumable run has done is kept for the next one. */
+    store_txn_abort(run.txn, options->resume != 0);
+    free(run.crcs);
+    buffer_release(&sidecar);
+    conversion_release(&run.conversion);
+    if (status && report)
+        reshard_report_release(report);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_plan(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                       const reshard_run_options *run, reshard_report *report, reshard_error *err)
+{
+    struct conversion conversion;
+    reshard_status status = conversion_prepare(source, target_path, options, run, false, &conversion, err);
+    if (status)
+        return status;
+    status = conversion_report(&conversion, report, err);
+    conversion_release(&conversion);
+    return status;
+}

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Accessors: what a catalog holds, in public structs. */
+#include "api/checkpoint.h"
+
+#include <stdlib.h>
+
+static reshard_str public_str(struct str s)
+{
+    return (reshard_str){ s.data, s.size };
+}
+
+API_EXPORT const char *reshard_version(void)
+{
+    return "0.1.0";
+}
+
+API_EXPORT void reshard_free(void *memory)
+{
+    free(memory);
+}
+
+API_EXPORT const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint)
+{
+    return checkpoint->source->driver->name;
+}
+
+API_EXPORT const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint)
+{
+    return checkpoint->path;
+}
+
+API_EXPORT size_t reshard_tensor_count(const reshard_checkpoint *checkpoint)
+{
+    return checkpoint->listed_count;
+}
+
+API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint, size_t index, reshard_tensor *out)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    if (index >= checkpoint->listed_count)
+        return RESHARD_ERR_USAGE;
+    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[index]];
+    *out = (reshard_tensor){
+        .key = public_str(tensor->key),
+        .dtype = dtype_info(tensor->dtype)->name,
+        .rank = tensor->rank,
+        .shape = catalog_vector_at(catalog, tensor->shape),
+        .bytes = catalog_tensor_bytes(catalog, tensor),
+        .chunk_count = tensor->chunk_count,
+        .tied_to = -1,
+        .is_ambiguous = (tensor->flags & TENSOR_AMBIGUOUS) != 0,
+    };
+    if (tensor->tied_to != CATALOG_NONE && checkpoint->public_index[tensor->tied_to] != CATALOG_NONE)
+        out->tied_to = checkpoint->public_index[tensor->tied_to];
+    for (uint32_t i = 0; i < tensor->chunk_count; i++)
+        out->replica_count += (catalog->chunks[tensor->first_chunk + i].flags & CHUNK_REPLICA) != 0;
+    return RESHARD_OK;
+}
+
+API_EXPORT int64_t reshard_tensor_find(const reshard_checkpoint *checkpoint, const char *key, size_t key_size)
+{
+    uint32_t tensor = catalog_find(checkpoint_catalog(checkpoint), (struct str){ key, key_size });
+    return tensor == CATALOG_NONE ? -1 : (int64_t)checkpoint->public_index[tensor];
+}
+
+static const char *encoding_name(const struct chunk_layout *layout)
+{
+    static const char *const names[CODEC_COUNT] = { [CODEC_NONE] = "", [CODEC_DEFLATE] = "deflate", [CODEC_ZSTD] = "zstd" };
+    if (!layout)
+        return "";
+    return names[layout->outer_codec != CODEC_NONE ? layout->outer_codec : layout->codec];
+}
+
+API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint, size_t tensor_index, size_t index, reshard_chunk *out)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    if (tensor_index >= checkpoint->listed_count)
+        return RESHARD_ERR_USAGE;
+    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[tensor_index]];
+    if (index >= tensor->chunk_count)
+        return RESHARD_ERR_USAGE;
+    const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + index];
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    bool encoded = layout && layout->codec != CODEC_NONE;
+    *out = (reshard_chunk){
+        .start = catalog_vector_at(catalog, chunk->start),
+        .extent = catalog_vector_at(catalog, chunk->extent),
+        .file = public_str(catalog->objects[chunk->object].name),
+        .offset = encoded ? layout->coded_offset : chunk->offset,
+        .bytes = encoded ? layout->coded_bytes : chunk->bytes,
+        .is_replica = (chunk->flags & CHUNK_REPLICA) != 0,
+        .is_resolved = !(chunk->flags & CHUNK_UNRESOLVED),
+        .flat_begin = layout ? layout->flat_begin : 0,
+        .flat_count = layout ? layout->flat_count : -1,
+        .encoding = encoding_name(layout),
+    };
+    return RESHARD_OK;
+}
+
+API_EXPORT size_t reshard_path_of(reshard_checkpoint *checkpoint, int is_item, size_t index, const reshard_path_part **parts)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    struct path_part single;
+    const struct path_part *inner = NULL;
+    size_t count = 0;
+    if (is_item ? index >= catalog->item_count : index >= checkpoint->listed_count)
+        return 0;
+    if (is_item)
+        count = catalog_item_path(catalog, &catalog->items[index], &single, &inner);
+    else
+        count = catalog_tensor_path(catalog, &catalog->tensors[checkpoint->listed[index]], &single, &inner);
+    if (count > checkpoint->part_capacity) {
+        reshard_path_part *grown = realloc(checkpoint->parts, count * sizeof(*grown));
+        if (!grown)
+            return 0;
+        checkpoint->parts = grown;
+        checkpoint->part_capacity = count;
+    }
+    for (size_t i = 0; i < count; i++) {
+        static const int kinds[] = { [PATH_KEY] = 0, [PATH_INDEX] = 1, [PATH_INT_KEY] = 2 };
+        checkpoint->parts[i] = (reshard_path_part){ kinds[inner[i].kind], inner[i].index, public_str(inner[i].key) };
+    }
+    *parts = checkpoint->parts;
+    return count;
+}
+
+API_EXPORT size_t reshard_item_count(const reshard_checkpoint *checkpoint)
+{
+    return checkpoint_catalog(checkpoint)->item_count;
+}
+
+API_EXPORT reshard_status reshard_item_at(reshard_checkpoint *checkpoint, size_t index, reshard_item *out)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    if (index >= catalog->item_count)
+        return RESHARD_ERR_USAGE;
+    const struct catalog_item *item = &catalog->items[index];
+    *out = (reshard_item){ .key = public_str(item->key), .kind = "", .bytes = item->bytes };
+    if (item->kind == ITEM_FILE) {
+        out->kind = "file";
+    } else if (item->value) {
+        out->kind = value_kind_name(item->value);
+        buffer_clear(&checkpoint->class_name);
+        if (value_class_name(item->value, &checkpoint->class_name))
+            out->class_name = public_str(buffer_str(&checkpoint->class_name));
+    }
+    return RESHARD_OK;
+}
+
+API_EXPORT int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const char *key, size_t key_size)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (str_equal(catalog->items[i].key, (struct str){ key, key_size }))
+            return i;
+    }
+    return -1;
+}
+
+/* A side file is shown as its text if it is UTF-8, else as bytes. */
+static reshard_status side_file_json(reshard_checkpoint *checkpoint, const struct catalog_item *item, struct buffer *out, reshard_error *err)
+{
+    const struct source *source = checkpoint->source;
+    struct buffer bytes = { 0 };
+    size_t bad;
+    char *name = copy_text(source->catalog->objects[item->object].name.data, source->catalog->objects[item->object].name.size);
+    if (!name)
+        return error_set_memory(err);
+    reshard_status status = store_read_all(source->store, name, source->limits.item_bytes, &bytes, err);
+    if (status)
+        goto out;
+    if (str_is_utf8(buffer_str(&bytes), false, &bad)) {
+        buffer_append_json_string(out, buffer_str(&bytes));
+    } else {
+        buffer_append_text(out, "{\"__bytes__\": \"");
+        for (size_t i = 0; i < bytes.size; i++)
+            buffer_printf(out, "%02x", bytes.data[i]);
+        buffer_append_text(out, "\"}");
+    }
+    if (out->failed)
+        status = error_set_memory(err);
+
+out:
+    buffer_release(&bytes);
+    free(name);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    if (index >= catalog->item_count)
+        return error_set(err, RESHARD_ERR_USAGE, "item %zu of %u", index, catalog->item_count);
+    const struct catalog_item *item = &catalog->items[index];
+    struct buffer out = { 0 };
+    reshard_status status = RESHARD_OK;
+    if (item->kind == ITEM_FILE) {
+        status = side_file_json(checkpoint, item, &out, err);
+    } else {
+        status = source_load_item(checkpoint->source, (uint32_t)index, err);
+        item = &checkpoint_catalog(checkpoint)->items[index];
+        if (!status && item->value)
+            status = value_to_json(item->value, &out, (size_t)checkpoint->source->limits.item_bytes, err);
+        else if (!status && !buffer_append_text(&out, "null"))
+            status = error_set_memory(err);
+    }
+    if (!status && !buffer_append_byte(&out, 0))
+        status = error_set_memory(err);
+    if (status) {
+        error_object(err, "item '%.*s'", STR_ARG(item->key));
+        buffer_release(&out);
+        return status;
+    }
+    *json = (char *)out.data;
+    *size = out.size - 1;
+    return RESHARD_OK;
+}
+
+API_EXPORT size_t reshard_warning_count(const reshard_checkpoint *checkpoint)
+{
+    return checkpoint_catalog(checkpoint)->warning_count;
+}
+
+API_EXPORT const char *reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    return index < catalog->warning_count ? catalog->warnings[index].text.data : NULL;
+}
+
+API_EXPORT const char *reshard_fact_at(const reshard_checkpoint *checkpoint, size_t index, const char **value)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    if (index >= catalog->fact_count)
+        return NULL;
+    *value = catalog->facts[index].value.data;
+    return catalog->facts[index].name.data;
+}
+
+API_EXPORT size_t reshard_file_count(const reshard_checkpoint *checkpoint, uint64_t *bytes)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    *bytes = 0;
+    for (uint32_t i = 0; i < catalog->object_count; i++)
+        *bytes += catalog->objects[i].bytes;
+    return catalog->object_count;
+}
+
+API_EXPORT reshard_status reshard_format_at(size_t index, reshard_format *out)
+{
+    static const reshard_format_option none = { 0 };
+    const struct format_driver *driver = NULL;
+    for (size_t i = 0; i <= index; i++) {
+        driver = format_driver_at((int)i);
+        if (!driver)
+            return RESHARD_ERR_USAGE;
+    }
+    _Static_assert(sizeof(reshard_format_option) == sizeof(struct format_option), "the public option mirrors the driver's");
+    *out = (reshard_format){
+        .name = driver->name,
+        .summary = driver->summary,
+        .reads = (driver->abilities & FORMAT_READS) != 0,
+        .writes = (driver->abilities & FORMAT_WRITES) != 0,
+        .is_directory = (driver->abilities & FORMAT_IS_DIRECTORY) != 0,
+        .holds_items = (driver->abilities & FORMAT_HOLDS_ITEMS) != 0,
+        .options = driver->options ? (const reshard_format_option *)driver->options : &none,
+    };
+    return RESHARD_OK;
+}
+
+API_EXPORT reshard_status reshard_limit_at(size_t index, reshard_limit *out)
+{
+    const char *name = limits_describe((int)index, &out->help, &out->value);
+    if (!name)
+        return RESHARD_ERR_USAGE;
+    out->name = name;
+    return RESHARD_OK;
+}

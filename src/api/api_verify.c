@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verify: what opening proves already (structure, coverage), then stored checksums, replicas, the sidecar and, deep, the values. */
+#include "api/payload_check.h"
+#include "api/sidecar.h"
+
+#include "base/hash.h"
+
+#include <stdlib.h>
+
+static reshard_status digest_chunk_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+{
+    (void)tensor, (void)offset, (void)is_last, (void)err;
+    hash64_stream_update(context, bytes, size);
+    return RESHARD_OK;
+}
+
+static reshard_status digest_chunk(reshard_checkpoint *checkpoint, uint32_t chunk, const struct engine_options *options, struct hash64_stream *stream,
+                                   uint64_t *out, reshard_error *err)
+{
+    struct engine_source source = checkpoint_engine_source(checkpoint);
+    hash64_stream_reset(stream);
+    reshard_status status = engine_stream_chunk(&source, chunk, options, digest_chunk_sink, stream, err);
+    *out = hash64_stream_digest(stream);
+    return status;
+}
+
+/* The chunk that a replica repeats: the first of the same box. */
+static uint32_t original_of(const struct catalog *catalog, const struct catalog_tensor *tensor, uint32_t replica)
+{
+    const struct catalog_chunk *copy = &catalog->chunks[replica];
+    for (uint32_t i = tensor->first_chunk; i < replica; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        if (chunk->start == copy->start && chunk->extent == copy->extent && !(chunk->flags & CHUNK_REPLICA))
+            return i;
+    }
+    return replica;
+}
+
+static reshard_status compare_replicas(reshard_checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    struct hash64_stream *stream = hash64_stream_new();
+    if (!stream)
+        return error_set_memory(err);
+    reshard_status status = RESHARD_OK;
+    uint32_t known = CATALOG_NONE;
+    uint64_t known_digest = 0, digest;
+    for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
+        if (!(chunk->flags & CHUNK_REPLICA))
+            continue;
+        uint32_t original = original_of(catalog, tensor, i);
+        if (original != known)
+            status = digest_chunk(checkpoint, original, options, stream, &known_digest, err);
+        known = original;
+        if (!status)
+            status = digest_chunk(checkpoint, i, options, stream, &digest, err);
+        if (!status && digest != known_digest)
+            finding_report(findings, 2, "replica", tensor->key, "the copies in '%.*s' and '%.*s' differ", STR_ARG(catalog->objects[catalog->chunks[original].object].name),
+                           STR_ARG(catalog->objects[chunk->object].name));
+    }
+    hash64_stream_free(stream);
+    return status;
+}
+
+static void report_stats(reshard_checkpoint *checkpoint, const struct value_stats *stats, struct finding_sink *findings)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
+        uint32_t tensor = checkpoint->listed[i];
+        const struct value_stats *found = &stats[tensor];
+        struct str key = catalog->tensors[tensor].key;
+        if (found->nan_count)
+            finding_report(findings, 1, "nan", key, "%llu NaN", (unsigned long long)found->nan_count);
+        if (found->inf_count)
+            finding_report(findings, 1, "inf", key, "%llu infinite", (unsigned long long)found->inf_count);
+        if (!found->has_nonzero && catalog_tensor_bytes(catalog, &catalog->tensors[tensor]) && catalog->tensors[tensor].chunk_count)
+            finding_report(findings, 0, "zero", key, "all values are zero");
+    }
+}
+
+static void report_warnings(const reshard_checkpoint *checkpoint, struct finding_sink *findings)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    for (uint32_t i = 0; i < catalog->warning_count; i++) {
+        const struct catalog_warning *warning = &catalog->warnings[i];
+        finding_report(findings, warning->is_damage ? 2 : 1, warning->is_damage ? "damage" : "warning", (struct str){ 0 }, "%.*s", STR_ARG(warning->text));
+    }
+    if (catalog->warnings_dropped)
+        finding_report(findings, 1, "warning", (struct str){ 0 }, "%u more warnings", catalog->warnings_dropped);
+}
+
+API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,
+                                         reshard_finding_sink sink, void *context, reshard_error *err)
+{
+    static const reshard_verify_options defaults = RESHARD_VERIFY_OPTIONS_INIT;
+    const reshard_verify_options *wanted = options ? options : &defaults;
+    struct finding_sink findings = { .sink = sink, .context = context };
+    struct engine_options engine;
+    struct source *source = checkpoint->source;
+    if (wanted->struct_size < sizeof(*wanted))
+        return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", wanted->struct_size, sizeof(*wanted));
+    reshard_status status = run_options_read(run, &engine, err);
+    if (status)
+        return status;
+    status = source_resolve(source, NULL, 0, err);
+    if (status)
+        return status;
+    if (source->driver->verify) {
+        status = source->driver->verify(source, wanted->deep != 0, err);
+        if (status)
+            return status;
+    }
+    report_warnings(checkpoint, &findings);
+    struct value_stats *stats = calloc((size_t)source->catalog->tensor_count + 1, sizeof(*stats));
+    if (!stats)
+        return error_set_memory(err);
+    status = payload_check(checkpoint, wanted->deep ? stats : NULL, &engine, &findings, err);
+    if (!status)
+        status = compare_replicas(checkpoint, &engine, &findings, err);
+    if (!status)
+        status = sidecar_verify(checkpoint, run, &findings, err);
+    if (!status && wanted->deep)
+        report_stats(checkpoint, stats, &findings);
+    free(stats);
+    return status ? status : findings.failures ? RESHARD_DIFFERS : RESHARD_OK;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Conversion: everything that is known before a byte moves. Source and options in; selection, laid-out target, recipes and plan out.
+ * reshard_plan reports it, reshard_convert runs it.
+ */
+#ifndef API_CONVERSION_H
+#define API_CONVERSION_H
+
+#include "api/selection.h"
+#include "plan/plan.h"
+
+struct conversion {
+    reshard_checkpoint *source;
+    reshard_checkpoint *like;
+    const reshard_convert_options *options;
+    struct selection selection;
+    struct layout_request request;
+    char *file_name;
+    struct target target;
+    struct recipe *recipes;
+    uint32_t recipe_count;
+    struct plan *plan;
+    struct engine_options engine;
+};
+
+/* resolve_source: also find the payload of every source chunk, which a run needs and a report does not. */
+reshard_status conversion_prepare(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                  const reshard_run_options *run, bool resolve_source, struct conversion *out, reshard_error *err);
+void conversion_release(struct conversion *conversion);
+
+/* Fills a report; on failure nothing is left in it. */
+reshard_status conversion_report(const struct conversion *conversion, reshard_report *out, reshard_error *err);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The texts of a buffer that are not copied as they are: JSON strings, and names for a terminal. */
+#include "base/buffer.h"
+
+static const char hex_digits[] = "0123456789abcdef";
+
+/* The letter after the backslash for characters that JSON abbreviates, else 0. */
+static char json_short_escape(uint8_t c)
+{
+    switch (c) {
+    case '"':
+    case '\\':
+        return (char)c;
+    case '\b':
+        return 'b';
+    case '\f':
+        return 'f';
+    case '\n':
+        return 'n';
+    case '\r':
+        return 'r';
+    case '\t':
+        return 't';
+    default:
+        return 0;
+    }
+}
+
+static bool append_json_control(struct buffer *buffer, uint8_t c)
+{
+    char letter = json_short_escape(c);
+    if (letter)
+        return buffer_append(buffer, (char[]){ '\\', letter }, 2);
+    return buffer_append(buffer, (char[]){ '\\', 'u', '0', '0', hex_digits[c >> 4], hex_digits[c & 15] }, 6);
+}
+
+static bool is_surrogate(struct str s, size_t at)
+{
+    return s.size - at >= 3 && (uint8_t)s.data[at] == 0xED && (uint8_t)s.data[at + 1] >= 0xA0 && (uint8_t)s.data[at + 1] <= 0xBF &&
+           ((uint8_t)s.data[at + 2] & 0xC0) == 0x80;
+}
+
+static bool append_json_surrogate(struct buffer *buffer, struct str s, size_t at)
+{
+    unsigned second = (uint8_t)s.data[at + 1] & 0x3F, third = (uint8_t)s.data[at + 2] & 0x3F;
+    unsigned unit = 0xD000 | second << 6 | third;
+    char text[6] = { '\\', 'u', 'd', hex_digits[unit >> 8 & 15], hex_digits[unit >> 4 & 15], hex_digits[unit & 15] };
+    return buffer_append(buffer, text, sizeof(text));
+}
+
+bool buffer_append_json_string(struct buffer *buffer, struct str s)
+{
+    bool ok = buffer_append_byte(buffer, '"');
+    size_t plain = 0;
+    for (size_t i = 0; ok && i < s.size; i++) {
+        uint8_t c = (uint8_t)s.data[i];
+        bool surrogate = c == 0xED && is_surrogate(s, i);
+        if (c >= 0x20 && c != '"' && c != '\\' && !surrogate)
+            continue;
+        ok = buffer_append(buffer, s.data + plain, i - plain);
+        ok = ok && (surrogate ? append_json_surrogate(buffer, s, i) : append_json_control(buffer, c));
+        i += surrogate ? 2 : 0;
+        plain = i + 1;
+    }
+    ok = ok && (plain >= s.size || buffer_append(buffer, s.data + plain, s.size - plain));
+    return ok && buffer_append_byte(buffer, '"');
+}
+
+static bool append_escaped_byte(struct buffer *buffer, uint8_t c)
+{
+    char letter = c == '\t' ? 't' : c == '\n' ? 'n' : c == '\\' ? '\\' : 0;
+    if (letter)
+        return buffer_append(buffer, (char[]){ '\\', letter }, 2);
+    return buffer_append(buffer, (char[]){ '\\', 'x', hex_digits[c >> 4], hex_digits[c & 15] }, 4);
+}
+
+/* U+0080 to U+009F are control characters too: some terminals obey them. */
+static bool is_plain(struct str s, size_t at, size_t size)
+{
+    uint8_t c = (uint8_t)s.data[at];
+    if (size == 1)
+        return c >= 0x20 && c != 0x7F && c != '\\';
+    return size > 1 && !(c == 0xC2 && (uint8_t)s.data[at + 1] < 0xA0);
+}
+
+bool buffer_append_escaped(struct buffer *buffer, struct str s)
+{
+    bool ok = true;
+    for (size_t i = 0; ok && i < s.size;) {
+        size_t size = str_utf8_char(s, i, false);
+        if (is_plain(s, i, size)) {
+            ok = buffer_append(buffer, s.data + i, size);
+            i += size;
+            continue;
+        }
+        for (size_t end = i + (size ? size : 1); ok && i < end; i++)
+            ok = append_escaped_byte(buffer, (uint8_t)s.data[i]);
+    }
+    return ok;
+}

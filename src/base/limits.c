@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/limits.h"
+
+#define FIELD(field) offsetof(struct limits, field)
+
+const struct limits limits_default = {
+#define X(name, value, help) .name = value,
+    LIMITS(X)
+#undef X
+};
+
+static const struct limit_row {
+    const char *name, *help;
+    size_t field;
+} limit_rows[] = {
+#define X(name, value, help) { #name, help, FIELD(name) },
+    LIMITS(X)
+#undef X
+};
+
+#define LIMIT_COUNT ((int)(sizeof(limit_rows) / sizeof(limit_rows[0])))
+
+static uint64_t *limit_field(struct limits *limits, int index)
+{
+    return (uint64_t *)(void *)((char *)limits + limit_rows[index].field);
+}
+
+bool limits_set(struct limits *limits, struct str name, uint64_t value)
+{
+    for (int i = 0; i < LIMIT_COUNT; i++) {
+        if (str_is(name, limit_rows[i].name)) {
+            *limit_field(limits, i) = value;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *limits_describe(int index, const char **help, uint64_t *value)
+{
+    if (index < 0 || index >= LIMIT_COUNT)
+        return NULL;
+    struct limits defaults = limits_default;
+    *help = limit_rows[index].help;
+    *value = *limit_field(&defaults, index);
+    return limit_rows[index].name;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/str.h"
+
+#include "base/checked.h"
+
+int str_compare(struct str a, struct str b)
+{
+    size_t shared = a.size < b.size ? a.size : b.size;
+    int order = shared ? memcmp(a.data, b.data, shared) : 0;
+    if (order)
+        return order;
+    return (a.size > b.size) - (a.size < b.size);
+}
+
+bool str_starts_with(struct str s, const char *prefix)
+{
+    size_t size = strlen(prefix);
+    return s.size >= size && (size == 0 || memcmp(s.data, prefix, size) == 0);
+}
+
+bool str_ends_with(struct str s, const char *suffix)
+{
+    size_t size = strlen(suffix);
+    return s.size >= size && (size == 0 || memcmp(s.data + (s.size - size), suffix, size) == 0);
+}
+
+bool str_find_char(struct str s, char c, size_t *index)
+{
+    const char *found = s.size ? memchr(s.data, c, s.size) : NULL;
+    if (!found)
+        return false;
+    *index = (size_t)(found - s.data);
+    return true;
+}
+
+bool str_to_u64(struct str s, uint64_t *out)
+{
+    if (s.size == 0 || (s.size > 1 && s.data[0] == '0'))
+        return false;
+    uint64_t value = 0;
+    for (size_t i = 0; i < s.size; i++) {
+        if (s.data[i] < '0' || s.data[i] > '9')
+            return false;
+        if (!checked_mul_u64(value, 10, &value) || !checked_add_u64(value, (uint64_t)(s.data[i] - '0'), &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+/* The second byte's range excludes overlong forms, surrogates and what lies above U+10FFFF. */
+size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates)
+{
+    const uint8_t *p = (const uint8_t *)s.data + at;
+    size_t left = s.size - at, size;
+    uint8_t low = 0x80, high = 0xBF;
+
+    if (p[0] < 0x80)
+        return 1;
+    if (p[0] < 0xC2)
+        return 0;
+    if (p[0] < 0xE0) {
+        size = 2;
+    } else if (p[0] < 0xF0) {
+        size = 3;
+        low = p[0] == 0xE0 ? 0xA0 : 0x80;
+        high = p[0] == 0xED && !allow_surrogates ? 0x9F : 0xBF;
+    } else if (p[0] < 0xF5) {
+        size = 4;
+        low = p[0] == 0xF0 ? 0x90 : 0x80;
+        high = p[0] == 0xF4 ? 0x8F : 0xBF;
+    } else {
+        return 0;
+    }
+    if (left < size || p[1] < low || p[1] > high)
+        return 0;
+    for (size_t i = 2; i < size; i++)
+        if ((p[i] & 0xC0) != 0x80)
+            return 0;
+    return size;
+}
+
+bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index)
+{
+    size_t i = 0;
+    while (i < s.size) {
+        uint64_t word;
+        if (s.size - i >= sizeof(word)) {
+            memcpy(&word, s.data + i, sizeof(word));
+            if (!(word & UINT64_C(0x8080808080808080))) {
+                i += sizeof(word);
+                continue;
+            }
+        }
+        size_t size = str_utf8_char(s, i, allow_surrogates);
+        if (!size) {
+            if (bad_index)
+                *bad_index = i;
+            return false;
+        }
+        i += size;
+    }
+    return true;
+}
+
+/*
+ * Matches one character against the set that starts after '[' at pattern[*at]; *at moves behind its ']'. A set that is
+ * never closed is no set: false is returned with *at unmoved, and the '[' is literal.
+ */
+static bool glob_set(struct str pattern, size_t *at, uint8_t c, bool *matched)
+{
+    size_t i = *at;
+    bool negated = i < pattern.size && (pattern.data[i] == '!' || pattern.data[i] == '^'), found = false;
+    i += negated;
+    for (size_t first = i; i < pattern.size && (pattern.data[i] != ']' || i == first); i++) {
+        uint8_t low = (uint8_t)pattern.data[i], high = low;
+        if (pattern.size - i > 2 && pattern.data[i + 1] == '-' && pattern.data[i + 2] != ']') {
+            high = (uint8_t)pattern.data[i + 2];
+            i += 2;
+        }
+        found |= low <= c && c <= high;
+    }
+    if (i >= pattern.size)
+        return false;
+    *at = i + 1;
+    *matched = found != negated;
+    return true;
+}
+
+/* On a mismatch only the last '*' can take one character more, so the search is quadratic at worst. */
+bool str_matches_glob(struct str s, struct str pattern)
+{
+    size_t i = 0, p = 0, star = SIZE_MAX, star_i = 0;
+    while (i < s.size || p < pattern.size) {
+        if (p < pattern.size && pattern.data[p] == '*') {
+            star = p++;
+            star_i = i;
+            continue;
+        }
+        if (p < pattern.size && i < s.size) {
+            size_t next = p + 1;
+            bool matched = pattern.data[p] == '?' || pattern.data[p] == s.data[i];
+            if (pattern.data[p] == '[' && glob_set(pattern, &next, (uint8_t)s.data[i], &matched)) {
+                /* matched and next are the set's */
+            }
+            if (matched) {
+                i++;
+                p = next;
+                continue;
+            }
+        }
+        if (star == SIZE_MAX || star_i >= s.size)
+            return false;
+        i = ++star_i;
+        p = star + 1;
+    }
+    return true;
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The short way to the one tensor of a blob. It recognises exactly the archives that torch.save writes for a single dense
+ * tensor and is at least as strict as torch_save_open about them; whatever looks different goes the long way, which alone
+ * reports errors. A blob of 10^7 costs one or two preads and no allocation.
+ */
+#include "encoding/torch_save.h"
+
+#include "base/checked.h"
+#include "base/cursor.h"
+#include "encoding/torch_save_parts.h"
+
+#include <zlib.h>
+
+#define WHOLE_BYTES_MAX 8192 /* a blob up to this size is read at once */
+#define HEAD_BYTES 4096      /* else data.pkl and the first headers lie in here … */
+#define TAIL_BYTES 2048      /* … and the directory in here */
+#define MEMBERS_MAX 7
+#define END_RECORD_BYTES 22
+#define LOCATOR_BYTES 20
+#define ZIP64_END_BYTES 56
+#define FLAG_DESCRIPTOR 8u
+#define FLAG_UTF8 0x800u
+
+enum blob_member { BLOB_PICKLE, BLOB_FORMAT, BLOB_ALIGNMENT, BLOB_BYTEORDER, BLOB_STORAGE, BLOB_VERSION, BLOB_ID, BLOB_MEMBER_COUNT };
+
+static const char *const member_names[BLOB_MEMBER_COUNT] = {
+    "data.pkl", ".format_version", ".storage_alignment", "byteorder", "data/0", "version", ".data/serialization_id"
+};
+
+struct blob_window {
+    const uint8_t *head, *tail;
+    uint64_t head_bytes, tail_start, size;
+};
+
+struct blob_entry {
+    bool is_there;
+    uint16_t flags;
+    uint32_t crc32;
+    uint64_t bytes, header_offset, payload_offset;
+};
+
+struct blob_zip {
+    struct blob_entry entries[BLOB_MEMBER_COUNT];
+    struct str top;
+    uint64_t end; /* of the member read last */
+};
+
+/* Bytes [offset, offset + length) if a window holds them. */
+static bool window_get(const struct blob_window *window, uint64_t offset, uint64_t length, struct cursor *out)
+{
+    if (range_fits(offset, length, window->head_bytes)) {
+        *out = cursor_over(window->head + offset, (size_t)length);
+        return true;
+    }
+    if (offset >= window->tail_start && range_fits(offset, length, window->size)) {
+        *out = cursor_over(window->tail + (offset - window->tail_start), (size_t)length);
+        return true;
+    }
+    return false;
+}
+
+static bool read_windows(const struct reader *reader, struct buffer *scratch, struct blob_window *out)
+{
+    uint64_t size = reader->size;
+    bool is_whole = size <= WHOLE_BYTES_MAX;
+    size_t head_bytes = is_whole ? (size_t)size : HEAD_BYTES, tail_bytes = is_whole ? 0 : TAIL_BYTES;
+    buffer_clear(scratch);
+    scratch->failed = false;
+    uint8_t *bytes = buffer_extend(scratch, head_bytes + tail_bytes);
+    if (!bytes || reader_read(reader, 0, bytes, head_bytes, NULL))
+        return false;
+    if (tail_bytes > 0 && reader_read(reader, size - tail_bytes, bytes + head_bytes, tail_bytes, NULL))
+        return false;
+    *out = (struct blob_window){ bytes, bytes + head_bytes, head_bytes, size - tail_bytes, size };
+    return true;
+}
+
+static bool expect_u16(struct cursor *c, uint16_t expected)
+{
+    uint16_t value;
+    return cursor_u16le(c, &value) && value == expected;
+}
+
+static bool expect_u32(struct cursor *c, uint32_t expected)
+{
+    uint32_t value;
+    return cursor_u32le(c, &value) && value == expected;
+}
+
+static bool expect_u64(struct cursor *c, uint64_t expected)
+{
+    uint64_t value;
+    return cursor_u64le(c, &value) && value == expected;
+}
+
+/* The three records at the very end, which must agree. */
+static bool parse_end(const struct blob_window *window, uint64_t *count, uint64_t *directory_offset, uint64_t *directory_bytes)
+{
+    const uint64_t tail = ZIP64_END_BYTES + LOCATOR_BYTES + END_RECORD_BYTES;
+    struct cursor c;
+    if (window->size < tail || !window_get(window, window->size - tail, tail, &c))
+        return false;
+    uint64_t zip64_end = window->size - tail;
+    bool good = expect_u32(&c, 0x06064B50) && expect_u64(&c, ZIP64_END_BYTES - 12) && cursor_skip(&c, 4) && expect_u32(&c, 0) &&
+                expect_u32(&c, 0) && cursor_u64le(&c, count) && expect_u64(&c, *count) && cursor_u64le(&c, directory_bytes) &&
+                cursor_u64le(&c, directory_offset);
+    good = good && expect_u32(&c, 0x07064B50) && expect_u32(&c, 0) && expect_u64(&c, zip64_end) && expect_u32(&c, 1);
+    good = good && *count >= 3 && *count <= MEMBERS_MAX && *directory_offset <= UINT32_MAX - 1 && *directory_bytes <= zip64_end &&
+           *directory_offset == zip64_end - *directory_bytes;
+    return good && expect_u32(&c, 0x06054B50) && expect_u32(&c, 0) && expect_u16(&c, (uint16_t)*count) && expect_u16(&c, (uint16_t)*count) &&
+           expect_u32(&c, (uint32_t)*directory_bytes) && expect_u32(&c, (uint32_t)*directory_offset) && expect_u16(&c, 0);
+}
+
+/* The local header must tell the same as the directory; sizes and CRC may be left to the descriptor. */
+static bool parse_local(const struct blob_window *window, struct str name, struct blob_entry *entry)
+{
+    struct cursor c;
+    if (!window_get(window, entry->header_offset, 30 + name.size, &c))
+        return false;
+    uint32_t crc32, stored, bytes;
+    uint16_t extra_bytes;
+    struct str local_name;
+    bool good = expect_u32(&c, 0x04034B50) && cursor_skip(&c, 2) && expect_u16(&c, entry->flags) && expect_u16(&c, 0) && cursor_skip(&c, 4) &&
+                cursor_u32le(&c, &crc32) && cursor_u32le(&c, &stored) && cursor_u32le(&c, &bytes) && expect_u16(&c, (uint16_t)name.size) &&
+                cursor_u16le(&c, &extra_bytes) && cursor_bytes(&c, name.size, &local_name) && str_equal(local_name, name);
+    if (!good || (extra_bytes > 0 && extra_bytes < 4))
+        return false;
+    /* Only torch's padding field may follow: a zip64 field means a size that the long way handles. */
+    if (extra_bytes >= 4 && (!window_get(window, entry->header_offset + 30 + name.size, 4, &c) || !expect_u16(&c, 0x4246) ||
+                             !expect_u16(&c, (uint16_t)(extra_bytes - 4))))
+        return false;
+    bool is_deferred = entry->flags & FLAG_DESCRIPTOR && crc32 == 0 && stored == 0 && bytes == 0;
+    bool is_same = crc32 == entry->crc32 && stored == entry->bytes && bytes == entry->bytes;
+    entry->payload_offset = entry->header_offset + 30 + name.size + extra_bytes;
+    return is_deferred || is_same;
+}
+
+static bool find_member(struct str below, enum blob_member *out)
+{
+    for (int i = 0; i < BLOB_MEMBER_COUNT; i++) {
+        if (str_is(below, member_names[i])) {
+            *out = (enum blob_member)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool split_name(struct blob_zip *zip, struct str name, struct str *below)
+{
+    size_t slash;
+    if (zip->top.size == 0) {
+        if (!str_find_char(name, '/', &slash) || slash == 0 || !str_is_utf8(name, false, &slash) || memchr(name.data, '\\', name.size) ||
+            memchr(name.data, '\0', name.size) || !str_find_char(name, '/', &slash))
+            return false;
+        zip->top = (struct str){ name.data, slash };
+        if (str_is(zip->top, ".") || str_is(zip->top, ".."))
+            return false;
+    }
+    if (name.size <= zip->top.size + 1 || memcmp(name.data, zip->top.data, zip->top.size) != 0 || name.data[zip->top.size] != '/')
+        return false;
+    *below = (struct str){ name.data + zip->top.size + 1, name.size - zip->top.size - 1 };
+    return true;
+}
+
+static bool parse_entry(const struct blob_window *window, struct cursor *c, struct blob_zip *zip)
+{
+    struct blob_entry entry = { .is_there = true };
+    uint16_t name_bytes;
+    uint32_t stored, bytes, header_offset;
+    struct str name, below;
+    enum blob_member member;
+    bool good = expect_u32(c, 0x02014B50) && cursor_skip(c, 4) && cursor_u16le(c, &entry.flags) && expect_u16(c, 0) && cursor_skip(c, 4) &&
+                cursor_u32le(c, &entry.crc32) && cursor_u32le(c, &stored) && cursor_u32le(c, &bytes) && cursor_u16le(c, &name_bytes) &&
+                expect_u16(c, 0) && expect_u16(c, 0) && expect_u16(c, 0) && cursor_skip(c, 6) && cursor_u32le(c, &header_offset) &&
+                cursor_bytes(c, name_bytes, &name);
+    if (!good || stored != bytes || bytes == UINT32_MAX || header_offset == UINT32_MAX || entry.flags & ~(FLAG_DESCRIPTOR | FLAG_UTF8))
+        return false;
+    entry.bytes = bytes;
+    entry.header_offset = header_offset;
+    if (!split_name(zip, name, &below) || !find_member(below, &member) || zip->entries[member].is_there)
+        return false;
+    if (entry.header_offset < zip->end || !parse_local(window, name, &entry))
+        return false;
+    zip->end = entry.payload_offset + entry.bytes + (entry.flags & FLAG_DESCRIPTOR ? 16 : 0);
+    zip->entries[member] = entry;
+    return true;
+}
+
+static bool parse_zip(const struct blob_window *window, struct blob_zip *zip)
+{
+    uint64_t count, offset, bytes;
+    struct cursor c;
+    if (!parse_end(window, &count, &offset, &bytes) || !window_get(window, offset, bytes, &c))
+        return false;
+    for (uint64_t i = 0; i < count; i++)
+        if (!parse_entry(window, &c, zip))
+            return false;
+    return cursor_left(&c) == 0 && zip->end <= offset && zip->entries[BLOB_PICKLE].is_there && zip->entries[BLOB_PICKLE].header_offset == 0 &&
+           zip->entries[BLOB_STORAGE].is_there && zip->entries[BLOB_VERSION].is_there;
+}
+
+static bool member_text(const struct blob_window *window, const struct blob_entry *entry, struct str *out)
+{
+    struct cursor c;
+    return window_get(window, entry->payload_offset, entry->bytes, &c) && cursor_bytes(&c, entry->bytes, out);
+}
+
+/* The small members must say what torch says today: version 3, little-endian, a numeric alignment. */
+static bool check_texts(const struct blob_window *window, const struct blob_zip *zip)
+{
+    const struct blob_entry *entries = zip->entries;
+    struct str text;
+    uint64_t alignment;
+    if (!member_text(window, &entries[BLOB_VERSION], &text) || !str_is(text, "3\n"))
+        return false;
+    if (entries[BLOB_BYTEORDER].is_there && (!member_text(window, &entries[BLOB_BYTEORDER], &text) || !str_is(text, "little")))
+        return false;
+    return !entries[BLOB_ALIGNMENT].is_there || (member_text(window, &entries[BLOB_ALIGNMENT], &text) && str_to_u64(text, &alignment));
+}
+
+/* ---- data.pkl ---- */
+
+static bool take(struct cursor *c, uint8_t opcode)
+{
+    if (c->pos >= c->size || c->data[c->pos] != opcode)
+        return false;
+    c->pos++;
+    return true;
+}
+
+/* The pickler memoises nearly everything; a single tensor fetches nothing back. */
+static void skip_put(struct cursor *c)
+{
+    if (cursor_left(c) >= 2 && c->data[c->pos] == 'q')
+        c->pos += 2;
+}
+
+static bool take_text(struct cursor *c, const char *text)
+{
+    size_t size = strlen(text);
+    if (cursor_left(c) < size || memcmp(c->data + c->pos, text, size) != 0)
+        return false;
+    c->pos += size;
+    skip_put(c);
+    return true;
+}
+
+static bool take_int(struct cursor *c, int64_t *out)
+{
+    uint8_t opcode, small;
+    uint16_t medium;
+    uint32_t large;
+    struct str bytes;
+    if (!cursor_u8(c, &opcode))
+        return false;
+    switch (opcode) {
+    case 'K':
+        if (!cursor_u8(c, &small))
+            return false;
+        *out = small;
+        return true;
+    case 'M':
+        if (!cursor_u16le(c, &medium))
+            return false;
+        *out = medium;
+        return true;
+    case 'J':
+        if (!cursor_u32le(c, &large) || large > INT32_MAX)
+            return false;
+        *out = large;
+        return true;
+    case 0x8A: /* LONG1: non-negative ones of up to 63 bits */
+        if (!cursor_u8(c, &small) || small > 8 || small == 0 || !cursor_bytes(c, small, &bytes) || (uint8_t)bytes.data[small - 1] > 127)
+            return false;
+        *out = (int64_t)load_le((const uint8_t *)bytes.data, small);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool take_ints(struct cursor *c, int64_t *out, int *count)
+{
+    *count = 0;
+    if (take(c, ')')) {
+        skip_put(c);
+        return true;
+    }
+    if (take(c, '(')) {
+        while (!take(c, 't'))
+            if (*count >= RANK_MAX || !take_int(c, &out[(*count)++]))
+                return false;
+        skip_put(c);
+        return *count > 3;
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!take_int(c, &out[i]))
+            return false;
+        if (take(c, (uint8_t)(0x85 + i))) {
+            *count = i + 1;
+            skip_put(c);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "cNAME\nNAME\n" whose module is fixed; *name is the second line. */
+static bool take_global(struct cursor *c, const char *module, struct str *name)
+{
+    size_t size = strlen(module);
+    if (!take(c, 'c') || cursor_left(c) < size + 1 || memcmp(c->data + c->pos, module, size) != 0 || c->data[c->pos + size] != '\n')
+        return false;
+    c->pos += size + 1;
+    if (!cursor_line(c, 64, name))
+        return false;
+    skip_put(c);
+    return true;
+}
+
+struct blob_pickle {
+    struct torch_blob_tensor *out;
+    bool is_v3, is_untyped;
+    enum dtype storage_dtype;
+    int64_t numel, offset;
+};
+
+static bool take_storage(struct cursor *c, struct blob_pickle *p)
+{
+    struct str name;
+    if (!take(c, '(') || !take_text(c, "X\7\0\0\0storage" + 0))
+        return false;
+    (void)name;
+    return p != NULL;
+}

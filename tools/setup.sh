@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs the Debian packages that a task needs, if they are missing. Asks first, unless YES=1, or root without a terminal.
+# usage: tools/setup.sh {build|test|fuzz|docs|bench}
+set -eu
+build="gcc libc6-dev meson ninja-build pkg-config zlib1g-dev libzstd-dev libxxhash-dev libssl-dev libisal-dev"
+case "${1:-build}" in
+    build) want="$build" ;;
+    test) want="$build libcmocka-dev scdoc python3" ;;
+    fuzz) want="$build clang libclang-rt-14-dev" ;;
+    docs) want="$build scdoc" ;;
+    bench) want="$build python3" ;;
+    *) echo "usage: $0 {build|test|fuzz|docs|bench}" >&2; exit 2 ;;
+esac
+missing=""
+for package in $want; do
+    case "$package" in
+        python3) command -v python3 >/dev/null && continue ;;
+        gcc) command -v gcc >/dev/null && continue ;;
+    esac
+    [ "$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null)" = "install ok installed" ] || missing="$missing $package"
+done
+[ -z "$missing" ] && exit 0
+sudo=""
+[ "$(id -u)" = 0 ] || sudo="sudo"
+echo "needs Debian packages:$missing"
+if [ "${YES:-}" != 1 ] && { [ -n "$sudo" ] || [ -t 0 ]; }; then
+    printf 'install them with apt-get? [y/N] '
+    read -r answer || answer=n
+    case "$answer" in y | Y | yes) ;; *) echo "not installed; run: $sudo apt-get install$missing" >&2; exit 1 ;; esac
+fi
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+install() { $sudo apt-get install -y -qq --no-install-recommends $missing >"$log" 2>&1; }
+install || { $sudo apt-get update -qq >"$log" 2>&1 && install; } || { cat "$log" >&2; exit 1; }
