@@ -9,7 +9,8 @@
 
 bool buffer_reserve(struct buffer *buffer, size_t additional)
 {
-    if (additional <= buffer->capacity - buffer->size && (!buffer->limit || additional <= buffer->limit - buffer->size))
+    size_t ceiling = buffer->limit && buffer->limit < buffer->capacity ? buffer->limit : buffer->capacity;
+    if (buffer->size <= ceiling && additional <= ceiling - buffer->size)
         return true;
     size_t needed;
     if (__builtin_add_overflow(buffer->size, additional, &needed) || (buffer->limit && needed > buffer->limit)) {
@@ -35,7 +36,8 @@ bool buffer_reserve(struct buffer *buffer, size_t additional)
 
 uint8_t *buffer_extend(struct buffer *buffer, size_t size)
 {
-    if (!buffer_reserve(buffer, size ? size : 1 - (buffer->capacity > 0)))
+    /* An empty extension of an empty buffer must still give a pointer. */
+    if (!buffer_reserve(buffer, size || buffer->data ? size : 1))
         return NULL;
     uint8_t *room = buffer->data + buffer->size;
     buffer->size += size;
@@ -79,7 +81,7 @@ bool buffer_append_fill(struct buffer *buffer, uint8_t byte, size_t count)
     return true;
 }
 
-/* Formats straight into the spare room when there is enough; vsnprintf's NUL needs a byte that is not kept. */
+/* Texts are nearly always short, so the first try goes to the stack; only a long one is measured first. */
 bool buffer_printf(struct buffer *buffer, const char *format, ...)
 {
     char small[256];

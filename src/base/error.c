@@ -81,7 +81,7 @@ static size_t put_escaped(char *out, size_t room, struct str s)
 }
 
 /* The formatted text escaped into out. What vsnprintf cuts in the middle of a character is left away. */
-static size_t put_format(char *out, size_t room, const char *format, va_list args)
+PRINTF_LIKE(3, 0) static size_t put_format(char *out, size_t room, const char *format, va_list args)
 {
     char text[2048];
     int wanted = vsnprintf(text, sizeof(text), format, args);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/hash.h"
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include <stdlib.h>

@@ -21,7 +21,7 @@ struct name_map {
     uint64_t seed;
 };
 
-/* Index of name, adding it if new (*was_new, may be NULL, says so). NAME_NONE: no memory, or 2^32 - 2 names. */
+/* Index of name, adding it if new (*was_new, may be NULL, says so). NAME_NONE: no memory, or 2^31 - 1 names. */
 uint32_t name_map_intern(struct name_map *map, struct str name, bool *was_new);
 
 /* Index of name, or NAME_NONE. */

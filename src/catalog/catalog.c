@@ -67,8 +67,7 @@ reshard_status catalog_add_object(struct catalog *catalog, struct str name, uint
     bool was_new = false;
     if (catalog->object_count >= catalog->limits.objects && name_map_find(&catalog->object_names, name) == NAME_NONE)
         return error_set_limit(err, "objects", (uint64_t)catalog->object_count + 1, catalog->limits.objects);
-    struct catalog_object *objects =
-        array_grown(catalog->objects, catalog->object_count, &catalog->object_capacity, sizeof(*objects));
+    struct catalog_object *objects = array_grown(catalog->objects, catalog->object_count, &catalog->object_capacity, sizeof(*objects));
     if (!objects)
         return error_set_memory(err);
     catalog->objects = objects;
@@ -99,8 +98,7 @@ reshard_status catalog_add_tensor(struct catalog *catalog, struct str key, enum 
     if (catalog->tensor_count >= catalog->limits.tensors)
         return error_set_limit(err, "tensors", (uint64_t)catalog->tensor_count + 1, catalog->limits.tensors);
 
-    struct catalog_tensor *tensors =
-        array_grown(catalog->tensors, catalog->tensor_count, &catalog->tensor_capacity, sizeof(*tensors));
+    struct catalog_tensor *tensors = array_grown(catalog->tensors, catalog->tensor_count, &catalog->tensor_capacity, sizeof(*tensors));
     if (!tensors)
         return error_set_memory(err);
     catalog->tensors = tensors;
@@ -122,9 +120,8 @@ static reshard_status chunk_outside(const struct catalog_tensor *tensor, const i
                                     int axis, reshard_error *err)
 {
     char box[BOX_TEXT_MAX];
-    error_set(err, RESHARD_ERR_FORMAT,
-              "tensor '%.*s': chunk %s lies outside the tensor on axis %d, which has %" PRId64 " elements", STR_ARG(tensor->key),
-              box_text(tensor->rank, start, extent, box), axis, shape[axis]);
+    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': chunk %s lies outside the tensor on axis %d, which has %" PRId64 " elements",
+              STR_ARG(tensor->key), box_text(tensor->rank, start, extent, box), axis, shape[axis]);
     error_object(err, "%.*s", STR_ARG(tensor->key));
     return RESHARD_ERR_FORMAT;
 }
@@ -274,7 +271,8 @@ uint32_t catalog_find(const struct catalog *catalog, struct str key)
 
 static uint64_t name_map_memory(const struct name_map *map)
 {
-    return map->arena.bytes_used + (uint64_t)map->names_capacity * sizeof(*map->names) + (uint64_t)map->slots_capacity * sizeof(*map->slots);
+    return map->arena.bytes_used + (uint64_t)map->names_capacity * sizeof(*map->names) +
+           (uint64_t)map->slots_capacity * sizeof(*map->slots);
 }
 
 uint64_t catalog_memory(const struct catalog *catalog)

@@ -164,7 +164,8 @@ static reshard_status tensor_pieces(struct cover *cover, const struct catalog_te
     return RESHARD_OK;
 }
 
-static reshard_status overlap_error(const struct cover *cover, const struct catalog_tensor *tensor, const uint32_t pair[2], reshard_error *err)
+static reshard_status overlap_error(const struct cover *cover, const struct catalog_tensor *tensor, const uint32_t pair[2],
+                                    reshard_error *err)
 {
     char boxes[2][BOX_TEXT_MAX];
     struct str objects[2];
@@ -174,8 +175,8 @@ static reshard_status overlap_error(const struct cover *cover, const struct cata
         box_text(tensor->rank, piece->start, piece->extent, boxes[i]);
         objects[i] = object < cover->catalog->object_count ? cover->catalog->objects[object].name : STR("");
     }
-    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its chunks %s in '%.*s' and %s in '%.*s' overlap but are not equal", STR_ARG(tensor->key),
-              boxes[0], STR_ARG(objects[0]), boxes[1], STR_ARG(objects[1]));
+    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its chunks %s in '%.*s' and %s in '%.*s' overlap but are not equal",
+              STR_ARG(tensor->key), boxes[0], STR_ARG(objects[0]), boxes[1], STR_ARG(objects[1]));
     error_object(err, "%.*s", STR_ARG(tensor->key));
     return RESHARD_ERR_FORMAT;
 }
@@ -230,8 +231,8 @@ static reshard_status hole_report(struct cover *cover, const struct catalog_tens
                      STR_ARG(tensor->key), tensor->chunk_count, covered, volume, where);
         return RESHARD_OK;
     }
-    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its %" PRIu32 " chunks hold %" PRId64 " of %" PRId64 " elements%s", STR_ARG(tensor->key),
-              tensor->chunk_count, covered, volume, where);
+    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its %" PRIu32 " chunks hold %" PRId64 " of %" PRId64 " elements%s",
+              STR_ARG(tensor->key), tensor->chunk_count, covered, volume, where);
     error_object(err, "%.*s", STR_ARG(tensor->key));
     return RESHARD_ERR_FORMAT;
 }

@@ -41,7 +41,8 @@ static bool part_keep(struct arena *arena, struct str key, size_t *pos, struct p
 {
     char digits[24];
     struct str text = part->kind == PATH_KEY ? part->key : index_text(part->index, digits);
-    bool is_spelled = *pos <= key.size && text.size <= key.size - *pos && (text.size == 0 || memcmp(key.data + *pos, text.data, text.size) == 0);
+    bool is_spelled =
+        *pos <= key.size && text.size <= key.size - *pos && (text.size == 0 || memcmp(key.data + *pos, text.data, text.size) == 0);
 
     if (part->kind == PATH_KEY) {
         if (is_spelled)

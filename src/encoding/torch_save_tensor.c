@@ -237,13 +237,16 @@ static void skip_put(struct cursor *c)
         c->pos += 2;
 }
 
-static bool take_text(struct cursor *c, const char *text)
+/* BINUNICODE of exactly this text. */
+static bool take_str(struct cursor *c, const char *text)
 {
-    size_t size = strlen(text);
-    if (cursor_left(c) < size || memcmp(c->data + c->pos, text, size) != 0)
+    struct cursor ahead = *c;
+    uint32_t size;
+    struct str found;
+    if (!take(&ahead, 'X') || !cursor_u32le(&ahead, &size) || size != strlen(text) || !cursor_bytes(&ahead, size, &found) || !str_is(found, text))
         return false;
-    c->pos += size;
-    skip_put(c);
+    skip_put(&ahead);
+    *c = ahead;
     return true;
 }
 
@@ -322,16 +325,139 @@ static bool take_global(struct cursor *c, const char *module, struct str *name)
 
 struct blob_pickle {
     struct torch_blob_tensor *out;
-    bool is_v3, is_untyped;
+    bool is_v3, is_untyped, requires_grad;
     enum dtype storage_dtype;
     int64_t numel, offset;
 };
 
+/* ('storage', class, '0', location, numel) and BINPERSID. */
 static bool take_storage(struct cursor *c, struct blob_pickle *p)
 {
-    struct str name;
-    if (!take(c, '(') || !take_text(c, "X\7\0\0\0storage" + 0))
+    struct str name, location;
+    uint32_t location_bytes;
+    if (!take(c, '(') || !take_str(c, "storage"))
         return false;
-    (void)name;
-    return p != NULL;
+    if (take_global(c, "torch", &name)) {
+        if (!dtype_from_torch_storage(name, &p->storage_dtype))
+            return false;
+    } else if (take_global(c, "torch.storage", &name) && str_is(name, "UntypedStorage")) {
+        p->is_untyped = true;
+        p->storage_dtype = DTYPE_U8;
+    } else {
+        return false;
+    }
+    if (!take_str(c, "0") || !take(c, 'X') || !cursor_u32le(c, &location_bytes) || !cursor_bytes(c, location_bytes, &location))
+        return false;
+    skip_put(c);
+    if (!(str_is(location, "cpu") || str_starts_with(location, "cuda:")) || !take_int(c, &p->numel) || !take(c, 't'))
+        return false;
+    skip_put(c);
+    return take(c, 'Q');
+}
+
+static bool take_hooks(struct cursor *c)
+{
+    struct str name;
+    if (!take_global(c, "collections", &name) || !str_is(name, "OrderedDict") || !take(c, ')') || !take(c, 'R'))
+        return false;
+    skip_put(c);
+    return true;
+}
+
+static bool parse_pickle(struct cursor *c, struct blob_pickle *p)
+{
+    struct torch_blob_tensor *out = p->out;
+    struct str name;
+    int stride_count;
+    if (!take(c, 0x80) || !take(c, 2) || !take_global(c, "torch._utils", &name))
+        return false;
+    p->is_v3 = str_is(name, "_rebuild_tensor_v3");
+    if ((!p->is_v3 && !str_is(name, "_rebuild_tensor_v2")) || !take(c, '(') || !take_storage(c, p) || !take_int(c, &p->offset))
+        return false;
+    if (!take_ints(c, out->shape, &out->rank) || !take_ints(c, out->strides, &stride_count) || stride_count != out->rank)
+        return false;
+    p->requires_grad = take(c, 0x88);
+    if ((!p->requires_grad && !take(c, 0x89)) || !take_hooks(c))
+        return false;
+    out->dtype = p->storage_dtype;
+    if (p->is_v3 && (!take_global(c, "torch", &name) || !dtype_from_torch(name, &out->dtype)))
+        return false;
+    if (!take(c, 't'))
+        return false;
+    skip_put(c);
+    if (!take(c, 'R'))
+        return false;
+    skip_put(c);
+    return take(c, '.') && cursor_left(c) == 0;
+}
+
+static bool open_fast(const struct reader *reader, const struct limits *limits, struct buffer *scratch, struct torch_blob_tensor *out)
+{
+    struct blob_window window;
+    struct blob_zip zip = { 0 };
+    struct blob_pickle pickle = { .out = out };
+    struct str text;
+    if (reader->size < 256 || !read_windows(reader, scratch, &window) || !parse_zip(&window, &zip) || !check_texts(&window, &zip))
+        return false;
+    const struct blob_entry *data = &zip.entries[BLOB_STORAGE], *pkl = &zip.entries[BLOB_PICKLE];
+    if (pkl->crc32 == 0 || !member_text(&window, pkl, &text) || (uint32_t)crc32_z(0, (const Bytef *)text.data, text.size) != pkl->crc32)
+        return false;
+    struct cursor c = cursor_over(text.data, text.size);
+    uint64_t storage_bytes;
+    if (!parse_pickle(&c, &pickle) || !dtype_bytes(pickle.storage_dtype, (uint64_t)pickle.numel, &storage_bytes) || storage_bytes != data->bytes)
+        return false;
+    struct torch_view view = { out->dtype, out->rank, out->shape, out->strides, pickle.offset };
+    if (torch_view_check(&view, storage_bytes, limits, 0, &out->offset_bytes, NULL))
+        return false;
+    out->is_tensor = true;
+    out->payload_offset = data->payload_offset;
+    out->payload_bytes = out->stored_bytes = storage_bytes;
+    out->flags = pickle.requires_grad ? TORCH_TENSOR_REQUIRES_GRAD : 0;
+    out->crc32 = data->crc32;
+    out->has_crc = data->crc32 != 0 || storage_bytes == 0;
+    return true;
+}
+
+static reshard_status open_slow(const struct reader *reader, const struct limits *limits, struct torch_blob_tensor *out, reshard_error *err)
+{
+    struct torch_archive archive;
+    reshard_status status = torch_save_open(reader, limits, -1, &archive, err);
+    if (status)
+        return status;
+    uint32_t index = archive.graph.root->tensor;
+    if (index > 0) {
+        const struct torch_tensor *tensor = &archive.tensors[index - 1];
+        const struct torch_storage *storage = &archive.storages[tensor->storage];
+        out->is_tensor = true;
+        out->dtype = tensor->dtype;
+        out->rank = tensor->rank;
+        memcpy(out->shape, tensor->shape, (size_t)tensor->rank * sizeof(*out->shape));
+        memcpy(out->strides, tensor->strides, (size_t)tensor->rank * sizeof(*out->strides));
+        out->payload_offset = storage->offset;
+        out->payload_bytes = storage->bytes;
+        out->stored_bytes = storage->stored_bytes;
+        out->offset_bytes = tensor->offset_bytes;
+        out->codec = storage->codec;
+        out->flags = tensor->flags;
+        out->crc32 = storage->crc32;
+        out->has_crc = storage->has_crc;
+    }
+    torch_save_release(&archive);
+    return RESHARD_OK;
+}
+
+reshard_status torch_save_open_tensor(const struct reader *reader, const struct limits *limits, struct buffer *scratch,
+                                      struct torch_blob_tensor *out, reshard_error *err)
+{
+    /* The arrays inside are large and need no clearing: only rank numbers of each count. */
+    out->is_tensor = false;
+    out->rank = 0;
+    out->codec = CODEC_NONE;
+    out->flags = 0;
+    if (open_fast(reader, limits, scratch, out))
+        return RESHARD_OK;
+    out->codec = CODEC_NONE;
+    out->flags = 0;
+    out->is_tensor = false;
+    return open_slow(reader, limits, out, err);
 }

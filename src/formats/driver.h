@@ -18,7 +18,8 @@ enum format_abilities {
     FORMAT_HOLDS_ITEMS = 8,  /* non-tensor items survive */
     FORMAT_HOLDS_PATHS = 16, /* nested structure survives */
     FORMAT_HOLDS_TIES = 32,
-    FORMAT_SHARDED = 64      /* a tensor may be stored in several chunks */
+    FORMAT_SHARDED = 64,     /* a tensor may be stored in several chunks */
+    FORMAT_ALLOWS_HOLES = 128 /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */
@@ -86,6 +87,9 @@ void target_free(struct target *target);
 reshard_status target_note_dropped(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 reshard_status target_note_changed(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Adds the tensors of request->wanted to the target's catalog, in their order, as lay_out must; paths are left out. */
+reshard_status target_add_tensors(const struct layout_request *request, struct target *target, reshard_error *err);
+
 /* What publish gets: the opened objects of the target, and the CRC-32 of each chunk that asked for it. */
 struct publish_job {
     struct target *target;
@@ -114,6 +118,10 @@ struct format_driver {
     /* Value of an item that is ITEM_BLOB or ITEM_RAW, into a graph that the catalog keeps (later calls return the same). NULL if all
      * items are values. Sets item->value. Tensors inside become TENSOR_HIDDEN tensors only if the driver added them on reading. */
     reshard_status (*load_item)(struct source *source, uint32_t item, reshard_error *err);
+
+    /* Appends the bytes of a storage inside a loaded item: the one that a PERSID node of its value names (value->storage - 1). NULL where
+     * no item has such nodes. Sizes are bounded by limits.item_bytes. */
+    reshard_status (*read_item_storage)(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err);
 
     /* Checks beyond the catalog: stored checksums, unreferenced files (as warnings). May be NULL. deep: also payload checksums. */
     reshard_status (*verify)(struct source *source, bool deep, reshard_error *err);

@@ -14,7 +14,8 @@
 
 #define RANK_MAX 64
 
-/* Number of elements of a shape; false on overflow of int64 or a negative extent. Rank 0 is 1. */
+/* Number of elements of a shape; false on a negative extent, or if the product of the extents above 0 overflows int64 (so
+ * that strides exist for empty shapes too). Rank 0 is 1. */
 bool shape_volume(int rank, const int64_t *shape, int64_t *out);
 
 /* Whether start >= 0, extent >= 0 and start + extent <= shape on every axis; on failure *bad_axis says where. */
@@ -33,8 +34,8 @@ int64_t box_volume(int rank, const int64_t *extent);
 
 /*
  * Flat runs: elements [begin, begin + count) of the row-major order of `shape` (sharded optimizers cut tensors so).
- * Calls emit for at most 2 * rank - 1 boxes that together hold the run, in order; flat_index counts from begin.
- * Stops when emit returns false and returns false then.
+ * Calls emit for at most 2 * rank - 1 boxes that together hold the run, in order; flat_index counts from begin. The run lies in
+ * the shape, whose volume fits. Stops when emit returns false and returns false then.
  */
 bool flat_run_boxes(int rank, const int64_t *shape, int64_t begin, int64_t count,
                     bool (*emit)(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context), void *context);
@@ -45,7 +46,7 @@ void strides_row_major(int rank, const int64_t *shape, int64_t *strides);
 /* Whether strides address `shape` row-major without gaps (axes of extent 1 do not matter; empty is contiguous). */
 bool strides_are_row_major(int rank, const int64_t *shape, const int64_t *strides);
 
-/* Smallest and one past the largest element index that shape and (>= 0) strides reach from 0; false on overflow. Empty: 0, 0. */
+/* One past the largest element index that shape and strides reach from 0; empty: 0. false on overflow or a negative stride. */
 bool strides_span(int rank, const int64_t *shape, const int64_t *strides, int64_t *out_end);
 
 #endif

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every driver has one row here. The order is that of `reshard formats`, and of probing where two are equally sure. */
+#include "formats/driver.h"
+
+#include "formats/dcp/dcp.h"
+#include "formats/hf/hf.h"
+#include "formats/safetensors/safetensors.h"
+#include "formats/torch/torch.h"
+
+static const struct format_driver *const registry[] = {
+    &format_safetensors,
+    &format_hf,
+    &format_torch,
+    &format_torch_dist,
+    &format_torch_dcp_megatron,
+    &format_fsdp_dtensor,
+    &format_torch_dcp,
+    &format_fsdp_ranks,
+};
+
+#define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))
+
+const struct format_driver *format_driver_at(int index)
+{
+    return index >= 0 && index < REGISTRY_COUNT ? registry[index] : NULL;
+}
+
+const struct format_driver *format_driver_find(const char *name)
+{
+    for (int i = 0; i < REGISTRY_COUNT; i++) {
+        if (strcmp(registry[i]->name, name) == 0)
+            return registry[i];
+    }
+    return NULL;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/source_root.h"
+
+#include <inttypes.h>
+
+#define TRACKER_BYTES_MAX 4096
+#define ITERATIONS_SHOWN 8
+
+/* What the sub-directories of a root are called: the prefix, then a number. */
+static const char *const root_prefixes[] = { "iter_", "global_step", "checkpoint-", "step-", "step_" };
+
+#define ROOT_PREFIX_COUNT (sizeof(root_prefixes) / sizeof(root_prefixes[0]))
+
+struct root_listing {
+    const struct store_entry *entries;
+    size_t count;
+    size_t prefix_bytes; /* of the directory's own name in an entry's */
+};
+
+char *root_join(struct arena *arena, const char *directory, const char *name)
+{
+    if (!directory[0])
+        return arena_printf(arena, "%s", name);
+    return arena_printf(arena, "%s/%s", directory, name);
+}
+
+static struct str entry_base(const struct root_listing *listing, size_t index)
+{
+    struct str name = listing->entries[index].name;
+    return (struct str){ name.data + listing->prefix_bytes, name.size - listing->prefix_bytes };
+}
+
+/* The number of a sub-directory such as iter_0000010; false if it is called otherwise. */
+static bool iteration_of(struct str base, int64_t *out)
+{
+    for (size_t i = 0; i < ROOT_PREFIX_COUNT; i++) {
+        if (!str_starts_with(base, root_prefixes[i]))
+            continue;
+        size_t start = strlen(root_prefixes[i]);
+        while (start + 1 < base.size && base.data[start] == '0')
+            start++;
+        uint64_t number;
+        if (!str_to_u64((struct str){ base.data + start, base.size - start }, &number) || number > INT64_MAX)
+            continue;
+        *out = (int64_t)number;
+        return true;
+    }
+    return false;
+}
+
+static bool choose_entry(const struct root_listing *listing, size_t index, int64_t iteration, struct arena *arena, struct root_choice *out)
+{
+    struct str name = listing->entries[index].name;
+    out->name = arena_copy(arena, name.data, name.size);
+    out->iteration = iteration;
+    return out->name != NULL;
+}
+
+/* Index of the sub-directory with this number, or of the highest number if iteration is -1; listing->count if there is none. */
+static size_t find_iteration(const struct root_listing *listing, int64_t iteration)
+{
+    size_t best = listing->count;
+    int64_t best_number = -1;
+    for (size_t i = 0; i < listing->count; i++) {
+        int64_t number;
+        if (!listing->entries[i].is_directory || !iteration_of(entry_base(listing, i), &number))
+            continue;
+        if (iteration >= 0 && number == iteration)
+            return i;
+        if (iteration < 0 && number > best_number) {
+            best_number = number;
+            best = i;
+        }
+    }
+    return best;
+}
+
+static void hint_iterations(const struct root_listing *listing, reshard_error *err)
+{
+    char text[ITERATIONS_SHOWN * 24] = "";
+    size_t size = 0, shown = 0;
+    for (size_t i = 0; i < listing->count && shown < ITERATIONS_SHOWN; i++) {
+        int64_t number;
+        if (listing->entries[i].is_directory && iteration_of(entry_base(listing, i), &number)) {
+            size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, shown ? ", " : "", number);
+            shown++;
+        }
+    }
+    if (shown)
+        error_hint(err, "iterations here: %s%s", text, shown == ITERATIONS_SHOWN ? ", …" : "");
+}
+
+static reshard_status choose_wanted(const struct root_listing *listing, int64_t iteration, struct arena *arena, struct root_choice *out,
+                                    reshard_error *err)
+{
+    size_t found = find_iteration(listing, iteration);
+    if (found < listing->count)
+        return choose_entry(listing, found, iteration, arena, out) ? RESHARD_OK : error_set_memory(err);
+    error_set(err, RESHARD_ERR_USAGE, "there is no iteration %" PRId64, iteration);
+    hint_iterations(listing, err);
+    return RESHARD_ERR_USAGE;
+}
+
+static struct str trimmed(struct str text)
+{
+    while (text.size && strchr(" \t\r\n", text.data[text.size - 1]))
+        text.size--;
+    while (text.size && strchr(" \t\r\n", text.data[0]))
+        text = (struct str){ text.data + 1, text.size - 1 };
+    return text;
+}
+
+/* Reads a tracker file if the directory has one: *text is what it says, empty if there is none. */
+static reshard_status read_tracker(struct store *store, const char *directory, const char *name, struct buffer *bytes, struct arena *arena,
+                                   struct str *text, reshard_error *err)
+{
+    *text = (struct str){ 0 };
+    char *path = root_join(arena, directory, name);
+    if (!path)
+        return error_set_memory(err);
+    bool is_directory = false;
+    uint64_t size;
+    if (!store_exists(store, path, &is_directory, &size) || is_directory)
+        return RESHARD_OK;
+    buffer_clear(bytes);
+    reshard_status status = store_read_all(store, path, TRACKER_BYTES_MAX, bytes, err);
+    if (!status)
+        *text = trimmed(buffer_str(bytes));
+    return status;
+}
+
+static size_t find_directory(const struct root_listing *listing, struct str base)
+{
+    size_t index = 0;
+    while (index < listing->count && !(listing->entries[index].is_directory && str_equal(entry_base(listing, index), base)))
+        index++;
+    return index;
+}
+
+/* What a tracker says is a number ("10"), or the name of a sub-directory ("release", "global_step10"). */
+static reshard_status choose_tracked(const struct root_listing *listing, const char *tracker, struct str text, struct arena *arena,
+                                     struct root_choice *out, reshard_error *err)
+{
+    uint64_t number;
+    int64_t iteration = -1;
+    size_t found;
+    if (str_to_u64(text, &number) && number <= INT64_MAX) {
+        iteration = (int64_t)number;
+        found = find_iteration(listing, iteration);
+    } else {
+        found = find_directory(listing, text);
+        if (!iteration_of(text, &iteration))
+            iteration = -1;
+    }
+    if (found < listing->count)
+        return choose_entry(listing, found, iteration, arena, out) ? RESHARD_OK : error_set_memory(err);
+    error_set(err, RESHARD_ERR_FORMAT, "%s says '%.*s', but there is no such sub-directory", tracker, STR_ARG(text));
+    error_object(err, "%s", tracker);
+    hint_iterations(listing, err);
+    error_hint(err, "--iteration N picks another");
+    return RESHARD_ERR_FORMAT;
+}
+
+static reshard_status choose_latest(struct store *store, const char *directory, const struct root_listing *listing, struct arena *arena,
+                                    struct root_choice *out, reshard_error *err)
+{
+    static const char *const trackers[] = { "latest_checkpointed_iteration.txt", "latest" };
+    struct buffer bytes = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < sizeof(trackers) / sizeof(trackers[0]); i++) {
+        struct str text;
+        status = read_tracker(store, directory, trackers[i], &bytes, arena, &text, err);
+        if (status)
+            goto out;
+        if (text.size) {
+            status = choose_tracked(listing, trackers[i], text, arena, out, err);
+            goto out;
+        }
+    }
+    size_t highest = find_iteration(listing, -1);
+    if (highest == listing->count)
+        goto out;
+    int64_t iteration = -1;
+    iteration_of(entry_base(listing, highest), &iteration);
+    out->is_guess = true;
+    if (!choose_entry(listing, highest, iteration, arena, out))
+        status = error_set_memory(err);
+
+out:
+    buffer_release(&bytes);
+    return status;
+}
+
+reshard_status root_choose(struct store *store, const char *directory, int64_t iteration, struct arena *arena, struct root_choice *out,
+                           reshard_error *err)
+{
+    struct root_choice choice = { .iteration = -1 };
+    struct store_entry *entries;
+    size_t count;
+    reshard_status status = store_list(store, directory, arena, &entries, &count, err);
+    if (status)
+        return status;
+    struct root_listing listing = { entries, count, directory[0] ? strlen(directory) + 1 : 0 };
+    if (iteration >= 0)
+        status = choose_wanted(&listing, iteration, arena, &choice, err);
+    else
+        status = choose_latest(store, directory, &listing, arena, &choice, err);
+    if (!status)
+        *out = choice;
+    return status;
+}

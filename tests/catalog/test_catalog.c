@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check.h"
+
+#include "catalog/catalog.h"
+
+static reshard_error err;
+
+static uint32_t add_tensor(struct catalog *catalog, const char *key, int rank, const int64_t *shape)
+{
+    uint32_t index = 0;
+    CHECK_OK(catalog_add_tensor(catalog, str_of(key), DTYPE_F32, rank, shape, &index, &err));
+    return index;
+}
+
+static struct catalog_chunk *add_chunk(struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent)
+{
+    uint32_t object = 0;
+    struct catalog_chunk *chunk = NULL;
+    CHECK_OK(catalog_add_object(catalog, STR("file"), 100, &object, &err));
+    CHECK_OK(catalog_add_chunk(catalog, tensor, start, extent, object, catalog->chunk_count, 4, &chunk, &err));
+    return chunk;
+}
+
+TEST(equal_vectors_have_equal_indices)
+{
+    struct catalog *catalog = catalog_new("test");
+    int64_t values[3] = { 1, 2, 3 };
+    uint32_t three = catalog_vector(catalog, values, 3), two = catalog_vector(catalog, values, 2);
+    assert_int_not_equal(three, two);
+    for (int64_t i = 0; i < 5000; i++) {
+        int64_t vector[2] = { i, i * 7 };
+        uint32_t index = catalog_vector(catalog, vector, 2);
+        assert_int_equal(index, catalog_vector(catalog, vector, 2));
+        assert_memory_equal(catalog_vector_at(catalog, index), vector, sizeof(vector));
+    }
+    assert_int_equal(three, catalog_vector(catalog, values, 3));
+    assert_int_equal(two, catalog_vector(catalog, catalog_vector_at(catalog, two), 2));
+    assert_int_equal(catalog_vector(catalog, NULL, 0), catalog_vector(catalog, values, 0));
+    assert_int_equal(catalog_vector(catalog, values, RANK_MAX + 1), CATALOG_NONE);
+    catalog_free(catalog);
+}
+
+TEST(what_cannot_be_right_is_refused_when_added)
+{
+    static const int64_t shape[2] = { 4, 6 }, negative[1] = { -1 }, huge[2] = { INT64_MAX, 2 };
+    static const int64_t start[2] = { 0, 4 }, extent[2] = { 4, 3 };
+    struct catalog *catalog = catalog_new("test");
+    uint32_t tensor;
+    struct catalog_chunk *chunk;
+    CHECK_FAILS(catalog_add_tensor(catalog, STR("n"), DTYPE_F32, 1, negative, &tensor, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(catalog_add_tensor(catalog, STR("h"), DTYPE_F32, 2, huge, &tensor, &err), RESHARD_ERR_FORMAT);
+    tensor = add_tensor(catalog, "w", 2, shape);
+    CHECK_FAILS(catalog_add_chunk(catalog, tensor, start, extent, 0, 0, 0, &chunk, &err), RESHARD_ERR_FORMAT);
+    assert_string_equal(err.message, "tensor 'w': chunk [0:4, 4:7] lies outside the tensor on axis 1, which has 6 elements");
+    assert_string_equal(err.object, "w");
+    catalog->limits.tensors = 1;
+    CHECK_FAILS(catalog_add_tensor(catalog, STR("x"), DTYPE_F32, 2, shape, &tensor, &err), RESHARD_ERR_LIMIT);
+    catalog_free(catalog);
+}
+
+TEST(a_known_object_name_gives_the_old_index)
+{
+    struct catalog *catalog = catalog_new("test");
+    uint32_t a, b, again;
+    CHECK_OK(catalog_add_object(catalog, STR("a"), 1, &a, &err));
+    CHECK_OK(catalog_add_object(catalog, STR("b"), 2, &b, &err));
+    CHECK_OK(catalog_add_object(catalog, STR("a"), 3, &again, &err));
+    assert_int_equal(a, again);
+    assert_int_equal(catalog->object_count, 2);
+    assert_int_equal(catalog->objects[a].bytes, 1);
+    assert_int_equal(catalog->objects[b].bytes, 2);
+    catalog_free(catalog);
+}
+
+TEST(sealing_groups_chunks_by_tensor_and_keeps_their_order)
+{
+    struct catalog *catalog = catalog_new("test");
+    uint64_t seed = 7;
+    int64_t shape[1] = { 40 }, next[50] = { 0 };
+    uint32_t tensors[50];
+    for (int t = 0; t < 50; t++) {
+        char key[16];
+        snprintf(key, sizeof(key), "t%d", t);
+        tensors[t] = add_tensor(catalog, key, 1, shape);
+    }
+    for (int added = 0; added < 50 * 40;) {
+        int t = (int)(test_random(&seed) % 50);
+        if (next[t] == 40)
+            continue;
+        int64_t start = next[t]++, one = 1;
+        add_chunk(catalog, tensors[t], &start, &one)->driver_data = (uint32_t)start;
+        added++;
+    }
+    CHECK_OK(catalog_seal(catalog, false, &err));
+    for (uint32_t t = 0; t < 50; t++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[t];
+        assert_int_equal(tensor->chunk_count, 40);
+        for (uint32_t c = 0; c < 40; c++) {
+            assert_int_equal(catalog->chunks[tensor->first_chunk + c].tensor, t);
+            assert_int_equal(catalog->chunks[tensor->first_chunk + c].driver_data, c);
+        }
+    }
+    catalog_free(catalog);
+}
+
+TEST(keys_find_tensors_and_doubles_are_marked)
+{
+    struct catalog *catalog = catalog_new("test");
+    static const int64_t shape[1] = { 0 };
+    struct catalog_item item = { .key = STR("a"), .kind = ITEM_RAW, .object = CATALOG_NONE };
+    add_tensor(catalog, "a", 1, shape);
+    add_tensor(catalog, "b", 1, shape);
+    add_tensor(catalog, "b", 1, shape);
+    uint32_t hidden = add_tensor(catalog, "hidden", 1, shape);
+    catalog->tensors[hidden].flags |= TENSOR_HIDDEN;
+    uint32_t clear = add_tensor(catalog, "clear", 1, shape);
+    CHECK_OK(catalog_add_item(catalog, &item, NULL, 0, NULL, &err));
+    item.key = STR("i");
+    CHECK_OK(catalog_add_item(catalog, &item, NULL, 0, NULL, &err));
+    CHECK_OK(catalog_add_item(catalog, &item, NULL, 0, NULL, &err));
+    item.key = STR("own");
+    CHECK_OK(catalog_add_item(catalog, &item, NULL, 0, NULL, &err));
+    CHECK_OK(catalog_seal(catalog, false, &err));
+
+    assert_int_equal(catalog_find(catalog, STR("a")), 0);
+    assert_int_equal(catalog_find(catalog, STR("b")), 2);
+    assert_int_equal(catalog_find(catalog, STR("clear")), clear);
+    assert_int_equal(catalog_find(catalog, STR("hidden")), CATALOG_NONE);
+    assert_int_equal(catalog_find(catalog, STR("none")), CATALOG_NONE);
+    static const bool ambiguous[5] = { true, true, true, false, false }, items[4] = { true, true, true, false };
+    for (int i = 0; i < 5; i++)
+        assert_int_equal((catalog->tensors[i].flags & TENSOR_AMBIGUOUS) != 0, ambiguous[i]);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(catalog->items[i].is_ambiguous, items[i]);
+    catalog_free(catalog);
+}
+
+TEST(paths_are_kept_and_share_the_bytes_of_their_key)
+{
+    struct catalog *catalog = catalog_new("test");
+    static const int64_t shape[1] = { 0 };
+    const struct path_part spelled[] = { { PATH_KEY, STR("model"), 0 }, { PATH_INDEX, { 0 }, 3 }, { PATH_KEY, STR("w.b"), 0 }, { PATH_INT_KEY, { 0 }, -4 } };
+    const struct path_part other[] = { { PATH_KEY, STR("model"), 0 }, { PATH_KEY, STR("somewhere"), 0 } };
+    uint32_t a = add_tensor(catalog, "model.3.w.b.-4", 1, shape), b = add_tensor(catalog, "model.else", 1, shape);
+    uint32_t c = add_tensor(catalog, "plain.key", 1, shape);
+    CHECK_OK(catalog_set_tensor_path(catalog, a, spelled, 4, &err));
+    CHECK_OK(catalog_set_tensor_path(catalog, b, other, 2, &err));
+
+    struct path_part single;
+    const struct path_part *parts;
+    size_t count = catalog_tensor_path(catalog, &catalog->tensors[a], &single, &parts);
+    assert_true(path_equal(parts, count, spelled, 4));
+    assert_ptr_equal(parts[2].key.data, catalog->tensors[a].key.data + 8);
+    struct buffer joined = { 0 };
+    assert_true(path_join(parts, count, &joined));
+    assert_true(str_equal(buffer_str(&joined), catalog->tensors[a].key));
+    buffer_release(&joined);
+    count = catalog_tensor_path(catalog, &catalog->tensors[b], &single, &parts);
+    assert_true(path_equal(parts, count, other, 2));
+    assert_false(path_equal(parts, count, spelled, 2));
+    count = catalog_tensor_path(catalog, &catalog->tensors[c], &single, &parts);
+    assert_int_equal(count, 1);
+    assert_true(str_is(parts[0].key, "plain.key"));
+    catalog_free(catalog);
+}
+
+TEST(warnings_beyond_the_maximum_are_counted)
+{
+    struct catalog *catalog = catalog_new("test");
+    for (int i = 0; i < CATALOG_WARNINGS_MAX + 5; i++)
+        catalog_warn(catalog, i == 0, "warning %d\n", i);
+    assert_int_equal(catalog->warning_count, CATALOG_WARNINGS_MAX);
+    assert_int_equal(catalog->warnings_dropped, 5);
+    assert_true(catalog->warnings[0].is_damage);
+    assert_true(str_is(catalog->warnings[7].text, "warning 7\\n"));
+    CHECK_OK(catalog_add_fact(catalog, "ranks", &err, "%d", 4));
+    assert_true(str_is(catalog->facts[0].value, "4"));
+    assert_true(catalog_memory(catalog) > sizeof(*catalog));
+    catalog_free(catalog);
+}
+
+TEST(a_million_chunks_stay_near_64_bytes_each)
+{
+    struct catalog *catalog = catalog_new("test");
+    static const int64_t shape[2] = { 4096, 4096 };
+    for (int t = 0; t < 1000; t++) {
+        char key[64];
+        snprintf(key, sizeof(key), "model.layers.%d.mlp.weight", t);
+        uint32_t tensor = add_tensor(catalog, key, 2, shape);
+        for (int64_t row = 0; row < 32; row++)
+            for (int64_t column = 0; column < 32; column++)
+                add_chunk(catalog, tensor, (int64_t[2]){ row * 128, column * 128 }, (int64_t[2]){ 128, 128 });
+    }
+    CHECK_OK(catalog_seal(catalog, false, &err));
+    assert_true(catalog_memory(catalog) / catalog->chunk_count < 64);
+    catalog_free(catalog);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(equal_vectors_have_equal_indices),
+        cmocka_unit_test(what_cannot_be_right_is_refused_when_added),
+        cmocka_unit_test(a_known_object_name_gives_the_old_index),
+        cmocka_unit_test(sealing_groups_chunks_by_tensor_and_keeps_their_order),
+        cmocka_unit_test(keys_find_tensors_and_doubles_are_marked),
+        cmocka_unit_test(paths_are_kept_and_share_the_bytes_of_their_key),
+        cmocka_unit_test(warnings_beyond_the_maximum_are_counted),
+        cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
+    };
+    return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);
+}

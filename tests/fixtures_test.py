@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the command over fixtures that the real frameworks wrote and compares with their manifests. Prints TAP.
+
+usage: fixtures_test.py --bin PATH --check {hash,items,bad,verify,pairs,roundtrip,relayout} --root DIR [--root DIR]... [--family F]
+With --live PYTHON (a Python with torch and safetensors) roundtrip also lets the real library read what was written.
+A case that an earlier root has too is run once.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+REFUSALS = (4, 5, 6)
+FAMILIES = {"torch-dcp", "torch-file", "safetensors"}
+
+
+def load_cases(roots, families):
+    seen = {}
+    for root in roots:
+        for manifest in sorted(pathlib.Path(root).glob("*/*/manifest.json")):
+            case = json.loads(manifest.read_text())
+            if case.get("family") in families and case["case"] not in seen:
+                case["folder"] = manifest.parent
+                seen[case["case"]] = case
+    return seen
+
+
+class Runner:
+    def __init__(self, binary, work):
+        self.binary, self.work = os.path.abspath(binary), pathlib.Path(work)
+
+    def __call__(self, *arguments, timeout=120):
+        started = time.monotonic()
+        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True, errors="replace", timeout=timeout,
+                              cwd=self.work)
+        done.seconds = time.monotonic() - started
+        return done
+
+    def digests(self, path):
+        """({key: (dtype, shape, digest)}, complaint)"""
+        done = self("hash", "--json", path)
+        if done.returncode:
+            return None, f"hash exit {done.returncode}: {done.stderr.strip()[:300]}"
+        found = {}
+        for tensor in json.loads(done.stdout)["tensors"]:
+            found[tensor["key"]] = (tensor["dtype"], list(tensor["shape"]), tensor["hash"])
+        return found, None
+
+
+def wanted_digests(case):
+    return {key: (t["dtype"], list(t["shape"]), t["sha256"]) for key, t in case["tensors"].items()}
+
+
+def differences(found, wanted):
+    lines = [f"missing {key!r}" for key in wanted.keys() - found.keys()]
+    lines += [f"unexpected {key!r}" for key in found.keys() - wanted.keys()]
+    lines += [f"{key!r}: {found[key]} instead of {wanted[key]}" for key in found.keys() & wanted.keys() if found[key] != wanted[key]]
+    return lines
+
+
+def is_good(case):
+    return not (case.get("expect") or {}).get("error")
+
+
+def may_refuse(case):
+    return bool((case.get("also") or {}).get("may_refuse"))
+
+
+def links(case):
+    also = case.get("also") or {}
+    names = []
+    for field in ("same_content_as", "same_weights_as"):
+        value = also.get(field) or []
+        names += [value] if isinstance(value, str) else [v if isinstance(v, str) else v.get("case", "") for v in value]
+    return sorted(set(names))
+
+
+def canaries(run):
+    hits = list(run.work.glob("RESHARD-EXECUTED-*"))
+    for hit in hits:
+        hit.unlink()
+    return [f"executed: {hit.name}" for hit in hits]
+
+
+def check_hash(run, case, cases, live):
+    if not is_good(case) or any(t["sha256"] is None for t in case["tensors"].values()):
+        return None
+    found, complaint = run.digests(case["folder"] / case["path"])
+    if complaint:
+        refused = re.match(r"hash exit (4|5|6):", complaint)
+        return canaries(run) + ([] if refused and may_refuse(case) else [complaint])
+    return canaries(run) + differences(found, wanted_digests(case))
+
+
+def check_items(run, case, cases, live):
+    if not is_good(case) or not case.get("items"):
+        return None
+    done = run("ls", "--json", "--items", case["folder"] / case["path"])
+    if done.returncode:
+        return [] if may_refuse(case) and done.returncode in REFUSALS else [f"ls exit {done.returncode}: {done.stderr.strip()[:300]}"]
+    found = {item["key"]: item for item in json.loads(done.stdout)["items"]}
+    lines = [f"missing item {key!r}" for key in case["items"].keys() - found.keys()]
+    for key in case["items"].keys() & found.keys():
+        wanted = case["items"][key]
+        if wanted["kind"] in ("int", "bool", "str", "null") and "value" in wanted and found[key].get("value") != wanted["value"]:
+            lines.append(f"item {key!r}: {found[key].get('value')!r} instead of {wanted['value']!r}")
+    return lines
+
+
+def check_bad(run, case, cases, live):
+    if is_good(case):
+        return None
+    path = case["folder"] / case["path"]
+    read, verified = run("hash", "--json", path), run("verify", path)
+    lines = canaries(run)
+    if read.returncode not in (3, 4, 5, 6) and verified.returncode not in (1, 3, 4, 5, 6):
+        lines.append(f"accepted (hash {read.returncode}, verify {verified.returncode}): {case['expect']['error']}")
+    if min(read.returncode, verified.returncode) < 0 or max(read.returncode, verified.returncode) > 6:
+        lines.append(f"crashed: hash {read.returncode}, verify {verified.returncode}: {read.stderr[-300:]}")
+    if read.returncode and "reshard:" not in read.stderr:
+        lines.append(f"no message: {read.stderr[:200]!r}")
+    if max(read.seconds, verified.seconds) > 20:
+        lines.append(f"took {max(read.seconds, verified.seconds):.1f} s")
+    return lines
+
+
+def check_verify(run, case, cases, live):
+    if not is_good(case):
+        return None
+    done = run("verify", case["folder"] / case["path"], timeout=300)
+    if done.returncode == 0 or (may_refuse(case) and done.returncode in (1, *REFUSALS)) or case["case"].startswith("odd-") and done.returncode == 1:
+        return []
+    return [f"verify exit {done.returncode}: {(done.stderr or done.stdout).strip()[:300]}"]
+
+
+def check_pairs(run, case, cases, live):
+    lines, any_pair = [], False
+    for other in links(case):
+        if other in cases:
+            any_pair = True
+            a, b = case["folder"] / case["path"], cases[other]["folder"] / cases[other]["path"]
+            done = run("diff", "--items", "ignore", a, b)
+            if done.returncode:
+                lines.append(f"{other}: diff exit {done.returncode}: {(done.stdout + done.stderr).strip()[:300]}")
+    return lines if any_pair else None
+
+
+def convert_and_compare(run, case, source, target, *arguments):
+    done = run("convert", source, target, *arguments, "--quiet")
+    if done.returncode:
+        return done.returncode, [f"convert {' '.join(map(str, arguments))}: exit {done.returncode}: {done.stderr.strip()[:300]}"]
+    found, complaint = run.digests(target)
+    return 0, [complaint] if complaint else differences(found, wanted_digests(case))
+
+
+def remove(path):
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def check_roundtrip(run, case, cases, live):
+    # Keys that collide when joined cannot be told apart by name; tests/cli covers them by path.
+    if not is_good(case) or not case["tensors"] or may_refuse(case) or (case.get("also") or {}).get("ambiguous"):
+        return None
+    if any(t["sha256"] is None for t in case["tensors"].values()) or (case.get("also") or {}).get("logical_bytes"):
+        return None
+    lines = []
+    for to in ("hf", "torch", "torch-dcp"):
+        target = run.work / f"{case['case']}.{to}{'.pt' if to == 'torch' else ''}"
+        status, complaints = convert_and_compare(run, case, case["folder"] / case["path"], target, "--to", to)
+        if not (status == 5 and to == "hf"):  # a type that safetensors lacks
+            if not complaints and live:
+                complaints = read_with_real_library(case, to, target, live)
+            lines += [f"{to}: {line}" for line in complaints]
+        remove(target)
+    return lines
+
+
+def read_with_real_library(case, to, target, live):
+    reader = pathlib.Path(__file__).with_name("live") / "read_back.py"
+    done = subprocess.run([live, str(reader), to, str(target)], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        if re.search(r"ModuleNotFoundError|Can't get attribute", done.stderr):
+            return []  # an item of a class that only its author has: kept, and loadable there
+        return [f"real library: {done.stderr.strip()[-300:]}"]
+    found = {t["key"]: (t["dtype"], t["shape"], t["hash"]) for t in json.loads(done.stdout)}
+    wanted = wanted_digests(case)
+    plain = {key for key in wanted if wanted[key][0] == wanted[key][0].upper() and wanted[key][0] not in ("COMPLEX32", "F4_E2M1FN_X2")}
+    return [f"real library: {line}" for line in differences({k: v for k, v in found.items() if k in plain or k not in wanted},
+                                                            {k: wanted[k] for k in plain})]
+
+
+def check_relayout(run, case, cases, live):
+    peers = [cases[name] for name in links(case) if name in cases and name != case["case"]]
+    if not is_good(case) or not peers:
+        return None
+    target = run.work / case["case"]
+    peer = peers[len(case["case"]) % len(peers)]
+    _, lines = convert_and_compare(run, case, peer["folder"] / peer["path"], target, "--like", case["folder"] / case["path"])
+    remove(target)
+    return [f"from {peer['case']}: {line}" for line in lines]
+
+
+def main():
+    checks = {name[6:]: function for name, function in globals().items() if name.startswith("check_")}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--check", required=True, choices=sorted(checks))
+    parser.add_argument("--root", action="append", required=True)
+    parser.add_argument("--family", action="append")
+    parser.add_argument("--case", default="*")
+    parser.add_argument("--live", default=os.environ.get("RESHARD_TEST_PYTHON", ""))
+    args = parser.parse_args()
+    cases = load_cases(args.root, set(args.family or FAMILIES))
+    work = tempfile.mkdtemp(prefix="reshard-test-")
+    run = Runner(args.bin, work)
+    number = 0
+    try:
+        for name, case in cases.items():
+            if not pathlib.PurePath(name).match(args.case):
+                continue
+            try:
+                lines = checks[args.check](run, case, cases, args.live)
+            except Exception as problem:
+                lines = [f"{type(problem).__name__}: {problem}"]
+            if lines is None:
+                continue
+            number += 1
+            print(f"{'not ok' if lines else 'ok'} {number} - {args.check} {name}", flush=True)
+            for line in lines[:6]:
+                print(f"# {line}", flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    print(f"1..{number}")
+
+
+sys.exit(main())
