@@ -15,6 +15,7 @@ bool buffer_reserve(struct buffer *buffer, size_t additional)
     size_t needed;
     if (__builtin_add_overflow(buffer->size, additional, &needed) || (buffer->limit && needed > buffer->limit)) {
         buffer->failed = true;
+        buffer->over_limit = buffer->limit != 0;
         return false;
     }
     size_t capacity = buffer->capacity + buffer->capacity / 2;
@@ -136,6 +137,7 @@ void buffer_clear(struct buffer *buffer)
 {
     buffer->size = 0;
     buffer->failed = false;
+    buffer->over_limit = false;
 }
 
 void buffer_release(struct buffer *buffer)

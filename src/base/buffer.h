@@ -17,6 +17,7 @@ struct buffer {
     size_t size, capacity;
     size_t limit; /* 0: none */
     bool failed;
+    bool over_limit; /* the failure was the limit's, not memory's */
 };
 
 bool buffer_reserve(struct buffer *buffer, size_t additional);

@@ -74,27 +74,13 @@ static bool append_escaped_byte(struct buffer *buffer, uint8_t c)
     return buffer_append(buffer, (char[]){ '\\', 'x', hex_digits[c >> 4], hex_digits[c & 15] }, 4);
 }
 
-/* U+0080 to U+009F are control characters too: some terminals obey them. */
-static bool is_plain(struct str s, size_t at, size_t size)
-{
-    uint8_t c = (uint8_t)s.data[at];
-    if (size == 1)
-        return c >= 0x20 && c != 0x7F && c != '\\';
-    return size > 1 && !(c == 0xC2 && (uint8_t)s.data[at + 1] < 0xA0);
-}
-
 bool buffer_append_escaped(struct buffer *buffer, struct str s)
 {
     bool ok = true;
     for (size_t i = 0; ok && i < s.size;) {
-        size_t size = str_utf8_char(s, i, false);
-        if (is_plain(s, i, size)) {
-            ok = buffer_append(buffer, s.data + i, size);
-            i += size;
-            continue;
-        }
-        for (size_t end = i + (size ? size : 1); ok && i < end; i++)
-            ok = append_escaped_byte(buffer, (uint8_t)s.data[i]);
+        size_t size = s.data[i] == '\\' ? 0 : str_printable_char(s, i);
+        ok = size ? buffer_append(buffer, s.data + i, size) : append_escaped_byte(buffer, (uint8_t)s.data[i]);
+        i += size ? size : 1;
     }
     return ok;
 }

@@ -46,35 +46,21 @@ PUBLIC const char *reshard_status_name(reshard_status status)
     return "unknown status";
 }
 
-/* U+0080 to U+009F are control characters too: some terminals obey them. */
-static bool is_printable(struct str s, size_t at, size_t size)
-{
-    uint8_t c = (uint8_t)s.data[at];
-    if (size == 1)
-        return c >= 0x20 && c != 0x7F;
-    return size > 1 && !(c == 0xC2 && (uint8_t)s.data[at + 1] < 0xA0);
-}
-
 /* Writes as many whole characters of s as fit, and a NUL; returns the number of bytes before it. room is at least 1. */
 static size_t put_escaped(char *out, size_t room, struct str s)
 {
     static const char hex[] = "0123456789abcdef";
     size_t used = 0;
     for (size_t i = 0; i < s.size;) {
-        size_t size = str_utf8_char(s, i, false), step = size ? size : 1;
-        bool printable = is_printable(s, i, size);
-        size_t wanted = printable ? step : 4 * step;
+        size_t size = str_printable_char(s, i);
+        uint8_t c = (uint8_t)s.data[i];
+        char escape[4] = { '\\', 'x', hex[c >> 4], hex[c & 15] };
+        size_t wanted = size ? size : sizeof(escape);
         if (wanted >= room - used)
             break;
-        for (size_t end = i + step; i < end; i++) {
-            uint8_t c = (uint8_t)s.data[i];
-            if (printable) {
-                out[used++] = (char)c;
-            } else {
-                memcpy(out + used, (char[]){ '\\', 'x', hex[c >> 4], hex[c & 15] }, 4);
-                used += 4;
-            }
-        }
+        memcpy(out + used, size ? s.data + i : escape, wanted);
+        used += wanted;
+        i += size ? size : 1;
     }
     out[used] = '\0';
     return used;

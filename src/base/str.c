@@ -80,6 +80,15 @@ size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates)
     return size;
 }
 
+size_t str_printable_char(struct str s, size_t at)
+{
+    size_t size = str_utf8_char(s, at, false);
+    uint8_t c = (uint8_t)s.data[at];
+    if ((size == 1 && (c < 0x20 || c == 0x7F)) || (size == 2 && c == 0xC2 && (uint8_t)s.data[at + 1] < 0xA0))
+        return 0;
+    return size;
+}
+
 bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index)
 {
     size_t i = 0;

@@ -51,6 +51,9 @@ bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index);
 /* Size of the UTF-8 character that starts at s.data[at], at < s.size; 0 if the bytes there are none. */
 size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates);
 
+/* As str_utf8_char, but 0 for control characters too (U+0000-1F, U+007F, U+0080-9F: some terminals obey the last as well). */
+size_t str_printable_char(struct str s, size_t at);
+
 /* Shell-like match with * ? [..] over the whole string; '*' also matches '.', '/' and nothing. */
 bool str_matches_glob(struct str s, struct str pattern);
 

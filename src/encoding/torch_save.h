@@ -22,7 +22,7 @@ enum torch_container { TORCH_ZIP, TORCH_LEGACY, TORCH_TAR };
 bool torch_save_probe(const struct reader *reader, enum torch_container *out);
 
 struct torch_storage {
-    struct str key;       /* "0", or a legacy address */
+    struct str key;       /* "0", or a legacy address; for a view the root's key and more */
     struct str location;  /* "cpu", "cuda:0", "meta" */
     bool is_untyped;
     enum dtype dtype;     /* U8 if untyped */
@@ -33,6 +33,8 @@ struct torch_storage {
     bool has_data;        /* false: meta */
     uint32_t crc32;       /* of the zip member; has_crc says whether it counts */
     bool has_crc;
+    bool is_unknown_class; /* of a class that torch does not have: bytes without a type, tensors on it are opaque */
+    uint32_t view_of;     /* legacy and tar: 1 + index of the storage whose sub-range it is, else 0 */
 };
 
 enum torch_tensor_flags {
@@ -48,18 +50,20 @@ struct torch_tensor {
     const int64_t *shape, *strides; /* elements; arena */
     uint64_t offset_bytes; /* of element 0 in the storage's decoded bytes */
     unsigned flags;
-    const struct value *node; /* the innermost rebuild call */
+    const struct value *node; /* the innermost rebuild call, or what stands for it */
 };
 
 /*
- * A DTensor or ShardedTensor found inside the pickle: which part of a global tensor a torch_tensor is. value.tensor of such
- * a node names its (first) local tensor.
+ * A DTensor or ShardedTensor found inside the pickle: which part of a global tensor a torch_tensor is. Its node is no dense
+ * tensor, so value.tensor of it is 0; look it up by node. A ShardedTensor has a record for each local shard.
  */
 struct torch_shard {
-    uint32_t tensor;       /* index of the local tensor */
+    uint32_t tensor;       /* index of the local tensor, or UINT32_MAX: this rank holds nothing of it */
+    enum dtype dtype;
     int rank;
     const int64_t *global_shape, *start; /* arena */
     bool is_partial;       /* unreduced: the full value is a sum over ranks */
+    bool is_unknown_place; /* the rank or its place in the mesh is not known: start is 0 */
     uint32_t mesh_coordinate_count;      /* 0: ShardedTensor */
     const struct value *node;            /* the outer node */
 };
@@ -95,6 +99,9 @@ reshard_status torch_save_open(const struct reader *reader, const struct limits 
                                reshard_error *err);
 void torch_save_release(struct torch_archive *archive);
 
+/* Whether the node denotes a tensor of any kind: dense, sparse, quantized, nested, meta, DTensor … */
+bool torch_save_is_tensor_node(const struct value *value);
+
 /* The fast way for a blob that holds exactly one tensor (DCP): container, dtype, shape, strides and payload extent, nothing
  * allocated beyond scratch. Falls back to torch_save_open inside; same checks. is_tensor false: the blob is an item. */
 struct torch_blob_tensor {
@@ -114,9 +121,17 @@ reshard_status torch_save_open_tensor(const struct reader *reader, const struct 
 
 /* ---- writing ---- */
 
-/* Appends the pickle expression of a dense row-major tensor on its own storage: _rebuild_tensor_v2 or v3 with BINPERSID. */
+/* Appends the pickle expression of a dense tensor: _rebuild_tensor_v2 or v3 with BINPERSID. strides in elements, NULL: row-major. */
 void torch_save_put_tensor(struct buffer *out, enum dtype dtype, int rank, const int64_t *shape, const int64_t *strides,
                            uint64_t offset_elements, const char *storage_key, uint64_t storage_bytes, bool requires_grad);
+
+/* The argument tuple of that expression alone, for calls that wrap it. The function is _rebuild_tensor_v3 where the type has no
+ * storage class (dtype_info()->torch_storage is ""), else _rebuild_tensor_v2. */
+void torch_save_put_tensor_args(struct buffer *out, enum dtype dtype, int rank, const int64_t *shape, const int64_t *strides,
+                                uint64_t offset_elements, const char *storage_key, uint64_t storage_bytes, bool requires_grad);
+
+/* Appends a persistent id of a storage on the CPU, with BINPERSID. */
+void torch_save_put_storage(struct buffer *out, const char *class_module, const char *class_name, const char *storage_key, uint64_t numel);
 
 /* Whether torch.save can hold the type at all. */
 bool torch_save_can_hold(enum dtype dtype);

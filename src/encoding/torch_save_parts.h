@@ -72,6 +72,9 @@ reshard_status torch_block(struct torch_reading *reading, uint64_t offset, resha
 reshard_status torch_add_storage(struct torch_reading *reading, struct str key, uint32_t *out, reshard_error *err);
 reshard_status torch_add_tensor(struct torch_reading *reading, const struct torch_tensor *tensor, uint32_t *out, reshard_error *err);
 
+/* A CALL or NEW node: sets node->tensor if it denotes a dense tensor; refuses calls that cannot be right. */
+reshard_status torch_note_object(struct torch_reading *reading, struct value *node, reshard_error *err);
+
 /* Walks archive->graph: checks globals, resolves persistent ids and finds tensors and shards. */
 reshard_status torch_interpret(struct torch_reading *reading, reshard_error *err);
 

@@ -310,16 +310,15 @@ static bool take_ints(struct cursor *c, int64_t *out, int *count)
     return false;
 }
 
-/* "cNAME\nNAME\n" whose module is fixed; *name is the second line. */
+/* GLOBAL of a known module; *name is what it names there. */
 static bool take_global(struct cursor *c, const char *module, struct str *name)
 {
-    size_t size = strlen(module);
-    if (!take(c, 'c') || cursor_left(c) < size + 1 || memcmp(c->data + c->pos, module, size) != 0 || c->data[c->pos + size] != '\n')
+    struct cursor ahead = *c;
+    struct str found;
+    if (!take(&ahead, 'c') || !cursor_line(&ahead, 64, &found) || !str_is(found, module) || !cursor_line(&ahead, 64, name) || name->size == 0)
         return false;
-    c->pos += size + 1;
-    if (!cursor_line(c, 64, name))
-        return false;
-    skip_put(c);
+    skip_put(&ahead);
+    *c = ahead;
     return true;
 }
 

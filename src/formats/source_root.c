@@ -2,6 +2,7 @@
 #include "formats/source_root.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #define TRACKER_BYTES_MAX 4096
 #define ITERATIONS_SHOWN 8

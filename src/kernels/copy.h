@@ -5,6 +5,8 @@
  *
  * Offsets and strides are in bytes and may be 0 (expanded views) on the source side; the target must not overlap itself
  * or the source. Axes are merged and ordered inside, so callers pass them as they come.
+ *
+ * F4 and F6 have no stride in bytes: who moves them cuts where bytes end and describes the block as U8.
  */
 #ifndef KERNELS_COPY_H
 #define KERNELS_COPY_H
@@ -30,13 +32,13 @@ struct copy_spec {
 /* Whether a cast between the two exists (equal types always; OPAQUE only to itself; complex only among complex). */
 bool copy_can_cast(enum dtype source, enum dtype target);
 
-/* Drops axes of extent 1 and merges neighbours that are contiguous on both sides. Keeps the meaning. */
+/* Drops axes of extent 1, orders the others by falling target stride and merges those that are contiguous on both sides. Keeps the meaning. */
 void copy_simplify(struct copy_spec *spec);
 
 /* True if, simplified, both sides are one run of equal bytes: the block is a plain range copy of *bytes bytes. */
 bool copy_is_plain_run(const struct copy_spec *spec, uint64_t *bytes);
 
-/* Runs it. source and target point at element (0, …, 0). F4 and F6 must be plain runs, see copy_run_bytes. */
+/* Runs it. source and target point at element (0, …, 0) and need no alignment. */
 void copy_run(const struct copy_spec *spec, const void *source, void *target);
 
 #endif

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Digests and checksums: streaming sha256 and xxh3 (64 bit), CRC-32 (zip) and CRC-32C with combination. */
+/* Streaming digests: sha256, xxh3 (64 bit) and CRC-32C. */
 #ifndef KERNELS_DIGEST_H
 #define KERNELS_DIGEST_H
 
+#include "base/crc32.h" /* the CRCs, for callers of digests */
 #include "base/str.h"
 
 #include <stddef.h>
@@ -23,12 +24,5 @@ void digest_reset(struct digest *digest);
 void digest_update(struct digest *digest, const void *bytes, size_t size);
 void digest_hex(struct digest *digest, char out[DIGEST_HEX_MAX]); /* lower case; ends the stream */
 void digest_free(struct digest *digest);
-
-/* Zip's CRC-32 and Castagnoli's; start with 0. */
-uint32_t crc32_zip(uint32_t crc, const void *bytes, size_t size);
-uint32_t crc32c(uint32_t crc, const void *bytes, size_t size);
-
-/* CRC-32 of A then B from the CRCs of both and B's size. */
-uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
 
 #endif

@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the figures of the README: ratios of medians, measured side by side in interleaved rounds of one run.
+
+usage: bench.py --reshard PATH [--dir DIR] [--rounds N] [--gigabytes 1,4] [--only WORD,…]
+DIR defaults to /dev/shm when it has room (then storage does not hide the program), else to the temporary directory.
+The checkpoints are written by real torch; RESHARD_TEST_PYTHON names a Python that has it, with safetensors.
+"""
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TORCH_TO_HF = """
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from safetensors.torch import save_file
+dcp_to_torch_save({src!r}, {dst!r} + '/x.pt')
+state = torch.load({dst!r} + '/x.pt', mmap=True)
+save_file({{k: v.contiguous() for k, v in state.items()}}, {dst!r} + '/model.safetensors')
+"""
+
+
+class Bench:
+    def __init__(self, args, root):
+        self.args, self.root, self.out = args, root, os.path.join(root, "out")
+        self.rows = []
+
+    def wants(self, *words):
+        return not self.args.only or any(word in self.args.only.split(",") for word in words)
+
+    def make(self, kind, *numbers):
+        path = os.path.join(self.root, "-".join([kind, *map(str, numbers)]))
+        subprocess.run([self.args.python, os.path.join(HERE, "make_checkpoints.py"), kind, path, *map(str, numbers)], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return path
+
+    def time_one(self, command):
+        shutil.rmtree(self.out, ignore_errors=True)
+        os.makedirs(self.out)
+        started = time.monotonic()
+        process = subprocess.Popen(command, shell=isinstance(command, str), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        message = process.stderr.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - started
+        if status:
+            sys.exit(f"{command}: {message.decode()[-500:]}")
+        return seconds, usage.ru_maxrss / 1024
+
+    def side_by_side(self, commands, rounds=None):
+        """{name: (median seconds, most MiB)}; one warming round is not counted."""
+        times, memory = {name: [] for name in commands}, dict.fromkeys(commands, 0)
+        for turn in range((rounds or self.args.rounds) + 1):
+            for name, command in commands.items():
+                seconds, mib = self.time_one(command)
+                if turn:
+                    times[name].append(seconds)
+                    memory[name] = max(memory[name], mib)
+        shutil.rmtree(self.out, ignore_errors=True)
+        return {name: (statistics.median(times[name]), memory[name]) for name in commands}
+
+    def row(self, what, figure, must, aim, detail):
+        self.rows.append((what, figure, must, aim, detail))
+        print(f"| {what} | {figure} | {must} | {aim} | {detail} |", flush=True)
+
+    def convert(self, gigabytes):
+        reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
+        size = sum(os.path.getsize(os.path.join(source, name)) for name in os.listdir(source))
+        to_hf = [reshard, "convert", source, self.out + "/hf", "--to", "hf", "--quiet"]
+        commands = {
+            "cp": ["cp", "-r", source, self.out + "/copy"], "reshard": to_hf, "nosync": [*to_hf, "--no-sync"],
+            "cp+sync": f"cp -r {source} {self.out}/copy && sync -f {self.out}",
+            "small": [*to_hf, "--memory", "64MiB"],
+            "cat": f"cat {source}/*.distcp > /dev/null",
+            "xxh3": [reshard, "hash", source, "--digest", "xxh3"], "deep": [reshard, "verify", "--deep", source],
+        }
+        found = self.side_by_side(commands)
+        seconds = {name: value[0] for name, value in found.items()}
+        rate = size / 1e9 / seconds["nosync"]
+        self.row(f"DCP to hf, {gigabytes} GB, against `cp -r` (neither synced)", f"{seconds['cp'] / seconds['nosync']:.2f}x", "0.7x", "0.95x",
+                 f"{rate:.2f} GB/s")
+        self.row(f"DCP to hf, {gigabytes} GB, against `cp -r` then `sync`", f"{seconds['cp+sync'] / seconds['reshard']:.2f}x", "", "",
+                 f"{size / 1e9 / seconds['reshard']:.2f} GB/s")
+        self.row(f"peak RSS of it, {gigabytes} GB", f"{found['reshard'][1]:.0f} MiB", "256 MiB", "", "default budget")
+        self.row(f"peak RSS of it, {gigabytes} GB, --memory 64MiB", f"{found['small'][1]:.0f} MiB", "", "64 MiB", "")
+        self.row(f"hash xxh3, {gigabytes} GB, against `cat`", f"{seconds['cat'] / seconds['xxh3']:.2f}x", "0.7x", "0.95x",
+                 f"{size / 1e9 / seconds['xxh3']:.2f} GB/s")
+        self.row(f"verify --deep, {gigabytes} GB, against `cat`", f"{seconds['cat'] / seconds['deep']:.2f}x", "0.7x", "0.95x",
+                 f"{size / 1e9 / seconds['deep']:.2f} GB/s")
+        if gigabytes <= 1:
+            torch = [self.args.python, "-c", TORCH_TO_HF.format(src=source, dst=self.out)]
+            found = self.side_by_side({"torch": torch, "reshard": to_hf}, rounds=2)
+            self.row(f"DCP to hf, {gigabytes} GB, against torch's own path", f"{found['torch'][0] / found['reshard'][0]:.1f}x", "8x", "14x",
+                     f"torch {found['torch'][0]:.1f} s and {found['torch'][1]:.0f} MiB, reshard {found['reshard'][0]:.2f} s and {found['reshard'][1]:.0f} MiB")
+        shutil.rmtree(source)
+
+    def metadata(self):
+        reshard, source = self.args.reshard, self.make("metadata", 1000, 1000, 2048)
+        chunks = 1_000_000
+        found = self.side_by_side({"inspect": [reshard, "inspect", source], "plan": [reshard, "plan", source, "--to", "torch-dcp", "--layout", "ranks=500"]})
+        decode = subprocess.run([os.path.join(os.path.dirname(reshard), "bench", "bench_metadata"), source + "/.metadata"], capture_output=True, text=True)
+        self.row(".metadata of 1,000,000 chunks: decode", decode.stdout.strip() or "not built", "1 M/s", "10 M/s", "median of 5 in one process")
+        self.row("the same: whole `inspect`", f"{chunks / found['inspect'][0] / 1e6:.1f} M chunks/s", "", "", f"{found['inspect'][0]:.2f} s, {found['inspect'][1]:.0f} MiB")
+        self.row("the same: whole `plan` into another layout", f"{found['plan'][0]:.2f} s", "", "", "with opening it")
+        program = os.path.join(os.path.dirname(reshard), "bench", "bench_plan")
+        if os.path.exists(program):
+            self.row("plan of 1,000,000 chunks into another layout", subprocess.run([program], capture_output=True, text=True).stdout.strip(), "1 s", "0.1 s", "planner alone")
+        shutil.rmtree(source)
+        source = self.make("metadata", 1000, 64, 4_000_000)
+        size = sum(os.path.getsize(os.path.join(source, name)) for name in os.listdir(source))
+        found = self.side_by_side({"inspect": [reshard, "inspect", source]}, rounds=7)
+        self.row(f"`inspect` of {size / 1e12:.2f} TB (64,000 chunks, sparse files)", f"{found['inspect'][0]:.3f} s", "0.3 s", "0.05 s", f"{found['inspect'][1]:.0f} MiB")
+        shutil.rmtree(source)
+
+    def small(self):
+        reshard, count, size = self.args.reshard, 100_000, 16 * 1024
+        source, single = self.make("small", count, size), os.path.join(self.root, "single")
+        with open(single, "wb") as file:
+            for _ in range(count * size // (1 << 20)):
+                file.write(os.urandom(1 << 20))
+        found = self.side_by_side({"cp": ["cp", single, self.out + "/copy"],
+                                   "reshard": [reshard, "convert", source, self.out + "/hf", "--to", "hf", "--quiet", "--no-sync"]})
+        self.row("100,000 tensors of 16 KiB: convert, against `cp` of one file", f"{found['cp'][0] / found['reshard'][0]:.2f}x", "0.3x", "0.8x",
+                 f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
+        shutil.rmtree(source)
+        os.unlink(single)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--reshard", required=True)
+    parser.add_argument("--dir")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--gigabytes", default="1,4")
+    parser.add_argument("--only", default="")
+    parser.add_argument("--python", default=os.environ.get("RESHARD_TEST_PYTHON", sys.executable))
+    args = parser.parse_args()
+    args.reshard = os.path.abspath(args.reshard)
+    if subprocess.run([args.python, "-c", "import torch, safetensors"], stderr=subprocess.DEVNULL).returncode:
+        sys.exit("bench: the checkpoints are written by torch; set RESHARD_TEST_PYTHON to a Python that has torch and safetensors")
+    base = args.dir or ("/dev/shm" if shutil.disk_usage("/dev/shm").free > 14e9 else tempfile.gettempdir())
+    root = tempfile.mkdtemp(prefix="reshard-bench-", dir=base)
+    try:
+        print(f"in {base}, {args.rounds} interleaved rounds, {os.cpu_count()} CPUs\n\n| what | measured | must | aim | |\n|---|---|---|---|---|", flush=True)
+        bench = Bench(args, root)
+        if bench.wants("convert"):
+            for gigabytes in args.gigabytes.split(","):
+                bench.convert(int(gigabytes))
+        if bench.wants("metadata"):
+            bench.metadata()
+        if bench.wants("small"):
+            bench.small()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+main()

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/dcp/dcp_source.h"
+
+#include <stdlib.h>
+
+reshard_status dcp_source_new(struct source *source, const char *directory, reshard_error *err)
+{
+    struct dcp_source *state = calloc(1, sizeof(*state));
+    if (!state)
+        return error_set_memory(err);
+    source->driver_state = state;
+    state->safetensors.object = CATALOG_NONE;
+    state->directory = strdup(directory);
+    return state->directory ? RESHARD_OK : error_set_memory(err);
+}
+
+void dcp_close_source(struct source *source)
+{
+    struct dcp_source *state = dcp_state(source);
+    if (!state)
+        return;
+    while (state->archives) {
+        struct dcp_archive *archive = state->archives;
+        state->archives = archive->next;
+        torch_save_release(&archive->archive);
+        buffer_release(&archive->decoded);
+        free(archive);
+    }
+    dcp_safetensors_release(&state->safetensors);
+    free(state->item_archive);
+    free(state->directory);
+    free(state);
+    source->driver_state = NULL;
+}
+
+reshard_status dcp_name_join(const char *directory, struct str name, char **out, reshard_error *err)
+{
+    reshard_status status = store_name_check(name, err);
+    if (status)
+        return status;
+    size_t directory_size = strlen(directory);
+    char *joined = malloc(directory_size + name.size + 1);
+    if (!joined)
+        return error_set_memory(err);
+    memcpy(joined, directory, directory_size);
+    memcpy(joined + directory_size, name.data, name.size);
+    joined[directory_size + name.size] = '\0';
+    *out = joined;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_open_object(const struct source *source, uint32_t object, struct store_object **out, reshard_error *err)
+{
+    char *name = NULL;
+    reshard_status status = dcp_name_join("", source->catalog->objects[object].name, &name, err);
+    if (!status)
+        status = store_open_object(source->store, name, out, err);
+    free(name);
+    return status;
+}

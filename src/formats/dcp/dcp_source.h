@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the reading half of the driver shares: the state of an open checkpoint and the steps that fill its catalog. */
+#ifndef FORMATS_DCP_DCP_SOURCE_H
+#define FORMATS_DCP_DCP_SOURCE_H
+
+#include "encoding/torch_save.h"
+#include "formats/dcp/metadata_decode.h"
+#include "formats/driver.h"
+
+#define DCP_METADATA ".metadata"
+
+/* A torch.save container that items were loaded from. Its graph belongs to the catalog. */
+struct dcp_archive {
+    struct torch_archive archive;
+    uint32_t object;
+    uint64_t offset, bytes;
+    enum codec codec;
+    struct buffer decoded;   /* the whole container if codec is not NONE */
+    struct dcp_archive *next;
+};
+
+/* The header of a safetensors file that stands in for blobs. */
+struct dcp_safetensors_entry {
+    struct str name;
+    enum dtype dtype;
+    int rank;
+    const int64_t *shape;
+    uint64_t offset, bytes; /* in the file */
+};
+struct dcp_safetensors {
+    struct arena arena;
+    struct dcp_safetensors_entry *entries;
+    struct name_map names;
+    uint32_t object;         /* whose header it is, CATALOG_NONE: none yet */
+};
+
+struct dcp_source {
+    char *directory;                  /* where the checkpoint lies in the store: "" or with a trailing '/' */
+    struct dcp_archive *archives;
+    struct dcp_archive **item_archive; /* by item, NULL: not loaded */
+    uint32_t item_count;
+    struct dcp_safetensors safetensors;
+};
+
+static inline struct dcp_source *dcp_state(struct source *source)
+{
+    return source->driver_state;
+}
+
+/* Makes driver_state. directory is copied; "" or with a trailing '/'. */
+reshard_status dcp_source_new(struct source *source, const char *directory, reshard_error *err);
+void dcp_close_source(struct source *source);
+
+/* directory + name, checked as a name in the store; free it. */
+reshard_status dcp_name_join(const char *directory, struct str name, char **out, reshard_error *err);
+
+/* Opens the catalog's object. */
+reshard_status dcp_open_object(const struct source *source, uint32_t object, struct store_object **out, reshard_error *err);
+
+/* ---- dcp_metadata_read.c ---- */
+
+/* Names of the metadata files: .metadata alone, or every __R.metadata in order of R. The message says what a directory without them holds. */
+struct dcp_metadata_file {
+    char *name;
+    uint64_t rank; /* R, 0 for .metadata */
+};
+reshard_status dcp_metadata_files(const struct source *source, struct arena *arena, struct dcp_metadata_file **out, uint32_t *count,
+                                  bool *is_per_rank, reshard_error *err);
+
+/* Reads and decodes one; the pickle's bytes go to raw if it is not NULL. */
+reshard_status dcp_metadata_read(const struct source *source, const char *name, struct buffer *raw, struct dcp_metadata *out, reshard_error *err);
+
+/* ---- dcp_catalog.c ---- */
+
+/* How a tensor's stored shape relates to its real one, for tensors that Megatron flattened. */
+struct dcp_reshape {
+    int rank;
+    int64_t shape[RANK_MAX]; /* the real global shape */
+    bool is_flat;            /* it is listed as one flat vector in the order of that shape */
+};
+
+/* What a flavour does differently while the catalog is filled. Members may be NULL. */
+struct dcp_flavour {
+    void *context;
+    /* Whether the entry was flattened; fills *out then. */
+    bool (*reshape)(void *context, struct str name, struct dcp_reshape *out);
+    /* Takes a byte item over instead of its becoming an item (*taken). */
+    reshard_status (*take_item)(void *context, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec, bool *taken,
+                                reshard_error *err);
+};
+
+/* Reads all metadata files into source->catalog. */
+reshard_status dcp_read_tensors(struct source *source, const struct dcp_flavour *flavour, reshard_error *err);
+
+/* Codec of a list of transform descriptors; refuses what is unknown. */
+reshard_status dcp_transform_codec(const struct dcp_metadata *metadata, uint32_t transforms, enum codec *out, reshard_error *err);
+
+/* P of "__P_N.distcp", possibly behind a hint; false if the name is not of that form. */
+bool dcp_file_rank(struct str name, uint64_t *out);
+
+/* ---- dcp_flatten.c ---- */
+
+/* Adds the chunks of one stored piece of a flattened tensor: start and extent are the stored ones, whose last axis runs through the cell. */
+reshard_status dcp_add_flattened(struct catalog *catalog, uint32_t tensor, const struct dcp_reshape *reshape, int rank, const int64_t *size,
+                                 const int64_t *start, const int64_t *extent, const struct catalog_chunk *like, reshard_error *err);
+
+/* ---- dcp_resolve.c, dcp_repair.c, dcp_safetensors.c ---- */
+
+reshard_status dcp_resolve(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err);
+
+/*
+ * torch writes wrong boxes for tensors that FSDP2 cut unevenly over tensor parallelism. blob_rows[i] is what chunk first_chunk + i really
+ * holds on axis 0. If exactly one mesh explains all of them, sets the true boxes, warns, and returns true in *repaired.
+ */
+reshard_status dcp_repair_rows(struct source *source, uint32_t tensor, const int64_t *blob_rows, bool *repaired, reshard_error *err);
+
+/* Whether file is a safetensors file rather than blobs. */
+bool dcp_safetensors_probe(const struct reader *file);
+
+/* Makes state->safetensors the header of file, unless it is already. */
+reshard_status dcp_safetensors_load(struct dcp_safetensors *state, const struct reader *file, uint32_t object, const struct limits *limits,
+                                    reshard_error *err);
+const struct dcp_safetensors_entry *dcp_safetensors_find(const struct dcp_safetensors *state, struct str name);
+void dcp_safetensors_release(struct dcp_safetensors *state);
+
+/* ---- dcp_blob.c ---- */
+
+/* A decoded blob as a reader: only its first and last parts are kept in memory, the rest is decoded again when it is asked for. */
+struct dcp_decoded;
+reshard_status dcp_decoded_open(enum codec codec, const struct reader *file, uint64_t offset, uint64_t bytes, const struct limits *limits,
+                                struct dcp_decoded **out, struct reader *reader, reshard_error *err);
+void dcp_decoded_free(struct dcp_decoded *decoded);
+
+/* ---- dcp_item.c ---- */
+
+reshard_status dcp_load_item(struct source *source, uint32_t item, reshard_error *err);
+reshard_status dcp_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err);
+
+/* Opens a container and gives its graph to the catalog. The archive is kept in the state. */
+reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
+                                struct dcp_archive **out, const struct value_graph **graph, reshard_error *err);
+
+/* Remembers that item's value came out of archive. */
+reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct dcp_archive *archive, reshard_error *err);
+
+/* ---- dcp_verify.c ---- */
+
+reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err);
+
+/* ---- dcp_root.c ---- */
+
+/* What metadata.json says. */
+enum dist_backend { DIST_ABSENT, DIST_UNREADABLE, DIST_TORCH_DIST, DIST_FSDP_DTENSOR, DIST_ZARR, DIST_OTHER };
+struct dist_config {
+    enum dist_backend backend;
+    char name[64];   /* of the backend */
+    int64_t version; /* of the backend */
+};
+
+/* Reads directory's metadata.json. What is wrong with it goes to err only if the status is an error. */
+reshard_status dist_config_read(struct store *store, const char *directory, struct dist_config *out, reshard_error *err);
+
+/*
+ * The checkpoint that name means: the directory itself, the one a file .metadata lies in, or, below a Megatron root, the one that the
+ * tracker or iteration (-1: none) says; *is_root says which. The result ends with '/' unless it is ""; free it.
+ */
+reshard_status dcp_directory_find(struct store *store, const char *name, int64_t iteration, char **out, bool *is_root, reshard_error *err);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/driver.h"
+
+#include "formats/source_probe.h"
+#include "formats/source_root.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+void source_free(struct source *source)
+{
+    if (!source)
+        return;
+    if (source->driver && source->driver->close_source)
+        source->driver->close_source(source);
+    catalog_free(source->catalog);
+    if (!source->is_borrowed_store)
+        store_free(source->store);
+    free(source->name);
+    free(source);
+}
+
+static struct source *source_new(struct store *store, const char *name, const struct open_options *options)
+{
+    struct source *source = calloc(1, sizeof(*source));
+    if (!source)
+        return NULL;
+    source->store = store;
+    source->limits = options->limits;
+    source->is_borrowed_store = options->borrow_store;
+    source->lenient = options->lenient;
+    source->iteration = options->iteration;
+    source->name = strdup(name);
+    if (!source->name) {
+        free(source);
+        return NULL;
+    }
+    return source;
+}
+
+/* Moves the source into the sub-directory that the root's choice names. */
+static reshard_status enter_root(struct source *source, const struct root_choice *choice, reshard_error *err)
+{
+    char *name = strdup(choice->name);
+    if (!name)
+        return error_set_memory(err);
+    free(source->name);
+    source->name = name;
+    return RESHARD_OK;
+}
+
+static bool recognises(struct source *source, const struct format_driver *forced)
+{
+    if (!forced) {
+        source->driver = driver_recognise(source->store, source->name);
+        return source->driver != NULL;
+    }
+    source->driver = forced;
+    return forced->probe && forced->probe(source->store, source->name) > 0;
+}
+
+/*
+ * Decides which driver opens which directory. What a driver knows is taken as it is; only then the place may be a root of several
+ * checkpoints, unless an iteration was asked for. A forced driver gets the last word: it says best what is wrong.
+ */
+static reshard_status choose_driver(struct source *source, const struct format_driver *forced, struct root_choice *choice, struct arena *arena,
+                                    reshard_error *err)
+{
+    bool is_directory = store_is_directory(source->store, source->name);
+    if (source->iteration < 0 && recognises(source, forced))
+        return RESHARD_OK;
+    if (is_directory) {
+        reshard_status status = root_choose(source->store, source->name, source->iteration, arena, choice, err);
+        if (status)
+            return status;
+        if (choice->name) {
+            status = enter_root(source, choice, err);
+            if (status)
+                return status;
+        }
+    } else if (source->iteration >= 0) {
+        return error_set(err, RESHARD_ERR_USAGE, "iteration %" PRId64 " was asked for, but '%s' is a file", source->iteration, source->name);
+    }
+    if (recognises(source, forced) || forced)
+        return RESHARD_OK;
+    reshard_status status = driver_not_recognised(source->store, source->name, err);
+    if (choice->name)
+        error_prefix(err, "'%s'", source->name);
+    return status;
+}
+
+static reshard_status note_choice(struct catalog *catalog, const struct root_choice *choice, reshard_error *err)
+{
+    if (!choice->name)
+        return RESHARD_OK;
+    if (choice->is_guess)
+        catalog_warn(catalog, false, "nothing says which checkpoint is the latest: '%s' has the highest number", choice->name);
+    return catalog_add_fact(catalog, "sub-directory", err, "%s", choice->name);
+}
+
+static reshard_status read_source(struct source *source, const struct root_choice *choice, reshard_error *err)
+{
+    const struct format_driver *driver = source->driver;
+    source->catalog = catalog_new(driver->name);
+    if (!source->catalog)
+        return error_set_memory(err);
+    source->catalog->limits = source->limits;
+    if (choice->iteration >= 0)
+        source->iteration = choice->iteration;
+    reshard_status status = note_choice(source->catalog, choice, err);
+    if (status)
+        return status;
+    status = driver->read_catalog(source, err);
+    if (status)
+        return status;
+    bool allow_holes = source->lenient || (driver->abilities & FORMAT_ALLOWS_HOLES);
+    return catalog_seal(source->catalog, allow_holes, err);
+}
+
+reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct root_choice choice = { .iteration = -1 };
+    const struct format_driver *forced = NULL;
+    reshard_status status;
+
+    struct source *source = source_new(store, name, options);
+    if (!source) {
+        if (!options->borrow_store)
+            store_free(store);
+        return error_set_memory(err);
+    }
+    if (options->format) {
+        forced = format_driver_find(options->format);
+        if (!forced) {
+            status = driver_name_unknown(options->format, err);
+            goto out;
+        }
+        if (!(forced->abilities & FORMAT_READS)) {
+            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "format '%s' can only be written", forced->name);
+            goto out;
+        }
+    }
+    status = choose_driver(source, forced, &choice, &arena, err);
+    if (status)
+        goto out;
+    status = read_source(source, &choice, err);
+
+out:
+    arena_release(&arena);
+    if (status)
+        source_free(source);
+    else
+        *out = source;
+    return status;
+}
+
+/* ---- resolving ---- */
+
+struct chunk_list {
+    uint32_t *chunks;
+    uint32_t count;
+};
+
+static uint32_t list_unresolved(const struct catalog *catalog, uint32_t tensor, uint32_t *chunks)
+{
+    uint32_t count = 0;
+    const struct catalog_tensor *t = &catalog->tensors[tensor];
+    for (uint32_t i = 0; i < t->chunk_count; i++) {
+        if (!(catalog->chunks[t->first_chunk + i].flags & CHUNK_UNRESOLVED))
+            continue;
+        if (chunks)
+            chunks[count] = t->first_chunk + i;
+        count++;
+    }
+    return count;
+}
+
+static int chunk_order(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* A tensor may be asked for twice, a driver sees each chunk once. */
+static void chunk_list_unique(struct chunk_list *list)
+{
+    uint32_t kept = 0;
+    qsort(list->chunks, list->count, sizeof(*list->chunks), chunk_order);
+    for (uint32_t i = 0; i < list->count; i++) {
+        if (i == 0 || list->chunks[i] != list->chunks[i - 1])
+            list->chunks[kept++] = list->chunks[i];
+    }
+    list->count = kept;
+}
+
+/* All unresolved chunks of the given tensors (NULL: of all), in their order. */
+static bool chunk_list_make(const struct catalog *catalog, const uint32_t *tensors, uint32_t count, struct chunk_list *out)
+{
+    uint64_t total = 0;
+    uint32_t tensor_count = tensors ? count : catalog->tensor_count;
+    for (uint32_t i = 0; i < tensor_count; i++)
+        total += list_unresolved(catalog, tensors ? tensors[i] : i, NULL);
+    *out = (struct chunk_list){ 0 };
+    if (total == 0)
+        return true;
+    if (total > UINT32_MAX)
+        return false;
+    out->chunks = reallocarray(NULL, (size_t)total, sizeof(*out->chunks));
+    if (!out->chunks)
+        return false;
+    for (uint32_t i = 0; i < tensor_count; i++)
+        out->count += list_unresolved(catalog, tensors ? tensors[i] : i, out->chunks + out->count);
+    chunk_list_unique(out);
+    return true;
+}
+
+reshard_status source_resolve(struct source *source, const uint32_t *tensors, uint32_t count, reshard_error *err)
+{
+    struct chunk_list list;
+    if (!source->driver->resolve)
+        return RESHARD_OK;
+    if (!chunk_list_make(source->catalog, tensors, count, &list))
+        return error_set_memory(err);
+    reshard_status status = list.count ? source->driver->resolve(source, list.chunks, list.count, err) : RESHARD_OK;
+    free(list.chunks);
+    return status;
+}
+
+reshard_status source_load_item(struct source *source, uint32_t item_index, reshard_error *err)
+{
+    const struct catalog_item *item = &source->catalog->items[item_index];
+    if (item->kind == ITEM_FILE || item->value)
+        return RESHARD_OK;
+    if (source->driver->load_item)
+        return source->driver->load_item(source, item_index, err);
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "item '%.*s': the format keeps it as bytes only", STR_ARG(item->key));
+    error_object(err, "%.*s", STR_ARG(item->key));
+    return RESHARD_ERR_UNSUPPORTED;
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/source_probe.h"
+
+#include <inttypes.h>
+
+#define ENTRIES_SHOWN 6
+#define FIRST_BYTES_SHOWN 8
+
+const struct format_driver *driver_recognise(struct store *store, const char *name)
+{
+    const struct format_driver *best = NULL;
+    int best_score = 0;
+    const struct format_driver *driver;
+    for (int i = 0; (driver = format_driver_at(i)); i++) {
+        int score = driver->probe ? driver->probe(store, name) : 0;
+        if (score > best_score) {
+            best_score = score;
+            best = driver;
+        }
+    }
+    return best;
+}
+
+bool store_is_directory(struct store *store, const char *name)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    return !name[0] || (store_exists(store, name, &is_directory, &bytes) && is_directory);
+}
+
+static void hint_formats(reshard_error *err)
+{
+    struct buffer names = { 0 };
+    const struct format_driver *driver;
+    for (int i = 0; (driver = format_driver_at(i)); i++) {
+        if (driver->abilities & FORMAT_READS)
+            buffer_printf(&names, "%s%s", names.size ? ", " : "", driver->name);
+    }
+    buffer_append_byte(&names, '\0');
+    if (!names.failed)
+        error_hint(err, "known formats: %s", (const char *)names.data);
+    error_hint(err, "--format NAME takes one without asking");
+    buffer_release(&names);
+}
+
+static bool describe_directory(struct store *store, const char *name, struct buffer *text, reshard_status *status, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count;
+    *status = store_list(store, name, &arena, &entries, &count, err);
+    if (!*status) {
+        buffer_printf(text, "a directory of %zu entries", count);
+        for (size_t i = 0; i < count && i < ENTRIES_SHOWN; i++) {
+            struct str entry = entries[i].name;
+            buffer_append_text(text, i ? ", " : ": ");
+            buffer_append(text, entry.data, entry.size);
+            if (entries[i].is_directory)
+                buffer_append_byte(text, '/');
+        }
+        if (count > ENTRIES_SHOWN)
+            buffer_append_text(text, ", …");
+        buffer_append_byte(text, '\0');
+    }
+    arena_release(&arena);
+    return !text->failed;
+}
+
+static bool describe_file(struct store *store, const char *name, struct buffer *text, reshard_status *status, reshard_error *err)
+{
+    struct store_object *object = NULL;
+    uint8_t first[FIRST_BYTES_SHOWN];
+    *status = store_open_object(store, name, &object, err);
+    if (*status)
+        return true;
+    uint64_t bytes = store_object_size(object);
+    size_t shown = bytes < sizeof(first) ? (size_t)bytes : sizeof(first);
+    *status = shown ? store_read_at(object, 0, first, shown, err) : RESHARD_OK;
+    if (!*status) {
+        buffer_printf(text, "a file of %" PRIu64 " bytes", bytes);
+        for (size_t i = 0; i < shown; i++)
+            buffer_printf(text, "%s%02x", i ? " " : " that starts with ", first[i]);
+        buffer_append_byte(text, '\0');
+    }
+    store_object_close(object);
+    return !text->failed;
+}
+
+reshard_status driver_not_recognised(struct store *store, const char *name, reshard_error *err)
+{
+    struct buffer seen = { 0 };
+    reshard_status status;
+    bool described = store_is_directory(store, name) ? describe_directory(store, name, &seen, &status, err)
+                                                     : describe_file(store, name, &seen, &status, err);
+    if (status)
+        goto out;
+    if (!described) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    status = error_set(err, RESHARD_ERR_UNSUPPORTED, "no known checkpoint format: found %s", (const char *)seen.data);
+    hint_formats(err);
+
+out:
+    buffer_release(&seen);
+    return status;
+}
+
+reshard_status driver_name_unknown(const char *format, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_USAGE, "unknown format '%s'", format);
+    hint_formats(err);
+    return RESHARD_ERR_USAGE;
+}
