@@ -42,11 +42,13 @@ static void digest_give(struct digest_job *job, struct digest *digest)
 static void update_cast(struct digest *digest, enum dtype from, enum dtype to, const uint8_t *bytes, size_t size)
 {
     uint8_t scratch[CAST_ELEMENTS * 16] __attribute__((aligned(16)));
-    cast_function cast = cast_find(from, to);
+    struct cast cast;
+    if (!cast_find(from, to, &cast))
+        return; /* selection has refused such a pair */
     size_t width_from = dtype_element_bytes(from), width_to = dtype_element_bytes(to);
     for (size_t count = size / width_from; count;) {
         size_t part = count < CAST_ELEMENTS ? count : CAST_ELEMENTS;
-        cast(bytes, scratch, part);
+        cast_run(&cast, bytes, scratch, part);
         digest_update(digest, scratch, part * width_to);
         bytes += part * width_from;
         count -= part;

@@ -71,9 +71,11 @@ struct value_graph {
     struct arena arena;
     struct value *root;
     uint32_t count; /* nodes made so far */
+    uint32_t spare_count;
+    struct value *spare; /* room for the next nodes */
 };
 
-/* New nodes of a graph; NULL without memory. Texts are copied, items arrays are taken as they are (arena or longer-lived). */
+/* New nodes of a graph; NULL without memory. A CALL or NEW has an empty object. Texts are copied, items arrays are taken as they are (arena or longer-lived). */
 struct value *value_new(struct value_graph *graph, enum value_kind kind);
 struct value *value_new_int(struct value_graph *graph, int64_t integer);
 struct value *value_new_str(struct value_graph *graph, struct str text);
@@ -102,15 +104,32 @@ bool value_as_sequence(const struct value *value, struct value ***items, size_t 
 bool value_as_int(const struct value *value, int64_t *out);  /* INT only (a BOOL is not an integer) */
 bool value_as_str(const struct value *value, struct str *out); /* STR, or BYTES (Python 2 strings) */
 
+/* Appends the content of BYTES or BYTEARRAY, or of the calls that protocols below 3 write for them, such as
+ * _codecs.encode(str, 'latin1'); false if it is none, or out fails. */
+bool value_as_bytes(const struct value *value, struct buffer *out);
+
 /* A sequence of integers into out[0..max); *count is set. false if it is none, too long, or a member is no integer. */
 bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *count);
 
 /*
- * Appends the value as JSON. Objects that JSON cannot hold become {"__class__": "module.name", …}; bytes {"__bytes__": hex};
- * big integers their decimal digits as a number; NaN and infinities the strings "nan", "inf", "-inf"; a node that
- * contains itself {"__cycle__": true}. Stops with RESHARD_ERR_LIMIT above bytes_max (shared nodes are printed each time).
+ * Appends the value as JSON; out is left as it was on failure, RESHARD_ERR_LIMIT above bytes_max (shared nodes are printed
+ * each time). Tuples and sets are arrays. A mapping is an object: string keys as they are, integers in decimal, other keys
+ * as Python would print them; of equal keys the last counts. Floats have the fewest digits that read back the same; NaN and
+ * infinities are the strings "nan", "inf", "-inf"; big integers are numbers. What JSON lacks becomes:
+ *   bytes                      {"__bytes__": hex}
+ *   a node inside itself       {"__cycle__": true}
+ *   a node that is a tensor    {"__tensor__": index in the owner's table}
+ *   a function or class        {"__global__": "module.name"}; the string "torch.float32" for what the torch module holds
+ *   torch.device, paths        the strings "cuda:1", "a/b"; a complex number "(1+2j)"
+ *   a persistent id            {"__persistent_id__": payload}
+ *   any other object           {"__class__": "module.name", "__args__": [...], "__kwargs__": {...}, its attributes,
+ *                               "__state__" where the state is no set of attributes ("__states__" if several),
+ *                               "__items__", "__dict__", "__set__": what was added to it}, each only where there is some
  */
 reshard_status value_to_json(const struct value *value, struct buffer *out, size_t bytes_max, reshard_error *err);
+
+/* Appends the value as Python would print it (objects as calls); false without memory or above out's limit. */
+bool value_to_repr(const struct value *value, struct buffer *out);
 
 /* Kind as the listing names it: null bool int float str bytes list dict object. */
 const char *value_kind_name(const struct value *value);
@@ -118,8 +137,13 @@ const char *value_kind_name(const struct value *value);
 /* Full name of what an object node is an instance of ("argparse.Namespace"), into out. Empty if it is no object. */
 bool value_class_name(const struct value *value, struct buffer *out);
 
-/* Same structure and content (not identity). Cycles are equal if they close at the same place. */
+/*
+ * Same structure and content, whatever is shared: cycles are equal if following them shows the same for ever. Kinds must be
+ * the same (a tuple is no list); the order of set members and of a mapping's keys does not matter, as long as these have no parts.
+ * value_equal says false without memory; value_compare tells.
+ */
 bool value_equal(const struct value *a, const struct value *b);
+reshard_status value_compare(const struct value *a, const struct value *b, bool *equal, reshard_error *err);
 
 /* Calls visit for every node reachable from root once, parents before children; stops when visit returns false.
  * false: stopped, or no memory (then *no_memory is set if not NULL). graph_count bounds the ids. */

@@ -3,7 +3,8 @@
  * Pickle reader that never executes: protocols 0-5, every opcode. What the pickle would call or build becomes inert
  * nodes of a value graph (base/value.h). Iterative, bounded by limits, linear in the input.
  *
- * Texts in the graph point into the input, which must outlive the graph (decoded texts lie in its arena).
+ * Texts in the graph point into the input, which must outlive the graph (decoded texts lie in its arena). report may be
+ * NULL. On failure graph->root stays as it was, and nodes that were made remain in the arena.
  */
 #ifndef ENCODING_PICKLE_H
 #define ENCODING_PICKLE_H
@@ -27,5 +28,9 @@ struct pickle_report {
  */
 reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
                             struct value_graph *graph, struct pickle_report *report, reshard_error *err);
+
+/* What a node is, for messages: "a list", "the result of a call of os.system". Returns out. */
+#define PICKLE_DESCRIBE_MAX 256
+const char *pickle_describe(const struct value *value, char out[PICKLE_DESCRIBE_MAX]);
 
 #endif

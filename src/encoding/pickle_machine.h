@@ -40,6 +40,7 @@ enum { NODE_UNHASHABLE = 1, /* a tuple with a list, dict or set inside: no key *
 #define PICKLE_LINE_MAX 65536
 
 reshard_status pickle_fail(struct pickle_machine *m, reshard_status code, const char *format, ...) PRINTF_LIKE(3, 4);
+reshard_status pickle_fail_limit(struct pickle_machine *m, const char *limit_name, uint64_t found, uint64_t limit);
 reshard_status pickle_fail_underflow(struct pickle_machine *m);
 
 /* A new node of the kind at the current opcode; NULL after setting the error. */

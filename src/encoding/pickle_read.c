@@ -4,6 +4,7 @@
 #include "encoding/pickle_machine.h"
 #include "encoding/pickle_names.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define SLAB_NODES_MIN 32
@@ -33,6 +34,13 @@ reshard_status pickle_fail(struct pickle_machine *m, reshard_status code, const 
     return error_set_at(m->err, code, offset, "pickle: byte %" PRIu64 ": %s", offset, text);
 }
 
+reshard_status pickle_fail_limit(struct pickle_machine *m, const char *limit_name, uint64_t found, uint64_t limit)
+{
+    reshard_status status = error_set_limit(m->err, limit_name, found, limit);
+    error_prefix(m->err, "pickle: byte %" PRIu64, m->base_offset + m->op_start);
+    return status;
+}
+
 reshard_status pickle_fail_underflow(struct pickle_machine *m)
 {
     return pickle_fail(m, RESHARD_ERR_FORMAT, m->mark_count ? "values are taken from below a mark" : "values are taken from an empty stack");
@@ -58,7 +66,7 @@ struct value *pickle_node(struct pickle_machine *m, enum value_kind kind, reshar
         m->nodes_left = m->slab_size;
     }
     if (graph->count >= m->limits->pickle_values || graph->count == UINT32_MAX) {
-        *status = error_set_limit(m->err, "pickle_values", (uint64_t)graph->count + 1, m->limits->pickle_values);
+        *status = pickle_fail_limit(m, "pickle_values", (uint64_t)graph->count + 1, m->limits->pickle_values);
         return NULL;
     }
     struct value *node = m->nodes++;
@@ -154,7 +162,7 @@ reshard_status pickle_op_mark(struct pickle_machine *m)
         m->mark_capacity = capacity;
     }
     if (m->mark_count >= m->limits->pickle_depth)
-        return error_set_limit(m->err, "pickle_depth", m->mark_count + 1, m->limits->pickle_depth);
+        return pickle_fail_limit(m, "pickle_depth", m->mark_count + 1, m->limits->pickle_depth);
     m->marks[m->mark_count++] = m->fence = m->stack_count;
     return RESHARD_OK;
 }
@@ -193,11 +201,8 @@ static reshard_status memo_get(struct pickle_machine *m, uint64_t index)
 
 static reshard_status memo_grow(struct pickle_machine *m, uint64_t index)
 {
-    if (index > m->memo_count && index - m->memo_count > m->limits->memo_gap) {
-        reshard_status status = error_set_limit(m->err, "memo_gap", index - m->memo_count, m->limits->memo_gap);
-        error_prefix(m->err, "pickle: byte %" PRIu64, m->base_offset + m->op_start);
-        return status;
-    }
+    if (index > m->memo_count && index - m->memo_count > m->limits->memo_gap)
+        return pickle_fail_limit(m, "memo_gap", index - m->memo_count, m->limits->memo_gap);
     size_t capacity = m->memo_capacity ? m->memo_capacity * 2 : 64;
     if (capacity <= index)
         capacity = (size_t)index + 1;
@@ -412,7 +417,7 @@ static reshard_status read_counted(struct pickle_machine *m, enum length_form fo
     if (!cursor_bytes(&m->input, length, out))
         return pickle_fail(m, RESHARD_ERR_FORMAT, "a string of %" PRIu64 " bytes, but only %zu follow", length, cursor_left(&m->input));
     if (length > m->limits->pickle_string_bytes)
-        return error_set_limit(m->err, "pickle_string_bytes", length, m->limits->pickle_string_bytes);
+        return pickle_fail_limit(m, "pickle_string_bytes", length, m->limits->pickle_string_bytes);
     return RESHARD_OK;
 }
 

@@ -31,7 +31,7 @@ enum pickle_opcode {
 /*
  * Appends the whole pickle (PROTO 2 … STOP) of a graph node. substitute, if given, is asked for every node before it is
  * written; it appends what stands for the node and returns true, or returns false to have the node written as it is. It
- * may not use the memo.
+ * may not use the memo. Give out a limit: tuples that contain themselves make a pickle longer than its source.
  */
 typedef bool (*pickle_substitute)(const struct value *value, struct buffer *out, void *context);
 reshard_status pickle_write(const struct value *root, uint32_t graph_count, pickle_substitute substitute, void *context,

@@ -78,6 +78,7 @@ struct torch_archive {
     struct torch_shard *shards; /* empty for plain files */
     uint32_t shard_count;
     bool is_big_endian;
+    bool checksums_are_off;    /* zip: the writer wrote no CRCs */
     uint32_t alignment;        /* 0: not said */
     struct str top;            /* name of the top directory */
     struct str *unknown_globals; /* "module.name" of what would be called or named and is not in the table of harmless ones, each once */

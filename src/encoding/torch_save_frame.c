@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/torch_save.h"
 
-#include "base/checked.h"
+#include "base/crc32.h"
 #include "base/hash.h"
 #include "encoding/pickle_write.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <zlib.h>
 
 #define MEMBERS_BEFORE_STORAGES 4 /* data.pkl, .format_version, .storage_alignment, byteorder */
 #define MEMBERS_AFTER_STORAGES 2  /* version, .data/serialization_id */
@@ -144,7 +143,7 @@ static void make_serialization_id(const struct torch_frame *frame, char out[SERI
 
 static uint32_t crc_of(struct str bytes)
 {
-    return (uint32_t)crc32_z(0, (const Bytef *)bytes.data, bytes.size);
+    return crc32_zip(0, bytes.data, bytes.size);
 }
 
 /* Content of a member that is not a storage. */

@@ -7,10 +7,10 @@
 #include "encoding/torch_save.h"
 
 #include "base/checked.h"
+#include "base/crc32.h"
 #include "base/cursor.h"
 #include "encoding/torch_save_parts.h"
 
-#include <zlib.h>
 
 #define WHOLE_BYTES_MAX 8192 /* a blob up to this size is read at once */
 #define HEAD_BYTES 4096      /* else data.pkl and the first headers lie in here … */
@@ -399,7 +399,7 @@ static bool open_fast(const struct reader *reader, const struct limits *limits, 
     if (reader->size < 256 || !read_windows(reader, scratch, &window) || !parse_zip(&window, &zip) || !check_texts(&window, &zip))
         return false;
     const struct blob_entry *data = &zip.entries[BLOB_STORAGE], *pkl = &zip.entries[BLOB_PICKLE];
-    if (pkl->crc32 == 0 || !member_text(&window, pkl, &text) || (uint32_t)crc32_z(0, (const Bytef *)text.data, text.size) != pkl->crc32)
+    if (pkl->crc32 == 0 || !member_text(&window, pkl, &text) || crc32_zip(0, text.data, text.size) != pkl->crc32)
         return false;
     struct cursor c = cursor_over(text.data, text.size);
     uint64_t storage_bytes;

@@ -16,11 +16,18 @@
 struct zip_member {
     struct str name;         /* full name, "archive/data/0" */
     uint64_t header_offset;  /* of the local header */
-    uint64_t payload_offset; /* 0 until zip_locate */
+    uint64_t payload_offset;
     uint64_t stored_bytes, bytes;
     uint32_t crc32;
     uint16_t method;         /* 0 stored, 8 deflated */
+    uint16_t flags;          /* as the directory has them */
     bool is_directory;
+};
+
+/* Bytes that opening has read anyway; small members are served from here. */
+struct zip_cache {
+    uint64_t offset;
+    struct str bytes;
 };
 
 struct zip_archive {
@@ -31,20 +38,29 @@ struct zip_archive {
     bool crc_is_off;            /* every CRC is 0: the writer had checksums switched off */
     uint64_t directory_offset;
     uint64_t trailing_bytes;    /* after the end record */
+    struct zip_cache head, tail;
+    uint32_t *slots;            /* hash table over the members, for more than a handful */
+    uint32_t slot_count;
+    uint64_t seed;
 };
 
-/* Reads and checks the directory and every local header. reader's offset 0 is the archive's. */
+/*
+ * Reads and checks the directory and every local header. reader's offset 0 is the archive's. An archive of up to 32 KiB costs
+ * one read, a larger one two small reads (of its end and its start) plus what its directory and headers need beyond them.
+ */
 reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);
 void zip_release(struct zip_archive *archive);
 
 /* Member by the name below the top directory ("data.pkl"), or NULL. */
 const struct zip_member *zip_find(const struct zip_archive *archive, struct str name_below_top);
 
-/* The whole uncompressed content, CRC checked (unless crc_is_off), appended to out. Inflates within limits. */
+/* The whole uncompressed content, CRC checked (unless crc_is_off), appended to out. Inflates within limits; no more than
+ * limits->metadata_bytes. */
 reshard_status zip_read_member(const struct reader *reader, const struct zip_archive *archive, const struct zip_member *member,
                                const struct limits *limits, struct buffer *out, reshard_error *err);
 
-/* Streams the stored or inflated content through a window and checks length and CRC-32; for `verify`. */
+/* Streams the stored or inflated content through a window and checks length and CRC-32; for `verify`. A payload of zeros whose
+ * CRC is 0 passes: torch's skip_data leaves such holes. */
 reshard_status zip_check_member(const struct reader *reader, const struct zip_archive *archive, const struct zip_member *member,
                                 const struct limits *limits, reshard_error *err);
 

@@ -163,8 +163,8 @@ static void run_move(struct copy_spec *spec, const uint8_t *source, uint8_t *tar
         spec->rank--;
     }
     struct inner_block inner = inner_block_take(spec);
-    struct move_block block = { inner.rows,          inner.columns,    inner.source_row,      inner.source_column,
-                                inner.target_row,    inner.target_column, (size_t)bytes };
+    struct move_block block = { inner.rows,       inner.columns,       inner.source_row, inner.source_column,
+                                inner.target_row, inner.target_column, (size_t)bytes };
     do
         move_block(&block, source, target);
     while (outer_next(spec, position, &source, &target));
@@ -209,12 +209,15 @@ static void tile_change(const struct change *change, const struct inner_block *t
 {
     uint8_t gathered[SCRATCH_BYTES] __attribute__((aligned(64))), casted[SCRATCH_BYTES] __attribute__((aligned(64)));
     size_t count = (size_t)(tile->rows * tile->columns);
-    struct move_block gather = { tile->rows,          tile->columns,
-                                 tile->source_row,    tile->source_column,
-                                 tile->columns * change->source_bytes, change->source_bytes, (size_t)change->source_bytes };
-    struct move_block scatter = { tile->rows,          tile->columns,
-                                  tile->columns * change->target_bytes, change->target_bytes,
-                                  tile->target_row,    tile->target_column, (size_t)change->target_bytes };
+    struct move_block gather = { tile->rows,
+                                 tile->columns,
+                                 tile->source_row,
+                                 tile->source_column,
+                                 tile->columns * change->source_bytes,
+                                 change->source_bytes,
+                                 (size_t)change->source_bytes };
+    struct move_block scatter = { tile->rows,       tile->columns,       tile->columns * change->target_bytes, change->target_bytes,
+                                  tile->target_row, tile->target_column, (size_t)change->target_bytes };
     move_block(&gather, source, gathered);
     elements_change(change, gathered, count);
     if (change->casts)
@@ -231,9 +234,9 @@ static void block_cast(const struct change *change, const struct inner_block *bl
 
 static void block_change(const struct change *change, const struct inner_block *block, const uint8_t *source, uint8_t *target)
 {
-    bool is_direct = change->casts && !change->swaps && !change->negates && !change->conjugates &&
-                     (block->columns == 1 ||
-                      (block->source_column == change->source_bytes && block->target_column == change->target_bytes));
+    bool is_direct =
+        change->casts && !change->swaps && !change->negates && !change->conjugates &&
+        (block->columns == 1 || (block->source_column == change->source_bytes && block->target_column == change->target_bytes));
     if (is_direct) {
         block_cast(change, block, source, target);
         return;

@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-#define SWAP_WORDS(bits)                                                       \
-    for (size_t i = 0; i < word_count; i++) {                                  \
-        uint##bits##_t word;                                                   \
-        memcpy(&word, bytes + i * sizeof(word), sizeof(word));                 \
-        word = __builtin_bswap##bits(word);                                    \
-        memcpy(bytes + i * sizeof(word), &word, sizeof(word));                 \
+#define SWAP_WORDS(bits)                                                                                                                   \
+    for (size_t i = 0; i < word_count; i++) {                                                                                              \
+        uint##bits##_t word;                                                                                                               \
+        memcpy(&word, bytes + i * sizeof(word), sizeof(word));                                                                             \
+        word = __builtin_bswap##bits(word);                                                                                                \
+        memcpy(bytes + i * sizeof(word), &word, sizeof(word));                                                                             \
     }
 
 void bytes_swap(void *elements, size_t word_bytes, size_t word_count)
@@ -46,12 +46,12 @@ static void signs_flip(uint8_t *bytes, size_t word_bytes, size_t first, size_t s
         bytes[i * word_bytes + word_bytes - 1] ^= 0x80;
 }
 
-#define NEGATE_WORDS(bits)                                                     \
-    for (size_t i = 0; i < count; i++) {                                       \
-        uint##bits##_t word;                                                   \
-        memcpy(&word, bytes + i * sizeof(word), sizeof(word));                 \
-        word = (uint##bits##_t)(0 - word);                                     \
-        memcpy(bytes + i * sizeof(word), &word, sizeof(word));                 \
+#define NEGATE_WORDS(bits)                                                                                                                 \
+    for (size_t i = 0; i < count; i++) {                                                                                                   \
+        uint##bits##_t word;                                                                                                               \
+        memcpy(&word, bytes + i * sizeof(word), sizeof(word));                                                                             \
+        word = (uint##bits##_t)(0 - word);                                                                                                 \
+        memcpy(bytes + i * sizeof(word), &word, sizeof(word));                                                                             \
     }
 
 static void integers_negate(uint8_t *bytes, unsigned bits, size_t count)

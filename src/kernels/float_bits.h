@@ -116,7 +116,15 @@ static inline float fnuz_decode(uint8_t bits, int mantissa_bits, uint32_t bias)
     return float_from_bits(bits == 0x80 ? 0x7fc00000 : sign | result);
 }
 
-/* A power of two: an exponent without sign or zero, 0xff is NaN. */
+/* A power of two: an exponent without sign or zero, 0xff is NaN. The sign is lost; a tie goes up, but 2^-127, whose exponent is 0, wins
+ * its tie with 2^-126. */
+static inline uint8_t f8_e8m0_encode(float value)
+{
+    uint32_t magnitude = float_to_bits(value) & 0x7fffffff;
+    uint32_t half = magnitude < UINT32_C(1) << 23 ? 0x3fffff : 0x400000;
+    return (uint8_t)(magnitude >= 0x7f800000 ? 0xff : (magnitude + half) >> 23);
+}
+
 static inline float f8_e8m0_decode(uint8_t bits)
 {
     uint32_t normal = (uint32_t)bits << 23;

@@ -11,11 +11,11 @@
 #define TILE_OUTER 16
 
 /* One row of elements of a size that the compiler knows, unaligned on both sides. */
-#define MOVE_ROW(name, size)                                                                                              \
-    static void name(const uint8_t *source, int64_t source_stride, uint8_t *target, int64_t target_stride, int64_t count) \
-    {                                                                                                                     \
-        for (int64_t i = 0; i < count; i++)                                                                               \
-            memcpy(target + i * target_stride, source + i * source_stride, size);                                         \
+#define MOVE_ROW(name, size)                                                                                                               \
+    static void name(const uint8_t *source, int64_t source_stride, uint8_t *target, int64_t target_stride, int64_t count)                  \
+    {                                                                                                                                      \
+        for (int64_t i = 0; i < count; i++)                                                                                                \
+            memcpy(target + i * target_stride, source + i * source_stride, size);                                                          \
     }
 
 MOVE_ROW(move_row_1, 1)

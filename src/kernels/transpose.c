@@ -6,6 +6,19 @@
 #define LINE_BYTES 64
 #define VECTOR_BYTES 16
 
+/*
+ * Each target row lies on a page of its own as a rule, and so does each source column. Rows are taken in bands of this many source bytes,
+ * few enough for their pages to stay in the second-level TLB while the band's columns pass.
+ */
+#ifndef BAND_BYTES
+#define BAND_BYTES 1024
+#endif
+
+/* gcc keeps the vectors of a block in registers only once all loops over them are unrolled. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3")
+#endif
+
 typedef uint8_t vector_1 __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint16_t vector_2 __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t vector_4 __attribute__((vector_size(VECTOR_BYTES)));
@@ -24,25 +37,25 @@ typedef uint64_t vector_8 __attribute__((vector_size(VECTOR_BYTES)));
  * Turns a tile of one line by one line's worth of elements. Interleaving the first half of N vectors with the second, log2(N)
  * times, is a transpose of an N by N block.
  */
-#define TILE_TURN(size)                                                                                                        \
-    static void tile_turn_##size(const uint8_t *from, uint8_t *to)                                                             \
-    {                                                                                                                          \
-        enum { SIDE = LINE_BYTES / size, N = VECTOR_BYTES / size };                                                            \
-        for (int column = 0; column < SIDE; column += N)                                                                       \
-            for (int row = 0; row < SIDE; row += N) {                                                                          \
-                vector_##size a[N], b[N];                                                                                      \
-                for (int i = 0; i < N; i++)                                                                                    \
-                    memcpy(&a[i], from + (column + i) * LINE_BYTES + row * size, VECTOR_BYTES);                                \
-                for (int round = 1; round < N; round *= 2) {                                                                   \
-                    for (int i = 0; i < N / 2; i++) {                                                                          \
-                        b[2 * i] = LOW_##size(a[i], a[i + N / 2]);                                                             \
-                        b[2 * i + 1] = HIGH_##size(a[i], a[i + N / 2]);                                                        \
-                    }                                                                                                          \
-                    memcpy(a, b, sizeof(a));                                                                                   \
-                }                                                                                                              \
-                for (int i = 0; i < N; i++)                                                                                    \
-                    memcpy(to + (row + i) * LINE_BYTES + column * size, &a[i], VECTOR_BYTES);                                  \
-            }                                                                                                                  \
+#define TILE_TURN(size)                                                                                                                    \
+    static void tile_turn_##size(const uint8_t *from, uint8_t *to)                                                                         \
+    {                                                                                                                                      \
+        enum { SIDE = LINE_BYTES / size, N = VECTOR_BYTES / size };                                                                        \
+        for (int column = 0; column < SIDE; column += N)                                                                                   \
+            for (int row = 0; row < SIDE; row += N) {                                                                                      \
+                vector_##size a[N], b[N];                                                                                                  \
+                for (int i = 0; i < N; i++)                                                                                                \
+                    memcpy(&a[i], from + (column + i) * LINE_BYTES + row * size, VECTOR_BYTES);                                            \
+                for (int round = 1; round < N; round *= 2) {                                                                               \
+                    for (int i = 0; i < N / 2; i++) {                                                                                      \
+                        b[2 * i] = LOW_##size(a[i], a[i + N / 2]);                                                                         \
+                        b[2 * i + 1] = HIGH_##size(a[i], a[i + N / 2]);                                                                    \
+                    }                                                                                                                      \
+                    memcpy(a, b, sizeof(a));                                                                                               \
+                }                                                                                                                          \
+                for (int i = 0; i < N; i++)                                                                                                \
+                    memcpy(to + (row + i) * LINE_BYTES + column * size, &a[i], VECTOR_BYTES);                                              \
+            }                                                                                                                              \
     }
 
 TILE_TURN(1)
@@ -96,8 +109,9 @@ bool transpose_is_worth(size_t bytes, int64_t rows, int64_t columns)
     return rows >= side_min && columns >= side_min && rows > 1 && columns > 1;
 }
 
-void transpose_block(size_t bytes, const uint8_t *source, int64_t source_stride, uint8_t *target, int64_t target_stride, int64_t rows,
-                     int64_t columns)
+/* One block of rows, see BAND_BYTES. */
+static void transpose_band(size_t bytes, const uint8_t *source, int64_t source_stride, uint8_t *target, int64_t target_stride, int64_t rows,
+                           int64_t columns)
 {
     int64_t side = LINE_BYTES / (int64_t)bytes, size = (int64_t)bytes;
     uint8_t from[LINE_BYTES * LINE_BYTES] __attribute__((aligned(LINE_BYTES)));
@@ -116,4 +130,13 @@ void transpose_block(size_t bytes, const uint8_t *source, int64_t source_stride,
                        (size_t)(tile_columns * size));
         }
     }
+}
+
+void transpose_block(size_t bytes, const uint8_t *source, int64_t source_stride, uint8_t *target, int64_t target_stride, int64_t rows,
+                     int64_t columns)
+{
+    int64_t band = BAND_BYTES / (int64_t)bytes;
+    for (int64_t row = 0; row < rows; row += band)
+        transpose_band(bytes, source + row * (int64_t)bytes, source_stride, target + row * target_stride, target_stride,
+                       rows - row < band ? rows - row : band, columns);
 }

@@ -139,7 +139,9 @@ TEST(paths_are_kept_and_share_the_bytes_of_their_key)
 {
     struct catalog *catalog = catalog_new("test");
     static const int64_t shape[1] = { 0 };
-    const struct path_part spelled[] = { { PATH_KEY, STR("model"), 0 }, { PATH_INDEX, { 0 }, 3 }, { PATH_KEY, STR("w.b"), 0 }, { PATH_INT_KEY, { 0 }, -4 } };
+    const struct path_part spelled[] = {
+        { PATH_KEY, STR("model"), 0 }, { PATH_INDEX, { 0 }, 3 }, { PATH_KEY, STR("w.b"), 0 }, { PATH_INT_KEY, { 0 }, -4 }
+    };
     const struct path_part other[] = { { PATH_KEY, STR("model"), 0 }, { PATH_KEY, STR("somewhere"), 0 } };
     uint32_t a = add_tensor(catalog, "model.3.w.b.-4", 1, shape), b = add_tensor(catalog, "model.else", 1, shape);
     uint32_t c = add_tensor(catalog, "plain.key", 1, shape);
@@ -199,14 +201,10 @@ TEST(a_million_chunks_stay_near_64_bytes_each)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_vectors_have_equal_indices),
-        cmocka_unit_test(what_cannot_be_right_is_refused_when_added),
-        cmocka_unit_test(a_known_object_name_gives_the_old_index),
-        cmocka_unit_test(sealing_groups_chunks_by_tensor_and_keeps_their_order),
-        cmocka_unit_test(keys_find_tensors_and_doubles_are_marked),
-        cmocka_unit_test(paths_are_kept_and_share_the_bytes_of_their_key),
-        cmocka_unit_test(warnings_beyond_the_maximum_are_counted),
-        cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
+        cmocka_unit_test(equal_vectors_have_equal_indices),         cmocka_unit_test(what_cannot_be_right_is_refused_when_added),
+        cmocka_unit_test(a_known_object_name_gives_the_old_index),  cmocka_unit_test(sealing_groups_chunks_by_tensor_and_keeps_their_order),
+        cmocka_unit_test(keys_find_tensors_and_doubles_are_marked), cmocka_unit_test(paths_are_kept_and_share_the_bytes_of_their_key),
+        cmocka_unit_test(warnings_beyond_the_maximum_are_counted),  cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
     };
     return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);
 }

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Numbers as text, the same in every locale. */
+#ifndef BASE_NUMBER_TEXT_H
+#define BASE_NUMBER_TEXT_H
+
+#include "base/buffer.h"
+
+/* The shortest decimal that reads back as the same double, as Python writes it: 0.1, 1e-08, 65536.0, -0.0, nan, inf, -inf. */
+bool buffer_append_double(struct buffer *buffer, double value);
+
+/* As buffer_append_double, but whole numbers without ".0": how Python writes the parts of a complex number. */
+bool buffer_append_double_bare(struct buffer *buffer, double value);
+
+/* Decimal digits of an integer in two's complement, little-endian; no bytes are 0. Quadratic in the size. */
+bool buffer_append_bigint(struct buffer *buffer, struct str bytes);
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Visiting and copying whole graphs with an explicit stack. */
+#include "base/value_parts.h"
+
+#include <stdlib.h>
+
+struct frame {
+    const struct value *node;
+    size_t next; /* child to go to */
+};
+
+struct frames {
+    struct frame *items;
+    size_t count, capacity;
+};
+
+static bool frames_push(struct frames *frames, const struct value *node)
+{
+    if (frames->count == frames->capacity) {
+        size_t capacity = frames->capacity ? frames->capacity * 2 : 64;
+        struct frame *items = reallocarray(frames->items, capacity, sizeof(*items));
+        if (!items)
+            return false;
+        frames->items = items;
+        frames->capacity = capacity;
+    }
+    frames->items[frames->count++] = (struct frame){ .node = node };
+    return true;
+}
+
+/* The next child of the node on top that is there; NULL when it has no more. */
+static struct value *frame_next(struct frame *frame)
+{
+    struct value *child = NULL;
+    while (!child && value_child(frame->node, frame->next, &child))
+        frame->next++;
+    return child;
+}
+
+static bool mark(uint64_t *bitmap, uint32_t id)
+{
+    uint64_t bit = UINT64_C(1) << (id % 64);
+    bool was_set = bitmap[id / 64] & bit;
+    bitmap[id / 64] |= bit;
+    return !was_set;
+}
+
+/* A node whose id is not below graph_count belongs to another graph and ends the walk: the bitmap cannot hold it. */
+static bool walk(struct frames *frames, uint64_t *bitmap, const struct value *root, uint32_t graph_count,
+                 bool (*visit)(const struct value *value, void *context), void *context, bool *no_memory)
+{
+    const struct value *node = root;
+    while (node || frames->count) {
+        if (node && node->id >= graph_count)
+            return false;
+        if (node && mark(bitmap, node->id)) {
+            if (!visit(node, context))
+                return false;
+            if (!value_is_leaf(node) && !frames_push(frames, node)) {
+                *no_memory = true;
+                return false;
+            }
+        }
+        node = frames->count ? frame_next(&frames->items[frames->count - 1]) : NULL;
+        if (!node && frames->count)
+            frames->count--;
+    }
+    return true;
+}
+
+bool value_walk(const struct value *root, uint32_t graph_count, bool (*visit)(const struct value *value, void *context), void *context,
+                bool *no_memory)
+{
+    struct frames frames = { 0 };
+    bool out_of_memory = false;
+    uint64_t *bitmap = calloc((size_t)graph_count / 64 + 1, sizeof(*bitmap));
+    bool done = bitmap && walk(&frames, bitmap, root, graph_count, visit, context, &out_of_memory);
+    if (no_memory)
+        *no_memory = !bitmap || out_of_memory;
+    free(frames.items);
+    free(bitmap);
+    return done;
+}
+
+struct copier {
+    struct value_graph *into;
+    struct value **copies; /* by the source's id; NULL: not copied yet */
+    uint32_t source_count;
+};
+
+static bool copy_leaf(struct copier *copier, const struct value *source, struct value *copy)
+{
+    struct arena *arena = &copier->into->arena;
+    if (source->kind == VALUE_GLOBAL)
+        return arena_str(arena, source->global.module, &copy->global.module) && arena_str(arena, source->global.name, &copy->global.name);
+    if (source->kind >= VALUE_STR || source->kind == VALUE_BIGINT)
+        return arena_str(arena, source->text, &copy->text);
+    if (source->kind == VALUE_FLOAT)
+        copy->real = source->real;
+    else if (source->kind == VALUE_INT)
+        copy->integer = source->integer;
+    else if (source->kind == VALUE_BOOL)
+        copy->boolean = source->boolean;
+    return true;
+}
+
+static struct value *copy_of(const struct copier *copier, const struct value *source)
+{
+    return source ? copier->copies[source->id] : NULL;
+}
+
+/* Runs when all the children have copies, so that arrays are filled at once; false without memory. */
+static bool copy_items(const struct copier *copier, struct value *const *items, size_t count, struct value ***out)
+{
+    if (!items || !count)
+        return true;
+    struct value **copies = arena_array(&copier->into->arena, count, sizeof(*copies));
+    if (!copies)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        copies[i] = copy_of(copier, items[i]);
+    *out = copies;
+    return true;
+}
+
+static bool copy_parts(const struct copier *copier, const struct value *source, struct value *copy)
+{
+    if (source->kind == VALUE_PERSID) {
+        copy->inner = copy_of(copier, source->inner);
+        return true;
+    }
+    if (source->kind != VALUE_CALL && source->kind != VALUE_NEW) {
+        copy->list.count = source->list.count;
+        return copy_items(copier, source->list.items, source->list.count, &copy->list.items);
+    }
+    const struct value_object *from = source->object;
+    struct value_object *to = copy->object;
+    to->callable = copy_of(copier, from->callable);
+    to->args = copy_of(copier, from->args);
+    to->kwargs = copy_of(copier, from->kwargs);
+    to->state_count = from->state_count;
+    to->list_count = from->list_count;
+    to->dict_count = from->dict_count;
+    to->set_count = from->set_count;
+    return copy_items(copier, from->states, from->state_count, &to->states) &&
+           copy_items(copier, from->list_items, from->list_count, &to->list_items) &&
+           copy_items(copier, from->dict_items, from->dict_count, &to->dict_items) &&
+           copy_items(copier, from->set_items, from->set_count, &to->set_items);
+}
+
+static bool copy_visit(const struct value *source, void *context)
+{
+    struct copier *copier = context;
+    struct value *copy = value_new(copier->into, (enum value_kind)source->kind);
+    if (!copy)
+        return false;
+    copy->via_inst = source->via_inst;
+    copy->tensor = source->tensor;
+    copy->storage = source->storage;
+    copy->offset = source->offset;
+    copier->copies[source->id] = copy;
+    return !value_is_leaf(source) || copy_leaf(copier, source, copy);
+}
+
+static bool parts_visit(const struct value *source, void *context)
+{
+    struct copier *copier = context;
+    return value_is_leaf(source) || copy_parts(copier, source, copier->copies[source->id]);
+}
+
+struct value *value_copy(struct value_graph *into, const struct value *value, uint32_t source_count)
+{
+    struct copier copier = { .into = into, .source_count = source_count };
+    copier.copies = calloc((size_t)source_count + 1, sizeof(struct value *));
+    if (!copier.copies)
+        return NULL;
+    bool done = value_walk(value, source_count, copy_visit, &copier, NULL) && value_walk(value, source_count, parts_visit, &copier, NULL);
+    struct value *copy = done && value ? copier.copies[value->id] : NULL;
+    free(copier.copies);
+    return copy;
+}

@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The graph is written depth first with an explicit stack of frames. A node that occurs more than once is put into the
+ * memo as soon as it is on the reader's stack: a container before its items, a call after its arguments.
+ *
+ * A tuple or call may contain itself by way of a list, a dict or an object's state. It is then met again while its parts are
+ * being written, and written in full inside; when the outer writing comes to its end and finds the node in the memo, it
+ * throws its parts away and fetches it. So does CPython. It ends because in a graph with cycles every node goes into the
+ * memo: each round writes at least one list, dict or object less.
+ */
+#include "encoding/pickle_write.h"
+
+#include "encoding/pickle_names.h"
+
+#include <stdlib.h>
+
+#define BATCH 1000 /* items that one APPENDS or SETITEMS takes: what CPython writes, and what keeps readers' stacks short */
+#define MEMO_NONE UINT32_MAX
+#define REOPENED_MAX 1000 /* plus ten a node: bounds what cycles make longer */
+
+enum { OP_POP = '0', OP_POP_MARK = '1', OP_LONG_BINGET = 'j', OP_BINGET = 'h', OP_LONG_BINPUT = 'r', OP_BINPUT = 'q', OP_ADDITEMS = 0x90,
+       OP_STACK_GLOBAL = 0x93, OP_LONG1 = 0x8A, OP_LONG4 = 0x8B };
+
+/* What is being written: a node, or a run of items of one. */
+struct frame {
+    const struct value *node;
+    struct value *const *items; /* a run: NULL if the frame is a node's */
+    uint32_t stage;             /* node: what comes next */
+    uint32_t state;             /* node: states written */
+    size_t position, count;     /* run */
+    size_t batch_end;
+    uint8_t unit, single, many; /* run: nodes an item, opcode for one item, opcode for a batch (0: none, and no marks) */
+};
+
+struct writer {
+    struct buffer *out;
+    struct frame *frames;
+    size_t frame_count, frame_capacity;
+    uint8_t *uses;        /* by id: 0, 1, or 2 for more */
+    bool has_cycle;
+    uint32_t *open;       /* by id: how often the node is being written just now */
+    uint32_t *opened_at;  /* by id: memo_next when it was last begun */
+    uint64_t reopened;    /* how often a node was begun while it was open */
+    uint32_t *memo;       /* by id: index in the reader's memo */
+    uint32_t memo_next;
+    uint32_t node_count;
+    pickle_substitute substitute;
+    void *context;
+    reshard_error *err;
+};
+
+/* ---- counting uses ---- */
+
+static size_t part_count(const struct value *node)
+{
+    switch (node->kind) {
+    case VALUE_LIST:
+    case VALUE_TUPLE:
+    case VALUE_SET:
+    case VALUE_FROZENSET:
+    case VALUE_DICT:
+        return node->list.count;
+    case VALUE_CALL:
+    case VALUE_NEW:
+        return 3 + (size_t)node->object->state_count + node->object->list_count + node->object->dict_count + node->object->set_count;
+    case VALUE_PERSID:
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+/* Part index of a node; NULL for one that is absent. */
+static const struct value *part_at(const struct value *node, size_t index)
+{
+    if (node->kind == VALUE_PERSID)
+        return node->inner;
+    if (node->kind != VALUE_CALL && node->kind != VALUE_NEW)
+        return node->list.items[index];
+    const struct value_object *object = node->object;
+    if (index < 3)
+        return index == 0 ? object->callable : index == 1 ? object->args : object->kwargs;
+    index -= 3;
+    if (index < object->state_count)
+        return object->states[index];
+    index -= object->state_count;
+    if (index < object->list_count)
+        return object->list_items[index];
+    index -= object->list_count;
+    return index < object->dict_count ? object->dict_items[index] : object->set_items[index - object->dict_count];
+}
+
+struct visit {
+    const struct value *node;
+    size_t next;
+};
+
+/* Counts how often each node occurs, and looks for cycles; open marks the nodes on the way down. */
+static reshard_status count_uses(struct writer *w, const struct value *root)
+{
+    size_t capacity = 64, count = 0;
+    struct visit *visits = malloc(capacity * sizeof(*visits));
+    if (!visits)
+        return error_set_memory(w->err);
+    visits[count++] = (struct visit){ root, 0 };
+    w->uses[root->id] = 1;
+    w->open[root->id] = 1;
+    while (count) {
+        struct visit *visit = &visits[count - 1];
+        if (visit->next == part_count(visit->node)) {
+            w->open[visit->node->id] = 0;
+            count--;
+            continue;
+        }
+        const struct value *part = part_at(visit->node, visit->next++);
+        if (!part)
+            continue;
+        w->has_cycle |= w->open[part->id] != 0;
+        if (w->uses[part->id]) {
+            w->uses[part->id] = 2;
+            continue;
+        }
+        if (count == capacity) {
+            struct visit *grown = reallocarray(visits, capacity * 2, sizeof(*grown));
+            if (!grown) {
+                free(visits);
+                return error_set_memory(w->err);
+            }
+            visits = grown;
+            capacity *= 2;
+        }
+        w->uses[part->id] = 1;
+        w->open[part->id] = 1;
+        visits[count++] = (struct visit){ part, 0 };
+    }
+    free(visits);
+    return RESHARD_OK;
+}
+
+/* ---- pieces ---- */
+
+static void put_memo(struct writer *w, const struct value *node)
+{
+    if ((w->uses[node->id] < 2 && !w->has_cycle) || w->memo[node->id] != MEMO_NONE)
+        return;
+    uint32_t index = w->memo_next++;
+    w->memo[node->id] = index;
+    pickle_put_opcode(w->out, index < 256 ? OP_BINPUT : OP_LONG_BINPUT);
+    if (index < 256)
+        buffer_append_byte(w->out, (uint8_t)index);
+    else
+        buffer_append_u32le(w->out, index);
+}
+
+static void put_get(struct writer *w, uint32_t index)
+{
+    pickle_put_opcode(w->out, index < 256 ? OP_BINGET : OP_LONG_BINGET);
+    if (index < 256)
+        buffer_append_byte(w->out, (uint8_t)index);
+    else
+        buffer_append_u32le(w->out, index);
+}
+
+static bool is_in_memo(const struct writer *w, const struct value *node)
+{
+    return w->memo[node->id] != MEMO_NONE;
+}
+
+static void put_global(struct writer *w, const struct value *node)
+{
+    struct str module = node->global.module, name = node->global.name;
+    size_t index;
+    pickle_name_age(&module, &name);
+    struct str back_module = module, back_name = name;
+    pickle_name_modernise(&back_module, &back_name);
+    /* A name that protocol 2 would take for an old one is said under protocol 3, which maps nothing. */
+    bool is_ambiguous = !str_equal(back_module, node->global.module) || !str_equal(back_name, node->global.name);
+    if (is_ambiguous)
+        buffer_append(w->out, "\x80\x03", 2);
+    if (str_find_char(module, '\n', &index) || str_find_char(name, '\n', &index)) {
+        pickle_put_str(w->out, module);
+        pickle_put_str(w->out, name);
+        pickle_put_opcode(w->out, OP_STACK_GLOBAL);
+    } else {
+        buffer_append_byte(w->out, 'c');
+        buffer_append_str(w->out, module);
+        buffer_append_byte(w->out, '\n');
+        buffer_append_str(w->out, name);
+        buffer_append_byte(w->out, '\n');
+    }
+    if (is_ambiguous)
+        buffer_append(w->out, "\x80\x02", 2);
+}
+
+static void put_bigint(struct writer *w, struct str bytes)
+{
+    if (bytes.size < 256) {
+        pickle_put_opcode(w->out, OP_LONG1);
+        buffer_append_byte(w->out, (uint8_t)bytes.size);
+    } else {
+        pickle_put_opcode(w->out, OP_LONG4);
+        buffer_append_u32le(w->out, (uint32_t)bytes.size);
+    }
+    buffer_append_str(w->out, bytes);
+}
+
+/* Bytes as text: each byte is the character of that number. */
+static void put_latin1(struct writer *w, struct str bytes)
+{
+    uint64_t size = bytes.size;
+    for (size_t i = 0; i < bytes.size; i++)
+        size += (uint8_t)bytes.data[i] >> 7;
+    buffer_append_byte(w->out, size <= UINT32_MAX ? 'X' : 0x8D);
+    if (size <= UINT32_MAX)
+        buffer_append_u32le(w->out, (uint32_t)size);
+    else
+        buffer_append_u64le(w->out, size);
+    uint8_t *text = buffer_extend(w->out, size);
+    for (size_t i = 0; text && i < bytes.size; i++) {
+        uint8_t c = (uint8_t)bytes.data[i];
+        if (c >= 0x80)
+            *text++ = (uint8_t)(0xC0 | c >> 6);
+        *text++ = c < 0x80 ? c : (uint8_t)(0x80 | (c & 0x3F));
+    }
+}
+
+/* Protocol 2 has no bytes: a call makes them of text. */
+static void put_bytes(struct writer *w, const struct value *node)
+{
+    bool is_array = node->kind == VALUE_BYTEARRAY;
+    if (is_array || !node->text.size)
+        pickle_put_global(w->out, "__builtin__", is_array ? "bytearray" : "bytes");
+    else
+        pickle_put_global(w->out, "_codecs", "encode");
+    if (node->text.size) {
+        put_latin1(w, node->text);
+        pickle_put_str(w->out, is_array ? STR("latin-1") : STR("latin1"));
+        pickle_put_opcode(w->out, PICKLE_TUPLE2);
+    } else {
+        pickle_put_opcode(w->out, PICKLE_EMPTY_TUPLE);
+    }
+    pickle_put_opcode(w->out, PICKLE_REDUCE);
+    put_memo(w, node);
+}
+
+/* ---- frames ---- */
+
+static struct frame *frame_push(struct writer *w)
+{
+    if (w->frame_count == w->frame_capacity) {
+        size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 64;
+        struct frame *frames = reallocarray(w->frames, capacity, sizeof(*frames));
+        if (!frames)
+            return NULL;
+        w->frames = frames;
+        w->frame_capacity = capacity;
+    }
+    struct frame *frame = &w->frames[w->frame_count++];
+    *frame = (struct frame){ 0 };
+    return frame;
+}
+
+static reshard_status run_push(struct writer *w, struct value *const *items, size_t count, uint8_t unit, uint8_t single, uint8_t many)
+{
+    if (!count)
+        return RESHARD_OK;
+    struct frame *frame = frame_push(w);
+    if (!frame)
+        return error_set_memory(w->err);
+    frame->items = items;
+    frame->count = count;
+    frame->unit = unit;
+    frame->single = single;
+    frame->many = many;
+    frame->batch_end = many ? 0 : count;
+    return RESHARD_OK;
+}
+
+static reshard_status node_push(struct writer *w, const struct value *node)
+{
+    if (w->open[node->id]) {
+        if (w->opened_at[node->id] == w->memo_next)
+            return error_set(w->err, RESHARD_ERR_FORMAT, "a tuple or call contains itself directly: no pickle can say that");
+        if (++w->reopened > REOPENED_MAX + (uint64_t)w->node_count * 10)
+            return error_set(w->err, RESHARD_ERR_LIMIT, "tuples and calls that contain themselves are too entangled to be written");
+    }
+    struct frame *frame = frame_push(w);
+    if (!frame)
+        return error_set_memory(w->err);
+    frame->node = node;
+    w->open[node->id]++;
+    w->opened_at[node->id] = w->memo_next;
+    return RESHARD_OK;
+}
+
+static void node_pop(struct writer *w)
+{
+    w->open[w->frames[--w->frame_count].node->id]--;
+}
+
+/* Writes a node, or pushes the frame that will. */
+static reshard_status write_node(struct writer *w, const struct value *node)
+{
+    if (is_in_memo(w, node)) {
+        put_get(w, w->memo[node->id]);
+        return RESHARD_OK;
+    }
+    if (w->substitute && w->substitute(node, w->out, w->context))
+        return RESHARD_OK;
+    switch ((enum value_kind)node->kind) {
+    case VALUE_NONE:
+        pickle_put_none(w->out);
+        return RESHARD_OK;
+    case VALUE_BOOL:
+        pickle_put_bool(w->out, node->boolean);
+        return RESHARD_OK;
+    case VALUE_INT:
+        pickle_put_int(w->out, node->integer);
+        return RESHARD_OK;
+    case VALUE_FLOAT:
+        pickle_put_float(w->out, node->real);
+        return RESHARD_OK;
+    case VALUE_BIGINT:
+        put_bigint(w, node->text);
+        return RESHARD_OK;
+    case VALUE_STR:
+        pickle_put_str(w->out, node->text);
+        put_memo(w, node);
+        return RESHARD_OK;
+    case VALUE_BYTES:
+    case VALUE_BYTEARRAY:
+        put_bytes(w, node);
+        return RESHARD_OK;
+    case VALUE_GLOBAL:
+        put_global(w, node);
+        put_memo(w, node);
+        return RESHARD_OK;
+    case VALUE_LIST:
+        pickle_put_opcode(w->out, PICKLE_EMPTY_LIST);
+        put_memo(w, node);
+        return run_push(w, node->list.items, node->list.count, 1, PICKLE_APPEND, PICKLE_APPENDS);
+    case VALUE_DICT:
+        pickle_put_opcode(w->out, PICKLE_EMPTY_DICT);
+        put_memo(w, node);
+        return run_push(w, node->list.items, node->list.count & ~(size_t)1, 2, PICKLE_SETITEM, PICKLE_SETITEMS);
+    case VALUE_TUPLE:
+    case VALUE_SET:
+    case VALUE_FROZENSET:
+    case VALUE_CALL:
+    case VALUE_NEW:
+    case VALUE_PERSID:
+        return node_push(w, node);
+    }
+    return error_set(w->err, RESHARD_ERR_FORMAT, "a value of unknown kind %d", node->kind);
+}
+
+/* Next item of a run. */
+static reshard_status step_run(struct writer *w, struct frame *frame)
+{
+    if (frame->position == frame->batch_end) {
+        size_t batch = (size_t)BATCH * frame->unit, left = frame->count - frame->position;
+        if (frame->many && frame->position) {
+            size_t written = frame->position % batch ? frame->position % batch : batch;
+            pickle_put_opcode(w->out, frame->single && written == frame->unit ? frame->single : frame->many);
+        }
+        if (!left) {
+            w->frame_count--;
+            return RESHARD_OK;
+        }
+        frame->batch_end = frame->position + (left < batch ? left : batch);
+        if (left > frame->unit || !frame->single)
+            pickle_put_opcode(w->out, PICKLE_MARK);
+    }
+    return write_node(w, frame->items[frame->position++]);
+}
+
+static reshard_status step_tuple(struct writer *w, struct frame *frame)
+{
+    static const uint8_t small[] = { PICKLE_EMPTY_TUPLE, PICKLE_TUPLE1, PICKLE_TUPLE2, PICKLE_TUPLE3 };
+    const struct value *node = frame->node;
+    size_t count = node->list.count;
+    if (frame->stage == 0) {
+        frame->stage = 1;
+        if (count > 3)
+            pickle_put_opcode(w->out, PICKLE_MARK);
+        return run_push(w, node->list.items, count, 1, 0, 0);
+    }
+    if (is_in_memo(w, node)) {
+        if (count > 3)
+            pickle_put_opcode(w->out, OP_POP_MARK);
+        for (size_t i = 0; count <= 3 && i < count; i++)
+            pickle_put_opcode(w->out, OP_POP);
+        put_get(w, w->memo[node->id]);
+    } else {
+        pickle_put_opcode(w->out, count > 3 ? PICKLE_TUPLE : small[count]);
+        if (count)
+            put_memo(w, node);
+    }
+    node_pop(w);
+    return RESHARD_OK;
+}
+
+/* set([...]): protocol 2 knows no sets. */
+static reshard_status step_set(struct writer *w, struct frame *frame)
+{
+    const struct value *node = frame->node;
+    if (frame->stage == 0) {
+        frame->stage = 1;
+        pickle_put_global(w->out, "__builtin__", node->kind == VALUE_SET ? "set" : "frozenset");
+        pickle_put_opcode(w->out, PICKLE_EMPTY_LIST);
+        return run_push(w, node->list.items, node->list.count, 1, PICKLE_APPEND, PICKLE_APPENDS);
+    }
+    if (is_in_memo(w, node)) {
+        pickle_put_opcode(w->out, OP_POP);
+        pickle_put_opcode(w->out, OP_POP);
+        put_get(w, w->memo[node->id]);
+    } else {
+        pickle_put_opcode(w->out, PICKLE_TUPLE1);
+        pickle_put_opcode(w->out, PICKLE_REDUCE);
+        put_memo(w, node);
+    }
+    node_pop(w);
+    return RESHARD_OK;
+}
+
+static reshard_status step_persid(struct writer *w, struct frame *frame)
+{
+    const struct value *node = frame->node;
+    if (frame->stage == 0) {
+        frame->stage = 1;
+        return write_node(w, node->inner);
+    }
+    if (is_in_memo(w, node)) {
+        pickle_put_opcode(w->out, OP_POP);
+        put_get(w, w->memo[node->id]);
+    } else {
+        pickle_put_opcode(w->out, PICKLE_BINPERSID);
+        put_memo(w, node);
+    }
+    node_pop(w);
+    return RESHARD_OK;
+}
+
+/* INST and OBJ without arguments make the object without calling its class, which no other opcode does for every class. */
+static bool is_bare_instance(const struct value *node)
+{
+    return node->via_inst && !node->object->kwargs && node->object->args->list.count == 0;
+}
+
+/* The opcode that makes the object of what lies on the stack. */
+static void put_construction(struct writer *w, const struct value *node)
+{
+    bool is_call = node->kind == VALUE_CALL || node->via_inst;
+    if (node->object->kwargs)
+        pickle_put_opcode(w->out, PICKLE_TUPLE3);
+    if (is_bare_instance(node))
+        pickle_put_opcode(w->out, 'o');
+    else
+        pickle_put_opcode(w->out, is_call || node->object->kwargs ? PICKLE_REDUCE : PICKLE_NEWOBJ);
+}
+
+enum object_stage { OBJECT_CALLABLE, OBJECT_ARGS, OBJECT_KWARGS, OBJECT_MAKE, OBJECT_LIST, OBJECT_DICT, OBJECT_SET, OBJECT_STATES };
+
+static reshard_status step_object_parts(struct writer *w, struct frame *frame)
+{
+    const struct value_object *object = frame->node->object;
+    switch ((enum object_stage)frame->stage++) {
+    case OBJECT_LIST:
+        return run_push(w, object->list_items, object->list_count, 1, PICKLE_APPEND, PICKLE_APPENDS);
+    case OBJECT_DICT:
+        return run_push(w, object->dict_items, object->dict_count & ~UINT32_C(1), 2, PICKLE_SETITEM, PICKLE_SETITEMS);
+    case OBJECT_SET:
+        return run_push(w, object->set_items, object->set_count, 1, 0, OP_ADDITEMS);
+    default:
+        frame->stage = OBJECT_STATES;
+        if (frame->state)
+            pickle_put_opcode(w->out, PICKLE_BUILD);
+        if (frame->state < object->state_count)
+            return write_node(w, object->states[frame->state++]);
+        node_pop(w);
+        return RESHARD_OK;
+    }
+}
+
+/* copyreg.__newobj_ex__(class, args, kwargs) stands for NEWOBJ_EX, which protocol 2 lacks. */
+static reshard_status step_object(struct writer *w, struct frame *frame)
+{
+    const struct value *node = frame->node;
+    const struct value_object *object = node->object;
+    switch (frame->stage) {
+    case OBJECT_CALLABLE:
+        frame->stage = OBJECT_ARGS;
+        if (object->kwargs)
+            pickle_put_global(w->out, "copy_reg", "__newobj_ex__");
+        if (is_bare_instance(node))
+            pickle_put_opcode(w->out, PICKLE_MARK);
+        return write_node(w, object->callable);
+    case OBJECT_ARGS:
+        frame->stage = OBJECT_KWARGS;
+        return is_bare_instance(node) ? RESHARD_OK : write_node(w, object->args);
+    case OBJECT_KWARGS:
+        frame->stage = OBJECT_MAKE;
+        return object->kwargs ? write_node(w, object->kwargs) : RESHARD_OK;
+    case OBJECT_MAKE:
+        if (!is_in_memo(w, node)) {
+            put_construction(w, node);
+            put_memo(w, node);
+            frame->stage = OBJECT_LIST;
+            return RESHARD_OK;
+        }
+        if (is_bare_instance(node))
+            pickle_put_opcode(w->out, OP_POP_MARK);
+        else
+            for (int i = object->kwargs ? 4 : 2; i > 0; i--)
+                pickle_put_opcode(w->out, OP_POP);
+        put_get(w, w->memo[node->id]);
+        node_pop(w);
+        return RESHARD_OK;
+    default:
+        return step_object_parts(w, frame);
+    }
+}
+
+static reshard_status step(struct writer *w)
+{
+    struct frame *frame = &w->frames[w->frame_count - 1];
+    if (frame->items)
+        return step_run(w, frame);
+    switch ((enum value_kind)frame->node->kind) {
+    case VALUE_TUPLE:
+        return step_tuple(w, frame);
+    case VALUE_SET:
+    case VALUE_FROZENSET:
+        return step_set(w, frame);
+    case VALUE_PERSID:
+        return step_persid(w, frame);
+    default:
+        return step_object(w, frame);
+    }
+}
+
+reshard_status pickle_write(const struct value *root, uint32_t graph_count, pickle_substitute substitute, void *context,
+                            struct buffer *out, reshard_error *err)
+{
+    struct writer w = { .out = out, .node_count = graph_count, .substitute = substitute, .context = context, .err = err };
+    reshard_status status;
+    w.uses = calloc((size_t)graph_count + 1, 1);
+    w.open = calloc((size_t)graph_count + 1, sizeof(*w.open));
+    w.opened_at = calloc((size_t)graph_count + 1, sizeof(*w.opened_at));
+    w.memo = calloc((size_t)graph_count + 1, sizeof(*w.memo));
+    if (!w.uses || !w.open || !w.opened_at || !w.memo) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    memset(w.memo, 0xFF, ((size_t)graph_count + 1) * sizeof(*w.memo));
+    status = count_uses(&w, root);
+    if (status)
+        goto out;
+    pickle_put_begin(out);
+    status = write_node(&w, root);
+    while (!status && w.frame_count && !out->failed)
+        status = step(&w);
+    pickle_put_end(out);
+    if (!status && out->failed)
+        status = out->over_limit ? error_set(err, RESHARD_ERR_LIMIT, "a pickle of more than %zu bytes", out->limit) : error_set_memory(err);
+
+out:
+    free(w.uses);
+    free(w.open);
+    free(w.opened_at);
+    free(w.memo);
+    free(w.frames);
+    return status;
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/dcp/dcp_source.h"
+
+#include <stdlib.h>
+
+/*
+ * Tensor numbers in the graph are the archive's; to everybody else they would mean tensors of the catalog. What stays are the storage
+ * numbers of persistent ids, which dcp_read_item_storage understands.
+ */
+static bool forget_tensor(const struct value *value, void *context)
+{
+    (void)context;
+    ((struct value *)value)->tensor = 0;
+    return true;
+}
+
+static reshard_status container_reader(struct dcp_archive *archive, const struct reader *file, const struct limits *limits, struct reader *out,
+                                       reshard_error *err)
+{
+    if (archive->codec == CODEC_NONE)
+        return reader_window(file, archive->offset, archive->bytes, out, err);
+    if (archive->decoded.size == 0) {
+        archive->decoded.limit = (size_t)limits->item_bytes;
+        reshard_status status = decode_all(archive->codec, file, archive->offset, archive->bytes, limits, &archive->decoded, err);
+        if (status)
+            return status;
+    }
+    *out = reader_over_memory(archive->decoded.data, archive->decoded.size, file->name);
+    return RESHARD_OK;
+}
+
+/* A container that is no torch.save one: its bytes are the value. */
+static reshard_status open_raw(const struct reader *reader, struct value_graph *graph, reshard_error *err)
+{
+    struct buffer bytes = { 0 };
+    reshard_status status = reader_append(reader, 0, reader->size, &bytes, err);
+    struct value *value = status ? NULL : value_new(graph, VALUE_BYTES);
+    if (!status && value) {
+        value->text = (struct str){ arena_copy(&graph->arena, bytes.data ? (const char *)bytes.data : "", bytes.size), bytes.size };
+        if (!value->text.data)
+            value = NULL;
+    }
+    buffer_release(&bytes);
+    if (status)
+        return status;
+    graph->root = value;
+    return value ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status open_container(struct dcp_archive *archive, const struct reader *reader, const struct limits *limits, reshard_error *err)
+{
+    enum torch_container container;
+    if (!torch_save_probe(reader, &container))
+        return open_raw(reader, &archive->archive.graph, err);
+    reshard_status status = torch_save_open(reader, limits, -1, &archive->archive, err);
+    if (status)
+        return status;
+    bool no_memory = false;
+    struct value_graph *graph = &archive->archive.graph;
+    if (graph->root && !value_walk(graph->root, graph->count, forget_tensor, NULL, &no_memory))
+        return error_set_memory(err);
+    return RESHARD_OK;
+}
+
+reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
+                                struct dcp_archive **out, const struct value_graph **out_graph, reshard_error *err)
+{
+    struct store_object *file = NULL;
+    struct reader reader, all;
+    if (bytes > source->limits.item_bytes)
+        return error_set_limit(err, "item_bytes", bytes, source->limits.item_bytes);
+    struct dcp_archive *archive = calloc(1, sizeof(*archive));
+    if (!archive)
+        return error_set_memory(err);
+    *archive = (struct dcp_archive){ .object = object, .offset = offset, .bytes = bytes, .codec = codec };
+    reshard_status status = dcp_open_object(source, object, &file, err);
+    if (status)
+        goto out;
+    all = store_object_reader(file);
+    status = container_reader(archive, &all, &source->limits, &reader, err);
+    if (!status)
+        status = open_container(archive, &reader, &source->limits, err);
+    if (status) {
+        error_shift(err, codec == CODEC_NONE ? offset : 0);
+        goto out;
+    }
+    struct value_graph *graph = catalog_adopt_graph(source->catalog, archive->archive.graph);
+    archive->archive.graph = (struct value_graph){ 0 };
+    if (!graph) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    archive->next = dcp_state(source)->archives;
+    dcp_state(source)->archives = archive;
+    *out = archive;
+    *out_graph = graph;
+    archive = NULL;
+
+out:
+    store_object_close(file);
+    if (archive) {
+        torch_save_release(&archive->archive);
+        buffer_release(&archive->decoded);
+        free(archive);
+    }
+    return status;
+}
+
+reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct dcp_archive *archive, reshard_error *err)
+{
+    struct dcp_source *state = dcp_state(source);
+    if (item >= state->item_count) {
+        uint32_t count = source->catalog->item_count > item ? source->catalog->item_count : item + 1;
+        struct dcp_archive **grown = reallocarray(state->item_archive, count, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        memset(grown + state->item_count, 0, (size_t)(count - state->item_count) * sizeof(*grown));
+        state->item_archive = grown;
+        state->item_count = count;
+    }
+    state->item_archive[item] = archive;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_load_item(struct source *source, uint32_t index, reshard_error *err)
+{
+    struct catalog_item *item = &source->catalog->items[index];
+    struct dcp_archive *archive;
+    const struct value_graph *graph;
+    if (item->value || (item->kind != ITEM_BLOB && item->kind != ITEM_RAW))
+        return RESHARD_OK;
+    reshard_status status = dcp_archive_open(source, item->object, item->offset, item->bytes, item->codec, &archive, &graph, err);
+    if (!status)
+        status = dcp_item_set_archive(source, index, archive, err);
+    if (status) {
+        struct str file = source->catalog->objects[item->object].name;
+        error_prefix(err, "'%.*s': item '%.*s'", STR_ARG(file), STR_ARG(item->key));
+        error_object(err, "%.*s", STR_ARG(file));
+        return status;
+    }
+    item->value = graph->root;
+    item->graph = graph;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err)
+{
+    const struct dcp_source *state = dcp_state(source);
+    struct dcp_archive *archive = item < state->item_count ? state->item_archive[item] : NULL;
+    struct store_object *file = NULL;
+    struct reader reader, all;
+    if (!archive || storage >= archive->archive.storage_count)
+        return error_set(err, RESHARD_ERR_USAGE, "item %u has no storage %u", item, storage);
+    const struct torch_storage *wanted = &archive->archive.storages[storage];
+    if (wanted->bytes > source->limits.item_bytes)
+        return error_set_limit(err, "item_bytes", wanted->bytes, source->limits.item_bytes);
+    if (!wanted->has_data)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "storage '%.*s' has no data", STR_ARG(wanted->key));
+    reshard_status status = dcp_open_object(source, archive->object, &file, err);
+    if (status)
+        return status;
+    all = store_object_reader(file);
+    size_t before = out->size;
+    status = container_reader(archive, &all, &source->limits, &reader, err);
+    if (!status && wanted->codec == CODEC_NONE)
+        status = reader_append(&reader, wanted->offset, wanted->bytes, out, err);
+    else if (!status)
+        status = decode_all(wanted->codec, &reader, wanted->offset, wanted->stored_bytes, &source->limits, out, err);
+    if (!status && out->size - before != wanted->bytes)
+        status = error_set(err, RESHARD_ERR_FORMAT, "storage '%.*s' decodes to another size than it says", STR_ARG(wanted->key));
+    store_object_close(file);
+    if (status)
+        out->size = before;
+    return status;
+}

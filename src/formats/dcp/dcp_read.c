@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/dcp/dcp_read.h"
+
+#include <stdlib.h>
+
+/* Files that belong to the checkpoint itself, or to us. */
+static bool is_own_file(struct str base)
+{
+    return base.size == 0 || base.data[0] == '.' || str_ends_with(base, ".distcp") || str_ends_with(base, ".metadata") ||
+           str_is(base, "reshard.json");
+}
+
+/* Side files, such as a tokenizer, travel along as items. */
+static reshard_status add_side_files(struct source *source, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count, size = strlen(dcp_state(source)->directory);
+    char *plain = arena_copy(&arena, dcp_state(source)->directory, size);
+    reshard_status status = RESHARD_OK;
+    if (!plain) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    if (size > 0)
+        plain[size - 1] = '\0';
+    status = store_list(source->store, plain, &arena, &entries, &count, err);
+    for (size_t i = 0; i < count && !status; i++) {
+        struct str base = { entries[i].name.data + size, entries[i].name.size - size };
+        struct catalog_item item = { .key = base, .path = CATALOG_NONE, .kind = ITEM_FILE, .bytes = entries[i].bytes };
+        if (entries[i].is_directory || is_own_file(base))
+            continue;
+        status = catalog_add_object(source->catalog, entries[i].name, entries[i].bytes, &item.object, err);
+        if (!status)
+            status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+    }
+
+out:
+    arena_release(&arena);
+    return status;
+}
+
+reshard_status dcp_read_open(struct source *source, reshard_error *err)
+{
+    char *directory = NULL;
+    bool is_root;
+    reshard_status status = dcp_directory_find(source->store, source->name, source->iteration, &directory, &is_root, err);
+    if (!status)
+        status = dcp_source_new(source, directory, err);
+    free(directory);
+    return status;
+}
+
+static reshard_status read_plain(struct source *source, bool with_files, reshard_error *err)
+{
+    reshard_status status = dcp_read_open(source, err);
+    if (!status)
+        status = dcp_read_tensors(source, NULL, err);
+    if (!status && with_files)
+        status = add_side_files(source, err);
+    return status;
+}
+
+reshard_status dcp_read_catalog(struct source *source, reshard_error *err)
+{
+    return read_plain(source, true, err);
+}
+
+reshard_status dcp_megatron_read_catalog(struct source *source, reshard_error *err)
+{
+    return read_plain(source, false, err);
+}
+
+/* ---- probes ---- */
+
+enum { HAS_METADATA = 1, HAS_RANK_METADATA = 2, HAS_DATA = 4, HAS_TEMPORARY = 8, HAS_CONFIG = 16, HAS_COMMON = 32 };
+
+static unsigned look(struct store *store, const char *directory)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count, size = strlen(directory);
+    unsigned seen = 0;
+    char *plain = arena_copy(&arena, directory, size);
+    if (plain && size > 0)
+        plain[size - 1] = '\0';
+    if (!plain || store_list(store, plain, &arena, &entries, &count, NULL))
+        count = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct str base = { entries[i].name.data + size, entries[i].name.size - size };
+        uint64_t rank;
+        if (entries[i].is_directory)
+            continue;
+        if (str_is(base, DCP_METADATA))
+            seen |= HAS_METADATA;
+        else if (str_starts_with(base, "__") && str_ends_with(base, ".metadata"))
+            seen |= HAS_RANK_METADATA;
+        else if (str_is(base, ".metadata.tmp"))
+            seen |= HAS_TEMPORARY;
+        else if (str_is(base, "metadata.json"))
+            seen |= HAS_CONFIG;
+        else if (str_is(base, "common.pt"))
+            seen |= HAS_COMMON;
+        else if (dcp_file_rank(base, &rank))
+            seen |= HAS_DATA;
+    }
+    arena_release(&arena);
+    return seen;
+}
+
+/* What lies at name, and the backend that its metadata.json gives. */
+static unsigned look_at(struct store *store, const char *name, bool *is_root, enum dist_backend *backend)
+{
+    char *directory = NULL;
+    struct dist_config config = { .backend = DIST_ABSENT };
+    unsigned seen = 0;
+    if (dcp_directory_find(store, name, -1, &directory, is_root, NULL) == RESHARD_OK) {
+        seen = look(store, directory);
+        if (seen & HAS_CONFIG)
+            (void)dist_config_read(store, directory, &config, NULL);
+    }
+    *backend = config.backend;
+    free(directory);
+    return seen;
+}
+
+int dcp_probe(struct store *store, const char *name)
+{
+    bool is_root;
+    enum dist_backend backend;
+    unsigned seen = look_at(store, name, &is_root, &backend);
+    if (is_root || backend == DIST_TORCH_DIST || backend == DIST_FSDP_DTENSOR)
+        return 0;
+    if (seen & HAS_METADATA)
+        return 90;
+    if (seen & HAS_RANK_METADATA)
+        return 85;
+    return seen & HAS_DATA ? 40 : seen & HAS_TEMPORARY ? 30 : 0;
+}
+
+int dcp_megatron_probe(struct store *store, const char *name)
+{
+    bool is_root;
+    enum dist_backend backend;
+    unsigned seen = look_at(store, name, &is_root, &backend);
+    return is_root && backend == DIST_ABSENT && seen & HAS_METADATA && !(seen & HAS_COMMON) ? 90 : 0;
+}
+
+int fsdp_dtensor_probe(struct store *store, const char *name)
+{
+    bool is_root;
+    enum dist_backend backend;
+    (void)look_at(store, name, &is_root, &backend);
+    return backend == DIST_FSDP_DTENSOR ? 100 : 0;
+}
+
+int torch_dist_probe(struct store *store, const char *name)
+{
+    bool is_root;
+    enum dist_backend backend;
+    unsigned seen = look_at(store, name, &is_root, &backend);
+    if (backend == DIST_TORCH_DIST)
+        return 100;
+    /* metadata.json is written last: without it, or with a torn one, this is a save that was not finished, which the reader says. */
+    bool is_beside = seen & (HAS_METADATA | HAS_COMMON | HAS_DATA);
+    if (backend == DIST_UNREADABLE)
+        return is_beside ? 95 : 0;
+    if (backend == DIST_OTHER)
+        return is_beside ? 60 : 0;
+    return backend == DIST_ABSENT && (seen & HAS_COMMON) && (seen & (HAS_METADATA | HAS_DATA)) ? 95 : 0;
+}

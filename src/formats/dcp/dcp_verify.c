@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks what opening leaves alone: every blob's zip checksums, and files that nothing refers to. Findings become warnings of the catalog. */
+#include "formats/dcp/dcp_source.h"
+
+#include "encoding/zip.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct verifying {
+    struct source *source;
+    const struct dcp_metadata *metadata;
+    struct store_object *file; /* of the range looked at last */
+    uint32_t path;
+    struct reader reader;
+    uint32_t *order;           /* ranges by file and offset */
+};
+
+static int by_place(const void *a, const void *b, void *context)
+{
+    const struct dcp_metadata *metadata = context;
+    const struct dcp_range *x = &metadata->ranges[*(const uint32_t *)a], *y = &metadata->ranges[*(const uint32_t *)b];
+    if (x->path != y->path)
+        return x->path < y->path ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* Reads all members of the zip. Unlike torch, a checksum that does not match is damage. */
+static reshard_status check_members(const struct reader *blob, const struct limits *limits, reshard_error *err)
+{
+    struct zip_archive zip = { 0 };
+    reshard_status status = zip_open(blob, limits, &zip, err);
+    for (uint32_t i = 0; i < zip.member_count && !status; i++) {
+        if (!zip.members[i].is_directory)
+            status = zip_check_member(blob, &zip, &zip.members[i], limits, err);
+    }
+    zip_release(&zip);
+    return status;
+}
+
+static reshard_status check_blob(struct verifying *verifying, const struct dcp_range *range, enum codec codec, reshard_error *err)
+{
+    const struct limits *limits = &verifying->source->limits;
+    enum torch_container container;
+    struct dcp_decoded *decoded = NULL;
+    struct reader blob;
+    reshard_status status = codec == CODEC_NONE
+                                ? reader_window(&verifying->reader, range->offset, range->length, &blob, err)
+                                : dcp_decoded_open(codec, &verifying->reader, range->offset, range->length, limits, &decoded, &blob, err);
+    /* Byte items may be anything, and safetensors files have no blobs; only zips have checksums. */
+    if (!status && torch_save_probe(&blob, &container) && container == TORCH_ZIP)
+        status = check_members(&blob, limits, err);
+    dcp_decoded_free(decoded);
+    return status;
+}
+
+static reshard_status open_range_file(struct verifying *verifying, const struct dcp_range *range, reshard_error *err)
+{
+    char *name = NULL;
+    if (verifying->file && verifying->path == range->path)
+        return RESHARD_OK;
+    store_object_close(verifying->file);
+    verifying->file = NULL;
+    reshard_status status = dcp_name_join(dcp_state(verifying->source)->directory, dcp_text(verifying->metadata, range->path), &name, err);
+    if (!status)
+        status = store_open_object(verifying->source->store, name, &verifying->file, err);
+    free(name);
+    if (status)
+        return status;
+    verifying->path = range->path;
+    verifying->reader = store_object_reader(verifying->file);
+    return RESHARD_OK;
+}
+
+static reshard_status check_range(struct verifying *verifying, uint32_t index, reshard_error *err)
+{
+    const struct dcp_metadata *metadata = verifying->metadata;
+    const struct dcp_range *range = &metadata->ranges[index];
+    enum codec codec;
+    reshard_error found = { 0 };
+    reshard_status status = open_range_file(verifying, range, err);
+    if (!status)
+        status = dcp_transform_codec(metadata, range->transforms, &codec, err);
+    if (status)
+        return status;
+    status = check_blob(verifying, range, codec, &found);
+    if (status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT) {
+        catalog_warn(verifying->source->catalog, true, "'%.*s': blob of '%.*s' at %" PRIu64 ": %s", STR_ARG(dcp_text(metadata, range->path)),
+                     STR_ARG(name_map_at(&metadata->names, metadata->indexes[index].name)), range->offset, found.message);
+        return RESHARD_OK;
+    }
+    if (status && err)
+        *err = found;
+    return status;
+}
+
+static reshard_status check_metadata(struct source *source, const char *name, reshard_error *err)
+{
+    struct dcp_metadata metadata = { 0 };
+    struct verifying verifying = { .source = source, .metadata = &metadata };
+    reshard_status status = dcp_metadata_read(source, name, NULL, &metadata, err);
+    if (status)
+        return status;
+    verifying.order = malloc(((size_t)metadata.storage_count + 1) * sizeof(*verifying.order));
+    if (!verifying.order)
+        status = error_set_memory(err);
+    for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
+        verifying.order[i] = i;
+    if (!status)
+        qsort_r(verifying.order, metadata.storage_count, sizeof(*verifying.order), by_place, &metadata);
+    for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
+        status = check_range(&verifying, verifying.order[i], err);
+    store_object_close(verifying.file);
+    free(verifying.order);
+    dcp_metadata_release(&metadata);
+    return status;
+}
+
+/* ---- files that nothing refers to ---- */
+
+static bool is_referenced(const struct catalog *catalog, struct str name)
+{
+    uint32_t index = name_map_find(&catalog->object_names, name);
+    return index != NAME_NONE;
+}
+
+static void warn_unreferenced(const struct source *source, const struct store_entry *entries, size_t count, bool has_metadata)
+{
+    size_t directory_size = strlen(dcp_state((struct source *)source)->directory);
+    for (size_t i = 0; i < count; i++) {
+        struct str base = { entries[i].name.data + directory_size, entries[i].name.size - directory_size };
+        bool is_data = str_ends_with(base, ".distcp") && entries[i].bytes > 0;
+        bool is_remnant = str_ends_with(base, ".metadata.tmp") || str_is(base, ".metadata.bck") ||
+                          (has_metadata && str_starts_with(base, "__") && str_ends_with(base, ".metadata"));
+        if (entries[i].is_directory || !(is_data || is_remnant) || is_referenced(source->catalog, entries[i].name))
+            continue;
+        catalog_warn(source->catalog, false, "'%.*s': nothing refers to it, it may be left from an earlier save", STR_ARG(base));
+    }
+}
+
+static reshard_status check_files(struct source *source, bool has_metadata, struct arena *arena, reshard_error *err)
+{
+    const char *directory = dcp_state(source)->directory;
+    struct store_entry *entries;
+    size_t count, size = strlen(directory);
+    char *plain = arena_copy(arena, directory, size);
+    if (!plain)
+        return error_set_memory(err);
+    if (size > 0)
+        plain[size - 1] = '\0';
+    reshard_status status = store_list(source->store, plain, arena, &entries, &count, err);
+    if (!status)
+        warn_unreferenced(source, entries, count, has_metadata);
+    return status;
+}
+
+reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct dcp_metadata_file *files;
+    uint32_t count;
+    bool is_per_rank;
+    (void)deep;
+    reshard_status status = dcp_metadata_files(source, &arena, &files, &count, &is_per_rank, err);
+    if (!status)
+        status = check_files(source, !is_per_rank, &arena, err);
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = check_metadata(source, files[i].name, err);
+    arena_release(&arena);
+    return status;
+}

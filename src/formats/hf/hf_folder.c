@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/hf/hf_folder.h"
+
+#include <inttypes.h>
+
+#define SUFFIX ".safetensors"
+#define DIGITS 5
+
+/* Where a folder holds several models, these names are the model. */
+static const char *const preferred_stems[] = { "model", "diffusion_pytorch_model", "adapter_model", "pytorch_model" };
+
+#define PREFERRED_COUNT (sizeof(preferred_stems) / sizeof(preferred_stems[0]))
+
+struct str hf_base_name(const struct hf_folder *folder, struct str name)
+{
+    return (struct str){ name.data + folder->directory.size, name.size - folder->directory.size };
+}
+
+/* ---- names ---- */
+
+static bool take_text(struct str *rest, const char *text)
+{
+    if (!str_starts_with(*rest, text))
+        return false;
+    size_t size = strlen(text);
+    *rest = (struct str){ rest->data + size, rest->size - size };
+    return true;
+}
+
+/* At least five digits, as "%05d" prints them. */
+static bool take_number(struct str *rest, uint64_t *out)
+{
+    size_t digits = 0, zeros = 0;
+    while (digits < rest->size && rest->data[digits] >= '0' && rest->data[digits] <= '9')
+        digits++;
+    while (zeros + 1 < digits && rest->data[zeros] == '0')
+        zeros++;
+    if (digits < DIGITS || !str_to_u64((struct str){ rest->data + zeros, digits - zeros }, out))
+        return false;
+    *rest = (struct str){ rest->data + digits, rest->size - digits };
+    return true;
+}
+
+bool hf_parse_shard_name(struct str base, uint64_t *plan, uint64_t *file, uint64_t *file_count)
+{
+    return take_text(&base, "shard-") && take_number(&base, plan) && take_text(&base, "-model-") && take_number(&base, file) &&
+           take_text(&base, "-of-") && take_number(&base, file_count) && str_is(base, SUFFIX);
+}
+
+/* STEM-0000i-of-0000N.safetensors */
+static bool parse_numbered_name(struct str base, struct str *stem, uint64_t *file, uint64_t *file_count)
+{
+    for (size_t i = base.size; i-- > 0;) {
+        struct str rest = { base.data + i, base.size - i };
+        if (take_text(&rest, "-") && take_number(&rest, file) && take_text(&rest, "-of-") && take_number(&rest, file_count) && str_is(rest, SUFFIX)) {
+            *stem = (struct str){ base.data, i };
+            return true;
+        }
+    }
+    return false;
+}
+
+/* model.safetensors.index.json, model.fp16.safetensors.index.json, model.safetensors.index.fp16.json */
+static bool is_index_name(struct str base)
+{
+    static const char middle[] = SUFFIX ".index.";
+    if (!str_ends_with(base, ".json"))
+        return false;
+    for (size_t i = 0; i + sizeof(middle) - 1 <= base.size; i++) {
+        if (memcmp(base.data + i, middle, sizeof(middle) - 1) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool hf_is_side_file(struct str base)
+{
+    static const char *const suffixes[] = { ".json", ".txt", ".model", ".jinja", ".py", ".md", ".tiktoken", ".spm", ".yaml", ".yml" };
+    if (!base.size || base.data[0] == '.' || str_is(base, "reshard.json") || str_ends_with(base, ".index.json") || is_index_name(base))
+        return false;
+    for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
+        if (str_ends_with(base, suffixes[i]))
+            return true;
+    }
+    return str_starts_with(base, "tokenizer") || str_starts_with(base, "LICENSE");
+}
+
+/* ---- choosing ---- */
+
+/* The one of several names that starts with a preferred stem and goes on with tail; NULL if none does. */
+static const struct str *find_preferred(const struct hf_folder *folder, const struct str *names, size_t count, const char *tail)
+{
+    for (size_t s = 0; s < PREFERRED_COUNT; s++) {
+        for (size_t i = 0; i < count; i++) {
+            struct str rest = hf_base_name(folder, names[i]);
+            if (take_text(&rest, preferred_stems[s]) && str_is(rest, tail))
+                return &names[i];
+        }
+    }
+    return NULL;
+}
+
+static reshard_status choose_index(struct hf_folder *folder, const struct str *indexes, size_t count, reshard_error *err)
+{
+    const struct str *chosen = count == 1 ? &indexes[0] : find_preferred(folder, indexes, count, SUFFIX ".index.json");
+    if (!chosen) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "%zu index files, such as '%.*s' and '%.*s': which model is meant?", count, STR_ARG(indexes[0]),
+                  STR_ARG(indexes[1]));
+        error_hint(err, "open one of them by its own path");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    folder->kind = HF_INDEXED;
+    folder->index = *chosen;
+    if (count > 1)
+        folder->other_index = indexes[chosen == &indexes[0] ? 1 : 0];
+    return RESHARD_OK;
+}
+
+/* Whether all files are one set -0000i-of-0000N. Names are sorted, so the numbers must come in their order. */
+static reshard_status check_numbered(const struct hf_folder *folder, bool *is_set, reshard_error *err)
+{
+    struct str first_stem = { 0 };
+    uint64_t first_total = 0;
+    *is_set = false;
+    for (size_t i = 0; i < folder->file_count; i++) {
+        struct str stem;
+        uint64_t number, total;
+        if (!parse_numbered_name(hf_base_name(folder, folder->files[i]), &stem, &number, &total))
+            return RESHARD_OK;
+        if (i == 0) {
+            first_stem = stem;
+            first_total = total;
+        }
+        if (!str_equal(stem, first_stem) || total != first_total)
+            return RESHARD_OK;
+        if (number != i + 1)
+            return error_set(err, RESHARD_ERR_FORMAT, "file %zu of %" PRIu64 " is missing: found '%.*s' in its place, and there is no index", i + 1,
+                             total, STR_ARG(folder->files[i]));
+    }
+    if (folder->file_count != first_total)
+        return error_set(err, RESHARD_ERR_FORMAT, "file %zu of %" PRIu64 " is missing, and there is no index", folder->file_count + 1, first_total);
+    *is_set = true;
+    return RESHARD_OK;
+}
+
+static reshard_status choose_files(struct hf_folder *folder, reshard_error *err)
+{
+    const struct str *preferred = find_preferred(folder, folder->files, folder->file_count, SUFFIX);
+    struct str stem;
+    uint64_t number, total;
+    if (preferred || (folder->file_count == 1 && !parse_numbered_name(hf_base_name(folder, folder->files[0]), &stem, &number, &total))) {
+        folder->files[0] = preferred ? *preferred : folder->files[0];
+        folder->file_count = 1;
+        folder->kind = HF_SINGLE;
+        return RESHARD_OK;
+    }
+    bool is_set;
+    reshard_status status = check_numbered(folder, &is_set, err);
+    if (!status)
+        folder->kind = is_set ? HF_NUMBERED : HF_LOOSE;
+    return status;
+}
+
+/* ---- scanning ---- */
+
+/* Another format's metadata file says better what the safetensors files beside it are. */
+static bool is_foreign_metadata(struct str base)
+{
+    return str_ends_with(base, ".metadata");
+}
+
+static void sort_files(const struct hf_folder *folder, struct str *whole, size_t *whole_count, struct str *shards, size_t *shard_count,
+                       struct str *indexes, size_t *index_count, bool *has_foreign)
+{
+    uint64_t plan, file, total;
+    for (size_t i = 0; i < folder->entry_count; i++) {
+        struct str name = folder->entries[i].name, base = hf_base_name(folder, name);
+        if (folder->entries[i].is_directory)
+            continue;
+        if (hf_parse_shard_name(base, &plan, &file, &total))
+            shards[(*shard_count)++] = name;
+        else if (str_ends_with(base, SUFFIX))
+            whole[(*whole_count)++] = name;
+        else if (is_index_name(base))
+            indexes[(*index_count)++] = name;
+        *has_foreign = *has_foreign || is_foreign_metadata(base);
+    }
+}
+
+static reshard_status choose(struct hf_folder *folder, struct arena *arena, reshard_error *err)
+{
+    size_t count = folder->entry_count + 1, whole_count = 0, shard_count = 0, index_count = 0;
+    bool has_foreign = false;
+    struct str *whole = arena_array(arena, count, sizeof(*whole)), *shards = arena_array(arena, count, sizeof(*shards));
+    struct str *indexes = arena_array(arena, count, sizeof(*indexes));
+    if (!whole || !shards || !indexes)
+        return error_set_memory(err);
+    sort_files(folder, whole, &whole_count, shards, &shard_count, indexes, &index_count, &has_foreign);
+    if (folder->index.size)
+        return RESHARD_OK;
+    if (index_count)
+        return choose_index(folder, indexes, index_count, err);
+    if (has_foreign)
+        return RESHARD_OK;
+    if (whole_count) {
+        folder->files = whole;
+        folder->file_count = whole_count;
+        return choose_files(folder, err);
+    }
+    if (shard_count) {
+        folder->kind = HF_DCP;
+        folder->files = shards;
+        folder->file_count = shard_count;
+    }
+    return RESHARD_OK;
+}
+
+static bool is_index_file(struct store *store, struct str name)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    return is_index_name(name) && store_exists(store, name.data, &is_directory, &bytes) && !is_directory;
+}
+
+reshard_status hf_folder_scan(struct store *store, const char *name, struct arena *arena, struct hf_folder *out, reshard_error *err)
+{
+    struct hf_folder folder = { 0 };
+    size_t size = strlen(name);
+    if (is_index_file(store, str_of(name))) {
+        folder.kind = HF_INDEXED;
+        if (!arena_str(arena, str_of(name), &folder.index))
+            return error_set_memory(err);
+        while (size > 0 && name[size - 1] != '/')
+            size--;
+        size -= size > 0;
+    }
+    char *directory = arena_printf(arena, "%.*s%s", (int)size, name, size ? "/" : "");
+    if (!directory)
+        return error_set_memory(err);
+    folder.directory = str_of(directory);
+    char *listed = arena_copy(arena, name, size);
+    if (!listed)
+        return error_set_memory(err);
+    reshard_status status = store_list(store, listed, arena, &folder.entries, &folder.entry_count, err);
+    if (status)
+        return status;
+    status = choose(&folder, arena, err);
+    if (!status)
+        *out = folder;
+    return status;
+}

@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/torch/torch_flatten.h"
+
+#include "encoding/torch_save.h"
+
+#include <stdlib.h>
+
+/* Leaves a node of the graph may stand for on average, before sharing counts as an attack. */
+#define LEAVES_PER_NODE_MAX 16
+
+enum container_kind { NOT_CONTAINER, SEQUENCE, MAPPING };
+
+static enum container_kind container_kind(const struct value *value)
+{
+    switch (value->kind) {
+    case VALUE_LIST:
+    case VALUE_TUPLE:
+        return SEQUENCE;
+    case VALUE_DICT:
+        return MAPPING;
+    case VALUE_CALL:
+    case VALUE_NEW:
+        if (value_is_call(value, "collections", "OrderedDict") || value_is_call(value, "collections", "defaultdict") ||
+            value_is_call(value, "collections", "Counter"))
+            return MAPPING;
+        return NOT_CONTAINER;
+    default:
+        return NOT_CONTAINER;
+    }
+}
+
+/* The mapping that an OrderedDict, Counter or defaultdict was called with; NULL if none. */
+static const struct value *initial_mapping(const struct value *value)
+{
+    if (value->kind == VALUE_DICT || !value->object->args)
+        return NULL;
+    size_t position = value_is_call(value, "collections", "defaultdict") ? 1 : 0;
+    const struct value *args = value->object->args;
+    return args->list.count > position ? args->list.items[position] : NULL;
+}
+
+/* Members of a container in order: keys (NULL for sequences) and values. */
+struct member {
+    struct value *key, *value;
+};
+
+static size_t initial_count(const struct value *initial)
+{
+    if (!initial)
+        return 0;
+    if (initial->kind == VALUE_DICT)
+        return initial->list.count / 2;
+    return initial->kind == VALUE_LIST || initial->kind == VALUE_TUPLE ? initial->list.count : 0;
+}
+
+/* Member index of what a mapping was called with: a dict, or a sequence of pairs. */
+static bool initial_member(const struct value *initial, size_t index, struct member *out)
+{
+    if (initial->kind == VALUE_DICT) {
+        *out = (struct member){ initial->list.items[2 * index], initial->list.items[2 * index + 1] };
+        return true;
+    }
+    const struct value *pair = initial->list.items[index];
+    if ((pair->kind != VALUE_LIST && pair->kind != VALUE_TUPLE) || pair->list.count != 2)
+        return false;
+    *out = (struct member){ pair->list.items[0], pair->list.items[1] };
+    return true;
+}
+
+static size_t member_count(const struct value *value)
+{
+    if (value->kind == VALUE_LIST || value->kind == VALUE_TUPLE)
+        return value->list.count;
+    if (value->kind == VALUE_DICT)
+        return value->list.count / 2;
+    return initial_count(initial_mapping(value)) + value->object->dict_count / 2;
+}
+
+/* Member index of a container; false if it makes no sense (a pair that is none). */
+static bool member_at(const struct value *value, size_t index, struct member *out)
+{
+    if (value->kind == VALUE_LIST || value->kind == VALUE_TUPLE) {
+        *out = (struct member){ NULL, value->list.items[index] };
+        return true;
+    }
+    if (value->kind == VALUE_DICT) {
+        *out = (struct member){ value->list.items[2 * index], value->list.items[2 * index + 1] };
+        return true;
+    }
+    const struct value *initial = initial_mapping(value);
+    size_t initials = initial_count(initial);
+    if (index < initials)
+        return initial_member(initial, index, out);
+    index -= initials;
+    *out = (struct member){ value->object->dict_items[2 * index], value->object->dict_items[2 * index + 1] };
+    return true;
+}
+
+/* ---- which containers hold a tensor ---- */
+
+struct edge {
+    uint32_t child, parent;
+};
+
+/* Containers are numbered from 0 as they are found from the root. */
+struct survey {
+    const struct value **containers;
+    uint32_t *number; /* by node id: 1 + container number, 0 if not seen */
+    bool *holds_tensor;
+    struct edge *edges;
+    size_t container_count, container_capacity, edge_count, edge_capacity;
+};
+
+static bool grow(void **array, size_t count, size_t *capacity, size_t element_size)
+{
+    if (count < *capacity)
+        return true;
+    size_t wanted = *capacity ? *capacity * 2 : 64;
+    void *grown = reallocarray(*array, wanted, element_size);
+    if (!grown)
+        return false;
+    *array = grown;
+    *capacity = wanted;
+    return true;
+}
+
+static bool survey_add(struct survey *survey, const struct value *container, size_t parent)
+{
+    if (survey->number[container->id] == 0) {
+        if (!grow((void **)&survey->containers, survey->container_count, &survey->container_capacity, sizeof(*survey->containers)))
+            return false;
+        survey->containers[survey->container_count++] = container;
+        survey->number[container->id] = (uint32_t)survey->container_count;
+    }
+    if (parent == SIZE_MAX)
+        return true;
+    if (!grow((void **)&survey->edges, survey->edge_count, &survey->edge_capacity, sizeof(*survey->edges)))
+        return false;
+    survey->edges[survey->edge_count++] = (struct edge){ survey->number[container->id] - 1, (uint32_t)parent };
+    return true;
+}
+
+static int edge_order(const void *a, const void *b)
+{
+    const struct edge *x = a, *y = b;
+    return x->child < y->child ? -1 : x->child > y->child;
+}
+
+/* First edge whose child is not below the number. */
+static size_t first_edge(const struct survey *survey, uint32_t child)
+{
+    size_t low = 0, high = survey->edge_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (survey->edges[middle].child < child)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Spreads holds_tensor from children to parents. */
+static bool spread(struct survey *survey)
+{
+    uint32_t *queue = malloc((survey->container_count + 1) * sizeof(*queue));
+    size_t head = 0, tail = 0;
+    if (!queue)
+        return false;
+    if (survey->edge_count > 0)
+        qsort(survey->edges, survey->edge_count, sizeof(*survey->edges), edge_order);
+    for (size_t i = 0; i < survey->container_count; i++)
+        if (survey->holds_tensor[i])
+            queue[tail++] = (uint32_t)i;
+    while (head < tail) {
+        uint32_t child = queue[head++];
+        for (size_t i = first_edge(survey, child); i < survey->edge_count && survey->edges[i].child == child; i++) {
+            uint32_t parent = survey->edges[i].parent;
+            if (!survey->holds_tensor[parent]) {
+                survey->holds_tensor[parent] = true;
+                queue[tail++] = parent;
+            }
+        }
+    }
+    free(queue);
+    return true;
+}
+
+static bool survey_make(struct survey *survey, const struct value_graph *graph)
+{
+    survey->number = calloc((size_t)graph->count + 1, sizeof(*survey->number));
+    if (!survey->number || !survey_add(survey, graph->root, SIZE_MAX))
+        return false;
+    for (size_t i = 0; i < survey->container_count; i++) {
+        const struct value *container = survey->containers[i];
+        size_t count = member_count(container);
+        for (size_t j = 0; j < count; j++) {
+            struct member member;
+            if (member_at(container, j, &member) && container_kind(member.value) != NOT_CONTAINER && !survey_add(survey, member.value, i))
+                return false;
+        }
+    }
+    survey->holds_tensor = calloc(survey->container_count, sizeof(*survey->holds_tensor));
+    if (!survey->holds_tensor)
+        return false;
+    for (size_t i = 0; i < survey->container_count; i++) {
+        size_t count = member_count(survey->containers[i]);
+        for (size_t j = 0; j < count && !survey->holds_tensor[i]; j++) {
+            struct member member;
+            survey->holds_tensor[i] = member_at(survey->containers[i], j, &member) && torch_save_is_tensor_node(member.value);
+        }
+    }
+    return spread(survey);
+}
+
+static void survey_release(struct survey *survey)
+{
+    free(survey->containers);
+    free(survey->number);
+    free(survey->holds_tensor);
+    free(survey->edges);
+}
+
+/* ---- keys ---- */
+
+/* String and integer keys are themselves, others what Python prints for them. */
+static reshard_status key_part(const struct member *member, size_t index, struct arena *arena, struct path_part *out, reshard_error *err)
+{
+    const struct value *key = member->key;
+    if (!key) {
+        *out = (struct path_part){ .kind = PATH_INDEX, .index = (int64_t)index };
+        return RESHARD_OK;
+    }
+    *out = (struct path_part){ .kind = PATH_KEY };
+    if (key->kind == VALUE_STR) {
+        out->key = key->text;
+        return RESHARD_OK;
+    }
+    if (key->kind == VALUE_INT) {
+        *out = (struct path_part){ .kind = PATH_INT_KEY, .index = key->integer };
+        return RESHARD_OK;
+    }
+    if (torch_save_is_tensor_node(key))
+        return error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a tensor as a dictionary key");
+    struct buffer text = { .limit = 65536 };
+    bool good = key->kind == VALUE_BIGINT || value_is_printable_key(key) ? value_to_repr(key, &text) : value_to_repr(key, &text);
+    good = good && arena_str(arena, buffer_str(&text), &out->key);
+    buffer_release(&text);
+    return good ? RESHARD_OK : error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a dictionary key of more than 65536 characters");
+}

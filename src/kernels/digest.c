@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/digest.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <isa-l/crc.h>
+#include <openssl/evp.h>
+#include <zlib.h>
+
+#include "base/hash.h"
+
+struct digest {
+    enum digest_kind kind;
+    EVP_MD_CTX *sha256;
+    struct hash64_stream *xxh3;
+    uint32_t crc;
+};
+
+static const char *const digest_names[] = { [DIGEST_SHA256] = "sha256", [DIGEST_XXH3] = "xxh3", [DIGEST_CRC32C] = "crc32c" };
+#define DIGEST_COUNT (sizeof(digest_names) / sizeof(digest_names[0]))
+
+bool digest_from_name(struct str name, enum digest_kind *out)
+{
+    for (size_t i = 0; i < DIGEST_COUNT; i++) {
+        if (str_is(name, digest_names[i])) {
+            *out = (enum digest_kind)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+const char *digest_name(enum digest_kind kind)
+{
+    return digest_names[kind];
+}
+
+struct digest *digest_new(enum digest_kind kind)
+{
+    struct digest *digest = calloc(1, sizeof(*digest));
+    if (!digest)
+        return NULL;
+    digest->kind = kind;
+    bool is_made = true;
+    if (kind == DIGEST_SHA256)
+        is_made = (digest->sha256 = EVP_MD_CTX_new()) && EVP_DigestInit_ex(digest->sha256, EVP_sha256(), NULL) == 1;
+    else if (kind == DIGEST_XXH3)
+        is_made = (digest->xxh3 = hash64_stream_new()) != NULL;
+    if (!is_made) {
+        digest_free(digest);
+        return NULL;
+    }
+    return digest;
+}
+
+/* Initialising a context again with the type it has allocates nothing, so it cannot fail. */
+void digest_reset(struct digest *digest)
+{
+    digest->crc = 0;
+    if (digest->sha256)
+        EVP_DigestInit_ex(digest->sha256, NULL, NULL);
+    if (digest->xxh3)
+        hash64_stream_reset(digest->xxh3);
+}
+
+void digest_update(struct digest *digest, const void *bytes, size_t size)
+{
+    if (digest->sha256)
+        EVP_DigestUpdate(digest->sha256, bytes, size);
+    else if (digest->xxh3)
+        hash64_stream_update(digest->xxh3, bytes, size);
+    else
+        digest->crc = crc32c(digest->crc, bytes, size);
+}
+
+void digest_hex(struct digest *digest, char out[DIGEST_HEX_MAX])
+{
+    unsigned char raw[EVP_MAX_MD_SIZE] = { 0 };
+    if (digest->sha256) {
+        EVP_DigestFinal_ex(digest->sha256, raw, NULL);
+        for (int i = 0; i < 32; i++)
+            snprintf(out + 2 * i, 3, "%02x", raw[i]);
+    } else if (digest->xxh3) {
+        snprintf(out, DIGEST_HEX_MAX, "%016" PRIx64, hash64_stream_digest(digest->xxh3));
+    } else {
+        snprintf(out, DIGEST_HEX_MAX, "%08" PRIx32, digest->crc);
+    }
+}
+
+void digest_free(struct digest *digest)
+{
+    if (!digest)
+        return;
+    EVP_MD_CTX_free(digest->sha256);
+    hash64_stream_free(digest->xxh3);
+    free(digest);
+}
+
+uint32_t crc32_zip(uint32_t crc, const void *bytes, size_t size)
+{
+    return crc32_gzip_refl(crc, bytes, size);
+}
+
+/*
+ * isa-l's iscsi CRC leaves the inversion before and after to its caller, takes its buffer as not const though it only reads, and an
+ * int as the size.
+ */
+uint32_t crc32c(uint32_t crc, const void *bytes, size_t size)
+{
+    unsigned char *next = (unsigned char *)(uintptr_t)bytes;
+    crc = ~crc;
+    while (size > 0) {
+        int part = size > 1 << 30 ? 1 << 30 : (int)size;
+        crc = crc32_iscsi(next, part, crc);
+        next += part;
+        size -= (size_t)part;
+    }
+    return ~crc;
+}
+
+uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b)
+{
+    return (uint32_t)crc32_combine64(crc_a, crc_b, (z_off64_t)size_b);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stable radix sort of (key, number) pairs, for planning and for ordering reads: it takes its spare memory from the caller. */
+#ifndef PLAN_PLAN_SORT_H
+#define PLAN_PLAN_SORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sort_entry {
+    int64_t key;
+    uint32_t value;
+};
+
+/* Sorts by key, ascending. spare has room for count entries; its contents are lost. */
+void entries_sort(struct sort_entry *entries, struct sort_entry *spare, size_t count);
+
+#endif
