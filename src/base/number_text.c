@@ -30,6 +30,27 @@ static void decimal_split(const char *text, struct decimal *out)
 }
 
 /*
+ * Below a power of two doubles lie twice as dense as above, so of the decimals of 16 digits the nearest, below, may miss it
+ * and the next, above, still hit. Without a decimal point strtod reads alike in every locale.
+ */
+static bool decimal_above(double value, const char *text, struct decimal *out)
+{
+    char next[64];
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    if (bits << 12)
+        return false;
+    decimal_split(text, out);
+    while (out->count < DIGITS_MAX - 1)
+        out->digits[out->count++] = '0';
+    if (out->digits[out->count - 1] == '9')
+        return false;
+    out->digits[out->count - 1]++;
+    snprintf(next, sizeof(next), "%.*se%d", out->count, out->digits, out->point - out->count);
+    return strtod(next, NULL) == value;
+}
+
+/*
  * A decimal of 15 digits survives the way through a normal double, so if a shorter one exists, it is the 15 digits
  * without their trailing zeros. Subnormal numbers have fewer significant digits, and are tried from one digit on.
  */
@@ -40,6 +61,8 @@ static void decimal_shortest(double value, struct decimal *out)
         snprintf(text, sizeof(text), "%.*e", digits - 1, value);
         if (strtod(text, NULL) == value)
             break;
+        if (digits == DIGITS_MAX - 1 && decimal_above(value, text, out))
+            return;
     }
     decimal_split(text, out);
 }

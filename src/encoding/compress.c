@@ -105,8 +105,8 @@ static reshard_status check_growth(const struct decoder *decoder, reshard_error 
         return error_set_limit(err, "inflate_bytes", decoder->position, decoder->bytes_max);
     if (decoder->position <= RATIO_FREE_BYTES)
         return RESHARD_OK;
-    uint64_t used = coded_position(decoder) - decoder->start;
-    uint64_t ratio = (decoder->position - RATIO_FREE_BYTES) / (used ? used : 1);
+    uint64_t coded = decoder->end - decoder->start;
+    uint64_t ratio = (decoder->position - RATIO_FREE_BYTES) / (coded ? coded : 1);
     if (ratio > decoder->ratio_max)
         return error_set_limit(err, "inflate_ratio", ratio, decoder->ratio_max);
     return RESHARD_OK;

@@ -7,6 +7,9 @@
  * being written, and written in full inside; when the outer writing comes to its end and finds the node in the memo, it
  * throws its parts away and fetches it. So does CPython. It ends because in a graph with cycles every node goes into the
  * memo: each round writes at least one list, dict or object less.
+ *
+ * A list that only the arguments of such a call know is still being filled when the call is written inside it. If an object's
+ * state led there, the list is written once more: the call must find it filled (a set of objects that know their set).
  */
 #include "encoding/pickle_write.h"
 
@@ -21,13 +24,18 @@
 enum { OP_POP = '0', OP_POP_MARK = '1', OP_LONG_BINGET = 'j', OP_BINGET = 'h', OP_LONG_BINPUT = 'r', OP_BINPUT = 'q', OP_ADDITEMS = 0x90,
        OP_STACK_GLOBAL = 0x93, OP_LONG1 = 0x8A, OP_LONG4 = 0x8B };
 
+/* What comes next in the writing of a CALL or NEW. */
+enum object_stage { OBJECT_CALLABLE, OBJECT_ARGS, OBJECT_KWARGS, OBJECT_MAKE, OBJECT_LIST, OBJECT_DICT, OBJECT_SET, OBJECT_STATES };
+
 /* What is being written: a node, or a run of items of one. */
 struct frame {
-    const struct value *node;
+    const struct value *node;   /* of a run: the list or dict that it fills, or NULL */
     struct value *const *items; /* a run: NULL if the frame is a node's */
+    size_t filling;             /* 1 + index of the nearest frame below that gives an object its items or state, 0: none */
     uint32_t stage;             /* node: what comes next */
     uint32_t state;             /* node: states written */
     size_t position, count;     /* run */
+    size_t filled_before;       /* run: the writer's filled_by of the node before this frame */
     size_t batch_end;
     uint8_t unit, single, many; /* run: nodes an item, opcode for one item, opcode for a batch (0: none, and no marks) */
 };
@@ -39,7 +47,9 @@ struct writer {
     uint8_t *uses;        /* by id: 0, 1, or 2 for more */
     bool has_cycle;
     uint32_t *open;       /* by id: how often the node is being written just now */
-    uint32_t *opened_at;  /* by id: memo_next when it was last begun */
+    uint32_t *opened_at;  /* by id: progress when it was last begun */
+    size_t *filled_by;    /* by id: 1 + index of the frame that fills the list or dict */
+    uint32_t progress;    /* grows with each node put into the memo and each one written once more */
     uint64_t reopened;    /* how often a node was begun while it was open */
     uint32_t *memo;       /* by id: index in the reader's memo */
     uint32_t memo_next;
@@ -145,6 +155,7 @@ static void put_memo(struct writer *w, const struct value *node)
         return;
     uint32_t index = w->memo_next++;
     w->memo[node->id] = index;
+    w->progress++;
     pickle_put_opcode(w->out, index < 256 ? OP_BINPUT : OP_LONG_BINPUT);
     if (index < 256)
         buffer_append_byte(w->out, (uint8_t)index);
@@ -245,8 +256,19 @@ static void put_bytes(struct writer *w, const struct value *node)
 
 /* ---- frames ---- */
 
+/* 1 + index of the topmost frame that gives an object its items or state. */
+static size_t filling_frame(const struct writer *w)
+{
+    if (!w->frame_count)
+        return 0;
+    const struct frame *top = &w->frames[w->frame_count - 1];
+    bool is_object = !top->items && (top->node->kind == VALUE_CALL || top->node->kind == VALUE_NEW);
+    return is_object && top->stage >= OBJECT_LIST ? w->frame_count : top->filling;
+}
+
 static struct frame *frame_push(struct writer *w)
 {
+    size_t filling = filling_frame(w);
     if (w->frame_count == w->frame_capacity) {
         size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 64;
         struct frame *frames = reallocarray(w->frames, capacity, sizeof(*frames));
@@ -256,7 +278,7 @@ static struct frame *frame_push(struct writer *w)
         w->frame_capacity = capacity;
     }
     struct frame *frame = &w->frames[w->frame_count++];
-    *frame = (struct frame){ 0 };
+    *frame = (struct frame){ .filling = filling };
     return frame;
 }
 
@@ -276,20 +298,45 @@ static reshard_status run_push(struct writer *w, struct value *const *items, siz
     return RESHARD_OK;
 }
 
+/* The items of a list or dict that has just been begun. */
+static reshard_status fill_push(struct writer *w, const struct value *node)
+{
+    bool is_dict = node->kind == VALUE_DICT;
+    size_t count = is_dict ? node->list.count & ~(size_t)1 : node->list.count;
+    reshard_status status = is_dict ? run_push(w, node->list.items, count, 2, PICKLE_SETITEM, PICKLE_SETITEMS)
+                                    : run_push(w, node->list.items, count, 1, PICKLE_APPEND, PICKLE_APPENDS);
+    if (!status && count) {
+        w->frames[w->frame_count - 1].node = node;
+        w->frames[w->frame_count - 1].filled_before = w->filled_by[node->id];
+        w->open[node->id]++;
+        w->filled_by[node->id] = w->frame_count;
+    }
+    return status;
+}
+
+/* Counts a node that is begun while it is open: each time something must have gone into the memo since. */
+static reshard_status check_reopening(struct writer *w, const struct value *node)
+{
+    if (!w->open[node->id])
+        return RESHARD_OK;
+    if (w->opened_at[node->id] == w->progress)
+        return error_set(w->err, RESHARD_ERR_FORMAT, "a tuple or call contains itself directly: no pickle can say that");
+    if (++w->reopened > REOPENED_MAX + (uint64_t)w->node_count * 10)
+        return error_set(w->err, RESHARD_ERR_LIMIT, "tuples and calls that contain themselves are too entangled to be written");
+    return RESHARD_OK;
+}
+
 static reshard_status node_push(struct writer *w, const struct value *node)
 {
-    if (w->open[node->id]) {
-        if (w->opened_at[node->id] == w->memo_next)
-            return error_set(w->err, RESHARD_ERR_FORMAT, "a tuple or call contains itself directly: no pickle can say that");
-        if (++w->reopened > REOPENED_MAX + (uint64_t)w->node_count * 10)
-            return error_set(w->err, RESHARD_ERR_LIMIT, "tuples and calls that contain themselves are too entangled to be written");
-    }
+    reshard_status status = check_reopening(w, node);
+    if (status)
+        return status;
     struct frame *frame = frame_push(w);
     if (!frame)
         return error_set_memory(w->err);
     frame->node = node;
     w->open[node->id]++;
-    w->opened_at[node->id] = w->memo_next;
+    w->opened_at[node->id] = w->progress;
     return RESHARD_OK;
 }
 
@@ -298,10 +345,25 @@ static void node_pop(struct writer *w)
     w->open[w->frames[--w->frame_count].node->id]--;
 }
 
+/* See the top of the file. It ends because each object is filled once. */
+static bool must_be_repeated(const struct writer *w, const struct value *node)
+{
+    return (node->kind == VALUE_LIST || node->kind == VALUE_DICT) && w->uses[node->id] < 2 && w->open[node->id] &&
+           filling_frame(w) > w->filled_by[node->id];
+}
+
+static reshard_status write_container(struct writer *w, const struct value *node)
+{
+    pickle_put_opcode(w->out, node->kind == VALUE_DICT ? PICKLE_EMPTY_DICT : PICKLE_EMPTY_LIST);
+    put_memo(w, node);
+    w->progress += w->open[node->id] != 0;
+    return fill_push(w, node);
+}
+
 /* Writes a node, or pushes the frame that will. */
 static reshard_status write_node(struct writer *w, const struct value *node)
 {
-    if (is_in_memo(w, node)) {
+    if (is_in_memo(w, node) && !must_be_repeated(w, node)) {
         put_get(w, w->memo[node->id]);
         return RESHARD_OK;
     }
@@ -336,13 +398,8 @@ static reshard_status write_node(struct writer *w, const struct value *node)
         put_memo(w, node);
         return RESHARD_OK;
     case VALUE_LIST:
-        pickle_put_opcode(w->out, PICKLE_EMPTY_LIST);
-        put_memo(w, node);
-        return run_push(w, node->list.items, node->list.count, 1, PICKLE_APPEND, PICKLE_APPENDS);
     case VALUE_DICT:
-        pickle_put_opcode(w->out, PICKLE_EMPTY_DICT);
-        put_memo(w, node);
-        return run_push(w, node->list.items, node->list.count & ~(size_t)1, 2, PICKLE_SETITEM, PICKLE_SETITEMS);
+        return write_container(w, node);
     case VALUE_TUPLE:
     case VALUE_SET:
     case VALUE_FROZENSET:
@@ -352,6 +409,15 @@ static reshard_status write_node(struct writer *w, const struct value *node)
         return node_push(w, node);
     }
     return error_set(w->err, RESHARD_ERR_FORMAT, "a value of unknown kind %d", node->kind);
+}
+
+static void run_pop(struct writer *w, const struct frame *frame)
+{
+    if (frame->node) {
+        w->open[frame->node->id]--;
+        w->filled_by[frame->node->id] = frame->filled_before;
+    }
+    w->frame_count--;
 }
 
 /* Next item of a run. */
@@ -364,7 +430,7 @@ static reshard_status step_run(struct writer *w, struct frame *frame)
             pickle_put_opcode(w->out, frame->single && written == frame->unit ? frame->single : frame->many);
         }
         if (!left) {
-            w->frame_count--;
+            run_pop(w, frame);
             return RESHARD_OK;
         }
         frame->batch_end = frame->position + (left < batch ? left : batch);
@@ -459,8 +525,6 @@ static void put_construction(struct writer *w, const struct value *node)
         pickle_put_opcode(w->out, is_call || node->object->kwargs ? PICKLE_REDUCE : PICKLE_NEWOBJ);
 }
 
-enum object_stage { OBJECT_CALLABLE, OBJECT_ARGS, OBJECT_KWARGS, OBJECT_MAKE, OBJECT_LIST, OBJECT_DICT, OBJECT_SET, OBJECT_STATES };
-
 static reshard_status step_object_parts(struct writer *w, struct frame *frame)
 {
     const struct value_object *object = frame->node->object;
@@ -547,8 +611,9 @@ reshard_status pickle_write(const struct value *root, uint32_t graph_count, pick
     w.uses = calloc((size_t)graph_count + 1, 1);
     w.open = calloc((size_t)graph_count + 1, sizeof(*w.open));
     w.opened_at = calloc((size_t)graph_count + 1, sizeof(*w.opened_at));
+    w.filled_by = calloc((size_t)graph_count + 1, sizeof(*w.filled_by));
     w.memo = calloc((size_t)graph_count + 1, sizeof(*w.memo));
-    if (!w.uses || !w.open || !w.opened_at || !w.memo) {
+    if (!w.uses || !w.open || !w.opened_at || !w.filled_by || !w.memo) {
         status = error_set_memory(err);
         goto out;
     }
@@ -568,6 +633,7 @@ out:
     free(w.uses);
     free(w.open);
     free(w.opened_at);
+    free(w.filled_by);
     free(w.memo);
     free(w.frames);
     return status;

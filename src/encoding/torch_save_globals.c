@@ -38,6 +38,7 @@ static const struct global_names weights_only_names[] = {
     { "_codecs", " encode " },
     { "builtins", " bytearray set complex " },
     { "torch.nested._internal.nested_tensor", " NestedTensor _rebuild_njt " },
+    { "torch._dynamo.decorators", " _DimRange " },
     { "torch.distributed._mesh_layout", " _MeshLayout _FlatLayout " },
     { "torch.distributed.device_mesh", " DeviceMesh " },
     { "torch.distributed.tensor", " DTensor " },

@@ -179,17 +179,17 @@ static reshard_status parse_storage_id(struct torch_reading *reading, const stru
 }
 
 /* Where the record of a storage lies in the zip; its size must be what the persistent id says. */
-static reshard_status locate_in_zip(struct torch_reading *reading, struct torch_storage *storage, bool is_known_class, reshard_error *err)
+static reshard_status locate_in_zip(struct torch_reading *reading, struct str key, struct torch_storage *storage, reshard_error *err)
 {
     if (!storage->has_data)
         return RESHARD_OK;
     char name[48];
-    int size = snprintf(name, sizeof(name), "data/%.*s", STR_ARG(storage->key));
+    int size = snprintf(name, sizeof(name), "data/%.*s", STR_ARG(key));
     uint32_t index = name_map_find(&reading->members, (struct str){ name, (size_t)size });
     if (index == NAME_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "no record %s, which the pickle refers to", name);
     const struct zip_member *member = &reading->zip->members[index];
-    if (!is_known_class)
+    if (storage->is_unknown_class)
         storage->bytes = member->bytes;
     if (member->bytes != storage->bytes)
         return error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, "record %s has %" PRIu64 " bytes, its storage %" PRIu64, name,
@@ -266,9 +266,14 @@ static reshard_status note_persid(struct torch_reading *reading, struct value *n
     if (!dtype_bytes(found.dtype, (uint64_t)id.numel, &found.bytes) || found.bytes > INT64_MAX)
         return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "storage size of %" PRId64 " elements overflows", id.numel);
 
-    uint32_t index = name_map_find(&reading->keys, id.key);
+    /* What a class that torch does not have says about a record is no concern of those that it has. */
+    char foreign[40];
+    struct str key = id.key;
+    if (!is_known && archive->container == TORCH_ZIP)
+        key = (struct str){ foreign, (size_t)snprintf(foreign, sizeof(foreign), "?%.*s", STR_ARG(id.key)) };
+    uint32_t index = name_map_find(&reading->keys, key);
     if (index == NAME_NONE) {
-        status = torch_add_storage(reading, id.key, &index, err);
+        status = torch_add_storage(reading, key, &index, err);
         if (status)
             return status;
         struct torch_storage *storage = &archive->storages[index];
@@ -278,8 +283,8 @@ static reshard_status note_persid(struct torch_reading *reading, struct value *n
             return error_set_memory(err);
         *storage = found;
         if (archive->container == TORCH_ZIP)
-            status = locate_in_zip(reading, storage, is_known, err);
-    } else if (!archive->storages[index].is_unknown_class) {
+            status = locate_in_zip(reading, id.key, storage, err);
+    } else if (is_known) {
         status = check_same_storage(&archive->storages[index], &found, node->offset, err);
     }
     if (status)
@@ -359,6 +364,9 @@ reshard_status torch_interpret(struct torch_reading *reading, reshard_error *err
     for (uint32_t id = 0; !status && id < graph->count; id++)
         if (reading->by_id[id])
             status = note_node(reading, reading->by_id[id], err);
+    for (uint32_t id = 0; !status && id < graph->count; id++)
+        if (reading->by_id[id] && reading->by_id[id]->kind == VALUE_NEW)
+            status = torch_note_built(reading, reading->by_id[id], err);
 
 out:
     free(reading->by_id);

@@ -75,6 +75,10 @@ reshard_status torch_add_tensor(struct torch_reading *reading, const struct torc
 /* A CALL or NEW node: sets node->tensor if it denotes a dense tensor; refuses calls that cannot be right. */
 reshard_status torch_note_object(struct torch_reading *reading, struct value *node, reshard_error *err);
 
+/* What torch wrote before it had rebuild functions: torch.FloatTensor made by NEWOBJ, then BUILD with (storage, offset, size, stride).
+ * Such a node is older than its state, so it is looked at when all nodes have been. */
+reshard_status torch_note_built(struct torch_reading *reading, struct value *node, reshard_error *err);
+
 /* Walks archive->graph: checks globals, resolves persistent ids and finds tensors and shards. */
 reshard_status torch_interpret(struct torch_reading *reading, reshard_error *err);
 

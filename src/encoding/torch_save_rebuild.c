@@ -224,13 +224,12 @@ static reshard_status note_from_type(struct torch_reading *reading, struct value
     }
 }
 
-/* What torch wrote before it had rebuild functions: torch.FloatTensor made by NEWOBJ, then BUILD with (storage, offset, size, stride). */
-static reshard_status note_oldest(struct torch_reading *reading, struct value *node, reshard_error *err)
+reshard_status torch_note_built(struct torch_reading *reading, struct value *node, reshard_error *err)
 {
     const struct value_object *object = node->object;
     struct value **items;
     size_t count;
-    if (object->state_count != 1 || !value_as_sequence(object->states[0], &items, &count) || count != 4 || items[0]->kind != VALUE_PERSID)
+    if (!torch_is_tensor_class(object->callable) || object->state_count != 1 || !value_as_sequence(object->states[0], &items, &count) || count != 4 || items[0]->kind != VALUE_PERSID)
         return RESHARD_OK;
     struct torch_tensor tensor = { 0 };
     bool is_known;
@@ -291,7 +290,7 @@ reshard_status torch_note_object(struct torch_reading *reading, struct value *no
     if (status)
         return status;
     if (node->kind == VALUE_NEW)
-        return torch_is_tensor_class(object->callable) ? note_oldest(reading, node, err) : RESHARD_OK;
+        return RESHARD_OK;
 
     enum torch_rebuild rebuild = torch_rebuild_of(object->callable);
     if (rebuild == REBUILD_NONE)

@@ -55,12 +55,11 @@ void zip_release(struct zip_archive *archive);
 const struct zip_member *zip_find(const struct zip_archive *archive, struct str name_below_top);
 
 /* The whole uncompressed content, CRC checked (unless crc_is_off), appended to out. Inflates within limits; no more than
- * limits->metadata_bytes. */
+ * limits->metadata_bytes. A payload of zeros whose CRC is 0 passes: torch's skip_data leaves such holes. */
 reshard_status zip_read_member(const struct reader *reader, const struct zip_archive *archive, const struct zip_member *member,
                                const struct limits *limits, struct buffer *out, reshard_error *err);
 
-/* Streams the stored or inflated content through a window and checks length and CRC-32; for `verify`. A payload of zeros whose
- * CRC is 0 passes: torch's skip_data leaves such holes. */
+/* Streams the stored or inflated content through a window and checks length and CRC-32 by the same rules; for `verify`. */
 reshard_status zip_check_member(const struct reader *reader, const struct zip_archive *archive, const struct zip_member *member,
                                 const struct limits *limits, reshard_error *err);
 

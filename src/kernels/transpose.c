@@ -10,9 +10,7 @@
  * Each target row lies on a page of its own as a rule, and so does each source column. Rows are taken in bands of this many source bytes,
  * few enough for their pages to stay in the second-level TLB while the band's columns pass.
  */
-#ifndef BAND_BYTES
-#define BAND_BYTES 1024
-#endif
+#define BAND_BYTES 512
 
 /* gcc keeps the vectors of a block in registers only once all loops over them are unrolled. */
 #if defined(__GNUC__) && !defined(__clang__)

@@ -24,10 +24,8 @@ static bool join_try(struct join *join, uint32_t source, uint32_t target)
 {
     const struct join_box *s = &join->sides[0][source], *t = &join->sides[1][target];
     int64_t start[RANK_MAX], extent[RANK_MAX];
-    if (!box_intersect(join->rank, s->start, s->extent, t->start, t->extent, start, extent)) {
-        join->memory->misses++;
-        return true;
-    }
+    if (!box_intersect(join->rank, s->start, s->extent, t->start, t->extent, start, extent))
+        return ++join->memory->misses <= join->memory->misses_max;
     return join->emit(join->context, s->chunk, t->chunk, start, extent);
 }
 
@@ -273,10 +271,11 @@ reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box
         struct join_item item = joiner->items[--joiner->item_count];
         /* The lists of the items still waiting lie below this one's. */
         joiner->stack_count = item.end[0] > item.end[1] ? item.end[0] : item.end[1];
-        if (!item_join(&join, &item))
-            return error_set_memory(err);
+        bool is_done = item_join(&join, &item);
         if (joiner->misses > joiner->misses_max)
             return error_set_limit(err, "box_checks", joiner->misses, joiner->misses_max);
+        if (!is_done)
+            return error_set_memory(err);
     }
     return RESHARD_OK;
 }

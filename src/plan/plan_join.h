@@ -32,7 +32,7 @@ struct joiner {
     struct join_item *items;
     size_t stack_count, stack_capacity, spare_capacity, active_capacity;
     uint32_t item_count, item_capacity;
-    uint64_t misses, misses_max; /* comparisons that found nothing: made, and allowed in one join */
+    uint64_t misses, misses_max; /* comparisons that found nothing: made, and allowed in one join, which the caller sets */
 };
 
 reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box *sources, uint32_t source_count, const struct join_box *targets,

@@ -34,7 +34,15 @@ reshard_status store_open_path(const char *path, unsigned flags, struct store **
 struct store *store_new_memory(void);
 struct store *store_new_null(void);
 
-/* Wraps inner (not owned). The nth call that touches bytes or names, counted from 1, fails as kind says; 0 never. */
+/* Adds or replaces an object of a memory store without a transaction. */
+reshard_status store_memory_put(struct store *store, const char *name, const void *bytes, size_t size, reshard_error *err);
+
+/*
+ * Wraps inner (not owned). The nth call of those that the kind can hit, counted from 1, fails; 0 never. FAULT_IO hits every call that
+ * touches bytes or names (listing, opening, reading, beginning, creating, writing, the journal, commit), FAULT_SHORT_READ
+ * reads, FAULT_DISK_FULL what needs room. store_exists cannot say that it failed and is left alone. Objects of a fault
+ * store have neither a map nor a descriptor, so that nothing goes past it.
+ */
 enum fault_kind { FAULT_IO, FAULT_SHORT_READ, FAULT_DISK_FULL };
 struct store *store_new_fault(struct store *inner, enum fault_kind kind, uint64_t nth);
 bool store_fault_was_hit(const struct store *store);
@@ -74,10 +82,12 @@ int store_object_fd(const struct store_object *object);
 /* ---- writing ---- */
 
 /*
- * A transaction writes a directory or a single file at path, beside it first (".NAME.reshard-partial" in the same parent).
- * begin refuses an existing target without overwrite. With resume, what an earlier killed run of the same `identity` left
- * is kept (store_txn_is_resumed) and anything else there is removed. commit syncs files, then directories, then
- * renames; with overwrite the old target is exchanged and removed after. abort removes what was written.
+ * A transaction writes a directory or a single file at path, beside it first: in the directory ".NAME.reshard-partial" of the same
+ * parent, which is locked while the run lives. begin refuses an existing target without overwrite, and a target that another
+ * run is writing. With resume, what an earlier killed run of the same `identity` left is kept (store_txn_is_resumed): objects that
+ * are created again keep their bytes, those that are not are removed by commit. commit syncs files, then directories, then
+ * renames; with overwrite the old target is exchanged and removed after. abort removes what was written. A commit that fails before
+ * the renaming keeps what was written if `resume` is set.
  */
 struct store_txn;
 struct store_txn_options {
@@ -106,7 +116,8 @@ reshard_status store_copy_range(const struct store_object *source, uint64_t sour
 /* Starts writing dirty pages of the range back without waiting, so that the final sync is short. Never fails. */
 void store_write_behind(struct store_object *object, uint64_t offset, uint64_t bytes);
 
-/* The journal of a resumable run: a small object beside the target, not published. Append syncs data objects first. */
+/* The journal of a resumable run: a small object beside the target, not published. Append syncs data objects first. Read appends what was
+ * appended so far, by an earlier run too; an append that a killed run left incomplete is not part of it. */
 reshard_status store_txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err);
 reshard_status store_txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err);
 

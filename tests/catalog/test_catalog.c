@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "catalog/catalog.h"
+#include "fail_malloc.h"
 
 static reshard_error err;
 
@@ -198,13 +199,78 @@ TEST(a_million_chunks_stay_near_64_bytes_each)
     catalog_free(catalog);
 }
 
+/* A catalog with everything in it: many tensors, paths, flat runs, replicas, items, facts. */
+static reshard_status build_all(struct catalog *catalog)
+{
+    static const int64_t shape[2] = { 40, 30 };
+    struct catalog_item item = { .key = STR("item"), .kind = ITEM_RAW, .object = CATALOG_NONE };
+    const struct path_part parts[2] = { { PATH_KEY, STR("a"), 0 }, { PATH_INT_KEY, { 0 }, 5 } };
+    reshard_status status = RESHARD_OK;
+    uint32_t object = 0, tensor = 0;
+    for (int t = 0; t < 20 && !status; t++) {
+        char key[16];
+        snprintf(key, sizeof(key), "t%d", t);
+        status = catalog_add_object(catalog, str_of(key), 1, &object, &err);
+        if (!status)
+            status = catalog_add_tensor(catalog, str_of(key), DTYPE_F32, 2, shape, &tensor, &err);
+        if (!status)
+            status = catalog_set_tensor_path(catalog, tensor, parts, 2, &err);
+        for (int64_t row = 0; row < 40 && !status; row += 4)
+            status = catalog_add_chunk(catalog, tensor, (int64_t[2]){ row, 0 }, (int64_t[2]){ 4, 30 }, object, 0, 1, NULL, &err);
+    }
+    for (int64_t begin = 0; begin < 1200 && !status; begin += 400) {
+        struct catalog_chunk *chunk;
+        if (begin == 0)
+            status = catalog_add_tensor(catalog, STR("flat"), DTYPE_F32, 2, shape, &tensor, &err);
+        if (!status)
+            status = catalog_add_chunk(catalog, tensor, NULL, NULL, object, 0, 1, &chunk, &err);
+        struct chunk_layout *layout = status ? NULL : catalog_chunk_layout(catalog, chunk);
+        if (!layout)
+            return RESHARD_ERR_MEMORY;
+        layout->flat_begin = begin;
+        layout->flat_count = 400;
+    }
+    if (!status)
+        status = catalog_add_item(catalog, &item, parts, 2, NULL, &err);
+    if (!status)
+        status = catalog_add_fact(catalog, "fact", &err, "%d", 1);
+    catalog_warn(catalog, false, "warning");
+    struct value_graph graph = { 0 };
+    if (!status && !catalog_adopt_graph(catalog, graph))
+        status = RESHARD_ERR_MEMORY;
+    return status ? status : catalog_seal(catalog, false, &err);
+}
+
+TEST(every_failed_allocation_is_reported_and_leaks_nothing)
+{
+    unsigned long nth = 0;
+    bool was_hit;
+    do {
+        fail_malloc_at(++nth);
+        struct catalog *catalog = catalog_new("test");
+        reshard_status status = catalog ? build_all(catalog) : RESHARD_ERR_MEMORY;
+        was_hit = fail_malloc_was_hit();
+        if (status && status != RESHARD_ERR_MEMORY)
+            fail_msg("allocation %lu: status %d: %s", nth, status, err.message);
+        if (!was_hit)
+            assert_int_equal(status, RESHARD_OK);
+        catalog_free(catalog);
+    } while (was_hit);
+    assert_true(nth > 30);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equal_vectors_have_equal_indices),         cmocka_unit_test(what_cannot_be_right_is_refused_when_added),
-        cmocka_unit_test(a_known_object_name_gives_the_old_index),  cmocka_unit_test(sealing_groups_chunks_by_tensor_and_keeps_their_order),
-        cmocka_unit_test(keys_find_tensors_and_doubles_are_marked), cmocka_unit_test(paths_are_kept_and_share_the_bytes_of_their_key),
-        cmocka_unit_test(warnings_beyond_the_maximum_are_counted),  cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
+        cmocka_unit_test(equal_vectors_have_equal_indices),
+        cmocka_unit_test(what_cannot_be_right_is_refused_when_added),
+        cmocka_unit_test(a_known_object_name_gives_the_old_index),
+        cmocka_unit_test(sealing_groups_chunks_by_tensor_and_keeps_their_order),
+        cmocka_unit_test(keys_find_tensors_and_doubles_are_marked),
+        cmocka_unit_test(paths_are_kept_and_share_the_bytes_of_their_key),
+        cmocka_unit_test(warnings_beyond_the_maximum_are_counted),
+        cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
+        cmocka_unit_test(every_failed_allocation_is_reported_and_leaks_nothing),
     };
     return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);
 }

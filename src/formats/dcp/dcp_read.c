@@ -43,8 +43,7 @@ out:
 reshard_status dcp_read_open(struct source *source, reshard_error *err)
 {
     char *directory = NULL;
-    bool is_root;
-    reshard_status status = dcp_directory_find(source->store, source->name, source->iteration, &directory, &is_root, err);
+    reshard_status status = dcp_directory_find(source->store, source->name, &directory, err);
     if (!status)
         status = dcp_source_new(source, directory, err);
     free(directory);
@@ -109,12 +108,12 @@ static unsigned look(struct store *store, const char *directory)
 }
 
 /* What lies at name, and the backend that its metadata.json gives. */
-static unsigned look_at(struct store *store, const char *name, bool *is_root, enum dist_backend *backend)
+static unsigned look_at(struct store *store, const char *name, enum dist_backend *backend)
 {
     char *directory = NULL;
     struct dist_config config = { .backend = DIST_ABSENT };
     unsigned seen = 0;
-    if (dcp_directory_find(store, name, -1, &directory, is_root, NULL) == RESHARD_OK) {
+    if (dcp_directory_find(store, name, &directory, NULL) == RESHARD_OK) {
         seen = look(store, directory);
         if (seen & HAS_CONFIG)
             (void)dist_config_read(store, directory, &config, NULL);
@@ -126,10 +125,9 @@ static unsigned look_at(struct store *store, const char *name, bool *is_root, en
 
 int dcp_probe(struct store *store, const char *name)
 {
-    bool is_root;
     enum dist_backend backend;
-    unsigned seen = look_at(store, name, &is_root, &backend);
-    if (is_root || backend == DIST_TORCH_DIST || backend == DIST_FSDP_DTENSOR)
+    unsigned seen = look_at(store, name, &backend);
+    if (backend == DIST_TORCH_DIST || backend == DIST_FSDP_DTENSOR)
         return 0;
     if (seen & HAS_METADATA)
         return 90;
@@ -140,25 +138,23 @@ int dcp_probe(struct store *store, const char *name)
 
 int dcp_megatron_probe(struct store *store, const char *name)
 {
-    bool is_root;
     enum dist_backend backend;
-    unsigned seen = look_at(store, name, &is_root, &backend);
-    return is_root && backend == DIST_ABSENT && seen & HAS_METADATA && !(seen & HAS_COMMON) ? 90 : 0;
+    unsigned seen = look_at(store, name, &backend);
+    bool is_plain = backend == DIST_ABSENT && (seen & HAS_METADATA) && !(seen & HAS_COMMON);
+    return is_plain && dcp_is_iteration(store, name) ? 92 : 0;
 }
 
 int fsdp_dtensor_probe(struct store *store, const char *name)
 {
-    bool is_root;
     enum dist_backend backend;
-    (void)look_at(store, name, &is_root, &backend);
+    (void)look_at(store, name, &backend);
     return backend == DIST_FSDP_DTENSOR ? 100 : 0;
 }
 
 int torch_dist_probe(struct store *store, const char *name)
 {
-    bool is_root;
     enum dist_backend backend;
-    unsigned seen = look_at(store, name, &is_root, &backend);
+    unsigned seen = look_at(store, name, &backend);
     if (backend == DIST_TORCH_DIST)
         return 100;
     /* metadata.json is written last: without it, or with a torn one, this is a save that was not finished, which the reader says. */

@@ -6,6 +6,7 @@
 #include "formats/dcp/dcp_source.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define SMALL_BLOB_BYTES 8192

@@ -3,12 +3,9 @@
 
 #include "encoding/json.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TRACKER "latest_checkpointed_iteration.txt"
-#define TRACKER_BYTES_MAX 64
 #define CONFIG_BYTES_MAX 65536
 
 /* ---- metadata.json ---- */
@@ -70,97 +67,47 @@ out:
 
 /* ---- where the checkpoint is ---- */
 
-static char *with_slash(struct str name)
+/* The part of name before its last component, with the '/'. */
+static struct str parent_of(struct str name)
 {
-    char *out = malloc(name.size + 2);
-    if (!out)
-        return NULL;
-    if (name.size)
-        memcpy(out, name.data, name.size);
-    if (name.size && name.data[name.size - 1] != '/')
-        out[name.size++] = '/';
-    out[name.size] = '\0';
-    return out;
+    while (name.size && name.data[name.size - 1] != '/')
+        name.size--;
+    return name;
 }
 
-static struct str trimmed(struct str text)
-{
-    while (text.size && strchr(" \t\r\n", text.data[0]))
-        text = (struct str){ text.data + 1, text.size - 1 };
-    while (text.size && strchr(" \t\r\n", text.data[text.size - 1]))
-        text.size--;
-    return text;
-}
-
-/* The sub-directory that the tracker's text names, "iter_0000010" or "release". */
-static reshard_status read_tracker(struct store *store, const char *name, char out[64], reshard_error *err)
-{
-    struct buffer bytes = { 0 };
-    uint64_t iteration;
-    reshard_status status = store_read_all(store, name, TRACKER_BYTES_MAX, &bytes, err);
-    struct str text = trimmed(buffer_str(&bytes));
-    if (status)
-        error_prefix(err, "'%s'", name);
-    else if (str_is(text, "release"))
-        snprintf(out, 64, "release");
-    else if (str_to_u64(text, &iteration))
-        snprintf(out, 64, "iter_%07" PRIu64, iteration);
-    else
-        status = error_set(err, RESHARD_ERR_FORMAT, "'%s': '%.*s' is neither an iteration nor 'release'", name, STR_ARG(text));
-    buffer_release(&bytes);
-    return status;
-}
-
-/* Below a Megatron root; *out stays NULL if directory is none. */
-static reshard_status find_iteration(struct store *store, const char *directory, int64_t iteration, char **out, reshard_error *err)
-{
-    char wanted[64], *tracker = NULL, *found = NULL;
-    bool is_directory, is_root;
-    uint64_t size;
-    reshard_status status = dcp_name_join(directory, STR(TRACKER), &tracker, err);
-    if (status)
-        return status;
-    is_root = store_exists(store, tracker, &is_directory, &size) && !is_directory;
-    if (is_root && iteration >= 0)
-        snprintf(wanted, sizeof(wanted), "iter_%07" PRId64, iteration);
-    else if (is_root)
-        status = read_tracker(store, tracker, wanted, err);
-    if (!status && is_root)
-        status = dcp_name_join(directory, str_of(wanted), &found, err);
-    if (!status && found) {
-        if (!store_exists(store, found, &is_directory, &size) || !is_directory)
-            status = error_set(err, RESHARD_ERR_FORMAT, "'%s' does not exist, '%s' names it", found, tracker);
-        else if (!(*out = with_slash(str_of(found))))
-            status = error_set_memory(err);
-    }
-    free(found);
-    free(tracker);
-    return status;
-}
-
-reshard_status dcp_directory_find(struct store *store, const char *name, int64_t iteration, char **out, bool *is_root, reshard_error *err)
+reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err)
 {
     struct str directory = str_of(name);
     bool is_directory = true;
     uint64_t size;
-    *is_root = false;
-    *out = NULL;
     if (directory.size && store_exists(store, name, &is_directory, &size) && !is_directory) {
         if (!str_ends_with(directory, DCP_METADATA))
             return error_set(err, RESHARD_ERR_FORMAT, "'%s' is no directory and no .metadata file", name);
-        while (directory.size && directory.data[directory.size - 1] != '/')
-            directory.size--;
+        directory = parent_of(directory);
     }
-    char *found = NULL, *base = with_slash(directory);
-    if (!base)
+    char *found = malloc(directory.size + 2);
+    if (!found)
         return error_set_memory(err);
-    reshard_status status = find_iteration(store, base, iteration, &found, err);
-    *is_root = found != NULL;
-    if (found)
-        free(base);
-    if (!status)
-        *out = found ? found : base;
-    else
-        free(base);
-    return status;
+    if (directory.size)
+        memcpy(found, directory.data, directory.size);
+    if (directory.size && directory.data[directory.size - 1] != '/')
+        found[directory.size++] = '/';
+    found[directory.size] = '\0';
+    *out = found;
+    return RESHARD_OK;
+}
+
+bool dcp_is_iteration(const struct store *store, const char *name)
+{
+    struct str path = str_of(name[0] ? name : store_path(store));
+    while (path.size && path.data[path.size - 1] == '/')
+        path.size--;
+    struct str parent = parent_of(path), base = { path.data + parent.size, path.size - parent.size };
+    if (!str_starts_with(base, "iter_") || base.size == 5)
+        return false;
+    for (size_t i = 5; i < base.size; i++) {
+        if (base.data[i] < '0' || base.data[i] > '9')
+            return false;
+    }
+    return true;
 }

@@ -160,10 +160,10 @@ struct dist_config {
 /* Reads directory's metadata.json. What is wrong with it goes to err only if the status is an error. */
 reshard_status dist_config_read(struct store *store, const char *directory, struct dist_config *out, reshard_error *err);
 
-/*
- * The checkpoint that name means: the directory itself, the one a file .metadata lies in, or, below a Megatron root, the one that the
- * tracker or iteration (-1: none) says; *is_root says which. The result ends with '/' unless it is ""; free it.
- */
-reshard_status dcp_directory_find(struct store *store, const char *name, int64_t iteration, char **out, bool *is_root, reshard_error *err);
+/* The directory that name means: itself, or the one that a file .metadata lies in. It ends with '/' unless it is ""; free it. */
+reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err);
+
+/* Whether the directory is called as Megatron calls the sub-directory of an iteration. */
+bool dcp_is_iteration(const struct store *store, const char *name);
 
 #endif

@@ -181,7 +181,7 @@ out:
 
 static const struct format_option st_options[] = {
     { "tied", "copy|drop", "copy", "tensors that share their bytes: write each, or one and record the others in __metadata__" },
-    { "framework", "NAME|none", "pt", "the format key of __metadata__, where neither source nor reference has one" },
+    { "framework", "NAME|none", "", "the format key of __metadata__; without it as the reference or the source has it, else pt" },
     { 0 },
 };
 

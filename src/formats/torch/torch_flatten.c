@@ -243,8 +243,164 @@ static reshard_status key_part(const struct member *member, size_t index, struct
     if (torch_save_is_tensor_node(key))
         return error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a tensor as a dictionary key");
     struct buffer text = { .limit = 65536 };
-    bool good = key->kind == VALUE_BIGINT || value_is_printable_key(key) ? value_to_repr(key, &text) : value_to_repr(key, &text);
+    bool good = value_to_repr(key, &text);
     good = good && arena_str(arena, buffer_str(&text), &out->key);
     buffer_release(&text);
     return good ? RESHARD_OK : error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a dictionary key of more than 65536 characters");
+}
+
+/* An open container: the parts that its members add to the path, and which members later ones with the same key replace. */
+struct frame {
+    const struct value *container;
+    struct path_part *parts;
+    bool *is_replaced;
+    size_t next, count;
+};
+
+static void frame_release(struct frame *frame)
+{
+    free(frame->parts);
+    free(frame->is_replaced);
+}
+
+/* Marks members whose key occurs again: of equal keys the last one counts. */
+static reshard_status mark_replaced(struct frame *frame, reshard_error *err)
+{
+    struct name_map keys = { 0 };
+    struct buffer text = { 0 };
+    uint32_t *last = malloc((frame->count + 1) * sizeof(*last));
+    reshard_status status = last ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; !status && i < frame->count; i++) {
+        const struct path_part *part = &frame->parts[i];
+        bool was_new;
+        buffer_clear(&text);
+        buffer_append_byte(&text, (uint8_t)part->kind);
+        if (part->kind == PATH_KEY)
+            buffer_append_str(&text, part->key);
+        else
+            buffer_append_u64le(&text, (uint64_t)part->index);
+        uint32_t number = text.failed ? NAME_NONE : name_map_intern(&keys, buffer_str(&text), &was_new);
+        if (number == NAME_NONE) {
+            status = error_set_memory(err);
+            break;
+        }
+        if (!was_new)
+            frame->is_replaced[last[number]] = true;
+        last[number] = (uint32_t)i;
+    }
+    free(last);
+    buffer_release(&text);
+    name_map_release(&keys);
+    return status;
+}
+
+static reshard_status frame_open(struct frame *frame, const struct value *container, struct arena *arena, reshard_error *err)
+{
+    *frame = (struct frame){ .container = container, .count = member_count(container) };
+    if (frame->count >= UINT32_MAX)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "container of %zu members", frame->count);
+    frame->parts = calloc(frame->count + 1, sizeof(*frame->parts));
+    frame->is_replaced = calloc(frame->count + 1, sizeof(*frame->is_replaced));
+    if (!frame->parts || !frame->is_replaced)
+        return error_set_memory(err);
+    for (size_t i = 0; i < frame->count; i++) {
+        struct member member;
+        if (!member_at(container, i, &member))
+            return error_set_at(err, RESHARD_ERR_FORMAT, container->offset, "mapping made from something that is no pair");
+        reshard_status status = key_part(&member, i, arena, &frame->parts[i], err);
+        if (status)
+            return status;
+    }
+    return container_kind(container) == MAPPING ? mark_replaced(frame, err) : RESHARD_OK;
+}
+
+/* ---- the walk ---- */
+
+struct walk {
+    const struct survey *survey;
+    bool *is_open; /* by container number: on the way from the root to here */
+    struct frame *frames;
+    struct path_part *path;
+    size_t depth, depth_max, frame_capacity, path_capacity;
+    struct arena keys;
+    uint64_t leaf_count, leaf_max;
+    torch_leaf_sink sink;
+    void *context;
+};
+
+static reshard_status push(struct walk *walk, const struct value *container, reshard_error *err)
+{
+    if (walk->depth >= walk->depth_max)
+        return error_set_limit(err, "pickle_depth", walk->depth + 1, walk->depth_max);
+    if (!grow((void **)&walk->frames, walk->depth, &walk->frame_capacity, sizeof(*walk->frames)) ||
+        !grow((void **)&walk->path, walk->depth, &walk->path_capacity, sizeof(*walk->path)))
+        return error_set_memory(err);
+    walk->is_open[walk->survey->number[container->id] - 1] = true;
+    return frame_open(&walk->frames[walk->depth++], container, &walk->keys, err);
+}
+
+static void pop(struct walk *walk)
+{
+    struct frame *frame = &walk->frames[--walk->depth];
+    walk->is_open[walk->survey->number[frame->container->id] - 1] = false;
+    frame_release(frame);
+}
+
+static bool is_opened(const struct walk *walk, const struct value *value)
+{
+    uint32_t number = walk->survey->number[value->id];
+    return container_kind(value) != NOT_CONTAINER && number > 0 && walk->survey->holds_tensor[number - 1] && !walk->is_open[number - 1];
+}
+
+static reshard_status emit(struct walk *walk, struct value *value, reshard_error *err)
+{
+    if (++walk->leaf_count > walk->leaf_max)
+        return error_set(err, RESHARD_ERR_LIMIT, "containers that share members make more than %llu leaves", (unsigned long long)walk->leaf_max);
+    struct torch_leaf leaf = { value, walk->path, walk->depth, container_kind(value) != NOT_CONTAINER };
+    return walk->sink(&leaf, walk->context, err);
+}
+
+static reshard_status step(struct walk *walk, reshard_error *err)
+{
+    struct frame *frame = &walk->frames[walk->depth - 1];
+    if (frame->next >= frame->count) {
+        pop(walk);
+        return RESHARD_OK;
+    }
+    size_t index = frame->next++;
+    struct member member;
+    if (frame->is_replaced[index] || !member_at(frame->container, index, &member))
+        return RESHARD_OK;
+    walk->path[walk->depth - 1] = frame->parts[index];
+    return is_opened(walk, member.value) ? push(walk, member.value, err) : emit(walk, member.value, err);
+}
+
+reshard_status torch_flatten(const struct value_graph *graph, const struct limits *limits, torch_leaf_sink sink, void *context,
+                             reshard_error *err)
+{
+    struct survey survey = { 0 };
+    struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .sink = sink, .context = context };
+    walk.leaf_max = (uint64_t)graph->count * LEAVES_PER_NODE_MAX + 1000;
+    if (container_kind(graph->root) == NOT_CONTAINER)
+        return emit(&walk, graph->root, err);
+
+    reshard_status status = RESHARD_OK;
+    if (!survey_make(&survey, graph))
+        status = error_set_memory(err);
+    walk.is_open = status ? NULL : calloc(survey.container_count, sizeof(*walk.is_open));
+    if (!status && !walk.is_open)
+        status = error_set_memory(err);
+    if (!status)
+        status = push(&walk, graph->root, err);
+    while (!status && walk.depth > 0)
+        status = step(&walk, err);
+
+    while (walk.depth > 0)
+        pop(&walk);
+    free(walk.frames);
+    free(walk.path);
+    free(walk.is_open);
+    arena_release(&walk.keys);
+    survey_release(&survey);
+    return status;
 }

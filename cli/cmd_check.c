@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* verify and diff: findings, then a verdict. */
+#include "commands.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct findings {
+    const struct options *options;
+    uint64_t count[3];
+    bool any;
+};
+
+static void print_finding(const reshard_finding *finding, void *context)
+{
+    static const char *const severities[] = { "note", "warning", "failure" };
+    struct findings *findings = context;
+    findings->count[finding->severity]++;
+    if (findings->options->json) {
+        printf("%s{\"severity\":\"%s\",\"kind\":\"%s\",\"key\":", findings->any ? "," : "", severities[finding->severity], finding->kind);
+        json_string(stdout, finding->key.data, finding->key.size);
+        fputs(",\"text\":", stdout);
+        json_text(stdout, finding->text);
+        if (finding->index >= 0)
+            printf(",\"index\":%lld,\"count\":%llu", (long long)finding->index, (unsigned long long)finding->count);
+        if (finding->index >= 0 && isfinite(finding->max_difference))
+            printf(",\"max_difference\":%.17g", finding->max_difference);
+        putchar('}');
+        findings->any = true;
+        return;
+    }
+    if (findings->options->quiet)
+        return;
+    const char *paint = colour(findings->options, finding->severity == 2 ? "\x1b[31m" : finding->severity == 1 ? "\x1b[33m" : "");
+    printf("%s%s%s\t%s\t", paint, severities[finding->severity], *paint ? "\x1b[0m" : "", finding->kind);
+    print_escaped(stdout, finding->key.data, finding->key.size);
+    putchar('\t');
+    print_escaped(stdout, finding->text, strlen(finding->text));
+    putchar('\n');
+}
+
+static int verdict(const struct findings *findings, reshard_status status, const char *good, const char *bad)
+{
+    bool holds = status == RESHARD_OK;
+    if (findings->options->json)
+        printf("],\"ok\":%s,\"failures\":%llu,\"warnings\":%llu}\n", holds ? "true" : "false", (unsigned long long)findings->count[2],
+               (unsigned long long)findings->count[1]);
+    else if (!findings->options->quiet)
+        printf("%s\n", holds ? good : bad);
+    return holds ? 0 : 1;
+}
+
+static int verify_latest(const struct options *options)
+{
+    struct findings findings = { .options = options };
+    reshard_error err = { 0 };
+    reshard_open_options open = options_open(options);
+    reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
+    char *path = NULL;
+    verify.deep = options->deep;
+    struct options quiet = *options;
+    quiet.quiet = true;
+    findings.options = options->json || options->verbose ? options : &quiet;
+    if (options->json)
+        fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
+    reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, print_finding, &findings, &path, &err);
+    if (options->json) {
+        fputs("],\"latest_good\":", stdout);
+        if (path)
+            json_text(stdout, path);
+        else
+            fputs("null", stdout);
+        puts("}");
+    } else if (path) {
+        puts(path);
+    }
+    reshard_free(path);
+    return status ? print_error(options, status, &err) : 0;
+}
+
+int command_verify(const struct options *options)
+{
+    int exit_status = 0;
+    reshard_error err = { 0 };
+    struct findings findings = { .options = options };
+    if (options->latest_good)
+        return verify_latest(options);
+    reshard_checkpoint *checkpoint = open_path(options, 0, &exit_status);
+    if (!checkpoint)
+        return exit_status;
+    reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
+    verify.deep = options->deep;
+    struct progress progress;
+    reshard_run_options run = progress_start(&progress, options, "verify");
+    if (options->json)
+        fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
+    reshard_status status = reshard_verify(checkpoint, &verify, &run, print_finding, &findings, &err);
+    progress_end(&progress);
+    if (status && status != RESHARD_DIFFERS) {
+        if (options->json)
+            puts("]}");
+        exit_status = print_error(options, status, &err);
+    } else {
+        exit_status = verdict(&findings, status, "ok", "does not verify");
+    }
+    reshard_close(checkpoint);
+    return exit_status;
+}
+
+static int read_tolerance(const struct options *options, reshard_diff_options *diff)
+{
+    char *end;
+    if (!options->tolerance)
+        return 0;
+    diff->absolute_tolerance = strtod(options->tolerance, &end);
+    if (end != options->tolerance && *end == ',')
+        diff->relative_tolerance = strtod(end + 1, &end);
+    if (end == options->tolerance || *end || !(diff->absolute_tolerance >= 0) || !(diff->relative_tolerance >= 0)) {
+        fprintf(stderr, "reshard: --tolerance: '%s' is not ABS or ABS,REL\n", options->tolerance);
+        return 2;
+    }
+    return 0;
+}
+
+int command_diff(const struct options *options)
+{
+    int exit_status = 0;
+    reshard_error err = { 0 };
+    struct findings findings = { .options = options };
+    reshard_diff_options diff = RESHARD_DIFF_OPTIONS_INIT;
+    diff.ignore_items = options->items && strcmp(options->items, "ignore") == 0;
+    if (read_tolerance(options, &diff))
+        return 2;
+    reshard_checkpoint *a = open_path(options, 0, &exit_status);
+    if (!a)
+        return exit_status;
+    reshard_checkpoint *b = open_path(options, 1, &exit_status);
+    if (!b) {
+        reshard_close(a);
+        return exit_status;
+    }
+    struct progress progress;
+    reshard_run_options run = progress_start(&progress, options, "diff");
+    if (options->json)
+        fputs("{\"schema\":\"reshard-diff/1\",\"findings\":[", stdout);
+    reshard_status status = reshard_diff(a, b, &diff, &run, print_finding, &findings, &err);
+    progress_end(&progress);
+    if (status && status != RESHARD_DIFFERS) {
+        if (options->json)
+            puts("]}");
+        exit_status = print_error(options, status, &err);
+    } else {
+        exit_status = verdict(&findings, status, "same", "different");
+    }
+    reshard_close(a);
+    reshard_close(b);
+    return exit_status;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "commands.h"
+
+#include <string.h>
+
+static reshard_convert_options convert_options(const struct options *options, const reshard_open_options *open)
+{
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    convert.to = options->to;
+    convert.like = options->like;
+    convert.layout = options->layout;
+    convert.include = options->include.values;
+    convert.exclude = options->exclude.values;
+    convert.dtypes = options->dtypes.values;
+    convert.format_options = options->format_options.values;
+    convert.max_shard_bytes = options->max_shard_bytes;
+    convert.drop_items = options->items && strcmp(options->items, "drop") == 0;
+    convert.overwrite = options->overwrite;
+    convert.resume = options->resume;
+    convert.no_sync = options->no_sync;
+    convert.verify = options->verify;
+    convert.checksum = options->checksum && strcmp(options->checksum, "none") != 0 ? options->checksum : NULL;
+    convert.open = open;
+    return convert;
+}
+
+static void json_list(const char *name, char **list)
+{
+    printf(",\"%s\":[", name);
+    for (size_t i = 0; list && list[i]; i++) {
+        if (i)
+            putchar(',');
+        json_text(stdout, list[i]);
+    }
+    putchar(']');
+}
+
+static void report_json(const struct options *options, const reshard_report *report, const char *schema)
+{
+    printf("{\"schema\":\"%s\",\"source\":", schema);
+    json_text(stdout, options->paths[0]);
+    printf(",\"from\":\"%s\",\"to\":\"%s\",\"tensors\":%llu,\"items\":%llu,\"source_chunks\":%llu,\"target_chunks\":%llu,\"steps\":%llu,"
+           "\"read_bytes\":%llu,\"write_bytes\":%llu,\"files\":%llu,\"file_bytes\":%llu,\"peak_memory_bytes\":%llu",
+           report->source_format, report->target_format, (unsigned long long)report->tensors, (unsigned long long)report->items,
+           (unsigned long long)report->source_chunks, (unsigned long long)report->target_chunks, (unsigned long long)report->steps,
+           (unsigned long long)report->read_bytes, (unsigned long long)report->write_bytes, (unsigned long long)report->target_files,
+           (unsigned long long)report->target_bytes, (unsigned long long)report->peak_memory_bytes);
+    if (options->ranks_flag) {
+        fputs(",\"targets\":[", stdout);
+        for (uint64_t i = 0; i < report->target_files; i++) {
+            fputs(i ? ",{\"file\":" : "{\"file\":", stdout);
+            json_text(stdout, report->files[i].file);
+            printf(",\"bytes\":%llu,\"chunks\":%llu,\"sources\":%llu}", (unsigned long long)report->files[i].bytes, (unsigned long long)report->files[i].chunks,
+                   (unsigned long long)report->files[i].sources);
+        }
+        putchar(']');
+    }
+    json_list("dropped", report->dropped);
+    json_list("changed", report->changed);
+    json_list("warnings", report->warnings);
+    puts("}");
+}
+
+static void print_list(FILE *out, const struct options *options, const char *what, char **list)
+{
+    size_t count = 0;
+    while (list && list[count])
+        count++;
+    size_t shown = options->verbose || count <= 10 ? count : 10;
+    for (size_t i = 0; i < shown; i++) {
+        fprintf(out, "%s: ", what);
+        print_escaped(out, list[i], strlen(list[i]));
+        putc('\n', out);
+    }
+    if (shown < count)
+        fprintf(out, "%s: %zu more; --verbose shows all\n", what, count - shown);
+}
+
+static void plan_text(const struct options *options, const reshard_report *report)
+{
+    char size[32];
+    printf("%s to %s\n", report->source_format, report->target_format);
+    printf("  %-14s %llu, and %llu items\n", "tensors", (unsigned long long)report->tensors, (unsigned long long)report->items);
+    printf("  %-14s %llu to %llu, in %llu copies\n", "chunks", (unsigned long long)report->source_chunks, (unsigned long long)report->target_chunks,
+           (unsigned long long)report->steps);
+    printf("  %-14s %s\n", "reads", human_bytes(report->read_bytes, size));
+    printf("  %-14s %s", "writes", human_bytes(report->write_bytes, size));
+    printf(" of tensors, %s in %llu files\n", human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);
+    printf("  %-14s %s\n", "peak memory", human_bytes(report->peak_memory_bytes, size));
+    for (uint64_t i = 0; options->ranks_flag && i < report->target_files; i++) {
+        fputs("  ", stdout);
+        print_escaped(stdout, report->files[i].file, strlen(report->files[i].file));
+        printf("  %s, %llu chunks from %llu pieces\n", human_bytes(report->files[i].bytes, size), (unsigned long long)report->files[i].chunks,
+               (unsigned long long)report->files[i].sources);
+    }
+    print_list(stdout, options, "dropped", report->dropped);
+    print_list(stdout, options, "changed", report->changed);
+    print_list(stdout, options, "warning", report->warnings);
+}
+
+int command_plan(const struct options *options)
+{
+    int exit_status = 0;
+    reshard_error err = { 0 };
+    reshard_checkpoint *source = open_path(options, 0, &exit_status);
+    if (!source)
+        return exit_status;
+    reshard_open_options open = options_open(options);
+    open.format = NULL;
+    reshard_convert_options convert = convert_options(options, &open);
+    struct progress progress;
+    reshard_run_options run = progress_start(&progress, options, "plan");
+    reshard_report report = { 0 };
+    reshard_status status = reshard_plan(source, options->path_count > 1 ? options->paths[1] : NULL, &convert, &run, &report, &err);
+    progress_end(&progress);
+    if (status)
+        exit_status = print_error(options, status, &err);
+    else if (options->json)
+        report_json(options, &report, "reshard-plan/1");
+    else
+        plan_text(options, &report);
+    reshard_report_release(&report);
+    reshard_close(source);
+    return exit_status;
+}
+
+int command_convert(const struct options *options)
+{
+    if (options->dry_run)
+        return command_plan(options);
+    int exit_status = 0;
+    reshard_error err = { 0 };
+    reshard_checkpoint *source = open_path(options, 0, &exit_status);
+    if (!source)
+        return exit_status;
+    reshard_open_options open = options_open(options);
+    open.format = NULL;
+    reshard_convert_options convert = convert_options(options, &open);
+    struct progress progress;
+    reshard_run_options run = progress_start(&progress, options, "convert");
+    reshard_report report = { 0 };
+    reshard_status status = reshard_convert(source, options->paths[1], &convert, &run, &report, &err);
+    progress_end(&progress);
+    if (status) {
+        exit_status = print_error(options, status, &err);
+    } else if (options->json) {
+        report_json(options, &report, "reshard-convert/1");
+    } else if (!options->quiet) {
+        char size[32];
+        print_list(stderr, options, "dropped", report.dropped);
+        print_list(stderr, options, "changed", report.changed);
+        printf("%s: %llu tensors, %llu items, %s in %llu files\n", options->paths[1], (unsigned long long)report.tensors,
+               (unsigned long long)report.items, human_bytes(report.target_bytes, size), (unsigned long long)report.target_files);
+    }
+    reshard_report_release(&report);
+    reshard_close(source);
+    return exit_status;
+}

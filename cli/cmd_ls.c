@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void json_path(reshard_checkpoint *checkpoint, int is_item, size_t index)
+{
+    const reshard_path_part *parts;
+    size_t count = reshard_path_of(checkpoint, is_item, index, &parts);
+    fputs(",\"path\":[", stdout);
+    for (size_t i = 0; i < count; i++) {
+        if (i)
+            putchar(',');
+        if (parts[i].is_index)
+            printf("%lld", (long long)parts[i].index);
+        else
+            json_string(stdout, parts[i].key.data, parts[i].key.size);
+    }
+    putchar(']');
+}
+
+static void json_chunk(const reshard_tensor *tensor, const reshard_chunk *chunk)
+{
+    fputs("{\"start\":", stdout);
+    json_ints(stdout, chunk->start, tensor->rank);
+    fputs(",\"extent\":", stdout);
+    json_ints(stdout, chunk->extent, tensor->rank);
+    fputs(",\"file\":", stdout);
+    json_string(stdout, chunk->file.data, chunk->file.size);
+    printf(",\"offset\":%llu,\"bytes\":%llu,\"replica\":%s", (unsigned long long)chunk->offset, (unsigned long long)chunk->bytes, chunk->is_replica ? "true" : "false");
+    if (!chunk->is_resolved)
+        fputs(",\"container\":true", stdout);
+    if (chunk->flat_count >= 0)
+        printf(",\"flat\":[%lld,%lld]", (long long)chunk->flat_begin, (long long)chunk->flat_count);
+    if (*chunk->encoding) {
+        fputs(",\"encoding\":", stdout);
+        json_text(stdout, chunk->encoding);
+    }
+    putchar('}');
+}
+
+static void json_tensor(reshard_checkpoint *checkpoint, size_t index, bool chunks)
+{
+    reshard_tensor tensor;
+    reshard_chunk chunk;
+    reshard_tensor_at(checkpoint, index, &tensor);
+    fputs("{\"key\":", stdout);
+    json_string(stdout, tensor.key.data, tensor.key.size);
+    printf(",\"dtype\":\"%s\",\"shape\":", tensor.dtype);
+    json_ints(stdout, tensor.shape, tensor.rank);
+    printf(",\"bytes\":%llu", (unsigned long long)tensor.bytes);
+    if (tensor.is_ambiguous)
+        json_path(checkpoint, 0, index);
+    if (tensor.tied_to >= 0) {
+        reshard_tensor other;
+        reshard_tensor_at(checkpoint, (size_t)tensor.tied_to, &other);
+        fputs(",\"tied_to\":", stdout);
+        json_string(stdout, other.key.data, other.key.size);
+    }
+    if (chunks) {
+        fputs(",\"chunks\":[", stdout);
+        for (size_t i = 0; i < tensor.chunk_count; i++) {
+            reshard_chunk_at(checkpoint, index, i, &chunk);
+            if (i)
+                putchar(',');
+            json_chunk(&tensor, &chunk);
+        }
+        putchar(']');
+    }
+    putchar('}');
+}
+
+/* Loads the item first, so that its kind is known. */
+static int json_item(const struct options *options, reshard_checkpoint *checkpoint, size_t index)
+{
+    reshard_error err = { 0 };
+    reshard_item item;
+    char *json;
+    size_t size;
+    reshard_item_at(checkpoint, index, &item);
+    bool is_file = strcmp(item.kind, "file") == 0;
+    fputs("{\"key\":", stdout);
+    json_string(stdout, item.key.data, item.key.size);
+    if (is_file) {
+        printf(",\"kind\":\"file\",\"bytes\":%llu}", (unsigned long long)item.bytes);
+        return 0;
+    }
+    reshard_status status = reshard_item_json(checkpoint, index, &json, &size, &err);
+    reshard_item_at(checkpoint, index, &item);
+    printf(",\"kind\":\"%s\"", *item.kind ? item.kind : "object");
+    if (item.class_name.size) {
+        fputs(",\"class\":", stdout);
+        json_string(stdout, item.class_name.data, item.class_name.size);
+    }
+    if (status == RESHARD_ERR_LIMIT) { /* too large to write out: say so instead of failing the whole listing */
+        fputs(",\"note\":", stdout);
+        json_text(stdout, err.message);
+        putchar('}');
+        return 0;
+    }
+    if (status) {
+        putchar('}');
+        return print_error(options, status, &err);
+    }
+    fputs(",\"value\":", stdout);
+    fwrite(json, 1, size, stdout);
+    putchar('}');
+    reshard_free(json);
+    return 0;
+}
+
+static int ls_json(const struct options *options, reshard_checkpoint *checkpoint)
+{
+    int exit_status = 0;
+    fputs("{\"schema\":\"reshard-ls/1\",\"format\":", stdout);
+    json_text(stdout, reshard_checkpoint_format(checkpoint));
+    fputs(",\"path\":", stdout);
+    json_text(stdout, reshard_checkpoint_path(checkpoint));
+    fputs(",\"tensors\":[", stdout);
+    for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
+        if (i)
+            putchar(',');
+        json_tensor(checkpoint, i, options->chunks);
+    }
+    fputs("],\"items\":[", stdout);
+    for (size_t i = 0; options->items_flag && i < reshard_item_count(checkpoint) && !exit_status; i++) {
+        if (i)
+            putchar(',');
+        exit_status = json_item(options, checkpoint, i);
+    }
+    fputs("],\"warnings\":[", stdout);
+    for (size_t i = 0; i < reshard_warning_count(checkpoint); i++) {
+        if (i)
+            putchar(',');
+        json_text(stdout, reshard_warning_at(checkpoint, i));
+    }
+    fputs("]}\n", stdout);
+    return exit_status;
+}
+
+static void add_shape(struct table *table, const int64_t *shape, int rank)
+{
+    char *cell = NULL;
+    size_t size;
+    FILE *out = open_memstream(&cell, &size);
+    if (out) {
+        print_shape(out, shape, rank);
+        fclose(out);
+    }
+    table_add(table, "%s", cell ? cell : "?");
+    free(cell);
+}
+
+static void list_tensors(const struct options *options, reshard_checkpoint *checkpoint)
+{
+    struct table table = { .columns = 4 };
+    for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
+        reshard_tensor tensor;
+        reshard_tensor_at(checkpoint, i, &tensor);
+        table_add_escaped(&table, tensor.key.data, tensor.key.size);
+        table_add(&table, "%s", tensor.dtype);
+        add_shape(&table, tensor.shape, tensor.rank);
+        table_add(&table, "%llu", (unsigned long long)tensor.bytes);
+        for (size_t j = 0; options->chunks && j < tensor.chunk_count; j++) {
+            reshard_chunk chunk;
+            reshard_chunk_at(checkpoint, i, j, &chunk);
+            char *place = NULL;
+            size_t size;
+            FILE *out = open_memstream(&place, &size);
+            if (!out)
+                continue;
+            print_escaped(out, chunk.file.data, chunk.file.size);
+            fprintf(out, ":%llu+%llu%s%s%s", (unsigned long long)chunk.offset, (unsigned long long)chunk.bytes, *chunk.encoding ? " " : "", chunk.encoding,
+                    chunk.is_replica ? " replica" : "");
+            fclose(out);
+            table_add(&table, "  chunk");
+            add_shape(&table, chunk.start, tensor.rank);
+            add_shape(&table, chunk.extent, tensor.rank);
+            table_add(&table, "%s", place);
+            free(place);
+        }
+    }
+    table_flush(&table, stdout);
+}
+
+static int list_items(const struct options *options, reshard_checkpoint *checkpoint)
+{
+    struct table table = { .columns = 3 };
+    int exit_status = 0;
+    for (size_t i = 0; i < reshard_item_count(checkpoint) && !exit_status; i++) {
+        reshard_error err = { 0 };
+        reshard_item item;
+        char *json = NULL;
+        size_t size = 0;
+        reshard_item_at(checkpoint, i, &item);
+        bool is_file = strcmp(item.kind, "file") == 0;
+        reshard_status status = is_file ? RESHARD_OK : reshard_item_json(checkpoint, i, &json, &size, &err);
+        if (status && status != RESHARD_ERR_LIMIT)
+            exit_status = print_error(options, status, &err);
+        reshard_item_at(checkpoint, i, &item);
+        table_add_escaped(&table, item.key.data, item.key.size);
+        table_add(&table, "%s", item.class_name.size ? item.class_name.data : *item.kind ? item.kind : "object");
+        if (is_file)
+            table_add(&table, "%llu bytes", (unsigned long long)item.bytes);
+        else
+            table_add(&table, "%.*s%s", size > 200 && !options->verbose ? 200 : (int)size, json ? json : "(too large)", size > 200 && !options->verbose ? "…" : "");
+        reshard_free(json);
+    }
+    table_flush(&table, stdout);
+    return exit_status;
+}
+
+int command_ls(const struct options *options)
+{
+    int exit_status = 0;
+    reshard_checkpoint *checkpoint = open_path(options, 0, &exit_status);
+    if (!checkpoint)
+        return exit_status;
+    if (options->json) {
+        exit_status = ls_json(options, checkpoint);
+    } else {
+        list_tensors(options, checkpoint);
+        if (options->items_flag)
+            exit_status = list_items(options, checkpoint);
+    }
+    reshard_close(checkpoint);
+    return exit_status;
+}

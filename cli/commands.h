@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One function a verb; each returns the exit status. */
+#ifndef CLI_COMMANDS_H
+#define CLI_COMMANDS_H
+
+#include "output.h"
+
+int command_inspect(const struct options *options);
+int command_ls(const struct options *options);
+int command_hash(const struct options *options);
+int command_cat(const struct options *options);
+int command_convert(const struct options *options);
+int command_plan(const struct options *options);
+int command_verify(const struct options *options);
+int command_diff(const struct options *options);
+int command_formats(const struct options *options);
+int command_completion(const struct options *options);
+
+/* Opens paths[index] with the options given, or prints why not: then *exit_status is set and NULL returned. */
+reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status);
+
+#endif

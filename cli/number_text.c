@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "number_text.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum text_kind { TEXT_HEX, TEXT_BOOL, TEXT_UNSIGNED, TEXT_SIGNED, TEXT_FLOAT };
+
+/* How a float's largest exponent is used: IEEE infinities and NaN; only all ones is NaN; only the code of -0 is NaN. */
+enum special { SPECIAL_IEEE, SPECIAL_ALL_ONES, SPECIAL_NEGATIVE_ZERO };
+
+static const struct number_type {
+    const char *name;
+    enum text_kind kind;
+    uint8_t bytes, parts, exponent_bits, mantissa_bits;
+    int16_t bias;
+    enum special special;
+    uint8_t digits; /* that tell any two values apart */
+} types[] = {
+    { "BOOL", TEXT_BOOL, 1, 1, 0, 0, 0, 0, 0 },
+    { "U8", TEXT_UNSIGNED, 1, 1, 0, 0, 0, 0, 0 },
+    { "U16", TEXT_UNSIGNED, 2, 1, 0, 0, 0, 0, 0 },
+    { "U32", TEXT_UNSIGNED, 4, 1, 0, 0, 0, 0, 0 },
+    { "U64", TEXT_UNSIGNED, 8, 1, 0, 0, 0, 0, 0 },
+    { "I8", TEXT_SIGNED, 1, 1, 0, 0, 0, 0, 0 },
+    { "I16", TEXT_SIGNED, 2, 1, 0, 0, 0, 0, 0 },
+    { "I32", TEXT_SIGNED, 4, 1, 0, 0, 0, 0, 0 },
+    { "I64", TEXT_SIGNED, 8, 1, 0, 0, 0, 0, 0 },
+    { "F8_E5M2", TEXT_FLOAT, 1, 1, 5, 2, 15, SPECIAL_IEEE, 3 },
+    { "F8_E4M3", TEXT_FLOAT, 1, 1, 4, 3, 7, SPECIAL_ALL_ONES, 3 },
+    { "F8_E5M2FNUZ", TEXT_FLOAT, 1, 1, 5, 2, 16, SPECIAL_NEGATIVE_ZERO, 3 },
+    { "F8_E4M3FNUZ", TEXT_FLOAT, 1, 1, 4, 3, 8, SPECIAL_NEGATIVE_ZERO, 3 },
+    { "F16", TEXT_FLOAT, 2, 1, 5, 10, 15, SPECIAL_IEEE, 5 },
+    { "BF16", TEXT_FLOAT, 2, 1, 8, 7, 127, SPECIAL_IEEE, 4 },
+    { "F32", TEXT_FLOAT, 4, 1, 8, 23, 127, SPECIAL_IEEE, 9 },
+    { "F64", TEXT_FLOAT, 8, 1, 11, 52, 1023, SPECIAL_IEEE, 17 },
+    { "C64", TEXT_FLOAT, 4, 2, 8, 23, 127, SPECIAL_IEEE, 9 },
+    { "C128", TEXT_FLOAT, 8, 2, 11, 52, 1023, SPECIAL_IEEE, 17 },
+};
+
+static const struct number_type hex = { "", TEXT_HEX, 1, 1, 0, 0, 0, 0, 0 };
+
+static const struct number_type *find_type(const char *dtype)
+{
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (strcmp(types[i].name, dtype) == 0)
+            return &types[i];
+    }
+    return &hex;
+}
+
+size_t number_bytes(const char *dtype)
+{
+    const struct number_type *type = find_type(dtype);
+    return (size_t)type->bytes * type->parts;
+}
+
+static double decode_float(const struct number_type *type, uint64_t bits)
+{
+    int width = 1 + type->exponent_bits + type->mantissa_bits;
+    uint64_t exponent_mask = ((uint64_t)1 << type->exponent_bits) - 1, mantissa_mask = ((uint64_t)1 << type->mantissa_bits) - 1;
+    bool negative = bits >> (width - 1) & 1;
+    uint64_t exponent = bits >> type->mantissa_bits & exponent_mask, mantissa = bits & mantissa_mask;
+    if (type->special == SPECIAL_IEEE && exponent == exponent_mask)
+        return mantissa ? NAN : negative ? -INFINITY : INFINITY;
+    if (type->special == SPECIAL_ALL_ONES && exponent == exponent_mask && mantissa == mantissa_mask)
+        return NAN;
+    if (type->special == SPECIAL_NEGATIVE_ZERO && negative && !exponent && !mantissa)
+        return NAN;
+    double value = exponent ? ldexp((double)(mantissa | (mantissa_mask + 1)), (int)exponent - type->bias - type->mantissa_bits)
+                            : ldexp((double)mantissa, 1 - type->bias - type->mantissa_bits);
+    return negative ? -value : value;
+}
+
+/* The shortest of up to `digits` digits that reads back as the same number. */
+static void print_float(FILE *out, const struct number_type *type, double value)
+{
+    char text[40];
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, value);
+        double back = strtod(text, NULL);
+        bool same = type->bytes == 4 ? (float)back == (float)value : back == value;
+        if (digits >= type->digits || same || isnan(value))
+            break;
+    }
+    fputs(isnan(value) ? "nan" : text, out);
+}
+
+void number_print(FILE *out, const char *dtype, const uint8_t *bytes)
+{
+    const struct number_type *type = find_type(dtype);
+    for (int part = 0; part < type->parts; part++) {
+        uint64_t bits = 0;
+        for (int i = type->bytes - 1; i >= 0; i--)
+            bits = bits << 8 | bytes[part * type->bytes + i];
+        if (part)
+            putc(' ', out);
+        switch (type->kind) {
+        case TEXT_HEX: fprintf(out, "%02x", bytes[0]); break;
+        case TEXT_BOOL: fputs(bits ? "true" : "false", out); break;
+        case TEXT_UNSIGNED: fprintf(out, "%llu", (unsigned long long)bits); break;
+        case TEXT_SIGNED: {
+            int shift = 64 - 8 * type->bytes;
+            fprintf(out, "%lld", (long long)(int64_t)(bits << shift) >> shift);
+            break;
+        }
+        case TEXT_FLOAT: print_float(out, type, decode_float(type, bits)); break;
+        }
+    }
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Options: one table that parses the command line, prints --help and makes the shells' completions.
+ */
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include "reshard/reshard.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#define OPTION_LIST_MAX 256
+
+enum verb { VERB_INSPECT, VERB_LS, VERB_HASH, VERB_CAT, VERB_CONVERT, VERB_PLAN, VERB_VERIFY, VERB_DIFF, VERB_FORMATS, VERB_COMPLETION, VERB_COUNT };
+
+/* A repeatable option's values, NULL-terminated. */
+struct option_list {
+    const char *values[OPTION_LIST_MAX + 1];
+    size_t count;
+};
+
+struct options {
+    enum verb verb;
+    const char *paths[3];
+    int path_count;
+    /* common */
+    bool json, quiet, verbose, help;
+    const char *progress, *color;
+    struct option_list limits;
+    /* opening */
+    const char *format;
+    int64_t iteration;
+    bool follow_links, lenient;
+    /* running */
+    uint64_t memory_bytes;
+    unsigned threads;
+    const char *io;
+    /* of single verbs */
+    bool chunks, items_flag, deep, latest_good, list_limits, ranks_flag;
+    const char *digest, *slice, *as, *items, *tolerance;
+    const char *to, *like, *layout, *rules, *map, *checksum;
+    int64_t max_shard_bytes;
+    bool overwrite, resume, no_sync, verify, dry_run;
+    struct option_list include, exclude, dtypes, format_options, statements;
+    reshard_limit limit_values[OPTION_LIST_MAX];
+};
+
+struct verb_info {
+    const char *name, *arguments, *summary, *examples;
+    int paths_min, paths_max;
+};
+extern const struct verb_info verb_table[VERB_COUNT];
+
+/* Parses argv. Returns -1 to go on, or an exit status (usage errors are printed, --help and --version are answered). */
+int options_parse(int argc, char **argv, struct options *out);
+
+void options_help(FILE *out, enum verb verb);
+void options_overview(FILE *out);
+
+/* Walks the option table for completion: false past the end. */
+struct option_row {
+    const char *name, *argument, *help;
+    char short_name;
+    unsigned verbs; /* bit per verb */
+};
+bool options_row(size_t index, struct option_row *out);
+
+/* The library's option structs for what was given. */
+reshard_open_options options_open(const struct options *options);
+
+#endif

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Progress on standard error, and the signals that cancel a run through it. */
+#include "output.h"
+
+#include <signal.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int number)
+{
+    (void)number;
+    interrupted = 1;
+}
+
+bool was_interrupted(void)
+{
+    return interrupted;
+}
+
+/* A second signal ends the process at once: the target is still whole or absent, only the partial stays behind. */
+void install_signals(void)
+{
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGPIPE, SIG_DFL);
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+enum style { STYLE_NONE, STYLE_BAR, STYLE_PLAIN, STYLE_JSON };
+
+static enum style style_of(const struct options *options)
+{
+    const char *choice = options->progress ? options->progress : "auto";
+    if (strcmp(choice, "auto") == 0)
+        return !options->quiet && !options->json && isatty(STDERR_FILENO) ? STYLE_BAR : STYLE_NONE;
+    if (strcmp(choice, "bar") == 0)
+        return isatty(STDERR_FILENO) ? STYLE_BAR : STYLE_PLAIN;
+    return strcmp(choice, "plain") == 0 ? STYLE_PLAIN : strcmp(choice, "json") == 0 ? STYLE_JSON : STYLE_NONE;
+}
+
+static void draw(struct progress *display, enum style style, const reshard_progress *progress, double elapsed)
+{
+    double share = progress->bytes_total ? (double)progress->bytes_done / (double)progress->bytes_total : 1;
+    double rate = elapsed > 0 ? (double)progress->bytes_done / elapsed : 0;
+    double left = rate > 0 ? (double)(progress->bytes_total - progress->bytes_done) / rate : 0;
+    char memory[32], done[32], total[32];
+    if (style == STYLE_JSON) {
+        fprintf(stderr, "{\"schema\":\"reshard-progress/1\",\"done\":%llu,\"total\":%llu,\"bytes_per_second\":%.0f,\"eta_seconds\":%.1f,\"memory\":%llu}\n",
+                (unsigned long long)progress->bytes_done, (unsigned long long)progress->bytes_total, rate, left, (unsigned long long)progress->memory_bytes);
+        return;
+    }
+    human_bytes(progress->memory_bytes, memory);
+    human_bytes(progress->bytes_done, done);
+    human_bytes(progress->bytes_total, total);
+    if (style == STYLE_PLAIN) {
+        fprintf(stderr, "%s: %3.0f%%  %s of %s  %.2f GB/s  ETA %.0f s  memory %s\n", display->what, share * 100, done, total, rate / 1e9, left, memory);
+        return;
+    }
+    char bar[31];
+    int filled = (int)(share * 30);
+    for (int i = 0; i < 30; i++)
+        bar[i] = i < filled ? '#' : '-';
+    bar[30] = '\0';
+    fprintf(stderr, "\r%s [%s] %3.0f%%  %s  %.2f GB/s  ETA %.0f s  %s \x1b[K", display->what, bar, share * 100, total, rate / 1e9, left, memory);
+    display->drawn = true;
+}
+
+static int on_progress(const reshard_progress *progress, void *context)
+{
+    struct progress *display = context;
+    enum style style = style_of(display->options);
+    double time = now();
+    double interval = style == STYLE_BAR ? 0.1 : 1.0;
+    bool is_end = progress->bytes_done == progress->bytes_total;
+    if (style != STYLE_NONE && (time - display->shown >= interval || (is_end && style != STYLE_BAR))) {
+        draw(display, style, progress, time - display->started);
+        display->shown = time;
+    }
+    return !interrupted;
+}
+
+reshard_run_options progress_start(struct progress *progress, const struct options *options, const char *what)
+{
+    *progress = (struct progress){ .options = options, .what = what, .started = now() };
+    progress->shown = progress->started;
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    run.memory_bytes = options->memory_bytes;
+    run.threads = options->threads;
+    run.io = options->io;
+    run.progress = on_progress;
+    run.context = progress;
+    return run;
+}
+
+void progress_end(struct progress *progress)
+{
+    if (progress->drawn)
+        fputs("\r\x1b[K", stderr);
+}

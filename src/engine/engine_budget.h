@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Budget: how many workers run and what each may use. Everything that grows with the data while it flows comes out of one block that
+ * is allocated before: a share for each worker, of which an eighth holds the records of the job in hand and the rest its bytes.
+ */
+#ifndef ENGINE_ENGINE_BUDGET_H
+#define ENGINE_ENGINE_BUDGET_H
+
+#include "engine/engine.h"
+
+struct engine_budget {
+    unsigned workers;
+    size_t share_bytes;
+    size_t data_bytes;       /* the end of a share, aligned to 64, and to 4096 in shares that are not tiny */
+    uint32_t parts_max;      /* records of a share */
+    uint32_t decoders_max;   /* streams that a worker keeps open */
+};
+
+/* For moving target_bytes. The block is workers * share_bytes. */
+struct engine_budget budget_of(uint64_t target_bytes, const struct engine_options *options);
+
+#endif

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/engine_cut.h"
+
+#include <inttypes.h>
+
+#include "catalog/catalog_cover.h"
+
+/* A box still to be cut; its steps are [begin, end) of the stack. */
+struct cut_frame {
+    int64_t start[RANK_MAX], extent[RANK_MAX];
+    size_t begin, end;
+};
+
+bool step_is_encoded(const struct plan *plan, uint32_t step)
+{
+    const struct chunk_layout *layout = catalog_layout_of(plan->source, &plan->source->chunks[plan->steps[step].source_chunk]);
+    return layout && layout->codec != CODEC_NONE;
+}
+
+uint64_t step_bytes(const struct plan *plan, uint32_t step_index)
+{
+    const struct plan_step *step = &plan->steps[step_index];
+    const struct catalog_tensor *tensor = &plan->target->tensors[plan->target->chunks[step->target_chunk].tensor];
+    uint64_t elements = (uint64_t)box_volume(tensor->rank, plan->vectors + step->extent), bytes = 0;
+    return dtype_bytes(tensor->dtype, elements, &bytes) ? bytes : UINT64_MAX / 4;
+}
+
+reshard_status lane_open(struct cutter *cutter, bool is_exclusive, reshard_error *err)
+{
+    struct job_list *list = cutter->list;
+    struct lane *lanes = (struct lane *)(void *)list->lane_bytes.data;
+    if (list->lane_count && !cutter->mode->is_stream && !is_exclusive && !lanes[list->lane_count - 1].is_exclusive)
+        return RESHARD_OK;
+    struct lane lane = { .first_job = list->job_count, .end_job = list->job_count, .next_job = list->job_count, .next_turn = list->job_count,
+                         .is_exclusive = is_exclusive };
+    if (!buffer_append(&list->lane_bytes, &lane, sizeof(lane)))
+        return error_set_memory(err);
+    list->lane_count++;
+    return RESHARD_OK;
+}
+
+/* Target chunks of the job that want their CRC; items of one chunk follow each other. */
+static uint32_t shape_crc_count(const struct plan *plan, const struct job_shape *shape)
+{
+    uint32_t count = 0, previous = CATALOG_NONE;
+    for (uint32_t i = 0; i < shape->item_count; i++) {
+        if (shape->items[i] & ITEM_EMPTY)
+            continue;
+        uint32_t chunk = plan->steps[shape->items[i]].target_chunk;
+        count += chunk != previous && plan->target->chunks[chunk].flags & CHUNK_WANT_CRC;
+        previous = chunk;
+    }
+    return count;
+}
+
+reshard_status job_add(struct cutter *cutter, const struct job_shape *shape, uint64_t target_bytes, reshard_error *err)
+{
+    const struct plan *plan = cutter->mode->plan;
+    struct job_list *list = cutter->list;
+    size_t first_item = list->item_bytes.size / sizeof(uint32_t);
+    struct job job = {
+        .target_bytes = target_bytes,
+        .run_begin = shape->run_begin,
+        .box = list->box_bytes.size / sizeof(int64_t),
+        .kind = shape->kind,
+        .lane = list->lane_count - 1,
+        .first_item = (uint32_t)first_item,
+        .item_count = shape->item_count,
+        .first_crc = list->crc_count,
+        .crc_count = cutter->mode->is_stream ? 0 : shape_crc_count(plan, shape),
+    };
+    if (list->job_count >= JOB_NONE - 1 || first_item + shape->item_count > UINT32_MAX || job.crc_count > UINT32_MAX - list->crc_count)
+        return error_set(err, RESHARD_ERR_LIMIT, "more than 2^32 jobs; a larger --memory makes fewer");
+    if (!buffer_append(&list->job_bytes, &job, sizeof(job)) || !buffer_append(&list->item_bytes, shape->items, shape->item_count * sizeof(uint32_t)))
+        return error_set_memory(err);
+    if (shape->start) {
+        size_t bytes = (size_t)plan->recipes[plan->steps[shape->items[0]].recipe].rank * sizeof(int64_t);
+        if (!buffer_append(&list->box_bytes, shape->start, bytes) || !buffer_append(&list->box_bytes, shape->extent, bytes))
+            return error_set_memory(err);
+    }
+    list->crc_count += job.crc_count;
+    list->job_count++;
+    ((struct lane *)(void *)list->lane_bytes.data)[list->lane_count - 1].end_job = list->job_count;
+    return RESHARD_OK;
+}
+
+reshard_status run_cut(struct cutter *cutter, uint32_t step, enum job_kind kind, uint64_t window_bytes, reshard_error *err)
+{
+    uint64_t bytes = step_bytes(cutter->mode->plan, step);
+    reshard_status status = RESHARD_OK;
+    for (uint64_t begin = 0; begin < bytes && !status; begin += window_bytes) {
+        uint64_t size = bytes - begin < window_bytes ? bytes - begin : window_bytes;
+        struct job_shape shape = { .kind = kind, .items = &step, .item_count = 1, .run_begin = begin, .run_bytes = size };
+        status = job_add(cutter, &shape, size, err);
+    }
+    return status;
+}
+
+/* What does not change while one tensor is cut. */
+struct cut_tensor {
+    struct cutter *cutter;
+    const struct catalog_tensor *tensor;
+    const int64_t *shape;
+    uint64_t target_max;
+    bool may_tile;
+};
+
+static bool box_is_run(const struct cut_tensor *cut, const struct cut_frame *frame)
+{
+    int axis = 0;
+    while (axis < cut->tensor->rank && frame->extent[axis] == 1)
+        axis++;
+    for (axis++; axis < cut->tensor->rank; axis++)
+        if (frame->extent[axis] != cut->shape[axis])
+            return false;
+    return true;
+}
+
+static const uint32_t *frame_items(const struct cut_tensor *cut, const struct cut_frame *frame)
+{
+    return (const uint32_t *)(const void *)cut->cutter->stack.data + frame->begin;
+}
+
+/* The axis of the box on which the source reaches farthest; *is_transposed if that is not the outermost one. */
+static reshard_status source_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, bool *is_transposed, reshard_error *err)
+{
+    const struct plan *plan = cut->cutter->mode->plan;
+    const struct plan_step *step = &plan->steps[frame_items(cut, frame)[0]];
+    int64_t start[RANK_MAX], extent[RANK_MAX], farthest = -1;
+    struct plan_copy copy;
+    int outermost = -1;
+    *axis = -1;
+    box_intersect(cut->tensor->rank, plan->vectors + step->start, plan->vectors + step->extent, frame->start, frame->extent, start, extent);
+    reshard_status status = plan_part_copy(plan, step, start, extent, &copy, err);
+    for (int i = 0; i < cut->tensor->rank && !status; i++) {
+        if (frame->extent[i] < 2)
+            continue;
+        outermost = outermost < 0 ? i : outermost;
+        if (copy.spec.source_stride[i] > farthest) {
+            farthest = copy.spec.source_stride[i];
+            *axis = i;
+        }
+    }
+    *is_transposed = *axis != outermost;
+    return status;
+}
+
+static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, reshard_error *err)
+{
+    int outermost = 0, farthest = 0;
+    bool is_transposed = false;
+    while (outermost < cut->tensor->rank && frame->extent[outermost] < 2)
+        outermost++;
+    if (outermost == cut->tensor->rank) {
+        error_set(err, RESHARD_ERR_LIMIT, "tensor '%.*s': one element with its %zu sources and copies does not fit into a worker's memory",
+                  STR_ARG(cut->tensor->key), frame->end - frame->begin);
+        error_hint(err, "raise --memory or lower --threads");
+        return RESHARD_ERR_LIMIT;
+    }
+    *axis = outermost;
+    if (!cut->may_tile)
+        return RESHARD_OK;
+    reshard_status status = source_axis(cut, frame, &farthest, &is_transposed, err);
+    if (!status && is_transposed && frame->extent[farthest] > frame->extent[outermost])
+        *axis = farthest;
+    return status;
+}
+
+/* Pushes the half of the frame on the axis from start on, with the steps that reach into it. */
+static bool half_push(const struct cut_tensor *cut, const struct cut_frame *frame, int axis, int64_t start, int64_t extent)
+{
+    struct cutter *cutter = cut->cutter;
+    const struct plan *plan = cutter->mode->plan;
+    struct cut_frame half = *frame;
+    half.start[axis] = start;
+    half.extent[axis] = extent;
+    half.begin = cutter->stack.size / sizeof(uint32_t);
+    if (!buffer_reserve(&cutter->stack, (frame->end - frame->begin) * sizeof(uint32_t)))
+        return false;
+    for (size_t i = 0; i < frame->end - frame->begin; i++) {
+        uint32_t item = frame_items(cut, frame)[i];
+        const struct plan_step *step = &plan->steps[item];
+        int64_t step_start = plan->vectors[step->start + (uint32_t)axis], step_extent = plan->vectors[step->extent + (uint32_t)axis];
+        if (step_start < start + extent && step_start + step_extent > start && !buffer_append(&cutter->stack, &item, sizeof(item)))
+            return false;
+    }
+    half.end = cutter->stack.size / sizeof(uint32_t);
+    return half.end == half.begin || buffer_append(&cutter->frames, &half, sizeof(half));
+}
+
+static reshard_status frame_fits(const struct cut_tensor *cut, const struct job_shape *shape, bool *fits, reshard_error *err)
+{
+    const struct cutter *cutter = cut->cutter;
+    uint64_t bytes;
+    *fits = shape->item_count <= cutter->budget->parts_max &&
+            dtype_bytes(cut->tensor->dtype, (uint64_t)box_volume(cut->tensor->rank, shape->extent), &bytes) && bytes <= cut->target_max;
+    return *fits ? job_layout(cutter->mode, shape, cutter->scratch, fits, err) : RESHARD_OK;
+}
+
+/* Makes the frame a job, or two frames. */
+static reshard_status frame_cut(const struct cut_tensor *cut, const struct cut_frame *frame, reshard_error *err)
+{
+    struct job_shape shape = {
+        .kind = box_is_run(cut, frame) ? JOB_BOX : JOB_TILE,
+        .items = frame_items(cut, frame),
+        .item_count = (uint32_t)(frame->end - frame->begin),
+        .start = frame->start,
+        .extent = frame->extent,
+    };
+    bool fits;
+    int axis;
+    reshard_status status = frame_fits(cut, &shape, &fits, err);
+    if (status)
+        return status;
+    if (fits) {
+        uint64_t bytes = 0;
+        for (uint32_t i = 0; i < cut->cutter->scratch->piece_count; i++)
+            bytes += cut->cutter->scratch->pieces[i].bytes;
+        return job_add(cut->cutter, &shape, bytes, err);
+    }
+    status = split_axis(cut, frame, &axis, err);
+    if (status)
+        return status;
+    int64_t half = frame->extent[axis] / 2;
+    if (!half_push(cut, frame, axis, frame->start[axis] + half, frame->extent[axis] - half) || !half_push(cut, frame, axis, frame->start[axis], half))
+        return error_set_memory(err);
+    return RESHARD_OK;
+}
+
+/* Whether any of the tensor's target chunks must be written front to back. */
+static bool tensor_may_tile(const struct cutter *cutter, const struct catalog_tensor *tensor, const uint32_t *steps, uint32_t count)
+{
+    const struct plan *plan = cutter->mode->plan;
+    for (uint32_t c = tensor->first_chunk; c < tensor->first_chunk + tensor->chunk_count; c++) {
+        const struct catalog_chunk *chunk = &plan->target->chunks[c];
+        const struct chunk_layout *layout = catalog_layout_of(plan->target, chunk);
+        if (chunk->flags & CHUNK_WANT_CRC || (layout && layout->flat_count >= 0))
+            return false;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        if (step_is_encoded(plan, steps[i]))
+            return false;
+    return !cutter->mode->is_stream;
+}
+
+reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint32_t *steps, uint32_t count, reshard_error *err)
+{
+    const struct catalog_tensor *tensor = &cutter->mode->plan->target->tensors[tensor_index];
+    struct cut_tensor cut = { .cutter = cutter, .tensor = tensor, .target_max = cutter->target_max,
+                              .shape = catalog_vector_at(cutter->mode->plan->target, tensor->shape) };
+    struct cut_frame frame = { .end = count };
+    bool is_transposed = false;
+    int axis;
+    for (int i = 0; i < tensor->rank; i++)
+        frame.extent[i] = cut.shape[i];
+    cut.may_tile = tensor_may_tile(cutter, tensor, steps, count);
+    buffer_clear(&cutter->frames);
+    buffer_clear(&cutter->stack);
+    if (!buffer_append(&cutter->stack, steps, count * sizeof(*steps)) || !buffer_append(&cutter->frames, &frame, sizeof(frame)))
+        return error_set_memory(err);
+    reshard_status status = source_axis(&cut, &frame, &axis, &is_transposed, err);
+    /* A window of a transposed tensor reads all over the source: the fewer windows the better. */
+    if (cutter->mode->is_stream && is_transposed)
+        cut.target_max = cutter->budget->data_bytes / 2;
+    while (cutter->frames.size && !status) {
+        cutter->frames.size -= sizeof(frame);
+        memcpy(&frame, cutter->frames.data + cutter->frames.size, sizeof(frame));
+        cutter->stack.size = frame.end * sizeof(uint32_t);
+        status = frame_cut(&cut, &frame, err);
+    }
+    return status;
+}

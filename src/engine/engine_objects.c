@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/engine_origin.h"
+
+#include <stdlib.h>
+
+/* Open source objects kept at most. Many more may be in use at once by jobs that read mapped ones. */
+#define OPEN_MAX 128
+
+reshard_status origins_init(struct origins *origins, const struct engine_source *source, enum engine_io io, reshard_error *err)
+{
+    *origins = (struct origins){ .source = source, .use_maps = io == ENGINE_IO_AUTO || io == ENGINE_IO_MMAP };
+    if (pthread_mutex_init(&origins->lock, NULL))
+        return error_set(err, RESHARD_ERR_MEMORY, "cannot make a lock");
+    uint32_t count = source->catalog->object_count;
+    origins->slots = calloc((size_t)count + 1, sizeof(*origins->slots));
+    origins->open = calloc((size_t)count + 1, sizeof(*origins->open));
+    origins->open_capacity = count;
+    if (origins->slots && origins->open)
+        return RESHARD_OK;
+    origins_release(origins);
+    return error_set_memory(err);
+}
+
+void origins_release(struct origins *origins)
+{
+    if (!origins->source)
+        return;
+    for (uint32_t i = 0; i < origins->open_count; i++)
+        store_object_close(origins->slots[origins->open[i]].object);
+    free(origins->slots);
+    free(origins->open);
+    pthread_mutex_destroy(&origins->lock);
+    *origins = (struct origins){ 0 };
+}
+
+/* Closes one object that nobody uses, the first that a walking hand meets. */
+static void origins_make_room(struct origins *origins)
+{
+    for (uint32_t tries = 0; tries < origins->open_count; tries++) {
+        origins->hand = origins->hand + 1 < origins->open_count ? origins->hand + 1 : 0;
+        struct origin_slot *slot = &origins->slots[origins->open[origins->hand]];
+        if (slot->users)
+            continue;
+        store_object_close(slot->object);
+        slot->object = NULL;
+        origins->open[origins->hand] = origins->open[--origins->open_count];
+        return;
+    }
+}
+
+static reshard_status origin_open(struct origins *origins, uint32_t number, reshard_error *err)
+{
+    struct str name = origins->source->catalog->objects[number].name;
+    char *path = malloc(name.size + 1);
+    if (!path)
+        return error_set_memory(err);
+    if (name.size)
+        memcpy(path, name.data, name.size);
+    path[name.size] = 0;
+    if (origins->open_count >= OPEN_MAX)
+        origins_make_room(origins);
+    reshard_status status = store_open_object(origins->source->store, path, &origins->slots[number].object, err);
+    if (!status)
+        origins->open[origins->open_count++] = number;
+    free(path);
+    return status;
+}
+
+reshard_status origin_take(struct origins *origins, uint32_t number, struct store_object **out, reshard_error *err)
+{
+    struct origin_slot *slot = &origins->slots[number];
+    pthread_mutex_lock(&origins->lock);
+    reshard_status status = slot->object ? RESHARD_OK : origin_open(origins, number, err);
+    if (!status) {
+        slot->users++;
+        *out = slot->object;
+    }
+    pthread_mutex_unlock(&origins->lock);
+    return status;
+}
+
+void origin_give(struct origins *origins, uint32_t number)
+{
+    pthread_mutex_lock(&origins->lock);
+    origins->slots[number].users--;
+    pthread_mutex_unlock(&origins->lock);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/dcp/dcp.h"
+
+#include "formats/dcp/dcp_read.h"
+#include "formats/dcp/dcp_target.h"
+
+const struct format_driver format_torch_dcp = {
+    .name = "torch-dcp",
+    .summary = "PyTorch Distributed Checkpoint directory: .metadata and .distcp files",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .probe = dcp_probe,
+    .read_catalog = dcp_read_catalog,
+    .resolve = dcp_resolve,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = dcp_verify,
+    .lay_out = dcp_lay_out,
+    .publish = dcp_publish,
+    .close_source = dcp_close_source,
+    .close_target = dcp_close_target,
+};
+
+const struct format_driver format_torch_dist = {
+    .name = "torch_dist",
+    .summary = "Megatron Core distributed checkpoint: DCP with metadata.json and a common state",
+    .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
+    .probe = torch_dist_probe,
+    .read_catalog = torch_dist_read_catalog,
+    .resolve = dcp_resolve,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = torch_dist_verify,
+    .close_source = dcp_close_source,
+};
+
+const struct format_driver format_torch_dcp_megatron = {
+    .name = "torch_dcp",
+    .summary = "Megatron's plain DCP: the directory of an iteration, without metadata.json",
+    .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .probe = dcp_megatron_probe,
+    .read_catalog = dcp_megatron_read_catalog,
+    .resolve = dcp_resolve,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = dcp_verify,
+    .close_source = dcp_close_source,
+};
+
+const struct format_driver format_fsdp_dtensor = {
+    .name = "fsdp_dtensor",
+    .summary = "Megatron-FSDP's DCP of DTensors",
+    .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .probe = fsdp_dtensor_probe,
+    .read_catalog = dcp_megatron_read_catalog,
+    .resolve = dcp_resolve,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = dcp_verify,
+    .close_source = dcp_close_source,
+};

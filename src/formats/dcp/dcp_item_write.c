@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An item as a torch.save archive: its value pickled again, and every storage that the value refers to as a member of its own. A storage is
+ * a hidden tensor of the catalog, whose payload the engine moves, or bytes that only the source driver can read.
+ */
+#include "formats/dcp/dcp_target.h"
+
+#include "base/checked.h"
+#include "encoding/pickle_write.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct pickling {
+    const struct layout_request *request;
+    const struct dcp_target *state;
+    struct dcp_item_pickle *pickle;
+    const char *problem; /* why it cannot be written; "" without memory */
+};
+
+/* Number of the storage in the archive, new if need be; false without memory. */
+static bool take_storage(struct dcp_item_pickle *pickle, bool is_tensor, uint32_t index, uint64_t bytes, uint32_t *out)
+{
+    for (uint32_t i = 0; i < pickle->storage_count; i++) {
+        if (pickle->storages[i].is_tensor == is_tensor && pickle->storages[i].index == index) {
+            *out = i;
+            return pickle->storages[i].bytes == bytes;
+        }
+    }
+    if (pickle->storage_count == pickle->storage_capacity) {
+        uint32_t capacity = pickle->storage_capacity ? pickle->storage_capacity * 2 : 8;
+        struct dcp_item_storage *grown = reallocarray(pickle->storages, capacity, sizeof(*grown));
+        if (!grown)
+            return false;
+        pickle->storages = grown;
+        pickle->storage_capacity = capacity;
+    }
+    *out = pickle->storage_count;
+    pickle->storages[pickle->storage_count++] = (struct dcp_item_storage){ is_tensor, index, bytes };
+    return true;
+}
+
+static bool wanted_tensor(struct pickling *pickling, uint32_t source_tensor, uint32_t *out)
+{
+    uint32_t count = pickling->request->source->catalog->tensor_count;
+    *out = source_tensor < count ? pickling->state->wanted_of[source_tensor] : CATALOG_NONE;
+    if (*out == CATALOG_NONE)
+        pickling->problem = "a tensor inside it is not selected";
+    return *out != CATALOG_NONE;
+}
+
+static bool put_tensor(struct pickling *pickling, const struct value *value, struct buffer *out)
+{
+    const struct catalog *wanted = pickling->request->wanted;
+    uint32_t index, storage;
+    char key[16];
+    if (!wanted_tensor(pickling, value->tensor - 1, &index))
+        return true;
+    const struct catalog_tensor *tensor = &wanted->tensors[index];
+    if (!torch_save_can_hold(tensor->dtype)) {
+        pickling->problem = "torch has no such dtype";
+        return true;
+    }
+    uint64_t bytes = catalog_tensor_bytes(wanted, tensor);
+    if (!take_storage(pickling->pickle, true, index, bytes, &storage)) {
+        pickling->problem = "";
+        return true;
+    }
+    snprintf(key, sizeof(key), "%" PRIu32, storage);
+    torch_save_put_tensor(out, tensor->dtype, tensor->rank, catalog_vector_at(wanted, tensor->shape), NULL, 0, key, bytes,
+                          tensor->flags & TENSOR_REQUIRES_GRAD);
+    return true;
+}
+
+/* ('storage', class, key, location, numel): the members that stay. */
+static bool read_persistent_id(const struct value *value, struct value **out_class, int64_t *numel, uint64_t *bytes)
+{
+    struct value **items;
+    size_t count;
+    enum dtype dtype = DTYPE_U8;
+    if (!value_as_sequence(value->inner, &items, &count) || count < 5 || items[1]->kind != VALUE_GLOBAL || !value_as_int(items[4], numel) ||
+        *numel < 0)
+        return false;
+    struct str name = items[1]->global.name;
+    bool is_untyped = str_is(name, "UntypedStorage") || str_is(name, "_UntypedStorage");
+    if (!is_untyped && !dtype_from_torch_storage(name, &dtype))
+        return false;
+    *out_class = items[1];
+    return dtype_bytes(dtype, (uint64_t)*numel, bytes);
+}
+
+static bool put_global(struct buffer *out, const struct value *global)
+{
+    /* Names with a line end cannot be spelled in protocol 2, and no storage class has one. */
+    struct str module = global->global.module, name = global->global.name;
+    size_t at;
+    if (str_find_char(module, '\n', &at) || str_find_char(name, '\n', &at))
+        return false;
+    return buffer_append_byte(out, 'c') && buffer_append_str(out, module) && buffer_append_byte(out, '\n') && buffer_append_str(out, name) &&
+           buffer_append_byte(out, '\n');
+}
+
+static bool put_storage(struct pickling *pickling, const struct value *value, struct buffer *out)
+{
+    struct value *class_;
+    int64_t numel;
+    uint64_t bytes;
+    uint32_t index = value->storage ? value->storage - 1 : 0, storage;
+    char key[16];
+    bool is_tensor = value->tensor != 0;
+    if (!is_tensor && (!value->storage || !pickling->request->source->driver->read_item_storage)) {
+        pickling->problem = "it refers to a storage that the source format cannot read";
+        return true;
+    }
+    if (!read_persistent_id(value, &class_, &numel, &bytes)) {
+        pickling->problem = "a persistent id in it is of an unknown form";
+        return true;
+    }
+    if (is_tensor && !wanted_tensor(pickling, value->tensor - 1, &index))
+        return true;
+    if (!take_storage(pickling->pickle, is_tensor, index, bytes, &storage)) {
+        pickling->problem = "";
+        return true;
+    }
+    int size = snprintf(key, sizeof(key), "%" PRIu32, storage);
+    pickle_put_opcode(out, PICKLE_MARK);
+    pickle_put_str(out, STR("storage"));
+    if (!put_global(out, class_))
+        pickling->problem = "";
+    pickle_put_str(out, (struct str){ key, (size_t)size });
+    pickle_put_str(out, STR("cpu"));
+    pickle_put_int(out, numel);
+    pickle_put_opcode(out, PICKLE_TUPLE);
+    pickle_put_opcode(out, PICKLE_BINPERSID);
+    return true;
+}
+
+static bool substitute(const struct value *value, struct buffer *out, void *context)
+{
+    struct pickling *pickling = context;
+    if (value->kind == VALUE_PERSID)
+        return put_storage(pickling, value, out);
+    /* A parameter keeps its wrapper; the tensor inside is asked for in its turn. */
+    if (!value->tensor || value_is_call(value, "torch._utils", "_rebuild_parameter") ||
+        value_is_call(value, "torch._utils", "_rebuild_parameter_with_state"))
+        return false;
+    return put_tensor(pickling, value, out);
+}
+
+static reshard_status problem_error(const struct pickling *pickling, reshard_error *err)
+{
+    return pickling->problem[0] ? error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", pickling->problem) : error_set_memory(err);
+}
+
+reshard_status dcp_item_pickle_make(const struct layout_request *request, const struct dcp_target *state, uint32_t item,
+                                    struct dcp_item_pickle *out, reshard_error *err)
+{
+    struct source *source = request->source;
+    uint32_t source_item = request->wanted_items[item];
+    struct dcp_item_pickle pickle = { 0 };
+    struct pickling pickling = { .request = request, .state = state, .pickle = &pickle };
+    struct buffer bytes = { .limit = (size_t)request->limits.item_bytes };
+    uint64_t *sizes = NULL;
+    reshard_status status = source_load_item(source, source_item, err);
+    if (status)
+        return status;
+    const struct catalog_item *loaded = &source->catalog->items[source_item];
+    if (!loaded->value || !loaded->graph)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "it has no value");
+    status = pickle_write(loaded->value, loaded->graph->count, substitute, &pickling, &bytes, err);
+    if (!status && pickling.problem)
+        status = problem_error(&pickling, err);
+    if (!status && !(sizes = calloc((size_t)pickle.storage_count + 1, sizeof(*sizes))))
+        status = error_set_memory(err);
+    for (uint32_t i = 0; i < pickle.storage_count && !status; i++)
+        sizes[i] = pickle.storages[i].bytes;
+    if (!status)
+        status = torch_frame_plan("archive", &bytes, sizes, pickle.storage_count, DCP_ALIGNMENT, &pickle.frame, err);
+    free(sizes);
+    buffer_release(&bytes);
+    if (status)
+        dcp_item_pickle_release(&pickle);
+    else
+        *out = pickle;
+    return status;
+}
+
+void dcp_item_pickle_release(struct dcp_item_pickle *pickle)
+{
+    torch_frame_release(&pickle->frame);
+    free(pickle->storages);
+    *pickle = (struct dcp_item_pickle){ 0 };
+}

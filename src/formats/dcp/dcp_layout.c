@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/dcp/dcp_target.h"
+
+#include "encoding/pickle_write.h"
+#include "formats/dcp/dcp_source.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+reshard_status dcp_tensor_frame(enum dtype dtype, int rank, const int64_t *shape, struct torch_frame *out, reshard_error *err)
+{
+    struct buffer pickle = { 0 };
+    int64_t volume;
+    uint64_t bytes;
+    if (!shape_volume(rank, shape, &volume) || !dtype_bytes(dtype, (uint64_t)volume, &bytes))
+        return error_set(err, RESHARD_ERR_FORMAT, "the size of a chunk overflows");
+    pickle_put_begin(&pickle);
+    torch_save_put_tensor(&pickle, dtype, rank, shape, NULL, 0, "0", bytes, false);
+    pickle_put_end(&pickle);
+    reshard_status status = torch_frame_plan("archive", &pickle, &bytes, 1, DCP_ALIGNMENT, out, err);
+    buffer_release(&pickle);
+    return status;
+}
+
+/* ---- keys ---- */
+
+static void path_text(const struct path_part *parts, size_t count, struct buffer *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].kind == PATH_KEY)
+            buffer_printf(out, "%s'%.*s'", i ? ", " : "", STR_ARG(parts[i].key));
+        else
+            buffer_printf(out, "%s%" PRId64, i ? ", " : "", parts[i].index);
+    }
+    buffer_append_byte(out, '\0');
+}
+
+/* Names below name_count are tensors of wanted, the others items. */
+static void describe(const struct catalog *wanted, uint32_t number, struct buffer *out)
+{
+    struct path_part single;
+    const struct path_part *parts;
+    size_t count = number < wanted->tensor_count ? catalog_tensor_path(wanted, &wanted->tensors[number], &single, &parts)
+                                                 : catalog_item_path(wanted, &wanted->items[number - wanted->tensor_count], &single, &parts);
+    path_text(parts, count, out);
+}
+
+static reshard_status name_taken(const struct catalog *wanted, struct str key, uint32_t first, uint32_t second, reshard_error *err)
+{
+    struct buffer a = { 0 }, b = { 0 };
+    describe(wanted, first, &a);
+    describe(wanted, second, &b);
+    if (a.failed || b.failed)
+        error_set_memory(err);
+    else
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is the name of both (%s) and (%s); a DCP name is unique", STR_ARG(key), (const char *)a.data,
+                  (const char *)b.data);
+    error_hint(err, "rename one with --map, or leave one out with --exclude");
+    reshard_status status = a.failed || b.failed ? RESHARD_ERR_MEMORY : RESHARD_ERR_UNSUPPORTED;
+    buffer_release(&a);
+    buffer_release(&b);
+    return status;
+}
+
+static reshard_status check_key(const struct catalog *wanted, struct name_map *keys, uint32_t *number_of, uint32_t number, struct str key,
+                                reshard_error *err)
+{
+    bool was_new;
+    uint32_t index = name_map_intern(keys, key, &was_new);
+    if (index == NAME_NONE)
+        return error_set_memory(err);
+    if (!was_new)
+        return name_taken(wanted, key, number_of[index], number, err);
+    number_of[index] = number;
+    return RESHARD_OK;
+}
+
+static reshard_status check_tensor(const struct catalog_tensor *tensor, reshard_error *err)
+{
+    if (torch_save_can_hold(tensor->dtype))
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no dtype %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+    error_hint(err, "--dtype converts it, --exclude leaves it out");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+static reshard_status check_wanted(const struct catalog *wanted, reshard_error *err)
+{
+    struct name_map keys = { 0 };
+    uint32_t *number_of = calloc((size_t)wanted->tensor_count + wanted->item_count + 1, sizeof(*number_of));
+    reshard_status status = number_of ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        if (wanted->tensors[i].flags & TENSOR_HIDDEN)
+            continue;
+        status = check_tensor(&wanted->tensors[i], err);
+        if (!status)
+            status = check_key(wanted, &keys, number_of, i, wanted->tensors[i].key, err);
+    }
+    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
+        if (wanted->items[i].kind != ITEM_FILE)
+            status = check_key(wanted, &keys, number_of, wanted->tensor_count + i, wanted->items[i].key, err);
+    }
+    name_map_release(&keys);
+    free(number_of);
+    return status;
+}
+
+/* ---- items ---- */
+
+static reshard_status count_bytes(void *context, const void *bytes, size_t size, reshard_error *err)
+{
+    (void)bytes;
+    (void)err;
+    *(uint64_t *)context += size;
+    return RESHARD_OK;
+}
+
+static reshard_status lay_out_file(struct dcp_placing *placing, uint32_t item, struct dcp_item_blob *blob, reshard_error *err)
+{
+    const struct layout_request *request = placing->request;
+    const struct catalog_item *wanted = &request->wanted->items[item];
+    uint64_t rank;
+    bool is_ours = dcp_file_rank(wanted->key, &rank) || str_is(wanted->key, DCP_METADATA) || str_ends_with(wanted->key, ".metadata");
+    if (is_ours || store_name_check(wanted->key, NULL))
+        return target_note_dropped(placing->target, err, "%.*s: a file of that name does not fit beside the checkpoint", STR_ARG(wanted->key));
+    const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[item]];
+    blob->form = DCP_ITEM_FILE;
+    blob->bytes = request->source->catalog->objects[source->object].bytes;
+    return catalog_add_object(placing->target->catalog, wanted->key, blob->bytes, &blob->object, err);
+}
+
+/* What is a torch.save container already is kept byte for byte. */
+static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t item, struct dcp_item_blob *blob, reshard_error *err)
+{
+    const struct layout_request *request = placing->request;
+    const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[item]];
+    struct dcp_item_pickle pickle = { 0 };
+    reshard_error problem = { 0 };
+    if (source->kind == ITEM_BLOB) {
+        blob->form = DCP_ITEM_VERBATIM;
+        blob->bytes = source->bytes;
+        if (source->codec == CODEC_NONE)
+            return RESHARD_OK;
+        blob->bytes = 0;
+        return dcp_item_copy(request->source, source, count_bytes, &blob->bytes, err);
+    }
+    reshard_status status = dcp_item_pickle_make(request, dcp_target_state(placing->target), item, &pickle, &problem);
+    if (status == RESHARD_ERR_UNSUPPORTED)
+        return target_note_dropped(placing->target, err, "%.*s: %s", STR_ARG(request->wanted->items[item].key), problem.message);
+    if (status) {
+        if (err)
+            *err = problem;
+        error_prefix(err, "item '%.*s'", STR_ARG(request->wanted->items[item].key));
+        return status;
+    }
+    blob->form = DCP_ITEM_PICKLED;
+    blob->bytes = pickle.frame.bytes;
+    dcp_item_pickle_release(&pickle);
+    return RESHARD_OK;
+}
+
+static reshard_status lay_out_items(struct dcp_placing *placing, reshard_error *err)
+{
+    const struct catalog *wanted = placing->request->wanted;
+    struct dcp_target *state = dcp_target_state(placing->target);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
+        if (wanted->items[i].kind == ITEM_FILE)
+            continue;
+        status = lay_out_item(placing, i, &state->items[i], err);
+        if (!status && state->items[i].form != DCP_ITEM_DROPPED)
+            status = dcp_place_item(placing, i, state->items[i].bytes, err);
+    }
+    return status;
+}
+
+/* ---- chunks ---- */
+
+/* The hidden tensors of an item's blob. */
+static reshard_status add_item_chunks(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    const struct dcp_item_blob *blob = &state->items[item];
+    struct dcp_item_pickle pickle = { 0 };
+    if (blob->form != DCP_ITEM_PICKLED)
+        return RESHARD_OK;
+    reshard_status status = dcp_item_pickle_make(request, state, item, &pickle, err);
+    for (uint32_t i = 0; i < pickle.storage_count && !status; i++) {
+        const struct dcp_item_storage *storage = &pickle.storages[i];
+        struct catalog_chunk *chunk;
+        if (!storage->is_tensor)
+            continue;
+        status = catalog_add_chunk(target->catalog, storage->index, NULL, NULL, blob->object,
+                                   blob->offset + pickle.frame.members[pickle.frame.first_storage + i].payload_offset, storage->bytes, &chunk, err);
+        if (status)
+            break;
+        chunk->flags = CHUNK_WANT_CRC;
+        chunk->driver_data = DCP_IN_ITEM | item;
+    }
+    dcp_item_pickle_release(&pickle);
+    return status;
+}
+
+static reshard_status add_tensor_chunk(const struct dcp_placing *placing, const struct dcp_piece *piece, reshard_error *err)
+{
+    struct catalog *catalog = placing->target->catalog;
+    struct dcp_target *state = dcp_target_state(placing->target);
+    const struct catalog_tensor *tensor = &catalog->tensors[piece->index];
+    struct catalog_chunk *chunk;
+    uint64_t payload_bytes = 0;
+    (void)dtype_bytes(tensor->dtype, (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, piece->extent)), &payload_bytes);
+    reshard_status status = catalog_add_chunk(catalog, piece->index, catalog_vector_at(catalog, piece->start), catalog_vector_at(catalog, piece->extent),
+                                              placing->files[piece->file].object, piece->offset + piece->payload_offset, payload_bytes, &chunk, err);
+    if (status)
+        return status;
+    uint64_t rank = 0;
+    if (dcp_file_rank(placing->files[piece->file].name, &rank))
+        chunk->writer = rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
+    chunk->flags = CHUNK_WANT_CRC;
+    state->blobs[state->blob_count] = (struct dcp_blob){ piece->offset, piece->bytes };
+    chunk->driver_data = ++state->blob_count;
+    return RESHARD_OK;
+}
+
+static reshard_status add_chunks(const struct dcp_placing *placing, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(placing->target);
+    reshard_status status = RESHARD_OK;
+    state->blobs = calloc((size_t)placing->piece_count + 1, sizeof(*state->blobs));
+    if (!state->blobs)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < placing->piece_count; i++) {
+        const struct dcp_piece *piece = &placing->pieces[i];
+        if (!piece->is_item)
+            continue;
+        state->items[piece->index].object = placing->files[piece->file].object;
+        state->items[piece->index].offset = piece->offset;
+    }
+    for (uint32_t i = 0; i < state->item_count && !status; i++)
+        status = add_item_chunks(placing->request, placing->target, i, err);
+    for (uint32_t i = 0; i < placing->piece_count && !status; i++) {
+        if (!placing->pieces[i].is_item)
+            status = add_tensor_chunk(placing, &placing->pieces[i], err);
+    }
+    return status;
+}
+
+/* ---- all of it ---- */
+
+static reshard_status note_tensors(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    const struct catalog *wanted = request->wanted;
+    for (uint32_t i = 0; i < wanted->path_count; i++) {
+        if (wanted->paths[i].kind == PATH_INT_KEY)
+            return target_note_changed(target, err, "integer dict keys become strings");
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status make_state(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = calloc(1, sizeof(*state));
+    if (!state)
+        return error_set_memory(err);
+    target->driver_state = state;
+    uint32_t source_count = request->source->catalog->tensor_count;
+    state->items = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->items));
+    state->wanted_of = malloc(((size_t)source_count + 1) * sizeof(*state->wanted_of));
+    if (!state->items || !state->wanted_of)
+        return error_set_memory(err);
+    state->item_count = request->wanted->item_count;
+    memset(state->wanted_of, 0xFF, (size_t)source_count * sizeof(*state->wanted_of));
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
+        state->wanted_of[request->wanted_source[i]] = i;
+    return RESHARD_OK;
+}
+
+static reshard_status add_side_files(struct dcp_placing *placing, reshard_error *err)
+{
+    const struct catalog *wanted = placing->request->wanted;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
+        if (wanted->items[i].kind == ITEM_FILE)
+            status = lay_out_file(placing, i, &dcp_target_state(placing->target)->items[i], err);
+    }
+    return status;
+}
+
+static reshard_status add_metadata_object(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    uint64_t bytes = 0;
+    reshard_status status = dcp_metadata_write(request, target, count_bytes, &bytes, err);
+    return status ? status : catalog_add_object(target->catalog, STR(DCP_METADATA), bytes, &state->metadata_object, err);
+}
+
+reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_placing placing = { .request = request, .target = target };
+    reshard_status status = check_wanted(request->wanted, err);
+    if (!status)
+        status = make_state(request, target, err);
+    if (!status)
+        status = target_add_tensors(request, target, err);
+    if (!status)
+        status = note_tensors(request, target, err);
+    if (!status)
+        status = dcp_place_begin(&placing, err);
+    if (!status)
+        status = lay_out_items(&placing, err);
+    if (!status)
+        status = dcp_place_tensors(&placing, err);
+    if (!status)
+        status = dcp_place_finish(&placing, err);
+    if (!status)
+        status = add_chunks(&placing, err);
+    if (!status)
+        status = add_side_files(&placing, err);
+    if (!status)
+        status = add_metadata_object(request, target, err);
+    dcp_placing_release(&placing);
+    return status;
+}
+
+void dcp_close_target(struct target *target)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    if (!state)
+        return;
+    free(state->blobs);
+    free(state->items);
+    free(state->wanted_of);
+    free(state);
+    target->driver_state = NULL;
+}

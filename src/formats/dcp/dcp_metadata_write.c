@@ -1,0 +1,456 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writes .metadata as a pickle of protocol 2, with the few opcodes that every reader knows. What occurs often (classes, attribute names,
+ * file names, keys) is put into the memo; about 150 bytes a chunk result, and nothing of the pickle is kept in memory.
+ */
+#include "formats/dcp/dcp_target.h"
+
+#include "encoding/pickle_write.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define FLUSH_BYTES 65536
+#define BATCH 1000 /* pairs a SETITEMS, items an APPENDS: as CPython's pickler */
+
+#define MODULE "torch.distributed.checkpoint.metadata"
+
+/* Globals and texts that occur again and again; each gets a memo number when it is first written. */
+enum constant {
+    CLASS_TENSOR, CLASS_PROPERTIES, CLASS_CHUNK, CLASS_BYTES, CLASS_INDEX, CLASS_INFO, CLASS_SIZE, CALL_LAYOUT, CALL_FORMAT,
+    CLASSES,
+    TEXT_PROPERTIES = CLASSES, TEXT_SIZE, TEXT_CHUNKS, TEXT_OFFSETS, TEXT_SIZES, TEXT_FQN, TEXT_INDEX, TEXT_OFFSET, TEXT_PATH, TEXT_LENGTH,
+    VALUE_LAYOUT, VALUE_FORMAT, /* results of the two calls */
+    DTYPE_FIRST,
+    CONSTANTS = DTYPE_FIRST + DTYPE_COUNT
+};
+
+static const struct {
+    const char *module, *name;
+} classes[CLASSES] = {
+    [CLASS_TENSOR] = { MODULE, "TensorStorageMetadata" },
+    [CLASS_PROPERTIES] = { MODULE, "TensorProperties" },
+    [CLASS_CHUNK] = { MODULE, "ChunkStorageMetadata" },
+    [CLASS_BYTES] = { MODULE, "BytesStorageMetadata" },
+    [CLASS_INDEX] = { MODULE, "MetadataIndex" },
+    [CLASS_INFO] = { "torch.distributed.checkpoint.filesystem", "_StorageInfo" },
+    [CLASS_SIZE] = { "torch", "Size" },
+    [CALL_LAYOUT] = { "torch.serialization", "_get_layout" },
+    [CALL_FORMAT] = { MODULE, "_MEM_FORMAT_ENCODING" },
+};
+
+static const char *const texts[VALUE_LAYOUT - CLASSES] = {
+    "properties", "size", "chunks", "offsets", "sizes", "fqn", "index", "offset", "relative_path", "length",
+};
+
+struct writing {
+    const struct layout_request *request;
+    const struct catalog *catalog;   /* of the target */
+    const struct dcp_target *state;
+    struct buffer out;
+    dcp_sink sink;
+    void *context;
+    uint32_t memo_count;
+    uint32_t constants[CONSTANTS];   /* memo number + 1 */
+    uint32_t *tensor_memo, *item_memo, *object_memo; /* the same, by wanted tensor, wanted item, target object */
+    uint32_t in_batch;
+};
+
+/* ---- memo ---- */
+
+static void put_memo(struct writing *writing, uint32_t *slot)
+{
+    uint32_t number = writing->memo_count++;
+    *slot = number + 1;
+    if (number <= UINT8_MAX) {
+        pickle_put_opcode(&writing->out, 'q');
+        buffer_append_byte(&writing->out, (uint8_t)number);
+    } else {
+        pickle_put_opcode(&writing->out, 'r');
+        buffer_append_u32le(&writing->out, number);
+    }
+}
+
+/* Fetches what the slot stands for; false if it was not written yet. */
+static bool get_memo(struct writing *writing, uint32_t slot)
+{
+    if (!slot)
+        return false;
+    if (slot - 1 <= UINT8_MAX) {
+        pickle_put_opcode(&writing->out, 'h');
+        buffer_append_byte(&writing->out, (uint8_t)(slot - 1));
+    } else {
+        pickle_put_opcode(&writing->out, 'j');
+        buffer_append_u32le(&writing->out, slot - 1);
+    }
+    return true;
+}
+
+static void put_constant(struct writing *writing, int constant)
+{
+    if (get_memo(writing, writing->constants[constant]))
+        return;
+    if (constant < CLASSES)
+        pickle_put_global(&writing->out, classes[constant].module, classes[constant].name);
+    else if (constant < VALUE_LAYOUT)
+        pickle_put_str(&writing->out, str_of(texts[constant - CLASSES]));
+    else
+        pickle_put_global(&writing->out, "torch", dtype_info((enum dtype)(constant - DTYPE_FIRST))->torch_name);
+    put_memo(writing, &writing->constants[constant]);
+}
+
+static void put_text(struct writing *writing, struct str text, uint32_t *slot)
+{
+    if (get_memo(writing, *slot))
+        return;
+    pickle_put_str(&writing->out, text);
+    put_memo(writing, slot);
+}
+
+/* ---- small objects ---- */
+
+static void begin_object(struct writing *writing, int class_)
+{
+    put_constant(writing, class_);
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_TUPLE);
+    pickle_put_opcode(&writing->out, PICKLE_NEWOBJ);
+}
+
+static void begin_attributes(struct writing *writing)
+{
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_DICT);
+    pickle_put_opcode(&writing->out, PICKLE_MARK);
+}
+
+static void end_attributes(struct writing *writing)
+{
+    pickle_put_opcode(&writing->out, PICKLE_SETITEMS);
+    pickle_put_opcode(&writing->out, PICKLE_BUILD);
+}
+
+static void put_size(struct writing *writing, int rank, const int64_t *numbers)
+{
+    put_constant(writing, CLASS_SIZE);
+    pickle_put_int_tuple(&writing->out, numbers, (size_t)rank);
+    pickle_put_opcode(&writing->out, PICKLE_TUPLE1);
+    pickle_put_opcode(&writing->out, PICKLE_REDUCE);
+}
+
+/* The one result of calling an enum or a look-up with one argument. */
+static void put_result(struct writing *writing, int value, int call, const char *text)
+{
+    if (get_memo(writing, writing->constants[value]))
+        return;
+    put_constant(writing, call);
+    if (text)
+        pickle_put_str(&writing->out, str_of(text));
+    else
+        pickle_put_int(&writing->out, 0);
+    pickle_put_opcode(&writing->out, PICKLE_TUPLE1);
+    pickle_put_opcode(&writing->out, PICKLE_REDUCE);
+    put_memo(writing, &writing->constants[value]);
+}
+
+/* State: (dtype, layout, requires_grad, memory format, pin_memory). */
+static void put_properties(struct writing *writing, enum dtype dtype)
+{
+    begin_object(writing, CLASS_PROPERTIES);
+    pickle_put_opcode(&writing->out, PICKLE_MARK);
+    put_constant(writing, DTYPE_FIRST + (int)dtype);
+    put_result(writing, VALUE_LAYOUT, CALL_LAYOUT, "torch.strided");
+    pickle_put_bool(&writing->out, false);
+    put_result(writing, VALUE_FORMAT, CALL_FORMAT, NULL);
+    pickle_put_bool(&writing->out, false);
+    pickle_put_opcode(&writing->out, PICKLE_TUPLE);
+    pickle_put_opcode(&writing->out, PICKLE_BUILD);
+}
+
+static reshard_status flush(struct writing *writing, size_t bytes_min, reshard_error *err)
+{
+    if (writing->out.failed)
+        return error_set_memory(err);
+    if (writing->out.size < bytes_min)
+        return RESHARD_OK;
+    reshard_status status = writing->sink(writing->context, writing->out.data, writing->out.size, err);
+    buffer_clear(&writing->out);
+    return status;
+}
+
+/* ---- dicts in batches ---- */
+
+static void begin_dict(struct writing *writing)
+{
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_DICT);
+    writing->in_batch = 0;
+}
+
+static void begin_pair(struct writing *writing)
+{
+    if (writing->in_batch == BATCH) {
+        pickle_put_opcode(&writing->out, PICKLE_SETITEMS);
+        writing->in_batch = 0;
+    }
+    if (writing->in_batch++ == 0)
+        pickle_put_opcode(&writing->out, PICKLE_MARK);
+}
+
+static void end_dict(struct writing *writing)
+{
+    if (writing->in_batch)
+        pickle_put_opcode(&writing->out, PICKLE_SETITEMS);
+}
+
+/* ---- the attributes ---- */
+
+static bool is_tensor_chunk(const struct catalog_chunk *chunk)
+{
+    return chunk->driver_data != 0 && !(chunk->driver_data & DCP_IN_ITEM);
+}
+
+static bool is_written_item(const struct dcp_item_blob *blob)
+{
+    return blob->form == DCP_ITEM_VERBATIM || blob->form == DCP_ITEM_PICKLED;
+}
+
+static reshard_status put_chunk_list(struct writing *writing, uint32_t tensor, uint32_t first, uint32_t *next, reshard_error *err)
+{
+    const struct catalog *catalog = writing->catalog;
+    int rank = catalog->tensors[tensor].rank;
+    uint32_t count = 0, i;
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_LIST);
+    for (i = first; i < catalog->chunk_count && catalog->chunks[i].tensor == tensor; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        if (!is_tensor_chunk(chunk))
+            continue;
+        if (count % BATCH == 0) {
+            if (count)
+                pickle_put_opcode(&writing->out, PICKLE_APPENDS);
+            pickle_put_opcode(&writing->out, PICKLE_MARK);
+        }
+        count++;
+        begin_object(writing, CLASS_CHUNK);
+        begin_attributes(writing);
+        put_constant(writing, TEXT_OFFSETS);
+        put_size(writing, rank, catalog_vector_at(catalog, chunk->start));
+        put_constant(writing, TEXT_SIZES);
+        put_size(writing, rank, catalog_vector_at(catalog, chunk->extent));
+        end_attributes(writing);
+        reshard_status status = flush(writing, FLUSH_BYTES, err);
+        if (status)
+            return status;
+    }
+    if (count)
+        pickle_put_opcode(&writing->out, PICKLE_APPENDS);
+    *next = i;
+    return RESHARD_OK;
+}
+
+static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32_t *next, reshard_error *err)
+{
+    const struct catalog *catalog = writing->catalog;
+    uint32_t index = catalog->chunks[first].tensor;
+    const struct catalog_tensor *tensor = &catalog->tensors[index];
+    begin_pair(writing);
+    put_text(writing, tensor->key, &writing->tensor_memo[index]);
+    begin_object(writing, CLASS_TENSOR);
+    begin_attributes(writing);
+    put_constant(writing, TEXT_PROPERTIES);
+    put_properties(writing, tensor->dtype);
+    put_constant(writing, TEXT_SIZE);
+    put_size(writing, tensor->rank, catalog_vector_at(catalog, tensor->shape));
+    put_constant(writing, TEXT_CHUNKS);
+    reshard_status status = put_chunk_list(writing, index, first, next, err);
+    end_attributes(writing);
+    return status;
+}
+
+/* Chunks of one tensor lie together, before the catalog is sealed and after. */
+static reshard_status put_state_dict(struct writing *writing, reshard_error *err)
+{
+    const struct catalog *catalog = writing->catalog;
+    reshard_status status = RESHARD_OK;
+    begin_dict(writing);
+    for (uint32_t i = 0; i < writing->state->item_count && !status; i++) {
+        if (!is_written_item(&writing->state->items[i]))
+            continue;
+        begin_pair(writing);
+        put_text(writing, writing->request->wanted->items[i].key, &writing->item_memo[i]);
+        begin_object(writing, CLASS_BYTES);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    for (uint32_t i = 0; i < catalog->chunk_count && !status;) {
+        if (is_tensor_chunk(&catalog->chunks[i]))
+            status = put_tensor(writing, i, &i, err);
+        else
+            i++;
+    }
+    end_dict(writing);
+    return status;
+}
+
+static void put_path(struct writing *writing, const struct path_part *parts, size_t count)
+{
+    char number[24];
+    if (count > 3 || count == 0)
+        pickle_put_opcode(&writing->out, PICKLE_MARK);
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].kind == PATH_KEY) {
+            pickle_put_str(&writing->out, parts[i].key);
+        } else if (parts[i].kind == PATH_INDEX) {
+            pickle_put_int(&writing->out, parts[i].index);
+        } else {
+            int size = snprintf(number, sizeof(number), "%lld", (long long)parts[i].index);
+            pickle_put_str(&writing->out, (struct str){ number, (size_t)size });
+        }
+    }
+    pickle_put_opcode(&writing->out, count > 3 || count == 0 ? PICKLE_TUPLE : (uint8_t)(PICKLE_TUPLE1 + count - 1));
+}
+
+static reshard_status put_planner_data(struct writing *writing, reshard_error *err)
+{
+    const struct catalog *wanted = writing->request->wanted;
+    struct path_part single;
+    const struct path_part *parts;
+    reshard_status status = RESHARD_OK;
+    begin_dict(writing);
+    for (uint32_t i = 0; i < writing->state->item_count && !status; i++) {
+        if (!is_written_item(&writing->state->items[i]))
+            continue;
+        begin_pair(writing);
+        put_text(writing, wanted->items[i].key, &writing->item_memo[i]);
+        size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
+        put_path(writing, parts, count);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        if (!writing->tensor_memo[i])
+            continue;
+        begin_pair(writing);
+        put_text(writing, wanted->tensors[i].key, &writing->tensor_memo[i]);
+        size_t count = catalog_tensor_path(wanted, &wanted->tensors[i], &single, &parts);
+        put_path(writing, parts, count);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    end_dict(writing);
+    return status;
+}
+
+static void put_info(struct writing *writing, uint32_t object, uint64_t offset, uint64_t bytes)
+{
+    begin_object(writing, CLASS_INFO);
+    begin_attributes(writing);
+    put_constant(writing, TEXT_PATH);
+    put_text(writing, writing->catalog->objects[object].name, &writing->object_memo[object]);
+    put_constant(writing, TEXT_OFFSET);
+    pickle_put_int(&writing->out, (int64_t)offset);
+    put_constant(writing, TEXT_LENGTH);
+    pickle_put_int(&writing->out, (int64_t)bytes);
+    end_attributes(writing);
+}
+
+static reshard_status put_storage_data(struct writing *writing, reshard_error *err)
+{
+    const struct catalog *catalog = writing->catalog;
+    reshard_status status = RESHARD_OK;
+    begin_dict(writing);
+    for (uint32_t i = 0; i < writing->state->item_count && !status; i++) {
+        const struct dcp_item_blob *blob = &writing->state->items[i];
+        if (!is_written_item(blob))
+            continue;
+        begin_pair(writing);
+        begin_object(writing, CLASS_INDEX);
+        begin_attributes(writing);
+        put_constant(writing, TEXT_FQN);
+        put_text(writing, writing->request->wanted->items[i].key, &writing->item_memo[i]);
+        put_constant(writing, TEXT_INDEX);
+        pickle_put_none(&writing->out);
+        end_attributes(writing);
+        put_info(writing, blob->object, blob->offset, blob->bytes);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    uint32_t tensor = CATALOG_NONE;
+    int64_t position = 0;
+    for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        if (!is_tensor_chunk(chunk))
+            continue;
+        position = chunk->tensor == tensor ? position + 1 : 0;
+        tensor = chunk->tensor;
+        begin_pair(writing);
+        begin_object(writing, CLASS_INDEX);
+        begin_attributes(writing);
+        put_constant(writing, TEXT_FQN);
+        put_text(writing, catalog->tensors[tensor].key, &writing->tensor_memo[tensor]);
+        put_constant(writing, TEXT_INDEX);
+        pickle_put_int(&writing->out, position);
+        put_constant(writing, TEXT_OFFSET);
+        put_size(writing, catalog->tensors[tensor].rank, catalog_vector_at(catalog, chunk->start));
+        end_attributes(writing);
+        const struct dcp_blob *blob = &writing->state->blobs[chunk->driver_data - 1];
+        put_info(writing, chunk->object, blob->offset, blob->bytes);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    end_dict(writing);
+    return status;
+}
+
+/* The identity of the save is left empty, so that the same input gives the same bytes. */
+static void put_storage_meta(struct writing *writing)
+{
+    pickle_put_global(&writing->out, MODULE, "StorageMeta");
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_TUPLE);
+    pickle_put_opcode(&writing->out, PICKLE_NEWOBJ);
+    begin_attributes(writing);
+    pickle_put_str(&writing->out, STR("checkpoint_id"));
+    pickle_put_str(&writing->out, str_of(writing->request->file_name ? writing->request->file_name : ""));
+    pickle_put_str(&writing->out, STR("save_id"));
+    pickle_put_none(&writing->out);
+    pickle_put_str(&writing->out, STR("load_id"));
+    pickle_put_none(&writing->out);
+    pickle_put_str(&writing->out, STR("modules"));
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_LIST);
+    end_attributes(writing);
+}
+
+static reshard_status put_metadata(struct writing *writing, reshard_error *err)
+{
+    pickle_put_begin(&writing->out);
+    pickle_put_global(&writing->out, MODULE, "Metadata");
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_TUPLE);
+    pickle_put_opcode(&writing->out, PICKLE_NEWOBJ);
+    begin_attributes(writing);
+    pickle_put_str(&writing->out, STR("state_dict_metadata"));
+    reshard_status status = put_state_dict(writing, err);
+    if (status)
+        return status;
+    pickle_put_str(&writing->out, STR("planner_data"));
+    status = put_planner_data(writing, err);
+    if (status)
+        return status;
+    pickle_put_str(&writing->out, STR("storage_data"));
+    status = put_storage_data(writing, err);
+    if (status)
+        return status;
+    pickle_put_str(&writing->out, STR("storage_meta"));
+    put_storage_meta(writing);
+    pickle_put_str(&writing->out, STR("version"));
+    pickle_put_str(&writing->out, STR("1.0.0"));
+    end_attributes(writing);
+    pickle_put_end(&writing->out);
+    return flush(writing, 0, err);
+}
+
+reshard_status dcp_metadata_write(const struct layout_request *request, const struct target *target, dcp_sink sink, void *context, reshard_error *err)
+{
+    const struct catalog *catalog = target->catalog;
+    struct writing writing = { .request = request, .catalog = catalog, .state = dcp_target_state(target), .sink = sink, .context = context };
+    writing.tensor_memo = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
+    writing.item_memo = calloc((size_t)writing.state->item_count + 1, sizeof(uint32_t));
+    writing.object_memo = calloc((size_t)catalog->object_count + 1, sizeof(uint32_t));
+    reshard_status status = writing.tensor_memo && writing.item_memo && writing.object_memo ? put_metadata(&writing, err) : error_set_memory(err);
+    buffer_release(&writing.out);
+    free(writing.tensor_memo);
+    free(writing.item_memo);
+    free(writing.object_memo);
+    return status;
+}

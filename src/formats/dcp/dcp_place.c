@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where blobs go. By default everything lies in __0_0.distcp, byte items first as torch writes them; with ranks=N every tensor is cut on
+ * axis 0 as DTensor's Shard(0) over N files. With a reference, boxes, files and order are those of the tensor or item of that name there.
+ */
+#include "formats/dcp/dcp_target.h"
+
+#include "base/checked.h"
+#include "formats/dcp/dcp_source.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What the reference does not place follows what it does. */
+#define ORDER_AFTER_REFERENCE (UINT64_C(1) << 62)
+
+static bool grow(void **array, uint32_t count, uint32_t *capacity, size_t element_size)
+{
+    if (count < *capacity)
+        return true;
+    uint32_t wanted = *capacity ? *capacity * 2 : 32;
+    void *grown = *capacity > UINT32_MAX / 2 ? NULL : reallocarray(*array, wanted, element_size);
+    if (!grown)
+        return false;
+    *array = grown;
+    *capacity = wanted;
+    return true;
+}
+
+/* ---- files ---- */
+
+static reshard_status add_file(struct dcp_placing *placing, struct str name, uint32_t rank, uint32_t number, uint32_t *out, reshard_error *err)
+{
+    struct arena *arena = &placing->target->catalog->arena;
+    if (!grow((void **)&placing->files, placing->file_count, &placing->file_capacity, sizeof(*placing->files)))
+        return error_set_memory(err);
+    struct dcp_out_file file = { .rank = rank, .number = number };
+    if (name.size) {
+        if (!arena_str(arena, name, &file.name))
+            return error_set_memory(err);
+    } else {
+        char *text = arena_printf(arena, "__%" PRIu32 "_%" PRIu32 ".distcp", rank, number);
+        if (!text)
+            return error_set_memory(err);
+        file.name = str_of(text);
+    }
+    reshard_status status = catalog_add_object(placing->target->catalog, file.name, 0, &file.object, err);
+    if (status)
+        return status;
+    *out = placing->file_count;
+    placing->files[placing->file_count++] = file;
+    return RESHARD_OK;
+}
+
+/* The file of that name. Names are objects of the target, and files are added together with them, one to one. */
+static reshard_status named_file(struct dcp_placing *placing, struct str name, uint32_t *out, reshard_error *err)
+{
+    uint32_t object = name_map_find(&placing->target->catalog->object_names, name);
+    for (uint32_t i = object < placing->file_count ? object : 0; object != NAME_NONE && i < placing->file_count; i++) {
+        if (placing->files[i].object == object) {
+            *out = i;
+            return RESHARD_OK;
+        }
+    }
+    return add_file(placing, name, CATALOG_NONE, 0, out, err);
+}
+
+/* The newest file of a rank. */
+static reshard_status rank_file(struct dcp_placing *placing, uint32_t rank, uint32_t *out, reshard_error *err)
+{
+    if (placing->request->like) {
+        char name[64];
+        int size = snprintf(name, sizeof(name), "__%" PRIu32 "_0.distcp", rank);
+        return named_file(placing, (struct str){ name, (size_t)size }, out, err);
+    }
+    while (placing->file_count <= rank) {
+        uint32_t added;
+        reshard_status status = add_file(placing, (struct str){ 0 }, placing->file_count, 0, &added, err);
+        if (status)
+            return status;
+    }
+    *out = rank;
+    return RESHARD_OK;
+}
+
+/* ---- the reference ---- */
+
+static struct str base_name(const struct source *like, uint32_t object)
+{
+    size_t prefix = strlen(((const struct dcp_source *)like->driver_state)->directory);
+    struct str name = like->catalog->objects[object].name;
+    return prefix < name.size ? (struct str){ name.data + prefix, name.size - prefix } : name;
+}
+
+static uint64_t like_offset(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    return layout && layout->codec != CODEC_NONE ? layout->coded_offset : chunk->offset;
+}
+
+/* Whether the reference has the tensor, in chunks that can be written here. */
+static const struct catalog_tensor *like_tensor(const struct dcp_placing *placing, uint32_t wanted_index)
+{
+    const struct source *like = placing->request->like;
+    const struct catalog *wanted = placing->request->wanted;
+    const struct catalog_tensor *tensor = &wanted->tensors[wanted_index];
+    uint32_t index = like ? catalog_find(like->catalog, tensor->key) : CATALOG_NONE;
+    if (index == CATALOG_NONE)
+        return NULL;
+    const struct catalog_tensor *found = &like->catalog->tensors[index];
+    bool same_shape = found->rank == tensor->rank &&
+                      (found->rank == 0 || memcmp(catalog_vector_at(like->catalog, found->shape), catalog_vector_at(wanted, tensor->shape),
+                                                  (size_t)found->rank * sizeof(int64_t)) == 0);
+    for (uint32_t i = 0; same_shape && i < found->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &like->catalog->chunks[found->first_chunk + i];
+        const struct chunk_layout *layout = catalog_layout_of(like->catalog, chunk);
+        same_shape = (!layout || layout->flat_count < 0) && chunk->driver_data == 0;
+    }
+    return same_shape && found->chunk_count > 0 ? found : NULL;
+}
+
+reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err)
+{
+    const struct source *like = placing->request->like;
+    if (!like)
+        return RESHARD_OK;
+    const struct catalog *catalog = like->catalog;
+    placing->like_item = calloc((size_t)catalog->item_count + 1, sizeof(*placing->like_item));
+    if (!placing->like_item)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        bool was_new;
+        uint32_t index = name_map_intern(&placing->like_items, catalog->items[i].key, &was_new);
+        if (index == NAME_NONE)
+            return error_set_memory(err);
+        if (was_new)
+            placing->like_item[index] = i;
+    }
+    for (uint32_t i = 0; i < catalog->layout_count; i++) {
+        if (catalog->layouts[i].codec == CODEC_ZSTD)
+            return target_note_changed(placing->target, err, "compression: the reference's blobs are zstd frames, these are not compressed");
+    }
+    return RESHARD_OK;
+}
+
+/* ---- pieces ---- */
+
+static reshard_status add_piece(struct dcp_placing *placing, const struct dcp_piece *piece, reshard_error *err)
+{
+    if (placing->piece_count >= DCP_IN_ITEM - 1)
+        return error_set_limit(err, "chunks", placing->piece_count, DCP_IN_ITEM - 1);
+    if (!grow((void **)&placing->pieces, placing->piece_count, &placing->piece_capacity, sizeof(*placing->pieces)))
+        return error_set_memory(err);
+    placing->pieces[placing->piece_count++] = *piece;
+    return RESHARD_OK;
+}
+
+static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, uint32_t file,
+                                       uint64_t order, reshard_error *err)
+{
+    struct catalog *catalog = placing->target->catalog;
+    const struct catalog_tensor *tensor = &catalog->tensors[index];
+    struct torch_frame frame;
+    struct dcp_piece piece = { .index = index, .file = file, .order = order };
+    reshard_status status = dcp_tensor_frame(tensor->dtype, tensor->rank, extent, &frame, err);
+    if (status)
+        return status;
+    piece.payload_offset = (uint32_t)frame.members[frame.first_storage].payload_offset;
+    piece.bytes = frame.bytes;
+    torch_frame_release(&frame);
+    piece.start = catalog_vector(catalog, start, tensor->rank);
+    piece.extent = catalog_vector(catalog, extent, tensor->rank);
+    if (piece.start == CATALOG_NONE || piece.extent == CATALOG_NONE)
+        return error_set_memory(err);
+    return add_piece(placing, &piece, err);
+}
+
+static reshard_status place_like(struct dcp_placing *placing, uint32_t index, const struct catalog_tensor *like, reshard_error *err)
+{
+    const struct source *reference = placing->request->like;
+    const struct catalog *catalog = reference->catalog;
+    for (uint32_t i = 0; i < like->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[like->first_chunk + i];
+        uint32_t file;
+        if (chunk->flags & CHUNK_REPLICA)
+            continue;
+        reshard_status status = named_file(placing, base_name(reference, chunk->object), &file, err);
+        if (!status)
+            status = add_tensor_piece(placing, index, catalog_vector_at(catalog, chunk->start), catalog_vector_at(catalog, chunk->extent), file,
+                                      like_offset(catalog, chunk), err);
+        if (status)
+            return status;
+    }
+    return RESHARD_OK;
+}
+
+/* DTensor's Shard(0): ceil(rows / ranks) rows a rank, the last ones may get fewer or none. */
+static reshard_status place_rows(struct dcp_placing *placing, uint32_t index, uint32_t ranks, reshard_error *err)
+{
+    const struct catalog *wanted = placing->request->wanted;
+    const struct catalog_tensor *tensor = &wanted->tensors[index];
+    int64_t start[RANK_MAX] = { 0 }, extent[RANK_MAX];
+    if (tensor->rank)
+        memcpy(extent, catalog_vector_at(wanted, tensor->shape), (size_t)tensor->rank * sizeof(*extent));
+    int64_t rows = tensor->rank ? extent[0] : 1, each = rows / ranks + (rows % ranks != 0);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t rank = 0; rank < ranks && !status; rank++) {
+        int64_t first = each * rank;
+        uint32_t file;
+        /* An empty tensor has one chunk, of rank 0. */
+        if (rank > 0 && first >= rows)
+            break;
+        if (tensor->rank) {
+            start[0] = first;
+            extent[0] = rows - first < each ? rows - first : each;
+        }
+        status = rank_file(placing, rank, &file, err);
+        if (!status)
+            status = add_tensor_piece(placing, index, start, extent, file, ORDER_AFTER_REFERENCE + placing->piece_count, err);
+    }
+    return status;
+}
+
+static bool is_stored(const struct catalog_tensor *tensor)
+{
+    return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
+}
+
+reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err)
+{
+    const struct layout_request *request = placing->request;
+    uint32_t ranks = request->ranks ? request->ranks : 1;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->tensor_count && !status; i++) {
+        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
+        if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
+            status = target_note_dropped(placing->target, err, "%.*s: a tensor without data", STR_ARG(tensor->key));
+        if (status || !is_stored(tensor))
+            continue;
+        const struct catalog_tensor *like = like_tensor(placing, i);
+        status = like ? place_like(placing, i, like, err) : place_rows(placing, i, ranks, err);
+        if (status)
+            error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
+    }
+    return status;
+}
+
+reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64_t bytes, reshard_error *err)
+{
+    const struct source *like = placing->request->like;
+    struct dcp_piece piece = { .is_item = true, .index = item, .bytes = bytes, .order = ORDER_AFTER_REFERENCE + placing->piece_count };
+    uint32_t found = like ? name_map_find(&placing->like_items, placing->request->wanted->items[item].key) : NAME_NONE;
+    const struct catalog_item *there = found == NAME_NONE ? NULL : &like->catalog->items[placing->like_item[found]];
+    reshard_status status;
+    if (there && there->kind == ITEM_BLOB) {
+        piece.order = there->offset;
+        status = named_file(placing, base_name(like, there->object), &piece.file, err);
+    } else {
+        status = rank_file(placing, 0, &piece.file, err);
+    }
+    return status ? status : add_piece(placing, &piece, err);
+}
+
+/* ---- offsets ---- */
+
+static int by_file(const void *a, const void *b, void *context)
+{
+    const struct dcp_piece *pieces = context;
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    const struct dcp_piece *x = &pieces[i], *y = &pieces[j];
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    return i < j ? -1 : i > j;
+}
+
+/* A full file is followed by the rank's next one. */
+static reshard_status next_file_if_full(struct dcp_placing *placing, uint64_t bytes, uint32_t *file, reshard_error *err)
+{
+    int64_t bytes_max = placing->request->max_shard_bytes;
+    const struct dcp_out_file *current = &placing->files[*file];
+    bool is_full = bytes_max > 0 && current->bytes > 0 && (current->bytes > (uint64_t)bytes_max || bytes > (uint64_t)bytes_max - current->bytes);
+    if (!is_full || current->rank == CATALOG_NONE)
+        return RESHARD_OK;
+    return add_file(placing, (struct str){ 0 }, current->rank, current->number + 1, file, err);
+}
+
+reshard_status dcp_place_finish(struct dcp_placing *placing, reshard_error *err)
+{
+    uint32_t *order = malloc(((size_t)placing->piece_count + 1) * sizeof(*order));
+    if (!order)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < placing->piece_count; i++)
+        order[i] = i;
+    qsort_r(order, placing->piece_count, sizeof(*order), by_file, placing->pieces);
+    reshard_status status = RESHARD_OK;
+    uint32_t planned = CATALOG_NONE, file = 0;
+    for (uint32_t i = 0; i < placing->piece_count && !status; i++) {
+        struct dcp_piece *piece = &placing->pieces[order[i]];
+        if (piece->file != planned)
+            planned = file = piece->file;
+        status = next_file_if_full(placing, piece->bytes, &file, err);
+        if (status)
+            break;
+        struct dcp_out_file *target = &placing->files[file];
+        piece->file = file;
+        piece->offset = target->bytes;
+        if (!checked_add_u64(target->bytes, piece->bytes, &target->bytes))
+            status = error_set(err, RESHARD_ERR_LIMIT, "file '%.*s' would have more than 2^64 bytes", STR_ARG(target->name));
+    }
+    for (uint32_t i = 0; i < placing->file_count && !status; i++)
+        placing->target->catalog->objects[placing->files[i].object].bytes = placing->files[i].bytes;
+    free(order);
+    return status;
+}
+
+void dcp_placing_release(struct dcp_placing *placing)
+{
+    free(placing->pieces);
+    free(placing->files);
+    free(placing->like_item);
+    name_map_release(&placing->like_items);
+}

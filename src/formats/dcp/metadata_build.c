@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/dcp/metadata_build.h"
+
+#include "base/buffer.h"
+#include "tensor/box.h"
+#include "tensor/dtype.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- names with a meaning ---- */
+
+#define CHECKPOINT_MODULES "torch.distributed.checkpoint.", "torch.distributed._shard.checkpoint."
+
+struct known_class {
+    const char *module, *name;
+    enum dcp_class class;
+};
+
+static const struct known_class metadata_classes[] = {
+    { "metadata", "Metadata", DCP_CLASS_METADATA },
+    { "metadata", "TensorStorageMetadata", DCP_CLASS_TENSOR },
+    { "metadata", "TensorProperties", DCP_CLASS_PROPERTIES },
+    { "metadata", "ChunkStorageMetadata", DCP_CLASS_CHUNK },
+    { "metadata", "BytesStorageMetadata", DCP_CLASS_BYTES },
+    { "metadata", "MetadataIndex", DCP_CLASS_INDEX },
+    { "metadata", "StorageMeta", DCP_CLASS_STORAGE_META },
+    { "metadata", "_MEM_FORMAT_ENCODING", DCP_CLASS_HARMLESS },
+    { "filesystem", "_StorageInfo", DCP_CLASS_RANGE },
+    { "planner", "SavePlan", DCP_CLASS_HARMLESS },
+    { "planner", "WriteItem", DCP_CLASS_HARMLESS },
+    { "planner", "WriteItemType", DCP_CLASS_HARMLESS },
+    { "planner", "TensorWriteData", DCP_CLASS_HARMLESS },
+    { "planner", "BytesIOWriteData", DCP_CLASS_HARMLESS },
+    { "planner", "LoadPlan", DCP_CLASS_HARMLESS },
+    { "planner", "ReadItem", DCP_CLASS_HARMLESS },
+    { "planner", "LoadItemType", DCP_CLASS_HARMLESS },
+    { "_hf_utils", "_HFStorageInfo", DCP_CLASS_HARMLESS },
+};
+
+static const struct known_class other_classes[] = {
+    { "torch.distributed._shard.sharded_tensor.metadata", "TensorProperties", DCP_CLASS_PROPERTIES },
+    { "torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING", DCP_CLASS_HARMLESS },
+    { "megatron.core.dist_checkpointing.strategies.torch", "MCoreMetadata", DCP_CLASS_METADATA },
+    { "megatron.core.dist_checkpointing.strategies.torch", "MCoreSavePlan", DCP_CLASS_HARMLESS },
+    { "bytecheckpoint.checkpointer.meta_type", "Metadata", DCP_CLASS_METADATA },
+    { "bytecheckpoint.checkpointer.meta_type", "_StorageInfo", DCP_CLASS_RANGE },
+    { "torch", "Size", DCP_CLASS_SIZE },
+    { "torch", "device", DCP_CLASS_HARMLESS },
+    { "torch.serialization", "_get_layout", DCP_CLASS_HARMLESS },
+    { "pathlib", "PosixPath", DCP_CLASS_PATH },
+    { "pathlib", "PurePosixPath", DCP_CLASS_PATH },
+    { "pathlib", "WindowsPath", DCP_CLASS_PATH },
+    { "pathlib", "PureWindowsPath", DCP_CLASS_PATH },
+    { "pathlib._local", "PosixPath", DCP_CLASS_PATH },
+    { "pathlib._local", "PurePosixPath", DCP_CLASS_PATH },
+    { "pathlib._local", "WindowsPath", DCP_CLASS_PATH },
+    { "pathlib._local", "PureWindowsPath", DCP_CLASS_PATH },
+    { "collections", "OrderedDict", DCP_CLASS_HARMLESS },
+    { "collections", "defaultdict", DCP_CLASS_HARMLESS },
+    { "collections", "Counter", DCP_CLASS_HARMLESS },
+    { "collections", "deque", DCP_CLASS_HARMLESS },
+    { "_codecs", "encode", DCP_CLASS_HARMLESS },
+    { "datetime", "datetime", DCP_CLASS_HARMLESS },
+    { "datetime", "date", DCP_CLASS_HARMLESS },
+    { "datetime", "time", DCP_CLASS_HARMLESS },
+    { "datetime", "timedelta", DCP_CLASS_HARMLESS },
+    { "datetime", "timezone", DCP_CLASS_HARMLESS },
+    { "uuid", "UUID", DCP_CLASS_HARMLESS },
+    { "uuid", "SafeUUID", DCP_CLASS_HARMLESS },
+    { "copyreg", "_reconstructor", DCP_CLASS_HARMLESS },
+    { "copyreg", "__newobj__", DCP_CLASS_HARMLESS },
+    { "copyreg", "__newobj_ex__", DCP_CLASS_HARMLESS },
+    { "builtins", "bool", DCP_CLASS_HARMLESS },
+    { "builtins", "bytearray", DCP_CLASS_HARMLESS },
+    { "builtins", "bytes", DCP_CLASS_HARMLESS },
+    { "builtins", "complex", DCP_CLASS_HARMLESS },
+    { "builtins", "dict", DCP_CLASS_HARMLESS },
+    { "builtins", "float", DCP_CLASS_HARMLESS },
+    { "builtins", "frozenset", DCP_CLASS_HARMLESS },
+    { "builtins", "int", DCP_CLASS_HARMLESS },
+    { "builtins", "list", DCP_CLASS_HARMLESS },
+    { "builtins", "object", DCP_CLASS_HARMLESS },
+    { "builtins", "range", DCP_CLASS_HARMLESS },
+    { "builtins", "set", DCP_CLASS_HARMLESS },
+    { "builtins", "slice", DCP_CLASS_HARMLESS },
+    { "builtins", "str", DCP_CLASS_HARMLESS },
+    { "builtins", "tuple", DCP_CLASS_HARMLESS },
+};
+
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+static bool find_class(const struct known_class *table, size_t count, struct str module, struct str name, enum dcp_class *out)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (str_is(module, table[i].module) && str_is(name, table[i].name)) {
+            *out = table[i].class;
+            return true;
+        }
+    }
+    return false;
+}
+
+enum dcp_class dcp_class_of(struct str module, struct str name, bool *is_harmless)
+{
+    static const char *const prefixes[] = { CHECKPOINT_MODULES };
+    enum dcp_class class = DCP_CLASS_UNKNOWN;
+    enum dtype dtype;
+    *is_harmless = true;
+    for (size_t i = 0; i < COUNT(prefixes); i++) {
+        size_t size = strlen(prefixes[i]);
+        if (str_starts_with(module, prefixes[i]) &&
+            find_class(metadata_classes, COUNT(metadata_classes), (struct str){ module.data + size, module.size - size }, name, &class))
+            return class;
+    }
+    if (find_class(other_classes, COUNT(other_classes), module, name, &class))
+        return class;
+    if (str_is(module, "torch")) {
+        *is_harmless = dtype_from_torch(name, &dtype);
+        return DCP_CLASS_DTYPE;
+    }
+    *is_harmless = false;
+    return DCP_CLASS_UNKNOWN;
+}
+
+static const struct str attribute_names[DCP_ATTR_COUNT] = {
+    { "", 0 },
+#define X(id, name) { name, sizeof(name) - 1 },
+    DCP_ATTRIBUTES(X)
+#undef X
+};
+
+enum dcp_attribute dcp_attribute_of(struct str name)
+{
+    for (int i = 1; i < DCP_ATTR_COUNT; i++)
+        if (name.size == attribute_names[i].size && memcmp(name.data, attribute_names[i].data, name.size) == 0)
+            return (enum dcp_attribute)i;
+    return DCP_ATTR_NONE;
+}
+
+const char *dcp_attribute_name(enum dcp_attribute attribute)
+{
+    return attribute_names[attribute].data;
+}
+
+/* ---- arrays ---- */
+
+/* Room for added more elements behind count ones. array: the address of a pointer of any type. */
+static reshard_status array_grow(struct dcp_build *build, void *array, uint64_t count, uint64_t added, uint32_t *capacity, size_t element_size)
+{
+    void *old;
+    if (count + added <= *capacity)
+        return RESHARD_OK;
+    uint64_t wanted = (uint64_t)*capacity + *capacity / 2 + 16;
+    if (wanted < count + added)
+        wanted = count + added;
+    if (wanted > UINT32_MAX - 1)
+        return error_set(build->err, RESHARD_ERR_LIMIT, "more than %" PRIu32 " parts of one kind", UINT32_MAX - 1);
+    memcpy(&old, array, sizeof(old));
+    void *grown = reallocarray(old, (size_t)wanted, element_size);
+    if (!grown)
+        return error_set_memory(build->err);
+    memcpy(array, &grown, sizeof(grown));
+    *capacity = (uint32_t)wanted;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_build_init(struct dcp_build *build, const struct limits *limits, struct dcp_metadata *out, reshard_error *err)
+{
+    *build = (struct dcp_build){ .out = out, .limits = limits, .err = err };
+    *out = (struct dcp_metadata){ .checkpoint_id = DCP_NONE, .save_id = DCP_NONE, .load_id = DCP_NONE, .version = DCP_NONE, .root_class = DCP_NONE };
+    build->vector_slot_count = 1024;
+    build->vector_slots = calloc(build->vector_slot_count, sizeof(*build->vector_slots));
+    if (!build->vector_slots)
+        return error_set_memory(err);
+    memset(build->last_vector, 0xFF, sizeof(build->last_vector));
+    return RESHARD_OK;
+}
+
+void dcp_build_release(struct dcp_build *build)
+{
+    free(build->vector_slots);
+    build->vector_slots = NULL;
+}
+
+static uint32_t vector_hash(const int64_t *values, size_t rank)
+{
+    uint64_t hash = rank * UINT64_C(0x9E3779B97F4A7C15);
+    for (size_t i = 0; i < rank; i++) {
+        hash ^= (uint64_t)values[i];
+        hash *= UINT64_C(0xFF51AFD7ED558CCD);
+        hash ^= hash >> 32;
+    }
+    return (uint32_t)hash;
+}
+
+static bool vector_is(const struct dcp_build *build, uint32_t vector, const int64_t *values, size_t rank)
+{
+    const int64_t *stored = build->out->vectors + vector;
+    if ((size_t)stored[0] != rank)
+        return false;
+    for (size_t i = 0; i < rank; i++)
+        if (stored[i + 1] != values[i])
+            return false;
+    return true;
+}
+
+static reshard_status vector_slots_grow(struct dcp_build *build)
+{
+    uint32_t count = build->vector_slot_count * 2;
+    uint32_t *slots = count ? calloc(count, sizeof(*slots)) : NULL;
+    if (!slots)
+        return error_set_memory(build->err);
+    const int64_t *vectors = build->out->vectors;
+    for (uint64_t v = 0; v < build->out->vector_count; v += 1 + (uint64_t)vectors[v]) {
+        uint32_t slot = vector_hash(vectors + v + 1, (size_t)vectors[v]) & (count - 1);
+        while (slots[slot])
+            slot = (slot + 1) & (count - 1);
+        slots[slot] = (uint32_t)v + 1;
+    }
+    free(build->vector_slots);
+    build->vector_slots = slots;
+    build->vector_slot_count = count;
+    return RESHARD_OK;
+}
+
+static reshard_status vector_append(struct dcp_build *build, const int64_t *values, size_t rank, uint32_t *out)
+{
+    struct dcp_metadata *metadata = build->out;
+    uint64_t needed = metadata->vector_count + 1 + rank;
+    if (needed > UINT32_MAX - 1)
+        return error_set(build->err, RESHARD_ERR_LIMIT, "index vectors of more than %" PRIu32 " numbers", UINT32_MAX - 1);
+    if (needed > build->vector_capacity) {
+        uint64_t capacity = build->vector_capacity + build->vector_capacity / 2 + 256;
+        if (capacity < needed)
+            capacity = needed;
+        int64_t *grown = reallocarray(metadata->vectors, capacity, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(build->err);
+        metadata->vectors = grown;
+        build->vector_capacity = capacity;
+    }
+    *out = (uint32_t)metadata->vector_count;
+    metadata->vectors[metadata->vector_count] = (int64_t)rank;
+    if (rank)
+        memcpy(metadata->vectors + metadata->vector_count + 1, values, rank * sizeof(*values));
+    metadata->vector_count = needed;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_build_vector(struct dcp_build *build, const int64_t *values, size_t rank, uint32_t *out)
+{
+    uint32_t hash = vector_hash(values, rank);
+    uint32_t *last = &build->last_vector[hash % COUNT(build->last_vector)];
+    if (*last != DCP_NONE && vector_is(build, *last, values, rank)) {
+        *out = *last;
+        return RESHARD_OK;
+    }
+    if (build->vector_slots_used >= build->vector_slot_count / 2) {
+        reshard_status status = vector_slots_grow(build);
+        if (status)
+            return status;
+    }
+    uint32_t mask = build->vector_slot_count - 1, slot = hash & mask;
+    while (build->vector_slots[slot] && !vector_is(build, build->vector_slots[slot] - 1, values, rank))
+        slot = (slot + 1) & mask;
+    if (!build->vector_slots[slot]) {
+        uint32_t made = 0;
+        reshard_status status = vector_append(build, values, rank, &made);
+        if (status)
+            return status;
+        build->vector_slots[slot] = made + 1;
+        build->vector_slots_used++;
+    }
+    *out = *last = build->vector_slots[slot] - 1;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_build_name(struct dcp_build *build, struct str name, uint32_t *out)
+{
+    *out = name_map_intern(&build->out->names, name, NULL);
+    return *out == NAME_NONE ? error_set_memory(build->err) : RESHARD_OK;
+}
+
+reshard_status dcp_build_text(struct dcp_build *build, struct str text, uint32_t *out)
+{
+    *out = name_map_intern(&build->out->texts, text, NULL);
+    return *out == NAME_NONE ? error_set_memory(build->err) : RESHARD_OK;
+}
+
+reshard_status dcp_build_joined(struct dcp_build *build, const struct str *parts, size_t count, uint32_t *out)
+{
+    struct buffer joined = { 0 };
+    for (size_t i = 0; i < count; i++) {
+        if (joined.size && joined.data[joined.size - 1] != '/')
+            buffer_append_byte(&joined, '/');
+        buffer_append_str(&joined, parts[i]);
+    }
+    reshard_status status = joined.failed ? error_set_memory(build->err) : dcp_build_text(build, buffer_str(&joined), out);
+    buffer_release(&joined);
+    return status;
+}
+
+reshard_status dcp_build_chunk(struct dcp_build *build, uint32_t offsets, uint32_t sizes, uint32_t *out)
+{
+    struct dcp_metadata *metadata = build->out;
+    if (metadata->chunk_count >= build->limits->chunks)
+        return error_set_limit(build->err, "chunks", (uint64_t)metadata->chunk_count + 1, build->limits->chunks);
+    reshard_status status =
+        array_grow(build, &metadata->chunks, metadata->chunk_count, 1, &build->chunk_capacity, sizeof(*metadata->chunks));
+    if (status)
+        return status;
+    *out = metadata->chunk_count++;
+    metadata->chunks[*out] = (struct dcp_chunk){ offsets, sizes };
+    return RESHARD_OK;
+}
+
+reshard_status dcp_build_index(struct dcp_build *build, struct dcp_index index, uint32_t *out)
+{
+    struct dcp_metadata *metadata = build->out;
+    if (build->index_count >= build->limits->chunks)
+        return error_set_limit(build->err, "chunks", (uint64_t)build->index_count + 1, build->limits->chunks);
+    reshard_status status = array_grow(build, &metadata->indexes, build->index_count, 1, &build->index_capacity, sizeof(*metadata->indexes));
+    if (status)
+        return status;
+    *out = build->index_count++;
+    metadata->indexes[*out] = index;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_build_range(struct dcp_build *build, struct dcp_range range, uint32_t *out)
+{
+    struct dcp_metadata *metadata = build->out;
+    if (build->range_count >= build->limits->chunks)
+        return error_set_limit(build->err, "chunks", (uint64_t)build->range_count + 1, build->limits->chunks);
+    reshard_status status = array_grow(build, &metadata->ranges, build->range_count, 1, &build->range_capacity, sizeof(*metadata->ranges));
+    if (status)
+        return status;
+    *out = build->range_count++;
+    metadata->ranges[*out] = range;
+    return RESHARD_OK;
+}
+
+reshard_status dcp_build_entry(struct dcp_build *build, struct dcp_entry entry)
+{
+    struct dcp_metadata *metadata = build->out;
+    if (metadata->entry_count >= build->limits->tensors)
+        return error_set_limit(build->err, "tensors", (uint64_t)metadata->entry_count + 1, build->limits->tensors);
+    reshard_status status =
+        array_grow(build, &metadata->entries, metadata->entry_count, 1, &build->entry_capacity, sizeof(*metadata->entries));
+    if (!status)
+        metadata->entries[metadata->entry_count++] = entry;
+    return status;
+}
+
+reshard_status dcp_build_path(struct dcp_build *build, uint32_t name, const struct dcp_path_part *parts, size_t count)
+{
+    struct dcp_metadata *metadata = build->out;
+    reshard_status status = array_grow(build, &metadata->paths, metadata->path_count, 1, &build->path_capacity, sizeof(*metadata->paths));
+    if (!status)
+        status = array_grow(build, &metadata->path_parts, metadata->path_part_count, count, &build->path_part_capacity, sizeof(*parts));
+    if (status)
+        return status;
+    metadata->paths[metadata->path_count++] = (struct dcp_path){ name, metadata->path_part_count, (uint32_t)count };
+    if (count)
+        memcpy(metadata->path_parts + metadata->path_part_count, parts, count * sizeof(*parts));
+    metadata->path_part_count += (uint32_t)count;
+    return RESHARD_OK;
+}
+
+/* Few lists differ in practice, so the last few are compared. */
+static bool find_transforms(const struct dcp_metadata *metadata, const uint32_t *texts, size_t count, uint32_t *out)
+{
+    for (uint32_t i = metadata->transform_list_count, tries = 0; i > 0 && tries < 16; i--, tries++) {
+        const struct dcp_transforms *list = &metadata->transform_lists[i - 1];
+        if (list->count == count && (!count || memcmp(metadata->transform_texts + list->first, texts, count * sizeof(*texts)) == 0)) {
+            *out = i - 1;
+            return true;
+        }
+    }
+    return false;
+}
+
+reshard_status dcp_build_transforms(struct dcp_build *build, const uint32_t *texts, size_t count, uint32_t *out)
+{
+    struct dcp_metadata *metadata = build->out;
+    if (find_transforms(metadata, texts, count, out))
+        return RESHARD_OK;
+    reshard_status status = array_grow(build, &metadata->transform_lists, metadata->transform_list_count, 1, &build->transform_list_capacity,
+                                       sizeof(*metadata->transform_lists));
+    if (!status)
+        status = array_grow(build, &metadata->transform_texts, metadata->transform_text_count, count, &build->transform_text_capacity,
+                            sizeof(*metadata->transform_texts));
+    if (status)
+        return status;
+    *out = metadata->transform_list_count++;
+    metadata->transform_lists[*out] = (struct dcp_transforms){ metadata->transform_text_count, (uint32_t)count };
+    if (count)
+        memcpy(metadata->transform_texts + metadata->transform_text_count, texts, count * sizeof(*texts));
+    metadata->transform_text_count += (uint32_t)count;
+    return RESHARD_OK;
+}
+
+/* ---- what was seen ---- */
+
+static reshard_status note_text(struct dcp_build *build, uint32_t **array, uint32_t *count, uint32_t *capacity, struct str text)
+{
+    uint32_t number;
+    reshard_status status = dcp_build_text(build, text, &number);
+    for (uint32_t i = 0; !status && i < *count; i++)
+        if ((*array)[i] == number)
+            return RESHARD_OK;
+    if (!status)
+        status = array_grow(build, array, *count, 1, capacity, sizeof(**array));
+    if (!status)
+        (*array)[(*count)++] = number;
+    return status;
+}
+
+/* Lists of what is odd are kept short: a hostile file may have millions. */
+#define NOTED_MAX 1000
+
+reshard_status dcp_build_note_global(struct dcp_build *build, struct str module, struct str name)
+{
+    struct dcp_metadata *out = build->out;
+    bool is_harmless;
+    enum dcp_class class = dcp_class_of(module, name, &is_harmless);
+    if (!is_harmless) {
+        if (out->unknown_global_count >= NOTED_MAX)
+            return RESHARD_OK;
+        char *full = arena_printf(&out->arena, "%.*s.%.*s", STR_ARG(module), STR_ARG(name));
+        if (!full)
+            return error_set_memory(build->err);
+        return note_text(build, &out->unknown_globals, &out->unknown_global_count, &build->unknown_global_capacity, str_of(full));
+    }
+    if (class < DCP_CLASS_METADATA || class >= DCP_CLASS_SIZE)
+        return RESHARD_OK;
+    return note_text(build, &out->class_modules, &out->class_module_count, &build->class_module_capacity, module);
+}
+
+reshard_status dcp_build_note_attribute(struct dcp_build *build, struct str name)
+{
+    struct dcp_metadata *out = build->out;
+    if (out->extra_attribute_count >= NOTED_MAX)
+        return RESHARD_OK;
+    return note_text(build, &out->extra_attributes, &out->extra_attribute_count, &build->extra_attribute_capacity, name);
+}
+
+/* ---- the end ---- */
+
+static bool has_negative(const struct dcp_metadata *metadata, uint32_t vector)
+{
+    const int64_t *values = dcp_vector_at(metadata, vector);
+    for (int i = 0; i < dcp_vector_rank(metadata, vector); i++)
+        if (values[i] < 0)
+            return true;
+    return false;
+}
+
+static reshard_status fail_entry(const struct dcp_build *build, const struct dcp_entry *entry, const char *what, uint32_t chunk, uint32_t vector)
+{
+    const struct dcp_metadata *metadata = build->out;
+    struct str name = name_map_at(&metadata->names, entry->name);
+    char text[200] = "";
+    size_t used = 0;
+    for (int i = 0; i < dcp_vector_rank(metadata, vector) && used < sizeof(text) - 30; i++)
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRId64, i ? ", " : "", dcp_vector_at(metadata, vector)[i]);
+    if (chunk == DCP_NONE)
+        return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset, "tensor '%.*s': %s: [%s]", STR_ARG(name), what, text);
+    return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset, "tensor '%.*s': chunk %" PRIu32 ": %s: [%s], the tensor has %d dimensions",
+                        STR_ARG(name), chunk, what, text, dcp_vector_rank(metadata, entry->size));
+}
+
+static reshard_status check_entry(const struct dcp_build *build, const struct dcp_entry *entry)
+{
+    const struct dcp_metadata *metadata = build->out;
+    int rank = dcp_vector_rank(metadata, entry->size);
+    if (rank > RANK_MAX)
+        return fail_entry(build, entry, "more dimensions than are supported", DCP_NONE, entry->size);
+    if (has_negative(metadata, entry->size))
+        return fail_entry(build, entry, "a negative size", DCP_NONE, entry->size);
+    for (uint32_t i = 0; i < entry->chunk_count; i++) {
+        const struct dcp_chunk *chunk = &metadata->chunks[entry->first_chunk + i];
+        if (dcp_vector_rank(metadata, chunk->offsets) != rank)
+            return fail_entry(build, entry, "its offsets have another number of dimensions", i, chunk->offsets);
+        if (dcp_vector_rank(metadata, chunk->sizes) != rank)
+            return fail_entry(build, entry, "its sizes have another number of dimensions", i, chunk->sizes);
+        if (has_negative(metadata, chunk->offsets))
+            return fail_entry(build, entry, "a negative offset", i, chunk->offsets);
+        if (has_negative(metadata, chunk->sizes))
+            return fail_entry(build, entry, "a negative size", i, chunk->sizes);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status index_names(struct dcp_build *build)
+{
+    struct dcp_metadata *metadata = build->out;
+    size_t bytes = ((size_t)metadata->names.count + 1) * sizeof(uint32_t);
+    metadata->entry_of_name = malloc(bytes);
+    metadata->path_of_name = malloc(bytes);
+    if (!metadata->entry_of_name || !metadata->path_of_name)
+        return error_set_memory(build->err);
+    memset(metadata->entry_of_name, 0xFF, bytes);
+    memset(metadata->path_of_name, 0xFF, bytes);
+    for (uint32_t i = 0; i < metadata->entry_count; i++)
+        metadata->entry_of_name[metadata->entries[i].name] = i;
+    for (uint32_t i = 0; i < metadata->path_count; i++)
+        metadata->path_of_name[metadata->paths[i].name] = i;
+    return RESHARD_OK;
+}
+
+/* Gives back what growing left over. That it fails does no harm. */
+static void shrink(void *array, uint64_t count, size_t element_size)
+{
+    void *old;
+    memcpy(&old, array, sizeof(old));
+    void *smaller = count ? realloc(old, (size_t)count * element_size) : NULL;
+    if (smaller)
+        memcpy(array, &smaller, sizeof(smaller));
+}
+
+reshard_status dcp_build_finish(struct dcp_build *build)
+{
+    struct dcp_metadata *metadata = build->out;
+    for (uint32_t i = 0; i < metadata->entry_count; i++) {
+        if (metadata->entries[i].dtype == DCP_NONE)
+            continue;
+        reshard_status status = check_entry(build, &metadata->entries[i]);
+        if (status)
+            return status;
+    }
+    shrink(&metadata->chunks, metadata->chunk_count, sizeof(*metadata->chunks));
+    shrink(&metadata->indexes, metadata->storage_count, sizeof(*metadata->indexes));
+    shrink(&metadata->ranges, metadata->storage_count, sizeof(*metadata->ranges));
+    shrink(&metadata->vectors, metadata->vector_count, sizeof(*metadata->vectors));
+    return index_names(build);
+}

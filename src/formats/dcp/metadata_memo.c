@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/dcp/metadata_machine.h"
+
+#include <stdlib.h>
+
+#define BINGET_ENTRIES 256 /* may be asked for by a byte that is too common to look for */
+
+static inline void note_get(struct machine *m, size_t position)
+{
+    if (m->input.size - position < 5)
+        return;
+    uint64_t index = load_le(m->data + position + 1, 4);
+    if (index < m->memo_bit_count)
+        m->memo_bits[index >> 6] |= UINT64_C(1) << (index & 63);
+}
+
+/* Every byte that equals LONG_BINGET is taken for one. */
+static void scan_gets(struct machine *m)
+{
+    const uint64_t low = UINT64_C(0x0101010101010101), high = UINT64_C(0x8080808080808080);
+    size_t size = m->input.size, position = 0;
+    for (; size - position >= 8; position += 8) {
+        uint64_t bytes = load_le(m->data + position, 8) ^ low * 'j';
+        uint64_t hits = (bytes - low) & ~bytes & high;
+        for (; hits; hits &= hits - 1)
+            note_get(m, position + (size_t)__builtin_ctzll(hits) / 8);
+    }
+    for (; position < size; position++)
+        if (m->data[position] == 'j')
+            note_get(m, position);
+}
+
+enum step dcp_memo_scan(struct machine *m)
+{
+    /* Each entry takes a byte of the pickle at least. */
+    uint64_t words = m->input.size / 64 + BINGET_ENTRIES / 64 + 1;
+    m->memo_bits = calloc(words, sizeof(*m->memo_bits));
+    if (!m->memo_bits)
+        return dcp_machine_fail(m, error_set_memory(m->build->err));
+    m->memo_bit_count = words * 64;
+    for (int i = 0; i < BINGET_ENTRIES / 64; i++)
+        m->memo_bits[i] = UINT64_MAX;
+    scan_gets(m);
+
+    while (!m->memo_bits[words - 1])
+        words--;
+    m->memo_bit_count = words * 64;
+    m->memo_ranks = malloc(words * sizeof(*m->memo_ranks));
+    uint64_t kept = 0;
+    for (uint64_t i = 0; m->memo_ranks && i < words; i++) {
+        m->memo_ranks[i] = (uint32_t)kept;
+        kept += (unsigned)__builtin_popcountll(m->memo_bits[i]);
+    }
+    m->memo = calloc(kept, sizeof(*m->memo));
+    if (!m->memo_ranks || !m->memo)
+        return dcp_machine_fail(m, error_set_memory(m->build->err));
+    return kept > UINT32_MAX ? STEP_GIVE_UP : STEP_ON;
+}
+
+/* Keeps the topmost value. What it refers to must stay; an object without state gets a place where its built form can be put. */
+static enum step keep(struct machine *m, uint64_t index)
+{
+    word *top = &m->stack[m->stack_count - 1];
+    uint64_t payload = word_payload(*top);
+    switch (word_tag(*top)) {
+    case WORD_NEW:
+        if (m->slot_count == m->slot_capacity) {
+            enum step step = dcp_machine_grow(m, &m->slots, &m->slot_capacity, sizeof(*m->slots));
+            if (step)
+                return step;
+        }
+        m->slots[m->slot_count] = *top;
+        *top = word_make(WORD_SLOT, m->slot_count++);
+        break;
+    case WORD_LIST:
+    case WORD_DICT:
+        if (m->container_floor <= payload)
+            m->container_floor = payload + 1;
+        break;
+    case WORD_TUPLE:
+        m->pool_floor = m->pool_count;
+        m->container_floor = m->container_count;
+        break;
+    default:
+        break;
+    }
+    *dcp_memo_slot(m, index) = *top;
+    return STEP_ON;
+}
+
+enum step dcp_memoize(struct machine *m)
+{
+    if (m->stack_count == m->fence || m->uses_put)
+        return STEP_GIVE_UP;
+    m->uses_memoize = true;
+    uint64_t index = m->memo_count++;
+    return dcp_memo_is_kept(m, index) ? keep(m, index) : STEP_ON;
+}
+
+enum step dcp_memo_put(struct machine *m, uint64_t index)
+{
+    if (m->stack_count == m->fence || m->uses_memoize || index > m->memo_count + m->build->limits->memo_gap)
+        return STEP_GIVE_UP;
+    m->uses_put = true;
+    m->memo_count++;
+    return dcp_memo_is_kept(m, index) ? keep(m, index) : STEP_ON;
+}

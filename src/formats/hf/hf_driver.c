@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/hf/hf.h"
+
+#include "formats/hf/hf_folder.h"
+#include "formats/safetensors/safetensors_target.h"
+
+/* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
+static int hf_probe(struct store *store, const char *name)
+{
+    static const int scores[] = { [HF_NOTHING] = 0, [HF_INDEXED] = 90, [HF_SINGLE] = 85, [HF_NUMBERED] = 80, [HF_LOOSE] = 40, [HF_DCP] = 90 };
+    struct arena arena = { 0 };
+    struct hf_folder folder = { 0 };
+    bool is_directory = true;
+    uint64_t bytes;
+    if (name[0] && !store_exists(store, name, &is_directory, &bytes))
+        return 0;
+    if (!is_directory && !str_ends_with(str_of(name), ".json"))
+        return 0;
+    reshard_status status = hf_folder_scan(store, name, &arena, &folder, NULL);
+    int score = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED ? 60 : status ? 0 : scores[folder.kind];
+    arena_release(&arena);
+    return score;
+}
+
+static const struct format_option hf_options[] = {
+    { "stem", "NAME", "model", "beginning of the file names" },
+    { "tied", "copy|drop", "copy", "tensors that share their bytes: write each, or one and record the others" },
+    { "framework", "NAME|none", "", "the format key of __metadata__; without it as the reference or the source has it, else pt" },
+    { 0 },
+};
+
+const struct format_driver format_hf = {
+    .name = "hf",
+    .summary = "Hugging Face folder: safetensors files, an index if there are several, side files",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_SHARDED,
+    .options = hf_options,
+    .probe = hf_probe,
+    .read_catalog = hf_read_catalog,
+    .lay_out = hf_lay_out,
+    .publish = st_target_publish,
+    .close_target = st_target_close,
+};

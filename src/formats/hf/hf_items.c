@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Items of a Hugging Face folder: what its headers and its index say, and the files beside the weights. */
+#include "formats/hf/hf_read.h"
+
+#include "formats/safetensors/safetensors_items.h"
+
+/* What belongs to one file's pieces, not to the model. */
+static bool is_of_pieces(struct str key)
+{
+    return str_is(key, HF_SHARDING_INFO) || str_is(key, HF_DCP_VERSION);
+}
+
+static bool all_agree(const struct hf_read *read, struct str key, struct str value)
+{
+    for (uint32_t f = 1; f < read->files.count; f++) {
+        const struct st_header *header = &read->files.items[f].header;
+        uint32_t number = name_map_find(&header->metadata_keys, key);
+        if (number == NAME_NONE || !str_equal(header->metadata_values[number], value))
+            return false;
+    }
+    return true;
+}
+
+static uint32_t count_of_model(const struct st_header *header)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < header->metadata_keys.count; i++)
+        count += !is_of_pieces(name_map_at(&header->metadata_keys, i));
+    return count;
+}
+
+/* The pairs that every file has. A difference is odd but harmless: it is told. */
+static reshard_status merge_metadata(const struct hf_read *read, struct st_metadata *out, reshard_error *err)
+{
+    const struct st_header *first = &read->files.items[0].header;
+    reshard_status status = RESHARD_OK;
+    out->is_present = true;
+    for (uint32_t f = 0; f < read->files.count; f++)
+        out->is_present = out->is_present && read->files.items[f].header.has_metadata;
+    for (uint32_t i = 0; i < first->metadata_keys.count && out->is_present && !status; i++) {
+        struct str key = name_map_at(&first->metadata_keys, i);
+        if (!is_of_pieces(key) && all_agree(read, key, first->metadata_values[i]))
+            status = st_metadata_put(out, key, first->metadata_values[i], err);
+    }
+    for (uint32_t f = 0; f < read->files.count && !status; f++) {
+        if (count_of_model(&read->files.items[f].header) == out->count)
+            continue;
+        catalog_warn(read->source->catalog, false, "'%.*s' has metadata that other files do not have; only what all have is kept",
+                     STR_ARG(read->files.items[f].name));
+        break;
+    }
+    return status;
+}
+
+static reshard_status add_metadata(const struct hf_read *read, reshard_error *err)
+{
+    struct st_metadata metadata = { 0 };
+    if (!read->files.count)
+        return RESHARD_OK;
+    reshard_status status = merge_metadata(read, &metadata, err);
+    bool is_item = metadata.count || (metadata.is_present && read->folder.kind != HF_DCP);
+    if (!status && is_item)
+        status = st_metadata_add_item(read->source->catalog, metadata.pairs, metadata.count, err);
+    const struct str *framework = st_metadata_get(&metadata, STR("format"));
+    if (!status && framework)
+        status = catalog_add_fact(read->source->catalog, "framework", err, "%.*s", STR_ARG(*framework));
+    st_metadata_release(&metadata);
+    return status;
+}
+
+/* The index's metadata without total_size, which is counted anew by whoever writes one. */
+static reshard_status add_index_metadata(struct hf_read *read, reshard_error *err)
+{
+    struct value *root = read->index.graph.root;
+    size_t kept = 0;
+    if (!root || root->kind != VALUE_DICT)
+        return RESHARD_OK;
+    for (size_t i = 0; i < root->list.count; i += 2) {
+        struct str key;
+        if (value_as_str(root->list.items[i], &key) && str_is(key, "total_size"))
+            continue;
+        root->list.items[kept] = root->list.items[i];
+        root->list.items[kept + 1] = root->list.items[i + 1];
+        kept += 2;
+    }
+    root->list.count = kept;
+    if (!kept)
+        return RESHARD_OK;
+    struct value_graph *graph = catalog_adopt_graph(read->source->catalog, read->index.graph);
+    read->index.graph = (struct value_graph){ 0 };
+    if (!graph)
+        return error_set_memory(err);
+    struct catalog_item item = { .key = STR(ST_INDEX_METADATA_KEY), .kind = ITEM_VALUE, .value = graph->root, .graph = graph };
+    return catalog_add_item(read->source->catalog, &item, NULL, 0, NULL, err);
+}
+
+static reshard_status add_side_files(const struct hf_read *read, reshard_error *err)
+{
+    struct catalog *catalog = read->source->catalog;
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
+        const struct store_entry *entry = &read->folder.entries[i];
+        struct str base = hf_base_name(&read->folder, entry->name);
+        if (entry->is_directory || !hf_is_side_file(base))
+            continue;
+        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
+        status = catalog_add_object(catalog, entry->name, entry->bytes, &item.object, err);
+        if (!status)
+            status = catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+    }
+    return status;
+}
+
+reshard_status hf_read_items(struct hf_read *read, reshard_error *err)
+{
+    reshard_status status = add_metadata(read, err);
+    if (!status)
+        status = add_index_metadata(read, err);
+    if (!status)
+        status = add_side_files(read, err);
+    return status;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/plan_steps.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "catalog/catalog_cover.h"
+#include "catalog/catalog_separate.h"
+
+static reshard_status recipe_error(reshard_error *err, const struct catalog_tensor *source, const struct catalog_tensor *target)
+{
+    error_prefix(err, "'%.*s' from '%.*s'", STR_ARG(target->key), STR_ARG(source->key));
+    error_object(err, "%.*s", STR_ARG(target->key));
+    return RESHARD_ERR_USAGE;
+}
+
+/* A whole recipe with its boxes spelled out: they lie in the catalogs' pools. */
+static reshard_status recipe_whole(const struct plan *plan, struct recipe *recipe, reshard_error *err)
+{
+    static const int64_t origin[RANK_MAX];
+    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor], *target = &plan->target->tensors[recipe->target_tensor];
+    const int64_t *source_shape = catalog_vector_at(plan->source, source->shape), *target_shape = catalog_vector_at(plan->target, target->shape);
+    bool is_same = source->rank == target->rank;
+    for (int axis = 0; is_same && axis < source->rank; axis++)
+        is_same = source_shape[axis] == target_shape[axis];
+    if (!is_same) {
+        char shapes[2][BOX_TEXT_MAX];
+        error_set(err, RESHARD_ERR_USAGE, "shapes differ: the source is %s, the target %s",
+                  box_text(source->rank, origin, source_shape, shapes[0]), box_text(target->rank, origin, target_shape, shapes[1]));
+        return recipe_error(err, source, target);
+    }
+    recipe->rank = target->rank;
+    recipe->source_start = recipe->target_start = origin;
+    recipe->extent = target_shape;
+    recipe->permutation = NULL;
+    return RESHARD_OK;
+}
+
+/* Whether the permutation names every axis once. */
+static bool permutation_check(const uint8_t *permutation, int rank)
+{
+    uint64_t seen = 0;
+    for (int axis = 0; axis < rank; axis++) {
+        if (permutation[axis] >= rank || seen >> permutation[axis] & 1)
+            return false;
+        seen |= UINT64_C(1) << permutation[axis];
+    }
+    return true;
+}
+
+static void *copy_array(struct arena *arena, const void *values, int count, size_t element_size)
+{
+    void *copy = arena_array(arena, (size_t)count, element_size);
+    if (copy && count)
+        memcpy(copy, values, (size_t)count * element_size);
+    return copy;
+}
+
+static reshard_status recipe_part(struct plan *plan, struct recipe *recipe, reshard_error *err)
+{
+    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor], *target = &plan->target->tensors[recipe->target_tensor];
+    int64_t source_extent[RANK_MAX];
+    int bad_axis = 0, rank = recipe->rank;
+    char box[BOX_TEXT_MAX];
+
+    if (rank != source->rank || rank != target->rank) {
+        error_set(err, RESHARD_ERR_USAGE, "a part has %d axes, the source %d, the target %d", rank, (int)source->rank, (int)target->rank);
+        return recipe_error(err, source, target);
+    }
+    if (recipe->permutation && !permutation_check(recipe->permutation, rank)) {
+        error_set(err, RESHARD_ERR_USAGE, "the axes of a part are no permutation");
+        return recipe_error(err, source, target);
+    }
+    for (int axis = 0; axis < rank; axis++)
+        source_extent[recipe->permutation ? recipe->permutation[axis] : axis] = recipe->extent[axis];
+    if (!box_check(rank, recipe->source_start, source_extent, catalog_vector_at(plan->source, source->shape), &bad_axis)) {
+        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the source on axis %d", box_text(rank, recipe->source_start, source_extent, box), bad_axis);
+        return recipe_error(err, source, target);
+    }
+    if (!box_check(rank, recipe->target_start, recipe->extent, catalog_vector_at(plan->target, target->shape), &bad_axis)) {
+        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the target on axis %d", box_text(rank, recipe->target_start, recipe->extent, box), bad_axis);
+        return recipe_error(err, source, target);
+    }
+    recipe->source_start = copy_array(&plan->arena, recipe->source_start, rank, sizeof(int64_t));
+    recipe->target_start = copy_array(&plan->arena, recipe->target_start, rank, sizeof(int64_t));
+    recipe->extent = copy_array(&plan->arena, recipe->extent, rank, sizeof(int64_t));
+    if (recipe->permutation && !(recipe->permutation = copy_array(&plan->arena, recipe->permutation, rank, 1)))
+        return error_set_memory(err);
+    return recipe->source_start && recipe->target_start && recipe->extent ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status recipe_take(struct plan *plan, struct recipe *recipe, reshard_error *err)
+{
+    if (recipe->source_tensor >= plan->source->tensor_count || recipe->target_tensor >= plan->target->tensor_count)
+        return error_set(err, RESHARD_ERR_USAGE, "a recipe names tensors %" PRIu32 " and %" PRIu32 ", there are %" PRIu32 " and %" PRIu32,
+                         recipe->source_tensor, recipe->target_tensor, plan->source->tensor_count, plan->target->tensor_count);
+    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor], *target = &plan->target->tensors[recipe->target_tensor];
+    if (!copy_can_cast(source->dtype, target->dtype)) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "%s cannot become %s", dtype_info(source->dtype)->name, dtype_info(target->dtype)->name);
+        recipe_error(err, source, target);
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return recipe->is_whole ? recipe_whole(plan, recipe, err) : recipe_part(plan, recipe, err);
+}
+
+/* Recipes in [begin, end) of order write one target tensor: their boxes must not overlap. */
+static reshard_status group_check(const struct plan *plan, struct separator *separator, const struct sort_entry *order, uint32_t count,
+                                  struct piece *pieces, reshard_error *err)
+{
+    bool overlaps = false;
+    uint32_t pair[2], used = 0;
+    const struct catalog_tensor *target = &plan->target->tensors[order[0].key];
+    for (uint32_t i = 0; i < count; i++) {
+        const struct recipe *recipe = &plan->recipes[order[i].value];
+        if (!box_is_empty(recipe->rank, recipe->extent))
+            pieces[used++] = (struct piece){ recipe->target_start, recipe->extent, order[i].value };
+    }
+    reshard_status status = pieces_separate(separator, pieces, used, target->rank, &overlaps, pair, err);
+    if (status || !overlaps)
+        return status;
+    char boxes[2][BOX_TEXT_MAX];
+    error_set(err, RESHARD_ERR_USAGE, "target tensor '%.*s': parts %s and %s are both written", STR_ARG(target->key),
+              box_text(target->rank, pieces[pair[0]].start, pieces[pair[0]].extent, boxes[0]),
+              box_text(target->rank, pieces[pair[1]].start, pieces[pair[1]].extent, boxes[1]));
+    error_object(err, "%.*s", STR_ARG(target->key));
+    return RESHARD_ERR_USAGE;
+}
+
+static reshard_status groups_check(const struct plan *plan, reshard_error *err)
+{
+    struct separator separator = { .checks_max = plan->source->limits.box_checks };
+    reshard_status status = RESHARD_OK;
+    uint32_t count = plan->recipe_count;
+    struct sort_entry *order = reallocarray(NULL, (size_t)count * 2 + 1, sizeof(*order));
+    struct piece *pieces = reallocarray(NULL, (size_t)count + 1, sizeof(*pieces));
+    if (!order || !pieces) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        order[i] = (struct sort_entry){ plan->recipes[i].target_tensor, i };
+    entries_sort(order, order + count, count);
+    for (uint32_t begin = 0, end; begin < count && !status; begin = end) {
+        for (end = begin + 1; end < count && order[end].key == order[begin].key; end++)
+            continue;
+        if (end - begin > 1)
+            status = group_check(plan, &separator, order + begin, end - begin, pieces, err);
+    }
+
+out:
+    free(order);
+    free(pieces);
+    separator_release(&separator);
+    return status;
+}
+
+reshard_status recipes_take(struct plan_build *build, const struct recipe *recipes, uint32_t count, reshard_error *err)
+{
+    struct plan *plan = build->plan;
+    bool is_ascending = true;
+    plan->recipes = reallocarray(NULL, (size_t)count + 1, sizeof(*plan->recipes));
+    if (!plan->recipes)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < count; i++) {
+        plan->recipes[i] = recipes[i];
+        reshard_status status = recipe_take(plan, &plan->recipes[i], err);
+        if (status)
+            return status;
+        is_ascending &= i == 0 || recipes[i].target_tensor > recipes[i - 1].target_tensor;
+    }
+    plan->recipe_count = count;
+    return is_ascending ? RESHARD_OK : groups_check(plan, err);
+}

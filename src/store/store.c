@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/store.h"
+
+#include "base/checked.h"
+#include "store/store_parts.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define NAME_BYTES_MAX 4096
+
+/* ---- names ---- */
+
+static reshard_status bad_name(struct str name, const char *complaint, reshard_error *err)
+{
+    return error_set(err, RESHARD_ERR_FORMAT, "file name '%.*s' %s", STR_ARG(name), complaint);
+}
+
+static const char *part_complaint(struct str part)
+{
+    if (part.size == 0)
+        return "has an empty part";
+    if (str_is(part, "."))
+        return "has a part '.'";
+    if (str_is(part, ".."))
+        return "has a part '..': it may not leave the checkpoint's directory";
+    return NULL;
+}
+
+reshard_status store_name_check(struct str name, reshard_error *err)
+{
+    if (name.size == 0)
+        return bad_name(name, "is empty", err);
+    if (name.size > NAME_BYTES_MAX)
+        return error_set(err, RESHARD_ERR_FORMAT, "file name of %zu bytes, at most %d are allowed", name.size, NAME_BYTES_MAX);
+    if (name.data[0] == '/')
+        return bad_name(name, "starts with '/': it may not leave the checkpoint's directory", err);
+    size_t start = 0;
+    for (size_t i = 0; i <= name.size; i++) {
+        if (i < name.size && name.data[i] == '\0')
+            return bad_name(name, "holds a NUL", err);
+        if (i < name.size && name.data[i] == '\\')
+            return bad_name(name, "holds a backslash", err);
+        if (i < name.size && name.data[i] != '/')
+            continue;
+        const char *complaint = part_complaint((struct str){ name.data + start, i - start });
+        if (complaint)
+            return bad_name(name, complaint, err);
+        start = i + 1;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status check_name(const char *name, reshard_error *err)
+{
+    return store_name_check(str_of(name), err);
+}
+
+reshard_status store_error_missing(const char *name, reshard_error *err)
+{
+    errno = ENOENT;
+    error_set_errno(err, "cannot open '%s'", name);
+    error_object(err, "%s", name);
+    return RESHARD_ERR_IO;
+}
+
+reshard_status store_error_exists(const char *name, reshard_error *err)
+{
+    errno = EEXIST;
+    error_set_errno(err, "cannot write '%s'", name);
+    error_object(err, "%s", name);
+    error_hint(err, "--overwrite replaces it");
+    return RESHARD_ERR_IO;
+}
+
+/* ---- stores ---- */
+
+void store_free(struct store *store)
+{
+    if (store)
+        store->ops->free(store);
+}
+
+const char *store_path(const struct store *store)
+{
+    return store->ops->path ? store->ops->path(store) : "";
+}
+
+static int compare_entries(const void *a, const void *b)
+{
+    const struct store_entry *x = a, *y = b;
+    return str_compare(x->name, y->name);
+}
+
+void store_entries_sort(struct store_entry *entries, size_t count)
+{
+    if (count > 1)
+        qsort(entries, count, sizeof(*entries), compare_entries);
+}
+
+reshard_status store_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
+                          reshard_error *err)
+{
+    reshard_status status = directory[0] ? check_name(directory, err) : RESHARD_OK;
+    return status ? status : store->ops->list(store, directory, arena, entries, count, err);
+}
+
+bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
+{
+    return check_name(name, NULL) == RESHARD_OK && store->ops->exists(store, name, is_directory, bytes);
+}
+
+/* ---- objects ---- */
+
+reshard_status store_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)
+{
+    reshard_status status = check_name(name, err);
+    return status ? status : store->ops->open_object(store, name, out, err);
+}
+
+void store_object_close(struct store_object *object)
+{
+    if (!object)
+        return;
+    char *name = object->name;
+    object->ops->close(object);
+    free(name);
+}
+
+uint64_t store_object_size(const struct store_object *object)
+{
+    return object->size;
+}
+
+const char *store_object_name(const struct store_object *object)
+{
+    return object->name;
+}
+
+const void *store_object_map(const struct store_object *object)
+{
+    return object->ops->map ? object->ops->map(object) : NULL;
+}
+
+int store_object_fd(const struct store_object *object)
+{
+    return object->ops->fd ? object->ops->fd(object) : -1;
+}
+
+reshard_status store_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err)
+{
+    reshard_status status;
+    if (!range_fits(offset, size, object->size))
+        status = error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size,
+                              offset, object->size);
+    else
+        status = size ? object->ops->read_at(object, offset, out, size, err) : RESHARD_OK;
+    if (status)
+        error_object(err, "%s", object->name);
+    return status;
+}
+
+reshard_status store_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+{
+    reshard_status status;
+    if (!object->ops->write_at)
+        status = error_set(err, RESHARD_ERR_USAGE, "was opened for reading");
+    else if (!range_fits(offset, size, object->size))
+        status = error_set_at(err, RESHARD_ERR_USAGE, offset, "%zu bytes at offset %" PRIu64 " do not fit into its %" PRIu64 " bytes", size,
+                              offset, object->size);
+    else
+        status = size ? object->ops->write_at(object, offset, bytes, size, err) : RESHARD_OK;
+    if (status)
+        error_object(err, "%s", object->name);
+    return status;
+}
+
+/* A window's offsets are its own, also in errors. */
+static reshard_status read_through(const struct reader *reader, uint64_t offset, void *out, size_t size, reshard_error *err)
+{
+    const struct store_object *object = reader->context;
+    reshard_status status;
+    if (!range_fits(offset, size, reader->size)) {
+        status = error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size,
+                              offset, reader->size);
+        error_object(err, "%s", object->name);
+        return status;
+    }
+    status = store_read_at(object, reader->base + offset, out, size, err);
+    if (status && err && err->offset >= 0)
+        err->offset = (int64_t)offset;
+    return status;
+}
+
+struct reader store_object_reader(const struct store_object *object)
+{
+    return (struct reader){ .read_at = read_through, .size = object->size, .context = object, .name = object->name };
+}
+
+reshard_status store_read_all(struct store *store, const char *name, uint64_t bytes_max, struct buffer *out, reshard_error *err)
+{
+    struct store_object *object = NULL;
+    reshard_status status = store_open_object(store, name, &object, err);
+    if (status)
+        return status;
+    struct reader reader = store_object_reader(object);
+    if (object->size > bytes_max)
+        status = error_set(err, RESHARD_ERR_LIMIT, "'%s' of %" PRIu64 " bytes, at most %" PRIu64 " are read at once", name, object->size, bytes_max);
+    else
+        status = reader_append(&reader, 0, object->size, out, err);
+    if (status)
+        error_object(err, "%s", name);
+    store_object_close(object);
+    return status;
+}
+
+/* ---- transactions ---- */
+
+reshard_status store_txn_begin_in(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
+                                  reshard_error *err)
+{
+    reshard_status status = check_name(name, err);
+    return status ? status : store->ops->txn_begin(store, name, options, out, err);
+}
+
+bool store_txn_is_resumed(const struct store_txn *txn)
+{
+    return txn->is_resumed;
+}
+
+const char *store_txn_path(const struct store_txn *txn)
+{
+    return txn->ops->path ? txn->ops->path(txn) : "";
+}
+
+reshard_status store_txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err)
+{
+    if (bytes > INT64_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "'%s' would have %" PRIu64 " bytes, a file has less than 2^63", name, bytes);
+    if (!txn->is_directory && name[0])
+        return error_set(err, RESHARD_ERR_USAGE, "'%s': the target is a single file, its object has no name", name);
+    reshard_status status = txn->is_directory ? check_name(name, err) : RESHARD_OK;
+    return status ? status : txn->ops->create(txn, name, bytes, out, err);
+}
+
+reshard_status store_txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err)
+{
+    return txn->ops->journal_read(txn, out, err);
+}
+
+reshard_status store_txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err)
+{
+    return txn->ops->journal_append(txn, bytes, size, err);
+}
+
+reshard_status store_txn_commit(struct store_txn *txn, reshard_error *err)
+{
+    return txn->ops->commit(txn, err);
+}
+
+void store_txn_abort(struct store_txn *txn, bool keep_for_resume)
+{
+    if (txn)
+        txn->ops->abort(txn, keep_for_resume);
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What implementations of store.h fill in: three tables of functions, behind a store, an open object and a transaction. Each
+ * implementation's struct starts with the common one. Names have passed store_name_check. Nobody outside this folder includes this.
+ */
+#ifndef STORE_STORE_PARTS_H
+#define STORE_STORE_PARTS_H
+
+#include "store/store.h"
+
+struct store_ops {
+    void (*free)(struct store *store);
+    const char *(*path)(const struct store *store); /* NULL: none */
+    reshard_status (*list)(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
+                           reshard_error *err);
+    bool (*exists)(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
+    reshard_status (*open_object)(struct store *store, const char *name, struct store_object **out, reshard_error *err);
+    reshard_status (*txn_begin)(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
+                                reshard_error *err);
+};
+
+struct store {
+    const struct store_ops *ops;
+};
+
+/* read_at and write_at get ranges inside the object. What is NULL cannot be done. */
+struct object_ops {
+    void (*close)(struct store_object *object);
+    reshard_status (*read_at)(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err);
+    reshard_status (*write_at)(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err);
+    const void *(*map)(const struct store_object *object);
+    int (*fd)(const struct store_object *object);
+};
+
+struct store_object {
+    const struct object_ops *ops;
+    char *name; /* freed by store_object_close, after ops->close */
+    uint64_t size;
+};
+
+/* commit and abort free the transaction. */
+struct txn_ops {
+    const char *(*path)(const struct store_txn *txn); /* NULL: none */
+    reshard_status (*create)(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err);
+    reshard_status (*journal_read)(struct store_txn *txn, struct buffer *out, reshard_error *err);
+    reshard_status (*journal_append)(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err);
+    reshard_status (*commit)(struct store_txn *txn, reshard_error *err);
+    void (*abort)(struct store_txn *txn, bool keep_for_resume);
+};
+
+struct store_txn {
+    const struct txn_ops *ops;
+    bool is_directory, is_resumed;
+};
+
+/* Sorts entries bytewise by name, as store_list promises. */
+void store_entries_sort(struct store_entry *entries, size_t count);
+
+/* RESHARD_ERR_IO with ENOENT, as of a file system. */
+reshard_status store_error_missing(const char *name, reshard_error *err);
+
+/* "already exists", with the hint how to replace it. */
+reshard_status store_error_exists(const char *name, reshard_error *err);
+
+#endif

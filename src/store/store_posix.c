@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/store_posix.h"
+
+#include "store/store_beneath.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* O_NONBLOCK: opening a FIFO must not wait for its other end. */
+#define READ_FLAGS (O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)
+
+struct posix_store {
+    struct store base;
+    int fd;
+    unsigned flags;
+    char *path;
+    char *named_file; /* the file that the caller named: its own link may lead anywhere */
+};
+
+static struct posix_store *posix_of(struct store *store)
+{
+    return (struct posix_store *)(void *)store;
+}
+
+static void posix_free(struct store *store)
+{
+    struct posix_store *posix = posix_of(store);
+    if (posix->fd >= 0)
+        close(posix->fd);
+    free(posix->path);
+    free(posix->named_file);
+    free(posix);
+}
+
+static const char *posix_path(const struct store *store)
+{
+    return ((const struct posix_store *)(const void *)store)->path;
+}
+
+static bool may_follow(const struct posix_store *posix, const char *name)
+{
+    return (posix->flags & STORE_FOLLOW_LINKS) || (posix->named_file && strcmp(posix->named_file, name) == 0);
+}
+
+static int open_name(const struct posix_store *posix, const char *name, int flags)
+{
+    if (may_follow(posix, name))
+        return openat(posix->fd, name[0] ? name : ".", flags);
+    return open_beneath(posix->fd, name, flags, (posix->flags & STORE_LINKS_BY_HAND) != 0);
+}
+
+static reshard_status cannot_open(const char *name, reshard_error *err)
+{
+    reshard_status status;
+    if (errno == EXDEV) {
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': a symbolic link leads out of the checkpoint's directory", name);
+        error_hint(err, "--follow-links follows it, if you trust where it leads");
+    } else {
+        int number = errno;
+        status = error_set_errno(err, "cannot open '%s'", name);
+        if (number == EMFILE)
+            error_hint(err, "raise the limit of open files (ulimit -n)");
+    }
+    error_object(err, "%s", name);
+    return status;
+}
+
+static const char *kind_of(mode_t mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFDIR:
+        return "a directory";
+    case S_IFIFO:
+        return "a FIFO";
+    case S_IFSOCK:
+        return "a socket";
+    case S_IFCHR:
+    case S_IFBLK:
+        return "a device";
+    default:
+        return "no regular file";
+    }
+}
+
+static reshard_status not_regular(const char *name, mode_t mode, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_FORMAT, "'%s' is %s, not a regular file", name, kind_of(mode));
+    error_object(err, "%s", name);
+    return RESHARD_ERR_FORMAT;
+}
+
+/* Looks before it opens, because opening a device can do things; and again afterwards, because names change. */
+static reshard_status open_regular(const struct posix_store *posix, const char *name, int *out, reshard_error *err)
+{
+    struct stat info;
+    if (fstatat(posix->fd, name, &info, 0) == 0 && !S_ISREG(info.st_mode))
+        return not_regular(name, info.st_mode, err);
+    int fd = open_name(posix, name, READ_FLAGS);
+    if (fd < 0)
+        return cannot_open(name, err);
+    reshard_status status = RESHARD_OK;
+    if (fstat(fd, &info) < 0)
+        status = cannot_open(name, err);
+    else if (!S_ISREG(info.st_mode))
+        status = not_regular(name, info.st_mode, err);
+    if (status) {
+        close(fd);
+        return status;
+    }
+    *out = fd;
+    return RESHARD_OK;
+}
+
+static reshard_status posix_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)
+{
+    const struct posix_store *posix = posix_of(store);
+    int fd, direct_fd = -1;
+    reshard_status status = open_regular(posix, name, &fd, err);
+    if (status)
+        return status;
+    if (posix->flags & STORE_DIRECT)
+        direct_fd = open_name(posix, name, READ_FLAGS | O_DIRECT);
+    return posix_object_new(name, fd, direct_fd, posix->flags, out, err);
+}
+
+static bool posix_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
+{
+    struct stat info;
+    if (fstatat(posix_of(store)->fd, name, &info, 0) < 0 || !(S_ISDIR(info.st_mode) || S_ISREG(info.st_mode)))
+        return false;
+    *is_directory = S_ISDIR(info.st_mode);
+    *bytes = *is_directory ? 0 : (uint64_t)info.st_size;
+    return true;
+}
+
+/* ---- listing ---- */
+
+struct listing {
+    struct arena *arena;
+    const char *directory;
+    struct store_entry *entries; /* heap, copied at the end */
+    size_t count, capacity;
+};
+
+static bool listing_add(struct listing *listing, const char *name, const struct stat *info)
+{
+    char *full = listing->directory[0] ? arena_printf(listing->arena, "%s/%s", listing->directory, name)
+                                       : arena_copy(listing->arena, name, strlen(name));
+    if (!full)
+        return false;
+    if (store_name_check(str_of(full), NULL))
+        return true; /* nothing that could be opened */
+    if (listing->count == listing->capacity) {
+        size_t capacity = listing->capacity ? 2 * listing->capacity : 64;
+        struct store_entry *entries = realloc(listing->entries, capacity * sizeof(*entries));
+        if (!entries)
+            return false;
+        listing->entries = entries;
+        listing->capacity = capacity;
+    }
+    bool is_directory = S_ISDIR(info->st_mode);
+    listing->entries[listing->count++] =
+        (struct store_entry){ .name = str_of(full), .bytes = is_directory ? 0 : (uint64_t)info->st_size, .is_directory = is_directory };
+    return true;
+}
+
+static reshard_status listing_fill(struct listing *listing, DIR *stream, reshard_error *err)
+{
+    for (;;) {
+        errno = 0;
+        struct dirent *entry = readdir(stream);
+        if (!entry)
+            return errno ? error_set_errno(err, "cannot list '%s'", listing->directory) : RESHARD_OK;
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        struct stat info;
+        if (fstatat(dirfd(stream), entry->d_name, &info, 0) < 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
+            continue;
+        if (!listing_add(listing, entry->d_name, &info))
+            return error_set_memory(err);
+    }
+}
+
+static reshard_status posix_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
+                                 reshard_error *err)
+{
+    int fd = open_name(posix_of(store), directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return cannot_open(directory[0] ? directory : posix_of(store)->path, err);
+    DIR *stream = fdopendir(fd);
+    if (!stream) {
+        close(fd);
+        return error_set_memory(err);
+    }
+    struct listing listing = { .arena = arena, .directory = directory };
+    reshard_status status = listing_fill(&listing, stream, err);
+    closedir(stream);
+    struct store_entry *array = status ? NULL : arena_array(arena, listing.count, sizeof(*array));
+    if (!status && !array)
+        status = error_set_memory(err);
+    if (!status) {
+        if (listing.count)
+            memcpy(array, listing.entries, listing.count * sizeof(*array));
+        store_entries_sort(array, listing.count);
+        *entries = array;
+        *count = listing.count;
+    }
+    free(listing.entries);
+    return status;
+}
+
+/* ---- opening a store ---- */
+
+static reshard_status posix_store_txn_begin(struct store *store, const char *name, const struct store_txn_options *options,
+                                            struct store_txn **out, reshard_error *err)
+{
+    const struct posix_store *posix = posix_of(store);
+    const char *slash = strrchr(name, '/');
+    char *parent = strndup(name, slash ? (size_t)(slash - name) : 0), *path = NULL;
+    if (!parent || asprintf(&path, "%s%s%s", posix->path, slash ? "/" : "", parent) < 0) {
+        free(parent);
+        return error_set_memory(err);
+    }
+    reshard_status status;
+    int fd = open_name(posix, parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        status = cannot_open(parent, err);
+    else
+        status = posix_txn_begin(fd, path, slash ? slash + 1 : name, options, out, err);
+    free(path);
+    free(parent);
+    return status;
+}
+
+static const struct store_ops posix_ops = {
+    .free = posix_free,
+    .path = posix_path,
+    .list = posix_list,
+    .exists = posix_exists,
+    .open_object = posix_open_object,
+    .txn_begin = posix_store_txn_begin,
+};
+
+/* Takes over fd and path. */
+static reshard_status make_store(int fd, char *path, char *named_file, unsigned flags, struct store **out, reshard_error *err)
+{
+    struct posix_store *posix = calloc(1, sizeof(*posix));
+    if (!posix) {
+        close(fd);
+        free(path);
+        free(named_file);
+        return error_set_memory(err);
+    }
+    *posix = (struct posix_store){ .base = { &posix_ops }, .fd = fd, .flags = flags, .path = path, .named_file = named_file };
+    *out = &posix->base;
+    return RESHARD_OK;
+}
+
+/* path names a file: the store is its directory. */
+static reshard_status open_parent(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err)
+{
+    struct stat info;
+    if (stat(path, &info) < 0)
+        return cannot_open(path, err);
+    if (!S_ISREG(info.st_mode))
+        return not_regular(path, info.st_mode, err);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    reshard_status status = store_name_check(str_of(name), err);
+    if (status)
+        return status;
+    /* The parent of "/x" is "/". */
+    size_t parent_size = slash ? (size_t)(slash - path) + (slash == path) : 0;
+    char *parent = slash ? strndup(path, parent_size) : strdup("."), *named = strdup(name), *copy = strdup(name);
+    int fd = parent && named && copy ? open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        status = make_store(fd, parent, named, flags, out, err);
+        parent = named = NULL;
+    } else {
+        status = parent && named && copy ? cannot_open(parent, err) : error_set_memory(err);
+    }
+    if (!status && file_name) {
+        *file_name = copy;
+        copy = NULL;
+    }
+    free(parent);
+    free(named);
+    free(copy);
+    return status;
+}
+
+reshard_status store_open_path(const char *path, unsigned flags, struct store **out, char **file_name, reshard_error *err)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOTDIR ? open_parent(path, flags, out, file_name, err) : cannot_open(path, err);
+    char *own_path = strdup(path), *empty = strdup("");
+    if (!own_path || !empty) {
+        close(fd);
+        free(own_path);
+        free(empty);
+        return error_set_memory(err);
+    }
+    reshard_status status = make_store(fd, own_path, NULL, flags, out, err);
+    if (!status && file_name) {
+        *file_name = empty;
+        empty = NULL;
+    }
+    free(empty);
+    return status;
+}
+
+/* ---- transactions by path ---- */
+
+reshard_status store_txn_begin(const char *path, const struct store_txn_options *options, struct store_txn **out, reshard_error *err)
+{
+    size_t size = strlen(path);
+    while (size > 1 && path[size - 1] == '/')
+        size--;
+    char *copy = strndup(path, size);
+    if (!copy)
+        return error_set_memory(err);
+    char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy;
+    reshard_status status = store_name_check(str_of(name), NULL);
+    if (status) {
+        status = error_set(err, RESHARD_ERR_USAGE, "'%s' is no name for a target", path);
+        goto out;
+    }
+    char *name_copy = strdup(name);
+    if (!name_copy) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    if (slash)
+        slash[slash == copy] = '\0';
+    const char *parent = slash ? copy : ".";
+    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        status = cannot_open(parent, err);
+    else
+        status = posix_txn_begin(fd, parent, name_copy, options, out, err);
+    free(name_copy);
+
+out:
+    free(copy);
+    return status;
+}

@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/store_posix.h"
+
+#include "base/checked.h"
+#include "base/name_map.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/*
+ * A transaction for PARENT/NAME works in the directory PARENT/.NAME.reshard-partial, which holds
+ *   .journal   locked as long as the run lives; says whose the rest is
+ *   NAME       the target to be
+ * Publishing renames NAME one level up, or exchanges it with what is there; then the directory goes, the journal last,
+ * because whoever finds a journal that is not locked may clean up.
+ */
+#define PARTIAL_SUFFIX ".reshard-partial"
+#define BEGIN_TRIES_MAX 32
+#define PREALLOCATE_BYTES_MIN (UINT64_C(1) << 20)
+
+#ifndef XFS_SUPER_MAGIC
+#define XFS_SUPER_MAGIC 0x58465342
+#endif
+
+struct posix_txn {
+    struct store_txn base;
+    struct store_txn_options options;
+    int parent_fd, partial_fd, journal_fd;
+    int data_fd;               /* of the target to be, if it is a directory */
+    char *name, *partial_name; /* in parent_fd */
+    char *data_path;           /* of the target to be */
+    char *target_path;         /* for messages */
+    uint64_t journal_end;
+    struct sync_group *group;
+    struct written_file **files;
+    size_t file_count, file_capacity;
+    struct name_map names, directories; /* created in this run; directories relative to data_fd, the root not among them */
+    bool names_changed;        /* directories were changed since they were last synced */
+    bool allocates;            /* the file system can reserve blocks at no cost */
+    uint64_t room_bytes, planned_bytes; /* otherwise: what was free, UINT64_MAX if unknown, and what will be written */
+};
+
+static struct posix_txn *txn_of(struct store_txn *txn)
+{
+    return (struct posix_txn *)(void *)txn;
+}
+
+static void close_fd(int fd)
+{
+    if (fd >= 0)
+        close(fd);
+}
+
+static void txn_free(struct posix_txn *txn)
+{
+    for (size_t i = 0; i < txn->file_count; i++)
+        written_file_unref(txn->files[i]);
+    free(txn->files);
+    sync_group_unref(txn->group);
+    name_map_release(&txn->names);
+    name_map_release(&txn->directories);
+    close_fd(txn->data_fd);
+    close_fd(txn->partial_fd);
+    close_fd(txn->parent_fd);
+    close_fd(txn->journal_fd); /* gives the lock back */
+    free(txn->name);
+    free(txn->partial_name);
+    free(txn->data_path);
+    free(txn->target_path);
+    free(txn);
+}
+
+static reshard_status failed(const struct posix_txn *txn, const char *what, reshard_error *err)
+{
+    int number = errno;
+    error_set_errno(err, "%s", what);
+    error_object(err, "%s", txn->target_path);
+    if (number == ENOSPC || number == EDQUOT)
+        error_hint(err, "free some space, or write to another file system");
+    return RESHARD_ERR_IO;
+}
+
+/* The journal goes last: until then the lock keeps other runs away. */
+static void remove_partial(struct posix_txn *txn)
+{
+    if (txn->partial_fd < 0)
+        return;
+    if (remove_contents(txn->partial_fd, JOURNAL_NAME) == 0 && unlinkat(txn->partial_fd, JOURNAL_NAME, 0) == 0)
+        unlinkat(txn->parent_fd, txn->partial_name, AT_REMOVEDIR);
+}
+
+/* ---- beginning ---- */
+
+static bool target_exists(const struct posix_txn *txn)
+{
+    struct stat info;
+    return fstatat(txn->parent_fd, txn->name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+/* Whether the open file is still the one of that name: a run that ends removes its journal while others wait for the lock. */
+static bool is_named(int directory_fd, const char *name, int fd)
+{
+    struct stat named, opened;
+    return fstatat(directory_fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino &&
+           named.st_dev == opened.st_dev;
+}
+
+/* 0: locked, or the file system has no locks. */
+static int lock_journal(int fd)
+{
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno == EINTR)
+            continue;
+        return errno == EWOULDBLOCK ? -1 : 0;
+    }
+    return 0;
+}
+
+/* One try to make or take over the partial directory; *again: another run removed it meanwhile. */
+static reshard_status take_partial(struct posix_txn *txn, bool *again, reshard_error *err)
+{
+    *again = false;
+    if (mkdirat(txn->parent_fd, txn->partial_name, 0777) < 0 && errno != EEXIST)
+        return failed(txn, "cannot make a directory beside the target", err);
+    txn->partial_fd = openat(txn->parent_fd, txn->partial_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (txn->partial_fd < 0) {
+        *again = errno == ENOENT;
+        return *again ? RESHARD_OK : failed(txn, "cannot open the directory of the unfinished target", err);
+    }
+    txn->journal_fd = openat(txn->partial_fd, JOURNAL_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (txn->journal_fd < 0) {
+        *again = errno == ENOENT;
+        return *again ? RESHARD_OK : failed(txn, "cannot open the journal of the unfinished target", err);
+    }
+    if (lock_journal(txn->journal_fd) < 0) {
+        error_set_errno(err, "another run is writing this target (it holds the lock on '%s/%s')", txn->partial_name, JOURNAL_NAME);
+        error_object(err, "%s", txn->target_path);
+        return RESHARD_ERR_IO;
+    }
+    *again = !is_named(txn->partial_fd, JOURNAL_NAME, txn->journal_fd) || !is_named(txn->parent_fd, txn->partial_name, txn->partial_fd);
+    return RESHARD_OK;
+}
+
+static reshard_status lock_partial(struct posix_txn *txn, reshard_error *err)
+{
+    for (int i = 0; i < BEGIN_TRIES_MAX; i++) {
+        bool again;
+        reshard_status status = take_partial(txn, &again, err);
+        if (status || !again)
+            return status;
+        close_fd(txn->journal_fd);
+        close_fd(txn->partial_fd);
+        txn->journal_fd = txn->partial_fd = -1;
+    }
+    errno = EAGAIN;
+    return failed(txn, "other runs keep beginning and ending beside this target", err);
+}
+
+/* Keeps what an earlier run left if it is for the same plan; otherwise starts from nothing. */
+static reshard_status take_over(struct posix_txn *txn, reshard_error *err)
+{
+    bool is_directory = txn->options.is_directory;
+    struct stat info;
+    txn->base.is_resumed = txn->options.resume && journal_matches(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) &&
+                           fstatat(txn->partial_fd, txn->name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+                           (is_directory ? S_ISDIR(info.st_mode) : S_ISREG(info.st_mode));
+    if (!txn->base.is_resumed) {
+        errno = remove_contents(txn->partial_fd, JOURNAL_NAME);
+        if (errno)
+            return failed(txn, "cannot remove what an earlier run left beside the target", err);
+        if (journal_start(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) < 0)
+            return failed(txn, "cannot write the journal", err);
+    }
+    if (!is_directory)
+        return RESHARD_OK;
+    if (!txn->base.is_resumed && mkdirat(txn->partial_fd, txn->name, 0777) < 0)
+        return failed(txn, "cannot make the directory of the unfinished target", err);
+    txn->data_fd = openat(txn->partial_fd, txn->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return txn->data_fd < 0 ? failed(txn, "cannot open the directory of the unfinished target", err) : RESHARD_OK;
+}
+
+/*
+ * Whether the disk holds the target should be known before it is written. Where reserving blocks is a matter of metadata it is
+ * done; elsewhere (tmpfs would fill pages, network file systems may write zeros) the free space is compared.
+ */
+static void look_at_space(struct posix_txn *txn)
+{
+    struct statfs type;
+    struct statvfs space;
+    txn->room_bytes = UINT64_MAX;
+    if (fstatfs(txn->partial_fd, &type) == 0)
+        txn->allocates = type.f_type == EXT4_SUPER_MAGIC || type.f_type == (long)XFS_SUPER_MAGIC || type.f_type == (long)BTRFS_SUPER_MAGIC ||
+                         type.f_type == (long)F2FS_SUPER_MAGIC;
+    if (fstatvfs(txn->partial_fd, &space) == 0 && space.f_blocks && !checked_mul_u64(space.f_bavail, space.f_frsize, &txn->room_bytes))
+        txn->room_bytes = UINT64_MAX;
+}
+
+static const struct txn_ops posix_txn_ops;
+
+static reshard_status txn_new(int parent_fd, const char *parent_path, const char *name, const struct store_txn_options *options,
+                              struct posix_txn **out, reshard_error *err)
+{
+    struct posix_txn *txn = calloc(1, sizeof(*txn));
+    if (!txn) {
+        close(parent_fd);
+        return error_set_memory(err);
+    }
+    *txn = (struct posix_txn){ .options = *options, .parent_fd = parent_fd, .partial_fd = -1, .journal_fd = -1, .data_fd = -1 };
+    txn->base = (struct store_txn){ .ops = &posix_txn_ops, .is_directory = options->is_directory };
+    txn->group = sync_group_new(options->no_sync);
+    txn->name = strdup(name);
+    const char *slash = strcmp(parent_path, "/") == 0 ? "" : "/";
+    if (asprintf(&txn->partial_name, ".%s" PARTIAL_SUFFIX, name) < 0)
+        txn->partial_name = NULL;
+    if (asprintf(&txn->target_path, "%s%s%s", parent_path, slash, name) < 0)
+        txn->target_path = NULL;
+    if (txn->partial_name && asprintf(&txn->data_path, "%s%s%s/%s", parent_path, slash, txn->partial_name, name) < 0)
+        txn->data_path = NULL;
+    if (!txn->group || !txn->name || !txn->partial_name || !txn->data_path || !txn->target_path) {
+        txn_free(txn);
+        return error_set_memory(err);
+    }
+    *out = txn;
+    return RESHARD_OK;
+}
+
+reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const char *name, const struct store_txn_options *options,
+                               struct store_txn **out, reshard_error *err)
+{
+    struct posix_txn *txn;
+    reshard_status status = txn_new(parent_fd, parent_path, name, options, &txn, err);
+    if (status)
+        return status;
+    if (strcmp(name, JOURNAL_NAME) == 0)
+        status = error_set(err, RESHARD_ERR_USAGE, "a target cannot be called '%s'", name);
+    else if (!options->overwrite && target_exists(txn))
+        status = store_error_exists(txn->target_path, err);
+    if (!status)
+        status = lock_partial(txn, err);
+    bool is_locked = !status;
+    if (!status)
+        status = take_over(txn, err);
+    if (status) {
+        if (is_locked && !options->resume)
+            remove_partial(txn);
+        txn_free(txn);
+        return status;
+    }
+    look_at_space(txn);
+    txn->names_changed = true;
+    *out = &txn->base;
+    return RESHARD_OK;
+}
+
+/* ---- objects ---- */
+
+static reshard_status no_room(const char *name, uint64_t bytes, uint64_t room, reshard_error *err)
+{
+    errno = ENOSPC;
+    error_set_errno(err, "cannot write '%s': %" PRIu64 " bytes are needed, %" PRIu64 " are free", name, bytes, room);
+    error_object(err, "%s", name);
+    error_hint(err, "free some space, or write to another file system");
+    return RESHARD_ERR_IO;
+}
+
+static reshard_status allocate(const struct posix_txn *txn, int fd, const char *name, uint64_t bytes, reshard_error *err)
+{
+    if (bytes < PREALLOCATE_BYTES_MIN)
+        return RESHARD_OK;
+    int result;
+    do {
+        result = fallocate(fd, 0, 0, (off_t)bytes);
+    } while (result < 0 && errno == EINTR);
+    if (result < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+        int number = errno;
+        no_room(name, bytes, txn->room_bytes, err);
+        if (err)
+            err->sys_errno = number;
+        return RESHARD_ERR_IO;
+    }
+    return RESHARD_OK;
+}
+
+/* Sizes the file and makes sure of its room. */
+static reshard_status size_file(struct posix_txn *txn, int fd, const char *name, uint64_t bytes, reshard_error *err)
+{
+    struct stat info;
+    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode) || ((uint64_t)info.st_size != bytes && ftruncate(fd, (off_t)bytes) < 0)) {
+        error_set_errno(err, "cannot give '%s' its %" PRIu64 " bytes", name, bytes);
+        error_object(err, "%s", name);
+        return RESHARD_ERR_IO;
+    }
+    if (txn->allocates)
+        return allocate(txn, fd, name, bytes, err);
+    uint64_t present = (uint64_t)info.st_blocks * 512;
+    txn->planned_bytes += bytes > present ? bytes - present : 0;
+    return txn->planned_bytes > txn->room_bytes ? no_room(name, txn->planned_bytes, txn->room_bytes, err) : RESHARD_OK;
+}
+
+/* Makes the directories that lead to name. */
+static reshard_status make_directories(struct posix_txn *txn, const char *name, reshard_error *err)
+{
+    for (const char *slash = strchr(name, '/'); slash; slash = strchr(slash + 1, '/')) {
+        bool was_new;
+        uint32_t index = name_map_intern(&txn->directories, (struct str){ name, (size_t)(slash - name) }, &was_new);
+        char *path = index == NAME_NONE || !was_new ? NULL : strndup(name, (size_t)(slash - name));
+        if (index == NAME_NONE || (was_new && !path))
+            return error_set_memory(err);
+        int result = path ? mkdirat(txn->data_fd, path, 0777) : 0, number = errno;
+        free(path);
+        errno = number;
+        if (result < 0 && errno != EEXIST)
+            return failed(txn, "cannot make a directory inside the target", err);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status open_file(struct posix_txn *txn, const char *name, int *out, reshard_error *err)
+{
+    bool was_new;
+    if (name_map_intern(&txn->names, str_of(name), &was_new) == NAME_NONE)
+        return error_set_memory(err);
+    if (!was_new)
+        return error_set(err, RESHARD_ERR_USAGE, "'%s' is created twice in one target", name);
+    bool is_directory = txn->options.is_directory;
+    reshard_status status = is_directory ? make_directories(txn, name, err) : RESHARD_OK;
+    if (status)
+        return status;
+    int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | (txn->base.is_resumed ? 0 : O_EXCL);
+    int fd = openat(is_directory ? txn->data_fd : txn->partial_fd, is_directory ? name : txn->name, flags, 0666);
+    if (fd < 0) {
+        error_set_errno(err, "cannot create '%s'", is_directory ? name : txn->name);
+        error_object(err, "%s", is_directory ? name : txn->name);
+        return RESHARD_ERR_IO;
+    }
+    *out = fd;
+    return RESHARD_OK;
+}
+
+static reshard_status posix_create(struct store_txn *base, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err)
+{
+    struct posix_txn *txn = txn_of(base);
+    int fd;
+    const char *shown = txn->options.is_directory ? name : txn->name;
+    if (txn->file_count == txn->file_capacity) {
+        size_t capacity = txn->file_capacity ? 2 * txn->file_capacity : 16;
+        struct written_file **files = realloc(txn->files, capacity * sizeof(*files));
+        if (!files)
+            return error_set_memory(err);
+        txn->files = files;
+        txn->file_capacity = capacity;
+    }
+    reshard_status status = open_file(txn, name, &fd, err);
+    if (status)
+        return status;
+    txn->names_changed = true;
+    status = size_file(txn, fd, shown, bytes, err);
+    if (status) {
+        close(fd);
+        return status;
+    }
+    struct written_file *file = written_file_new(txn->group, shown, fd, bytes);
+    if (!file)
+        return error_set_memory(err);
+    txn->files[txn->file_count++] = file;
+    return posix_object_for_writing(file, out, err);
+}
+
+/* ---- syncing ---- */
+
+static bool sync_directory(int directory_fd, const char *name)
+{
+    int fd = openat(directory_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    /* Some file systems cannot sync directories, and need not. */
+    bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == EROFS);
+    int number = errno;
+    close_fd(fd);
+    errno = number;
+    return good;
+}
+
+static reshard_status sync_directories(struct posix_txn *txn, reshard_error *err)
+{
+    bool good = true;
+    for (uint32_t i = txn->directories.count; good && i-- > 0;) {
+        struct str name = name_map_at(&txn->directories, i);
+        char *path = strndup(name.data, name.size);
+        if (!path)
+            return error_set_memory(err);
+        good = sync_directory(txn->data_fd, path);
+        int number = errno;
+        free(path);
+        errno = number;
+    }
+    good = good && (txn->data_fd < 0 || sync_directory(txn->data_fd, ".")) && sync_directory(txn->partial_fd, ".");
+    if (!good)
+        return failed(txn, "cannot write the target's directories to the disk", err);
+    txn->names_changed = false;
+    return RESHARD_OK;
+}
+
+static reshard_status sync_all(struct posix_txn *txn, bool data_only, reshard_error *err)
+{
+    if (txn->options.no_sync)
+        return RESHARD_OK;
+    /* Under the lock no other thread closes a descriptor that is being synced. */
+    pthread_mutex_lock(&txn->group->lock);
+    reshard_status status = written_files_sync(txn->files, txn->file_count, data_only && !txn->names_changed, err);
+    pthread_mutex_unlock(&txn->group->lock);
+    if (!status && txn->names_changed)
+        status = sync_directories(txn, err);
+    return status;
+}
+
+/* ---- journal ---- */
+
+static reshard_status posix_journal_read(struct store_txn *base, struct buffer *out, reshard_error *err)
+{
+    struct posix_txn *txn = txn_of(base);
+    return journal_read(txn->journal_fd, txn->journal_end, out, err);
+}
+
+static reshard_status posix_journal_append(struct store_txn *base, const void *bytes, size_t size, reshard_error *err)
+{
+    struct posix_txn *txn = txn_of(base);
+    reshard_status status = sync_all(txn, true, err);
+    if (status)
+        return status;
+    if (journal_append(txn->journal_fd, bytes, size, &txn->journal_end) < 0)
+        return failed(txn, "cannot write the journal", err);
+    if (!txn->options.no_sync && fdatasync(txn->journal_fd) < 0)
+        return failed(txn, "cannot write the journal to the disk", err);
+    return RESHARD_OK;
+}
+
+/* ---- ending ---- */
+
+static void posix_abort(struct store_txn *base, bool keep_for_resume)
+{
+    struct posix_txn *txn = txn_of(base);
+    if (!keep_for_resume)
+        remove_partial(txn);
+    txn_free(txn);
+}
+
+static reshard_status check_complete(struct posix_txn *txn, reshard_error *err)
+{
+    if (!txn->options.is_directory && txn->file_count != 1)
+        return error_set(err, RESHARD_ERR_USAGE, "'%s' is a single file, %zu were created", txn->target_path, txn->file_count);
+    if (!txn->base.is_resumed || !txn->options.is_directory)
+        return RESHARD_OK;
+    errno = remove_strays(txn->data_fd, &txn->names);
+    return errno ? failed(txn, "cannot remove what an earlier run left in the target", err) : RESHARD_OK;
+}
+
+/* From here on what lies in the partial directory may be the old target, which nobody shall take for a run to resume. */
+static reshard_status retire_journal(struct posix_txn *txn, reshard_error *err)
+{
+    if (ftruncate(txn->journal_fd, 0) < 0 || (!txn->options.no_sync && fdatasync(txn->journal_fd) < 0))
+        return failed(txn, "cannot close the journal", err);
+    return RESHARD_OK;
+}
+
+static reshard_status publish(struct posix_txn *txn, reshard_error *err)
+{
+    int result = -1;
+    errno = EAGAIN;
+    for (int i = 0; result < 0 && i < BEGIN_TRIES_MAX; i++) {
+        bool replaces = txn->options.overwrite && target_exists(txn);
+        result = replaces ? publish_over(txn->partial_fd, txn->parent_fd, txn->name)
+                          : publish_new(txn->partial_fd, txn->parent_fd, txn->name, txn->options.is_directory);
+        /* The old target appeared or went away meanwhile: look again. */
+        if (result < 0 && !(txn->options.overwrite && errno == (replaces ? ENOENT : EEXIST)))
+            break;
+    }
+    if (result == 0)
+        return RESHARD_OK;
+    return errno == EEXIST ? store_error_exists(txn->target_path, err) : failed(txn, "cannot rename the finished target into place", err);
+}
+
+static reshard_status posix_commit(struct store_txn *base, reshard_error *err)
+{
+    struct posix_txn *txn = txn_of(base);
+    reshard_status status = check_complete(txn, err);
+    if (!status)
+        status = sync_all(txn, false, err);
+    bool keep = txn->options.resume;
+    if (!status) {
+        keep = false;
+        status = retire_journal(txn, err);
+    }
+    if (!status)
+        status = publish(txn, err);
+    if (!status && !txn->options.no_sync && !sync_directory(txn->parent_fd, "."))
+        status = failed(txn, "the target is in place, but its directory cannot be written to the disk", err);
+    if (!keep)
+        remove_partial(txn);
+    txn_free(txn);
+    return status;
+}
+
+static const char *posix_data_path(const struct store_txn *base)
+{
+    return ((const struct posix_txn *)(const void *)base)->data_path;
+}
+
+static const struct txn_ops posix_txn_ops = {
+    .path = posix_data_path,
+    .create = posix_create,
+    .journal_read = posix_journal_read,
+    .journal_append = posix_journal_append,
+    .commit = posix_commit,
+    .abort = posix_abort,
+};

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check.h"
+#include "fail_malloc.h"
+
+#include "base/arena.h"
+
+#define PARTS 4000
+
+TEST(parts_are_aligned_and_do_not_overlap)
+{
+    struct arena arena = { 0 };
+    static struct { unsigned char *bytes; size_t size; } parts[PARTS];
+    uint64_t seed = 3;
+    size_t total = 0;
+    for (size_t i = 0; i < PARTS; i++) {
+        parts[i].size = (size_t)(test_random(&seed) % (i % 500 == 0 ? 2000000 : 300));
+        parts[i].bytes = arena_alloc(&arena, parts[i].size);
+        assert_non_null(parts[i].bytes);
+        assert_int_equal((uintptr_t)parts[i].bytes % 16, 0);
+        memset(parts[i].bytes, (int)(i % 251), parts[i].size);
+        total += parts[i].size;
+        assert_non_null(arena_copy(&arena, "x", i % 2)); /* spoils the alignment for the next */
+    }
+    for (size_t i = 0; i < PARTS; i++)
+        for (size_t b = 0; b < parts[i].size; b++)
+            if (parts[i].bytes[b] != i % 251)
+                fail_msg("part %zu was overwritten at byte %zu", i, b);
+    assert_true(arena.bytes_used >= total);
+    assert_true(arena.bytes_used < total + total / 2 + ((size_t)4 << 20));
+    arena_release(&arena);
+    assert_null(arena.blocks);
+    assert_int_equal(arena.bytes_used, 0);
+}
+
+TEST(small_and_empty_requests)
+{
+    struct arena arena = { 0 };
+    assert_non_null(arena_alloc(&arena, 0));
+    assert_non_null(arena_array(&arena, 0, 8));
+    assert_null(arena_array(&arena, SIZE_MAX / 4, 8));
+    assert_null(arena_alloc(&arena, SIZE_MAX));
+    assert_null(arena_alloc(&arena, SIZE_MAX - 8));
+    assert_null(arena_copy(&arena, "", SIZE_MAX));
+    const unsigned char *zeros = arena_zalloc(&arena, 5000);
+    assert_non_null(zeros);
+    for (int i = 0; i < 5000; i++)
+        assert_int_equal(zeros[i], 0);
+    arena_release(&arena);
+    arena_release(&arena);
+}
+
+TEST(copies_end_in_a_nul)
+{
+    struct arena arena = { 0 };
+    struct str copy = { 0 };
+    assert_true(arena_str(&arena, STR("a\0b"), &copy));
+    assert_int_equal(copy.size, 3);
+    assert_memory_equal(copy.data, "a\0b", 4);
+    assert_true(arena_str(&arena, (struct str){ NULL, 0 }, &copy));
+    assert_string_equal(copy.data, "");
+    assert_string_equal(arena_printf(&arena, "%s-%d", "x", 12), "x-12");
+    char *text = arena_printf(&arena, "%5000d", 1);
+    assert_int_equal(strlen(text), 5000);
+    arena_release(&arena);
+}
+
+TEST(the_limit_holds_and_survives_release)
+{
+    struct arena arena = { .bytes_max = 10000 };
+    size_t taken = 0;
+    while (arena_alloc(&arena, 48))
+        taken += 48;
+    assert_true(taken >= 8000);
+    assert_true(arena.bytes_used <= 10000);
+    arena_release(&arena);
+    assert_int_equal(arena.bytes_max, 10000);
+    assert_null(arena_alloc(&arena, 10000));
+    assert_non_null(arena_alloc(&arena, 9000));
+    arena_release(&arena);
+}
+
+TEST(an_arena_goes_on_after_a_failed_allocation)
+{
+    struct arena arena = { 0 };
+    fail_malloc_at(1);
+    assert_non_null(arena_alloc(&arena, 100)); /* tried again without room for others */
+    assert_true(fail_malloc_was_hit());
+    char *a = arena_copy(&arena, "abc", 3);
+    fail_malloc_at(1);
+    assert_null(arena_alloc(&arena, (size_t)1 << 20));
+    assert_true(fail_malloc_was_hit());
+    assert_string_equal(a, "abc");
+    assert_non_null(arena_alloc(&arena, 100));
+    arena_release(&arena);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_are_aligned_and_do_not_overlap),
+        cmocka_unit_test(small_and_empty_requests),
+        cmocka_unit_test(copies_end_in_a_nul),
+        cmocka_unit_test(the_limit_holds_and_survives_release),
+        cmocka_unit_test(an_arena_goes_on_after_a_failed_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fails one allocation of the code under test. Every test program is linked so that malloc, calloc, realloc and reallocarray of
+ * its objects come through here; what libraries allocate does not. The usual loop:
+ *
+ *     unsigned long nth = 0;
+ *     do {
+ *         fail_malloc_at(++nth);
+ *         reshard_status status = operation(&err);
+ *     } while (fail_malloc_was_hit()); // also switches it off
+ */
+#ifndef TESTS_FAIL_MALLOC_H
+#define TESTS_FAIL_MALLOC_H
+
+#include <stdbool.h>
+
+/* The nth allocation from now, counted from 1, fails; those after it succeed again. */
+void fail_malloc_at(unsigned long nth);
+
+/* Whether the failure has happened. No later allocation fails. */
+bool fail_malloc_was_hit(void);
+
+#endif
