@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,10 +148,13 @@ static bool parse_bytes(const char *text, uint64_t *out)
     return false;
 }
 
-static int usage_error(const char *format, const char *a, const char *b)
+__attribute__((format(printf, 1, 2))) static int usage_error(const char *format, ...)
 {
+    va_list args;
     fputs("reshard: ", stderr);
-    fprintf(stderr, format, a, b);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
     fputs("\n", stderr);
     return 2;
 }
@@ -166,7 +170,7 @@ static int store_value(struct options *options, const struct row *row, const cha
     case LIST: {
         struct option_list *list = field;
         if (list->count == OPTION_LIST_MAX)
-            return usage_error("--%s is given too often%s", row->name, "");
+            return usage_error("--%s is given too often", row->name);
         list->values[list->count++] = value;
         return -1;
     }
@@ -202,7 +206,7 @@ static int find_verb(const char *name, enum verb *out)
         fprintf(stderr, "reshard: '%s' is not in this version\n", name);
         return 5;
     }
-    usage_error("unknown verb '%s'%s", name, "");
+    usage_error("unknown verb '%s'", name);
     fputs("hint: 'reshard --help' lists the verbs\n", stderr);
     return 2;
 }
@@ -214,10 +218,10 @@ static int read_limits(struct options *options)
         const char *text = options->limits.values[i], *equals = strchr(text, '=');
         uint64_t value;
         if (!equals || !parse_bytes(equals + 1, &value))
-            return usage_error("--limit: '%s' is not NAME=VALUE%s", text, "");
+            return usage_error("--limit: '%s' is not NAME=VALUE", text);
         char *name = strndup(text, (size_t)(equals - text));
         if (!name)
-            return usage_error("out of memory%s%s", "", "");
+            return usage_error("out of memory");
         options->limit_values[i] = (reshard_limit){ name, value, NULL };
     }
     return -1;
@@ -277,7 +281,7 @@ static int parse_rows(int argc, char **argv, struct options *out)
     for (int found; (found = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         size_t row = ROW_COUNT;
         if (found == '?' || found == ':') {
-            usage_error(found == ':' ? "option '%s' needs a value%s" : "unknown option '%s'%s", argv[optind - 1], "");
+            usage_error("%s '%s'", found == ':' ? "no value for option" : "unknown option", argv[optind - 1]);
             fprintf(stderr, "hint: 'reshard %s --help' lists the options\n", verb_table[out->verb].name);
             return 2;
         }
@@ -299,7 +303,7 @@ static int take_paths(int argc, char **argv, struct options *out)
     const struct verb_info *info = &verb_table[out->verb];
     for (; optind < argc; optind++) {
         if (out->path_count == info->paths_max) {
-            usage_error("unexpected argument '%s'%s", argv[optind], "");
+            usage_error("unexpected argument '%s'", argv[optind]);
             fprintf(stderr, "hint: usage: reshard %s [options] %s\n", info->name, info->arguments);
             return 2;
         }

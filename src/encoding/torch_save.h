@@ -100,6 +100,19 @@ reshard_status torch_save_open(const struct reader *reader, const struct limits 
                                reshard_error *err);
 void torch_save_release(struct torch_archive *archive);
 
+/* How a node whose value.tensor is set spells its tensor. */
+enum torch_spelling {
+    TORCH_SPELLS_ITSELF,  /* the rebuild call itself (or what stood for one once): all of it means the tensor */
+    TORCH_SPELLS_INNER,   /* a wrapper such as Parameter: its first argument, or that of the call it dresses, means the tensor */
+    TORCH_SPELLS_DRESSED  /* _rebuild_from_type_v2(function, type, args, state): args are those of a rebuild call */
+};
+
+/* *args, for TORCH_SPELLS_DRESSED: the tuple of arguments; else NULL. *requires_grad as the spelling says. */
+enum torch_spelling torch_save_spelling(const struct value *value, const struct value **args, bool *requires_grad);
+
+/* The class and the number of elements that the persistent id of a storage says; false if it is no storage's. */
+bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped, int64_t *numel);
+
 /* Whether the node denotes a tensor of any kind: dense, sparse, quantized, nested, meta, DTensor … */
 bool torch_save_is_tensor_node(const struct value *value);
 

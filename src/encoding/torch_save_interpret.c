@@ -391,3 +391,15 @@ reshard_status torch_parse_object(struct torch_reading *reading, uint64_t base_o
         status = torch_warn(reading, err, "%zu bytes after the end of the pickle are ignored", archive->pickle.size - report.consumed);
     return status ? status : torch_interpret(reading, err);
 }
+
+bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped, int64_t *numel)
+{
+    const struct value *payload = persid->inner;
+    struct str tag;
+    if (payload->kind != VALUE_TUPLE || payload->list.count < 5 || !value_as_str(payload->list.items[0], &tag) || !str_is(tag, "storage") ||
+        payload->list.items[1]->kind != VALUE_GLOBAL || !value_as_int(payload->list.items[4], numel))
+        return false;
+    *class_ = payload->list.items[1];
+    *is_known = torch_storage_class_of(*class_, dtype, is_untyped);
+    return true;
+}

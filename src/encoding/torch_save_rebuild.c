@@ -301,3 +301,37 @@ reshard_status torch_note_object(struct torch_reading *reading, struct value *no
         return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "items put into a tensor");
     return note_call(reading, rebuild, node, err);
 }
+
+static bool says_requires_grad(const struct value *args)
+{
+    return args && args->kind == VALUE_TUPLE && args->list.count > 5 && is_true(args->list.items[4]);
+}
+
+enum torch_spelling torch_save_spelling(const struct value *value, const struct value **args, bool *requires_grad)
+{
+    *args = NULL;
+    *requires_grad = false;
+    if (value->kind != VALUE_CALL)
+        return TORCH_SPELLS_ITSELF;
+    const struct value *call_args = value->object->args;
+    switch (torch_rebuild_of(value->object->callable)) {
+    case REBUILD_V1:
+    case REBUILD_V2:
+    case REBUILD_V3:
+        *requires_grad = says_requires_grad(call_args);
+        return TORCH_SPELLS_ITSELF;
+    case REBUILD_FROM_TYPE:
+        switch (torch_rebuild_of(call_args->list.items[0])) {
+        case REBUILD_V1:
+        case REBUILD_V2:
+        case REBUILD_V3:
+            *args = call_args->list.items[2];
+            *requires_grad = says_requires_grad(*args);
+            return TORCH_SPELLS_DRESSED;
+        default:
+            return TORCH_SPELLS_INNER;
+        }
+    default:
+        return TORCH_SPELLS_INNER;
+    }
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 
+#include "engine/engine_blocks.h"
 #include "engine/engine_cut.h"
 
 #define STREAM_TARGET_MAX ((uint64_t)1 << 20) /* windows stay in a CPU's cache between reading and hashing */
@@ -37,7 +38,18 @@ static reshard_status batch_close(struct cutter *cutter, reshard_error *err)
     return status;
 }
 
-/* Takes the tensor into the batch if it is small; *taken says so. Its source is counted whole, so that no layout is needed to know that it fits. */
+/* At most so many bytes of its source does the step read: the chunk's, or what the step spans of it if that is much less. */
+static uint64_t step_source_bytes(const struct plan *plan, uint32_t step, uint64_t bytes)
+{
+    const struct catalog_chunk *chunk = &plan->source->chunks[plan->steps[step].source_chunk];
+    struct plan_copy copy;
+    if (chunk->bytes / 2 <= bytes || chunk->flags & CHUNK_UNRESOLVED || plan_step_copy(plan, &plan->steps[step], &copy, NULL))
+        return chunk->bytes;
+    return spec_source_bytes(&copy.spec);
+}
+
+/* Takes the tensor into the batch if it is small; *taken says so. Sources are not taken as shared, so that no layout is needed to know that
+ * it fits. */
 static reshard_status batch_take(struct cutter *cutter, const uint32_t *items, uint32_t count, bool *taken, reshard_error *err)
 {
     const struct plan *plan = cutter->mode->plan;
@@ -48,7 +60,8 @@ static reshard_status batch_take(struct cutter *cutter, const uint32_t *items, u
     for (uint32_t i = 0; i < count; i++) {
         if (items[i] & ITEM_EMPTY)
             continue;
-        uint64_t bytes = step_bytes(plan, items[i]), source_bytes = plan->source->chunks[plan->steps[items[i]].source_chunk].bytes;
+        uint64_t bytes = step_bytes(plan, items[i]);
+        uint64_t source_bytes = bytes > cutter->batch_target_max ? 0 : step_source_bytes(plan, items[i], bytes);
         if (bytes > cutter->batch_target_max || source_bytes > cutter->budget->data_bytes)
             return RESHARD_OK;
         target += bytes;
@@ -193,10 +206,11 @@ reshard_status job_list_make(const struct layout_mode *mode, const struct engine
     cutter.batch_target_max = mode->is_stream ? STREAM_BATCH_MAX : WRITE_BATCH_MAX;
 
     *out = (struct job_list){ 0 };
+    int64_t no_axes = 0; /* what boxes without axes point at */
     uint32_t *first = calloc((size_t)plan->target->tensor_count + 2, sizeof(*first));
     uint32_t *steps = reallocarray(NULL, (size_t)plan->step_count + 1, sizeof(*steps));
     reshard_status status = RESHARD_OK;
-    if (first && steps) {
+    if (first && steps && buffer_append(&out->box_bytes, &no_axes, sizeof(no_axes))) {
         steps_by_tensor(plan, first, steps);
         status = tensors_cut(&cutter, first, steps, err);
     } else {

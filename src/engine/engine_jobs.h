@@ -33,7 +33,6 @@ struct lane {
     uint32_t next_job;   /* not yet taken */
     uint32_t next_turn;  /* next to hand over its bytes */
     bool is_exclusive;   /* one worker does all of it */
-    bool is_taken;
 };
 
 struct job_list {

@@ -147,12 +147,14 @@ static void piece_join(const struct layout_mode *mode, struct job_memory *memory
     if (!piece || piece->chunk != chunk) {
         piece = &memory->pieces[memory->piece_count++];
         *piece = (struct piece){ .chunk = chunk, .object = plan->target->chunks[chunk].object, .tensor = plan->target->chunks[chunk].tensor,
-                                 .offset = part->target_offset, .first_part = index, .is_direct = mode->is_stream };
+                                 .offset = part->target_offset, .first_part = index, .is_split = true, .is_direct = mode->is_stream };
     }
+    /* Steps are in the order of their first elements, their overlaps with a box need not be. */
+    piece->is_split &= part->is_plain && part->target_offset == piece->offset + piece->bytes;
+    piece->is_direct &= piece->is_split && part->kind == PART_RANGE;
     piece->offset = part->target_offset < piece->offset ? part->target_offset : piece->offset;
     piece->bytes += part->bytes;
     piece->part_count++;
-    piece->is_direct &= part->is_plain && part->kind == PART_RANGE;
     part->piece = memory->piece_count - 1;
 }
 

@@ -43,7 +43,7 @@ struct part {
     uint64_t bytes;         /* of the target */
     uint64_t source_bytes;  /* from its first element to the end of the last; of one block for PART_BLOCKS */
     const uint8_t *source;  /* its first element, once in memory */
-    uint8_t *target;        /* where its first element goes; NULL in direct pieces */
+    uint8_t *target;        /* where its first element goes; NULL if it stays where its source is */
     uint8_t *packed;        /* room for the blocks of PART_BLOCKS */
     struct store_object *pinned;
     uint32_t step, piece, range;
@@ -58,7 +58,8 @@ struct piece {
     uint8_t *memory;        /* NULL if direct */
     uint32_t object, chunk, tensor;
     uint32_t first_part, part_count;
-    bool is_direct;         /* handed over part by part, from where the source was read to */
+    bool is_split;          /* its parts are plain and in order: each may be handed over from wherever it is */
+    bool is_direct;         /* and so they are: the piece has no memory */
 };
 
 struct range {

@@ -49,10 +49,11 @@ static bool describe_directory(struct store *store, const char *name, struct buf
     struct store_entry *entries;
     size_t count;
     *status = store_list(store, name, &arena, &entries, &count, err);
+    size_t prefix = name[0] ? strlen(name) + 1 : 0;
     if (!*status) {
-        buffer_printf(text, "a directory of %zu entries", count);
+        buffer_printf(text, "a directory with %zu entries", count);
         for (size_t i = 0; i < count && i < ENTRIES_SHOWN; i++) {
-            struct str entry = entries[i].name;
+            struct str entry = { entries[i].name.data + prefix, entries[i].name.size - prefix };
             buffer_append_text(text, i ? ", " : ": ");
             buffer_append(text, entry.data, entry.size);
             if (entries[i].is_directory)

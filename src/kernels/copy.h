@@ -32,7 +32,8 @@ struct copy_spec {
 /* Whether a cast between the two exists (equal types always; OPAQUE only to itself; complex only among complex). */
 bool copy_can_cast(enum dtype source, enum dtype target);
 
-/* Drops axes of extent 1, orders the others by falling target stride and merges those that are contiguous on both sides. Keeps the meaning. */
+/* Drops axes of extent 1, orders the others by falling target stride and merges those that are contiguous on both sides. Keeps the
+ * meaning. */
 void copy_simplify(struct copy_spec *spec);
 
 /* True if, simplified, both sides are one run of equal bytes: the block is a plain range copy of *bytes bytes. */

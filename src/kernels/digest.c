@@ -5,9 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include <isa-l/crc.h>
 #include <openssl/evp.h>
-#include <zlib.h>
 
 #include "base/hash.h"
 
@@ -96,31 +94,4 @@ void digest_free(struct digest *digest)
     EVP_MD_CTX_free(digest->sha256);
     hash64_stream_free(digest->xxh3);
     free(digest);
-}
-
-uint32_t crc32_zip(uint32_t crc, const void *bytes, size_t size)
-{
-    return crc32_gzip_refl(crc, bytes, size);
-}
-
-/*
- * isa-l's iscsi CRC leaves the inversion before and after to its caller, takes its buffer as not const though it only reads, and an
- * int as the size.
- */
-uint32_t crc32c(uint32_t crc, const void *bytes, size_t size)
-{
-    unsigned char *next = (unsigned char *)(uintptr_t)bytes;
-    crc = ~crc;
-    while (size > 0) {
-        int part = size > 1 << 30 ? 1 << 30 : (int)size;
-        crc = crc32_iscsi(next, part, crc);
-        next += part;
-        size -= (size_t)part;
-    }
-    return ~crc;
-}
-
-uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b)
-{
-    return (uint32_t)crc32_combine64(crc_a, crc_b, (z_off64_t)size_b);
 }

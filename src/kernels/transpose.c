@@ -3,8 +3,16 @@
 
 #include <string.h>
 
-#define LINE_BYTES 64
 #define VECTOR_BYTES 16
+
+/*
+ * A tile has lines of this many bytes on both sides: several cache lines, so that the hardware's prefetcher gets going in
+ * each; fewer for small elements, of which a tile has more lines. A tile is at most 16 KiB.
+ */
+#define LINE_BYTES_SMALL 128 /* elements of 1 and 2 bytes */
+#define LINE_BYTES_LARGE 256
+#define TILE_BYTES (128 * 128)
+#define LINE_BYTES(bytes) ((bytes) < 4 ? LINE_BYTES_SMALL : LINE_BYTES_LARGE)
 
 /*
  * Each target row lies on a page of its own as a rule, and so does each source column. Rows are taken in bands of this many source bytes,
@@ -32,18 +40,18 @@ typedef uint64_t vector_8 __attribute__((vector_size(VECTOR_BYTES)));
 #define HIGH_8(a, b) __builtin_shufflevector(a, b, 1, 3)
 
 /*
- * Turns a tile of one line by one line's worth of elements. Interleaving the first half of N vectors with the second, log2(N)
+ * Turns the first columns and rows of a tile, rounded up to whole blocks. Interleaving the first half of N vectors with the second, log2(N)
  * times, is a transpose of an N by N block.
  */
 #define TILE_TURN(size)                                                                                                                    \
-    static void tile_turn_##size(const uint8_t *from, uint8_t *to)                                                                         \
+    static void tile_turn_##size(const uint8_t *from, uint8_t *to, int64_t columns, int64_t rows)                                          \
     {                                                                                                                                      \
-        enum { SIDE = LINE_BYTES / size, N = VECTOR_BYTES / size };                                                                        \
-        for (int column = 0; column < SIDE; column += N)                                                                                   \
-            for (int row = 0; row < SIDE; row += N) {                                                                                      \
+        enum { LINE = LINE_BYTES(size), N = VECTOR_BYTES / size };                                                                         \
+        for (int64_t column = 0; column < columns; column += N)                                                                            \
+            for (int64_t row = 0; row < rows; row += N) {                                                                                  \
                 vector_##size a[N], b[N];                                                                                                  \
                 for (int i = 0; i < N; i++)                                                                                                \
-                    memcpy(&a[i], from + (column + i) * LINE_BYTES + row * size, VECTOR_BYTES);                                            \
+                    memcpy(&a[i], from + (column + i) * LINE + row * size, VECTOR_BYTES);                                                  \
                 for (int round = 1; round < N; round *= 2) {                                                                               \
                     for (int i = 0; i < N / 2; i++) {                                                                                      \
                         b[2 * i] = LOW_##size(a[i], a[i + N / 2]);                                                                         \
@@ -52,7 +60,7 @@ typedef uint64_t vector_8 __attribute__((vector_size(VECTOR_BYTES)));
                     memcpy(a, b, sizeof(a));                                                                                               \
                 }                                                                                                                          \
                 for (int i = 0; i < N; i++)                                                                                                \
-                    memcpy(to + (row + i) * LINE_BYTES + column * size, &a[i], VECTOR_BYTES);                                              \
+                    memcpy(to + (row + i) * LINE + column * size, &a[i], VECTOR_BYTES);                                                    \
             }                                                                                                                              \
     }
 
@@ -61,71 +69,75 @@ TILE_TURN(2)
 TILE_TURN(4)
 TILE_TURN(8)
 
-static void tile_turn_16(const uint8_t *from, uint8_t *to)
+static void tile_turn_16(const uint8_t *from, uint8_t *to, int64_t columns, int64_t rows)
 {
-    for (int column = 0; column < 4; column++)
-        for (int row = 0; row < 4; row++)
-            memcpy(to + row * LINE_BYTES + column * 16, from + column * LINE_BYTES + row * 16, 16);
+    for (int64_t column = 0; column < columns; column++)
+        for (int64_t row = 0; row < rows; row++)
+            memcpy(to + row * LINE_BYTES_LARGE + column * 16, from + column * LINE_BYTES_LARGE + row * 16, 16);
 }
 
-static void tile_turn(size_t bytes, const uint8_t *from, uint8_t *to)
+typedef void (*turn_function)(const uint8_t *from, uint8_t *to, int64_t columns, int64_t rows);
+
+static turn_function turn_find(size_t bytes)
 {
     switch (bytes) {
     case 1:
-        tile_turn_1(from, to);
-        break;
+        return tile_turn_1;
     case 2:
-        tile_turn_2(from, to);
-        break;
+        return tile_turn_2;
     case 4:
-        tile_turn_4(from, to);
-        break;
+        return tile_turn_4;
     case 8:
-        tile_turn_8(from, to);
-        break;
+        return tile_turn_8;
     default:
-        tile_turn_16(from, to);
-        break;
+        return tile_turn_16;
     }
 }
 
-/* Copies count lines of size bytes each; the common size is known to the compiler. */
+/* Copies count lines of size bytes each; common sizes are known to the compiler. */
 static inline void lines_copy(const uint8_t *from, int64_t from_stride, uint8_t *to, int64_t to_stride, int64_t count, size_t size)
 {
-    if (size == LINE_BYTES) {
+    if (size == LINE_BYTES_LARGE) {
         for (int64_t i = 0; i < count; i++)
-            memcpy(to + i * to_stride, from + i * from_stride, LINE_BYTES);
-        return;
+            memcpy(to + i * to_stride, from + i * from_stride, LINE_BYTES_LARGE);
+    } else if (size == LINE_BYTES_SMALL) {
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + i * to_stride, from + i * from_stride, LINE_BYTES_SMALL);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            memcpy(to + i * to_stride, from + i * from_stride, size);
     }
-    for (int64_t i = 0; i < count; i++)
-        memcpy(to + i * to_stride, from + i * from_stride, size);
 }
 
 bool transpose_is_worth(size_t bytes, int64_t rows, int64_t columns)
 {
-    int64_t side_min = LINE_BYTES / (int64_t)bytes / 4;
+    int64_t side_min = VECTOR_BYTES / (int64_t)bytes;
     return rows >= side_min && columns >= side_min && rows > 1 && columns > 1;
 }
 
-/* One block of rows, see BAND_BYTES. */
+static int64_t round_up(int64_t count, int64_t step)
+{
+    return (count + step - 1) / step * step;
+}
+
+/* One band of rows, see BAND_BYTES. */
 static void transpose_band(size_t bytes, const uint8_t *source, int64_t source_stride, uint8_t *target, int64_t target_stride, int64_t rows,
                            int64_t columns)
 {
-    int64_t side = LINE_BYTES / (int64_t)bytes, size = (int64_t)bytes;
-    uint8_t from[LINE_BYTES * LINE_BYTES] __attribute__((aligned(LINE_BYTES)));
-    uint8_t to[LINE_BYTES * LINE_BYTES] __attribute__((aligned(LINE_BYTES)));
+    const int64_t size = (int64_t)bytes, line = LINE_BYTES(bytes), side = line / size, step = VECTOR_BYTES / size;
+    uint8_t from[TILE_BYTES] __attribute__((aligned(64)));
+    uint8_t to[TILE_BYTES] __attribute__((aligned(64)));
+    turn_function turn = turn_find(bytes);
 
-    if (rows % side || columns % side)
-        memset(from, 0, (size_t)side * LINE_BYTES); /* tiles at the edge are turned whole */
     for (int64_t column = 0; column < columns; column += side) {
         int64_t tile_columns = columns - column < side ? columns - column : side;
         for (int64_t row = 0; row < rows; row += side) {
             int64_t tile_rows = rows - row < side ? rows - row : side;
-            lines_copy(source + column * source_stride + row * size, source_stride, from, LINE_BYTES, tile_columns,
-                       (size_t)(tile_rows * size));
-            tile_turn(bytes, from, to);
-            lines_copy(to, LINE_BYTES, target + row * target_stride + column * size, target_stride, tile_rows,
-                       (size_t)(tile_columns * size));
+            if (tile_columns % step || tile_rows % step) /* what the edge's blocks turn besides must be something */
+                memset(from, 0, (size_t)(round_up(tile_columns, step) * line));
+            lines_copy(source + column * source_stride + row * size, source_stride, from, line, tile_columns, (size_t)(tile_rows * size));
+            turn(from, to, tile_columns, tile_rows);
+            lines_copy(to, line, target + row * target_stride + column * size, target_stride, tile_rows, (size_t)(tile_columns * size));
         }
     }
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transposing copies. Tiles are as wide as a cache line on both sides: a tile's lines are read once in full, turned inside the
- * first-level cache with vector interleaves, and written once in full. So the speed is that of memory, also for strides
- * that are powers of two.
+ * Transposing copies. Tiles are whole cache lines wide on both sides: a tile's lines are read once in full, turned inside the cache with
+ * vector interleaves, and written once in full. So the speed is near that of memory, also for strides that are powers of two.
  */
 #ifndef KERNELS_TRANSPOSE_H
 #define KERNELS_TRANSPOSE_H

@@ -46,7 +46,7 @@ struct posix_txn {
     struct name_map names, directories; /* created in this run; directories relative to data_fd, the root not among them */
     bool names_changed;        /* directories were changed since they were last synced */
     bool allocates;            /* the file system can reserve blocks at no cost */
-    uint64_t room_bytes, planned_bytes; /* otherwise: what was free, UINT64_MAX if unknown, and what will be written */
+    uint64_t room_bytes, planned_bytes; /* what was free, UINT64_MAX if unknown, and what will be written */
 };
 
 static struct posix_txn *txn_of(struct store_txn *txn)
@@ -82,6 +82,8 @@ static void txn_free(struct posix_txn *txn)
 static reshard_status failed(const struct posix_txn *txn, const char *what, reshard_error *err)
 {
     int number = errno;
+    if (number == ENOMEM)
+        return error_set_memory(err);
     error_set_errno(err, "%s", what);
     error_object(err, "%s", txn->target_path);
     if (number == ENOSPC || number == EDQUOT)
@@ -189,8 +191,8 @@ static reshard_status take_over(struct posix_txn *txn, reshard_error *err)
 }
 
 /*
- * Whether the disk holds the target should be known before it is written. Where reserving blocks is a matter of metadata it is
- * done; elsewhere (tmpfs would fill pages, network file systems may write zeros) the free space is compared.
+ * Whether the disk holds the target should be known before it is written: the free space is compared, and where reserving blocks is
+ * a matter of metadata it is done (tmpfs would fill pages, network file systems may write zeros).
  */
 static void look_at_space(struct posix_txn *txn)
 {
@@ -299,11 +301,12 @@ static reshard_status size_file(struct posix_txn *txn, int fd, const char *name,
         error_object(err, "%s", name);
         return RESHARD_ERR_IO;
     }
-    if (txn->allocates)
-        return allocate(txn, fd, name, bytes, err);
+    /* Asked for more than there is, fallocate would take all of it before it fails. */
     uint64_t present = (uint64_t)info.st_blocks * 512;
     txn->planned_bytes += bytes > present ? bytes - present : 0;
-    return txn->planned_bytes > txn->room_bytes ? no_room(name, txn->planned_bytes, txn->room_bytes, err) : RESHARD_OK;
+    if (txn->planned_bytes > txn->room_bytes)
+        return no_room(name, txn->planned_bytes, txn->room_bytes, err);
+    return txn->allocates ? allocate(txn, fd, name, bytes, err) : RESHARD_OK;
 }
 
 /* Makes the directories that lead to name. */

@@ -72,9 +72,9 @@ static inline struct whole_request request_whole(struct source *source, const st
     const struct catalog *catalog = source->catalog;
     whole.tensors = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
     whole.items = calloc((size_t)catalog->item_count + 1, sizeof(uint32_t));
-    for (uint32_t i = 0; i < catalog->tensor_count; i++)
+    for (uint32_t i = 0; whole.tensors && i < catalog->tensor_count; i++)
         whole.tensors[i] = i;
-    for (uint32_t i = 0; i < catalog->item_count; i++)
+    for (uint32_t i = 0; whole.items && i < catalog->item_count; i++)
         whole.items[i] = i;
     whole.request = (struct layout_request){
         .source = source,

@@ -54,7 +54,20 @@ TEST(an_index_is_believed_only_if_its_files_agree)
     }
 }
 
-TEST(names_outside_the_map_are_left_out_with_a_warning)
+TEST(names_outside_the_map_are_read_with_a_warning)
+{
+    struct store *store = two_files("{\"metadata\":{\"total_size\":4},\"weight_map\":{\"a\":\"" IN_1 "\"}}");
+    memory_put_safetensors(store, IN_1, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"stray\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}",
+                           5, 1);
+    struct source *source = NULL;
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    assert_int_equal(source->catalog->tensor_count, 2);
+    assert_int_equal(source->catalog->warning_count, 2); /* the name, and the second file */
+    source_free(source);
+    store_free(store);
+}
+
+TEST(files_outside_the_map_are_left_alone_with_a_warning)
 {
     struct store *store = two_files("{\"metadata\":{\"total_size\":4,\"note\":[1]},\"weight_map\":{\"a\":\"" IN_1 "\"}}");
     memory_put_text(store, "config.json", "{}");
@@ -360,7 +373,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_index_is_believed_only_if_its_files_agree),
-        cmocka_unit_test(names_outside_the_map_are_left_out_with_a_warning),
+        cmocka_unit_test(names_outside_the_map_are_read_with_a_warning),
+        cmocka_unit_test(files_outside_the_map_are_left_alone_with_a_warning),
         cmocka_unit_test(a_name_in_two_files_must_have_the_same_bytes),
         cmocka_unit_test(a_gap_in_a_set_without_index_is_noticed),
         cmocka_unit_test(the_model_is_chosen_among_several),

@@ -244,7 +244,7 @@ TEST(metadata_is_sorted_and_an_empty_map_is_written)
     CHECK_OK(st_metadata_put(&metadata, STR("a"), STR("1"), &err));
     CHECK_OK(st_metadata_put(&metadata, STR("b"), STR("2"), &err));
     CHECK_OK(st_head_write(NULL, 0, &metadata, &limits_default, &head, &data_bytes, &err));
-    assert_memory_equal(head.data + 8, "{\"__metadata__\":{\"a\":\"1\",\"b\":\"2\"}} ", 36);
+    assert_memory_equal(head.data + 8, "{\"__metadata__\":{\"a\":\"1\",\"b\":\"2\"}}      ", 40);
     buffer_release(&head);
     st_metadata_release(&metadata);
 }

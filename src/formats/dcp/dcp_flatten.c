@@ -62,7 +62,6 @@ struct flat_adding {
     const struct catalog_chunk *like;
     reshard_error *err;
     reshard_status status;
-    int64_t begin; /* of the run in the cell */
 };
 
 /* One contiguous stretch of the flat vector. element counts in the blob; driver_data passes it to the resolver. */
@@ -94,7 +93,7 @@ static bool add_box(const int64_t *start, const int64_t *extent, int64_t flat_in
     /* The axes from `inner` on are whole, and the one before them is contiguous as far as the box goes. */
     while (inner > 0 && (inner == rank || extent[inner] == reshape->shape[inner]))
         row *= extent[--inner];
-    for (int64_t element = flat_index - adding->begin;; element += row) {
+    for (int64_t element = flat_index;; element += row) {
         int64_t flat = 0;
         for (int axis = 0; axis < rank; axis++)
             flat += (adding->cell->start[axis] + start[axis] + (axis < inner ? counter[axis] : 0)) * strides[axis];
@@ -122,7 +121,7 @@ reshard_status dcp_add_flattened(struct catalog *catalog, uint32_t tensor, const
         return RESHARD_OK;
     if (!reshape->is_flat)
         return add_run(catalog, tensor, &cell, begin, count, like, err);
-    struct flat_adding adding = { .catalog = catalog, .tensor = tensor, .reshape = reshape, .cell = &cell, .like = like, .err = err, .begin = begin };
+    struct flat_adding adding = { .catalog = catalog, .tensor = tensor, .reshape = reshape, .cell = &cell, .like = like, .err = err };
     bool all = flat_run_boxes(cell.rank, cell.extent, begin, count, add_box, &adding);
     return all ? RESHARD_OK : adding.status;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * An item as a torch.save archive: its value pickled again, and every storage that the value refers to as a member of its own. A storage is
- * a hidden tensor of the catalog, whose payload the engine moves, or bytes that only the source driver can read.
+ * a hidden tensor of the catalog, whose payload the engine moves, or bytes that only the source driver can read. Calls that rebuild tensors
+ * are written as they are, so offsets and strides stay.
  */
 #include "formats/dcp/dcp_target.h"
 
@@ -41,36 +42,17 @@ static bool take_storage(struct dcp_item_pickle *pickle, bool is_tensor, uint32_
     return true;
 }
 
-static bool wanted_tensor(struct pickling *pickling, uint32_t source_tensor, uint32_t *out)
+/* The wanted tensor that is the source's hidden one, if it has these bytes. */
+static bool hidden_tensor(struct pickling *pickling, uint32_t source_tensor, uint64_t bytes, uint32_t *out)
 {
+    const struct catalog *wanted = pickling->request->wanted;
     uint32_t count = pickling->request->source->catalog->tensor_count;
     *out = source_tensor < count ? pickling->state->wanted_of[source_tensor] : CATALOG_NONE;
     if (*out == CATALOG_NONE)
         pickling->problem = "a tensor inside it is not selected";
-    return *out != CATALOG_NONE;
-}
-
-static bool put_tensor(struct pickling *pickling, const struct value *value, struct buffer *out)
-{
-    const struct catalog *wanted = pickling->request->wanted;
-    uint32_t index, storage;
-    char key[16];
-    if (!wanted_tensor(pickling, value->tensor - 1, &index))
-        return true;
-    const struct catalog_tensor *tensor = &wanted->tensors[index];
-    if (!torch_save_can_hold(tensor->dtype)) {
-        pickling->problem = "torch has no such dtype";
-        return true;
-    }
-    uint64_t bytes = catalog_tensor_bytes(wanted, tensor);
-    if (!take_storage(pickling->pickle, true, index, bytes, &storage)) {
-        pickling->problem = "";
-        return true;
-    }
-    snprintf(key, sizeof(key), "%" PRIu32, storage);
-    torch_save_put_tensor(out, tensor->dtype, tensor->rank, catalog_vector_at(wanted, tensor->shape), NULL, 0, key, bytes,
-                          tensor->flags & TENSOR_REQUIRES_GRAD);
-    return true;
+    else if (catalog_tensor_bytes(wanted, &wanted->tensors[*out]) != bytes)
+        pickling->problem = "a storage in it has another size than it says";
+    return !pickling->problem;
 }
 
 /* ('storage', class, key, location, numel): the members that stay. */
@@ -101,51 +83,43 @@ static bool put_global(struct buffer *out, const struct value *global)
            buffer_append_byte(out, '\n');
 }
 
-static bool put_storage(struct pickling *pickling, const struct value *value, struct buffer *out)
+/* Finds out which bytes the persistent id means, and gives them a number in the archive. */
+static bool find_storage(struct pickling *pickling, const struct value *value, struct value **class_, int64_t *numel, uint32_t *storage)
 {
+    uint64_t bytes;
+    uint32_t index = value->storage - 1;
+    bool is_tensor = !pickling->request->source->driver->read_item_storage;
+    if (!value->storage)
+        pickling->problem = "it refers to a storage that the source does not hold";
+    else if (!read_persistent_id(value, class_, numel, &bytes))
+        pickling->problem = "a persistent id in it is of an unknown form";
+    else if ((!is_tensor || hidden_tensor(pickling, index, bytes, &index)) && !take_storage(pickling->pickle, is_tensor, index, bytes, storage))
+        pickling->problem = "";
+    return !pickling->problem;
+}
+
+static bool substitute(const struct value *value, struct buffer *out, void *context)
+{
+    struct pickling *pickling = context;
     struct value *class_;
     int64_t numel;
-    uint64_t bytes;
-    uint32_t index = value->storage ? value->storage - 1 : 0, storage;
+    uint32_t storage;
     char key[16];
-    bool is_tensor = value->tensor != 0;
-    if (!is_tensor && (!value->storage || !pickling->request->source->driver->read_item_storage)) {
-        pickling->problem = "it refers to a storage that the source format cannot read";
+    if (value->kind != VALUE_PERSID)
+        return false;
+    if (pickling->problem || !find_storage(pickling, value, &class_, &numel, &storage))
         return true;
-    }
-    if (!read_persistent_id(value, &class_, &numel, &bytes)) {
-        pickling->problem = "a persistent id in it is of an unknown form";
-        return true;
-    }
-    if (is_tensor && !wanted_tensor(pickling, value->tensor - 1, &index))
-        return true;
-    if (!take_storage(pickling->pickle, is_tensor, index, bytes, &storage)) {
-        pickling->problem = "";
-        return true;
-    }
     int size = snprintf(key, sizeof(key), "%" PRIu32, storage);
     pickle_put_opcode(out, PICKLE_MARK);
     pickle_put_str(out, STR("storage"));
     if (!put_global(out, class_))
-        pickling->problem = "";
+        pickling->problem = "a storage class in it has no valid name";
     pickle_put_str(out, (struct str){ key, (size_t)size });
     pickle_put_str(out, STR("cpu"));
     pickle_put_int(out, numel);
     pickle_put_opcode(out, PICKLE_TUPLE);
     pickle_put_opcode(out, PICKLE_BINPERSID);
     return true;
-}
-
-static bool substitute(const struct value *value, struct buffer *out, void *context)
-{
-    struct pickling *pickling = context;
-    if (value->kind == VALUE_PERSID)
-        return put_storage(pickling, value, out);
-    /* A parameter keeps its wrapper; the tensor inside is asked for in its turn. */
-    if (!value->tensor || value_is_call(value, "torch._utils", "_rebuild_parameter") ||
-        value_is_call(value, "torch._utils", "_rebuild_parameter_with_state"))
-        return false;
-    return put_tensor(pickling, value, out);
 }
 
 static reshard_status problem_error(const struct pickling *pickling, reshard_error *err)

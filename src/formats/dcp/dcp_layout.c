@@ -247,7 +247,8 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
 
 /* ---- all of it ---- */
 
-static reshard_status note_tensors(const struct layout_request *request, struct target *target, reshard_error *err)
+/* What the paths of a nested object lose here. */
+static reshard_status note_paths(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
     for (uint32_t i = 0; i < wanted->path_count; i++) {
@@ -255,6 +256,31 @@ static reshard_status note_tensors(const struct layout_request *request, struct 
             return target_note_changed(target, err, "integer dict keys become strings");
     }
     return RESHARD_OK;
+}
+
+/* Collects the lists on the paths of what is stored. */
+static reshard_status collect_lists(const struct dcp_placing *placing, reshard_error *err)
+{
+    const struct catalog *wanted = placing->request->wanted;
+    struct dcp_lists *lists = &dcp_target_state(placing->target)->lists;
+    reshard_status status = RESHARD_OK;
+    uint32_t last = CATALOG_NONE;
+    struct path_part single;
+    const struct path_part *parts;
+    for (uint32_t i = 0; i < placing->piece_count && !status; i++) {
+        const struct dcp_piece *piece = &placing->pieces[i];
+        if (!piece->is_item && piece->index == last)
+            continue;
+        size_t count = piece->is_item ? catalog_item_path(wanted, &wanted->items[piece->index], &single, &parts)
+                                      : catalog_tensor_path(wanted, &wanted->tensors[piece->index], &single, &parts);
+        last = piece->is_item ? CATALOG_NONE : piece->index;
+        status = dcp_lists_add(lists, parts, count, err);
+    }
+    for (uint32_t i = 0; i < lists->lists.count && !status; i++) {
+        if ((uint64_t)lists->found[i].last + 1 != lists->found[i].count)
+            return target_note_changed(placing->target, err, "lists with members left out: what is left of them keeps its flat name only");
+    }
+    return status;
 }
 
 static reshard_status make_state(const struct layout_request *request, struct target *target, reshard_error *err)
@@ -303,13 +329,15 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     if (!status)
         status = target_add_tensors(request, target, err);
     if (!status)
-        status = note_tensors(request, target, err);
+        status = note_paths(request, target, err);
     if (!status)
         status = dcp_place_begin(&placing, err);
     if (!status)
         status = lay_out_items(&placing, err);
     if (!status)
         status = dcp_place_tensors(&placing, err);
+    if (!status)
+        status = collect_lists(&placing, err);
     if (!status)
         status = dcp_place_finish(&placing, err);
     if (!status)
@@ -330,6 +358,7 @@ void dcp_close_target(struct target *target)
     free(state->blobs);
     free(state->items);
     free(state->wanted_of);
+    dcp_lists_release(&state->lists);
     free(state);
     target->driver_state = NULL;
 }

@@ -46,7 +46,7 @@ static const char *const texts[VALUE_LAYOUT - CLASSES] = {
 struct writing {
     const struct layout_request *request;
     const struct catalog *catalog;   /* of the target */
-    const struct dcp_target *state;
+    struct dcp_target *state;
     struct buffer out;
     dcp_sink sink;
     void *context;
@@ -288,9 +288,14 @@ static reshard_status put_state_dict(struct writing *writing, reshard_error *err
     return status;
 }
 
-static void put_path(struct writing *writing, const struct path_part *parts, size_t count)
+static void put_path(struct writing *writing, struct str name, const struct path_part *parts, size_t count)
 {
     char number[24];
+    struct path_part flat = { .kind = PATH_KEY, .key = name };
+    if (dcp_lists_has_hole(&writing->state->lists, parts, count)) {
+        parts = &flat;
+        count = 1;
+    }
     if (count > 3 || count == 0)
         pickle_put_opcode(&writing->out, PICKLE_MARK);
     for (size_t i = 0; i < count; i++) {
@@ -319,7 +324,7 @@ static reshard_status put_planner_data(struct writing *writing, reshard_error *e
         begin_pair(writing);
         put_text(writing, wanted->items[i].key, &writing->item_memo[i]);
         size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
-        put_path(writing, parts, count);
+        put_path(writing, wanted->items[i].key, parts, count);
         status = flush(writing, FLUSH_BYTES, err);
     }
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
@@ -328,7 +333,7 @@ static reshard_status put_planner_data(struct writing *writing, reshard_error *e
         begin_pair(writing);
         put_text(writing, wanted->tensors[i].key, &writing->tensor_memo[i]);
         size_t count = catalog_tensor_path(wanted, &wanted->tensors[i], &single, &parts);
-        put_path(writing, parts, count);
+        put_path(writing, wanted->tensors[i].key, parts, count);
         status = flush(writing, FLUSH_BYTES, err);
     }
     end_dict(writing);

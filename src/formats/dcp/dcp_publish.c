@@ -216,6 +216,8 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
     if (!status) {
         struct copying copying = { job->objects[state->metadata_object], 0, catalog->objects[state->metadata_object].bytes };
         status = dcp_metadata_write(job->request, job->target, write_copy, &copying, err);
+        if (!status && copying.offset != copying.end)
+            status = error_set_memory(err);
     }
     buffer_release(&writing.pending);
     return status;

@@ -107,7 +107,8 @@ static reshard_status blob_reader(struct resolving *resolving, uint32_t index, s
         if (status)
             return status;
     }
-    *out = reader_over_memory(resolving->span.data + (chunk->offset - resolving->span_offset), (size_t)chunk->bytes, resolving->reader.name);
+    const uint8_t *bytes = chunk->bytes ? resolving->span.data + (chunk->offset - resolving->span_offset) : (const uint8_t *)"";
+    *out = reader_over_memory(bytes, (size_t)chunk->bytes, resolving->reader.name);
     return RESHARD_OK;
 }
 

@@ -7,6 +7,7 @@
 #define FORMATS_DCP_DCP_TARGET_H
 
 #include "encoding/torch_save.h"
+#include "formats/dcp/dcp_lists.h"
 #include "formats/driver.h"
 
 #define DCP_ALIGNMENT 64
@@ -30,6 +31,7 @@ struct dcp_target {
     struct dcp_blob *blobs;       /* of tensors, in the order of their chunks */
     struct dcp_item_blob *items;  /* by wanted item */
     uint32_t *wanted_of;          /* source tensor -> wanted tensor, or CATALOG_NONE */
+    struct dcp_lists lists;       /* on the paths of all that is stored */
     uint32_t blob_count, item_count;
     uint32_t metadata_object;
 };

@@ -133,9 +133,11 @@ static const struct str attribute_names[DCP_ATTR_COUNT] = {
 
 enum dcp_attribute dcp_attribute_of(struct str name)
 {
-    for (int i = 1; i < DCP_ATTR_COUNT; i++)
-        if (name.size == attribute_names[i].size && memcmp(name.data, attribute_names[i].data, name.size) == 0)
+    for (int i = 1; i < DCP_ATTR_COUNT; i++) {
+        const struct str *known = &attribute_names[i];
+        if (name.size == known->size && name.data[0] == known->data[0] && memcmp(name.data, known->data, name.size) == 0)
             return (enum dcp_attribute)i;
+    }
     return DCP_ATTR_NONE;
 }
 
@@ -302,6 +304,17 @@ reshard_status dcp_build_joined(struct dcp_build *build, const struct str *parts
     return status;
 }
 
+reshard_status dcp_build_class_name(struct dcp_build *build, struct str module, struct str name, uint32_t *out)
+{
+    struct buffer full = { 0 };
+    buffer_append_str(&full, module);
+    buffer_append_byte(&full, '.');
+    buffer_append_str(&full, name);
+    reshard_status status = full.failed ? error_set_memory(build->err) : dcp_build_text(build, buffer_str(&full), out);
+    buffer_release(&full);
+    return status;
+}
+
 reshard_status dcp_build_chunk(struct dcp_build *build, uint32_t offsets, uint32_t sizes, uint32_t *out)
 {
     struct dcp_metadata *metadata = build->out;
@@ -404,17 +417,14 @@ reshard_status dcp_build_transforms(struct dcp_build *build, const uint32_t *tex
 
 /* ---- what was seen ---- */
 
-static reshard_status note_text(struct dcp_build *build, uint32_t **array, uint32_t *count, uint32_t *capacity, struct str text)
+static reshard_status note_text(struct dcp_build *build, uint32_t **array, uint32_t *count, uint32_t *capacity, uint32_t text)
 {
-    uint32_t number;
-    reshard_status status = dcp_build_text(build, text, &number);
-    for (uint32_t i = 0; !status && i < *count; i++)
-        if ((*array)[i] == number)
+    for (uint32_t i = 0; i < *count; i++)
+        if ((*array)[i] == text)
             return RESHARD_OK;
+    reshard_status status = array_grow(build, array, *count, 1, capacity, sizeof(**array));
     if (!status)
-        status = array_grow(build, array, *count, 1, capacity, sizeof(**array));
-    if (!status)
-        (*array)[(*count)++] = number;
+        (*array)[(*count)++] = text;
     return status;
 }
 
@@ -425,26 +435,26 @@ reshard_status dcp_build_note_global(struct dcp_build *build, struct str module,
 {
     struct dcp_metadata *out = build->out;
     bool is_harmless;
+    uint32_t text;
     enum dcp_class class = dcp_class_of(module, name, &is_harmless);
-    if (!is_harmless) {
-        if (out->unknown_global_count >= NOTED_MAX)
-            return RESHARD_OK;
-        char *full = arena_printf(&out->arena, "%.*s.%.*s", STR_ARG(module), STR_ARG(name));
-        if (!full)
-            return error_set_memory(build->err);
-        return note_text(build, &out->unknown_globals, &out->unknown_global_count, &build->unknown_global_capacity, str_of(full));
-    }
-    if (class < DCP_CLASS_METADATA || class >= DCP_CLASS_SIZE)
+    bool is_ours = class >= DCP_CLASS_METADATA && class < DCP_CLASS_SIZE;
+    if ((is_harmless && !is_ours) || out->unknown_global_count >= NOTED_MAX)
         return RESHARD_OK;
-    return note_text(build, &out->class_modules, &out->class_module_count, &build->class_module_capacity, module);
+    reshard_status status = is_ours ? dcp_build_text(build, module, &text) : dcp_build_class_name(build, module, name, &text);
+    if (status)
+        return status;
+    return is_ours ? note_text(build, &out->class_modules, &out->class_module_count, &build->class_module_capacity, text)
+                   : note_text(build, &out->unknown_globals, &out->unknown_global_count, &build->unknown_global_capacity, text);
 }
 
 reshard_status dcp_build_note_attribute(struct dcp_build *build, struct str name)
 {
     struct dcp_metadata *out = build->out;
+    uint32_t text;
     if (out->extra_attribute_count >= NOTED_MAX)
         return RESHARD_OK;
-    return note_text(build, &out->extra_attributes, &out->extra_attribute_count, &build->extra_attribute_capacity, name);
+    reshard_status status = dcp_build_text(build, name, &text);
+    return status ? status : note_text(build, &out->extra_attributes, &out->extra_attribute_count, &build->extra_attribute_capacity, text);
 }
 
 /* ---- the end ---- */

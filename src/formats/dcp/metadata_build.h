@@ -68,6 +68,9 @@ reshard_status dcp_build_transforms(struct dcp_build *build, const uint32_t *tex
 /* Text of a pathlib path made of these arguments. */
 reshard_status dcp_build_joined(struct dcp_build *build, const struct str *parts, size_t count, uint32_t *out);
 
+/* The text "module.name". */
+reshard_status dcp_build_class_name(struct dcp_build *build, struct str module, struct str name, uint32_t *out);
+
 /* Notes a global in class_modules or unknown_globals; must be called in the order of appearance. */
 reshard_status dcp_build_note_global(struct dcp_build *build, struct str module, struct str name);
 reshard_status dcp_build_note_attribute(struct dcp_build *build, struct str name);

@@ -13,7 +13,6 @@
 #ifndef FORMATS_DCP_METADATA_DECODE_H
 #define FORMATS_DCP_METADATA_DECODE_H
 
-#include "base/arena.h"
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/name_map.h"
@@ -90,7 +89,6 @@ struct dcp_metadata {
 
     int protocol;
     bool is_fast;                /* the fast way was enough */
-    struct arena arena;          /* owner of small parts */
 };
 
 static inline int dcp_vector_rank(const struct dcp_metadata *metadata, uint32_t vector)

@@ -28,7 +28,7 @@ enum word_tag {
     WORD_INT,      /* the number */
     WORD_STR,      /* position of the opcode << 8 | attribute */
     WORD_GLOBAL,   /* in globals */
-    WORD_OPAQUE,   /* anything whose content does not matter */
+    WORD_OPAQUE,   /* anything whose content does not matter; 1: an object, which may take items and a state */
     WORD_VECTOR,   /* tuple of integers: vector */
     WORD_TUPLE,    /* other tuple: pool[i] is the count, the items follow */
     WORD_LIST,     /* container */
@@ -81,6 +81,7 @@ struct machine_global {
 
 struct container {
     bool is_dict, is_run;
+    bool is_taken;                 /* an object has read it, so it may not change any more */
     uint32_t run_first, run_value; /* a run: chunks from run_first on; or indexes from run_first on to ranges from run_value on */
     uint64_t count, capacity;      /* words: two a pair */
     word *items;                   /* unless it is a run */
@@ -95,7 +96,8 @@ struct machine_tensor {
 
 /* What a GET at some place of a record led to the last time: the same bytes lead there again. */
 struct get_role {
-    uint8_t bytes[5], size;
+    uint64_t bytes, mask; /* of the next eight bytes of input; mask 0: nothing yet */
+    uint8_t size;
     word value;
 };
 
@@ -155,6 +157,18 @@ static inline word *dcp_memo_slot(struct machine *m, uint64_t index)
 {
     uint64_t below = m->memo_bits[index >> 6] & ((UINT64_C(1) << (index & 63)) - 1);
     return &m->memo[m->memo_ranks[index >> 6] + (unsigned)__builtin_popcountll(below)];
+}
+
+/* Whether none of the count (at most 32) entries from index on is kept. */
+static inline bool dcp_memo_is_free(const struct machine *m, uint64_t index, unsigned count)
+{
+    uint64_t place = index >> 6, window = 0;
+    unsigned shift = index & 63;
+    if (index < m->memo_bit_count)
+        window = m->memo_bits[place] >> shift;
+    if (shift > 32 && (place + 1) << 6 < m->memo_bit_count)
+        window |= m->memo_bits[place + 1] << (64 - shift);
+    return !(window & ((UINT64_C(1) << count) - 1));
 }
 
 /* The entry, or a word of tag UNSET. */

@@ -2,6 +2,9 @@
 #include "formats/dcp/metadata_machine.h"
 
 #include <stdlib.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #define BINGET_ENTRIES 256 /* may be asked for by a byte that is too common to look for */
 
@@ -14,17 +17,40 @@ static inline void note_get(struct machine *m, size_t position)
         m->memo_bits[index >> 6] |= UINT64_C(1) << (index & 63);
 }
 
+#ifdef __SSE2__
+#define BLOCK 64
+
+/* Bit i is set if byte i of the block is wanted. */
+static inline uint64_t block_hits(const uint8_t *bytes, uint8_t wanted)
+{
+    __m128i pattern = _mm_set1_epi8((char)wanted);
+    uint64_t hits = 0;
+    for (int i = 0; i < 4; i++) {
+        __m128i part = _mm_loadu_si128((const __m128i *)(const void *)(bytes + 16 * i));
+        hits |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_cmpeq_epi8(part, pattern)) << (16 * i);
+    }
+    return hits;
+}
+#else
+#define BLOCK 8
+
+/* The lowest bit of every wanted byte, gathered by the multiplication. */
+static inline uint64_t block_hits(const uint8_t *bytes, uint8_t wanted)
+{
+    const uint64_t low = UINT64_C(0x0101010101010101), seven = UINT64_C(0x7F7F7F7F7F7F7F7F);
+    uint64_t word = load_le(bytes, 8) ^ low * wanted;
+    uint64_t zero = ~(((word & seven) + seven) | word | seven) >> 7;
+    return zero * UINT64_C(0x0102040810204080) >> 56;
+}
+#endif
+
 /* Every byte that equals LONG_BINGET is taken for one. */
 static void scan_gets(struct machine *m)
 {
-    const uint64_t low = UINT64_C(0x0101010101010101), high = UINT64_C(0x8080808080808080);
     size_t size = m->input.size, position = 0;
-    for (; size - position >= 8; position += 8) {
-        uint64_t bytes = load_le(m->data + position, 8) ^ low * 'j';
-        uint64_t hits = (bytes - low) & ~bytes & high;
-        for (; hits; hits &= hits - 1)
-            note_get(m, position + (size_t)__builtin_ctzll(hits) / 8);
-    }
+    for (; size - position >= BLOCK; position += BLOCK)
+        for (uint64_t hits = block_hits(m->data + position, 'j'); hits; hits &= hits - 1)
+            note_get(m, position + (size_t)__builtin_ctzll(hits));
     for (; position < size; position++)
         if (m->data[position] == 'j')
             note_get(m, position);

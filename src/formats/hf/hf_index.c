@@ -45,8 +45,7 @@ bool hf_index_add(struct hf_index *index, struct str key, uint32_t file, bool *w
 
 static reshard_status fail_at(const struct index_parse *p, const char *complaint, reshard_error *err)
 {
-    uint64_t position = json_offset(p->json);
-    return error_set_at(err, RESHARD_ERR_FORMAT, position, "byte %" PRIu64 ": %s", position, complaint);
+    return error_set_at(err, RESHARD_ERR_FORMAT, json_offset(p->json), "%s", complaint);
 }
 
 /* Only a plain way down from the index file's own folder is believed. */
@@ -57,11 +56,8 @@ static reshard_status check_file(const struct index_parse *p, struct str file, r
         error_prefix(err, "weight_map names the file '%.*s'", STR_ARG(file));
         return RESHARD_ERR_FORMAT;
     }
-    if (!str_ends_with(file, ".safetensors")) {
-        uint64_t position = json_offset(p->json);
-        return error_set_at(err, RESHARD_ERR_FORMAT, position, "byte %" PRIu64 ": weight_map names '%.*s', which is no safetensors file", position,
-                            STR_ARG(file));
-    }
+    if (!str_ends_with(file, ".safetensors"))
+        return error_set_at(err, RESHARD_ERR_FORMAT, json_offset(p->json), "weight_map names '%.*s', which is no safetensors file", STR_ARG(file));
     return RESHARD_OK;
 }
 
@@ -75,7 +71,7 @@ static reshard_status parse_mapping(struct index_parse *p, struct str text, resh
     uint32_t key = name_map_find(&index->keys, text);
     if (!was_new && !p->lenient) {
         struct str name = name_map_at(&index->keys, key);
-        error_set_at(err, RESHARD_ERR_FORMAT, position, "byte %" PRIu64 ": weight_map has the key '%.*s' twice", position, STR_ARG(name));
+        error_set_at(err, RESHARD_ERR_FORMAT, position, "weight_map has the key '%.*s' twice", STR_ARG(name));
         error_hint(err, "--lenient takes the last");
         return RESHARD_ERR_FORMAT;
     }

@@ -158,7 +158,8 @@ static reshard_status read_index_text(struct hf_read *read, reshard_error *err)
         status = hf_index_parse(buffer_str(&text), &source->limits, source->lenient, &read->index, err);
     buffer_release(&text);
     if (status) {
-        error_prefix(err, "index '%.*s'", STR_ARG(read->folder.index));
+        st_error_place(err, "index");
+        error_prefix(err, "'%.*s'", STR_ARG(read->folder.index));
         error_object(err, "%.*s", STR_ARG(read->folder.index));
     }
     return status;
@@ -172,10 +173,28 @@ static reshard_status check_mapped(const struct hf_read *read, reshard_error *er
         const struct hf_file *file = &read->files.items[read->index.file_of[i]];
         if (name_map_find(&file->header.names, key) != NAME_NONE)
             continue;
-        error_set(err, RESHARD_ERR_FORMAT, "index '%.*s': tensor '%.*s' is mapped to '%.*s', which does not hold it", STR_ARG(read->folder.index),
+        error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it", STR_ARG(read->folder.index),
                   STR_ARG(key), STR_ARG(file->name));
         error_object(err, "%.*s", STR_ARG(file->name));
         return RESHARD_ERR_FORMAT;
+    }
+    return RESHARD_OK;
+}
+
+/* Names that no map has are read too, as the hub's loader does, which takes whole files; the first file that has one owns it. */
+static reshard_status add_unmapped(struct hf_read *read, bool has_index, reshard_error *err)
+{
+    read->mapped_count = read->index.keys.count;
+    for (uint32_t f = 0; f < read->files.count; f++) {
+        const struct hf_file *file = &read->files.items[f];
+        for (uint32_t i = 0; i < file->header.count; i++) {
+            struct str key = name_map_at(&file->header.names, i);
+            bool was_new;
+            if (!hf_index_add(&read->index, key, f, &was_new))
+                return error_set_memory(err);
+            if (was_new && has_index)
+                catalog_warn(read->source->catalog, false, "tensor '%.*s' of '%.*s' is not in the index", STR_ARG(key), STR_ARG(file->name));
+        }
     }
     return RESHARD_OK;
 }
@@ -193,23 +212,20 @@ static reshard_status load_indexed(struct hf_read *read, reshard_error *err)
     if (status)
         return status;
     status = hf_files_read(read->source, names, read->index.files.count, &read->files, err);
-    return status ? status : check_mapped(read, err);
+    if (status)
+        return status;
+    status = check_mapped(read, err);
+    return status ? status : add_unmapped(read, true, err);
 }
 
-/* Without an index the first file that has a name owns it. */
 static reshard_status load_listed(struct hf_read *read, reshard_error *err)
 {
     reshard_status status = hf_files_read(read->source, read->folder.files, read->folder.file_count, &read->files, err);
     if (status)
         return status;
-    for (uint32_t f = 0; f < read->files.count; f++) {
-        const struct st_header *header = &read->files.items[f].header;
-        for (uint32_t i = 0; i < header->count; i++) {
-            bool was_new;
-            if (!hf_index_add(&read->index, name_map_at(&header->names, i), f, &was_new))
-                return error_set_memory(err);
-        }
-    }
+    status = add_unmapped(read, false, err);
+    if (status)
+        return status;
     if (read->folder.kind != HF_SINGLE)
         catalog_warn(read->source->catalog, false, "no index file: %" PRIu32 " files are read as one model", read->files.count);
     return RESHARD_OK;
@@ -244,7 +260,7 @@ static reshard_status check_copy(const struct hf_read *read, struct str key, con
     return RESHARD_OK;
 }
 
-static reshard_status add_tensor(struct hf_read *read, const struct hf_file *file, uint32_t entry_index, uint64_t *total_bytes, reshard_error *err)
+static reshard_status add_tensor(struct hf_read *read, const struct hf_file *file, uint32_t entry_index, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     const struct st_entry *entry = &file->header.entries[entry_index];
@@ -253,7 +269,6 @@ static reshard_status add_tensor(struct hf_read *read, const struct hf_file *fil
     reshard_status status = catalog_add_tensor(catalog, key, entry->dtype, entry->rank, st_entry_shape(&file->header, entry), &tensor, err);
     if (status)
         return status;
-    *total_bytes += entry->end - entry->begin;
     if (entry->rank == 0) {
         status = hf_scalar_find(read, &file, &entry, key, err);
         if (status)
@@ -269,12 +284,12 @@ static reshard_status add_file(struct hf_read *read, uint32_t file_index, uint64
     for (uint32_t i = 0; i < file->header.count && !status; i++) {
         struct str key = name_map_at(&file->header.names, i);
         uint32_t number = name_map_find(&read->index.keys, key);
-        if (number == NAME_NONE)
-            catalog_warn(read->source->catalog, false, "tensor '%.*s' in '%.*s' is not in the index, it is left out", STR_ARG(key), STR_ARG(file->name));
-        else if (read->index.file_of[number] == file_index)
-            status = add_tensor(read, file, i, total_bytes, err);
-        else
+        if (read->index.file_of[number] == file_index) {
+            *total_bytes += number < read->mapped_count ? file->header.entries[i].end - file->header.entries[i].begin : 0;
+            status = add_tensor(read, file, i, err);
+        } else {
             status = check_copy(read, key, &read->files.items[read->index.file_of[number]], file, &file->header.entries[i], err);
+        }
     }
     return status;
 }

@@ -25,6 +25,7 @@ struct hf_read {
     struct arena arena;
     struct hf_folder folder;
     struct hf_index index;   /* file_of counts files.items */
+    uint32_t mapped_count;   /* keys that the index file has; those behind them it does not */
     struct hf_files files;
     struct hf_files sharded; /* DCP shards that a consolidated folder keeps beside, see hf_scalar.c */
     bool looked_for_sharded;

@@ -135,7 +135,8 @@ reshard_status hf_offsets_read(const struct hf_file *file, const struct limits *
         return RESHARD_OK;
     reshard_status status = parse_text(file, info, limits, out, seen, err);
     if (status) {
-        error_prefix(err, "shard '%.*s': " HF_SHARDING_INFO, STR_ARG(file->name));
+        st_error_place(err, HF_SHARDING_INFO);
+        error_prefix(err, "shard '%.*s'", STR_ARG(file->name));
         error_object(err, "%.*s", STR_ARG(file->name));
     }
     return status;

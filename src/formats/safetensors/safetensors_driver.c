@@ -105,10 +105,8 @@ static reshard_status st_read_catalog(struct source *source, reshard_error *err)
     if (status)
         return status;
     status = fill_catalog(source, object, err);
-    if (status) {
-        error_prefix(err, "'%s'", source->name);
+    if (status)
         error_object(err, "%s", source->name);
-    }
     store_object_close(object);
     return status;
 }

@@ -28,6 +28,14 @@ bool st_metadata_find(const struct st_header *header, const char *key, struct st
     return true;
 }
 
+void st_error_place(reshard_error *err, const char *what)
+{
+    if (err && err->offset >= 0)
+        error_prefix(err, "%s: byte %" PRId64, what, err->offset);
+    else
+        error_prefix(err, "%s", what);
+}
+
 /* A length beyond the file is a broken file, whatever the limit; one within it that is over the limit can be allowed. */
 static reshard_status read_length(const struct reader *reader, const struct limits *limits, uint64_t *out, reshard_error *err)
 {
@@ -62,11 +70,10 @@ static reshard_status entry_bytes(const struct st_header *header, uint32_t index
     for (int i = 0; i < entry->rank && fits; i++)
         fits = checked_mul_u64(elements, (uint64_t)shape[i], &elements);
     if (!fits || !checked_mul_u64(elements, dtype_info(entry->dtype)->bits, &bits))
-        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "byte %" PRIu64 ": tensor '%.*s': its size overflows", entry->position,
-                            STR_ARG(name));
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': its size overflows", STR_ARG(name));
     if (bits % 8)
-        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "byte %" PRIu64 ": tensor '%.*s': %" PRIu64 " elements of %s are no whole number of bytes",
-                            entry->position, STR_ARG(name), elements, dtype_info(entry->dtype)->name);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': %" PRIu64 " elements of %s are no whole number of bytes",
+                            STR_ARG(name), elements, dtype_info(entry->dtype)->name);
     *out = bits / 8;
     return RESHARD_OK;
 }
@@ -76,19 +83,19 @@ static reshard_status check_range(const struct st_header *header, uint32_t index
 {
     const struct st_entry *entry = &header->entries[index];
     struct str name = name_map_at(&header->names, index);
-    uint64_t at = entry->position, bytes;
+    uint64_t bytes;
     if (entry->begin > entry->end)
-        return error_set_at(err, RESHARD_ERR_FORMAT, at, "byte %" PRIu64 ": tensor '%.*s': begins at %" PRIu64 ", after its end %" PRIu64, at,
-                            STR_ARG(name), entry->begin, entry->end);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': begins at %" PRIu64 ", after its end %" PRIu64, STR_ARG(name),
+                            entry->begin, entry->end);
     if (entry->begin != *running)
-        return error_set_at(err, RESHARD_ERR_FORMAT, at, "byte %" PRIu64 ": tensor '%.*s': begins at %" PRIu64 ", %s %" PRIu64, at, STR_ARG(name),
-                            entry->begin, entry->begin > *running ? "a hole after" : "inside the data before it, which end at", *running);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': begins at %" PRIu64 ", %s %" PRIu64, STR_ARG(name), entry->begin,
+                            entry->begin > *running ? "a hole after" : "inside the data before it, which end at", *running);
     reshard_status status = entry_bytes(header, index, &bytes, err);
     if (status)
         return status;
     if (entry->end - entry->begin != bytes)
-        return error_set_at(err, RESHARD_ERR_FORMAT, at, "byte %" PRIu64 ": tensor '%.*s': data_offsets give %" PRIu64 " bytes, dtype and shape need %" PRIu64,
-                            at, STR_ARG(name), entry->end - entry->begin, bytes);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': data_offsets give %" PRIu64 " bytes, dtype and shape need %" PRIu64,
+                            STR_ARG(name), entry->end - entry->begin, bytes);
     *running = entry->end;
     return RESHARD_OK;
 }
@@ -165,7 +172,7 @@ reshard_status st_header_read(const struct reader *reader, const struct limits *
 
 out:
     if (status) {
-        error_prefix(err, "header");
+        st_error_place(err, "header");
         st_header_release(&header);
     } else {
         *out = header;

@@ -62,6 +62,9 @@ static inline const int64_t *st_entry_shape(const struct st_header *header, cons
 /* Value of a metadata key; false if there is none. */
 bool st_metadata_find(const struct st_header *header, const char *key, struct str *value);
 
+/* Prefixes an error with what was read, and its offset there if it has one: "header: byte 12: …". */
+void st_error_place(reshard_error *err, const char *what);
+
 /* The JSON text of a header into out's arrays, without the checks on ranges; base_offset is where the text stands in the file. */
 reshard_status st_header_parse(struct str json, uint64_t base_offset, const struct limits *limits, bool lenient, struct st_header *out,
                                reshard_error *err);

@@ -25,7 +25,7 @@ static reshard_status fail_at(reshard_error *err, uint64_t position, const char 
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    return error_set_at(err, RESHARD_ERR_FORMAT, position, "byte %" PRIu64 ": %s", position, text);
+    return error_set_at(err, RESHARD_ERR_FORMAT, position, "%s", text);
 }
 
 static reshard_status next_event(struct st_parse *p, enum json_event *event, struct str *text, reshard_error *err)
@@ -128,8 +128,7 @@ static reshard_status parse_dimension(struct st_parse *p, struct str name, struc
     if (dimension > INT64_MAX)
         return fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %" PRIu64 " is beyond 63 bits", STR_ARG(name), dimension);
     if (entry->rank == RANK_MAX) {
-        error_set_at(err, RESHARD_ERR_LIMIT, json_offset(p->json), "byte %" PRIu64 ": tensor '%.*s': more than %d dimensions", json_offset(p->json),
-                     STR_ARG(name), RANK_MAX);
+        error_set_at(err, RESHARD_ERR_LIMIT, json_offset(p->json), "tensor '%.*s': more than %d dimensions", STR_ARG(name), RANK_MAX);
         error_hint(err, "the limit of %d dimensions is built in", RANK_MAX);
         return RESHARD_ERR_LIMIT;
     }

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "encoding/npy.h"
+
+#include "base/cursor.h"
+
+#include <inttypes.h>
+
+#define MAGIC "\x93NUMPY"
+#define MAGIC_BYTES 6
+#define ALIGN 64
+
+/* ---- types ---- */
+
+static const struct npy_kind {
+    char kind;
+    uint8_t bytes;
+    enum dtype dtype;
+    bool is_written; /* the name under which the type is written */
+} npy_kinds[] = {
+    { 'b', 1, DTYPE_BOOL, true }, { 'i', 1, DTYPE_I8, true },  { 'i', 2, DTYPE_I16, true }, { 'i', 4, DTYPE_I32, true },
+    { 'i', 8, DTYPE_I64, true },  { 'u', 1, DTYPE_U8, true },  { 'u', 2, DTYPE_U16, true }, { 'u', 4, DTYPE_U32, true },
+    { 'u', 8, DTYPE_U64, true },  { 'f', 2, DTYPE_F16, true }, { 'f', 4, DTYPE_F32, true }, { 'f', 8, DTYPE_F64, true },
+    { 'c', 8, DTYPE_C64, true },  { 'c', 16, DTYPE_C128, true }, { 'V', 2, DTYPE_BF16, false }, /* what ml_dtypes leaves */
+};
+
+#define NPY_KIND_COUNT (sizeof(npy_kinds) / sizeof(npy_kinds[0]))
+
+/* "<f4": byte order, kind, size. */
+static reshard_status parse_type(struct str text, struct npy_header *out, reshard_error *err)
+{
+    uint64_t bytes;
+    bool has_order = text.size > 0 && strchr("<>|=", text.data[0]) != NULL;
+    size_t at = has_order;
+    if (text.size > at + 1 && str_to_u64((struct str){ text.data + at + 1, text.size - at - 1 }, &bytes)) {
+        for (size_t i = 0; i < NPY_KIND_COUNT; i++) {
+            if (npy_kinds[i].kind != text.data[at] || npy_kinds[i].bytes != bytes)
+                continue;
+            out->dtype = npy_kinds[i].dtype;
+            out->is_big_endian = text.data[0] == '>' && dtype_info(out->dtype)->swap_bytes > 1;
+            return RESHARD_OK;
+        }
+    }
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "npy: type '%.*s' is not one of b1 i1-8 u1-8 f2-8 c8 c16", STR_ARG(text));
+}
+
+/* ---- the header's dict ---- */
+
+static bool next_is(const struct cursor *c, char wanted)
+{
+    return c->pos < c->size && c->data[c->pos] == (uint8_t)wanted;
+}
+
+static void skip_space(struct cursor *c)
+{
+    while (next_is(c, ' ') || next_is(c, '\n') || next_is(c, '\t') || next_is(c, '\r'))
+        c->pos++;
+}
+
+static bool take(struct cursor *c, char wanted)
+{
+    skip_space(c);
+    if (!next_is(c, wanted))
+        return false;
+    c->pos++;
+    return true;
+}
+
+/* A Python string literal without escapes. */
+static bool take_string(struct cursor *c, struct str *out)
+{
+    skip_space(c);
+    if (!next_is(c, '\'') && !next_is(c, '"'))
+        return false;
+    char quote = (char)c->data[c->pos++];
+    size_t start = c->pos;
+    while (c->pos < c->size && c->data[c->pos] != (uint8_t)quote && c->data[c->pos] != '\\')
+        c->pos++;
+    if (!next_is(c, quote))
+        return false;
+    *out = (struct str){ (const char *)c->data + start, c->pos - start };
+    c->pos++;
+    return true;
+}
+
+static bool take_word(struct cursor *c, const char *word)
+{
+    size_t size = strlen(word);
+    skip_space(c);
+    if (cursor_left(c) < size || memcmp(c->data + c->pos, word, size) != 0)
+        return false;
+    c->pos += size;
+    return true;
+}
+
+static bool take_extent(struct cursor *c, int64_t *out)
+{
+    skip_space(c);
+    size_t start = c->pos;
+    uint64_t value;
+    while (c->pos < c->size && c->data[c->pos] >= '0' && c->data[c->pos] <= '9')
+        c->pos++;
+    if (!str_to_u64((struct str){ (const char *)c->data + start, c->pos - start }, &value) || value > INT64_MAX)
+        return false;
+    if (next_is(c, 'L')) /* Python 2 */
+        c->pos++;
+    *out = (int64_t)value;
+    return true;
+}
+
+static reshard_status take_shape(struct cursor *c, struct npy_header *out, reshard_error *err)
+{
+    if (!take(c, '('))
+        return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: shape is no tuple");
+    out->rank = 0;
+    while (!take(c, ')')) {
+        if (out->rank == RANK_MAX)
+            return error_set_at(err, RESHARD_ERR_LIMIT, c->pos, "npy: more than %d axes", RANK_MAX);
+        if (!take_extent(c, &out->shape[out->rank]))
+            return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: shape holds something else than integers from 0 on");
+        out->rank++;
+        bool has_comma = take(c, ',');
+        skip_space(c);
+        if (!has_comma && !next_is(c, ')'))
+            return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: shape is not closed");
+    }
+    int64_t elements;
+    if (!shape_volume(out->rank, out->shape, &elements))
+        return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: the shape's number of elements overflows");
+    return RESHARD_OK;
+}
+
+enum npy_field { NPY_DESCR = 1, NPY_ORDER = 2, NPY_SHAPE = 4 };
+
+static reshard_status take_field(struct cursor *c, struct str key, struct npy_header *out, unsigned *field, reshard_error *err)
+{
+    struct str text;
+    if (str_is(key, "descr")) {
+        *field = NPY_DESCR;
+        if (!take_string(c, &text))
+            return error_set_at(err, RESHARD_ERR_UNSUPPORTED, c->pos, "npy: descr is no plain type");
+        return parse_type(text, out, err);
+    }
+    if (str_is(key, "fortran_order")) {
+        *field = NPY_ORDER;
+        out->is_fortran = take_word(c, "True");
+        if (!out->is_fortran && !take_word(c, "False"))
+            return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: fortran_order is neither True nor False");
+        return RESHARD_OK;
+    }
+    if (str_is(key, "shape")) {
+        *field = NPY_SHAPE;
+        return take_shape(c, out, err);
+    }
+    return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: unknown key '%.*s'", STR_ARG(key));
+}
+
+static reshard_status parse_dict(struct cursor *c, struct npy_header *out, reshard_error *err)
+{
+    unsigned seen = 0, field = 0;
+    if (!take(c, '{'))
+        return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: the header is no dict");
+    while (!take(c, '}')) {
+        struct str key;
+        if (!take_string(c, &key) || !take(c, ':'))
+            return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: expected a key and ':'");
+        reshard_status status = take_field(c, key, out, &field, err);
+        if (status)
+            return status;
+        if (seen & field)
+            return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: key '%.*s' occurs twice", STR_ARG(key));
+        seen |= field;
+        bool has_comma = take(c, ',');
+        skip_space(c);
+        if (!has_comma && !next_is(c, '}'))
+            return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: expected ',' or '}'");
+    }
+    skip_space(c);
+    if (cursor_left(c))
+        return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: text follows the header's dict");
+    if (seen != (NPY_DESCR | NPY_ORDER | NPY_SHAPE))
+        return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: descr, fortran_order or shape is missing");
+    return RESHARD_OK;
+}
+
+reshard_status npy_parse(const void *bytes, size_t size, struct npy_header *out, reshard_error *err)
+{
+    struct cursor c = cursor_over(bytes, size);
+    struct str signature, text;
+    uint8_t major = 0, minor = 0;
+    uint16_t short_bytes = 0;
+    uint32_t header_bytes = 0;
+    if (!cursor_bytes(&c, MAGIC_BYTES, &signature) || memcmp(signature.data, MAGIC, MAGIC_BYTES) != 0)
+        return error_set_at(err, RESHARD_ERR_FORMAT, 0, "npy: does not start with the npy signature");
+    if (!cursor_u8(&c, &major) || !cursor_u8(&c, &minor) || major < 1 || major > 3 || minor)
+        return error_set_at(err, RESHARD_ERR_UNSUPPORTED, MAGIC_BYTES, "npy: version %u.%u; 1.0 to 3.0 are known", major, minor);
+    bool complete = major == 1 ? cursor_u16le(&c, &short_bytes) : cursor_u32le(&c, &header_bytes);
+    if (major == 1)
+        header_bytes = short_bytes;
+    size_t start = c.pos;
+    if (!complete || !cursor_bytes(&c, header_bytes, &text))
+        return error_set_at(err, RESHARD_ERR_FORMAT, size, "npy: ends inside the header of %" PRIu32 " bytes", header_bytes);
+    struct npy_header header = { .data_offset = start + header_bytes };
+    struct cursor inner = cursor_over(text.data, text.size);
+    reshard_status status = parse_dict(&inner, &header, err);
+    if (status) {
+        error_shift(err, start);
+        return status;
+    }
+    *out = header;
+    return RESHARD_OK;
+}
+
+/* ---- writing ---- */
+
+static bool append_type(enum dtype dtype, bool *is_substitute, struct buffer *out)
+{
+    unsigned bytes = dtype_element_bytes(dtype);
+    char kind = 'u';
+    *is_substitute = true;
+    for (size_t i = 0; i < NPY_KIND_COUNT; i++) {
+        if (npy_kinds[i].dtype == dtype && npy_kinds[i].is_written) {
+            kind = npy_kinds[i].kind;
+            *is_substitute = false;
+        }
+    }
+    return buffer_printf(out, "'%c%c%u'", bytes == 1 ? '|' : '<', kind, bytes);
+}
+
+static void append_dict(enum dtype dtype, int rank, const int64_t *shape, bool *is_substitute, struct buffer *out)
+{
+    buffer_append_text(out, "{'descr': ");
+    append_type(dtype, is_substitute, out);
+    buffer_append_text(out, ", 'fortran_order': False, 'shape': (");
+    for (int i = 0; i < rank; i++)
+        buffer_printf(out, "%s%" PRId64, i ? ", " : "", shape[i]);
+    buffer_append_text(out, rank == 1 ? ",), }" : "), }");
+}
+
+reshard_status npy_write_header(enum dtype dtype, int rank, const int64_t *shape, bool *is_substitute, struct buffer *out,
+                                reshard_error *err)
+{
+    unsigned bytes = dtype_element_bytes(dtype);
+    if (bytes == 0 || (bytes & (bytes - 1)))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "npy cannot hold %s: its elements are no whole bytes", dtype_info(dtype)->name);
+    struct buffer dict = { 0 };
+    bool substitute;
+    append_dict(dtype, rank, shape, &substitute, &dict);
+
+    /* The newline belongs to the header, whose end is aligned. */
+    size_t fixed = MAGIC_BYTES + 2 + 2, total = fixed + dict.size + 1;
+    uint8_t version = 1;
+    if ((total + ALIGN - 1) / ALIGN * ALIGN - fixed > UINT16_MAX) {
+        version = 2;
+        fixed += 2;
+        total += 2;
+    }
+    size_t padding = (ALIGN - total % ALIGN) % ALIGN, before = out->size;
+    buffer_append(out, MAGIC, MAGIC_BYTES);
+    buffer_append_byte(out, version);
+    buffer_append_byte(out, 0);
+    if (version == 1)
+        buffer_append_u16le(out, (uint16_t)(total + padding - fixed));
+    else
+        buffer_append_u32le(out, (uint32_t)(total + padding - fixed));
+    buffer_append(out, dict.data, dict.size);
+    buffer_append_fill(out, ' ', padding);
+    buffer_append_byte(out, '\n');
+    bool failed = dict.failed || out->failed;
+    buffer_release(&dict);
+    if (failed) {
+        out->size = before;
+        return error_set_memory(err);
+    }
+    *is_substitute = substitute;
+    return RESHARD_OK;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/torch/torch.h"
+
+#include "formats/torch/torch_folder.h"
+#include "formats/torch/torch_target.h"
+
+#include <stdlib.h>
+
+static int torch_probe(struct store *store, const char *name)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    if (name[0] == '\0' || (store_exists(store, name, &is_directory, &bytes) && is_directory))
+        return torch_folder_probe(store, name) ? 60 : 0;
+    struct store_object *object = NULL;
+    if (store_open_object(store, name, &object, NULL))
+        return 0;
+    struct reader reader = store_object_reader(object);
+    enum torch_container container;
+    bool is_torch = torch_save_probe(&reader, &container);
+    store_object_close(object);
+    return is_torch ? 90 : 0;
+}
+
+static reshard_status read_one_file(struct source *source, reshard_error *err)
+{
+    uint32_t file;
+    reshard_status status = torch_source_open_file(source, source->name, -1, &file, err);
+    if (!status)
+        status = torch_source_add_file(source, file, NULL, NULL, err);
+    if (!status)
+        status = torch_source_add_facts(source, file, err);
+    if (status)
+        return status;
+    source->catalog->tree_graph = torch_source_of(source)->files[file].graph;
+    source->catalog->tree = source->catalog->tree_graph->root;
+    return RESHARD_OK;
+}
+
+static reshard_status torch_read_catalog(struct source *source, reshard_error *err)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    bool is_folder = source->name[0] == '\0' || (store_exists(source->store, source->name, &is_directory, &bytes) && is_directory);
+    reshard_status status = torch_source_new(source, err);
+    if (!status)
+        status = is_folder ? torch_folder_read(source, err) : read_one_file(source, err);
+    if (!status)
+        status = torch_source_add_sizes(source, err);
+    return status;
+}
+
+static const struct format_option torch_options[] = {
+    { "alignment", "number", "64", "storages start on a multiple of this, a power of two" },
+    { "views", "auto|keep|compact", "auto",
+      "tensors that share a storage: keep it whole, write each on its own, or (auto) whatever takes less space" },
+    { NULL, NULL, NULL, NULL },
+};
+
+const struct format_driver format_torch = {
+    .name = "torch",
+    .summary = "one torch.save file (zip, legacy stream or tar), or a folder of pytorch_model*.bin",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_HOLDS_TIES,
+    .options = torch_options,
+    .probe = torch_probe,
+    .read_catalog = torch_read_catalog,
+    .verify = torch_source_verify,
+    .lay_out = torch_lay_out,
+    .publish = torch_publish,
+    .close_source = torch_source_close,
+    .close_target = torch_close_target,
+};

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/torch/torch_folder.h"
+
+#include "encoding/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define INDEX_NAME "pytorch_model.bin.index.json"
+#define SINGLE_NAME "pytorch_model.bin"
+#define SIDE_FILE_BYTES_MAX (UINT64_C(1) << 30)
+
+char *torch_folder_name(const char *directory, const char *file)
+{
+    char *name = NULL;
+    if (asprintf(&name, "%s%s%s", directory, directory[0] ? "/" : "", file) < 0)
+        return NULL;
+    return name;
+}
+
+static bool has_file(struct store *store, const char *directory, const char *file)
+{
+    char *name = torch_folder_name(directory, file);
+    bool is_directory = false;
+    uint64_t bytes;
+    bool exists = name && store_exists(store, name, &is_directory, &bytes) && !is_directory;
+    free(name);
+    return exists;
+}
+
+bool torch_folder_probe(struct store *store, const char *directory)
+{
+    return has_file(store, directory, INDEX_NAME) || has_file(store, directory, SINGLE_NAME);
+}
+
+/* The index while its files are read. */
+struct index_reading {
+    struct source *source;
+    struct value_graph graph;
+    struct buffer text;
+    struct name_map keys;      /* of weight_map */
+    struct name_map files;     /* in order of first mention */
+    uint32_t *key_files;       /* by number in keys: number in files */
+    bool *is_found;
+    uint32_t current;
+    uint32_t strangers;        /* tensors that the index does not have in this file */
+};
+
+static reshard_status read_index(struct index_reading *index, reshard_error *err)
+{
+    struct source *source = index->source;
+    char *name = torch_folder_name(source->name, INDEX_NAME);
+    reshard_status status = name ? store_read_all(source->store, name, source->limits.json_bytes, &index->text, err) : error_set_memory(err);
+    if (!status)
+        status = json_parse(index->text.data, index->text.size, &source->limits, &index->graph, err);
+    struct value **pairs;
+    size_t count = 0;
+    if (!status && !value_as_mapping(value_dict_get(index->graph.root, "weight_map"), &pairs, &count))
+        status = error_set(err, RESHARD_ERR_FORMAT, "no \"weight_map\" object");
+    index->key_files = calloc(count + 1, sizeof(*index->key_files));
+    index->is_found = calloc(count + 1, sizeof(*index->is_found));
+    if (!status && (!index->key_files || !index->is_found))
+        status = error_set_memory(err);
+    for (size_t i = 0; !status && i + 1 < count; i += 2) {
+        struct str key, file;
+        if (!value_as_str(pairs[i], &key) || !value_as_str(pairs[i + 1], &file)) {
+            status = error_set(err, RESHARD_ERR_FORMAT, "\"weight_map\" holds something that is not a string");
+            break;
+        }
+        status = store_name_check(file, err);
+        if (status)
+            break;
+        uint32_t key_number = name_map_intern(&index->keys, key, NULL), file_number = name_map_intern(&index->files, file, NULL);
+        if (key_number == NAME_NONE || file_number == NAME_NONE)
+            status = error_set_memory(err);
+        else
+            index->key_files[key_number] = file_number;
+    }
+    if (status && name) {
+        error_prefix(err, "'%s'", name);
+        error_object(err, "%s", name);
+    }
+    free(name);
+    return status;
+}
+
+static bool accept_key(struct str key, void *context)
+{
+    struct index_reading *index = context;
+    uint32_t number = name_map_find(&index->keys, key);
+    if (number == NAME_NONE || index->key_files[number] != index->current) {
+        index->strangers++;
+        return false;
+    }
+    index->is_found[number] = true;
+    return true;
+}
+
+static reshard_status read_shard(struct index_reading *index, uint32_t number, reshard_error *err)
+{
+    struct source *source = index->source;
+    struct str file_name = name_map_at(&index->files, number);
+    char *plain = strndup(file_name.data, file_name.size), *name = plain ? torch_folder_name(source->name, plain) : NULL;
+    uint32_t file;
+    reshard_status status = name ? torch_source_open_file(source, name, -1, &file, err) : error_set_memory(err);
+    index->current = number;
+    index->strangers = 0;
+    if (!status)
+        status = torch_source_add_file(source, file, accept_key, index, err);
+    if (!status)
+        status = torch_source_add_facts(source, file, err);
+    if (!status && index->strangers > 0)
+        catalog_warn(source->catalog, false, "'%s': %" PRIu32 " tensors that the index does not list there are left out", name, index->strangers);
+    free(name);
+    free(plain);
+    return status;
+}
+
+static reshard_status check_all_found(const struct index_reading *index, reshard_error *err)
+{
+    for (uint32_t i = 0; i < index->keys.count; i++) {
+        struct str key = name_map_at(&index->keys, i), file = name_map_at(&index->files, index->key_files[i]);
+        if (!index->is_found[i])
+            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' is not in '%.*s', where the index has it", STR_ARG(key), STR_ARG(file));
+    }
+    return RESHARD_OK;
+}
+
+/* Configuration and tokenizer travel with the weights. */
+static bool is_side_file(struct str name)
+{
+    static const char *const patterns[] = { "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json",
+                                            "vocab*", "merges.txt", "*.model", "chat_template*", "preprocessor_config.json", "*.py" };
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
+        if (str_matches_glob(name, str_of(patterns[i])))
+            return true;
+    return false;
+}
+
+static reshard_status add_side_files(struct source *source, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count = 0, skip = source->name[0] ? strlen(source->name) + 1 : 0;
+    reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
+    for (size_t i = 0; !status && i < count; i++) {
+        struct str name = entries[i].name, base = { name.data + skip, name.size - skip };
+        if (entries[i].is_directory || !is_side_file(base) || entries[i].bytes > SIDE_FILE_BYTES_MAX)
+            continue;
+        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entries[i].bytes };
+        status = catalog_add_object(source->catalog, name, entries[i].bytes, &item.object, err);
+        if (!status)
+            status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+    }
+    arena_release(&arena);
+    return status;
+}
+
+static reshard_status read_single(struct source *source, reshard_error *err)
+{
+    char *name = torch_folder_name(source->name, SINGLE_NAME);
+    uint32_t file;
+    reshard_status status = name ? torch_source_open_file(source, name, -1, &file, err) : error_set_memory(err);
+    if (!status)
+        status = torch_source_add_file(source, file, NULL, NULL, err);
+    if (!status)
+        status = torch_source_add_facts(source, file, err);
+    free(name);
+    return status;
+}
+
+static reshard_status read_sharded(struct source *source, reshard_error *err)
+{
+    struct index_reading index = { .source = source };
+    reshard_status status = read_index(&index, err);
+    for (uint32_t i = 0; !status && i < index.files.count; i++)
+        status = read_shard(&index, i, err);
+    if (!status)
+        status = check_all_found(&index, err);
+    value_graph_release(&index.graph);
+    buffer_release(&index.text);
+    name_map_release(&index.keys);
+    name_map_release(&index.files);
+    free(index.key_files);
+    free(index.is_found);
+    return status;
+}
+
+reshard_status torch_folder_read(struct source *source, reshard_error *err)
+{
+    reshard_status status = has_file(source->store, source->name, INDEX_NAME) ? read_sharded(source, err) : read_single(source, err);
+    return status ? status : add_side_files(source, err);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A Hugging Face folder of torch.save shards: pytorch_model-00001-of-00003.bin … and pytorch_model.bin.index.json, which says in
+ * "weight_map" where each key is; or one pytorch_model.bin.
+ */
+#ifndef FORMATS_TORCH_TORCH_FOLDER_H
+#define FORMATS_TORCH_TORCH_FOLDER_H
+
+#include "formats/torch/torch_source.h"
+
+/* Name of a file in a directory of the store ("" is the root); free with free(). */
+char *torch_folder_name(const char *directory, const char *file);
+
+bool torch_folder_probe(struct store *store, const char *directory);
+reshard_status torch_folder_read(struct source *source, reshard_error *err);
+
+#endif

@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whatever fails, at whichever call: a status and a message, no crash, no leak, and never half a target. */
+#include "check.h"
+#include "fail_io.h"
+#include "fail_malloc.h"
+
+#include "reshard/reshard.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SOURCE "torch-dcp/dcp-small/ckpt"
+#define NTH_MAX 200000
+
+static char source_path[4096], work_path[4096], target_path[4200], file_path[4200];
+
+static void note_hash(size_t tensor, const char *hex, void *context)
+{
+    (void)tensor;
+    unsigned *sum = context;
+    for (; *hex; hex++)
+        *sum = *sum * 31 + (unsigned char)*hex;
+}
+
+static reshard_status hash_of(const char *path, unsigned *sum, reshard_error *err)
+{
+    reshard_checkpoint *checkpoint = NULL;
+    *sum = 0;
+    reshard_status status = reshard_open(path, NULL, &checkpoint, err);
+    if (!status)
+        status = reshard_hash(checkpoint, "xxh3", NULL, note_hash, sum, err);
+    reshard_close(checkpoint);
+    return status;
+}
+
+static reshard_status read_once(reshard_error *err)
+{
+    unsigned sum;
+    return hash_of(source_path, &sum, err);
+}
+
+static reshard_status verify_once(reshard_error *err)
+{
+    reshard_checkpoint *checkpoint = NULL;
+    reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
+    options.deep = 1;
+    reshard_status status = reshard_open(source_path, NULL, &checkpoint, err);
+    if (!status)
+        status = reshard_verify(checkpoint, &options, NULL, NULL, NULL, err);
+    reshard_close(checkpoint);
+    return status;
+}
+
+static reshard_status convert_to(const char *path, const char *to, reshard_error *err)
+{
+    reshard_checkpoint *checkpoint = NULL;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    options.to = to;
+    run.threads = 2;
+    reshard_status status = reshard_open(source_path, NULL, &checkpoint, err);
+    if (!status)
+        status = reshard_convert(checkpoint, path, &options, &run, NULL, err);
+    reshard_close(checkpoint);
+    return status;
+}
+
+static reshard_status convert_hf(reshard_error *err)
+{
+    return convert_to(target_path, "hf", err);
+}
+
+static reshard_status convert_torch(reshard_error *err)
+{
+    return convert_to(file_path, "torch", err);
+}
+
+static reshard_status convert_dcp(reshard_error *err)
+{
+    return convert_to(target_path, "torch-dcp", err);
+}
+
+static void remove_tree(const char *path)
+{
+    DIR *directory = opendir(path);
+    struct dirent *entry;
+    while (directory && (entry = readdir(directory)) != NULL) {
+        char child[4600];
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(child, sizeof(child), "%s/%s", path, entry->d_name);
+        remove_tree(child);
+    }
+    if (directory)
+        closedir(directory);
+    remove(path);
+}
+
+/* The target is whole if the run succeeded, and there is none if it failed. What lies beside it is gone in both cases. */
+static void check_target(reshard_status status, const char *path, unsigned expected)
+{
+    reshard_error err = { 0 };
+    struct stat info;
+    unsigned sum;
+    bool exists = stat(path, &info) == 0;
+    if (exists != (status == RESHARD_OK))
+        fail_msg("status %d, and the target %s", status, exists ? "is there" : "is missing");
+    if (exists) {
+        CHECK_OK(hash_of(path, &sum, &err));
+        assert_int_equal(sum, expected);
+    }
+    remove_tree(path);
+}
+
+static const struct {
+    const char *what;
+    reshard_status (*run)(reshard_error *err);
+    const char *target;
+} operations[] = {
+    { "read", read_once, NULL },          { "verify", verify_once, NULL },
+    { "convert to hf", convert_hf, target_path }, { "convert to torch", convert_torch, file_path },
+    { "convert to torch-dcp", convert_dcp, target_path },
+};
+
+static unsigned expected_sum(void)
+{
+    reshard_error err = { 0 };
+    unsigned sum;
+    CHECK_OK(hash_of(source_path, &sum, &err));
+    return sum;
+}
+
+TEST(every_allocation_may_fail)
+{
+    unsigned expected = expected_sum();
+    for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
+        unsigned long nth = 0;
+        bool hit;
+        do {
+            reshard_error err = { 0 };
+            fail_malloc_at(++nth);
+            reshard_status status = operations[i].run(&err);
+            hit = fail_malloc_was_hit();
+            if (status && status != RESHARD_ERR_MEMORY && status != RESHARD_ERR_IO)
+                fail_msg("%s, allocation %lu: status %d: %s", operations[i].what, nth, status, err.message);
+            if (operations[i].target)
+                check_target(status, operations[i].target, expected);
+        } while (hit && nth < NTH_MAX);
+        print_message("# %s: %lu allocations\n", operations[i].what, nth - 1);
+    }
+}
+
+static void fail_every_io(int error_number, bool is_sticky)
+{
+    unsigned expected = expected_sum();
+    for (size_t i = 0; i < sizeof(operations) / sizeof(operations[0]); i++) {
+        unsigned long nth = 0;
+        bool hit;
+        do {
+            reshard_error err = { 0 };
+            fail_io_at(++nth, error_number, is_sticky);
+            reshard_status status = operations[i].run(&err);
+            hit = fail_io_was_hit();
+            if (status && !err.message[0])
+                fail_msg("%s, call %lu: status %d without a message", operations[i].what, nth, status);
+            if (operations[i].target)
+                check_target(status, operations[i].target, expected);
+        } while (hit && nth < NTH_MAX);
+        print_message("# %s: %lu calls\n", operations[i].what, nth - 1);
+    }
+}
+
+TEST(every_file_operation_may_fail)
+{
+    fail_every_io(EIO, false);
+}
+
+TEST(the_disk_may_be_full_from_any_moment_on)
+{
+    fail_every_io(ENOSPC, true);
+}
+
+static int set_up(void **state)
+{
+    const char *fixtures = getenv("RESHARD_FIXTURES");
+    (void)state;
+    if (!fixtures)
+        return -1;
+    snprintf(source_path, sizeof(source_path), "%s/" SOURCE, fixtures);
+    snprintf(work_path, sizeof(work_path), "/tmp/reshard-faults-XXXXXX");
+    if (!mkdtemp(work_path))
+        return -1;
+    snprintf(target_path, sizeof(target_path), "%s/target", work_path);
+    snprintf(file_path, sizeof(file_path), "%s/target.pt", work_path);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove_tree(work_path);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(every_file_operation_may_fail),
+        cmocka_unit_test(the_disk_may_be_full_from_any_moment_on),
+    };
+    return cmocka_run_group_tests_name("faults", tests, set_up, tear_down);
+}

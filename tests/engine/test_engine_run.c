@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "check.h"
+#include "sample.h"
+
+static void check_target(const struct sample *sample, struct store *store, const char *name)
+{
+    reshard_error err;
+    for (uint32_t i = 0; i < SAMPLE_OBJECTS; i++) {
+        struct buffer bytes = { 0 };
+        char path[64];
+        snprintf(path, sizeof(path), "%s/o%u", name, i);
+        CHECK_OK(store_read_all(store, path, 1 << 30, &bytes, &err));
+        sample_check_object(sample, i, bytes.data, bytes.size);
+        buffer_release(&bytes);
+    }
+}
+
+static void run_and_check(const struct sample_options *options, const struct engine_options *engine_options)
+{
+    reshard_error err;
+    struct sample sample;
+    struct plan *plan;
+    sample_make(&sample, options);
+    CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+    uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+    reshard_status status = sample_run(&sample, plan, sample.store, sample.store, "t", engine_options, false, crcs, &err);
+    if (status)
+        fail_msg("seed %llu: status %d: %s", (unsigned long long)options->seed, status, err.message);
+    check_target(&sample, sample.store, "t");
+    sample_check_crcs(&sample, crcs);
+    free(crcs);
+    plan_free(plan);
+    sample_release(&sample);
+}
+
+static uint64_t rounds(void)
+{
+    const char *more = getenv("RESHARD_TEST_ROUNDS");
+    return more ? strtoull(more, NULL, 10) : 1;
+}
+
+TEST(any_layout_becomes_any_other)
+{
+    for (uint64_t seed = 1; seed <= 300 * rounds(); seed++) {
+        struct sample_options options = { .seed = seed, .elements_max = seed % 7 ? 400 : 20000, .tensors = 1 + (int)(seed % 5), .encoded = seed % 3 == 0,
+                                          .crc = seed % 2, .parts = seed % 4 > 1 };
+        struct engine_options engine = { .memory_bytes = seed % 2 ? 65536 : 20000, .threads = 1 + (unsigned)(seed % 4), .no_sync = true,
+                                         .io = seed % 5 == 0 ? ENGINE_IO_AUTO : seed % 5 == 1 ? ENGINE_IO_DIRECT : ENGINE_IO_BUFFERED };
+        run_and_check(&options, &engine);
+    }
+}
+
+TEST(large_tensors_are_cut_and_tiled)
+{
+    for (uint64_t seed = 1000; seed < 1000 + 12 * rounds(); seed++) {
+        struct sample_options options = { .seed = seed, .elements_max = 300000, .tensors = 2, .encoded = seed % 4 == 0, .parts = true, .crc = seed % 3 == 0 };
+        struct engine_options engine = { .memory_bytes = seed % 2 ? 65536 : 2 << 20, .threads = 1 + (unsigned)(seed % 3), .no_sync = true,
+                                         .io = seed % 3 ? ENGINE_IO_BUFFERED : ENGINE_IO_AUTO };
+        run_and_check(&options, &engine);
+    }
+}
+
+TEST(plain_runs_are_left_to_the_store)
+{
+    for (uint64_t seed = 2000; seed < 2000 + 4 * rounds(); seed++) {
+        struct sample_options options = { .seed = seed, .elements_max = 2000000, .tensors = 3, .plain = true };
+        struct engine_options engine = { .memory_bytes = 1 << 20, .threads = 2 };
+        run_and_check(&options, &engine);
+    }
+}
+
+TEST(no_fault_ever_gives_wrong_data)
+{
+    for (uint64_t seed = 3000; seed < 3006; seed++) {
+        reshard_error err;
+        struct sample sample;
+        struct plan *plan;
+        struct sample_options options = { .seed = seed, .elements_max = 3000, .tensors = 3, .parts = true, .encoded = seed % 2, .crc = true };
+        struct engine_options engine = { .memory_bytes = 65536, .threads = 1 + (unsigned)(seed % 2), .io = seed % 3 ? ENGINE_IO_BUFFERED : ENGINE_IO_AUTO };
+        sample_make(&sample, &options);
+        CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+        uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+        for (int kind = FAULT_IO; kind <= FAULT_DISK_FULL; kind++) {
+            bool was_hit = true;
+            for (uint64_t nth = 1; was_hit && nth < 400; nth++) {
+                struct store *fault = store_new_fault(sample.store, (enum fault_kind)kind, nth);
+                reshard_status status = sample_run(&sample, plan, fault, fault, "t", &engine, false, crcs, &err);
+                was_hit = store_fault_was_hit(fault);
+                if (!status) {
+                    check_target(&sample, sample.store, "t");
+                    sample_check_crcs(&sample, crcs);
+                } else {
+                    assert_true(was_hit);
+                    assert_true(err.message[0] != 0);
+                }
+                store_free(fault);
+            }
+        }
+        free(crcs);
+        plan_free(plan);
+        sample_release(&sample);
+    }
+}
+
+TEST(an_interrupted_run_is_taken_up_again)
+{
+    for (uint64_t seed = 4000; seed < 4004; seed++) {
+        reshard_error err;
+        struct sample sample;
+        struct plan *plan;
+        struct sample_options options = { .seed = seed, .elements_max = 20000, .tensors = 4, .parts = true, .encoded = seed % 2, .crc = true };
+        struct engine_options engine = { .memory_bytes = 65536, .threads = 1 + (unsigned)(seed % 2), .io = ENGINE_IO_BUFFERED };
+        sample_make(&sample, &options);
+        CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+        uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+        int failures = 0;
+        for (uint64_t nth = 7; nth < 2000; nth += 11) {
+            struct store *fault = store_new_fault(sample.store, FAULT_IO, nth);
+            reshard_status status = sample_run(&sample, plan, fault, fault, "t", &engine, true, crcs, &err);
+            store_free(fault);
+            if (!status)
+                break;
+            failures++;
+        }
+        CHECK_OK(sample_run(&sample, plan, sample.store, sample.store, "t", &engine, true, crcs, &err));
+        assert_true(failures > 0);
+        check_target(&sample, sample.store, "t");
+        sample_check_crcs(&sample, crcs);
+        free(crcs);
+        plan_free(plan);
+        sample_release(&sample);
+    }
+}
+
+struct watch {
+    uint64_t calls, done, total;
+    uint64_t stop_after;
+};
+
+static bool watch_progress(const struct engine_progress *progress, void *context)
+{
+    struct watch *watch = context;
+    assert_true(progress->bytes_done >= watch->done);
+    assert_true(progress->bytes_done <= progress->bytes_total);
+    watch->done = progress->bytes_done;
+    watch->total = progress->bytes_total;
+    return ++watch->calls <= watch->stop_after;
+}
+
+TEST(progress_reaches_its_total_and_can_cancel)
+{
+    reshard_error err;
+    struct sample sample;
+    struct plan *plan;
+    struct sample_options options = { .seed = 5000, .elements_max = 20000, .tensors = 6 };
+    struct watch watch = { .stop_after = UINT64_MAX };
+    struct engine_options engine = { .memory_bytes = 65536, .threads = 2, .progress = watch_progress, .context = &watch };
+    sample_make(&sample, &options);
+    CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+    uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+    CHECK_OK(sample_run(&sample, plan, sample.store, sample.store, "t", &engine, false, crcs, &err));
+    assert_int_equal(watch.done, plan->write_bytes);
+    assert_int_equal(watch.total, plan->write_bytes);
+    watch = (struct watch){ .stop_after = 0 };
+    CHECK_FAILS(sample_run(&sample, plan, sample.store, sample.store, "v", &engine, false, crcs, &err), RESHARD_ERR_CANCELLED);
+    assert_false(store_exists(sample.store, "v/o0", NULL, NULL));
+    free(crcs);
+    plan_free(plan);
+    sample_release(&sample);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_layout_becomes_any_other),
+        cmocka_unit_test(large_tensors_are_cut_and_tiled),
+        cmocka_unit_test(plain_runs_are_left_to_the_store),
+        cmocka_unit_test(no_fault_ever_gives_wrong_data),
+        cmocka_unit_test(an_interrupted_run_is_taken_up_again),
+        cmocka_unit_test(progress_reaches_its_total_and_can_cancel),
+    };
+    return cmocka_run_group_tests_name("engine_run", tests, NULL, NULL);
+}

@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "store/store_posix.h"
+#include "temp_directory.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+static reshard_error err;
+
+static struct store *open_store(unsigned flags)
+{
+    struct store *store = NULL;
+    CHECK_OK(store_open_path(temp_directory, flags, &store, NULL, &err));
+    return store;
+}
+
+/* ---- names ---- */
+
+TEST(names_that_could_leave_the_directory_are_refused)
+{
+    static const struct {
+        struct str name;
+        bool is_good;
+    } cases[] = {
+        { STR("a"), true },           { STR("a/b.c"), true },   { STR("..."), true },   { STR("a/..b"), true }, { STR(".hidden"), true },
+        { STR("a b\n\xc3\xa9"), true }, { STR(""), false },     { STR("/a"), false },   { STR("a/"), false },   { STR("a//b"), false },
+        { STR("."), false },          { STR(".."), false },     { STR("a/.."), false }, { STR("../a"), false }, { STR("a/./b"), false },
+        { STR("a\\b"), false },       { STR("a\0b"), false },   { STR("a/../../b"), false },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        reshard_status status = store_name_check(cases[i].name, &err);
+        if ((status == RESHARD_OK) != cases[i].is_good)
+            fail_msg("case %zu '%.*s': status %d", i, STR_ARG(cases[i].name), status);
+    }
+    char long_name[4098];
+    memset(long_name, 'a', sizeof(long_name));
+    CHECK_OK(store_name_check((struct str){ long_name, 4096 }, &err));
+    CHECK_FAILS(store_name_check((struct str){ long_name, 4097 }, &err), RESHARD_ERR_FORMAT);
+}
+
+TEST(every_call_with_a_name_checks_it)
+{
+    struct store *store = open_store(0);
+    struct store_object *object = NULL;
+    struct store_txn *txn = NULL;
+    struct store_txn_options options = { 0 };
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count;
+    bool is_directory;
+    uint64_t bytes;
+    CHECK_FAILS(store_open_object(store, "../etc/passwd", &object, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(store_list(store, "..", &arena, &entries, &count, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(store_txn_begin_in(store, "../x", &options, &txn, &err), RESHARD_ERR_FORMAT);
+    assert_false(store_exists(store, "..", &is_directory, &bytes));
+    store_free(store);
+}
+
+/* ---- reading ---- */
+
+TEST(a_file_is_read_by_ranges_and_through_windows)
+{
+    temp_write("ten", "0123456789");
+    static const unsigned flags[] = { 0, STORE_MMAP, STORE_DIRECT, STORE_FOLLOW_LINKS };
+    for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++) {
+        struct store *store = open_store(flags[i]);
+        struct store_object *object = NULL;
+        char text[11] = { 0 };
+        CHECK_OK(store_open_object(store, "ten", &object, &err));
+        assert_int_equal(store_object_size(object), 10);
+        CHECK_OK(store_read_at(object, 3, text, 4, &err));
+        assert_string_equal(text, "3456");
+        struct reader whole = store_object_reader(object), part;
+        CHECK_OK(reader_window(&whole, 4, 5, &part, &err));
+        CHECK_OK(reader_read(&part, 1, text, 4, &err));
+        assert_string_equal(text, "5678");
+        CHECK_FAILS(reader_read(&part, 2, text, 4, &err), RESHARD_ERR_FORMAT);
+        assert_int_equal(err.offset, 2);
+        assert_string_equal(err.object, "ten");
+        CHECK_FAILS(store_read_at(object, 8, text, 3, &err), RESHARD_ERR_FORMAT);
+        CHECK_FAILS(store_write_at(object, 0, "x", 1, &err), RESHARD_ERR_USAGE);
+        assert_true((store_object_map(object) != NULL) == (flags[i] == STORE_MMAP));
+        assert_true(store_object_fd(object) >= 0);
+        store_object_close(object);
+        store_free(store);
+    }
+}
+
+TEST(direct_reading_gives_the_same_bytes)
+{
+    enum { SIZE = 3 * 4096 + 77 };
+    uint8_t *bytes = malloc(SIZE), *room = aligned_alloc(4096, 4 * 4096);
+    for (size_t i = 0; i < SIZE; i++)
+        bytes[i] = (uint8_t)(i * 31 >> 3);
+    int fd = open(temp_path("direct"), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    assert_int_equal(write(fd, bytes, SIZE), SIZE);
+    close(fd);
+    struct store *store = open_store(STORE_DIRECT);
+    struct store_object *object = NULL;
+    CHECK_OK(store_open_object(store, "direct", &object, &err));
+    static const struct {
+        uint64_t offset;
+        size_t size;
+    } cases[] = { { 0, 4096 }, { 4096, 8192 }, { 100, 4096 }, { 3 * 4096, 77 }, { 0, SIZE }, { 8192, 0 } };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        CHECK_OK(store_read_at(object, cases[i].offset, room, cases[i].size, &err));
+        assert_memory_equal(room, bytes + cases[i].offset, cases[i].size ? cases[i].size : 1);
+    }
+    store_object_close(object);
+    store_free(store);
+    free(bytes);
+    free(room);
+}
+
+TEST(a_file_that_shrinks_is_named_with_the_offset)
+{
+    temp_write("shrinks", "0123456789");
+    struct store *store = open_store(0);
+    struct store_object *object = NULL;
+    char text[10];
+    CHECK_OK(store_open_object(store, "shrinks", &object, &err));
+    assert_int_equal(truncate(temp_path("shrinks"), 6), 0);
+    CHECK_FAILS(store_read_at(object, 2, text, 8, &err), RESHARD_ERR_FORMAT);
+    assert_int_equal(err.offset, 6);
+    assert_string_equal(err.object, "shrinks");
+    store_object_close(object);
+    store_free(store);
+}
+
+TEST(whole_files_are_read_up_to_a_limit)
+{
+    temp_write("small", "abc");
+    struct store *store = open_store(0);
+    struct buffer bytes = { 0 };
+    CHECK_OK(store_read_all(store, "small", 3, &bytes, &err));
+    assert_int_equal(bytes.size, 3);
+    CHECK_FAILS(store_read_all(store, "small", 2, &bytes, &err), RESHARD_ERR_LIMIT);
+    CHECK_FAILS(store_read_all(store, "absent", 2, &bytes, &err), RESHARD_ERR_IO);
+    assert_int_equal(err.sys_errno, ENOENT);
+    assert_string_equal(err.object, "absent");
+    buffer_release(&bytes);
+    store_free(store);
+}
+
+/* ---- links and special files ---- */
+
+static void make_links(void)
+{
+    mkdir(temp_path("root"), 0777);
+    mkdir(temp_path("root/d"), 0777);
+    mkdir(temp_path("outside"), 0777);
+    temp_write("outside/secret", "secret");
+    temp_write("root/file", "inside");
+    temp_write("root/d/file", "deep");
+    static const char *const links[][2] = {
+        { "file", "root/good" },          { "d/../file", "root/round" },     { "../file", "root/d/up" },     { "good", "root/chain" },
+        { "../outside/secret", "root/bad" }, { "/etc/passwd", "root/absolute" }, { "d", "root/dir" },        { "../../outside", "root/d/out" },
+        { "loop", "root/loop" },          { "../root/file", "root/back" },   { "nowhere", "root/dangling" }, { "..", "root/parent" },
+    };
+    for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+        assert_int_equal(symlink(links[i][0], temp_path(links[i][1])), 0);
+    assert_int_equal(mkfifo(temp_path("root/fifo"), 0666), 0);
+}
+
+TEST(links_may_lead_inside_but_not_out)
+{
+    static const struct {
+        const char *name;
+        reshard_status expected, followed;
+    } cases[] = {
+        { "file", RESHARD_OK, RESHARD_OK },
+        { "good", RESHARD_OK, RESHARD_OK },
+        { "chain", RESHARD_OK, RESHARD_OK },
+        { "round", RESHARD_OK, RESHARD_OK },
+        { "d/up", RESHARD_OK, RESHARD_OK },
+        { "dir/file", RESHARD_OK, RESHARD_OK },
+        { "dir/up", RESHARD_OK, RESHARD_OK },
+        { "bad", RESHARD_ERR_UNSUPPORTED, RESHARD_OK },
+        { "absolute", RESHARD_ERR_UNSUPPORTED, RESHARD_OK },
+        { "back", RESHARD_ERR_UNSUPPORTED, RESHARD_OK }, /* comes back, but by way of outside */
+        { "d/out/secret", RESHARD_ERR_UNSUPPORTED, RESHARD_OK },
+        { "parent/outside/secret", RESHARD_ERR_UNSUPPORTED, RESHARD_OK },
+        { "loop", RESHARD_ERR_IO, RESHARD_ERR_IO },
+        { "dangling", RESHARD_ERR_IO, RESHARD_ERR_IO },
+        { "file/x", RESHARD_ERR_IO, RESHARD_ERR_IO },
+        { "fifo", RESHARD_ERR_FORMAT, RESHARD_ERR_FORMAT },
+        { "d", RESHARD_ERR_FORMAT, RESHARD_ERR_FORMAT },
+    };
+    static const unsigned flags[] = { 0, STORE_LINKS_BY_HAND, STORE_FOLLOW_LINKS };
+    make_links();
+    for (size_t f = 0; f < sizeof(flags) / sizeof(flags[0]); f++) {
+        struct store *store = NULL;
+        CHECK_OK(store_open_path(temp_path("root"), flags[f], &store, NULL, &err));
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            struct store_object *object = NULL;
+            reshard_status expected = flags[f] == STORE_FOLLOW_LINKS ? cases[i].followed : cases[i].expected;
+            reshard_status status = store_open_object(store, cases[i].name, &object, &err);
+            if (status != expected)
+                fail_msg("flags %u, '%s': status %d, expected %d (%s)", flags[f], cases[i].name, status, expected, err.message);
+            if (status == RESHARD_ERR_UNSUPPORTED)
+                assert_non_null(strstr(err.hint, "--follow-links"));
+            store_object_close(object);
+        }
+        store_free(store);
+    }
+}
+
+TEST(a_link_that_the_caller_names_is_followed)
+{
+    struct store *store = NULL;
+    struct store_object *object = NULL;
+    char *name = NULL;
+    CHECK_OK(store_open_path(temp_path("root/bad"), 0, &store, &name, &err));
+    assert_string_equal(name, "bad");
+    CHECK_OK(store_open_object(store, name, &object, &err));
+    assert_int_equal(store_object_size(object), 6);
+    store_object_close(object);
+    CHECK_FAILS(store_open_object(store, "absolute", &object, &err), RESHARD_ERR_UNSUPPORTED);
+    free(name);
+    store_free(store);
+}
+
+TEST(listing_is_sorted_resolves_links_and_leaves_special_files_out)
+{
+    struct store *store = NULL;
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count;
+    CHECK_OK(store_open_path(temp_path("root"), 0, &store, NULL, &err));
+    CHECK_OK(store_list(store, "", &arena, &entries, &count, &err));
+    struct buffer text = { 0 };
+    for (size_t i = 0; i < count; i++) {
+        if (!str_is(entries[i].name, "absolute")) /* the size of /etc/passwd differs */
+            buffer_printf(&text, "%.*s%s %d,", STR_ARG(entries[i].name), entries[i].is_directory ? "/" : "", (int)entries[i].bytes);
+    }
+    buffer_append_byte(&text, 0);
+    assert_string_equal((const char *)text.data, "back 6,bad 6,chain 6,d/ 0,dir/ 0,file 6,good 6,parent/ 0,round 6,");
+    buffer_clear(&text);
+    CHECK_OK(store_list(store, "d", &arena, &entries, &count, &err));
+    assert_int_equal(count, 3);
+    assert_true(str_is(entries[0].name, "d/file"));
+    CHECK_FAILS(store_list(store, "file", &arena, &entries, &count, &err), RESHARD_ERR_IO);
+    CHECK_FAILS(store_list(store, "parent", &arena, &entries, &count, &err), RESHARD_ERR_UNSUPPORTED);
+    buffer_release(&text);
+    arena_release(&arena);
+    store_free(store);
+}
+
+TEST(paths_open_as_directory_or_as_file_of_their_directory)
+{
+    struct store *store = NULL;
+    char *name = NULL;
+    CHECK_OK(store_open_path(temp_path("root/d"), 0, &store, &name, &err));
+    assert_string_equal(name, "");
+    assert_string_equal(store_path(store), temp_path("root/d"));
+    free(name);
+    store_free(store);
+    CHECK_OK(store_open_path(temp_path("root/d/file"), 0, &store, &name, &err));
+    assert_string_equal(name, "file");
+    assert_string_equal(store_path(store), temp_path("root/d"));
+    bool is_directory;
+    uint64_t bytes;
+    assert_true(store_exists(store, "file", &is_directory, &bytes));
+    assert_false(is_directory);
+    assert_int_equal(bytes, 4);
+    free(name);
+    store_free(store);
+    store = NULL;
+    CHECK_FAILS(store_open_path(temp_path("absent"), 0, &store, &name, &err), RESHARD_ERR_IO);
+    CHECK_FAILS(store_open_path(temp_path("root/fifo"), 0, &store, &name, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(store_open_path("/dev/null", 0, &store, &name, &err), RESHARD_ERR_FORMAT);
+    assert_null(store);
+}
+
+/* ---- memory and null ---- */
+
+TEST(a_memory_store_lists_directories_by_their_files)
+{
+    struct store *store = store_new_memory();
+    static const char *const names[] = { "b/x/1", "a", "b/y", "a.b", "b-c", "b/x/2" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        CHECK_OK(store_memory_put(store, names[i], "123456", i + 1, &err));
+    static const struct {
+        const char *directory, *expected;
+    } cases[] = { { "", "a 2,a.b 4,b/ 0,b-c 5," }, { "b", "b/x/ 0,b/y 3," }, { "b/x", "b/x/1 1,b/x/2 6," } };
+    for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
+        struct arena arena = { 0 };
+        struct store_entry *entries;
+        size_t count;
+        struct buffer text = { 0 };
+        CHECK_OK(store_list(store, cases[c].directory, &arena, &entries, &count, &err));
+        for (size_t i = 0; i < count; i++)
+            buffer_printf(&text, "%.*s%s %d,", STR_ARG(entries[i].name), entries[i].is_directory ? "/" : "", (int)entries[i].bytes);
+        buffer_append_byte(&text, 0);
+        assert_string_equal((const char *)text.data, cases[c].expected);
+        buffer_release(&text);
+        arena_release(&arena);
+    }
+    bool is_directory;
+    uint64_t bytes;
+    assert_true(store_exists(store, "b", &is_directory, &bytes) && is_directory);
+    assert_true(store_exists(store, "b-c", &is_directory, &bytes) && !is_directory && bytes == 5);
+    assert_false(store_exists(store, "b/", &is_directory, &bytes));
+    assert_false(store_exists(store, "b/z", &is_directory, &bytes));
+    struct store_object *object = NULL;
+    CHECK_OK(store_open_object(store, "b/y", &object, &err));
+    CHECK_OK(store_memory_put(store, "b/y", "other", 5, &err)); /* what is open stays as it was */
+    assert_memory_equal(store_object_map(object), "123", 3);
+    store_object_close(object);
+    CHECK_FAILS(store_open_object(store, "b", &object, &err), RESHARD_ERR_IO);
+    store_free(store);
+}
+
+TEST(a_null_store_swallows_what_is_written)
+{
+    struct store *store = store_new_null();
+    struct store_txn *txn = NULL;
+    struct store_object *object = NULL;
+    struct store_txn_options options = { .is_directory = true };
+    bool is_directory;
+    uint64_t bytes;
+    CHECK_OK(store_txn_begin_in(store, "x", &options, &txn, &err));
+    assert_string_equal(store_txn_path(txn), "");
+    CHECK_OK(store_txn_create(txn, "a", UINT64_C(1) << 40, &object, &err));
+    CHECK_OK(store_write_at(object, (UINT64_C(1) << 40) - 3, "abc", 3, &err));
+    CHECK_FAILS(store_write_at(object, (UINT64_C(1) << 40) - 2, "abc", 3, &err), RESHARD_ERR_USAGE);
+    assert_int_equal(store_object_fd(object), -1);
+    store_object_close(object);
+    CHECK_OK(store_txn_journal_append(txn, "x", 1, &err));
+    CHECK_OK(store_txn_commit(txn, &err));
+    assert_false(store_exists(store, "x", &is_directory, &bytes));
+    CHECK_FAILS(store_open_object(store, "x/a", &object, &err), RESHARD_ERR_IO);
+    store_free(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(names_that_could_leave_the_directory_are_refused),
+        cmocka_unit_test(every_call_with_a_name_checks_it),
+        cmocka_unit_test(a_file_is_read_by_ranges_and_through_windows),
+        cmocka_unit_test(direct_reading_gives_the_same_bytes),
+        cmocka_unit_test(a_file_that_shrinks_is_named_with_the_offset),
+        cmocka_unit_test(whole_files_are_read_up_to_a_limit),
+        cmocka_unit_test(links_may_lead_inside_but_not_out),
+        cmocka_unit_test(a_link_that_the_caller_names_is_followed),
+        cmocka_unit_test(listing_is_sorted_resolves_links_and_leaves_special_files_out),
+        cmocka_unit_test(paths_open_as_directory_or_as_file_of_their_directory),
+        cmocka_unit_test(a_memory_store_lists_directories_by_their_files),
+        cmocka_unit_test(a_null_store_swallows_what_is_written),
+    };
+    return cmocka_run_group_tests_name("store", tests, temp_make, temp_remove);
+}
