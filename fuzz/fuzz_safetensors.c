@@ -27,7 +27,8 @@ static bool put(struct store *store, const char *name, const void *bytes, size_t
 
 static bool put_shard(struct store *store, const char *name, struct str info)
 {
-    static const char entries[] = "\"a\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4,8]}}";
+    static const char entries[] =
+        "\"a\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4,8]}}";
     struct buffer header = { 0 }, file = { 0 };
     buffer_append_text(&header, "{\"__metadata__\":{\"DCP_SHARDING_INFO\":");
     buffer_append_json_string(&header, info);
@@ -46,13 +47,20 @@ static void lay_out_again(struct source *source, const char *format)
 {
     const struct catalog *catalog = source->catalog;
     struct target target = { .driver = format_driver_find(format), .catalog = catalog_new(format) };
-    uint32_t *tensors = calloc((size_t)catalog->tensor_count + 1, sizeof(*tensors)), *items = calloc((size_t)catalog->item_count + 1, sizeof(*items));
+    uint32_t *tensors = calloc((size_t)catalog->tensor_count + 1, sizeof(*tensors)),
+             *items = calloc((size_t)catalog->item_count + 1, sizeof(*items));
     for (uint32_t i = 0; tensors && i < catalog->tensor_count; i++)
         tensors[i] = i;
     for (uint32_t i = 0; items && i < catalog->item_count; i++)
         items[i] = i;
-    struct layout_request request = { .source = source, .wanted = catalog, .wanted_source = tensors, .wanted_items = items, .is_whole = true,
-                                      .max_shard_bytes = 16, .file_name = "out", .limits = source->limits };
+    struct layout_request request = { .source = source,
+                                      .wanted = catalog,
+                                      .wanted_source = tensors,
+                                      .wanted_items = items,
+                                      .is_whole = true,
+                                      .max_shard_bytes = 16,
+                                      .file_name = "out",
+                                      .limits = source->limits };
     if (target.catalog && tensors && items && !target.driver->lay_out(&request, &target, NULL))
         catalog_seal(target.catalog, true, NULL);
     target_free(&target);

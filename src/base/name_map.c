@@ -6,8 +6,11 @@
 #include <stdlib.h>
 
 /*
- * Slots hold only indices: 10^7 names of 60 bytes take 610 MB of text, 160 to 240 MB of str and 64 MB of slots. The load
+ * Slots hold only indices: 10^7 names of 60 bytes take 610 MB of text, 160 to 240 MB of str and 128 MB of slots. The load
  * is at most 3/4 before the table doubles, up to the largest power of two that 32 bits hold.
+ *
+ * A look-up is bound by cache misses: without the tag every foreign name on the way would cost two, for its str and its text;
+ * and the table grows without touching a name.
  */
 #define SLOTS_MIN 64
 #define NAMES_MIN 32
@@ -22,28 +25,35 @@ static uint32_t slots_wanted(uint32_t capacity)
 }
 
 /* The slot of name, or the free slot where it belongs. */
-static uint32_t slot_search(const struct name_map *map, struct str name)
+static uint32_t slot_search(const struct name_map *map, struct str name, uint32_t tag)
 {
     uint32_t mask = map->slots_capacity - 1;
-    uint32_t slot = (uint32_t)hash64(name.data, name.size, map->seed) & mask;
-    while (map->slots[slot] && !str_equal(map->names[map->slots[slot] - 1], name))
+    uint32_t slot = tag & mask;
+    while (map->slots[slot].number && (map->slots[slot].tag != tag || !str_equal(map->names[map->slots[slot].number - 1], name)))
         slot = (slot + 1) & mask;
     return slot;
+}
+
+static uint32_t tag_of(const struct name_map *map, struct str name)
+{
+    return (uint32_t)hash64(name.data, name.size, map->seed);
 }
 
 static bool slots_grow(struct name_map *map)
 {
     uint32_t capacity = slots_wanted(map->slots_capacity);
-    uint32_t *slots = capacity ? calloc(capacity, sizeof(*slots)) : NULL;
+    struct name_slot *slots = capacity ? calloc(capacity, sizeof(*slots)) : NULL;
     if (!slots)
         return false;
     if (!map->slots)
         map->seed = hash_random_seed();
-    for (uint32_t i = 0; i < map->count; i++) {
-        uint32_t slot = (uint32_t)hash64(map->names[i].data, map->names[i].size, map->seed) & (capacity - 1);
-        while (slots[slot])
+    for (uint32_t i = 0; i < map->slots_capacity; i++) {
+        if (!map->slots[i].number)
+            continue;
+        uint32_t slot = map->slots[i].tag & (capacity - 1);
+        while (slots[slot].number)
             slot = (slot + 1) & (capacity - 1);
-        slots[slot] = i + 1;
+        slots[slot] = map->slots[i];
     }
     free(map->slots);
     map->slots = slots;
@@ -75,16 +85,16 @@ uint32_t name_map_intern(struct name_map *map, struct str name, bool *was_new)
 {
     if (!has_room(map) && !slots_grow(map))
         return NAME_NONE;
-    uint32_t slot = slot_search(map, name);
+    uint32_t tag = tag_of(map, name), slot = slot_search(map, name, tag);
     if (was_new)
-        *was_new = map->slots[slot] == 0;
-    if (map->slots[slot])
-        return map->slots[slot] - 1;
+        *was_new = map->slots[slot].number == 0;
+    if (map->slots[slot].number)
+        return map->slots[slot].number - 1;
     if (map->count >= NAMES_MAX || (map->count == map->names_capacity && !names_grow(map)))
         return NAME_NONE;
     if (!arena_str(&map->arena, name, &map->names[map->count]))
         return NAME_NONE;
-    map->slots[slot] = ++map->count;
+    map->slots[slot] = (struct name_slot){ .number = ++map->count, .tag = tag };
     return map->count - 1;
 }
 
@@ -92,8 +102,8 @@ uint32_t name_map_find(const struct name_map *map, struct str name)
 {
     if (!map->count)
         return NAME_NONE;
-    uint32_t slot = slot_search(map, name);
-    return map->slots[slot] ? map->slots[slot] - 1 : NAME_NONE;
+    uint32_t number = map->slots[slot_search(map, name, tag_of(map, name))].number;
+    return number ? number - 1 : NAME_NONE;
 }
 
 void name_map_release(struct name_map *map)

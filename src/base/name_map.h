@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Name map: interns byte strings and numbers them 0, 1, 2, … in order of first insertion. Made for 10^7 names: names lie
- * in one arena, the table holds 32-bit indices and is probed linearly with a seeded hash.
+ * in one arena, the table holds 32-bit indices, each beside half of its name's seeded hash, and is probed linearly.
  */
 #ifndef BASE_NAME_MAP_H
 #define BASE_NAME_MAP_H
@@ -16,7 +16,7 @@
 struct name_map {
     struct arena arena;
     struct str *names; /* names[index] */
-    uint32_t *slots;   /* index + 1, 0 is free */
+    struct name_slot { uint32_t number, tag; } *slots; /* index + 1, 0 is free; low half of the name's hash */
     uint32_t count, names_capacity, slots_capacity;
     uint64_t seed;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/hash.h"
-#include "base/number_text.h"
+#include "base/decimal_text.h"
 #include "base/value_print.h"
 
 #include <inttypes.h>

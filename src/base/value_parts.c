@@ -42,8 +42,10 @@ bool value_child(const struct value *value, size_t index, struct value **out)
     case VALUE_NEW:
         return object_child(value->object, index, out);
     case VALUE_PERSID:
+        if (index > 0)
+            return false;
         *out = value->inner;
-        return index == 0;
+        return true;
     default:
         return false;
     }

@@ -125,6 +125,18 @@ static bool is_true(const struct value *value)
     return value->kind == VALUE_BOOL && value->boolean;
 }
 
+/* Hooks are written empty, always: anything in there is code that somebody wants to run, or data that a plain tensor cannot keep. */
+static bool has_no_hooks(const struct value *hooks)
+{
+    struct value **pairs;
+    size_t count;
+    if (hooks->kind == VALUE_NONE)
+        return true;
+    if (!value_as_mapping(hooks, &pairs, &count) || count > 0)
+        return false;
+    return hooks->kind == VALUE_DICT || (hooks->object->args->list.count == 0 && hooks->object->state_count == 0);
+}
+
 /* _rebuild_tensor, _v2 and _v3; sets node->tensor if the tensor is dense and its data is there. */
 static reshard_status note_dense(struct torch_reading *reading, enum torch_rebuild rebuild, struct value *const *args, size_t count,
                                  struct value *node, reshard_error *err)
@@ -148,6 +160,8 @@ static reshard_status note_dense(struct torch_reading *reading, enum torch_rebui
     reshard_status status = parse_view(reading, args, rebuild == REBUILD_V3 ? &dtype : NULL, node, &tensor, &is_known, err);
     if (status || !is_known || values_per_byte(tensor.dtype) > 1)
         return status;
+    if (rebuild != REBUILD_V1 && !has_no_hooks(args[5]))
+        return torch_warn(reading, err, "a tensor with backward hooks is kept as an object");
     if (reading->archive->is_big_endian && reading->archive->storages[tensor.storage].is_untyped && dtype_info(tensor.dtype)->swap_bytes > 1)
         status = torch_warn(reading, err, "a big-endian file holds a %s tensor as untyped bytes, which torch on little-endian machines reads "
                             "without swapping them; so does reshard", dtype_info(tensor.dtype)->name);

@@ -54,7 +54,7 @@ static void axes_by_stride(const struct copy_spec *spec, int axes[RANK_MAX])
     }
 }
 
-void blocks_of(const struct copy_spec *simple, struct blocks *out)
+void blocks_of(const struct copy_spec *simple, unsigned fill_min, struct blocks *out)
 {
     int axes[RANK_MAX], inner = 0;
     double wanted = dtype_element_bytes(simple->source_dtype);
@@ -65,7 +65,7 @@ void blocks_of(const struct copy_spec *simple, struct blocks *out)
         uint64_t gap = stride > out->block_bytes ? stride - out->block_bytes : 0;
         uint64_t joined = out->block_bytes + stride * (count - 1);
         double wanted_after = stride ? wanted * (double)count : wanted;
-        if (gap > GAP_MAX || (gap > GAP_ALWAYS && wanted_after * GAP_FILL_MIN < (double)joined))
+        if (gap > GAP_MAX || (gap > GAP_ALWAYS && wanted_after * fill_min < (double)joined))
             break;
         out->block_bytes = joined;
         wanted = wanted_after;

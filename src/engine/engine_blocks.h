@@ -10,7 +10,8 @@
 
 #define GAP_ALWAYS 4096        /* reading so much more costs less than another call */
 #define GAP_MAX 65536          /* never read over more */
-#define GAP_FILL_MIN 8         /* up to GAP_MAX if at least one byte in so many is wanted */
+#define GAP_FILL_LOOSE 8       /* up to GAP_MAX if one byte in so many is wanted: others may want the rest */
+#define GAP_FILL_TIGHT 2       /* the same where nobody does */
 
 struct blocks {
     uint64_t block_bytes, block_count;
@@ -29,7 +30,8 @@ uint64_t spec_target_bytes(const struct copy_spec *spec);
  * the same run would be read twice. */
 bool spec_runs(const struct copy_spec *simple, uint64_t *run_bytes, uint64_t *run_count);
 
-void blocks_of(const struct copy_spec *simple, struct blocks *out);
+/* fill_min: gaps above GAP_ALWAYS are read over if at least one byte in so many is wanted. */
+void blocks_of(const struct copy_spec *simple, unsigned fill_min, struct blocks *out);
 
 /* Source offset of block number index from the first element. */
 uint64_t block_offset(const struct copy_spec *simple, const struct blocks *blocks, uint64_t index);

@@ -5,6 +5,9 @@
 
 #include "catalog/catalog_cover.h"
 
+/* Runs of a tile are this much longer in the target than in the source: short writes cost more than short reads. */
+#define TILE_RATIO 4
+
 /* A box still to be cut; its steps are [begin, end) of the stack. */
 struct cut_frame {
     int64_t start[RANK_MAX], extent[RANK_MAX];
@@ -161,7 +164,7 @@ static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_
     if (!cut->may_tile)
         return RESHARD_OK;
     reshard_status status = source_axis(cut, frame, &farthest, &is_transposed, err);
-    if (!status && is_transposed && frame->extent[farthest] > frame->extent[outermost])
+    if (!status && is_transposed && frame->extent[farthest] / TILE_RATIO > frame->extent[outermost])
         *axis = farthest;
     return status;
 }

@@ -4,8 +4,8 @@
  * only, so that an interrupted run can be taken up again.
  *
  * Small tensors share a job; a large one is halved on its outermost axis, and further inward, until the parts fit. Where the source is
- * transposed, halving alternates so that tiles come out about square. Target chunks that are made of long plain runs
- * are copied by the kernel instead.
+ * transposed, halving alternates between the outermost axes of both sides, so that both are touched in long runs. Target chunks that are
+ * made of long plain runs are copied by the kernel instead.
  *
  * A lane is a run of consecutive jobs: of one tensor if a sink wants them in order, of one tensor that is decoded from
  * streams (then one worker does them all, front to back), or whatever lies between.

@@ -7,6 +7,8 @@
 
 #define PLACE_BYTES_MIN 16384 /* from here on another read costs less than copying */
 #define MEMORY_ALIGN 64
+#define SPARSE_MIN 2                           /* times as many bytes read as wanted: see whether smaller blocks do better */
+#define SPARSE_BYTES_MIN ((uint64_t)256 << 10) /* where it is worth the while */
 
 void job_memory_init(struct job_memory *memory, uint8_t *share, size_t share_bytes, size_t data_bytes, uint32_t parts_max)
 {
@@ -83,7 +85,7 @@ reshard_status part_copy(const struct layout_mode *mode, const struct job_shape 
 }
 
 /* Decides how the part's source is read. */
-static void part_classify(const struct layout_mode *mode, const struct copy_spec *spec, struct part *part)
+static void part_classify(const struct layout_mode *mode, const struct copy_spec *spec, unsigned fill_min, struct part *part)
 {
     uint64_t run_bytes, run_count;
     part->kind = PART_RANGE;
@@ -102,7 +104,7 @@ static void part_classify(const struct layout_mode *mode, const struct copy_spec
         return;
     }
     struct blocks blocks;
-    blocks_of(&simple, &blocks);
+    blocks_of(&simple, fill_min, &blocks);
     if (blocks.block_count > 1 && blocks.block_count <= UINT32_MAX) {
         part->kind = PART_BLOCKS;
         part->block_count = (uint32_t)blocks.block_count;
@@ -116,8 +118,8 @@ static bool chunk_is_encoded(const struct catalog *catalog, const struct catalog
     return layout && layout->codec != CODEC_NONE;
 }
 
-static reshard_status part_make(const struct layout_mode *mode, const struct job_shape *shape, uint32_t step_index, struct part *part,
-                                uint64_t *target_end, reshard_error *err)
+static reshard_status part_make(const struct layout_mode *mode, const struct job_shape *shape, uint32_t step_index, unsigned fill_min,
+                                struct part *part, uint64_t *target_end, reshard_error *err)
 {
     const struct plan *plan = mode->plan;
     uint32_t source_chunk = plan->steps[step_index].source_chunk;
@@ -134,7 +136,7 @@ static reshard_status part_make(const struct layout_mode *mode, const struct job
     part->is_encoded = chunk_is_encoded(plan->source, source);
     part->origin = part->is_encoded ? source_chunk : source->object;
     *target_end = copy.target_offset + spec_target_bytes(&copy.spec);
-    part_classify(mode, &copy.spec, part);
+    part_classify(mode, &copy.spec, fill_min, part);
     return RESHARD_OK;
 }
 
@@ -278,7 +280,7 @@ static reshard_status parts_make(const struct layout_mode *mode, const struct jo
         if (!*fits)
             return RESHARD_OK;
         struct part *part = &memory->parts[memory->part_count];
-        reshard_status status = part_make(mode, shape, shape->items[i], part, &end, err);
+        reshard_status status = part_make(mode, shape, shape->items[i], memory->fill_min, part, &end, err);
         if (status)
             return status;
         uint32_t pieces_before = memory->piece_count;
@@ -295,29 +297,52 @@ static reshard_status parts_make(const struct layout_mode *mode, const struct jo
     return RESHARD_OK;
 }
 
-reshard_status job_layout(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, bool *fits, reshard_error *err)
+/* Lays the job out with memory->fill_min. *is_sparse: most of what its ranges read is not wanted. */
+static reshard_status layout_try(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, bool *fits,
+                                 bool *is_sparse, reshard_error *err)
 {
-    uint64_t used = 0;
+    uint64_t used = 0, wanted = 0, read = 0;
     memory->part_count = memory->piece_count = memory->range_count = 0;
     *fits = true;
+    *is_sparse = false;
     reshard_status status = parts_make(mode, shape, memory, fits, err);
     if (status || !*fits)
         return status;
     uint32_t count = parts_by_source(memory);
     pieces_place(memory, &used);
     blocks_place(memory, &used);
-    *fits = used <= memory->data_bytes;
-    if (!*fits)
-        return RESHARD_OK;
     ranges_make(mode, memory, count, true);
     *fits = ranges_place(mode, memory, used);
     if (!*fits) {
         ranges_make(mode, memory, count, false);
         *fits = ranges_place(mode, memory, used);
     }
-    if (*fits)
-        targets_set(memory);
+    for (uint32_t i = 0; i < memory->part_count; i++)
+        if (memory->parts[i].kind == PART_RANGE)
+            wanted += memory->parts[i].is_encoded ? memory->parts[i].source_bytes : memory->parts[i].bytes;
+    for (uint32_t i = 0; i < memory->range_count; i++)
+        read += memory->ranges[i].end - memory->ranges[i].begin;
+    *is_sparse = read / SPARSE_MIN > wanted && read > SPARSE_BYTES_MIN;
     return RESHARD_OK;
+}
+
+reshard_status job_layout(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, bool *fits, reshard_error *err)
+{
+    bool is_sparse, fits_loose;
+    memory->fill_min = GAP_FILL_LOOSE;
+    reshard_status status = layout_try(mode, shape, memory, fits, &is_sparse, err);
+    if (!status && is_sparse) {
+        fits_loose = *fits;
+        memory->fill_min = GAP_FILL_TIGHT;
+        status = layout_try(mode, shape, memory, fits, &is_sparse, err);
+        if (!status && !*fits && fits_loose) {
+            memory->fill_min = GAP_FILL_LOOSE;
+            status = layout_try(mode, shape, memory, fits, &is_sparse, err);
+        }
+    }
+    if (!status && *fits)
+        targets_set(memory);
+    return status;
 }
 
 void tile_runs_of(const struct plan *plan, const struct job_shape *shape, uint32_t chunk_index, struct tile_runs *out)

@@ -83,6 +83,7 @@ struct job_memory {
     size_t data_bytes;
     uint32_t parts_max;
     uint32_t part_count, piece_count, range_count;
+    unsigned fill_min; /* how sparse blocks may be, see engine_blocks.h */
 };
 
 /* How jobs are laid out in this run. */

@@ -131,7 +131,7 @@ static reshard_status blocks_read(struct worker *worker, const struct store_obje
                                   reshard_error *err)
 {
     struct blocks blocks;
-    blocks_of(simple, &blocks);
+    blocks_of(simple, worker->memory.fill_min, &blocks);
     for (uint64_t i = 0; i < blocks.block_count; i++) {
         reshard_status status = store_read_at(object, part->source_offset + block_offset(simple, &blocks, i), part->packed + i * blocks.block_bytes,
                                               (size_t)blocks.block_bytes, err);

@@ -8,14 +8,14 @@
 #include "formats/torch/torch.h"
 
 static const struct format_driver *const registry[] = {
-    &format_safetensors,
-    &format_hf,
-    &format_torch,
-    &format_torch_dist,
-    &format_torch_dcp_megatron,
-    &format_fsdp_dtensor,
-    &format_torch_dcp,
-    &format_fsdp_ranks,
+    &format_safetensors,        /* "safetensors" */
+    &format_hf,                 /* "hf" */
+    &format_torch,              /* "torch" */
+    &format_torch_dist,         /* "torch_dist" */
+    &format_torch_dcp_megatron, /* "torch_dcp" */
+    &format_fsdp_dtensor,       /* "fsdp_dtensor" */
+    &format_torch_dcp,          /* "torch-dcp" */
+    &format_fsdp_ranks,         /* "fsdp-ranks" */
 };
 
 #define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))

@@ -63,8 +63,8 @@ static bool recognises(struct source *source, const struct format_driver *forced
  * Decides which driver opens which directory. What a driver knows is taken as it is; only then the place may be a root of several
  * checkpoints, unless an iteration was asked for. A forced driver gets the last word: it says best what is wrong.
  */
-static reshard_status choose_driver(struct source *source, const struct format_driver *forced, struct root_choice *choice, struct arena *arena,
-                                    reshard_error *err)
+static reshard_status choose_driver(struct source *source, const struct format_driver *forced, struct root_choice *choice,
+                                    struct arena *arena, reshard_error *err)
 {
     bool is_directory = store_is_directory(source->store, source->name);
     if (source->iteration < 0 && recognises(source, forced))
@@ -79,7 +79,8 @@ static reshard_status choose_driver(struct source *source, const struct format_d
                 return status;
         }
     } else if (source->iteration >= 0) {
-        return error_set(err, RESHARD_ERR_USAGE, "iteration %" PRId64 " was asked for, but '%s' is a file", source->iteration, source->name);
+        return error_set(err, RESHARD_ERR_USAGE, "iteration %" PRId64 " was asked for, but '%s' is a file", source->iteration,
+                         source->name);
     }
     if (recognises(source, forced) || forced)
         return RESHARD_OK;
@@ -117,7 +118,8 @@ static reshard_status read_source(struct source *source, const struct root_choic
     return catalog_seal(source->catalog, allow_holes, err);
 }
 
-reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out, reshard_error *err)
+reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out,
+                           reshard_error *err)
 {
     struct arena arena = { 0 };
     struct root_choice choice = { .iteration = -1 };

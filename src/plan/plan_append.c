@@ -31,10 +31,12 @@ static bool vector_keep(struct plan_build *build, const int64_t *values, int ran
         hash = (hash ^ (uint64_t)values[axis]) * UINT64_C(0x9E3779B97F4A7C15);
         hash ^= hash >> 29;
     }
-    uint32_t *slot = &build->vector_cache[hash >> 20 & (VECTOR_CACHE_SLOTS - 1)];
+    struct recent_vector *recent = &build->recent[hash >> 20 & (VECTOR_CACHE_SLOTS - 1)];
+    uint32_t tag = (uint32_t)(hash >> 32) | 1;
     size_t bytes = (size_t)rank * sizeof(*values);
-    if (*slot && *slot - 1 + (uint64_t)rank <= plan->vector_count && (!bytes || memcmp(plan->vectors + *slot - 1, values, bytes) == 0)) {
-        *out = *slot - 1;
+    if (recent->tag == tag && recent->place + (uint64_t)rank <= plan->vector_count &&
+        (!bytes || memcmp(plan->vectors + recent->place, values, bytes) == 0)) {
+        *out = recent->place;
         return true;
     }
     if (!vectors_reserve(plan, rank))
@@ -42,7 +44,7 @@ static bool vector_keep(struct plan_build *build, const int64_t *values, int ran
     if (bytes)
         memcpy(plan->vectors + plan->vector_count, values, bytes);
     *out = plan->vector_count;
-    *slot = plan->vector_count + 1;
+    *recent = (struct recent_vector){ .place = plan->vector_count, .tag = tag };
     plan->vector_count += (uint32_t)rank;
     return true;
 }

@@ -42,8 +42,8 @@ static reshard_status plan_make(struct plan_build *build, const struct recipe *r
 {
     struct plan *plan = build->plan;
     build->covered = calloc((size_t)plan->target->chunk_count + 1, sizeof(*build->covered));
-    build->vector_cache = calloc(VECTOR_CACHE_SLOTS, sizeof(*build->vector_cache));
-    if (!build->covered || !build->vector_cache)
+    build->recent = calloc(VECTOR_CACHE_SLOTS, sizeof(*build->recent));
+    if (!build->covered || !build->recent)
         return error_set_memory(err);
     reshard_status status = recipes_take(build, recipes, recipe_count, err);
     for (build->recipe = 0; build->recipe < plan->recipe_count && !status; build->recipe++)
@@ -72,7 +72,7 @@ static reshard_status plan_new_from(const struct catalog *source, uint32_t only_
     build.plan->target = target;
     reshard_status status = plan_make(&build, recipes, recipe_count, err);
     free(build.covered);
-    free(build.vector_cache);
+    free(build.recent);
     box_list_release(&build.sources);
     box_list_release(&build.targets);
     joiner_release(&build.joiner);

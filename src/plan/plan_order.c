@@ -8,7 +8,7 @@
 /* Row-major number of the first element of the step's box: the order of boxes. */
 static int64_t step_key(const struct plan *plan, const struct plan_step *step)
 {
-    const struct catalog_tensor *tensor = &plan->target->tensors[plan->target->chunks[step->target_chunk].tensor];
+    const struct catalog_tensor *tensor = &plan->target->tensors[plan->recipes[step->recipe].target_tensor];
     const int64_t *shape = catalog_vector_at(plan->target, tensor->shape), *start = plan->vectors + step->start;
     int64_t key = 0;
     for (int axis = 0; axis < tensor->rank; axis++)
@@ -106,8 +106,8 @@ reshard_status steps_sum(struct plan *plan, reshard_error *err)
 {
     for (uint32_t i = 0; i < plan->step_count; i++) {
         const struct plan_step *step = &plan->steps[i];
-        const struct catalog_tensor *target = &plan->target->tensors[plan->target->chunks[step->target_chunk].tensor];
-        const struct catalog_tensor *source = &plan->source->tensors[plan->source->chunks[step->source_chunk].tensor];
+        const struct catalog_tensor *target = &plan->target->tensors[plan->recipes[step->recipe].target_tensor];
+        const struct catalog_tensor *source = &plan->source->tensors[plan->recipes[step->recipe].source_tensor];
         uint64_t elements = (uint64_t)box_volume(target->rank, plan->vectors + step->extent), write_bytes = 0, read_bytes = 0;
         if (!dtype_bytes(target->dtype, elements, &write_bytes) || !dtype_bytes(source->dtype, elements, &read_bytes) ||
             !checked_add_u64(plan->write_bytes, write_bytes, &plan->write_bytes) ||

@@ -18,6 +18,11 @@ struct box_list {
     struct arena arena;
 };
 
+struct recent_vector {
+    uint32_t place; /* in the pool */
+    uint32_t tag;   /* of its hash; 0: none */
+};
+
 struct plan_build {
     struct plan *plan;
     uint32_t recipe;       /* being joined */
@@ -25,7 +30,7 @@ struct plan_build {
     struct box_list sources, targets;
     struct joiner joiner;
     uint64_t *covered;     /* by target chunk: elements that steps write */
-    uint32_t *vector_cache; /* recent vectors by hash: index + 1; a miss only costs a second copy */
+    struct recent_vector *recent; /* by hash; a miss only costs a second copy */
 };
 
 /* ---- plan_recipe.c ---- */

@@ -59,8 +59,8 @@ TEST(reader_append_checks_size_limit_and_memory)
 
 TEST(a_cursor_moves_only_over_what_is_there)
 {
-    static const uint8_t bytes[] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 'a', '\n', 'b' };
-    struct cursor c = cursor_over(bytes, sizeof(bytes));
+    static const uint8_t bytes[32] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 'a', '\n', 'b' };
+    struct cursor c = cursor_over(bytes, 18);
     uint8_t u8;
     uint16_t u16;
     uint32_t u32;

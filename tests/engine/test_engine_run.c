@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
+#include "fail_malloc.h"
 #include "sample.h"
 
 static void check_target(const struct sample *sample, struct store *store, const char *name)
@@ -102,6 +103,33 @@ TEST(no_fault_ever_gives_wrong_data)
     }
 }
 
+TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
+{
+    for (uint64_t seed = 3500; seed < 3504; seed++) {
+        reshard_error err;
+        struct sample sample;
+        struct plan *plan;
+        struct sample_options options = { .seed = seed, .elements_max = 3000, .tensors = 3, .parts = true, .encoded = seed % 2, .crc = true };
+        struct engine_options engine = { .memory_bytes = 65536, .threads = 1 + (unsigned)(seed % 2), .io = ENGINE_IO_BUFFERED };
+        sample_make(&sample, &options);
+        CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+        uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+        unsigned long nth = 0;
+        reshard_status status;
+        do {
+            fail_malloc_at(++nth);
+            status = sample_run(&sample, plan, sample.store, sample.store, "t", &engine, seed % 4 > 1, crcs, &err);
+        } while (fail_malloc_was_hit());
+        assert_int_equal(status, RESHARD_OK);
+        assert_true(nth > 10);
+        check_target(&sample, sample.store, "t");
+        sample_check_crcs(&sample, crcs);
+        free(crcs);
+        plan_free(plan);
+        sample_release(&sample);
+    }
+}
+
 TEST(an_interrupted_run_is_taken_up_again)
 {
     for (uint64_t seed = 4000; seed < 4004; seed++) {
@@ -176,6 +204,7 @@ int main(void)
         cmocka_unit_test(large_tensors_are_cut_and_tiled),
         cmocka_unit_test(plain_runs_are_left_to_the_store),
         cmocka_unit_test(no_fault_ever_gives_wrong_data),
+        cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
         cmocka_unit_test(an_interrupted_run_is_taken_up_again),
         cmocka_unit_test(progress_reaches_its_total_and_can_cancel),
     };

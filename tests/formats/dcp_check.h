@@ -329,7 +329,7 @@ static inline const char *check_fixtures(const char *family, char out[4096])
 /* Parses folder/manifest.json. */
 static inline bool check_manifest(const char *folder, struct buffer *text, struct value_graph *graph)
 {
-    char path[4352];
+    char path[8192];
     uint8_t bytes[4096];
     size_t got;
     reshard_error err = { 0 };

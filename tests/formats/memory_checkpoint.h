@@ -109,8 +109,8 @@ static inline reshard_status lay_out(const char *format, const struct layout_req
 
 /* Writes a target into the store below name, payload included: what the engine does, one chunk after the other, for chunks that are
  * whole on both sides or lie in one run of a whole source chunk. */
-static inline reshard_status publish_simply(struct store *store, const char *name, const struct layout_request *request, struct target *target,
-                                            reshard_error *err)
+static inline reshard_status publish_simply(struct store *store, const char *name, const struct layout_request *request,
+                                            struct target *target, reshard_error *err)
 {
     const struct catalog *to = target->catalog, *from = request->source->catalog;
     struct store_txn *txn = NULL;

@@ -57,8 +57,10 @@ TEST(an_index_is_believed_only_if_its_files_agree)
 TEST(names_outside_the_map_are_read_with_a_warning)
 {
     struct store *store = two_files("{\"metadata\":{\"total_size\":4},\"weight_map\":{\"a\":\"" IN_1 "\"}}");
-    memory_put_safetensors(store, IN_1, "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"stray\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}",
-                           5, 1);
+    memory_put_safetensors(
+        store, IN_1,
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4]},\"stray\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[4,5]}}",
+        5, 1);
     struct source *source = NULL;
     CHECK_OK(memory_open(store, "", false, &source, &err));
     assert_int_equal(source->catalog->tensor_count, 2);
@@ -223,10 +225,11 @@ TEST(tensors_are_split_over_files_as_the_hub_does)
 static struct store *source_store(void)
 {
     struct store *store = store_new_memory();
-    memory_put_safetensors(store, "in/model.safetensors",
-                           "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"U8\",\"shape\":[3,2],\"data_offsets\":[0,6]},"
-                           "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[6,10]},\"s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[10,11]}}",
-                           11, 1);
+    memory_put_safetensors(
+        store, "in/model.safetensors",
+        "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"U8\",\"shape\":[3,2],\"data_offsets\":[0,6]},"
+        "\"b\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[6,10]},\"s\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[10,11]}}",
+        11, 1);
     memory_put_text(store, "in/config.json", "{\"x\": 1}");
     return store;
 }
@@ -243,7 +246,8 @@ static void check_same_values(const struct source *a, const struct source *b)
     }
 }
 
-static void convert_hf(struct store *store, struct source *source, const char *name, int64_t max_shard_bytes, uint32_t ranks, const struct source *like)
+static void convert_hf(struct store *store, struct source *source, const char *name, int64_t max_shard_bytes, uint32_t ranks,
+                       const struct source *like)
 {
     struct whole_request whole = request_whole(source, NULL);
     struct target target;

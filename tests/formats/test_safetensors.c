@@ -104,10 +104,10 @@ static const struct header_case accepted[] = {
     { "metadata is empty", "{\"__metadata__\":{}}", 0, NULL },
     { "a metadata key twice", "{\"__metadata__\":{\"k\":\"1\",\"k\":\"2\"}}", 0, NULL },
     { "empties share an offset",
-      "{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},\"c\":" F32_1 ",\"b\":{\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[0,0]}}", 4,
-      NULL },
-    { "header order is not data order",
-      "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":" F32_1 "}", 7, NULL },
+      "{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},\"c\":" F32_1
+      ",\"b\":{\"dtype\":\"F32\",\"shape\":[3,0],\"data_offsets\":[0,0]}}",
+      4, NULL },
+    { "header order is not data order", "{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":" F32_1 "}", 7, NULL },
     { "empty name", "{\"\":" F32_1 "}", 4, NULL },
     { "NUL in a name", "{\"a\\u0000b\":" F32_1 "}", 4, NULL },
 };
@@ -210,10 +210,10 @@ TEST(metadata_keeps_order_and_the_last_value)
 /* The head of the file that safetensors 0.8.0 makes of b = int16 [0, 1, 2], a = float32 ones (2, 2), c = uint8 5, metadata {k: v}. */
 TEST(the_head_is_what_the_library_writes)
 {
-    static const char expected[] =
-        "\xC0\0\0\0\0\0\0\0"
-        "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
-        "\"b\":{\"dtype\":\"I16\",\"shape\":[3],\"data_offsets\":[16,22]},\"c\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[22,23]}}  ";
+    static const char expected[] = "\xC0\0\0\0\0\0\0\0"
+                                   "{\"__metadata__\":{\"k\":\"v\"},\"a\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[0,16]},"
+                                   "\"b\":{\"dtype\":\"I16\",\"shape\":[3],\"data_offsets\":[16,22]},\"c\":{\"dtype\":\"U8\",\"shape\":[],"
+                                   "\"data_offsets\":[22,23]}}  ";
     static const int64_t two_two[] = { 2, 2 }, three[] = { 3 };
     struct st_piece pieces[] = {
         { .name = STR("c"), .dtype = DTYPE_U8, .rank = 0, .extent = three, .bytes = 1 },
@@ -390,7 +390,8 @@ TEST(every_failed_allocation_is_reported_and_leaks_nothing)
 {
     struct store *store = store_new_memory();
     memory_put_safetensors(store, "in.safetensors",
-                           "{\"__metadata__\":{\"k\":\"v\"},\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":" F32_1 "}", 7, 1);
+                           "{\"__metadata__\":{\"k\":\"v\"},\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[4,7]},\"a\":" F32_1 "}",
+                           7, 1);
     unsigned long nth = 0;
     do {
         struct source *source = NULL;
@@ -464,8 +465,9 @@ TEST(good_files_of_the_fixtures_are_read)
 /* Files that the library itself wrote, without metadata or with one pair: its head and ours must be equal to the byte. */
 static void check_same_head(const char *folder, const char *name)
 {
-    static const char *const by_library[] = { "dtypes", "many", "numpy", "scalars-empties", "unicode-keys", "high-rank", "metadata-empty",
-                                              "slices", "layout-canonical", "serialize", "no-tensors" };
+    static const char *const by_library[] = { "dtypes",           "many",      "numpy",          "scalars-empties",
+                                              "unicode-keys",     "high-rank", "metadata-empty", "slices",
+                                              "layout-canonical", "serialize", "no-tensors" };
     bool is_by_library = false;
     for (size_t i = 0; i < sizeof(by_library) / sizeof(by_library[0]); i++)
         is_by_library = is_by_library || strcmp(name + strlen("safetensors-"), by_library[i]) == 0;

@@ -7,7 +7,10 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#define SMALL_BYTES 65536 /* a blob or a member up to this size is read at once */
+
 struct verifying {
+    struct buffer blob, member;
     struct source *source;
     const struct dcp_metadata *metadata;
     struct store_object *file; /* of the range looked at last */
@@ -26,15 +29,34 @@ static int by_place(const void *a, const void *b, void *context)
 }
 
 /* Reads all members of the zip. Unlike torch, a checksum that does not match is damage. */
-static reshard_status check_members(const struct reader *blob, const struct limits *limits, reshard_error *err)
+static reshard_status check_members(struct verifying *verifying, const struct reader *blob, reshard_error *err)
 {
+    const struct limits *limits = &verifying->source->limits;
     struct zip_archive zip = { 0 };
     reshard_status status = zip_open(blob, limits, &zip, err);
     for (uint32_t i = 0; i < zip.member_count && !status; i++) {
-        if (!zip.members[i].is_directory)
-            status = zip_check_member(blob, &zip, &zip.members[i], limits, err);
+        const struct zip_member *member = &zip.members[i];
+        buffer_clear(&verifying->member);
+        if (member->is_directory)
+            continue;
+        if (member->bytes <= SMALL_BYTES)
+            status = zip_read_member(blob, &zip, member, limits, &verifying->member, err);
+        else
+            status = zip_check_member(blob, &zip, member, limits, err);
     }
     zip_release(&zip);
+    return status;
+}
+
+/* A reader over a blob that is not compressed. */
+static reshard_status plain_blob(struct verifying *verifying, const struct dcp_range *range, struct reader *out, reshard_error *err)
+{
+    struct buffer *bytes = &verifying->blob;
+    if (range->length > SMALL_BYTES)
+        return reader_window(&verifying->reader, range->offset, range->length, out, err);
+    buffer_clear(bytes);
+    reshard_status status = reader_append(&verifying->reader, range->offset, range->length, bytes, err);
+    *out = reader_over_memory(bytes->size ? bytes->data : (const uint8_t *)"", bytes->size, verifying->reader.name);
     return status;
 }
 
@@ -45,11 +67,11 @@ static reshard_status check_blob(struct verifying *verifying, const struct dcp_r
     struct dcp_decoded *decoded = NULL;
     struct reader blob;
     reshard_status status = codec == CODEC_NONE
-                                ? reader_window(&verifying->reader, range->offset, range->length, &blob, err)
+                                ? plain_blob(verifying, range, &blob, err)
                                 : dcp_decoded_open(codec, &verifying->reader, range->offset, range->length, limits, &decoded, &blob, err);
     /* Byte items may be anything, and safetensors files have no blobs; only zips have checksums. */
     if (!status && torch_save_probe(&blob, &container) && container == TORCH_ZIP)
-        status = check_members(&blob, limits, err);
+        status = check_members(verifying, &blob, err);
     dcp_decoded_free(decoded);
     return status;
 }
@@ -111,6 +133,8 @@ static reshard_status check_metadata(struct source *source, const char *name, re
     for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
         status = check_range(&verifying, verifying.order[i], err);
     store_object_close(verifying.file);
+    buffer_release(&verifying.blob);
+    buffer_release(&verifying.member);
     free(verifying.order);
     dcp_metadata_release(&metadata);
     return status;

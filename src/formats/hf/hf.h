@@ -6,8 +6,8 @@
  *   model-00001-of-00002.safetensors … and                  several with an index:
  *   model.safetensors.index.json      {"metadata":{"total_size":N},"weight_map":{"NAME":"FILE",…}}, or
  *   shard-00001-model-00001-of-00002.safetensors …          pieces of tensors (torch DCP's HuggingFaceStorageWriter); where each piece lies
- *                                                           is in its file's __metadata__: DCP_SHARDING_INFO {"NAME":{"saved_offsets":[0,2]},…}
- *   config.json, tokenizer.json, …                          side files, carried along
+ *                                                           is in its file's __metadata__: DCP_SHARDING_INFO
+ * {"NAME":{"saved_offsets":[0,2]},…} config.json, tokenizer.json, …                          side files, carried along
  *
  * Other stems (adapter_model, diffusion_pytorch_model, model.fp16) are read alike.
  */

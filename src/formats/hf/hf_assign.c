@@ -84,8 +84,8 @@ uint32_t hf_split(struct st_pieces *pieces, uint64_t bytes_max)
     return files;
 }
 
-static reshard_status assign_by_size(const struct layout_request *request, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out,
-                                     reshard_error *err)
+static reshard_status assign_by_size(const struct layout_request *request, struct arena *arena, struct st_pieces *pieces,
+                                     struct hf_assignment *out, reshard_error *err)
 {
     const char *stem;
     reshard_status status = read_stem(request, &stem, err);
@@ -105,13 +105,15 @@ static reshard_status assign_by_size(const struct layout_request *request, struc
 /* ---- over ranks ---- */
 
 /* The part of a piece that a rank gets when dimension 0 is cut as torch.chunk cuts it: all equal but the last ones. */
-static reshard_status cut_piece(const struct st_piece *piece, uint32_t ranks, struct arena *arena, struct st_pieces *out, reshard_error *err)
+static reshard_status cut_piece(const struct st_piece *piece, uint32_t ranks, struct arena *arena, struct st_pieces *out,
+                                reshard_error *err)
 {
     int64_t rows = piece->extent[0], step = rows / ranks + (rows % ranks != 0);
     uint64_t row_bytes = piece->bytes / (uint64_t)rows;
     reshard_status status = RESHARD_OK;
     for (uint32_t rank = 0; (int64_t)rank * step < rows && !status; rank++) {
-        int64_t *start = arena_array(arena, (size_t)piece->rank, sizeof(*start)), *extent = arena_array(arena, (size_t)piece->rank, sizeof(*extent));
+        int64_t *start = arena_array(arena, (size_t)piece->rank, sizeof(*start)),
+                *extent = arena_array(arena, (size_t)piece->rank, sizeof(*extent));
         if (!start || !extent)
             return error_set_memory(err);
         memset(start, 0, (size_t)piece->rank * sizeof(*start));
@@ -134,8 +136,8 @@ static bool can_be_cut(const struct st_piece *piece)
     return piece->rank > 0 && piece->bytes > 0 && dtype_element_bytes(piece->dtype) > 0;
 }
 
-static reshard_status assign_over_ranks(const struct layout_request *request, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out,
-                                        reshard_error *err)
+static reshard_status assign_over_ranks(const struct layout_request *request, struct arena *arena, struct st_pieces *pieces,
+                                        struct hf_assignment *out, reshard_error *err)
 {
     struct st_pieces parts = { 0 };
     uint32_t files = 1;
@@ -232,8 +234,8 @@ static reshard_status add_like_chunk(const struct hf_reference *reference, const
         part.extent = catalog_vector_at(reference->catalog, chunk->extent);
         int64_t volume = box_volume(piece->rank, part.extent);
         if (!dtype_bytes(piece->dtype, (uint64_t)volume, &bytes))
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %" PRId64 " elements of %s are no whole number of bytes", STR_ARG(piece->name),
-                             volume, dtype_info(piece->dtype)->name);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %" PRId64 " elements of %s are no whole number of bytes",
+                             STR_ARG(piece->name), volume, dtype_info(piece->dtype)->name);
         part.bytes = bytes;
     }
     *is_added = true;
@@ -241,7 +243,8 @@ static reshard_status add_like_chunk(const struct hf_reference *reference, const
 }
 
 /* The reference's chunks of a tensor; what it does not have, or has in another shape, goes whole to the last file. */
-static reshard_status add_like(const struct hf_reference *reference, const struct st_piece *piece, struct st_pieces *out, reshard_error *err)
+static reshard_status add_like(const struct hf_reference *reference, const struct st_piece *piece, struct st_pieces *out,
+                               reshard_error *err)
 {
     const struct catalog_tensor *tensor = reference_tensor(reference, piece);
     uint32_t added = 0;
@@ -259,8 +262,8 @@ static reshard_status add_like(const struct hf_reference *reference, const struc
 }
 
 /* Names the files that are used, and renumbers the pieces' files to count only those. */
-static reshard_status name_like_files(const struct hf_reference *reference, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out,
-                                      reshard_error *err)
+static reshard_status name_like_files(const struct hf_reference *reference, struct arena *arena, struct st_pieces *pieces,
+                                      struct hf_assignment *out, reshard_error *err)
 {
     uint32_t count = reference->names.count;
     uint32_t *number = reallocarray(NULL, (size_t)count + 1, sizeof(*number));
@@ -284,7 +287,8 @@ static reshard_status name_like_files(const struct hf_reference *reference, stru
     return status;
 }
 
-static reshard_status assign_like(struct hf_reference *reference, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out, reshard_error *err)
+static reshard_status assign_like(struct hf_reference *reference, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out,
+                                  reshard_error *err)
 {
     struct st_pieces parts = { 0 };
     reshard_status status = list_reference(reference, err);
@@ -307,7 +311,8 @@ static reshard_status assign_like(struct hf_reference *reference, struct arena *
     return index_name.size && !out->index_name.data ? error_set_memory(err) : RESHARD_OK;
 }
 
-reshard_status hf_assign(const struct layout_request *request, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out, reshard_error *err)
+reshard_status hf_assign(const struct layout_request *request, struct arena *arena, struct st_pieces *pieces, struct hf_assignment *out,
+                         reshard_error *err)
 {
     if (!request->like || !request->like->driver_state)
         return request->ranks > 1 ? assign_over_ranks(request, arena, pieces, out, err) : assign_by_size(request, arena, pieces, out, err);

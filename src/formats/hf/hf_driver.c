@@ -7,7 +7,9 @@
 /* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
 static int hf_probe(struct store *store, const char *name)
 {
-    static const int scores[] = { [HF_NOTHING] = 0, [HF_INDEXED] = 90, [HF_SINGLE] = 85, [HF_NUMBERED] = 80, [HF_LOOSE] = 40, [HF_DCP] = 90 };
+    static const int scores[] = {
+        [HF_NOTHING] = 0, [HF_INDEXED] = 90, [HF_SINGLE] = 85, [HF_NUMBERED] = 80, [HF_LOOSE] = 40, [HF_DCP] = 90
+    };
     struct arena arena = { 0 };
     struct hf_folder folder = { 0 };
     bool is_directory = true;

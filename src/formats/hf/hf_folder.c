@@ -52,7 +52,8 @@ static bool parse_numbered_name(struct str base, struct str *stem, uint64_t *fil
 {
     for (size_t i = base.size; i-- > 0;) {
         struct str rest = { base.data + i, base.size - i };
-        if (take_text(&rest, "-") && take_number(&rest, file) && take_text(&rest, "-of-") && take_number(&rest, file_count) && str_is(rest, SUFFIX)) {
+        if (take_text(&rest, "-") && take_number(&rest, file) && take_text(&rest, "-of-") && take_number(&rest, file_count) &&
+            str_is(rest, SUFFIX)) {
             *stem = (struct str){ base.data, i };
             return true;
         }
@@ -104,8 +105,8 @@ static reshard_status choose_index(struct hf_folder *folder, const struct str *i
 {
     const struct str *chosen = count == 1 ? &indexes[0] : find_preferred(folder, indexes, count, SUFFIX ".index.json");
     if (!chosen) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "%zu index files, such as '%.*s' and '%.*s': which model is meant?", count, STR_ARG(indexes[0]),
-                  STR_ARG(indexes[1]));
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "%zu index files, such as '%.*s' and '%.*s': which model is meant?", count,
+                  STR_ARG(indexes[0]), STR_ARG(indexes[1]));
         error_hint(err, "open one of them by its own path");
         return RESHARD_ERR_UNSUPPORTED;
     }
@@ -134,11 +135,13 @@ static reshard_status check_numbered(const struct hf_folder *folder, bool *is_se
         if (!str_equal(stem, first_stem) || total != first_total)
             return RESHARD_OK;
         if (number != i + 1)
-            return error_set(err, RESHARD_ERR_FORMAT, "file %zu of %" PRIu64 " is missing: found '%.*s' in its place, and there is no index", i + 1,
-                             total, STR_ARG(folder->files[i]));
+            return error_set(err, RESHARD_ERR_FORMAT,
+                             "file %zu of %" PRIu64 " is missing: found '%.*s' in its place, and there is no index", i + 1, total,
+                             STR_ARG(folder->files[i]));
     }
     if (folder->file_count != first_total)
-        return error_set(err, RESHARD_ERR_FORMAT, "file %zu of %" PRIu64 " is missing, and there is no index", folder->file_count + 1, first_total);
+        return error_set(err, RESHARD_ERR_FORMAT, "file %zu of %" PRIu64 " is missing, and there is no index", folder->file_count + 1,
+                         first_total);
     *is_set = true;
     return RESHARD_OK;
 }

@@ -19,11 +19,11 @@ enum hf_kind {
 /* Names are relative to the store's root, NUL-terminated. Everything lives in the arena. */
 struct hf_folder {
     enum hf_kind kind;
-    struct str directory;      /* with its '/', or empty */
-    struct str index;          /* HF_INDEXED */
-    struct str *files;         /* the others */
+    struct str directory; /* with its '/', or empty */
+    struct str index;     /* HF_INDEXED */
+    struct str *files;    /* the others */
     size_t file_count;
-    struct str other_index;    /* another index file that is left alone, or empty */
+    struct str other_index; /* another index file that is left alone, or empty */
     struct store_entry *entries;
     size_t entry_count;
 };

@@ -57,7 +57,8 @@ static reshard_status check_file(const struct index_parse *p, struct str file, r
         return RESHARD_ERR_FORMAT;
     }
     if (!str_ends_with(file, ".safetensors"))
-        return error_set_at(err, RESHARD_ERR_FORMAT, json_offset(p->json), "weight_map names '%.*s', which is no safetensors file", STR_ARG(file));
+        return error_set_at(err, RESHARD_ERR_FORMAT, json_offset(p->json), "weight_map names '%.*s', which is no safetensors file",
+                            STR_ARG(file));
     return RESHARD_OK;
 }
 

@@ -9,8 +9,8 @@
 
 struct hf_index {
     struct name_map keys;
-    struct name_map files;   /* as weight_map names them, relative to the index file */
-    uint32_t *file_of;       /* by key */
+    struct name_map files; /* as weight_map names them, relative to the index file */
+    uint32_t *file_of;     /* by key */
     uint32_t capacity;
     struct value_graph graph; /* root: the metadata, a DICT or NULL */
     bool has_total_size;
@@ -24,8 +24,8 @@ reshard_status hf_index_parse(struct str json, const struct limits *limits, bool
 bool hf_index_add(struct hf_index *index, struct str key, uint32_t file, bool *was_new);
 void hf_index_release(struct hf_index *index);
 
-/* The index of a target: keys sorted, indent 2, a newline at its end, as transformers writes it. metadata (may be NULL) is a DICT whose pairs go
- * beside total_size; extra pairs follow. */
+/* The index of a target: keys sorted, indent 2, a newline at its end, as transformers writes it. metadata (may be NULL) is a DICT whose
+ * pairs go beside total_size; extra pairs follow. */
 struct hf_mapped {
     struct str key, file;
 };

@@ -36,26 +36,6 @@ static reshard_status put_pairs(struct st_metadata *into, const struct st_metada
 
 /* ---- metadata ---- */
 
-/* Without an index its metadata goes into the one file's header, which holds only strings. */
-static reshard_status merge_index_metadata(struct hf_target *hf, reshard_error *err)
-{
-    struct value **pairs;
-    size_t count;
-    reshard_status status = RESHARD_OK;
-    if (!hf->items.index || !value_as_mapping(hf->items.index, &pairs, &count))
-        return RESHARD_OK;
-    for (size_t i = 0; i < count && !status; i += 2) {
-        struct str key, text;
-        if (!value_as_str(pairs[i], &key))
-            continue;
-        if (value_as_str(pairs[i + 1], &text))
-            status = st_metadata_put(&hf->items.metadata, key, text, err);
-        else
-            status = target_note_dropped(hf->target, err, ST_INDEX_METADATA_KEY ".%.*s: there is no index file to hold it", STR_ARG(key));
-    }
-    return status;
-}
-
 /* Where a piece starts on an axis; what is stored as F4 counts half bytes on its last one. */
 static int64_t saved_offset(const struct st_piece *piece, int axis)
 {
@@ -97,7 +77,7 @@ static reshard_status prepare_metadata(struct hf_target *hf, reshard_error *err)
     reshard_status status = st_metadata_set_framework(hf->request, &hf->items.metadata, err);
     if (status || hf->assignment.index_name.size)
         return status;
-    status = merge_index_metadata(hf, err);
+    status = st_items_merge_index(&hf->items, hf->target, err);
     return status ? status : put_pairs(&hf->items.metadata, &hf->ties, err);
 }
 
@@ -139,8 +119,8 @@ static reshard_status add_index(struct hf_target *hf, reshard_error *err)
         mapped[i] = (struct hf_mapped){ pieces->items[i].name, hf->assignment.files[pieces->items[i].file] };
         total_size += pieces->items[i].bytes;
     }
-    reshard_status status = hf_index_write(mapped, pieces->count, total_size, hf->items.index, hf->request->is_whole, &hf->ties, &hf->request->limits,
-                                           &text, err);
+    reshard_status status = hf_index_write(mapped, pieces->count, total_size, hf->items.index, hf->request->is_whole, &hf->ties,
+                                           &hf->request->limits, &text, err);
     if (!status)
         status = st_target_add_text(hf->target, hf->assignment.index_name, &text, err);
     buffer_release(&text);
@@ -158,7 +138,8 @@ static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
         if (store_name_check(name, NULL) || name_map_find(&hf->target->catalog->object_names, name) != NAME_NONE)
             status = target_note_dropped(hf->target, err, "%.*s: side file, whose name is taken or no file name", STR_ARG(name));
         else
-            status = st_target_add_copy(hf->target, name, request->source, request->source->catalog->items[request->wanted_items[index]].object, err);
+            status = st_target_add_copy(hf->target, name, request->source,
+                                        request->source->catalog->items[request->wanted_items[index]].object, err);
     }
     return status;
 }

@@ -86,8 +86,8 @@ static reshard_status compare_objects(const struct store_object *a, uint64_t a_o
     return status;
 }
 
-reshard_status hf_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes, bool *equal,
-                               reshard_error *err)
+reshard_status hf_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes,
+                               bool *equal, reshard_error *err)
 {
     struct store_object *a_object = NULL, *b_object = NULL;
     reshard_status status = store_open_object(store, a.data, &a_object, err);
@@ -142,7 +142,8 @@ static reshard_status check_files_exist(const struct hf_read *read, const struct
         uint64_t bytes;
         if (store_exists(read->source->store, names[i].data, &is_directory, &bytes) && !is_directory)
             continue;
-        error_set(err, RESHARD_ERR_FORMAT, "'%.*s' names the file '%.*s', which is not there", STR_ARG(read->folder.index), STR_ARG(names[i]));
+        error_set(err, RESHARD_ERR_FORMAT, "'%.*s' names the file '%.*s', which is not there", STR_ARG(read->folder.index),
+                  STR_ARG(names[i]));
         error_object(err, "%.*s", STR_ARG(names[i]));
         return RESHARD_ERR_FORMAT;
     }
@@ -173,8 +174,8 @@ static reshard_status check_mapped(const struct hf_read *read, reshard_error *er
         const struct hf_file *file = &read->files.items[read->index.file_of[i]];
         if (name_map_find(&file->header.names, key) != NAME_NONE)
             continue;
-        error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it", STR_ARG(read->folder.index),
-                  STR_ARG(key), STR_ARG(file->name));
+        error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it",
+                  STR_ARG(read->folder.index), STR_ARG(key), STR_ARG(file->name));
         error_object(err, "%.*s", STR_ARG(file->name));
         return RESHARD_ERR_FORMAT;
     }
@@ -193,7 +194,8 @@ static reshard_status add_unmapped(struct hf_read *read, bool has_index, reshard
             if (!hf_index_add(&read->index, key, f, &was_new))
                 return error_set_memory(err);
             if (was_new && has_index)
-                catalog_warn(read->source->catalog, false, "tensor '%.*s' of '%.*s' is not in the index", STR_ARG(key), STR_ARG(file->name));
+                catalog_warn(read->source->catalog, false, "tensor '%.*s' of '%.*s' is not in the index", STR_ARG(key),
+                             STR_ARG(file->name));
         }
     }
     return RESHARD_OK;
@@ -233,9 +235,11 @@ static reshard_status load_listed(struct hf_read *read, reshard_error *err)
 
 /* ---- the catalog ---- */
 
-static reshard_status refuse_copy(struct str key, const struct hf_file *owner, const struct hf_file *other, const char *what, reshard_error *err)
+static reshard_status refuse_copy(struct str key, const struct hf_file *owner, const struct hf_file *other, const char *what,
+                                  reshard_error *err)
 {
-    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' is in '%.*s' and in '%.*s' with %s", STR_ARG(key), STR_ARG(owner->name), STR_ARG(other->name), what);
+    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' is in '%.*s' and in '%.*s' with %s", STR_ARG(key), STR_ARG(owner->name),
+              STR_ARG(other->name), what);
     error_object(err, "%.*s", STR_ARG(key));
     return RESHARD_ERR_FORMAT;
 }
@@ -274,7 +278,8 @@ static reshard_status add_tensor(struct hf_read *read, const struct hf_file *fil
         if (status)
             return status;
     }
-    return catalog_add_chunk(catalog, tensor, NULL, NULL, file->object, file->header.data_start + entry->begin, entry->end - entry->begin, NULL, err);
+    return catalog_add_chunk(catalog, tensor, NULL, NULL, file->object, file->header.data_start + entry->begin, entry->end - entry->begin,
+                             NULL, err);
 }
 
 static reshard_status add_file(struct hf_read *read, uint32_t file_index, uint64_t *total_bytes, reshard_error *err)
@@ -299,12 +304,14 @@ static void warn_of_odd(const struct hf_read *read, uint64_t total_bytes)
     struct catalog *catalog = read->source->catalog;
     const struct hf_index *index = &read->index;
     if (index->has_total_size && index->total_size != total_bytes)
-        catalog_warn(catalog, false, "index: total_size is %" PRIu64 ", the tensors take %" PRIu64 " bytes", index->total_size, total_bytes);
+        catalog_warn(catalog, false, "index: total_size is %" PRIu64 ", the tensors take %" PRIu64 " bytes", index->total_size,
+                     total_bytes);
     if (read->folder.other_index.size)
         catalog_warn(catalog, false, "there is another index, '%.*s', which is left alone", STR_ARG(read->folder.other_index));
     for (size_t i = 0; i < read->folder.entry_count; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
-        if (!entry->is_directory && str_ends_with(entry->name, ".safetensors") && name_map_find(&catalog->object_names, entry->name) == NAME_NONE)
+        if (!entry->is_directory && str_ends_with(entry->name, ".safetensors") &&
+            name_map_find(&catalog->object_names, entry->name) == NAME_NONE)
             catalog_warn(catalog, false, "'%.*s' is no part of the model", STR_ARG(entry->name));
     }
 }
@@ -349,7 +356,7 @@ static reshard_status add_facts(const struct hf_read *read, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     reshard_status status = catalog_add_fact(catalog, "layout", err, "%s",
-                                             read->folder.kind == HF_DCP     ? "pieces (torch DCP HuggingFace storage)"
+                                             read->folder.kind == HF_DCP      ? "pieces (torch DCP HuggingFace storage)"
                                              : read->folder.kind == HF_SINGLE ? "one file"
                                                                               : "several files");
     if (!status && read->folder.index.size)

@@ -9,10 +9,10 @@
 #include "formats/safetensors/safetensors_header.h"
 
 struct hf_file {
-    struct str name;  /* relative to the store's root, NUL-terminated */
+    struct str name; /* relative to the store's root, NUL-terminated */
     struct st_header header;
     uint64_t bytes;
-    uint32_t object;  /* of the catalog, once it is added */
+    uint32_t object; /* of the catalog, once it is added */
 };
 
 struct hf_files {
@@ -24,8 +24,8 @@ struct hf_read {
     struct source *source;
     struct arena arena;
     struct hf_folder folder;
-    struct hf_index index;   /* file_of counts files.items */
-    uint32_t mapped_count;   /* keys that the index file has; those behind them it does not */
+    struct hf_index index; /* file_of counts files.items */
+    uint32_t mapped_count; /* keys that the index file has; those behind them it does not */
     struct hf_files files;
     struct hf_files sharded; /* DCP shards that a consolidated folder keeps beside, see hf_scalar.c */
     bool looked_for_sharded;
@@ -37,8 +37,8 @@ void hf_files_release(struct hf_files *files);
 reshard_status hf_files_add_objects(struct source *source, struct hf_files *files, reshard_error *err);
 
 /* Whether two ranges of equal size in two files hold the same bytes. */
-reshard_status hf_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes, bool *equal,
-                               reshard_error *err);
+reshard_status hf_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes,
+                               bool *equal, reshard_error *err);
 
 /* Fills the catalog with the pieces of read->files, DCP shards. */
 reshard_status hf_read_shards(struct hf_read *read, reshard_error *err);
@@ -48,10 +48,12 @@ struct hf_offsets {
     int64_t *values;
     uint64_t *at; /* by entry */
 };
-reshard_status hf_offsets_read(const struct hf_file *file, const struct limits *limits, struct arena *arena, struct hf_offsets *out, reshard_error *err);
+reshard_status hf_offsets_read(const struct hf_file *file, const struct limits *limits, struct arena *arena, struct hf_offsets *out,
+                               reshard_error *err);
 
 /* For a 0-d tensor of a consolidated folder: where its right value is. *file and *entry are changed if that is another file. */
-reshard_status hf_scalar_find(struct hf_read *read, const struct hf_file **file, const struct st_entry **entry, struct str key, reshard_error *err);
+reshard_status hf_scalar_find(struct hf_read *read, const struct hf_file **file, const struct st_entry **entry, struct str key,
+                              reshard_error *err);
 
 /* Items: metadata on which all files agree, the index's own, and side files. */
 reshard_status hf_read_items(struct hf_read *read, reshard_error *err);

@@ -26,7 +26,8 @@ static reshard_status load_sharded(struct hf_read *read, reshard_error *err)
     return status ? status : hf_files_add_objects(read->source, &read->sharded, err);
 }
 
-reshard_status hf_scalar_find(struct hf_read *read, const struct hf_file **file, const struct st_entry **entry, struct str key, reshard_error *err)
+reshard_status hf_scalar_find(struct hf_read *read, const struct hf_file **file, const struct st_entry **entry, struct str key,
+                              reshard_error *err)
 {
     reshard_status status = read->looked_for_sharded ? RESHARD_OK : load_sharded(read, err);
     if (status)

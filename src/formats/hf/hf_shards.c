@@ -99,8 +99,8 @@ static reshard_status parse_info(struct info_parse *p, reshard_error *err)
     return status;
 }
 
-static reshard_status parse_text(const struct hf_file *file, struct str info, const struct limits *limits, struct hf_offsets *offsets, bool *seen,
-                                 reshard_error *err)
+static reshard_status parse_text(const struct hf_file *file, struct str info, const struct limits *limits, struct hf_offsets *offsets,
+                                 bool *seen, reshard_error *err)
 {
     struct info_parse parse = { .file = file, .offsets = offsets, .seen = seen };
     parse.json = json_new(info.data, info.size, 0, limits);
@@ -115,7 +115,8 @@ static reshard_status parse_text(const struct hf_file *file, struct str info, co
     return status;
 }
 
-reshard_status hf_offsets_read(const struct hf_file *file, const struct limits *limits, struct arena *arena, struct hf_offsets *out, reshard_error *err)
+reshard_status hf_offsets_read(const struct hf_file *file, const struct limits *limits, struct arena *arena, struct hf_offsets *out,
+                               reshard_error *err)
 {
     const struct st_header *header = &file->header;
     uint64_t total = 0;
@@ -147,7 +148,7 @@ reshard_status hf_offsets_read(const struct hf_file *file, const struct limits *
 struct whole {
     uint64_t shape; /* in shapes */
     uint32_t tensor;
-    uint32_t file;  /* where it was seen first */
+    uint32_t file; /* where it was seen first */
     uint16_t rank;
     uint8_t dtype;
 };
@@ -156,12 +157,13 @@ struct hf_assembly {
     struct hf_read *read;
     struct hf_offsets *offsets; /* by file */
     struct name_map names;
-    struct whole *wholes;       /* by name */
+    struct whole *wholes; /* by name */
     int64_t *shapes;
     uint64_t shape_count;
 };
 
-static reshard_status refuse_piece(const struct hf_assembly *assembly, struct str key, uint32_t a, uint32_t b, const char *what, reshard_error *err)
+static reshard_status refuse_piece(const struct hf_assembly *assembly, struct str key, uint32_t a, uint32_t b, const char *what,
+                                   reshard_error *err)
 {
     const struct hf_file *files = assembly->read->files.items;
     error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': '%.*s' and '%.*s' disagree on its %s", STR_ARG(key), STR_ARG(files[a].name),
@@ -193,7 +195,8 @@ static reshard_status merge_piece(struct hf_assembly *assembly, uint32_t file_in
     for (int i = 0; i < entry->rank; i++) {
         int64_t end;
         if (!checked_add_i64(start[i], extent[i], &end))
-            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': the piece in '%.*s' reaches beyond 2^63", STR_ARG(key), STR_ARG(file->name));
+            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': the piece in '%.*s' reaches beyond 2^63", STR_ARG(key),
+                             STR_ARG(file->name));
         int64_t *reach = &assembly->shapes[whole->shape + (uint64_t)i];
         if (end > *reach)
             *reach = end;
@@ -201,16 +204,17 @@ static reshard_status merge_piece(struct hf_assembly *assembly, uint32_t file_in
     return RESHARD_OK;
 }
 
-static reshard_status add_piece(struct hf_assembly *assembly, uint32_t file_index, uint32_t entry_index, uint16_t writer, reshard_error *err)
+static reshard_status add_piece(struct hf_assembly *assembly, uint32_t file_index, uint32_t entry_index, uint16_t writer,
+                                reshard_error *err)
 {
     const struct hf_file *file = &assembly->read->files.items[file_index];
     const struct st_entry *entry = &file->header.entries[entry_index];
     const struct hf_offsets *offsets = &assembly->offsets[file_index];
     uint32_t number = name_map_find(&assembly->names, name_map_at(&file->header.names, entry_index));
     struct catalog_chunk *chunk;
-    reshard_status status =
-        catalog_add_chunk(assembly->read->source->catalog, assembly->wholes[number].tensor, offsets->values + offsets->at[entry_index],
-                          st_entry_shape(&file->header, entry), file->object, file->header.data_start + entry->begin, entry->end - entry->begin, &chunk, err);
+    reshard_status status = catalog_add_chunk(assembly->read->source->catalog, assembly->wholes[number].tensor,
+                                              offsets->values + offsets->at[entry_index], st_entry_shape(&file->header, entry),
+                                              file->object, file->header.data_start + entry->begin, entry->end - entry->begin, &chunk, err);
     if (!status)
         chunk->writer = writer;
     return status;
@@ -288,7 +292,8 @@ static reshard_status check_set(const struct hf_read *read, reshard_error *err)
         hf_parse_shard_name(hf_base_name(&read->folder, file->name), &plan, &number, &set_total);
         total = f == 0 ? set_total : total;
         if (set_total != total)
-            status = error_set(err, RESHARD_ERR_FORMAT, "two sets of shards are mixed: '%.*s' and '%.*s'", STR_ARG(first->name), STR_ARG(file->name));
+            status = error_set(err, RESHARD_ERR_FORMAT, "two sets of shards are mixed: '%.*s' and '%.*s'", STR_ARG(first->name),
+                               STR_ARG(file->name));
         else if (name_map_intern(&numbers, (struct str){ (const char *)&number, sizeof(number) }, NULL) == NAME_NONE)
             status = error_set_memory(err);
     }

@@ -43,11 +43,12 @@ static reshard_status add_entries(struct catalog *catalog, const struct st_heade
     for (uint32_t i = 0; i < header->count; i++) {
         const struct st_entry *entry = &header->entries[i];
         uint32_t tensor;
-        reshard_status status = catalog_add_tensor(catalog, name_map_at(&header->names, i), entry->dtype, entry->rank, st_entry_shape(header, entry),
-                                                   &tensor, err);
+        reshard_status status = catalog_add_tensor(catalog, name_map_at(&header->names, i), entry->dtype, entry->rank,
+                                                   st_entry_shape(header, entry), &tensor, err);
         if (status)
             return status;
-        status = catalog_add_chunk(catalog, tensor, NULL, NULL, object, header->data_start + entry->begin, entry->end - entry->begin, NULL, err);
+        status =
+            catalog_add_chunk(catalog, tensor, NULL, NULL, object, header->data_start + entry->begin, entry->end - entry->begin, NULL, err);
         if (status)
             return status;
     }
@@ -124,7 +125,8 @@ static reshard_status check_request(const struct layout_request *request, const 
         return RESHARD_ERR_UNSUPPORTED;
     }
     if (request->max_shard_bytes > 0 && total > (uint64_t)request->max_shard_bytes) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "one file of %" PRIu64 " bytes, the shard limit is %" PRId64, total, request->max_shard_bytes);
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "one file of %" PRIu64 " bytes, the shard limit is %" PRId64, total,
+                  request->max_shard_bytes);
         error_hint(err, "--to hf writes several files");
         return RESHARD_ERR_UNSUPPORTED;
     }
@@ -162,6 +164,9 @@ static reshard_status st_lay_out(const struct layout_request *request, struct ta
     if (status)
         goto out;
     status = st_metadata_set_framework(request, &items.metadata, err);
+    if (status)
+        goto out;
+    status = st_items_merge_index(&items, target, err);
     if (status)
         goto out;
     status = put_ties(&items.metadata, &ties, err);

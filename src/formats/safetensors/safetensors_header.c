@@ -72,8 +72,9 @@ static reshard_status entry_bytes(const struct st_header *header, uint32_t index
     if (!fits || !checked_mul_u64(elements, dtype_info(entry->dtype)->bits, &bits))
         return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': its size overflows", STR_ARG(name));
     if (bits % 8)
-        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': %" PRIu64 " elements of %s are no whole number of bytes",
-                            STR_ARG(name), elements, dtype_info(entry->dtype)->name);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position,
+                            "tensor '%.*s': %" PRIu64 " elements of %s are no whole number of bytes", STR_ARG(name), elements,
+                            dtype_info(entry->dtype)->name);
     *out = bits / 8;
     return RESHARD_OK;
 }
@@ -85,17 +86,18 @@ static reshard_status check_range(const struct st_header *header, uint32_t index
     struct str name = name_map_at(&header->names, index);
     uint64_t bytes;
     if (entry->begin > entry->end)
-        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': begins at %" PRIu64 ", after its end %" PRIu64, STR_ARG(name),
-                            entry->begin, entry->end);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': begins at %" PRIu64 ", after its end %" PRIu64,
+                            STR_ARG(name), entry->begin, entry->end);
     if (entry->begin != *running)
-        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': begins at %" PRIu64 ", %s %" PRIu64, STR_ARG(name), entry->begin,
-                            entry->begin > *running ? "a hole after" : "inside the data before it, which end at", *running);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': begins at %" PRIu64 ", %s %" PRIu64, STR_ARG(name),
+                            entry->begin, entry->begin > *running ? "a hole after" : "inside the data before it, which end at", *running);
     reshard_status status = entry_bytes(header, index, &bytes, err);
     if (status)
         return status;
     if (entry->end - entry->begin != bytes)
-        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position, "tensor '%.*s': data_offsets give %" PRIu64 " bytes, dtype and shape need %" PRIu64,
-                            STR_ARG(name), entry->end - entry->begin, bytes);
+        return error_set_at(err, RESHARD_ERR_FORMAT, entry->position,
+                            "tensor '%.*s': data_offsets give %" PRIu64 " bytes, dtype and shape need %" PRIu64, STR_ARG(name),
+                            entry->end - entry->begin, bytes);
     *running = entry->end;
     return RESHARD_OK;
 }
@@ -144,8 +146,8 @@ static reshard_status check_ranges(const struct st_header *header, uint64_t data
     return status;
 }
 
-static reshard_status read_text(const struct reader *reader, uint64_t length, const struct limits *limits, bool lenient, struct st_header *out,
-                                reshard_error *err)
+static reshard_status read_text(const struct reader *reader, uint64_t length, const struct limits *limits, bool lenient,
+                                struct st_header *out, reshard_error *err)
 {
     struct buffer text = { 0 };
     reshard_status status = reader_append(reader, LENGTH_BYTES, length, &text, err);
@@ -157,7 +159,8 @@ static reshard_status read_text(const struct reader *reader, uint64_t length, co
     return status;
 }
 
-reshard_status st_header_read(const struct reader *reader, const struct limits *limits, bool lenient, struct st_header *out, reshard_error *err)
+reshard_status st_header_read(const struct reader *reader, const struct limits *limits, bool lenient, struct st_header *out,
+                              reshard_error *err)
 {
     struct st_header header = { 0 };
     uint64_t length;

@@ -26,7 +26,7 @@ struct st_entry {
     uint64_t position;   /* of its name in the file, for messages */
     uint64_t shape;      /* index into shapes */
     uint16_t rank;
-    uint8_t dtype;       /* enum dtype */
+    uint8_t dtype; /* enum dtype */
 };
 
 struct st_pair {
@@ -34,24 +34,25 @@ struct st_pair {
 };
 
 struct st_header {
-    struct name_map names;   /* entry i is called name i */
+    struct name_map names; /* entry i is called name i */
     struct st_entry *entries;
     int64_t *shapes;
     uint32_t count, capacity; /* entries */
     uint64_t shape_count, shape_capacity;
-    bool has_metadata;        /* an empty map is not the same as none */
-    bool starts_with_space;   /* legal for the library, not for the format's text */
+    bool has_metadata;             /* an empty map is not the same as none */
+    bool starts_with_space;        /* legal for the library, not for the format's text */
     struct name_map metadata_keys; /* metadata value i belongs to key i */
     struct str *metadata_values;   /* in the map's arena */
     uint32_t metadata_capacity;
-    uint64_t data_start;      /* 8 + N */
+    uint64_t data_start; /* 8 + N */
 };
 
 /*
  * Reads and checks the header of a whole file; out must be empty. Refuses what the library (0.8) refuses, and also duplicate names
  * unless lenient (then the last wins, as there), entries written as lists, and dimensions beyond 63 bits.
  */
-reshard_status st_header_read(const struct reader *reader, const struct limits *limits, bool lenient, struct st_header *out, reshard_error *err);
+reshard_status st_header_read(const struct reader *reader, const struct limits *limits, bool lenient, struct st_header *out,
+                              reshard_error *err);
 void st_header_release(struct st_header *header);
 
 static inline const int64_t *st_entry_shape(const struct st_header *header, const struct st_entry *entry)

@@ -43,7 +43,8 @@ static reshard_status take_metadata(const struct value *value, struct st_metadat
     struct str key, text;
     *is_taken = value && value_as_mapping(value, &pairs, &count);
     for (size_t i = 0; *is_taken && i < count; i += 2)
-        *is_taken = value_as_str(pairs[i], &key) && str_is_utf8(key, false, NULL) && value_as_str(pairs[i + 1], &text) && str_is_utf8(text, false, NULL);
+        *is_taken = value_as_str(pairs[i], &key) && str_is_utf8(key, false, NULL) && value_as_str(pairs[i + 1], &text) &&
+                    str_is_utf8(text, false, NULL);
     if (!*is_taken)
         return RESHARD_OK;
     out->is_present = true;
@@ -77,7 +78,8 @@ static reshard_status note_item(struct target *target, const struct catalog_item
 }
 
 /* Values of the two keys that this family of formats has a place for; they may come as blobs of another format. */
-static reshard_status take_value(const struct layout_request *request, struct target *target, uint32_t index, struct st_items *out, reshard_error *err)
+static reshard_status take_value(const struct layout_request *request, struct target *target, uint32_t index, struct st_items *out,
+                                 reshard_error *err)
 {
     const struct catalog_item *item = &request->wanted->items[index];
     uint32_t source_item = request->wanted_items[index];
@@ -96,7 +98,8 @@ static reshard_status take_value(const struct layout_request *request, struct ta
     return status || is_taken ? status : note_item(target, item, err);
 }
 
-reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out, reshard_error *err)
+reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out,
+                             reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
     reshard_status status = RESHARD_OK;
@@ -115,6 +118,26 @@ reshard_status st_items_take(const struct layout_request *request, struct target
     return status;
 }
 
+reshard_status st_items_merge_index(struct st_items *items, struct target *target, reshard_error *err)
+{
+    struct value **pairs;
+    size_t count;
+    reshard_status status = RESHARD_OK;
+    if (!items->index || !value_as_mapping(items->index, &pairs, &count))
+        return RESHARD_OK;
+    for (size_t i = 0; i < count && !status; i += 2) {
+        struct str key, text;
+        if (!value_as_str(pairs[i], &key))
+            continue;
+        if (value_as_str(pairs[i + 1], &text) && str_is_utf8(text, false, NULL))
+            status = st_metadata_put(&items->metadata, key, text, err);
+        else
+            status = target_note_dropped(target, err, ST_INDEX_METADATA_KEY ".%.*s: %s, without an index file only strings have a place",
+                                         STR_ARG(key), value_kind_name(pairs[i + 1]));
+    }
+    return status;
+}
+
 /* ---- the format key ---- */
 
 static bool is_of_family(const char *format)
@@ -126,7 +149,8 @@ static bool reference_framework(const struct source *like, struct str *out)
 {
     for (uint32_t i = 0; i < like->catalog->item_count; i++) {
         const struct catalog_item *item = &like->catalog->items[i];
-        const struct value *value = item->value && str_equal(item->key, STR(ST_METADATA_KEY)) ? value_dict_get(item->value, "format") : NULL;
+        const struct value *value =
+            item->value && str_equal(item->key, STR(ST_METADATA_KEY)) ? value_dict_get(item->value, "format") : NULL;
         if (value && value_as_str(value, out))
             return true;
     }

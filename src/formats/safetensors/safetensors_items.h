@@ -15,15 +15,19 @@ reshard_status st_metadata_add_item(struct catalog *catalog, const struct st_pai
 
 /* What a target can keep of wanted's items. */
 struct st_items {
-    struct st_metadata metadata;   /* from __metadata__ */
-    const struct value *index;     /* __index_metadata__, a dict; or NULL */
-    uint32_t *files;               /* wanted items that are side files */
+    struct st_metadata metadata; /* from __metadata__ */
+    const struct value *index;   /* __index_metadata__, a dict; or NULL */
+    uint32_t *files;             /* wanted items that are side files */
     uint32_t file_count;
 };
 
 /* Sorts wanted's items; those that are neither are noted as dropped, and side files too unless the target carries them. */
-reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out, reshard_error *err);
+reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out,
+                             reshard_error *err);
 void st_items_release(struct st_items *items);
+
+/* Where no index file is written: moves the index's metadata into the header's, which holds only strings; the rest is noted as dropped. */
+reshard_status st_items_merge_index(struct st_items *items, struct target *target, reshard_error *err);
 
 /* The format key of a target's metadata: option framework, else the reference's, else the source's, else "pt" where the source
  * knows no metadata of this kind. framework=none leaves it out. */

@@ -124,7 +124,8 @@ static reshard_status parse_dimension(struct st_parse *p, struct str name, struc
 {
     uint64_t dimension;
     if (!json_number_is_u64(text, &dimension))
-        return fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %.*s is not an unsigned 64-bit integer", STR_ARG(name), STR_ARG(text));
+        return fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %.*s is not an unsigned 64-bit integer", STR_ARG(name),
+                       STR_ARG(text));
     if (dimension > INT64_MAX)
         return fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %" PRIu64 " is beyond 63 bits", STR_ARG(name), dimension);
     if (entry->rank == RANK_MAX) {
@@ -163,7 +164,8 @@ static reshard_status parse_offset(struct st_parse *p, struct str name, uint64_t
     if (status)
         return status;
     if (!json_number_is_u64(text, out))
-        return fail_at(err, json_offset(p->json), "tensor '%.*s': offset %.*s is not an unsigned 64-bit integer", STR_ARG(name), STR_ARG(text));
+        return fail_at(err, json_offset(p->json), "tensor '%.*s': offset %.*s is not an unsigned 64-bit integer", STR_ARG(name),
+                       STR_ARG(text));
     return RESHARD_OK;
 }
 
@@ -199,7 +201,8 @@ static reshard_status parse_unknown_field(struct st_parse *p, reshard_error *err
     return status ? status : json_skip(p->json, event, err);
 }
 
-static reshard_status parse_field(struct st_parse *p, struct str name, struct str field_name, unsigned *seen, struct st_entry *entry, reshard_error *err)
+static reshard_status parse_field(struct st_parse *p, struct str name, struct str field_name, unsigned *seen, struct st_entry *entry,
+                                  reshard_error *err)
 {
     unsigned field = field_of(field_name);
     if (*seen & field)

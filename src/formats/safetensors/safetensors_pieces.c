@@ -148,8 +148,8 @@ static uint32_t *ties_find(const struct catalog *wanted)
         kept[i] = root;
         if (root == i)
             first[i] = i;
-        else if (has_payload(&wanted->tensors[i]) && (!has_payload(&wanted->tensors[first[root]]) ||
-                                                      str_compare(wanted->tensors[i].key, wanted->tensors[first[root]].key) < 0))
+        else if (has_payload(&wanted->tensors[i]) &&
+                 (!has_payload(&wanted->tensors[first[root]]) || str_compare(wanted->tensors[i].key, wanted->tensors[first[root]].key) < 0))
             first[root] = i;
     }
     for (uint32_t i = 0; i < wanted->tensor_count; i++)
@@ -184,7 +184,8 @@ static reshard_status collect_tie(struct st_collect *collect, uint32_t index, bo
     reshard_status status = st_metadata_put(collect->ties, tensor->key, kept->key, err);
     if (status)
         return status;
-    return target_note_changed(collect->target, err, "%.*s: is not written, recorded as tied to %.*s", STR_ARG(tensor->key), STR_ARG(kept->key));
+    return target_note_changed(collect->target, err, "%.*s: is not written, recorded as tied to %.*s", STR_ARG(tensor->key),
+                               STR_ARG(kept->key));
 }
 
 static reshard_status collect_tensor(struct st_collect *collect, uint32_t index, reshard_error *err)

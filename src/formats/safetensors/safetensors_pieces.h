@@ -14,9 +14,9 @@ struct st_piece {
     const int64_t *start;  /* NULL: the whole tensor */
     const int64_t *extent; /* what the entry's shape says */
     uint64_t bytes;
-    uint64_t begin;        /* in the file's data; set by st_head_write */
-    uint32_t tensor;       /* of wanted and of the target's catalog */
-    uint32_t file;         /* the driver's number of the file it goes to */
+    uint64_t begin;  /* in the file's data; set by st_head_write */
+    uint32_t tensor; /* of wanted and of the target's catalog */
+    uint32_t file;   /* the driver's number of the file it goes to */
     int32_t rank;
     enum dtype dtype;
 };
@@ -28,8 +28,8 @@ struct st_pieces {
 
 /* String pairs of a __metadata__; the strings live elsewhere. */
 struct st_metadata {
-    bool is_present;       /* an empty map is not the same as none */
-    struct name_map keys;  /* pair i has key i */
+    bool is_present;      /* an empty map is not the same as none */
+    struct name_map keys; /* pair i has key i */
     struct st_pair *pairs;
     uint32_t count, capacity;
 };

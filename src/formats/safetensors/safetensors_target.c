@@ -72,8 +72,8 @@ static reshard_status add_object(struct target *target, struct str name, uint64_
     return status;
 }
 
-reshard_status st_target_add_file(struct target *target, struct str name, struct st_piece *pieces, uint32_t count, const struct st_metadata *metadata,
-                                  const struct limits *limits, reshard_error *err)
+reshard_status st_target_add_file(struct target *target, struct str name, struct st_piece *pieces, uint32_t count,
+                                  const struct st_metadata *metadata, const struct limits *limits, reshard_error *err)
 {
     struct buffer head = { 0 };
     uint64_t data_bytes, total;
@@ -90,8 +90,8 @@ reshard_status st_target_add_file(struct target *target, struct str name, struct
         goto out;
     for (uint32_t i = 0; i < count && !status; i++) {
         const struct st_piece *piece = &pieces[i];
-        status = catalog_add_chunk(target->catalog, piece->tensor, piece->start, piece->start ? piece->extent : NULL, object, head.size + piece->begin,
-                                   piece->bytes, NULL, err);
+        status = catalog_add_chunk(target->catalog, piece->tensor, piece->start, piece->start ? piece->extent : NULL, object,
+                                   head.size + piece->begin, piece->bytes, NULL, err);
     }
     if (status)
         goto out;
@@ -113,7 +113,8 @@ reshard_status st_target_add_text(struct target *target, struct str name, struct
     return add_text(target->driver_state, object, text, err);
 }
 
-reshard_status st_target_add_copy(struct target *target, struct str name, const struct source *source, uint32_t source_object, reshard_error *err)
+reshard_status st_target_add_copy(struct target *target, struct str name, const struct source *source, uint32_t source_object,
+                                  reshard_error *err)
 {
     struct st_target *state = target->driver_state;
     uint32_t object;
@@ -162,7 +163,8 @@ static reshard_status publish_copy(const struct publish_job *job, const struct s
         goto out;
     uint64_t bytes = store_object_size(from);
     if (bytes != source_object->bytes) {
-        status = error_set(err, RESHARD_ERR_IO, "'%s' changed while it was read: %" PRIu64 " bytes, then %" PRIu64, name, source_object->bytes, bytes);
+        status = error_set(err, RESHARD_ERR_IO, "'%s' changed while it was read: %" PRIu64 " bytes, then %" PRIu64, name,
+                           source_object->bytes, bytes);
         goto out;
     }
     status = copy_bytes(from, job->objects[copy->object], err);

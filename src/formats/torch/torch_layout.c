@@ -67,11 +67,10 @@ static reshard_status plan_frame(const struct layout_request *request, struct to
 }
 
 /* One chunk for every record that holds a tensor's bytes. */
-static reshard_status add_chunks(const struct layout_request *request, struct target *target, const struct torch_target *state, reshard_error *err)
+static reshard_status add_chunks(struct target *target, const struct torch_target *state, reshard_error *err)
 {
-    uint32_t object;
-    struct str name = str_of(request->file_name ? request->file_name : "checkpoint.pt");
-    reshard_status status = catalog_add_object(target->catalog, name, state->frame.bytes, &object, err);
+    uint32_t object; /* without a name: the target is this one file */
+    reshard_status status = catalog_add_object(target->catalog, STR(""), state->frame.bytes, &object, err);
     for (uint32_t i = 0; !status && i < state->record_count; i++) {
         const struct torch_record *record = &state->records[i];
         if (record->tensor == TORCH_NONE || record->bytes == 0)
@@ -102,7 +101,7 @@ reshard_status torch_lay_out(const struct layout_request *request, struct target
     if (!status)
         status = plan_frame(request, state, &pickle, err);
     if (!status)
-        status = add_chunks(request, target, state, err);
+        status = add_chunks(target, state, err);
     buffer_release(&pickle);
     return status;
 }

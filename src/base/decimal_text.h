@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers as text, the same in every locale. */
-#ifndef BASE_NUMBER_TEXT_H
-#define BASE_NUMBER_TEXT_H
+#ifndef BASE_DECIMAL_TEXT_H
+#define BASE_DECIMAL_TEXT_H
 
 #include "base/buffer.h"
 

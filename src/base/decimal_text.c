@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "base/number_text.h"
+#include "base/decimal_text.h"
 
 #include <float.h>
 #include <inttypes.h>

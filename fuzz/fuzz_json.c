@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parses arbitrary bytes as JSON, event by event, by skipping, and into a value graph: all must agree on whether they are JSON. */
+#include "encoding/json.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static reshard_status walk(const uint8_t *bytes, size_t size, const struct limits *limits, bool skips)
+{
+    struct json_parser *parser = json_new(bytes, size, 0, limits);
+    if (!parser)
+        return RESHARD_ERR_MEMORY;
+    enum json_event event = JSON_NULL;
+    struct str text;
+    reshard_status status;
+    uint64_t before = 0;
+    while (!(status = json_next(parser, &event, &text, NULL)) && event != JSON_END) {
+        uint64_t number;
+        if (json_offset(parser) < before || json_offset(parser) >= size)
+            abort();
+        before = json_offset(parser);
+        if ((event == JSON_KEY || event == JSON_STRING) && !str_is_utf8(text, false, &(size_t){ 0 }))
+            abort();
+        if (event == JSON_NUMBER)
+            json_number_is_u64(text, &number);
+        if (skips && (status = json_skip(parser, event, NULL)))
+            break;
+    }
+    json_free(parser);
+    return status;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct limits limits = limits_default;
+    struct value_graph graph = { 0 };
+    reshard_status walked = walk(bytes, size, &limits, false), skipped = walk(bytes, size, &limits, true);
+    reshard_status parsed = json_parse(bytes, size, &limits, &graph, NULL);
+    if (walked != skipped || (!parsed && walked))
+        abort();
+    if (!parsed) {
+        struct buffer out = { 0 };
+        struct value_graph again = { 0 };
+        if (!value_to_json(graph.root, &out, 1 << 20, NULL) && json_parse(out.data, out.size, &limits, &again, NULL))
+            abort();
+        value_graph_release(&again);
+        buffer_release(&out);
+    }
+    value_graph_release(&graph);
+    return 0;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Opens arbitrary bytes as a zip archive and reads every member in both ways, which must agree. What opens is planned and written
+ * again from its members, and must then open with the same content.
+ */
+#include "base/crc32.h"
+#include "encoding/zip.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static const struct limits *small_limits(struct limits *limits)
+{
+    *limits = limits_default;
+    limits->metadata_bytes = 4 << 20;
+    limits->inflate_bytes = 4 << 20;
+    limits->zip_entries = 1000;
+    return limits;
+}
+
+/* Writes the archive again; false without memory. */
+static bool write_again(const struct zip_archive *archive, const struct buffer *contents, struct buffer *out)
+{
+    struct zip_plan_member *members = calloc(archive->member_count, sizeof(*members));
+    uint64_t directory_offset, archive_bytes;
+    if (!members)
+        return false;
+    for (uint32_t i = 0; i < archive->member_count; i++) {
+        members[i].name = archive->members[i].name;
+        members[i].bytes = contents[i].size;
+        members[i].crc32 = crc32_zip(0, contents[i].data, contents[i].size);
+    }
+    if (zip_plan(members, archive->member_count, 64, &directory_offset, &archive_bytes, NULL))
+        abort();
+    for (uint32_t i = 0; i < archive->member_count; i++) {
+        zip_write_header(&members[i], 64, out);
+        buffer_append(out, contents[i].data, contents[i].size);
+        zip_write_descriptor(&members[i], out);
+    }
+    zip_write_directory(members, archive->member_count, directory_offset, out);
+    if (!out->failed && out->size != archive_bytes)
+        abort();
+    free(members);
+    return !out->failed;
+}
+
+static void check_same(const struct buffer *written, const struct zip_archive *archive, const struct buffer *contents, const struct limits *limits)
+{
+    struct reader reader = reader_over_memory(written->data, written->size, "written");
+    struct zip_archive again = { 0 };
+    if (zip_open(&reader, limits, &again, NULL) || again.member_count != archive->member_count)
+        abort();
+    for (uint32_t i = 0; i < again.member_count; i++) {
+        struct buffer content = { 0 };
+        if (again.members[i].payload_offset % 64 || !str_equal(again.members[i].name, archive->members[i].name) ||
+            zip_read_member(&reader, &again, &again.members[i], limits, &content, NULL) ||
+            !str_equal(buffer_str(&content), buffer_str(&contents[i])))
+            abort();
+        buffer_release(&content);
+    }
+    zip_release(&again);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct limits limits;
+    struct reader reader = reader_over_memory(bytes, size, "fuzz");
+    struct zip_archive archive = { 0 };
+    struct buffer written = { 0 };
+    if (zip_open(&reader, small_limits(&limits), &archive, NULL))
+        return 0;
+    bool is_good = true, has_directories = false;
+    struct buffer *contents = calloc(archive.member_count, sizeof(*contents));
+    for (uint32_t i = 0; contents && i < archive.member_count; i++) {
+        const struct zip_member *member = &archive.members[i];
+        reshard_status whole = zip_read_member(&reader, &archive, member, &limits, &contents[i], NULL);
+        reshard_status streamed = zip_check_member(&reader, &archive, member, &limits, NULL);
+        if (whole != streamed && whole != RESHARD_ERR_LIMIT)
+            abort();
+        is_good = is_good && !whole;
+        has_directories = has_directories || member->is_directory;
+    }
+    if (contents && is_good && !has_directories && write_again(&archive, contents, &written))
+        check_same(&written, &archive, contents, &limits);
+    for (uint32_t i = 0; contents && i < archive.member_count; i++)
+        buffer_release(&contents[i]);
+    free(contents);
+    buffer_release(&written);
+    zip_release(&archive);
+    return 0;
+}

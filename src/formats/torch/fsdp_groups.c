@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/torch/fsdp_groups.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define RANKS_MAX 1000000
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+bool fsdp_file_parse(struct str name, struct fsdp_file *out)
+{
+    static const char *const extensions[] = { ".pt", ".bin", ".pth", ".ckpt" };
+    struct str extension = { 0 };
+    for (size_t i = 0; i < sizeof(extensions) / sizeof(*extensions) && !extension.size; i++)
+        if (str_ends_with(name, extensions[i]))
+            extension = str_of(extensions[i]);
+    size_t end = name.size - extension.size, digits = end;
+    while (digits > 0 && is_digit(name.data[digits - 1]))
+        digits--;
+    size_t word = digits;
+    if (word > 0 && name.data[word - 1] == '_')
+        word--;
+    if (!extension.size || digits == end || end - digits > 7 || word < 4 || memcmp(name.data + word - 4, "rank", 4) != 0)
+        return false;
+    uint32_t rank = 0;
+    for (size_t i = digits; i < end; i++)
+        rank = rank * 10 + (uint32_t)(name.data[i] - '0');
+    *out = (struct fsdp_file){ .name = name, .prefix = { name.data, word - 4 }, .extension = extension, .rank = rank };
+    return rank < RANKS_MAX;
+}
+
+/* "model_world_size_4_" says 4; 0 if nothing is said. */
+static uint32_t said_world(struct str prefix)
+{
+    static const char word[] = "world_size_";
+    const char *found = memmem(prefix.data, prefix.size, word, sizeof(word) - 1);
+    uint32_t world = 0;
+    if (found)
+        for (const char *c = found + sizeof(word) - 1; c < prefix.data + prefix.size && is_digit(*c) && world < RANKS_MAX; c++)
+            world = world * 10 + (uint32_t)(*c - '0');
+    return world;
+}
+
+/* Model files first, so that their order is the checkpoint's. */
+static int prefix_class(struct str prefix)
+{
+    if (str_starts_with(prefix, "model") || str_starts_with(prefix, "pytorch_model"))
+        return 0;
+    return str_starts_with(prefix, "optim") || str_starts_with(prefix, "extra") ? 2 : 1;
+}
+
+static int file_order(const void *a, const void *b)
+{
+    const struct fsdp_file *x = a, *y = b;
+    int order = prefix_class(x->prefix) - prefix_class(y->prefix);
+    if (!order)
+        order = str_compare(x->prefix, y->prefix);
+    if (!order)
+        order = str_compare(x->extension, y->extension);
+    return order ? order : (x->rank > y->rank) - (x->rank < y->rank);
+}
+
+static bool is_same_group(const struct fsdp_file *a, const struct fsdp_file *b)
+{
+    return str_equal(a->prefix, b->prefix) && str_equal(a->extension, b->extension);
+}
+
+static reshard_status check_group(const struct fsdp_group *group, reshard_error *err)
+{
+    const struct fsdp_file *first = &group->files[0];
+    uint32_t world = said_world(first->prefix);
+    for (uint32_t i = 0; i < group->count; i++) {
+        if (group->files[i].rank > i)
+            return error_set(err, RESHARD_ERR_FORMAT, "the file of rank %" PRIu32 " beside '%.*s' is missing", i, STR_ARG(first->name));
+        if (group->files[i].rank < i)
+            return error_set(err, RESHARD_ERR_FORMAT, "two files of rank %" PRIu32 ", one is '%.*s'", group->files[i].rank, STR_ARG(group->files[i].name));
+    }
+    if (world > 0 && world != group->count)
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' says %" PRIu32 " ranks, but there are %" PRIu32 " files", STR_ARG(first->name), world, group->count);
+    return RESHARD_OK;
+}
+
+/* Two groups of one kind for different world sizes are the remains of two runs. */
+static reshard_status check_worlds(const struct fsdp_groups *groups, reshard_error *err)
+{
+    for (uint32_t i = 1; i < groups->count; i++) {
+        const struct fsdp_file *a = &groups->groups[i - 1].files[0], *b = &groups->groups[i].files[0];
+        const char *word_a = memmem(a->prefix.data, a->prefix.size, "world_size_", 11), *word_b = memmem(b->prefix.data, b->prefix.size, "world_size_", 11);
+        if (!word_a || !word_b || said_world(a->prefix) == said_world(b->prefix))
+            continue;
+        if (str_equal((struct str){ a->prefix.data, (size_t)(word_a - a->prefix.data) }, (struct str){ b->prefix.data, (size_t)(word_b - b->prefix.data) }))
+            return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' and '%.*s' are of different world sizes", STR_ARG(a->name), STR_ARG(b->name));
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status list_files(struct store *store, const char *directory, struct arena *arena, struct fsdp_file **out, size_t *count,
+                                 reshard_error *err)
+{
+    struct store_entry *entries;
+    size_t entry_count = 0, skip = directory[0] ? strlen(directory) + 1 : 0;
+    *count = 0;
+    reshard_status status = store_list(store, directory, arena, &entries, &entry_count, err);
+    if (status)
+        return status;
+    *out = arena_array(arena, entry_count + 1, sizeof(**out));
+    if (!*out)
+        return error_set_memory(err);
+    for (size_t i = 0; i < entry_count; i++) {
+        struct str name = entries[i].name, base = { name.data + skip, name.size - skip };
+        if (entries[i].is_directory || !fsdp_file_parse(base, &(*out)[*count]))
+            continue;
+        (*out)[(*count)++].name = name;
+    }
+    return RESHARD_OK;
+}
+
+/* Directory part of a name, in the arena. */
+static char *directory_of(struct arena *arena, const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    return arena_copy(arena, name, slash ? (size_t)(slash - name) : 0);
+}
+
+static reshard_status group_files(const struct fsdp_file *files, size_t count, const struct fsdp_file *only, struct fsdp_groups *out, reshard_error *err)
+{
+    out->groups = arena_array(&out->arena, count + 1, sizeof(*out->groups));
+    if (!out->groups)
+        return error_set_memory(err);
+    for (size_t begin = 0, end; begin < count; begin = end) {
+        for (end = begin + 1; end < count && is_same_group(&files[begin], &files[end]);)
+            end++;
+        if (!only || is_same_group(&files[begin], only))
+            out->groups[out->count++] = (struct fsdp_group){ &files[begin], (uint32_t)(end - begin) };
+    }
+    reshard_status status = check_worlds(out, err);
+    for (uint32_t i = 0; !status && i < out->count; i++)
+        status = check_group(&out->groups[i], err);
+    return status;
+}
+
+reshard_status fsdp_groups_find(struct store *store, const char *name, struct fsdp_groups *out, reshard_error *err)
+{
+    struct fsdp_groups found = { 0 };
+    struct fsdp_file *files = NULL, only;
+    size_t count = 0;
+    bool is_directory = false;
+    uint64_t bytes;
+    const char *directory = name, *base = strrchr(name, '/');
+    bool is_file = name[0] && store_exists(store, name, &is_directory, &bytes) && !is_directory;
+    reshard_status status = RESHARD_OK;
+    if (is_file) {
+        directory = directory_of(&found.arena, name);
+        if (!directory)
+            status = error_set_memory(err);
+        else if (!fsdp_file_parse(str_of(base ? base + 1 : name), &only))
+            status = error_set(err, RESHARD_ERR_FORMAT, "'%s' is not the file of one rank: no \"rank_N\" before its extension", name);
+    }
+    if (!status)
+        status = list_files(store, directory, &found.arena, &files, &count, err);
+    if (!status && count > 0)
+        qsort(files, count, sizeof(*files), file_order);
+    if (!status)
+        status = group_files(files, count, is_file ? &only : NULL, &found, err);
+    if (status) {
+        arena_release(&found.arena);
+        return status;
+    }
+    *out = found;
+    return RESHARD_OK;
+}
+
+void fsdp_groups_release(struct fsdp_groups *groups)
+{
+    arena_release(&groups->arena);
+    *groups = (struct fsdp_groups){ 0 };
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which files of a directory belong together: names that differ in their rank only ("model_world_size_4_rank_0.pt",
+ * "pytorch_model_fsdp_0_rank1.bin") are one group, with a file for every rank. One group is the model; optimizer and extra state come beside it.
+ */
+#ifndef FORMATS_TORCH_FSDP_GROUPS_H
+#define FORMATS_TORCH_FSDP_GROUPS_H
+
+#include "store/store.h"
+
+struct fsdp_file {
+    struct str name;   /* in the store */
+    struct str prefix; /* base name up to "rank" */
+    struct str extension;
+    uint32_t rank;
+};
+
+struct fsdp_group {
+    const struct fsdp_file *files; /* by rank, 0 … count - 1 */
+    uint32_t count;
+};
+
+struct fsdp_groups {
+    struct arena arena;
+    struct fsdp_group *groups; /* the model first, then by name */
+    uint32_t count;
+};
+
+/* Whether a base name is one rank's. The parts point into name. */
+bool fsdp_file_parse(struct str name, struct fsdp_file *out);
+
+/* The groups of a directory; with a file name, only its group. *model_count is 0 if there is none: no error. Missing and surplus ranks, and
+ * a left-over file of another world size, are errors. */
+reshard_status fsdp_groups_find(struct store *store, const char *name, struct fsdp_groups *out, reshard_error *err);
+void fsdp_groups_release(struct fsdp_groups *groups);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/plan.h"
+
+#include "check.h"
+#include "fail_malloc.h"
+
+static reshard_error err;
+
+static struct catalog *catalog_with(const char *key, enum dtype dtype, int rank, const int64_t *shape, int objects)
+{
+    struct catalog *catalog = catalog_new("test");
+    uint32_t index;
+    for (int i = 0; i < objects; i++) {
+        char name[8];
+        snprintf(name, sizeof(name), "o%d", i);
+        CHECK_OK(catalog_add_object(catalog, str_of(name), 1 << 30, &index, &err));
+    }
+    CHECK_OK(catalog_add_tensor(catalog, str_of(key), dtype, rank, shape, &index, &err));
+    return catalog;
+}
+
+static void add(struct catalog *catalog, uint32_t object, uint64_t offset, int64_t r, int64_t c, int64_t rows, int64_t columns)
+{
+    const int64_t start[] = { r, c }, extent[] = { rows, columns };
+    CHECK_OK(catalog_add_chunk(catalog, 0, start, extent, object, offset, (uint64_t)(rows * columns) * 4, NULL, &err));
+}
+
+static const int64_t shape_8x8[] = { 8, 8 };
+static const struct recipe whole = { .is_whole = true };
+
+static struct catalog *whole_catalog(enum dtype dtype)
+{
+    struct catalog *catalog = catalog_with("x", dtype, 2, shape_8x8, 1);
+    CHECK_OK(catalog_add_chunk(catalog, 0, NULL, NULL, 0, 0, 512, NULL, &err));
+    CHECK_OK(catalog_seal(catalog, false, &err));
+    return catalog;
+}
+
+TEST(steps_come_in_the_order_of_the_targets_bytes)
+{
+    struct catalog *source = whole_catalog(DTYPE_F32), *target = catalog_with("x", DTYPE_F32, 2, shape_8x8, 3);
+    struct plan *plan;
+    add(target, 2, 0, 0, 0, 4, 4);
+    add(target, 1, 64, 0, 4, 4, 4);
+    add(target, 1, 0, 4, 0, 4, 4);
+    add(target, 0, 0, 4, 4, 4, 4);
+    CHECK_OK(catalog_seal(target, false, &err));
+    CHECK_OK(plan_new(source, target, &whole, 1, &plan, &err));
+    static const uint32_t order[] = { 3, 2, 1, 0 };
+    assert_int_equal(plan->step_count, 4);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(plan->steps[i].target_chunk, order[i]);
+    assert_int_equal(plan->read_bytes, 256);
+    assert_int_equal(plan->write_bytes, 256);
+    struct plan_copy copy;
+    CHECK_OK(plan_step_copy(plan, &plan->steps[0], &copy, &err));
+    assert_int_equal(copy.source_offset, (4 * 8 + 4) * 4);
+    assert_int_equal(copy.target_offset, 0);
+    assert_int_equal(copy.spec.source_stride[0], 32);
+    assert_int_equal(copy.spec.target_stride[0], 16);
+    plan_free(plan);
+    catalog_free(source);
+    catalog_free(target);
+}
+
+TEST(of_replicas_the_one_in_the_most_used_object_is_read)
+{
+    struct catalog *source = catalog_with("x", DTYPE_F32, 2, shape_8x8, 3), *target = whole_catalog(DTYPE_F32);
+    struct plan *plan;
+    add(source, 0, 0, 0, 0, 2, 8);
+    add(source, 1, 0, 0, 0, 2, 8);
+    add(source, 2, 0, 0, 0, 2, 8);
+    add(source, 2, 100, 2, 0, 4, 8);
+    add(source, 0, 200, 6, 0, 2, 8);
+    add(source, 1, 200, 6, 0, 2, 8);
+    CHECK_OK(catalog_seal(source, false, &err));
+    CHECK_OK(plan_new(source, target, &whole, 1, &plan, &err));
+    assert_int_equal(plan->step_count, 3);
+    assert_int_equal(plan->replicas_skipped, 3);
+    assert_int_equal(plan->steps[0].source_chunk, 2);
+    assert_int_equal(plan->steps[1].source_chunk, 3);
+    assert_int_equal(plan->steps[2].source_chunk, 4);
+    assert_int_equal(plan->read_bytes, 256);
+    plan_free(plan);
+    catalog_free(source);
+    catalog_free(target);
+}
+
+TEST(a_hole_in_the_source_is_an_error_that_names_tensor_and_box)
+{
+    struct catalog *source = catalog_with("layer.weight", DTYPE_F32, 2, shape_8x8, 1), *target = catalog_with("layer.weight", DTYPE_F32, 2, shape_8x8, 1);
+    struct plan *plan;
+    add(source, 0, 0, 0, 0, 8, 5);
+    CHECK_OK(catalog_seal(source, true, &err));
+    add(target, 0, 0, 0, 0, 8, 4);
+    add(target, 0, 128, 0, 4, 8, 4);
+    CHECK_OK(catalog_seal(target, false, &err));
+    CHECK_FAILS(plan_new(source, target, &whole, 1, &plan, &err), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "layer.weight"));
+    assert_non_null(strstr(err.message, "8 of the 32 elements of [0:8, 4:8]"));
+    catalog_free(source);
+    catalog_free(target);
+}
+
+TEST(recipes_must_fit_and_not_overlap)
+{
+    struct catalog *source = whole_catalog(DTYPE_F32), *target = whole_catalog(DTYPE_F32), *opaque = whole_catalog(DTYPE_BITS16);
+    static const int64_t zero[] = { 0, 0 }, four[] = { 4, 0 }, three[] = { 3, 0 }, half[] = { 4, 8 }, big[] = { 5, 8 };
+    static const uint8_t twice[] = { 1, 1 };
+    struct plan *plan;
+    const struct {
+        const char *why;
+        struct recipe recipes[2];
+        uint32_t count;
+        reshard_status status;
+    } cases[] = {
+        { "two halves", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half },
+                          { .rank = 2, .source_start = zero, .target_start = four, .extent = half } }, 2, RESHARD_OK },
+        { "one half only", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half } }, 1, RESHARD_ERR_USAGE },
+        { "halves overlap", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half },
+                              { .rank = 2, .source_start = zero, .target_start = three, .extent = big } }, 2, RESHARD_ERR_USAGE },
+        { "leaves the target", { { .rank = 2, .source_start = zero, .target_start = four, .extent = big } }, 1, RESHARD_ERR_USAGE },
+        { "leaves the source", { { .rank = 2, .source_start = four, .target_start = zero, .extent = big } }, 1, RESHARD_ERR_USAGE },
+        { "wrong rank", { { .rank = 1, .source_start = zero, .target_start = zero, .extent = half } }, 1, RESHARD_ERR_USAGE },
+        { "no permutation", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = shape_8x8, .permutation = twice } }, 1, RESHARD_ERR_USAGE },
+        { "no such tensor", { { .is_whole = true, .source_tensor = 1 } }, 1, RESHARD_ERR_USAGE },
+        { "nothing", { { 0 } }, 0, RESHARD_ERR_USAGE },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        reshard_status status = plan_new(source, target, cases[i].recipes, cases[i].count, &plan, &err);
+        if (status != cases[i].status)
+            fail_msg("%s: status %d, expected %d", cases[i].why, status, cases[i].status);
+        if (!status)
+            plan_free(plan);
+    }
+    CHECK_FAILS(plan_new(source, opaque, &whole, 1, &plan, &err), RESHARD_ERR_UNSUPPORTED);
+    catalog_free(source);
+    catalog_free(target);
+    catalog_free(opaque);
+}
+
+TEST(a_flat_run_takes_few_boxes)
+{
+    static const int64_t shape[] = { 4, 5, 6 };
+    struct catalog *source = catalog_with("x", DTYPE_F32, 3, shape, 1), *target = catalog_with("x", DTYPE_F32, 3, shape, 1);
+    static const int64_t cuts[] = { 0, 7, 100, 120 };
+    struct catalog_chunk *chunk;
+    struct plan *plan;
+    CHECK_OK(catalog_add_chunk(source, 0, NULL, NULL, 0, 0, 480, NULL, &err));
+    CHECK_OK(catalog_seal(source, false, &err));
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(catalog_add_chunk(target, 0, NULL, NULL, 0, (uint64_t)cuts[i] * 4, (uint64_t)(cuts[i + 1] - cuts[i]) * 4, &chunk, &err));
+        struct chunk_layout *layout = catalog_chunk_layout(target, chunk);
+        layout->flat_begin = cuts[i];
+        layout->flat_count = cuts[i + 1] - cuts[i];
+    }
+    CHECK_OK(catalog_seal(target, false, &err));
+    CHECK_OK(plan_new(source, target, &whole, 1, &plan, &err));
+    assert_true(plan->step_count <= 15);
+    for (uint32_t i = 0; i < plan->step_count; i++) {
+        struct plan_copy copy;
+        CHECK_OK(plan_step_copy(plan, &plan->steps[i], &copy, &err));
+        assert_int_equal(copy.source_offset, copy.target_offset);
+    }
+    plan_free(plan);
+    catalog_free(source);
+    catalog_free(target);
+}
+
+TEST(the_hash_tells_plans_apart)
+{
+    uint64_t hashes[3];
+    for (int i = 0; i < 3; i++) {
+        struct catalog *source = whole_catalog(DTYPE_F32), *target = catalog_with("x", DTYPE_F32, 2, shape_8x8, 1);
+        struct plan *plan;
+        add(target, 0, i == 2 ? 8 : 0, 0, 0, 8, 4);
+        add(target, 0, 256, 0, 4, 8, 4);
+        CHECK_OK(catalog_seal(target, false, &err));
+        CHECK_OK(plan_new(source, target, &whole, 1, &plan, &err));
+        hashes[i] = plan_hash(plan);
+        plan_free(plan);
+        catalog_free(source);
+        catalog_free(target);
+    }
+    assert_true(hashes[0] == hashes[1]);
+    assert_true(hashes[0] != hashes[2]);
+}
+
+TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
+{
+    struct catalog *source = catalog_with("x", DTYPE_F32, 2, shape_8x8, 2), *target = catalog_with("x", DTYPE_F32, 2, shape_8x8, 2);
+    struct plan *plan;
+    for (int64_t row = 0; row < 8; row++) {
+        add(source, (uint32_t)row % 2, (uint64_t)row * 32, row, 0, 1, 8);
+        add(source, (uint32_t)(row + 1) % 2, (uint64_t)row * 32, row, 0, 1, 8);
+        add(target, 1 - (uint32_t)row % 2, (uint64_t)row * 32, 0, row, 8, 1);
+    }
+    CHECK_OK(catalog_seal(source, false, &err));
+    CHECK_OK(catalog_seal(target, false, &err));
+    unsigned long nth = 0;
+    reshard_status status;
+    do {
+        fail_malloc_at(++nth);
+        status = plan_new(source, target, &whole, 1, &plan, &err);
+        if (!status)
+            plan_free(plan); /* also when only giving memory back failed */
+        else
+            assert_int_equal(status, RESHARD_ERR_MEMORY);
+    } while (fail_malloc_was_hit());
+    assert_true(nth > 10);
+    assert_int_equal(status, RESHARD_OK);
+    catalog_free(source);
+    catalog_free(target);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(steps_come_in_the_order_of_the_targets_bytes),
+        cmocka_unit_test(of_replicas_the_one_in_the_most_used_object_is_read),
+        cmocka_unit_test(a_hole_in_the_source_is_an_error_that_names_tensor_and_box),
+        cmocka_unit_test(recipes_must_fit_and_not_overlap),
+        cmocka_unit_test(a_flat_run_takes_few_boxes),
+        cmocka_unit_test(the_hash_tells_plans_apart),
+        cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
+    };
+    return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/plan_join.h"
+
+#include "check.h"
+
+struct box_set {
+    uint32_t count;
+    int rank;
+    int64_t (*numbers)[2][4];
+    struct join_box *boxes;
+};
+
+static void set_release(struct box_set *set)
+{
+    free(set->numbers);
+    free(set->boxes);
+}
+
+static void set_make(struct box_set *set, int rank, uint32_t capacity)
+{
+    *set = (struct box_set){ .rank = rank };
+    set->numbers = calloc(capacity + 1, sizeof(*set->numbers));
+    set->boxes = calloc(capacity + 1, sizeof(*set->boxes));
+}
+
+static void set_add(struct box_set *set, const int64_t *start, const int64_t *extent)
+{
+    uint32_t i = set->count++;
+    memcpy(set->numbers[i][0], start, (size_t)set->rank * sizeof(int64_t));
+    memcpy(set->numbers[i][1], extent, (size_t)set->rank * sizeof(int64_t));
+    set->boxes[i] = (struct join_box){ set->numbers[i][0], set->numbers[i][1], i };
+}
+
+/* Boxes that were cut out of one by nested cuts; kind 1: a grid; kind 2: anything, overlapping too. */
+static void set_fill(struct box_set *set, uint64_t *seed, int kind, uint32_t count)
+{
+    const int64_t size = 60;
+    int64_t start[4] = { 0 }, extent[4] = { size, size, size, size };
+    if (kind == 2) {
+        for (uint32_t i = 0; i < count; i++) {
+            for (int axis = 0; axis < set->rank; axis++) {
+                start[axis] = (int64_t)(test_random(seed) % (uint64_t)size);
+                extent[axis] = 1 + (int64_t)(test_random(seed) % (uint64_t)(size - start[axis]));
+            }
+            set_add(set, start, extent);
+        }
+        return;
+    }
+    set_add(set, start, extent);
+    for (uint32_t i = 0; i < count * 3 && set->count < count && set->rank; i++) {
+        uint32_t box = (uint32_t)(test_random(seed) % set->count);
+        int axis = (int)(test_random(seed) % (uint64_t)set->rank);
+        int64_t old = set->numbers[box][1][axis];
+        int64_t at = kind == 1 ? old / 2 : old > 1 ? 1 + (int64_t)(test_random(seed) % (uint64_t)(old - 1)) : 0;
+        if (at == 0)
+            continue;
+        memcpy(start, set->numbers[box][0], sizeof(start));
+        memcpy(extent, set->numbers[box][1], sizeof(extent));
+        set->numbers[box][1][axis] = at;
+        start[axis] += at;
+        extent[axis] = old - at;
+        set_add(set, start, extent);
+    }
+}
+
+struct found {
+    uint8_t *pairs; /* by source * targets + target: times found */
+    uint32_t targets;
+    const struct box_set *sets;
+};
+
+static bool find(void *context, uint32_t source, uint32_t target, const int64_t *start, const int64_t *extent)
+{
+    struct found *found = context;
+    const struct join_box *s = &found->sets[0].boxes[source], *t = &found->sets[1].boxes[target];
+    int64_t expected_start[4], expected_extent[4];
+    assert_true(box_intersect(found->sets[0].rank, s->start, s->extent, t->start, t->extent, expected_start, expected_extent));
+    assert_true(box_equal(found->sets[0].rank, start, extent, expected_start, expected_extent));
+    found->pairs[source * found->targets + target]++;
+    return true;
+}
+
+TEST(every_overlapping_pair_is_found_once)
+{
+    struct joiner joiner = { .misses_max = UINT64_MAX };
+    for (uint64_t round = 0; round < 400; round++) {
+        reshard_error err;
+        uint64_t seed = round;
+        int rank = (int)(round % 5);
+        struct box_set sets[2];
+        int64_t start[4], extent[4];
+        for (int side = 0; side < 2; side++) {
+            uint32_t count = 1 + (uint32_t)(test_random(&seed) % 200);
+            set_make(&sets[side], rank, count + 1);
+            set_fill(&sets[side], &seed, (int)(test_random(&seed) % 3), count);
+        }
+        struct found found = { .pairs = calloc((size_t)sets[0].count * sets[1].count, 1), .targets = sets[1].count, .sets = sets };
+        CHECK_OK(join_boxes(&joiner, rank, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, find, &found, &err));
+        for (uint32_t s = 0; s < sets[0].count; s++) {
+            for (uint32_t t = 0; t < sets[1].count; t++) {
+                bool overlaps = box_intersect(rank, sets[0].boxes[s].start, sets[0].boxes[s].extent, sets[1].boxes[t].start, sets[1].boxes[t].extent,
+                                              start, extent);
+                if (found.pairs[s * sets[1].count + t] != overlaps)
+                    fail_msg("round %llu: boxes %u and %u found %d times", (unsigned long long)round, s, t, found.pairs[s * sets[1].count + t]);
+            }
+        }
+        free(found.pairs);
+        set_release(&sets[0]);
+        set_release(&sets[1]);
+    }
+    joiner_release(&joiner);
+}
+
+static bool count_pair(void *context, uint32_t source, uint32_t target, const int64_t *start, const int64_t *extent)
+{
+    (void)source, (void)target, (void)start, (void)extent;
+    ++*(uint64_t *)context;
+    return true;
+}
+
+TEST(the_work_is_near_linear_for_grids)
+{
+    reshard_error err;
+    struct joiner joiner = { .misses_max = 400000 };
+    struct box_set sets[2];
+    uint64_t pairs = 0;
+    const int64_t parts[2][2] = { { 200, 100 }, { 80, 250 } };
+    for (int side = 0; side < 2; side++) {
+        set_make(&sets[side], 2, 20000);
+        for (int64_t r = 0; r < parts[side][0]; r++) {
+            for (int64_t c = 0; c < parts[side][1]; c++) {
+                int64_t start[2] = { 10000 / parts[side][0] * r, 10000 / parts[side][1] * c };
+                int64_t extent[2] = { 10000 / parts[side][0], 10000 / parts[side][1] };
+                set_add(&sets[side], start, extent);
+            }
+        }
+    }
+    CHECK_OK(join_boxes(&joiner, 2, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, count_pair, &pairs, &err));
+    assert_true(pairs >= 20000);
+    joiner_release(&joiner);
+    set_release(&sets[0]);
+    set_release(&sets[1]);
+}
+
+TEST(comparisons_have_a_limit)
+{
+    reshard_error err;
+    struct joiner joiner = { .misses_max = 1000 };
+    struct box_set sets[2];
+    uint64_t seed = 5, pairs = 0;
+    for (int side = 0; side < 2; side++) {
+        set_make(&sets[side], 3, 2000);
+        for (int i = 0; i < 1000; i++) {
+            int64_t start[3], extent[3] = { 500, 1, 1 };
+            for (int axis = 0; axis < 3; axis++)
+                start[axis] = (int64_t)(test_random(&seed) % 500);
+            extent[1 + i % 2] = 300;
+            set_add(&sets[side], start, extent);
+        }
+    }
+    CHECK_FAILS(join_boxes(&joiner, 3, sets[0].boxes, 1000, sets[1].boxes, 1000, count_pair, &pairs, &err), RESHARD_ERR_LIMIT);
+    joiner_release(&joiner);
+    set_release(&sets[0]);
+    set_release(&sets[1]);
+}
+
+TEST(sorting_is_stable_and_complete)
+{
+    for (uint64_t round = 0; round < 60; round++) {
+        uint64_t seed = round;
+        size_t count = round < 50 ? round * 7 : 20000;
+        struct sort_entry *entries = calloc(count + 1, sizeof(*entries)), *spare = calloc(count + 1, sizeof(*spare));
+        for (size_t i = 0; i < count; i++)
+            entries[i] = (struct sort_entry){ (int64_t)(test_random(&seed) >> (round * 7 % 60)) - (round % 3 ? 50 : 0), (uint32_t)i };
+        entries_sort(entries, spare, count);
+        for (size_t i = 1; i < count; i++) {
+            assert_true(entries[i - 1].key <= entries[i].key);
+            if (entries[i - 1].key == entries[i].key)
+                assert_true(entries[i - 1].value < entries[i].value);
+        }
+        free(entries);
+        free(spare);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_overlapping_pair_is_found_once),
+        cmocka_unit_test(the_work_is_near_linear_for_grids),
+        cmocka_unit_test(comparisons_have_a_limit),
+        cmocka_unit_test(sorting_is_stable_and_complete),
+    };
+    return cmocka_run_group_tests_name("plan_join", tests, NULL, NULL);
+}

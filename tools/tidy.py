@@ -1,0 +1,243 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the habits of the tree that no compiler checks, and ends with the line `N passed, N failed`.
+
+usage: tidy.py [ROOT]
+Every pair of a file and a rule counts as one check. A failure is printed as `path:line: what was found, what is expected`.
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+# What the files of a folder of src/ may include besides their own folder. docs/ARCHITECTURE.md says why.
+LAYERS = {
+    "base": [],
+    "tensor": ["base"],
+    "kernels": ["base", "tensor"],
+    "encoding": ["base", "tensor"],
+    "store": ["base"],
+    "catalog": ["base", "tensor", "encoding"],
+    "mapping": ["base", "tensor", "catalog"],
+    "formats": ["base", "tensor", "encoding", "store", "catalog"],
+    "plan": ["base", "tensor", "kernels", "catalog"],
+    "engine": ["base", "tensor", "kernels", "encoding", "store", "catalog", "plan"],
+    "comm": ["base"],
+    "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "mapping", "formats", "plan", "engine", "comm"],
+}
+PUBLIC_ONLY = ["cli", "examples"]  # they see include/ and their own folder, which proves that the API suffices
+THIRD_PARTY = {  # each library is behind one file of src/
+    "zlib": r"zlib\.h",
+    "zstd": r"zstd(_errors)?\.h",
+    "xxhash": r"xxh(ash|3)\.h",
+    "openssl": r"openssl/.*",
+    "isa-l": r"isa-l.*|isa-l/.*|crc\.h|igzip_lib\.h",
+    "liburing": r"liburing.*",
+    "curl": r"curl/.*",
+    "lz4": r"lz4.*\.h",
+    "blosc": r"blosc.*\.h",
+    "mpi": r"mpi\.h",
+}
+FOLDERS = ["include", "src", "cli", "examples", "tests", "fuzz", "bench", "tools", "docs"]
+SKIPPED = {"fixtures", "__pycache__"}
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 1000
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
+
+
+class Report:
+    def __init__(self):
+        self.passed = self.failed = 0
+
+    def check(self, good, where, text):
+        if good:
+            self.passed += 1
+        else:
+            self.failed += 1
+            print(f"{where}: {text}")
+
+
+class Source:
+    """A C file: its text, and a copy in which comments and literals are blanks, line for line."""
+
+    def __init__(self, root, path):
+        self.path = path.relative_to(root)
+        self.text = path.read_text(encoding="utf-8", errors="replace")
+        self.code = blank(self.text)
+        self.includes = [(line_of(self.text, m.start()), m[1] == '"', m[2]) for m in INCLUDE.finditer(self.text)
+                         if self.code[m.start():m.end()].lstrip().startswith("#")]
+
+    @property
+    def layer(self):
+        parts = self.path.parts
+        return parts[1] if parts[0] == "src" and len(parts) > 2 else None
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+LITERAL = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
+
+
+def blank(text):
+    return LITERAL.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+
+
+def functions(code):
+    """(name, first line, number of lines) of every function definition. Tables inside it, `= { … };`, do not count."""
+    code = re.sub(r"^[ \t]*#(?:[^\n\\]|\\.|\\\n)*", lambda m: re.sub(r"[^\n]", " ", m[0]), code, flags=re.M)
+    depth, start, found, name, table, tables = 0, 0, [], None, None, 0
+    for m in re.finditer(r"[{};]", code):
+        if m[0] == "{":
+            if depth and table is None and code[max(0, m.start() - 80):m.start()].rstrip().endswith("="):
+                table = (depth, m.start())
+            if depth == 0:
+                tables = 0
+                head = code[start:m.start()]
+                call = re.search(r"(\w+)\s*\(\s*(\w*)", re.sub(r"__attribute__\s*\(\(.*?\)\)", "", head, flags=re.S))
+                is_function = call and head.rstrip().endswith(")") and "=" not in head
+                name = (call[2] if call[1] == "TEST" else call[1]) if is_function else None
+                first = start + len(head) - len(head.lstrip())
+            depth += 1
+        elif m[0] == "}":
+            depth -= 1
+            if table and table[0] == depth:
+                tables += code.count("\n", table[1], m.start())
+                table = None
+            if depth == 0 and name:
+                found.append((name, line_of(code, first), code.count("\n", first, m.start()) + 1 - tables))
+        if depth == 0:
+            start = m.end()
+    return found
+
+
+def check_lengths(report, source):
+    lines = source.text.count("\n")
+    report.check(lines <= FILE_LINES_MAX, source.path, f"{lines} lines, at most {FILE_LINES_MAX}")
+    for name, first, length in functions(source.code):
+        report.check(length <= FUNCTION_LINES_MAX, f"{source.path}:{first}", f"{name} has {length} lines, at most {FUNCTION_LINES_MAX}")
+
+
+def allowed_include(source, name):
+    top = name.split("/")[0]
+    if source.layer:
+        if top == "reshard":
+            return source.layer == "api" or name == "reshard/error.h"
+        return "/" in name and (top == source.layer or top in LAYERS.get(source.layer, []))
+    folder = source.path.parts[0]
+    if folder == "include":
+        return top == "reshard"
+    if folder in PUBLIC_ONLY:
+        return top == "reshard" or name.startswith(folder + "/") or "/" not in name
+    return True
+
+
+def check_includes(report, root, source):
+    for line, quoted, name in source.includes:
+        where = f"{source.path}:{line}"
+        if quoted:
+            report.check(allowed_include(source, name), where, f'may not include "{name}": the layer table forbids it')
+        elif (root / "src" / name).exists() or (root / "include" / name).exists():
+            report.check(source.path.parts[0] in PUBLIC_ONLY, where, f'<{name}> is ours: write "{name}"')
+    own = source.path.with_suffix(".h")
+    if source.path.suffix == ".c" and (root / own).exists():
+        expected = str(own.relative_to("src")) if source.layer else own.name
+        first = source.includes[0][2] if source.includes else "nothing"
+        report.check(first in (expected, str(own)), source.path, f'includes {first} first, expected its own header "{expected}"')
+
+
+def check_third_party(report, sources):
+    for library, pattern in THIRD_PARTY.items():
+        users = {s.path: line for s in sources if s.layer for line, quoted, name in s.includes if not quoted and re.fullmatch(pattern, name)}
+        if users:
+            places = ", ".join(f"{path}:{line}" for path, line in sorted(users.items()))
+            report.check(len(users) == 1, library, f"its headers are included by {len(users)} files, expected one: {places}")
+
+
+def check_names(report, sources):
+    by_name = {}
+    for source in (s for s in sources if s.path.parts[0] != "include"):  # these are always written with reshard/ before them
+        by_name.setdefault(source.path.name, []).append(str(source.path))
+    for name, paths in sorted(by_name.items()):
+        report.check(len(paths) == 1, name, "is not unique: " + ", ".join(paths))
+
+
+def check_license(report, root, paths):
+    for path in paths:
+        head = path.read_text(encoding="utf-8", errors="replace").split("\n", 2)[:2]
+        if not head[0].startswith("#!"):
+            head = head[:1]
+        report.check(SPDX in head[-1], f"{path.relative_to(root)}:{len(head)}", f"expected '{SPDX}' here")
+
+
+def check_built(report, root, sources):
+    """A file that no meson.build names is never compiled. Loops of a meson.build may add the ending, and fuzz_ before the name."""
+    builds = {folder: "\n".join(path.read_text() for path in sorted((root / folder).rglob("meson.build"))) for folder in FOLDERS}
+    for source in sources:
+        if source.path.suffix != ".c":
+            continue
+        stem = re.escape(source.path.stem)
+        short = re.escape(source.path.stem.removeprefix("fuzz_"))
+        named = re.search(rf"['/]{stem}\.c'|'{stem}'|'{short}'", builds[source.path.parts[0]])
+        report.check(named, source.path, "no meson.build names it")
+
+
+def compile_alone(root, path, languages):
+    problems = []
+    for language in languages:
+        compiler = shlex.split(os.environ.get("CXX", "c++") if language.startswith("c++") else os.environ.get("CC", "cc"))
+        command = compiler + ["-std=" + language, "-x", "c++" if language.startswith("c++") else "c", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
+                              "-Wno-unused-function", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Iinclude", "-Isrc", "-Itests", "-I" + str(path.parent),
+                              "-include", str(path), os.devnull]
+        try:
+            run = subprocess.run(command, cwd=root, capture_output=True, text=True)
+        except FileNotFoundError:
+            if language.startswith("c++"):
+                continue  # a C++ compiler is no requirement
+            return [f"no compiler {compiler[0]}"]
+        if run.returncode:
+            first = next((line for line in run.stderr.splitlines() if "error" in line), f"exit {run.returncode}")
+            problems.append(f"does not compile alone as {language}: {first}")
+    return problems
+
+
+def check_headers(report, root, sources):
+    headers = [s.path for s in sources if s.path.suffix == ".h"]
+    languages = {p: ["c99", "c++11"] if p.parts[0] == "include" else ["gnu17"] for p in headers}
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for path, problems in zip(headers, pool.map(lambda p: compile_alone(root, p, languages[p]), headers)):
+            report.check(not problems, path, "; ".join(problems))
+
+
+def find_files(root):
+    for folder in FOLDERS:
+        for base, folders, names in os.walk(root / folder):
+            folders[:] = sorted(f for f in folders if f not in SKIPPED)
+            yield from (pathlib.Path(base, name) for name in sorted(names))
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
+    report = Report()
+    files = list(find_files(root))
+    sources = [Source(root, path) for path in files if path.suffix in (".c", ".h")]
+    licensed = [path for path in files if path.suffix in (".c", ".h", ".py", ".sh") or path.name == "meson.build"]
+    check_license(report, root, licensed)
+    for source in sources:
+        check_lengths(report, source)
+        check_includes(report, root, source)
+    check_names(report, sources)
+    check_third_party(report, sources)
+    check_built(report, root, sources)
+    check_headers(report, root, sources)
+    print(f"{report.passed} passed, {report.failed} failed")
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
