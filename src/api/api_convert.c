@@ -13,6 +13,11 @@ struct run {
     uint32_t *crcs;                /* by target chunk */
 };
 
+static bool is_directory(const struct conversion *conversion)
+{
+    return conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
+}
+
 static reshard_status create_objects(struct run *run, reshard_error *err)
 {
     const struct catalog *target = run->conversion.target.catalog;
@@ -22,7 +27,8 @@ static reshard_status create_objects(struct run *run, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < target->object_count; i++) {
         const struct catalog_object *object = &target->objects[i];
-        char *name = copy_text(object->name.data, object->name.size);
+        /* A single file is the target itself, whatever the driver calls it. */
+        char *name = copy_text(object->name.data, is_directory(&run->conversion) ? object->name.size : 0);
         if (!name)
             return error_set_memory(err);
         reshard_status status = store_txn_create(run->txn, name, object->bytes, &run->objects[i], err);
@@ -52,11 +58,6 @@ static reshard_status publish(struct run *run, reshard_error *err)
         .request = &conversion->request,
     };
     return conversion->target.driver->publish(&job, err);
-}
-
-static bool is_directory(const struct conversion *conversion)
-{
-    return conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
 }
 
 static reshard_status write_target(struct run *run, const char *target_path, reshard_error *err)

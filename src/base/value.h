@@ -111,6 +111,8 @@ bool value_as_bytes(const struct value *value, struct buffer *out);
 /* A sequence of integers into out[0..max); *count is set. false if it is none, too long, or a member is no integer. */
 bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *count);
 
+#define VALUE_JSON_DEPTH_MAX 200
+
 /*
  * Appends the value as JSON; out is left as it was on failure, RESHARD_ERR_LIMIT above bytes_max (shared nodes are printed
  * each time). Tuples and sets are arrays. A mapping is an object: string keys as they are, integers in decimal, other keys
@@ -118,6 +120,7 @@ bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *
  * infinities are the strings "nan", "inf", "-inf"; big integers are numbers. What JSON lacks becomes:
  *   bytes                      {"__bytes__": hex}
  *   a node inside itself       {"__cycle__": true}
+ *   what lies deeper than VALUE_JSON_DEPTH_MAX containers {"__too_deep__": true}: most readers of JSON give up soon after
  *   a node that is a tensor    {"__tensor__": index in the owner's table}
  *   a function or class        {"__global__": "module.name"}; the string "torch.float32" for what the torch module holds
  *   torch.device, paths        the strings "cuda:1", "a/b"; a complex number "(1+2j)"

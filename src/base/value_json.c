@@ -218,6 +218,8 @@ static bool put_container(struct printer *p, const struct value *value)
     struct value **items;
     size_t count;
     bool is_open;
+    if (p->frame_count >= VALUE_JSON_DEPTH_MAX)
+        return buffer_append_text(p->out, "{\"__too_deep__\": true}");
     if (!printer_enter(p, value, &is_open))
         return false;
     if (is_open)

@@ -217,8 +217,8 @@ reshard_status zip_locate_members(const struct reader *reader, struct zip_archiv
     struct window window = { .reader = reader, .archive = archive };
     reshard_status status = locate_in_order(&window, archive, order, members_end, err);
     if (!status && *members_end > archive->directory_offset)
-        status = error_set_at(err, RESHARD_ERR_FORMAT, archive->directory_offset, "the zip directory overlaps the last member, which ends at byte %" PRIu64,
-                              *members_end);
+        status = error_set_at(err, RESHARD_ERR_FORMAT, archive->directory_offset,
+                              "the zip directory overlaps the last member, which ends at byte %" PRIu64, *members_end);
     free(window.bytes);
     free(order);
     return status;

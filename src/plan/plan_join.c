@@ -230,14 +230,14 @@ static bool lists_sweep(struct join *join, const struct join_item *item, int axi
 static bool item_join(struct join *join, const struct join_item *item)
 {
     size_t counts[2] = { item->end[0] - item->begin[0], item->end[1] - item->begin[1] };
-    int axes[RANK_MAX], sweep_axis = 0;
+    int axes[RANK_MAX], sweep_axis = -1;
     if (counts[0] <= FEW || counts[1] <= FEW || counts[0] * counts[1] <= ALL_PAIRS_MAX)
         return join_all_pairs(join, item);
     if (!lists_reserve(join->memory, counts[0] > counts[1] ? counts[0] : counts[1]))
         return false;
     for (int side = 1; side >= 0; side--) {
         int axis_count = axes_by_separation(join, side, item->begin[side], item->end[side], axes);
-        if (axis_count > 0 && side == 1)
+        if (axis_count > 0 && sweep_axis < 0)
             sweep_axis = axes[0];
         for (int i = 0; i < axis_count; i++) {
             list_sort(join, side, item->begin[side], item->end[side], axes[i]);
@@ -248,7 +248,8 @@ static bool item_join(struct join *join, const struct join_item *item)
             return slabs_join(join, item, side, axes[i]);
         }
     }
-    return lists_sweep(join, item, sweep_axis);
+    /* Without an axis on which any two differ, all overlap or none does. */
+    return sweep_axis < 0 ? join_all_pairs(join, item) : lists_sweep(join, item, sweep_axis);
 }
 
 reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box *sources, uint32_t source_count, const struct join_box *targets,

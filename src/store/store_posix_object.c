@@ -339,7 +339,8 @@ reshard_status store_copy_range(const struct store_object *source, uint64_t sour
             return copy_failed(source, (uint64_t)read_at, target, err);
         /* Some file systems answer 0 where they should say that they cannot: plain reading tells which it is. */
         if (moved == 0)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "the kernel copies nothing at offset %" PRIu64 " of '%s'", (uint64_t)read_at, source->name);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "the kernel copies nothing at offset %" PRIu64 " of '%s'", (uint64_t)read_at,
+                             source->name);
         bytes -= (uint64_t)moved;
     }
     return RESHARD_OK;

@@ -208,7 +208,7 @@ TEST(the_limit_counts_exactly)
     value_graph_release(&graph);
 }
 
-TEST(a_million_levels_need_no_stack)
+TEST(a_million_levels_need_no_stack_and_json_ends_before)
 {
     reshard_error err;
     struct value_graph graph = { 0 };
@@ -220,7 +220,8 @@ TEST(a_million_levels_need_no_stack)
     }
     struct buffer out = { 0 };
     CHECK_OK(value_to_json(node, &out, SIZE_MAX, &err));
-    assert_int_equal(out.size, 2000000);
+    assert_int_equal(out.size, 2 * VALUE_JSON_DEPTH_MAX + strlen("{\"__too_deep__\": true}"));
+    assert_memory_equal(out.data + VALUE_JSON_DEPTH_MAX, "{\"__too_deep__\": true}]", 23);
     buffer_clear(&out);
     assert_true(value_to_repr(node, &out));
     assert_int_equal(out.size, 2000000);
@@ -270,7 +271,7 @@ int main(void)
         cmocka_unit_test(cycles_close_where_they_are_met),
         cmocka_unit_test(a_bomb_of_shared_nodes_ends_at_the_limit),
         cmocka_unit_test(the_limit_counts_exactly),
-        cmocka_unit_test(a_million_levels_need_no_stack),
+        cmocka_unit_test(a_million_levels_need_no_stack_and_json_ends_before),
         cmocka_unit_test(without_memory_the_output_stays_as_it_was),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

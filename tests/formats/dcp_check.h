@@ -340,6 +340,13 @@ static inline bool check_manifest(const char *folder, struct buffer *text, struc
     while ((got = fread(bytes, 1, sizeof(bytes), file)) > 0)
         buffer_append(text, bytes, got);
     fclose(file);
+    /* Python's JSON has infinities and NaN; what they are does not matter here. */
+    for (size_t i = 0; i + 8 <= text->size; i++) {
+        if (memcmp(text->data + i, "Infinity", 8) == 0)
+            memcpy(text->data + i, "1.0     ", 8);
+        else if (memcmp(text->data + i, ": NaN", 5) == 0)
+            memcpy(text->data + i, ": 1  ", 5);
+    }
     struct limits limits = limits_default;
     if (json_parse(text->data, text->size, &limits, graph, &err) == RESHARD_OK)
         return true;

@@ -11,7 +11,7 @@ static struct catalog *catalog_with(const char *key, enum dtype dtype, int rank,
     struct catalog *catalog = catalog_new("test");
     uint32_t index;
     for (int i = 0; i < objects; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof(name), "o%d", i);
         CHECK_OK(catalog_add_object(catalog, str_of(name), 1 << 30, &index, &err));
     }

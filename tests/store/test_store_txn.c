@@ -3,6 +3,7 @@
 #include "temp_directory.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sys/wait.h>
 
 static reshard_error err;
@@ -389,9 +390,10 @@ TEST(a_deep_old_target_is_removed_whole)
     struct store *store = open_kind(ON_DISK);
     put_target(store, "target", "x", "x");
     int fd = open(temp_path("target"), O_RDONLY | O_DIRECTORY);
-    for (int depth = 0; depth < 3000; depth++) { /* deeper than any path can name */
-        assert_int_equal(mkdirat(fd, "d", 0777), 0);
-        int file = openat(fd, "f", O_WRONLY | O_CREAT, 0666), next = openat(fd, "d", O_RDONLY | O_DIRECTORY);
+    static const char name[] = "a directory whose name takes a good part of what a path may have";
+    for (int depth = 0; depth < 100; depth++) { /* deeper than any path can name */
+        assert_int_equal(mkdirat(fd, name, 0777), 0);
+        int file = openat(fd, "f", O_WRONLY | O_CREAT, 0666), next = openat(fd, name, O_RDONLY | O_DIRECTORY);
         assert_true(file >= 0 && next >= 0);
         close(file);
         close(fd);
@@ -433,6 +435,55 @@ TEST(many_files_are_written_with_few_descriptors)
     CHECK_OK(store_txn_commit(txn, &err));
     assert_string_equal(get(store, "target/d6/f699"), "d6/f699");
     store_free(store);
+}
+
+enum { WRITERS = 4, FILES_EACH = 100 };
+
+struct writer {
+    struct store_object *objects[FILES_EACH];
+    reshard_status status;
+};
+
+static void *write_and_close(void *context)
+{
+    struct writer *writer = context;
+    for (int i = 0; i < FILES_EACH; i++) {
+        if (!writer->status)
+            writer->status = store_write_at(writer->objects[i], 0, "text", 4, NULL);
+        store_write_behind(writer->objects[i], 0, 4);
+        store_object_close(writer->objects[i]);
+    }
+    return NULL;
+}
+
+TEST(threads_write_and_close_while_the_journal_grows)
+{
+    for (int kind = 0; kind < KIND_COUNT; kind++) {
+        struct store *store = open_kind(kind);
+        struct store_txn *txn = begin(store, "target", (struct store_txn_options){ .is_directory = true });
+        static struct writer writers[WRITERS];
+        pthread_t threads[WRITERS];
+        for (int i = 0; i < WRITERS * FILES_EACH; i++) {
+            char name[32];
+            snprintf(name, sizeof(name), "f%d", i);
+            CHECK_OK(store_txn_create(txn, name, 4, &writers[i % WRITERS].objects[i / WRITERS], &err));
+        }
+        for (int i = 0; i < WRITERS; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, write_and_close, &writers[i]), 0);
+        for (int i = 0; i < 5; i++)
+            CHECK_OK(store_txn_journal_append(txn, "x", 1, &err));
+        for (int i = 0; i < WRITERS; i++) {
+            pthread_join(threads[i], NULL);
+            assert_int_equal(writers[i].status, RESHARD_OK);
+        }
+        CHECK_OK(store_txn_commit(txn, &err));
+        for (int i = 0; i < WRITERS * FILES_EACH; i++) {
+            char name[32];
+            snprintf(name, sizeof(name), "target/f%d", i);
+            assert_string_equal(get(store, name), "text");
+        }
+        store_free(store);
+    }
 }
 
 TEST(the_kernel_copies_between_files)
@@ -508,6 +559,7 @@ int main(void)
         cmocka_unit_test(a_deep_old_target_is_removed_whole),
         cmocka_unit_test(more_room_than_the_disk_has_is_refused_before_writing),
         cmocka_unit_test(many_files_are_written_with_few_descriptors),
+        cmocka_unit_test(threads_write_and_close_while_the_journal_grows),
         cmocka_unit_test(the_kernel_copies_between_files),
         cmocka_unit_test(paths_of_targets),
     };

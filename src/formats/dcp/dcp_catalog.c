@@ -399,7 +399,9 @@ static reshard_status add_tensor(struct reading *reading, const struct dcp_entry
     for (uint32_t i = 0; i < entry->chunk_count && !status; i++)
         status = add_chunk(reading, entry, tensor, is_flattened ? &reshape : NULL, &metadata->chunks[entry->first_chunk + i], err);
     if (status) {
-        error_prefix(err, "tensor '%.*s'", STR_ARG(name));
+        /* The catalog names the tensor already. */
+        if (err && strncmp(err->message, "tensor '", 8) != 0)
+            error_prefix(err, "tensor '%.*s'", STR_ARG(name));
         error_object(err, "%.*s", STR_ARG(name));
     }
     return status;

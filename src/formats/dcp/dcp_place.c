@@ -180,10 +180,14 @@ static reshard_status place_like(struct dcp_placing *placing, uint32_t index, co
 {
     const struct source *reference = placing->request->like;
     const struct catalog *catalog = reference->catalog;
+    uint32_t first = placing->piece_count;
+    bool is_empty = box_is_empty(like->rank, catalog_vector_at(catalog, like->shape));
     for (uint32_t i = 0; i < like->chunk_count; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[like->first_chunk + i];
+        bool is_void = box_is_empty(like->rank, catalog_vector_at(catalog, chunk->extent));
         uint32_t file;
-        if (chunk->flags & CHUNK_REPLICA)
+        /* Empty chunks of a tensor that has data say nothing, and several may lie at one offset. */
+        if (chunk->flags & CHUNK_REPLICA || (is_void && !(is_empty && placing->piece_count == first)))
             continue;
         reshard_status status = named_file(placing, base_name(reference, chunk->object), &file, err);
         if (!status)

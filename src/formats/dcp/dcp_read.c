@@ -159,9 +159,7 @@ int torch_dist_probe(struct store *store, const char *name)
         return 100;
     /* metadata.json is written last: without it, or with a torn one, this is a save that was not finished, which the reader says. */
     bool is_beside = seen & (HAS_METADATA | HAS_COMMON | HAS_DATA);
-    if (backend == DIST_UNREADABLE)
+    if (backend == DIST_UNREADABLE || backend == DIST_OTHER)
         return is_beside ? 95 : 0;
-    if (backend == DIST_OTHER)
-        return is_beside ? 60 : 0;
     return backend == DIST_ABSENT && (seen & HAS_COMMON) && (seen & (HAS_METADATA | HAS_DATA)) ? 95 : 0;
 }

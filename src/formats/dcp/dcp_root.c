@@ -20,8 +20,14 @@ static reshard_status read_config(const struct value *root, struct dist_config *
     struct str name;
     const struct value *backend = root->kind == VALUE_DICT ? value_dict_get(root, "sharded_backend") : NULL;
     const struct value *version = root->kind == VALUE_DICT ? value_dict_get(root, "sharded_backend_version") : NULL;
-    if (!backend || !value_as_str(backend, &name))
-        return error_set(err, RESHARD_ERR_FORMAT, "no 'sharded_backend' string");
+    /* Somebody else's file of that name. */
+    out->backend = DIST_ABSENT;
+    if (!backend)
+        return RESHARD_OK;
+    if (!value_as_str(backend, &name)) {
+        out->backend = DIST_UNREADABLE;
+        return error_set(err, RESHARD_ERR_FORMAT, "'sharded_backend' is no string");
+    }
     out->version = 1;
     if (version && !value_as_int(version, &out->version))
         return error_set(err, RESHARD_ERR_FORMAT, "'sharded_backend_version' is no integer");

@@ -120,7 +120,7 @@ static reshard_status check_config(struct source *source, reshard_error *err)
     case DIST_TORCH_DIST:
         break;
     case DIST_ABSENT:
-        return error_set(err, RESHARD_ERR_FORMAT, "no metadata.json beside .metadata and common.pt: the save was never finished");
+        return error_set(err, RESHARD_ERR_FORMAT, "no metadata.json with a 'sharded_backend': the save was never finished");
     default:
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'metadata.json': sharded_backend '%s', expected 'torch_dist'", config.name);
     }
