@@ -20,7 +20,8 @@ static void die(const reshard_error *err)
 }
 
 /* Cuts each tensor into a grid of about equal boxes, written to objects in turn. */
-static void add_grid(struct catalog *catalog, uint32_t tensor, int64_t rows, int64_t columns, const int64_t *shape, uint32_t objects, uint64_t *offset)
+static void add_grid(struct catalog *catalog, uint32_t tensor, int64_t rows, int64_t columns, const int64_t *shape, uint32_t objects,
+                     uint64_t *offset)
 {
     reshard_error err;
     for (int64_t r = 0; r < rows; r++) {

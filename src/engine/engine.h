@@ -17,6 +17,7 @@ enum engine_io { ENGINE_IO_AUTO, ENGINE_IO_BUFFERED, ENGINE_IO_DIRECT, ENGINE_IO
 
 struct engine_progress {
     uint64_t bytes_done, bytes_total; /* of target payload */
+    uint64_t bytes_resumed; /* of those done: by an earlier run */
     uint64_t bytes_read, bytes_written, memory_bytes;
 };
 

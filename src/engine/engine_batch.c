@@ -92,7 +92,8 @@ static bool chunk_is_copyable(const struct cutter *cutter, const uint32_t *steps
     for (uint32_t i = 0; i < count; i++) {
         uint64_t bytes = step_bytes(plan, steps[i]);
         struct plan_copy copy;
-        if (bytes < COPY_RUN_MIN || step_is_encoded(plan, steps[i]) || plan->source->chunks[plan->steps[steps[i]].source_chunk].flags & CHUNK_UNRESOLVED)
+        if (bytes < COPY_RUN_MIN || step_is_encoded(plan, steps[i]) ||
+            plan->source->chunks[plan->steps[steps[i]].source_chunk].flags & CHUNK_UNRESOLVED)
             return false;
         if (plan_step_copy(plan, &plan->steps[steps[i]], &copy, NULL) || !copy_is_plain_run(&copy.spec, &run_bytes))
             return false;
@@ -196,8 +197,8 @@ static reshard_status tensors_cut(struct cutter *cutter, const uint32_t *first, 
     return status ? status : batch_close(cutter, err);
 }
 
-reshard_status job_list_make(const struct layout_mode *mode, const struct engine_budget *budget, enum engine_io io, struct job_memory *scratch,
-                             struct job_list *out, reshard_error *err)
+reshard_status job_list_make(const struct layout_mode *mode, const struct engine_budget *budget, enum engine_io io,
+                             struct job_memory *scratch, struct job_list *out, reshard_error *err)
 {
     const struct plan *plan = mode->plan;
     struct cutter cutter = { .mode = mode, .budget = budget, .io = io, .scratch = scratch, .list = out };

@@ -8,15 +8,15 @@
 
 #include "kernels/copy.h"
 
-#define GAP_ALWAYS 4096        /* reading so much more costs less than another call */
-#define GAP_MAX 65536          /* never read over more */
-#define GAP_FILL_LOOSE 8       /* up to GAP_MAX if one byte in so many is wanted: others may want the rest */
-#define GAP_FILL_TIGHT 2       /* the same where nobody does */
+#define GAP_ALWAYS 4096  /* reading so much more costs less than another call */
+#define GAP_MAX 65536    /* never read over more */
+#define GAP_FILL_LOOSE 8 /* up to GAP_MAX if one byte in so many is wanted: others may want the rest */
+#define GAP_FILL_TIGHT 2 /* the same where nobody does */
 
 struct blocks {
     uint64_t block_bytes, block_count;
     int outer_rank;
-    int outer_axis[RANK_MAX];  /* axes of the spec that are walked, slowest first */
+    int outer_axis[RANK_MAX]; /* axes of the spec that are walked, slowest first */
 };
 
 /* Whether elements pass unchanged. */

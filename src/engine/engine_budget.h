@@ -11,9 +11,9 @@
 struct engine_budget {
     unsigned workers;
     size_t share_bytes;
-    size_t data_bytes;       /* the end of a share, aligned to 64, and to 4096 in shares that are not tiny */
-    uint32_t parts_max;      /* records of a share */
-    uint32_t decoders_max;   /* streams that a worker keeps open */
+    size_t data_bytes;     /* the end of a share, aligned to 64, and to 4096 in shares that are not tiny */
+    uint32_t parts_max;    /* records of a share */
+    uint32_t decoders_max; /* streams that a worker keeps open */
 };
 
 /* For moving target_bytes. The block is workers * share_bytes. */

@@ -34,7 +34,10 @@ reshard_status lane_open(struct cutter *cutter, bool is_exclusive, reshard_error
     struct lane *lanes = (struct lane *)(void *)list->lane_bytes.data;
     if (list->lane_count && !cutter->mode->is_stream && !is_exclusive && !lanes[list->lane_count - 1].is_exclusive)
         return RESHARD_OK;
-    struct lane lane = { .first_job = list->job_count, .end_job = list->job_count, .next_job = list->job_count, .next_turn = list->job_count,
+    struct lane lane = { .first_job = list->job_count,
+                         .end_job = list->job_count,
+                         .next_job = list->job_count,
+                         .next_turn = list->job_count,
                          .is_exclusive = is_exclusive };
     if (!buffer_append(&list->lane_bytes, &lane, sizeof(lane)))
         return error_set_memory(err);
@@ -74,7 +77,8 @@ reshard_status job_add(struct cutter *cutter, const struct job_shape *shape, uin
     };
     if (list->job_count >= JOB_NONE - 1 || first_item + shape->item_count > UINT32_MAX || job.crc_count > UINT32_MAX - list->crc_count)
         return error_set(err, RESHARD_ERR_LIMIT, "more than 2^32 jobs; a larger --memory makes fewer");
-    if (!buffer_append(&list->job_bytes, &job, sizeof(job)) || !buffer_append(&list->item_bytes, shape->items, shape->item_count * sizeof(uint32_t)))
+    if (!buffer_append(&list->job_bytes, &job, sizeof(job)) ||
+        !buffer_append(&list->item_bytes, shape->items, shape->item_count * sizeof(uint32_t)))
         return error_set_memory(err);
     if (shape->start) {
         size_t bytes = (size_t)plan->recipes[plan->steps[shape->items[0]].recipe].rank * sizeof(int64_t);
@@ -125,7 +129,8 @@ static const uint32_t *frame_items(const struct cut_tensor *cut, const struct cu
 }
 
 /* The axis of the box on which the source reaches farthest; *is_transposed if that is not the outermost one. */
-static reshard_status source_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, bool *is_transposed, reshard_error *err)
+static reshard_status source_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, bool *is_transposed,
+                                  reshard_error *err)
 {
     const struct plan *plan = cut->cutter->mode->plan;
     const struct plan_step *step = &plan->steps[frame_items(cut, frame)[0]];
@@ -225,7 +230,8 @@ static reshard_status frame_cut(const struct cut_tensor *cut, const struct cut_f
     if (status)
         return status;
     int64_t half = frame->extent[axis] / 2;
-    if (!half_push(cut, frame, axis, frame->start[axis] + half, frame->extent[axis] - half) || !half_push(cut, frame, axis, frame->start[axis], half))
+    if (!half_push(cut, frame, axis, frame->start[axis] + half, frame->extent[axis] - half) ||
+        !half_push(cut, frame, axis, frame->start[axis], half))
         return error_set_memory(err);
     return RESHARD_OK;
 }
@@ -249,7 +255,9 @@ static bool tensor_may_tile(const struct cutter *cutter, const struct catalog_te
 reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint32_t *steps, uint32_t count, reshard_error *err)
 {
     const struct catalog_tensor *tensor = &cutter->mode->plan->target->tensors[tensor_index];
-    struct cut_tensor cut = { .cutter = cutter, .tensor = tensor, .target_max = cutter->target_max,
+    struct cut_tensor cut = { .cutter = cutter,
+                              .tensor = tensor,
+                              .target_max = cutter->target_max,
                               .shape = catalog_vector_at(cutter->mode->plan->target, tensor->shape) };
     struct cut_frame frame = { .end = count };
     bool is_transposed = false;

@@ -11,11 +11,11 @@ struct cutter {
     enum engine_io io;
     struct job_memory *scratch;
     struct job_list *list;
-    uint64_t target_max;       /* bytes that a job of a large tensor writes at most */
-    struct buffer batch;       /* items of small tensors that will share a job */
+    uint64_t target_max; /* bytes that a job of a large tensor writes at most */
+    struct buffer batch; /* items of small tensors that will share a job */
     uint64_t batch_target, batch_need, batch_target_max;
-    struct buffer stack;       /* lists of steps of the boxes still to be cut */
-    struct buffer frames;      /* these boxes */
+    struct buffer stack;  /* lists of steps of the boxes still to be cut */
+    struct buffer frames; /* these boxes */
 };
 
 /* Opens a lane for the jobs that follow, or goes on with the last one. */

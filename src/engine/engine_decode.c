@@ -52,7 +52,8 @@ static reshard_status decoder_skip_to(struct decoder *decoder, uint64_t to, void
         if (status)
             return status;
         if (got < wanted)
-            return error_set(err, RESHARD_ERR_FORMAT, "decoded data ends at byte %" PRIu64 ", expected at least %" PRIu64, decoder_position(decoder), to);
+            return error_set(err, RESHARD_ERR_FORMAT, "decoded data ends at byte %" PRIu64 ", expected at least %" PRIu64,
+                             decoder_position(decoder), to);
     }
     return RESHARD_OK;
 }
@@ -63,7 +64,8 @@ static reshard_status decoder_read_all(struct decoder *decoder, void *out, size_
     uint64_t begin = decoder_position(decoder);
     reshard_status status = decoder_read(decoder, out, size, &got, err);
     if (!status && got < size)
-        return error_set(err, RESHARD_ERR_FORMAT, "decoded data ends at byte %" PRIu64 ", expected at least %" PRIu64, begin + got, begin + size);
+        return error_set(err, RESHARD_ERR_FORMAT, "decoded data ends at byte %" PRIu64 ", expected at least %" PRIu64, begin + got,
+                         begin + size);
     return status;
 }
 

@@ -20,9 +20,9 @@
 
 struct job {
     uint64_t target_bytes;
-    uint64_t run_begin;  /* JOB_RUN, JOB_COPY */
-    uint64_t box;        /* JOB_BOX, JOB_TILE: place of start and extent among the list's boxes */
-    uint32_t kind;       /* enum job_kind */
+    uint64_t run_begin; /* JOB_RUN, JOB_COPY */
+    uint64_t box;       /* JOB_BOX, JOB_TILE: place of start and extent among the list's boxes */
+    uint32_t kind;      /* enum job_kind */
     uint32_t lane;
     uint32_t first_item, item_count;
     uint32_t first_crc, crc_count; /* pieces whose chunk wants its CRC */
@@ -30,9 +30,9 @@ struct job {
 
 struct lane {
     uint32_t first_job, end_job;
-    uint32_t next_job;   /* not yet taken */
-    uint32_t next_turn;  /* next to hand over its bytes */
-    bool is_exclusive;   /* one worker does all of it */
+    uint32_t next_job;  /* not yet taken */
+    uint32_t next_turn; /* next to hand over its bytes */
+    bool is_exclusive;  /* one worker does all of it */
 };
 
 struct job_list {
@@ -44,8 +44,8 @@ struct job_list {
     struct buffer job_bytes, lane_bytes, item_bytes, box_bytes; /* what holds the arrays */
 };
 
-reshard_status job_list_make(const struct layout_mode *mode, const struct engine_budget *budget, enum engine_io io, struct job_memory *scratch,
-                             struct job_list *out, reshard_error *err);
+reshard_status job_list_make(const struct layout_mode *mode, const struct engine_budget *budget, enum engine_io io,
+                             struct job_memory *scratch, struct job_list *out, reshard_error *err);
 void job_list_release(struct job_list *list);
 
 struct job_shape job_shape_of(const struct job_list *list, const struct plan *plan, const struct job *job);

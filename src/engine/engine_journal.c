@@ -42,7 +42,7 @@ static bool job_restore(struct engine *engine, struct cursor *payload)
         engine->crc_parts[job->first_crc + i] = part;
     }
     if (!engine->journal.is_done[job_index])
-        engine->progress.bytes_done += job->target_bytes;
+        engine->progress.bytes_resumed = engine->progress.bytes_done += job->target_bytes;
     engine->journal.is_done[job_index] = 1;
     return true;
 }

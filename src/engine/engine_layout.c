@@ -44,8 +44,8 @@ static void copy_to_tile(const struct plan *plan, const struct job_shape *shape,
 }
 
 /* The bytes [run_begin, run_begin + run_bytes) of a step that is a plain run. */
-static reshard_status copy_of_run(const struct plan *plan, const struct job_shape *shape, const struct plan_step *step, struct plan_copy *out,
-                                  reshard_error *err)
+static reshard_status copy_of_run(const struct plan *plan, const struct job_shape *shape, const struct plan_step *step,
+                                  struct plan_copy *out, reshard_error *err)
 {
     reshard_status status = plan_step_copy(plan, step, out, err);
     if (status)
@@ -69,8 +69,8 @@ static reshard_status copy_of_step(const struct plan *plan, const struct job_sha
     if (shape->kind == JOB_RUN || shape->kind == JOB_COPY)
         return copy_of_run(plan, shape, step, out, err);
     int64_t start[RANK_MAX], extent[RANK_MAX];
-    if (!box_intersect(plan->recipes[step->recipe].rank, plan->vectors + step->start, plan->vectors + step->extent, shape->start, shape->extent,
-                       start, extent))
+    if (!box_intersect(plan->recipes[step->recipe].rank, plan->vectors + step->start, plan->vectors + step->extent, shape->start,
+                       shape->extent, start, extent))
         return error_set(err, RESHARD_ERR_USAGE, "step %" PRIu32 " lies outside its job", step_index);
     reshard_status status = plan_part_copy(plan, step, start, extent, out, err);
     if (!status && shape->kind == JOB_TILE)
@@ -148,8 +148,13 @@ static void piece_join(const struct layout_mode *mode, struct job_memory *memory
     struct piece *piece = memory->piece_count ? &memory->pieces[memory->piece_count - 1] : NULL;
     if (!piece || piece->chunk != chunk) {
         piece = &memory->pieces[memory->piece_count++];
-        *piece = (struct piece){ .chunk = chunk, .object = plan->target->chunks[chunk].object, .tensor = plan->target->chunks[chunk].tensor,
-                                 .offset = part->target_offset, .first_part = index, .is_split = true, .is_direct = mode->is_stream };
+        *piece = (struct piece){ .chunk = chunk,
+                                 .object = plan->target->chunks[chunk].object,
+                                 .tensor = plan->target->chunks[chunk].tensor,
+                                 .offset = part->target_offset,
+                                 .first_part = index,
+                                 .is_split = true,
+                                 .is_direct = mode->is_stream };
     }
     /* Steps are in the order of their first elements, their overlaps with a box need not be. */
     piece->is_split &= part->is_plain && part->target_offset == piece->offset + piece->bytes;
@@ -292,7 +297,8 @@ static reshard_status parts_make(const struct layout_mode *mode, const struct jo
         bool is_last = i + 1 == shape->item_count || shape->items[i + 1] & ITEM_EMPTY ||
                        mode->plan->steps[shape->items[i + 1]].target_chunk != piece->chunk;
         if (is_last && shape->kind != JOB_TILE && piece_end - piece->offset != piece->bytes)
-            return error_set(err, RESHARD_ERR_USAGE, "job writes %" PRIu64 " of the %" PRIu64 " bytes of a run", piece->bytes, piece_end - piece->offset);
+            return error_set(err, RESHARD_ERR_USAGE, "job writes %" PRIu64 " of the %" PRIu64 " bytes of a run", piece->bytes,
+                             piece_end - piece->offset);
     }
     return RESHARD_OK;
 }
@@ -326,7 +332,8 @@ static reshard_status layout_try(const struct layout_mode *mode, const struct jo
     return RESHARD_OK;
 }
 
-reshard_status job_layout(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, bool *fits, reshard_error *err)
+reshard_status job_layout(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, bool *fits,
+                          reshard_error *err)
 {
     bool is_sparse, fits_loose;
     memory->fill_min = GAP_FILL_LOOSE;
@@ -349,7 +356,8 @@ void tile_runs_of(const struct plan *plan, const struct job_shape *shape, uint32
 {
     const struct catalog_chunk *chunk = &plan->target->chunks[chunk_index];
     const struct catalog_tensor *tensor = &plan->target->tensors[chunk->tensor];
-    const int64_t *chunk_start = catalog_vector_at(plan->target, chunk->start), *chunk_extent = catalog_vector_at(plan->target, chunk->extent);
+    const int64_t *chunk_start = catalog_vector_at(plan->target, chunk->start),
+                  *chunk_extent = catalog_vector_at(plan->target, chunk->extent);
     int64_t start[RANK_MAX], extent[RANK_MAX], strides[RANK_MAX];
     int64_t element = dtype_element_bytes(tensor->dtype);
     int inner = tensor->rank;

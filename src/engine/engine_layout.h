@@ -27,8 +27,8 @@ struct job_shape {
     enum job_kind kind;
     const uint32_t *items;
     uint32_t item_count;
-    const int64_t *start, *extent;     /* JOB_BOX, JOB_TILE */
-    uint64_t run_begin, run_bytes;     /* JOB_RUN, JOB_COPY: relative to the step's first byte */
+    const int64_t *start, *extent; /* JOB_BOX, JOB_TILE */
+    uint64_t run_begin, run_bytes; /* JOB_RUN, JOB_COPY: relative to the step's first byte */
 };
 
 enum part_kind {
@@ -47,7 +47,7 @@ struct part {
     uint8_t *packed;        /* room for the blocks of PART_BLOCKS */
     struct store_object *pinned;
     uint32_t step, piece, range;
-    uint32_t origin;        /* source object, or source chunk if that is encoded */
+    uint32_t origin; /* source object, or source chunk if that is encoded */
     uint32_t block_count;
     uint8_t kind;
     bool is_encoded, is_plain; /* plain: one run of equal bytes on both sides */
@@ -58,14 +58,14 @@ struct piece {
     uint8_t *memory;        /* NULL if direct */
     uint32_t object, chunk, tensor;
     uint32_t first_part, part_count;
-    bool is_split;          /* its parts are plain and in order: each may be handed over from wherever it is */
-    bool is_direct;         /* and so they are: the piece has no memory */
+    bool is_split;  /* its parts are plain and in order: each may be handed over from wherever it is */
+    bool is_direct; /* and so they are: the piece has no memory */
 };
 
 struct range {
     uint64_t begin, end;
     uint8_t *memory;
-    const uint8_t *source;  /* memory, or where the object is mapped */
+    const uint8_t *source; /* memory, or where the object is mapped */
     struct store_object *pinned;
     uint32_t origin;
     bool is_encoded;
@@ -97,7 +97,8 @@ struct layout_mode {
 void job_memory_init(struct job_memory *memory, uint8_t *share, size_t share_bytes, size_t data_bytes, uint32_t parts_max);
 
 /* *fits says whether the job has room; if not, the layout is of no use. Fails if a source's strides are bad. */
-reshard_status job_layout(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, bool *fits, reshard_error *err);
+reshard_status job_layout(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, bool *fits,
+                          reshard_error *err);
 
 /* The strided copy of a part whose source is mapped or in a range: between part->source and part->target. */
 reshard_status part_copy(const struct layout_mode *mode, const struct job_shape *shape, const struct part *part, struct plan_copy *out,
@@ -106,7 +107,7 @@ reshard_status part_copy(const struct layout_mode *mode, const struct job_shape 
 /* The overlap of a target chunk's box with a job's; false if there is none. */
 bool piece_box(const struct plan *plan, const struct job_shape *shape, uint32_t chunk, int64_t *start, int64_t *extent);
 
-/* Runs of a piece of JOB_TILE in the target object: calls emit with bytes of the piece and their offset until it fails. */
+/* Where the runs that make up a piece of JOB_TILE lie in the target object, in the order of the piece's bytes. */
 struct tile_runs {
     uint64_t run_bytes, run_count;
     int outer_rank;

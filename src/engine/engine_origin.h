@@ -19,8 +19,8 @@ struct origin_slot {
 
 struct origins {
     const struct engine_source *source;
-    struct origin_slot *slots;   /* by source object */
-    uint32_t *open;              /* numbers of the open ones */
+    struct origin_slot *slots; /* by source object */
+    uint32_t *open;            /* numbers of the open ones */
     uint32_t open_count, open_capacity, hand;
     bool use_maps;
     pthread_mutex_t lock;

@@ -112,8 +112,8 @@ static void run_offsets(const struct copy_spec *simple, uint64_t index, uint64_t
     }
 }
 
-static reshard_status runs_read(struct worker *worker, const struct store_object *object, const struct part *part, const struct copy_spec *simple,
-                                reshard_error *err)
+static reshard_status runs_read(struct worker *worker, const struct store_object *object, const struct part *part,
+                                const struct copy_spec *simple, reshard_error *err)
 {
     uint64_t run_bytes, run_count, source, target;
     spec_runs(simple, &run_bytes, &run_count);
@@ -127,14 +127,14 @@ static reshard_status runs_read(struct worker *worker, const struct store_object
     return RESHARD_OK;
 }
 
-static reshard_status blocks_read(struct worker *worker, const struct store_object *object, const struct part *part, struct copy_spec *simple,
-                                  reshard_error *err)
+static reshard_status blocks_read(struct worker *worker, const struct store_object *object, const struct part *part,
+                                  struct copy_spec *simple, reshard_error *err)
 {
     struct blocks blocks;
     blocks_of(simple, worker->memory.fill_min, &blocks);
     for (uint64_t i = 0; i < blocks.block_count; i++) {
-        reshard_status status = store_read_at(object, part->source_offset + block_offset(simple, &blocks, i), part->packed + i * blocks.block_bytes,
-                                              (size_t)blocks.block_bytes, err);
+        reshard_status status = store_read_at(object, part->source_offset + block_offset(simple, &blocks, i),
+                                              part->packed + i * blocks.block_bytes, (size_t)blocks.block_bytes, err);
         if (status)
             return status;
         worker->bytes_read += blocks.block_bytes;
@@ -163,7 +163,8 @@ static reshard_status part_read(struct worker *worker, const struct job_shape *s
     }
     if (!status) {
         copy_simplify(&copy.spec);
-        status = part->kind == PART_PLACE ? runs_read(worker, object, part, &copy.spec, err) : blocks_read(worker, object, part, &copy.spec, err);
+        status = part->kind == PART_PLACE ? runs_read(worker, object, part, &copy.spec, err)
+                                          : blocks_read(worker, object, part, &copy.spec, err);
     }
     origin_give(origins, part->origin);
     return status;
@@ -176,8 +177,8 @@ static uint32_t parts_in_row(const struct job_memory *memory, uint32_t first, ui
     *bytes = 0;
     for (uint32_t i = first; i < memory->part_count; i++, count++) {
         const struct part *part = &memory->parts[i], *start = &memory->parts[first];
-        if (part->kind != PART_PLACE || !part->is_plain || part->origin != start->origin || part->source_offset != start->source_offset + *bytes ||
-            part->target != start->target + *bytes)
+        if (part->kind != PART_PLACE || !part->is_plain || part->origin != start->origin ||
+            part->source_offset != start->source_offset + *bytes || part->target != start->target + *bytes)
             break;
         *bytes += part->bytes;
     }

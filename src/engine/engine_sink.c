@@ -23,8 +23,8 @@ static reshard_status window_flush(struct worker *worker, struct window *window,
     return status;
 }
 
-static reshard_status window_add(struct worker *worker, struct window *window, uint32_t tensor, uint64_t offset, const uint8_t *bytes, uint64_t size,
-                                 reshard_error *err)
+static reshard_status window_add(struct worker *worker, struct window *window, uint32_t tensor, uint64_t offset, const uint8_t *bytes,
+                                 uint64_t size, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     if (window->size && window->tensor == tensor && window->offset + window->size == offset && window->bytes + window->size == bytes) {
@@ -45,7 +45,8 @@ static reshard_status piece_sink(struct worker *worker, struct window *window, c
     reshard_status status = RESHARD_OK;
     for (uint32_t i = piece->first_part; i < piece->first_part + piece->part_count && !status; i++) {
         const struct part *part = &worker->memory.parts[i];
-        status = window_add(worker, window, piece->tensor, part->target_offset - base, part->target ? part->target : part->source, part->bytes, err);
+        status = window_add(worker, window, piece->tensor, part->target_offset - base, part->target ? part->target : part->source,
+                            part->bytes, err);
     }
     return status;
 }

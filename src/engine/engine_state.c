@@ -43,7 +43,8 @@ static reshard_status workers_init(struct engine *engine, reshard_error *err)
         struct worker *worker = &engine->workers[i];
         worker->engine = engine;
         worker->lane = JOB_NONE;
-        job_memory_init(&worker->memory, engine->pool + i * budget->share_bytes, budget->share_bytes, budget->data_bytes, budget->parts_max);
+        job_memory_init(&worker->memory, engine->pool + i * budget->share_bytes, budget->share_bytes, budget->data_bytes,
+                        budget->parts_max);
         reshard_status status = streams_init(&worker->streams, &engine->origins, budget->decoders_max, err);
         if (status)
             return status;
@@ -51,8 +52,8 @@ static reshard_status workers_init(struct engine *engine, reshard_error *err)
     return RESHARD_OK;
 }
 
-reshard_status engine_init(struct engine *engine, const struct plan *plan, const struct engine_source *source, const struct engine_options *options,
-                           bool is_stream, reshard_error *err)
+reshard_status engine_init(struct engine *engine, const struct plan *plan, const struct engine_source *source,
+                           const struct engine_options *options, bool is_stream, reshard_error *err)
 {
     *engine = (struct engine){ .plan = plan, .source = source, .options = options };
     engine->budget = budget_of(plan->write_bytes, options);

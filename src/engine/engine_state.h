@@ -16,15 +16,15 @@ struct crc_part {
 
 /* Which jobs are done, for the next run if this one is killed. */
 struct journal {
-    struct store_txn *txn;  /* NULL: nobody asked */
+    struct store_txn *txn; /* NULL: nobody asked */
     uint64_t identity;
-    uint8_t *is_done;       /* by job: by an earlier run */
-    uint32_t *finished;     /* jobs of this run, in the order of their end */
+    uint8_t *is_done;   /* by job: by an earlier run */
+    uint32_t *finished; /* jobs of this run, in the order of their end */
     uint32_t finished_count, recorded_count;
     uint64_t bytes_waiting;
     int64_t last_ns;
     bool is_writing;
-    struct buffer record;   /* sized before data flows */
+    struct buffer record; /* sized before data flows */
     pthread_mutex_t lock;
 };
 
@@ -32,8 +32,8 @@ struct worker {
     struct engine *engine;
     struct job_memory memory;
     struct streams streams;
-    uint32_t lane;          /* it works on, or JOB_NONE */
-    bool copy_refused;      /* the kernel cannot copy between these stores */
+    uint32_t lane;                      /* it works on, or JOB_NONE */
+    bool copy_refused;                  /* the kernel cannot copy between these stores */
     uint64_t bytes_read, bytes_written; /* of the job in hand */
     reshard_error error;
     pthread_t thread;
@@ -55,14 +55,14 @@ struct engine {
     struct crc_part *crc_parts;    /* by the numbers that jobs were given */
     struct journal journal;
 
-    engine_sink sink;              /* streaming */
+    engine_sink sink; /* streaming */
     void *sink_context;
-    const uint32_t *sink_tensors;  /* what the sink calls target tensor i */
+    const uint32_t *sink_tensors; /* what the sink calls target tensor i */
 
-    pthread_mutex_t lock;          /* of the queue, turns and the error */
+    pthread_mutex_t lock; /* of the queue, turns and the error */
     pthread_cond_t changed;
-    uint32_t fresh_lane;           /* first that nobody has taken */
-    uint32_t help_lane;            /* lanes before it have no job left */
+    uint32_t fresh_lane; /* first that nobody has taken */
+    uint32_t help_lane;  /* lanes before it have no job left */
     atomic_bool is_stopped;
     reshard_status status;
     reshard_error error;
@@ -75,8 +75,8 @@ struct engine {
 /* ---- engine_state.c ---- */
 
 /* Sets everything up but what is for writing or for streaming. On failure nothing is left. */
-reshard_status engine_init(struct engine *engine, const struct plan *plan, const struct engine_source *source, const struct engine_options *options,
-                           bool is_stream, reshard_error *err);
+reshard_status engine_init(struct engine *engine, const struct plan *plan, const struct engine_source *source,
+                           const struct engine_options *options, bool is_stream, reshard_error *err);
 void engine_release(struct engine *engine);
 
 /* Runs all jobs. */

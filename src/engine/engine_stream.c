@@ -10,7 +10,8 @@
 #include "engine/engine_state.h"
 
 /* Adds the tensor to the target: of the given shape, with one chunk from *offset on. */
-static reshard_status target_add(struct catalog *target, const struct catalog_tensor *like, const int64_t *shape, uint64_t *offset, reshard_error *err)
+static reshard_status target_add(struct catalog *target, const struct catalog_tensor *like, const int64_t *shape, uint64_t *offset,
+                                 reshard_error *err)
 {
     uint32_t index;
     int64_t volume;
@@ -71,8 +72,13 @@ static reshard_status stream_plan(const struct engine_source *source, const uint
     for (uint32_t i = 0; i < count && !status; i++) {
         const struct catalog_tensor *tensor = &source->catalog->tensors[tensors[i]];
         status = target_add(target, tensor, start ? extent : catalog_vector_at(source->catalog, tensor->shape), &offset, err);
-        recipes[i] = (struct recipe){ .source_tensor = tensors[i], .target_tensor = i, .is_whole = !start, .rank = tensor->rank,
-                                      .source_start = start, .target_start = origin, .extent = extent };
+        recipes[i] = (struct recipe){ .source_tensor = tensors[i],
+                                      .target_tensor = i,
+                                      .is_whole = !start,
+                                      .rank = tensor->rank,
+                                      .source_start = start,
+                                      .target_start = origin,
+                                      .extent = extent };
     }
     if (!status)
         status = catalog_seal(target, true, err);
@@ -82,8 +88,9 @@ static reshard_status stream_plan(const struct engine_source *source, const uint
     return status;
 }
 
-reshard_status engine_stream(const struct engine_source *source, const uint32_t *tensors, uint32_t count, const int64_t *start, const int64_t *extent,
-                             const struct engine_options *options, engine_sink sink, void *context, reshard_error *err)
+reshard_status engine_stream(const struct engine_source *source, const uint32_t *tensors, uint32_t count, const int64_t *start,
+                             const int64_t *extent, const struct engine_options *options, engine_sink sink, void *context,
+                             reshard_error *err)
 {
     struct catalog *target;
     struct plan *plan = NULL;
@@ -101,7 +108,8 @@ reshard_status engine_stream(const struct engine_source *source, const uint32_t 
 }
 
 /* A target with one tensor of the chunk's tensor's shape, and in it the same chunk. */
-static reshard_status chunk_target(const struct catalog *source, const struct catalog_chunk *chunk, struct catalog *target, reshard_error *err)
+static reshard_status chunk_target(const struct catalog *source, const struct catalog_chunk *chunk, struct catalog *target,
+                                   reshard_error *err)
 {
     const struct catalog_tensor *like = &source->tensors[chunk->tensor];
     const struct chunk_layout *layout = catalog_layout_of(source, chunk);
@@ -109,7 +117,8 @@ static reshard_status chunk_target(const struct catalog *source, const struct ca
     uint32_t tensor;
     uint64_t bytes;
     struct catalog_chunk *added;
-    reshard_status status = catalog_add_tensor(target, STR(""), like->dtype, like->rank, catalog_vector_at(source, like->shape), &tensor, err);
+    reshard_status status =
+        catalog_add_tensor(target, STR(""), like->dtype, like->rank, catalog_vector_at(source, like->shape), &tensor, err);
     if (status)
         return status;
     target->tensors[tensor].key = like->key;
@@ -129,8 +138,8 @@ static reshard_status chunk_target(const struct catalog *source, const struct ca
     return RESHARD_OK;
 }
 
-reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options, engine_sink sink,
-                                   void *context, reshard_error *err)
+reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options,
+                                   engine_sink sink, void *context, reshard_error *err)
 {
     const uint32_t tensor = source->catalog->chunks[chunk].tensor;
     struct catalog *target;

@@ -39,7 +39,8 @@ static reshard_status pending_flush(struct worker *worker, struct pending *pendi
 static reshard_status pending_add(struct worker *worker, struct pending *pending, uint32_t object, uint64_t offset, const uint8_t *bytes,
                                   uint64_t size, reshard_error *err)
 {
-    if (pending->size && pending->object == object && pending->offset + pending->size == offset && pending->bytes + pending->size == bytes) {
+    if (pending->size && pending->object == object && pending->offset + pending->size == offset &&
+        pending->bytes + pending->size == bytes) {
         pending->size += size;
         return RESHARD_OK;
     }
@@ -55,12 +56,14 @@ static reshard_status tile_write(struct worker *worker, struct pending *pending,
     reshard_status status = RESHARD_OK;
     tile_runs_of(worker->engine->plan, shape, piece->chunk, &runs);
     for (uint64_t i = 0; i < runs.run_count && !status; i++)
-        status = pending_add(worker, pending, piece->object, tile_run_offset(&runs, i), piece->memory + i * runs.run_bytes, runs.run_bytes, err);
+        status =
+            pending_add(worker, pending, piece->object, tile_run_offset(&runs, i), piece->memory + i * runs.run_bytes, runs.run_bytes, err);
     return status;
 }
 
 /* Writes a piece, or leaves it pending, and takes its CRC if crc is not NULL. */
-static reshard_status piece_write(struct worker *worker, struct pending *pending, const struct piece *piece, uint32_t *crc, reshard_error *err)
+static reshard_status piece_write(struct worker *worker, struct pending *pending, const struct piece *piece, uint32_t *crc,
+                                  reshard_error *err)
 {
     if (!piece->is_split) {
         if (crc)
@@ -150,6 +153,7 @@ reshard_status job_copy(struct worker *worker, const struct job_shape *shape, re
     if (status)
         error_prefix(err, "tensor '%.*s' from '%.*s' to '%.*s'",
                      STR_ARG(engine->plan->target->tensors[engine->plan->target->chunks[step->target_chunk].tensor].key),
-                     STR_ARG(engine->plan->source->objects[source_chunk->object].name), STR_ARG(engine->plan->target->objects[target_number].name));
+                     STR_ARG(engine->plan->source->objects[source_chunk->object].name),
+                     STR_ARG(engine->plan->target->objects[target_number].name));
     return status;
 }

@@ -25,7 +25,7 @@ struct box_filter {
     struct box_list *list;
     const struct recipe *recipe;
     bool is_source;
-    const int64_t *clip_start;         /* of the recipe on this side, in this side's axes */
+    const int64_t *clip_start; /* of the recipe on this side, in this side's axes */
     int64_t clip_extent[RANK_MAX];
     const int64_t *chunk_start;
     uint32_t chunk;
@@ -76,9 +76,11 @@ static reshard_status chunk_boxes(struct box_filter *filter, const struct catalo
     if (layout && layout->flat_count >= 0) {
         int64_t volume = box_volume(tensor->rank, extent);
         if (layout->flat_begin < 0 || layout->flat_begin > volume || layout->flat_count > volume - layout->flat_begin)
-            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': flat run of %" PRId64 " elements from %" PRId64 " leaves its box of %" PRId64,
+            return error_set(err, RESHARD_ERR_FORMAT,
+                             "tensor '%.*s': flat run of %" PRId64 " elements from %" PRId64 " leaves its box of %" PRId64,
                              STR_ARG(tensor->key), layout->flat_count, layout->flat_begin, volume);
-        is_done = layout->flat_count == 0 || flat_run_boxes(tensor->rank, extent, layout->flat_begin, layout->flat_count, run_box_take, filter);
+        is_done =
+            layout->flat_count == 0 || flat_run_boxes(tensor->rank, extent, layout->flat_begin, layout->flat_count, run_box_take, filter);
     } else if (filter->recipe->is_whole) {
         is_done = box_append(filter->list, start, extent, chunk_index);
     } else {
@@ -128,7 +130,8 @@ static reshard_status target_check(const struct catalog *catalog, const struct c
     if (layout && layout->codec != CODEC_NONE)
         is_plain = false;
     if (layout && layout->strides != CATALOG_NONE)
-        is_plain &= strides_are_row_major(tensor->rank, catalog_vector_at(catalog, chunk->extent), catalog_vector_at(catalog, layout->strides));
+        is_plain &=
+            strides_are_row_major(tensor->rank, catalog_vector_at(catalog, chunk->extent), catalog_vector_at(catalog, layout->strides));
     if (is_plain)
         return RESHARD_OK;
     return error_set(err, RESHARD_ERR_UNSUPPORTED, "target tensor '%.*s': chunks are written row-major, little-endian and unencoded only",

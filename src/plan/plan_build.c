@@ -16,8 +16,8 @@ static reshard_status recipe_join(struct plan_build *build, reshard_error *err)
     status = boxes_of_sources(build, err);
     if (status)
         return status;
-    status = join_boxes(&build->joiner, recipe->rank, build->sources.boxes, build->sources.count, build->targets.boxes, build->targets.count,
-                        step_append, build, err);
+    status = join_boxes(&build->joiner, recipe->rank, build->sources.boxes, build->sources.count, build->targets.boxes,
+                        build->targets.count, step_append, build, err);
     if (status)
         error_prefix(err, "tensor '%.*s'", STR_ARG(source->key));
     return status;
@@ -61,8 +61,8 @@ static reshard_status plan_make(struct plan_build *build, const struct recipe *r
     return status;
 }
 
-static reshard_status plan_new_from(const struct catalog *source, uint32_t only_chunk, const struct catalog *target, const struct recipe *recipes,
-                                    uint32_t recipe_count, struct plan **out, reshard_error *err)
+static reshard_status plan_new_from(const struct catalog *source, uint32_t only_chunk, const struct catalog *target,
+                                    const struct recipe *recipes, uint32_t recipe_count, struct plan **out, reshard_error *err)
 {
     struct plan_build build = { .only_chunk = only_chunk, .joiner.misses_max = source->limits.box_checks };
     build.plan = calloc(1, sizeof(*build.plan));
@@ -90,7 +90,8 @@ reshard_status plan_new(const struct catalog *source, const struct catalog *targ
     return plan_new_from(source, CATALOG_NONE, target, recipes, recipe_count, out, err);
 }
 
-reshard_status plan_new_chunk(const struct catalog *source, uint32_t source_chunk, const struct catalog *target, struct plan **out, reshard_error *err)
+reshard_status plan_new_chunk(const struct catalog *source, uint32_t source_chunk, const struct catalog *target, struct plan **out,
+                              reshard_error *err)
 {
     struct recipe recipe = { .source_tensor = source->chunks[source_chunk].tensor, .target_tensor = 0, .is_whole = true };
     return plan_new_from(source, source_chunk, target, &recipe, 1, out, err);
@@ -121,8 +122,8 @@ static uint64_t hash_chunk(uint64_t hash, const struct catalog *catalog, const s
     hash = hash64(numbers, sizeof(numbers), hash);
     if (!layout)
         return hash;
-    const uint64_t rare[] = { (uint64_t)layout->flat_begin, (uint64_t)layout->flat_count, layout->codec, layout->coded_offset,
-                              layout->coded_bytes, layout->outer_codec, layout->outer_offset, layout->outer_bytes };
+    const uint64_t rare[] = { (uint64_t)layout->flat_begin, (uint64_t)layout->flat_count, layout->codec,        layout->coded_offset,
+                              layout->coded_bytes,          layout->outer_codec,          layout->outer_offset, layout->outer_bytes };
     hash = hash64(rare, sizeof(rare), hash);
     if (layout->strides != CATALOG_NONE)
         hash = hash64(catalog_vector_at(catalog, layout->strides), (size_t)tensor->rank * sizeof(int64_t), hash);

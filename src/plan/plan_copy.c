@@ -40,8 +40,8 @@ static bool place_strided(const struct catalog *catalog, const struct catalog_ch
     return true;
 }
 
-static reshard_status place_find(const struct catalog *catalog, uint32_t chunk_index, int rank, const int64_t *start, struct chunk_place *out,
-                                 reshard_error *err)
+static reshard_status place_find(const struct catalog *catalog, uint32_t chunk_index, int rank, const int64_t *start,
+                                 struct chunk_place *out, reshard_error *err)
 {
     const struct catalog_chunk *chunk = &catalog->chunks[chunk_index];
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
@@ -65,10 +65,10 @@ static reshard_status copy_packed(const struct catalog_tensor *source, const str
     int64_t bits = dtype_info(target->dtype)->bits;
     struct copy_spec spec = out->spec;
     spec.source_dtype = spec.target_dtype = DTYPE_U8;
-    if (source->dtype != target->dtype || spec.flags & ~(unsigned)COPY_SWAP_SOURCE || !copy_is_plain_run(&spec, &elements) || from->index * bits % 8 || to->index * bits % 8 ||
-        elements * (uint64_t)bits % 8) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %s can be moved in contiguous runs of whole bytes only", STR_ARG(target->key),
-                  dtype_info(target->dtype)->name);
+    if (source->dtype != target->dtype || spec.flags & ~(unsigned)COPY_SWAP_SOURCE || !copy_is_plain_run(&spec, &elements) ||
+        from->index * bits % 8 || to->index * bits % 8 || elements * (uint64_t)bits % 8) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %s can be moved in contiguous runs of whole bytes only",
+                  STR_ARG(target->key), dtype_info(target->dtype)->name);
         error_hint(err, "cut it on its first axis, or not at all");
         return RESHARD_ERR_UNSUPPORTED;
     }
@@ -110,12 +110,13 @@ static unsigned flags_of(const struct catalog_chunk *chunk)
 }
 
 /* Makes offsets relative to the objects, and checks that the source's bytes are the chunk's. */
-static reshard_status copy_anchor(const struct catalog_tensor *tensor, const struct catalog_chunk *source, const struct catalog_chunk *target,
-                                  uint64_t reach, struct plan_copy *out, reshard_error *err)
+static reshard_status copy_anchor(const struct catalog_tensor *tensor, const struct catalog_chunk *source,
+                                  const struct catalog_chunk *target, uint64_t reach, struct plan_copy *out, reshard_error *err)
 {
     if (!(source->flags & CHUNK_UNRESOLVED) && !range_fits(out->source_offset, reach, source->bytes)) {
-        error_set_at(err, RESHARD_ERR_FORMAT, source->offset, "tensor '%.*s': its elements reach to byte %" PRIu64 " of a chunk that has %" PRIu64,
-                     STR_ARG(tensor->key), out->source_offset + reach, source->bytes);
+        error_set_at(err, RESHARD_ERR_FORMAT, source->offset,
+                     "tensor '%.*s': its elements reach to byte %" PRIu64 " of a chunk that has %" PRIu64, STR_ARG(tensor->key),
+                     out->source_offset + reach, source->bytes);
         return RESHARD_ERR_FORMAT;
     }
     if (!checked_add_u64(out->source_offset, source->offset, &out->source_offset) ||
@@ -129,7 +130,8 @@ reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *s
 {
     const struct recipe *recipe = &plan->recipes[step->recipe];
     const struct catalog_chunk *source = &plan->source->chunks[step->source_chunk], *target = &plan->target->chunks[step->target_chunk];
-    const struct catalog_tensor *source_tensor = &plan->source->tensors[source->tensor], *target_tensor = &plan->target->tensors[target->tensor];
+    const struct catalog_tensor *source_tensor = &plan->source->tensors[source->tensor],
+                                *target_tensor = &plan->target->tensors[target->tensor];
     unsigned source_bytes = dtype_element_bytes(source_tensor->dtype), target_bytes = dtype_element_bytes(target_tensor->dtype);
     struct chunk_place from, to;
     int64_t source_start[RANK_MAX], reach;

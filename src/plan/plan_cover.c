@@ -13,8 +13,8 @@ static uint64_t chunk_elements(const struct catalog *catalog, const struct catal
 }
 
 /* The source is at fault if a whole tensor was wanted, the recipes if they left something out. */
-static reshard_status hole_error(const struct plan *plan, const struct catalog_tensor *tensor, const struct catalog_chunk *chunk, uint64_t covered,
-                                 uint64_t wanted, reshard_error *err)
+static reshard_status hole_error(const struct plan *plan, const struct catalog_tensor *tensor, const struct catalog_chunk *chunk,
+                                 uint64_t covered, uint64_t wanted, reshard_error *err)
 {
     char box[BOX_TEXT_MAX];
     uint32_t t = chunk->tensor;
@@ -23,8 +23,8 @@ static reshard_status hole_error(const struct plan *plan, const struct catalog_t
         if (plan->recipes[i].target_tensor == t && plan->recipes[i].is_whole)
             status = RESHARD_ERR_FORMAT;
     box_text(tensor->rank, catalog_vector_at(plan->target, chunk->start), catalog_vector_at(plan->target, chunk->extent), box);
-    error_set(err, status, "tensor '%.*s': the source holds only %" PRIu64 " of the %" PRIu64 " elements of %s", STR_ARG(tensor->key), covered,
-              wanted, box);
+    error_set(err, status, "tensor '%.*s': the source holds only %" PRIu64 " of the %" PRIu64 " elements of %s", STR_ARG(tensor->key),
+              covered, wanted, box);
     error_object(err, "%.*s", STR_ARG(tensor->key));
     return status;
 }

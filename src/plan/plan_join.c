@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#define FEW 4           /* with so few boxes on one side, comparing all is linear in the other */
+#define FEW 4 /* with so few boxes on one side, comparing all is linear in the other */
 #define ALL_PAIRS_MAX 256
 
 /* Two lists in the stack, of sides[0] (sources) and sides[1] (targets), that are still to be joined. */
@@ -252,8 +252,8 @@ static bool item_join(struct join *join, const struct join_item *item)
     return sweep_axis < 0 ? join_all_pairs(join, item) : lists_sweep(join, item, sweep_axis);
 }
 
-reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box *sources, uint32_t source_count, const struct join_box *targets,
-                          uint32_t target_count, join_emit emit, void *context, reshard_error *err)
+reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box *sources, uint32_t source_count,
+                          const struct join_box *targets, uint32_t target_count, join_emit emit, void *context, reshard_error *err)
 {
     struct join join = { .memory = joiner, .rank = rank, .sides = { sources, targets }, .emit = emit, .context = context };
     joiner->stack_count = 0;

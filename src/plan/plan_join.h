@@ -35,8 +35,8 @@ struct joiner {
     uint64_t misses, misses_max; /* comparisons that found nothing: made, and allowed in one join, which the caller sets */
 };
 
-reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box *sources, uint32_t source_count, const struct join_box *targets,
-                          uint32_t target_count, join_emit emit, void *context, reshard_error *err);
+reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box *sources, uint32_t source_count,
+                          const struct join_box *targets, uint32_t target_count, join_emit emit, void *context, reshard_error *err);
 void joiner_release(struct joiner *joiner);
 
 #endif

@@ -61,7 +61,8 @@ static void chunks_place(const struct plan *plan, struct sort_entry *order, stru
 }
 
 /* Spreads the steps over their chunks' places, sorts each chunk's by key, and puts them in that order. */
-static void steps_arrange(struct plan *plan, struct sort_entry *order, struct sort_entry *spare, uint32_t *place, struct plan_step *arranged)
+static void steps_arrange(struct plan *plan, struct sort_entry *order, struct sort_entry *spare, uint32_t *place,
+                          struct plan_step *arranged)
 {
     uint32_t count = plan->step_count;
     for (uint32_t i = 0; i < count; i++)
@@ -112,7 +113,8 @@ reshard_status steps_sum(struct plan *plan, reshard_error *err)
         if (!dtype_bytes(target->dtype, elements, &write_bytes) || !dtype_bytes(source->dtype, elements, &read_bytes) ||
             !checked_add_u64(plan->write_bytes, write_bytes, &plan->write_bytes) ||
             !checked_add_u64(plan->read_bytes, read_bytes, &plan->read_bytes))
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %" PRIu64 " elements of %s that are copied together are no number of bytes",
+            return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                             "tensor '%.*s': %" PRIu64 " elements of %s that are copied together are no number of bytes",
                              STR_ARG(target->key), elements, dtype_info(target->dtype)->name);
         if (source->dtype != target->dtype)
             plan->cast_bytes += write_bytes;

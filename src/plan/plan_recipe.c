@@ -18,8 +18,10 @@ static reshard_status recipe_error(reshard_error *err, const struct catalog_tens
 static reshard_status recipe_whole(const struct plan *plan, struct recipe *recipe, reshard_error *err)
 {
     static const int64_t origin[RANK_MAX];
-    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor], *target = &plan->target->tensors[recipe->target_tensor];
-    const int64_t *source_shape = catalog_vector_at(plan->source, source->shape), *target_shape = catalog_vector_at(plan->target, target->shape);
+    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor],
+                                *target = &plan->target->tensors[recipe->target_tensor];
+    const int64_t *source_shape = catalog_vector_at(plan->source, source->shape),
+                  *target_shape = catalog_vector_at(plan->target, target->shape);
     bool is_same = source->rank == target->rank;
     for (int axis = 0; is_same && axis < source->rank; axis++)
         is_same = source_shape[axis] == target_shape[axis];
@@ -58,7 +60,8 @@ static void *copy_array(struct arena *arena, const void *values, int count, size
 
 static reshard_status recipe_part(struct plan *plan, struct recipe *recipe, reshard_error *err)
 {
-    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor], *target = &plan->target->tensors[recipe->target_tensor];
+    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor],
+                                *target = &plan->target->tensors[recipe->target_tensor];
     int64_t source_extent[RANK_MAX];
     int bad_axis = 0, rank = recipe->rank;
     char box[BOX_TEXT_MAX];
@@ -74,11 +77,13 @@ static reshard_status recipe_part(struct plan *plan, struct recipe *recipe, resh
     for (int axis = 0; axis < rank; axis++)
         source_extent[recipe->permutation ? recipe->permutation[axis] : axis] = recipe->extent[axis];
     if (!box_check(rank, recipe->source_start, source_extent, catalog_vector_at(plan->source, source->shape), &bad_axis)) {
-        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the source on axis %d", box_text(rank, recipe->source_start, source_extent, box), bad_axis);
+        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the source on axis %d", box_text(rank, recipe->source_start, source_extent, box),
+                  bad_axis);
         return recipe_error(err, source, target);
     }
     if (!box_check(rank, recipe->target_start, recipe->extent, catalog_vector_at(plan->target, target->shape), &bad_axis)) {
-        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the target on axis %d", box_text(rank, recipe->target_start, recipe->extent, box), bad_axis);
+        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the target on axis %d", box_text(rank, recipe->target_start, recipe->extent, box),
+                  bad_axis);
         return recipe_error(err, source, target);
     }
     recipe->source_start = copy_array(&plan->arena, recipe->source_start, rank, sizeof(int64_t));
@@ -94,7 +99,8 @@ static reshard_status recipe_take(struct plan *plan, struct recipe *recipe, resh
     if (recipe->source_tensor >= plan->source->tensor_count || recipe->target_tensor >= plan->target->tensor_count)
         return error_set(err, RESHARD_ERR_USAGE, "a recipe names tensors %" PRIu32 " and %" PRIu32 ", there are %" PRIu32 " and %" PRIu32,
                          recipe->source_tensor, recipe->target_tensor, plan->source->tensor_count, plan->target->tensor_count);
-    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor], *target = &plan->target->tensors[recipe->target_tensor];
+    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor],
+                                *target = &plan->target->tensors[recipe->target_tensor];
     if (!copy_can_cast(source->dtype, target->dtype)) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "%s cannot become %s", dtype_info(source->dtype)->name, dtype_info(target->dtype)->name);
         recipe_error(err, source, target);

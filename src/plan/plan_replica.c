@@ -11,11 +11,11 @@ struct replica_group {
 
 struct replicas {
     struct plan *plan;
-    struct sort_entry *order;   /* chunks of the tensors concerned; room for all, and as much again to sort in */
+    struct sort_entry *order; /* chunks of the tensors concerned; room for all, and as much again to sort in */
     struct replica_group *groups;
     uint32_t order_count, group_count;
-    uint32_t *picked;           /* by source chunk: the chunk to read + 1, or 0 if no step names it */
-    uint64_t *used;             /* by source object: bytes to be read from it */
+    uint32_t *picked; /* by source chunk: the chunk to read + 1, or 0 if no step names it */
+    uint64_t *used;   /* by source object: bytes to be read from it */
 };
 
 static bool chunk_is_same(const struct catalog *catalog, int rank, uint32_t a_index, uint32_t b_index)
@@ -25,8 +25,8 @@ static bool chunk_is_same(const struct catalog *catalog, int rank, uint32_t a_in
     int64_t a_count = a_layout ? a_layout->flat_count : -1, b_count = b_layout ? b_layout->flat_count : -1;
     if (a_count != b_count || (a_count >= 0 && a_layout->flat_begin != b_layout->flat_begin))
         return false;
-    return box_equal(rank, catalog_vector_at(catalog, a->start), catalog_vector_at(catalog, a->extent), catalog_vector_at(catalog, b->start),
-                     catalog_vector_at(catalog, b->extent));
+    return box_equal(rank, catalog_vector_at(catalog, a->start), catalog_vector_at(catalog, a->extent),
+                     catalog_vector_at(catalog, b->start), catalog_vector_at(catalog, b->extent));
 }
 
 static int64_t chunk_key(const struct catalog *catalog, int rank, const struct catalog_chunk *chunk)

@@ -25,11 +25,11 @@ struct recent_vector {
 
 struct plan_build {
     struct plan *plan;
-    uint32_t recipe;       /* being joined */
-    uint32_t only_chunk;   /* CATALOG_NONE, or the one source chunk to take */
+    uint32_t recipe;     /* being joined */
+    uint32_t only_chunk; /* CATALOG_NONE, or the one source chunk to take */
     struct box_list sources, targets;
     struct joiner joiner;
-    uint64_t *covered;     /* by target chunk: elements that steps write */
+    uint64_t *covered;            /* by target chunk: elements that steps write */
     struct recent_vector *recent; /* by hash; a miss only costs a second copy */
 };
 

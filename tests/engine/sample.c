@@ -227,7 +227,8 @@ static void add_run_chunk(struct sample *s, uint32_t tensor_index, int64_t begin
     memcpy(shape, catalog_vector_at(s->source, tensor.shape), (size_t)tensor.rank * sizeof(int64_t));
     if (!is_replica)
         fill_random(s, tensor.dtype, values, (size_t)count);
-    CHECK_OK(catalog_add_chunk(s->source, tensor_index, origin, shape, (uint32_t)below(s, SAMPLE_OBJECTS), 0, (uint64_t)count * element, &chunk, &err));
+    CHECK_OK(catalog_add_chunk(s->source, tensor_index, origin, shape, (uint32_t)below(s, SAMPLE_OBJECTS), 0, (uint64_t)count * element,
+                               &chunk, &err));
     bytes_place(s, values, (size_t)count * element, chunk);
     struct chunk_layout *layout = catalog_chunk_layout(s->source, chunk);
     layout->flat_begin = begin;
@@ -249,7 +250,9 @@ static void add_replica(struct sample *s, uint32_t tensor_index, const int64_t *
 
 static void add_source_tensor(struct sample *s, uint32_t number)
 {
-    static const enum dtype dtypes[] = { DTYPE_U8, DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_C64, DTYPE_I16, DTYPE_I64, DTYPE_F16, DTYPE_BOOL };
+    static const enum dtype dtypes[] = {
+        DTYPE_U8, DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_C64, DTYPE_I16, DTYPE_I64, DTYPE_F16, DTYPE_BOOL
+    };
     enum dtype dtype = dtypes[below(s, sizeof(dtypes) / sizeof(dtypes[0]))];
     int rank = (int)below(s, 6);
     int64_t shape[RANK_MAX], volume = 1;
@@ -306,7 +309,8 @@ void sample_source_box(const struct sample *s, uint32_t tensor_index, const int6
 
 /* ---- target ---- */
 
-static void add_target_chunk(struct sample *s, uint32_t tensor_index, const int64_t *start, const int64_t *extent, int64_t flat_begin, int64_t flat_count)
+static void add_target_chunk(struct sample *s, uint32_t tensor_index, const int64_t *start, const int64_t *extent, int64_t flat_begin,
+                             int64_t flat_count)
 {
     const struct catalog_tensor *tensor = &s->target->tensors[tensor_index];
     int64_t count = flat_count >= 0 ? flat_count : box_volume(tensor->rank, extent);
@@ -389,8 +393,12 @@ static void add_parts_target(struct sample *s, uint32_t source_index, const char
         extent[0] = 1 + below(s, source_shape[permutation[0]]);
         for (int i = 0; i < rank; i++)
             source_start[permutation[i]] = below(s, source_shape[permutation[i]] - extent[i] + 1);
-        s->recipes[s->recipe_count++] = (struct recipe){ .source_tensor = source_index, .rank = rank, .source_start = keep(s, source_start, rank),
-            .target_start = keep(s, start, rank), .extent = keep(s, extent, rank), .permutation = permutation };
+        s->recipes[s->recipe_count++] = (struct recipe){ .source_tensor = source_index,
+                                                         .rank = rank,
+                                                         .source_start = keep(s, source_start, rank),
+                                                         .target_start = keep(s, start, rank),
+                                                         .extent = keep(s, extent, rank),
+                                                         .permutation = permutation };
         start[0] += extent[0];
     }
     shape[0] = start[0];
@@ -437,7 +445,8 @@ static void expected_element(const struct sample *s, uint32_t target_index, cons
         if (!is_inside)
             continue;
         int64_t flat = flat_of(source->rank, catalog_vector_at(s->source, source->shape), from);
-        element_pass(source->dtype, target->dtype, 0, s->values[recipe->source_tensor] + (size_t)flat * dtype_element_bytes(source->dtype), out);
+        element_pass(source->dtype, target->dtype, 0, s->values[recipe->source_tensor] + (size_t)flat * dtype_element_bytes(source->dtype),
+                     out);
         return;
     }
     fail_msg("no recipe");
@@ -454,7 +463,8 @@ static void expect_chunk(struct sample *s, const struct catalog_chunk *chunk)
     if (chunk->bytes == 0)
         return;
     do {
-        bool is_inside = !layout || layout->flat_count < 0 || (flat >= layout->flat_begin && flat < layout->flat_begin + layout->flat_count);
+        bool is_inside =
+            !layout || layout->flat_count < 0 || (flat >= layout->flat_begin && flat < layout->flat_begin + layout->flat_count);
         int64_t at[RANK_MAX];
         flat++;
         if (!is_inside)
@@ -560,8 +570,8 @@ static reshard_status create_all(const struct sample *s, struct store_txn *txn, 
     return RESHARD_OK;
 }
 
-reshard_status sample_run(const struct sample *s, const struct plan *plan, struct store *source_store, struct store *target_store, const char *name,
-                          const struct engine_options *options, bool resume, uint32_t *crcs, reshard_error *error)
+reshard_status sample_run(const struct sample *s, const struct plan *plan, struct store *source_store, struct store *target_store,
+                          const char *name, const struct engine_options *options, bool resume, uint32_t *crcs, reshard_error *error)
 {
     struct store_txn_options txn_options = { .is_directory = true, .resume = resume, .identity = plan_hash(plan), .overwrite = true };
     struct store_object *objects[SAMPLE_OBJECTS] = { NULL };

@@ -14,12 +14,12 @@
 
 struct sample_options {
     uint64_t seed;
-    int64_t elements_max;  /* of a tensor, about */
+    int64_t elements_max; /* of a tensor, about */
     int tensors;
-    bool encoded;          /* compress some chunks */
-    bool crc;              /* ask for CRCs */
-    bool parts;            /* permuted parts as well as whole tensors */
-    bool plain;            /* large plain runs only: what the kernel can copy */
+    bool encoded; /* compress some chunks */
+    bool crc;     /* ask for CRCs */
+    bool parts;   /* permuted parts as well as whole tensors */
+    bool plain;   /* large plain runs only: what the kernel can copy */
 };
 
 struct sample {
@@ -27,8 +27,8 @@ struct sample {
     struct sample_options options;
     struct store *store;
     struct catalog *source, *target;
-    struct buffer objects[SAMPLE_OBJECTS];           /* of the source, until they are stored */
-    uint8_t *values[SAMPLE_TENSORS_MAX];             /* of source tensors: full content, row-major */
+    struct buffer objects[SAMPLE_OBJECTS]; /* of the source, until they are stored */
+    uint8_t *values[SAMPLE_TENSORS_MAX];   /* of source tensors: full content, row-major */
     struct recipe recipes[SAMPLE_TENSORS_MAX * 4];
     uint32_t recipe_count;
     struct buffer expected[SAMPLE_OBJECTS], written[SAMPLE_OBJECTS]; /* target bytes, and 1 where one is written */
@@ -41,7 +41,6 @@ void sample_release(struct sample *sample);
 /* Expected bytes of one target tensor or of any box of a source tensor, row-major. */
 uint64_t sample_source_bytes(const struct sample *sample, uint32_t tensor);
 void sample_source_box(const struct sample *sample, uint32_t tensor, const int64_t *start, const int64_t *extent, struct buffer *out);
-
 
 /* The target object must hold the expected bytes where there are any. Fails the test otherwise. */
 void sample_check_object(const struct sample *sample, uint32_t object, const uint8_t *bytes, size_t size);

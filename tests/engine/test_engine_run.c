@@ -43,10 +43,18 @@ static uint64_t rounds(void)
 TEST(any_layout_becomes_any_other)
 {
     for (uint64_t seed = 1; seed <= 300 * rounds(); seed++) {
-        struct sample_options options = { .seed = seed, .elements_max = seed % 7 ? 400 : 20000, .tensors = 1 + (int)(seed % 5), .encoded = seed % 3 == 0,
-                                          .crc = seed % 2, .parts = seed % 4 > 1 };
-        struct engine_options engine = { .memory_bytes = seed % 2 ? 65536 : 20000, .threads = 1 + (unsigned)(seed % 4), .no_sync = true,
-                                         .io = seed % 5 == 0 ? ENGINE_IO_AUTO : seed % 5 == 1 ? ENGINE_IO_DIRECT : ENGINE_IO_BUFFERED };
+        struct sample_options options = { .seed = seed,
+                                          .elements_max = seed % 7 ? 400 : 20000,
+                                          .tensors = 1 + (int)(seed % 5),
+                                          .encoded = seed % 3 == 0,
+                                          .crc = seed % 2,
+                                          .parts = seed % 4 > 1 };
+        struct engine_options engine = { .memory_bytes = seed % 2 ? 65536 : 20000,
+                                         .threads = 1 + (unsigned)(seed % 4),
+                                         .no_sync = true,
+                                         .io = seed % 5 == 0   ? ENGINE_IO_AUTO
+                                               : seed % 5 == 1 ? ENGINE_IO_DIRECT
+                                                               : ENGINE_IO_BUFFERED };
         run_and_check(&options, &engine);
     }
 }
@@ -54,8 +62,12 @@ TEST(any_layout_becomes_any_other)
 TEST(large_tensors_are_cut_and_tiled)
 {
     for (uint64_t seed = 1000; seed < 1000 + 12 * rounds(); seed++) {
-        struct sample_options options = { .seed = seed, .elements_max = 300000, .tensors = 2, .encoded = seed % 4 == 0, .parts = true, .crc = seed % 3 == 0 };
-        struct engine_options engine = { .memory_bytes = seed % 2 ? 65536 : 2 << 20, .threads = 1 + (unsigned)(seed % 3), .no_sync = true,
+        struct sample_options options = {
+            .seed = seed, .elements_max = 300000, .tensors = 2, .encoded = seed % 4 == 0, .parts = true, .crc = seed % 3 == 0
+        };
+        struct engine_options engine = { .memory_bytes = seed % 2 ? 65536 : 2 << 20,
+                                         .threads = 1 + (unsigned)(seed % 3),
+                                         .no_sync = true,
                                          .io = seed % 3 ? ENGINE_IO_BUFFERED : ENGINE_IO_AUTO };
         run_and_check(&options, &engine);
     }
@@ -76,8 +88,12 @@ TEST(no_fault_ever_gives_wrong_data)
         reshard_error err;
         struct sample sample;
         struct plan *plan;
-        struct sample_options options = { .seed = seed, .elements_max = 3000, .tensors = 3, .parts = true, .encoded = seed % 2, .crc = true };
-        struct engine_options engine = { .memory_bytes = 65536, .threads = 1 + (unsigned)(seed % 2), .io = seed % 3 ? ENGINE_IO_BUFFERED : ENGINE_IO_AUTO };
+        struct sample_options options = {
+            .seed = seed, .elements_max = 3000, .tensors = 3, .parts = true, .encoded = seed % 2, .crc = true
+        };
+        struct engine_options engine = { .memory_bytes = 65536,
+                                         .threads = 1 + (unsigned)(seed % 2),
+                                         .io = seed % 3 ? ENGINE_IO_BUFFERED : ENGINE_IO_AUTO };
         sample_make(&sample, &options);
         CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
         uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
@@ -109,7 +125,9 @@ TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
         reshard_error err;
         struct sample sample;
         struct plan *plan;
-        struct sample_options options = { .seed = seed, .elements_max = 3000, .tensors = 3, .parts = true, .encoded = seed % 2, .crc = true };
+        struct sample_options options = {
+            .seed = seed, .elements_max = 3000, .tensors = 3, .parts = true, .encoded = seed % 2, .crc = true
+        };
         struct engine_options engine = { .memory_bytes = 65536, .threads = 1 + (unsigned)(seed % 2), .io = ENGINE_IO_BUFFERED };
         sample_make(&sample, &options);
         CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
@@ -130,13 +148,31 @@ TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
     }
 }
 
+struct watch {
+    uint64_t calls, done, total, resumed;
+    uint64_t stop_after;
+};
+
+static bool watch_progress(const struct engine_progress *progress, void *context)
+{
+    struct watch *watch = context;
+    assert_true(progress->bytes_done >= watch->done);
+    assert_true(progress->bytes_done <= progress->bytes_total);
+    watch->done = progress->bytes_done;
+    watch->total = progress->bytes_total;
+    watch->resumed = progress->bytes_resumed;
+    return ++watch->calls <= watch->stop_after;
+}
+
 TEST(an_interrupted_run_is_taken_up_again)
 {
     for (uint64_t seed = 4000; seed < 4004; seed++) {
         reshard_error err;
         struct sample sample;
         struct plan *plan;
-        struct sample_options options = { .seed = seed, .elements_max = 20000, .tensors = 4, .parts = true, .encoded = seed % 2, .crc = true };
+        struct sample_options options = {
+            .seed = seed, .elements_max = 20000, .tensors = 4, .parts = true, .encoded = seed % 2, .crc = true
+        };
         struct engine_options engine = { .memory_bytes = 65536, .threads = 1 + (unsigned)(seed % 2), .io = ENGINE_IO_BUFFERED };
         sample_make(&sample, &options);
         CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
@@ -150,6 +186,19 @@ TEST(an_interrupted_run_is_taken_up_again)
                 break;
             failures++;
         }
+        /* What a cancelled run has done is not done again. */
+        struct watch watch = { .stop_after = UINT64_MAX };
+        struct watch cancel = { .stop_after = 0 };
+        engine.progress = watch_progress;
+        engine.context = &cancel;
+        CHECK_FAILS(sample_run(&sample, plan, sample.store, sample.store, "u", &engine, true, crcs, &err), RESHARD_ERR_CANCELLED);
+        engine.context = &watch;
+        CHECK_OK(sample_run(&sample, plan, sample.store, sample.store, "u", &engine, true, crcs, &err));
+        assert_true(watch.resumed > 0);
+        assert_int_equal(watch.done, watch.total);
+        check_target(&sample, sample.store, "u");
+        sample_check_crcs(&sample, crcs);
+        engine.progress = NULL;
         CHECK_OK(sample_run(&sample, plan, sample.store, sample.store, "t", &engine, true, crcs, &err));
         assert_true(failures > 0);
         check_target(&sample, sample.store, "t");
@@ -158,21 +207,6 @@ TEST(an_interrupted_run_is_taken_up_again)
         plan_free(plan);
         sample_release(&sample);
     }
-}
-
-struct watch {
-    uint64_t calls, done, total;
-    uint64_t stop_after;
-};
-
-static bool watch_progress(const struct engine_progress *progress, void *context)
-{
-    struct watch *watch = context;
-    assert_true(progress->bytes_done >= watch->done);
-    assert_true(progress->bytes_done <= progress->bytes_total);
-    watch->done = progress->bytes_done;
-    watch->total = progress->bytes_total;
-    return ++watch->calls <= watch->stop_after;
 }
 
 TEST(progress_reaches_its_total_and_can_cancel)

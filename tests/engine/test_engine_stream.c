@@ -58,13 +58,18 @@ static reshard_status see(void *context, uint32_t tensor, uint64_t offset, const
 
 static struct sample_options options_of(uint64_t seed)
 {
-    return (struct sample_options){ .seed = seed, .elements_max = seed % 7 ? 400 : 30000, .tensors = 1 + (int)(seed % 7), .encoded = seed % 3 == 0 };
+    return (struct sample_options){
+        .seed = seed, .elements_max = seed % 7 ? 400 : 30000, .tensors = 1 + (int)(seed % 7), .encoded = seed % 3 == 0
+    };
 }
 
 static struct engine_options engine_options_of(uint64_t seed)
 {
-    return (struct engine_options){ .memory_bytes = seed % 2 ? 65536 : 20000, .threads = 1 + (unsigned)(seed % 4),
-                                    .io = seed % 5 == 0 ? ENGINE_IO_BUFFERED : seed % 5 == 1 ? ENGINE_IO_DIRECT : ENGINE_IO_AUTO };
+    return (struct engine_options){ .memory_bytes = seed % 2 ? 65536 : 20000,
+                                    .threads = 1 + (unsigned)(seed % 4),
+                                    .io = seed % 5 == 0   ? ENGINE_IO_BUFFERED
+                                          : seed % 5 == 1 ? ENGINE_IO_DIRECT
+                                                          : ENGINE_IO_AUTO };
 }
 
 static void check_bytes(const struct buffer *found, const void *expected, size_t size, uint64_t seed)
@@ -146,8 +151,8 @@ TEST(a_chunk_arrives_in_its_own_order_also_if_it_is_a_replica)
             size_t element = dtype_element_bytes(sample.source->tensors[chunk->tensor].dtype);
             struct seen *seen = seen_new();
             struct buffer expected = { 0 };
-            sample_source_box(&sample, chunk->tensor, catalog_vector_at(sample.source, chunk->start), catalog_vector_at(sample.source, chunk->extent),
-                              &expected);
+            sample_source_box(&sample, chunk->tensor, catalog_vector_at(sample.source, chunk->start),
+                              catalog_vector_at(sample.source, chunk->extent), &expected);
             bool is_run = layout && layout->flat_count >= 0;
             CHECK_OK(engine_stream_chunk(&source, c, &engine, see, seen, &err));
             check_bytes(&seen->bytes[chunk->tensor], expected.data + (is_run ? (size_t)layout->flat_begin * element : 0),

@@ -88,7 +88,8 @@ TEST(of_replicas_the_one_in_the_most_used_object_is_read)
 
 TEST(a_hole_in_the_source_is_an_error_that_names_tensor_and_box)
 {
-    struct catalog *source = catalog_with("layer.weight", DTYPE_F32, 2, shape_8x8, 1), *target = catalog_with("layer.weight", DTYPE_F32, 2, shape_8x8, 1);
+    struct catalog *source = catalog_with("layer.weight", DTYPE_F32, 2, shape_8x8, 1),
+                   *target = catalog_with("layer.weight", DTYPE_F32, 2, shape_8x8, 1);
     struct plan *plan;
     add(source, 0, 0, 0, 0, 8, 5);
     CHECK_OK(catalog_seal(source, true, &err));
@@ -114,15 +115,24 @@ TEST(recipes_must_fit_and_not_overlap)
         uint32_t count;
         reshard_status status;
     } cases[] = {
-        { "two halves", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half },
-                          { .rank = 2, .source_start = zero, .target_start = four, .extent = half } }, 2, RESHARD_OK },
+        { "two halves",
+          { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half },
+            { .rank = 2, .source_start = zero, .target_start = four, .extent = half } },
+          2,
+          RESHARD_OK },
         { "one half only", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half } }, 1, RESHARD_ERR_USAGE },
-        { "halves overlap", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half },
-                              { .rank = 2, .source_start = zero, .target_start = three, .extent = big } }, 2, RESHARD_ERR_USAGE },
+        { "halves overlap",
+          { { .rank = 2, .source_start = zero, .target_start = zero, .extent = half },
+            { .rank = 2, .source_start = zero, .target_start = three, .extent = big } },
+          2,
+          RESHARD_ERR_USAGE },
         { "leaves the target", { { .rank = 2, .source_start = zero, .target_start = four, .extent = big } }, 1, RESHARD_ERR_USAGE },
         { "leaves the source", { { .rank = 2, .source_start = four, .target_start = zero, .extent = big } }, 1, RESHARD_ERR_USAGE },
         { "wrong rank", { { .rank = 1, .source_start = zero, .target_start = zero, .extent = half } }, 1, RESHARD_ERR_USAGE },
-        { "no permutation", { { .rank = 2, .source_start = zero, .target_start = zero, .extent = shape_8x8, .permutation = twice } }, 1, RESHARD_ERR_USAGE },
+        { "no permutation",
+          { { .rank = 2, .source_start = zero, .target_start = zero, .extent = shape_8x8, .permutation = twice } },
+          1,
+          RESHARD_ERR_USAGE },
         { "no such tensor", { { .is_whole = true, .source_tensor = 1 } }, 1, RESHARD_ERR_USAGE },
         { "nothing", { { 0 } }, 0, RESHARD_ERR_USAGE },
     };

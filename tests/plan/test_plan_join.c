@@ -98,10 +98,11 @@ TEST(every_overlapping_pair_is_found_once)
         CHECK_OK(join_boxes(&joiner, rank, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, find, &found, &err));
         for (uint32_t s = 0; s < sets[0].count; s++) {
             for (uint32_t t = 0; t < sets[1].count; t++) {
-                bool overlaps = box_intersect(rank, sets[0].boxes[s].start, sets[0].boxes[s].extent, sets[1].boxes[t].start, sets[1].boxes[t].extent,
-                                              start, extent);
+                bool overlaps = box_intersect(rank, sets[0].boxes[s].start, sets[0].boxes[s].extent, sets[1].boxes[t].start,
+                                              sets[1].boxes[t].extent, start, extent);
                 if (found.pairs[s * sets[1].count + t] != overlaps)
-                    fail_msg("round %llu: boxes %u and %u found %d times", (unsigned long long)round, s, t, found.pairs[s * sets[1].count + t]);
+                    fail_msg("round %llu: boxes %u and %u found %d times", (unsigned long long)round, s, t,
+                             found.pairs[s * sets[1].count + t]);
             }
         }
         free(found.pairs);

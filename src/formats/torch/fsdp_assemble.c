@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The model group's files become tensors: a DTensor or shard is a chunk of the whole that it says it belongs to, a plain tensor is the same
- * on all ranks. What lies beside (optimizer and extra state) becomes items, one for each top-level entry, whole: the tensors in there
- * have no names that fit the model's. Items of further ranks are kept as "rank_N.KEY" where they differ from rank 0's.
+ * on all ranks. Of what lies beside (optimizer and extra state) the top-level entries without tensors become items; entries with
+ * tensors (optimizer moments, random number states) are named in a warning: they belong to ranks, not to the model, and their
+ * own group can be opened. Items of further ranks are kept as "rank_N.KEY" where they differ from rank 0's.
  */
 #include "formats/torch/fsdp_assemble.h"
 
@@ -153,23 +154,29 @@ static reshard_status keep_item_value(struct assembling *assembling, struct valu
     return RESHARD_OK;
 }
 
-/* Storage numbers in values count a file's own tables, so equal structure is not equal content where a storage lies inside. */
-static bool has_storage(const struct value *value, void *context)
+static bool note_storage(const struct value *value, void *context)
 {
     bool *found = context;
     *found = *found || value->kind == VALUE_PERSID;
     return !*found;
 }
 
+/* Whether a storage lies somewhere inside the value of this file. */
+static reshard_status has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
+{
+    *out = false;
+    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, note_storage, out, NULL);
+    return walked || *out ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Storage numbers in values count a file's own tables, so equal structure is not equal content where a storage lies inside. */
 static reshard_status is_same_item(struct assembling *assembling, const struct catalog_item *known, const struct value *value, bool *out,
                                    reshard_error *err)
 {
-    bool found = false;
+    bool found;
+    reshard_status status = has_storage(assembling, value, &found, err);
     *out = false;
-    const struct value_graph *graph = assembling->state->files[assembling->file].graph;
-    if (!value_walk(value, graph->count, has_storage, &found, NULL) && !found)
-        return error_set_memory(err);
-    return found ? RESHARD_OK : value_compare(known->value, value, out, err);
+    return status || found ? status : value_compare(known->value, value, out, err);
 }
 
 static reshard_status add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value, reshard_error *err)
@@ -213,22 +220,34 @@ static reshard_status add_leaf(const struct torch_leaf *leaf, void *context, res
     return add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
 }
 
+static reshard_status add_entry(struct assembling *assembling, struct value *value, const struct fsdp_file *file, reshard_error *err)
+{
+    bool found;
+    reshard_status status = has_storage(assembling, value, &found, err);
+    if (status)
+        return status;
+    if (!found)
+        return add_item(assembling, NULL, 0, value, err);
+    if (file->rank == 0)
+        catalog_warn(assembling->source->catalog, false, "'%.*s' of '%.*s' and the other ranks holds tensors that are no part of the model: it is left out; "
+                     "--format fsdp-ranks opens that file's own group", STR_ARG(buffer_str(&assembling->key)), STR_ARG(file->name));
+    return RESHARD_OK;
+}
+
 /* The top-level entries of a file beside the model, each whole. */
-static reshard_status add_entries(struct assembling *assembling, struct str prefix, reshard_error *err)
+static reshard_status add_entries(struct assembling *assembling, const struct fsdp_file *file, reshard_error *err)
 {
     struct value *root = assembling->state->files[assembling->file].graph->root, **pairs;
     size_t count;
-    struct path_part part = { .kind = PATH_KEY };
     reshard_status status = RESHARD_OK;
     if (!value_as_mapping(root, &pairs, &count)) {
         buffer_clear(&assembling->key);
-        buffer_append_str(&assembling->key, prefix);
-        return assembling->key.failed ? error_set_memory(err) : add_item(assembling, &part, 0, root, err);
+        return buffer_append_str(&assembling->key, file->prefix) ? add_entry(assembling, root, file, err) : error_set_memory(err);
     }
     for (size_t i = 0; !status && i + 1 < count; i += 2) {
         buffer_clear(&assembling->key);
         bool good = pairs[i]->kind == VALUE_STR ? buffer_append_str(&assembling->key, pairs[i]->text) : value_to_repr(pairs[i], &assembling->key);
-        status = good ? add_item(assembling, &part, 0, pairs[i + 1], err) : error_set_memory(err);
+        status = good ? add_entry(assembling, pairs[i + 1], file, err) : error_set_memory(err);
     }
     return status;
 }
@@ -247,7 +266,7 @@ static reshard_status add_file(struct assembling *assembling, const struct fsdp_
     bool *wanted = calloc((size_t)opened->archive.storage_count + 1, sizeof(*wanted));
     if (!wanted)
         return error_set_memory(err);
-    status = is_model ? torch_flatten(opened->graph, &source->limits, add_leaf, assembling, err) : add_entries(assembling, file->prefix, err);
+    status = is_model ? torch_flatten(opened->graph, &source->limits, add_leaf, assembling, err) : add_entries(assembling, file, err);
     if (!status)
         status = torch_source_hide_storages(source, assembling->file, assembling->item_values, assembling->item_count, wanted, err);
     if (!status && file->rank == 0)
@@ -262,15 +281,10 @@ static reshard_status add_file(struct assembling *assembling, const struct fsdp_
 
 static reshard_status add_groups(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
 {
-    struct catalog *catalog = assembling->source->catalog;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; !status && i < groups->count; i++) {
+    for (uint32_t i = 0; !status && i < groups->count; i++)
         for (uint32_t j = 0; !status && j < groups->groups[i].count; j++)
             status = add_file(assembling, &groups->groups[i].files[j], i == 0, err);
-        if (!status && i > 0)
-            catalog_warn(catalog, false, "'%.*s' and its like are kept as items; to see their tensors, open that file with --format fsdp-ranks",
-                         STR_ARG(groups->groups[i].files[0].name));
-    }
     return status;
 }
 

@@ -18,6 +18,7 @@ struct adding {
     uint32_t *view_tensors;      /* by number in views: the first catalog tensor */
     uint32_t view_capacity;
     uint32_t *storage_tensors;   /* by storage: how many listed tensors view it */
+    uint32_t *storage_views;     /* the same without tied ones */
     uint64_t *storage_bytes;     /* by storage: what its different views take when written one by one */
     bool *is_plain;              /* by storage: no view of it needs more than a copy */
     struct value **items;
@@ -73,9 +74,10 @@ static void count_storage(struct adding *adding, const struct torch_tensor *tens
     adding->storage_tensors[tensor->storage]++;
     if (listed->tied_to != CATALOG_NONE)
         return;
+    adding->storage_views[tensor->storage]++;
     bool fits = checked_add_u64(adding->storage_bytes[tensor->storage], bytes, &sum);
     adding->storage_bytes[tensor->storage] = fits ? sum : UINT64_MAX;
-    if (tensor->flags & (TORCH_TENSOR_SWAP | TORCH_TENSOR_CONJ | TORCH_TENSOR_NEG))
+    if (tensor->flags & (TORCH_TENSOR_CONJ | TORCH_TENSOR_NEG))
         adding->is_plain[tensor->storage] = false;
 }
 
@@ -157,21 +159,22 @@ static reshard_status add_chunks(struct adding *adding, reshard_error *err)
     return status;
 }
 
-/* Storages whose views would take more space written one by one: they can be kept whole, which needs their bytes. */
+/* Storages that are more than the one tensor on them: writing may keep them whole, which needs their bytes. */
 static void want_shared_storages(const struct adding *adding, bool *wanted)
 {
     const struct torch_archive *archive = &adding->state->files[adding->file_index].archive;
     for (uint32_t i = 0; i < archive->storage_count; i++)
-        wanted[i] = adding->is_plain[i] && adding->storage_tensors[i] > 0 && adding->storage_bytes[i] > archive->storages[i].bytes;
+        wanted[i] = adding->is_plain[i] && (adding->storage_views[i] > 1 || (adding->storage_views[i] == 1 && adding->storage_bytes[i] != archive->storages[i].bytes));
 }
 
 static bool adding_prepare(struct adding *adding)
 {
     size_t count = (size_t)adding->state->files[adding->file_index].archive.storage_count + 1;
     adding->storage_tensors = calloc(count, sizeof(*adding->storage_tensors));
+    adding->storage_views = calloc(count, sizeof(*adding->storage_views));
     adding->storage_bytes = calloc(count, sizeof(*adding->storage_bytes));
     adding->is_plain = malloc(count * sizeof(*adding->is_plain));
-    if (!adding->storage_tensors || !adding->storage_bytes || !adding->is_plain)
+    if (!adding->storage_tensors || !adding->storage_views || !adding->storage_bytes || !adding->is_plain)
         return false;
     memset(adding->is_plain, true, count * sizeof(*adding->is_plain));
     return true;
@@ -182,6 +185,7 @@ static void adding_release(struct adding *adding)
     name_map_release(&adding->views);
     free(adding->view_tensors);
     free(adding->storage_tensors);
+    free(adding->storage_views);
     free(adding->storage_bytes);
     free(adding->is_plain);
     free(adding->items);

@@ -156,6 +156,31 @@ static bool put_module_class(const struct value *persid, struct buffer *out)
     return put_names(payload->list.items[1], out);
 }
 
+/* Protocol 2 cannot name what lies inside something: a dotted name is spelled as CPython does, getattr(first, 'second'). */
+static bool put_dotted(const struct value *global, struct buffer *out)
+{
+    struct str name = global->global.name;
+    size_t dot, begin = 0;
+    if (!str_find_char(name, '.', &dot))
+        return false;
+    struct value first = *global;
+    first.global.name = (struct str){ name.data, dot };
+    size_t dots = 0;
+    for (size_t i = 0; i < name.size; i++)
+        dots += name.data[i] == '.';
+    for (size_t i = 0; i < dots; i++)
+        pickle_put_global(out, "__builtin__", "getattr");
+    put_names(&first, out);
+    for (begin = dot + 1; begin <= name.size; begin = dot + 1) {
+        struct str rest = { name.data + begin, name.size - begin };
+        dot = str_find_char(rest, '.', &dot) ? begin + dot : name.size;
+        pickle_put_str(out, (struct str){ name.data + begin, dot - begin });
+        pickle_put_opcode(out, PICKLE_TUPLE2);
+        pickle_put_opcode(out, PICKLE_REDUCE);
+    }
+    return true;
+}
+
 /* ---- tensors in the source's own object ---- */
 
 static uint32_t wanted_tensor(const struct emitting *emitting, const struct value *node)
@@ -198,6 +223,15 @@ static bool put_own_tensor(struct emitting *emitting, const struct value *node, 
     return true;
 }
 
+static bool put_name_or_storage(struct emitting *emitting, const struct value *value, struct buffer *out)
+{
+    if (value->kind == VALUE_GLOBAL)
+        return put_dotted(value, out);
+    if (value->kind != VALUE_PERSID)
+        return false;
+    return value->storage > 0 ? put_storage(emitting, value, out) : put_module_class(value, out);
+}
+
 static bool substitute_whole(const struct value *value, struct buffer *out, void *context)
 {
     struct emitting *emitting = context;
@@ -207,9 +241,7 @@ static bool substitute_whole(const struct value *value, struct buffer *out, void
         put_tensor(emitting, emitting->args_tensor[value->id] - 1, false, true, out);
         return true;
     }
-    if (value->kind != VALUE_PERSID)
-        return false;
-    return value->storage > 0 ? put_storage(emitting, value, out) : put_module_class(value, out);
+    return put_name_or_storage(emitting, value, out);
 }
 
 static bool substitute_nested(const struct value *value, struct buffer *out, void *context)
@@ -221,9 +253,7 @@ static bool substitute_nested(const struct value *value, struct buffer *out, voi
     }
     if (value->tensor > 0 && emitting->own_source)
         return put_own_tensor(emitting, value, out);
-    if (value->kind != VALUE_PERSID)
-        return false;
-    return value->storage > 0 ? put_storage(emitting, value, out) : put_module_class(value, out);
+    return put_name_or_storage(emitting, value, out);
 }
 
 /* Finds the argument tuples of dressed tensors, and notes dresses that cannot be kept. */

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decodes a `.metadata` file of torch.distributed.checkpoint five times and prints the median rate. usage: bench_metadata FILE */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "formats/dcp/metadata_decode.h"
+
+#define ROUNDS 5
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static uint8_t *read_file(const char *path, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file || fseek(file, 0, SEEK_END))
+        return NULL;
+    *size = (size_t)ftell(file);
+    rewind(file);
+    uint8_t *bytes = malloc(*size + 1);
+    if (bytes && fread(bytes, 1, *size, file) != *size) {
+        free(bytes);
+        bytes = NULL;
+    }
+    fclose(file);
+    return bytes;
+}
+
+int main(int argc, char **argv)
+{
+    size_t size = 0;
+    uint8_t *bytes = argc == 2 ? read_file(argv[1], &size) : NULL;
+    double seconds[ROUNDS];
+    uint32_t chunks = 0;
+    if (!bytes) {
+        fprintf(stderr, "usage: bench_metadata FILE\n");
+        return 2;
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        struct dcp_metadata metadata;
+        reshard_error err = { 0 };
+        double started = now();
+        if (dcp_metadata_decode(bytes, size, &limits_default, DCP_DECODE_BEST, &metadata, &err)) {
+            fprintf(stderr, "bench_metadata: %s\n", err.message);
+            return 1;
+        }
+        seconds[round] = now() - started;
+        chunks = metadata.chunk_count;
+        dcp_metadata_release(&metadata);
+    }
+    qsort(seconds, ROUNDS, sizeof(seconds[0]), compare);
+    printf("%.1f M chunks/s, %.2f GB/s\n", chunks / seconds[ROUNDS / 2] / 1e6, (double)size / seconds[ROUNDS / 2] / 1e9);
+    free(bytes);
+    return 0;
+}
