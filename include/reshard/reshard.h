@@ -185,7 +185,6 @@ typedef struct reshard_report {
     uint64_t read_bytes, write_bytes;  /* payload */
     uint64_t target_files, target_bytes; /* all bytes of the target's files */
     uint64_t peak_memory_bytes;        /* buffers and metadata, as planned */
-    uint64_t resumed_bytes;            /* done by an earlier run */
     char **dropped, **changed, **warnings;
     struct reshard_report_rank {       /* by target file */
         char *file;

@@ -266,7 +266,9 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
     const struct plan *plan = conversion->plan;
     *out = (reshard_report){
         .tensors = conversion->recipe_count,
-        .items = conversion->selection.wanted->item_count,
+        .items = conversion->selection.wanted->item_count > conversion->target.dropped_count
+                     ? conversion->selection.wanted->item_count - conversion->target.dropped_count
+                     : 0,
         .source_chunks = source->chunk_count,
         .target_chunks = target->chunk_count,
         .steps = plan->step_count,

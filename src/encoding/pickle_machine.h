@@ -9,6 +9,7 @@
 
 #include "base/cursor.h"
 #include "encoding/pickle.h"
+#include "encoding/pickle_names.h"
 
 #include <inttypes.h>
 
@@ -32,10 +33,6 @@ struct pickle_machine {
     struct value *result;     /* set by STOP */
     int protocol;             /* as the last PROTO said */
 };
-
-/* Marks in value.reserved, for use while parsing. */
-enum { NODE_UNHASHABLE = 1, /* a tuple with a list, dict or set inside: no key */
-       NODE_RAW_STRING = 2  /* a Python 2 string that is not UTF-8 */ };
 
 #define PICKLE_LINE_MAX 65536
 

@@ -8,6 +8,13 @@
 
 #include "base/str.h"
 
+/* What the reader notes in value.reserved. */
+enum {
+    NODE_UNHASHABLE = 1, /* a tuple with a list, dict or set inside: no key */
+    NODE_RAW_STRING = 2, /* a Python 2 string that is not UTF-8 */
+    NODE_NESTED_NAME = 4 /* a global of protocol 4 and up, where dots in the name are look-ups; below they lead nowhere */
+};
+
 /* Old to new, in place; names that never changed stay. */
 void pickle_name_modernise(struct str *module, struct str *name);
 

@@ -2,7 +2,6 @@
 #include "encoding/pickle.h"
 
 #include "encoding/pickle_machine.h"
-#include "encoding/pickle_names.h"
 
 #include <stdio.h>
 #include <stdlib.h>

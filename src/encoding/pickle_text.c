@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Strings, numbers and names: the opcodes of protocol 0 whose arguments are lines of text, and what they share with others. */
 #include "encoding/pickle_machine.h"
-#include "encoding/pickle_names.h"
 
 #include <locale.h>
 #include <math.h>
@@ -371,8 +370,10 @@ reshard_status pickle_push_global(struct pickle_machine *m, struct str module, s
     struct value *node = pickle_node(m, VALUE_GLOBAL, &status);
     if (!node)
         return status;
+    size_t dot;
     node->global.module = module;
     node->global.name = name;
+    node->reserved = m->protocol >= 4 && str_find_char(name, '.', &dot) ? NODE_NESTED_NAME : 0;
     return pickle_push(m, node);
 }
 

@@ -181,13 +181,15 @@ static void put_global(struct writer *w, const struct value *node)
 {
     struct str module = node->global.module, name = node->global.name;
     size_t index;
-    pickle_name_age(&module, &name);
+    bool is_nested = node->reserved & NODE_NESTED_NAME;
+    if (!is_nested)
+        pickle_name_age(&module, &name);
     struct str back_module = module, back_name = name;
     pickle_name_modernise(&back_module, &back_name);
-    /* A name that protocol 2 would take for an old one is said under protocol 3, which maps nothing. */
-    bool is_ambiguous = !str_equal(back_module, node->global.module) || !str_equal(back_name, node->global.name);
-    if (is_ambiguous)
-        buffer_append(w->out, "\x80\x03", 2);
+    /* What protocol 2 would take for an old name, or would not look up, is said under protocol 4. */
+    bool is_modern = is_nested || !str_equal(back_module, node->global.module) || !str_equal(back_name, node->global.name);
+    if (is_modern)
+        buffer_append(w->out, "\x80\x04", 2);
     if (str_find_char(module, '\n', &index) || str_find_char(name, '\n', &index)) {
         pickle_put_str(w->out, module);
         pickle_put_str(w->out, name);
@@ -199,7 +201,7 @@ static void put_global(struct writer *w, const struct value *node)
         buffer_append_str(w->out, name);
         buffer_append_byte(w->out, '\n');
     }
-    if (is_ambiguous)
+    if (is_modern)
         buffer_append(w->out, "\x80\x02", 2);
 }
 

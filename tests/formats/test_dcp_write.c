@@ -251,7 +251,7 @@ TEST(for_torch_to_load)
     reshard_error err = { 0 };
     struct toy toy;
     if (!folder)
-        skip();
+        return; /* only on request: the result is for torch to load */
     toy_init(&toy, &format_toy);
     toy_fill(&toy);
     CHECK_OK(write_to(&toy, NULL, folder, 3, -1, &err));
