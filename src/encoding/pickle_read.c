@@ -96,7 +96,7 @@ reshard_status pickle_pop_mark(struct pickle_machine *m, struct value ***items, 
     if (!m->mark_count)
         return pickle_fail(m, RESHARD_ERR_FORMAT, "no mark is on the stack");
     size_t start = m->fence;
-    *items = m->stack + start;
+    *items = start ? m->stack + start : m->stack; /* there may be no stack yet */
     *count = m->stack_count - start;
     m->stack_count = start;
     drop_mark(m);

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a checkpoint with the real library and prints its tensors as JSON. usage: read_back.py {hf,torch,torch-dcp} PATH"""
+"""Reads checkpoints with the real library: a line [kind, path] in JSON comes in, a line with its tensors, or {"error": …}, goes out.
+
+kind is hf, torch or torch-dcp. One process serves many checkpoints, because importing torch takes seconds.
+"""
 import hashlib
 import json
 import pathlib
@@ -13,15 +16,14 @@ NAMES = {"bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": 
          "complex64": "C64", "complex128": "C128"}
 
 
-def tensors(value, path=()):
+def tensors(value, path=(), above=()):
+    """(joined path, tensor); a container inside itself is left out."""
     if isinstance(value, torch.Tensor):
         yield ".".join(path), value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from tensors(inner, (*path, str(key)))
-    elif isinstance(value, (list, tuple)):
-        for index, inner in enumerate(value):
-            yield from tensors(inner, (*path, str(index)))
+    elif isinstance(value, (dict, list, tuple)) and id(value) not in above:
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, inner in pairs:
+            yield from tensors(inner, (*path, str(key)), (*above, id(value)))
 
 
 def load(kind, path):
@@ -39,7 +41,7 @@ def load(kind, path):
     return state
 
 
-def main(kind, path):
+def rows_of(kind, path):
     rows = []
     for key, tensor in dict(tensors(load(kind, path))).items():
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested or tensor.is_meta:
@@ -48,8 +50,17 @@ def main(kind, path):
         data = tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         name = str(tensor.dtype).removeprefix("torch.")
         rows.append({"key": key, "dtype": NAMES.get(name, name), "shape": list(tensor.shape), "hash": hashlib.sha256(data).hexdigest()})
-    json.dump(rows, sys.stdout)
+    return rows
+
+
+def main():
+    for line in sys.stdin:
+        try:
+            answer = rows_of(*json.loads(line))
+        except BaseException as problem:  # torch's CheckpointException is no Exception
+            answer = {"error": f"{type(problem).__name__}: {problem}"[:2000]}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -31,13 +31,19 @@ static struct dcp_list *list_of(struct dcp_lists *lists)
     return &lists->found[index];
 }
 
+/* The root is a dict whatever it was. */
+static bool is_position(const struct path_part *parts, size_t index)
+{
+    return index > 0 && parts[index].kind == PATH_INDEX;
+}
+
 reshard_status dcp_lists_add(struct dcp_lists *lists, const struct path_part *parts, size_t count, reshard_error *err)
 {
     buffer_clear(&lists->key);
     for (size_t i = 0; i < count; i++) {
         bool was_new = false;
-        struct dcp_list *list = parts[i].kind == PATH_INDEX ? list_of(lists) : NULL;
-        if (parts[i].kind == PATH_INDEX && !list)
+        struct dcp_list *list = is_position(parts, i) ? list_of(lists) : NULL;
+        if (is_position(parts, i) && !list)
             return error_set_memory(err);
         spell(&lists->key, &parts[i]);
         if (!list)
@@ -55,7 +61,7 @@ bool dcp_lists_has_hole(struct dcp_lists *lists, const struct path_part *parts, 
 {
     buffer_clear(&lists->key);
     for (size_t i = 0; i < count; i++) {
-        if (parts[i].kind == PATH_INDEX) {
+        if (is_position(parts, i)) {
             uint32_t index = name_map_find(&lists->lists, buffer_str(&lists->key));
             if (index != NAME_NONE && (uint64_t)lists->found[index].last + 1 != lists->found[index].count)
                 return true;

@@ -301,7 +301,7 @@ static void put_path(struct writing *writing, struct str name, const struct path
     for (size_t i = 0; i < count; i++) {
         if (parts[i].kind == PATH_KEY) {
             pickle_put_str(&writing->out, parts[i].key);
-        } else if (parts[i].kind == PATH_INDEX) {
+        } else if (parts[i].kind == PATH_INDEX && i > 0) {
             pickle_put_int(&writing->out, parts[i].index);
         } else {
             int size = snprintf(number, sizeof(number), "%lld", (long long)parts[i].index);

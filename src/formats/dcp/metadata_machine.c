@@ -194,7 +194,7 @@ static bool pop_mark(struct machine *m, const word **items, size_t *count)
 {
     if (!m->mark_count)
         return false;
-    *items = m->stack + m->fence;
+    *items = m->fence ? m->stack + m->fence : m->stack; /* there may be no stack yet */
     *count = m->stack_count - m->fence;
     m->stack_count = m->fence;
     m->mark_count--;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #define ALIGNMENT_DEFAULT 64
-#define ALIGNMENT_MAX (1u << 30)
+#define ALIGNMENT_MAX (1u << 15) /* the padding field counts with 16 bits */
 #define TOP_DEFAULT "archive"
 
 /* The reference's file, if it is one of this format. */

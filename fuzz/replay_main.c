@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Runs a fuzz target over files, without libFuzzer. Prints TAP: one line for each path given, a directory with all files below
+ * it. A path "DIR:SUFFIX" takes only files whose names end so. Each path runs in a process of its own, so that the report says which
+ * file was fatal, also under a sanitizer.
+ */
+#include <errno.h>
+#include <fts.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define FILE_BYTES_MAX (1 << 20)
+#define PATH_BYTES 4096
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+/* What the child tells: the file that it is at, and how many it has done. */
+struct replay_state {
+    char path[PATH_BYTES];
+    unsigned files, skipped;
+};
+
+static int replay_file(const char *path, struct replay_state *state)
+{
+    snprintf(state->path, sizeof(state->path), "%s", path);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return 1;
+    /* Exactly as much memory as bytes, so that a read past the end is seen. */
+    int failed = fseek(file, 0, SEEK_END);
+    long size = ftell(file);
+    failed = failed || size < 0 || fseek(file, 0, SEEK_SET);
+    if (!failed && size > FILE_BYTES_MAX) {
+        state->skipped++;
+        fclose(file);
+        return 0;
+    }
+    uint8_t *bytes = failed ? NULL : malloc(size ? (size_t)size : 1);
+    failed = !bytes || fread(bytes, 1, (size_t)size, file) != (size_t)size;
+    fclose(file);
+    if (!failed) {
+        LLVMFuzzerTestOneInput(bytes, (size_t)size);
+        state->files++;
+    }
+    free(bytes);
+    return failed;
+}
+
+static int by_name(const FTSENT **a, const FTSENT **b)
+{
+    return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static int has_suffix(const FTSENT *entry, const char *suffix)
+{
+    size_t size = strlen(suffix);
+    return entry->fts_namelen >= size && strcmp(entry->fts_name + entry->fts_namelen - size, suffix) == 0;
+}
+
+static int replay_path(char *path, struct replay_state *state)
+{
+    char *colon = strrchr(path, ':');
+    const char *suffix = colon ? colon + 1 : "";
+    if (colon)
+        *colon = '\0';
+    char *roots[] = { path, NULL };
+    FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
+    int failed = !walk;
+    for (FTSENT *entry; !failed && (entry = fts_read(walk)) != NULL;) {
+        if (entry->fts_info == FTS_F && has_suffix(entry, suffix))
+            failed = replay_file(entry->fts_path, state);
+        else if (entry->fts_info == FTS_ERR || entry->fts_info == FTS_NS || entry->fts_info == FTS_DNR)
+            failed = 1;
+    }
+    if (walk)
+        fts_close(walk);
+    return failed;
+}
+
+/* The last two parts of a path, which tell a corpus from another. */
+static const char *short_name(const char *path)
+{
+    const char *start = path;
+    int slashes = 0;
+    for (const char *at = path + strlen(path); at > path && slashes < 2; at--) {
+        if (at[-1] == '/' && ++slashes == 2)
+            start = at;
+    }
+    return start;
+}
+
+static int replay_apart(int number, char *path, struct replay_state *state)
+{
+    char name[PATH_BYTES];
+    snprintf(name, sizeof(name), "%s", short_name(path));
+    for (char *at = name; *at; at++)
+        *at = *at == '#' || *at == '\n' ? '?' : *at;
+    *state = (struct replay_state){ 0 };
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0)
+        exit(replay_path(path, state));
+    int result = -1;
+    while (child > 0 && waitpid(child, &result, 0) < 0 && errno == EINTR)
+        ;
+    if (child > 0 && result == 0 && state->files > 0) {
+        printf("ok %d - %s: %u files\n", number, name, state->files);
+        if (state->skipped)
+            printf("# %u files above 1 MiB left out\n", state->skipped);
+        return 0;
+    }
+    printf("not ok %d - %s\n", number, name);
+    if (child > 0 && WIFSIGNALED(result))
+        printf("# signal %d (%s) at %s\n", WTERMSIG(result), strsignal(WTERMSIG(result)), state->path);
+    else if (state->files == 0 && result == 0)
+        printf("# no files there\n");
+    else
+        printf("# failed at %s\n", state->path);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct replay_state *state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int failures = 0;
+    if (argc < 2 || state == MAP_FAILED) {
+        fprintf(stderr, "usage: %s {FILE | DIR | DIR:SUFFIX}...\n", argv[0]);
+        return 2;
+    }
+    printf("1..%d\n", argc - 1);
+    for (int i = 1; i < argc; i++)
+        failures += replay_apart(i, argv[i], state);
+    munmap(state, sizeof(*state));
+    return failures ? 1 : 0;
+}

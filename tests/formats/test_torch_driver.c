@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Torch files opened as checkpoints, and written; real ones run in the fixture tests. */
+#include "../encoding/torch_blob.h"
+#include "memory_checkpoint.h"
+
+#include "fail_malloc.h"
+#include "formats/torch/fsdp_groups.h"
+#include "formats/torch/torch.h"
+
+static reshard_error err;
+
+static void put_text(struct buffer *out, const char *text, size_t size)
+{
+    assert_true(buffer_append(out, text, size));
+}
+
+#define PUT(out, literal) put_text(out, literal, sizeof(literal) - 1)
+
+/* {'w': 4x2 of storage 0, 'tied': the same, 't': its transpose, 'part': row 1, 'own': storage 1, 'step': 3, 'obj': Namespace(s=storage 2)} */
+static void make_file(struct buffer *out)
+{
+    static const float numbers[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    struct buffer pickle = { 0 };
+    pickle_put_begin(&pickle);
+    pickle_put_opcode(&pickle, PICKLE_EMPTY_DICT);
+    pickle_put_opcode(&pickle, PICKLE_MARK);
+    pickle_put_str(&pickle, STR("w"));
+    torch_save_put_tensor(&pickle, DTYPE_F32, 2, (int64_t[]){ 4, 2 }, NULL, 0, "0", 32, false);
+    pickle_put_str(&pickle, STR("tied"));
+    torch_save_put_tensor(&pickle, DTYPE_F32, 2, (int64_t[]){ 4, 2 }, NULL, 0, "0", 32, false);
+    pickle_put_str(&pickle, STR("t"));
+    torch_save_put_tensor(&pickle, DTYPE_F32, 2, (int64_t[]){ 2, 4 }, (int64_t[]){ 1, 2 }, 0, "0", 32, false);
+    pickle_put_str(&pickle, STR("part"));
+    torch_save_put_tensor(&pickle, DTYPE_F32, 1, (int64_t[]){ 2 }, NULL, 2, "0", 32, false);
+    pickle_put_str(&pickle, STR("own"));
+    torch_save_put_tensor(&pickle, DTYPE_U8, 1, (int64_t[]){ 3 }, NULL, 0, "1", 3, false);
+    pickle_put_str(&pickle, STR("step"));
+    pickle_put_int(&pickle, 3);
+    pickle_put_str(&pickle, STR("obj"));
+    PUT(&pickle, "cargparse\nNamespace\n)\x81}X\1\0\0\0s");
+    torch_save_put_storage(&pickle, "torch", "ByteStorage", "2", 5);
+    PUT(&pickle, "sb");
+    pickle_put_opcode(&pickle, PICKLE_SETITEMS);
+    pickle_put_end(&pickle);
+    blob_make("x", &pickle, (struct blob_storage[]){ { numbers, sizeof(numbers) }, { "abc", 3 }, { "hello", 5 } }, 3, 64, out);
+}
+
+static struct store *store_with_file(void)
+{
+    struct buffer file = { 0 };
+    struct store *store = store_new_memory();
+    make_file(&file);
+    memory_put(store, "x.pt", file.data, file.size);
+    buffer_release(&file);
+    return store;
+}
+
+static const struct catalog_tensor *tensor_of(const struct catalog *catalog, const char *key)
+{
+    uint32_t index = catalog_find(catalog, str_of(key));
+    assert_int_not_equal(index, CATALOG_NONE);
+    return &catalog->tensors[index];
+}
+
+TEST(sharing_is_described)
+{
+    struct store *store = store_with_file();
+    struct source *source = NULL;
+    CHECK_OK(memory_open(store, "x.pt", false, &source, &err));
+    const struct catalog *catalog = source->catalog;
+    const struct catalog_tensor *w = tensor_of(catalog, "w"), *tied = tensor_of(catalog, "tied"), *t = tensor_of(catalog, "t"),
+                                *part = tensor_of(catalog, "part"), *own = tensor_of(catalog, "own");
+    assert_string_equal(catalog->format, "torch");
+    assert_int_equal(tied->tied_to, w - catalog->tensors);
+    assert_int_equal(t->tied_to, CATALOG_NONE);
+    assert_int_equal(w->storage_group, t->storage_group);
+    assert_int_equal(w->storage_group, part->storage_group);
+    assert_int_equal(own->storage_group, CATALOG_NONE);
+    const struct catalog_chunk *first = &catalog->chunks[w->first_chunk], *second = &catalog->chunks[part->first_chunk];
+    assert_int_equal(second->offset, first->offset + 8);
+    assert_int_equal(second->bytes, 8);
+    const struct chunk_layout *layout = catalog_layout_of(catalog, &catalog->chunks[t->first_chunk]);
+    assert_non_null(layout);
+    assert_int_equal(catalog_vector_at(catalog, layout->strides)[0], 1);
+    assert_int_equal(catalog_vector_at(catalog, layout->strides)[1], 2);
+    assert_true(catalog->chunks[own->first_chunk].flags & CHUNK_HAS_CRC);
+    source_free(source);
+    store_free(store);
+}
+
+TEST(storages_inside_items_travel_as_hidden_tensors)
+{
+    struct store *store = store_with_file();
+    struct source *source = NULL;
+    CHECK_OK(memory_open(store, "x.pt", false, &source, &err));
+    const struct catalog *catalog = source->catalog;
+    assert_int_equal(catalog->item_count, 2);
+    assert_true(str_is(catalog->items[1].key, "obj"));
+    const struct value *state = catalog->items[1].value->object->states[0], *persid = state->list.items[1];
+    assert_int_equal(persid->kind, VALUE_PERSID);
+    const struct catalog_tensor *hidden = &catalog->tensors[persid->storage - 1];
+    assert_true(hidden->flags & TENSOR_HIDDEN);
+    assert_int_equal(catalog_tensor_bytes(catalog, hidden), 5);
+    assert_int_equal(hidden->key.data[0], '\0');
+    source_free(source);
+    store_free(store);
+}
+
+/* Lays the source out as torch, writes it with the CRCs of what was copied, and opens the result. */
+static reshard_status write_again(struct source *source, const struct layout_request *request, struct store *into, const char *name)
+{
+    struct target target;
+    struct store_txn *txn = NULL;
+    struct store_object *object = NULL, *from = NULL;
+    struct store_txn_options options = { .no_sync = true };
+    uint32_t crcs[64] = { 0 };
+    reshard_status status = lay_out("torch", request, &target, &err);
+    if (status) {
+        target_free(&target);
+        return status;
+    }
+    const struct catalog *catalog = target.catalog;
+    assert_int_equal(catalog->object_count, 1);
+    CHECK_OK(store_open_object(source->store, "x.pt", &from, &err));
+    CHECK_OK(store_txn_begin_in(into, name, &options, &txn, &err));
+    CHECK_OK(store_txn_create(txn, "", catalog->objects[0].bytes, &object, &err));
+    for (uint32_t i = 0; i < catalog->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        const struct catalog_tensor *origin = &source->catalog->tensors[request->wanted_source[chunk->tensor]];
+        const struct catalog_chunk *source_chunk = &source->catalog->chunks[origin->first_chunk];
+        uint8_t bytes[256];
+        assert_true(chunk->bytes <= sizeof(bytes));
+        assert_true(chunk->flags & CHUNK_WANT_CRC);
+        CHECK_OK(store_read_at(from, source_chunk->offset, bytes, chunk->bytes, &err));
+        CHECK_OK(store_write_at(object, chunk->offset, bytes, chunk->bytes, &err));
+        crcs[i] = crc32_zip(0, bytes, chunk->bytes);
+    }
+    struct publish_job job = { .target = &target, .source = source, .objects = &object, .chunk_crcs = crcs, .request = request };
+    status = target.driver->publish(&job, &err);
+    store_object_close(object);
+    store_object_close(from);
+    if (status)
+        store_txn_abort(txn, false);
+    else
+        status = store_txn_commit(txn, &err);
+    target_free(&target);
+    return status;
+}
+
+static void check_written(const struct test_option *options, bool expect_shared)
+{
+    struct store *store = store_with_file(), *into = store_new_memory();
+    struct source *source = NULL, *again = NULL;
+    CHECK_OK(memory_open(store, "x.pt", false, &source, &err));
+    struct whole_request whole = request_whole(source, options);
+    CHECK_OK(write_again(source, &whole.request, into, "y.pt"));
+    CHECK_OK(memory_open(into, "y.pt", false, &again, &err));
+    CHECK_OK(again->driver->verify(again, true, &err));
+    assert_int_equal(again->catalog->warning_count, 0);
+    const struct catalog_tensor *w = tensor_of(again->catalog, "w"), *tied = tensor_of(again->catalog, "tied"), *t = tensor_of(again->catalog, "t");
+    assert_int_equal(tied->tied_to, w - again->catalog->tensors);
+    assert_int_equal(w->storage_group == t->storage_group, expect_shared);
+    assert_int_equal(again->catalog->item_count, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        assert_true(str_equal(again->catalog->items[i].key, source->catalog->items[i].key));
+    source_free(again);
+    source_free(source);
+    request_release(&whole);
+    store_free(into);
+    store_free(store);
+}
+
+TEST(what_shares_a_storage_still_does_where_that_costs_nothing)
+{
+    check_written(NULL, true);
+    check_written((struct test_option[]){ { "views", "keep" }, { NULL, NULL } }, true);
+    check_written((struct test_option[]){ { "views", "compact" }, { "alignment", "128" }, { NULL, NULL } }, false);
+}
+
+TEST(options_are_checked)
+{
+    static const struct test_option bad[][2] = { { { "views", "some" }, { NULL, NULL } },
+                                                 { { "alignment", "48" }, { NULL, NULL } },
+                                                 { { "alignment", "x" }, { NULL, NULL } },
+                                                 { { "alignment", "0" }, { NULL, NULL } } };
+    struct store *store = store_with_file();
+    struct source *source = NULL;
+    CHECK_OK(memory_open(store, "x.pt", false, &source, &err));
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        struct whole_request whole = request_whole(source, bad[i]);
+        struct target target;
+        CHECK_FAILS(lay_out("torch", &whole.request, &target, &err), RESHARD_ERR_USAGE);
+        target_free(&target);
+        request_release(&whole);
+    }
+    source_free(source);
+    store_free(store);
+}
+
+TEST(flat_names_and_paths_become_a_nested_object)
+{
+    static const struct {
+        const char *why;
+        struct path_part path[3];
+        size_t count;
+    } tensors[] = {
+        { "flat", { { PATH_KEY, STR("a.b"), 0 } }, 1 },
+        { "nested", { { PATH_KEY, STR("m"), 0 }, { PATH_KEY, STR("x.y"), 0 } }, 2 },
+        { "a list with a gap", { { PATH_KEY, STR("l"), 0 }, { PATH_INDEX, { 0 }, 2 } }, 2 },
+        { "an integer key", { { PATH_KEY, STR("s"), 0 }, { PATH_INT_KEY, { 0 }, -7 } }, 2 },
+        { "a place that is taken", { { PATH_KEY, STR("a.b"), 0 }, { PATH_KEY, STR("c"), 0 } }, 2 },
+    };
+    struct store *store = store_with_file(), *into = store_new_memory();
+    struct source *source = NULL, *again = NULL;
+    CHECK_OK(memory_open(store, "x.pt", false, &source, &err));
+    struct catalog *wanted = catalog_new("torch");
+    uint32_t own = catalog_find(source->catalog, STR("own")), sources[8] = { 0 };
+    for (size_t i = 0; i < sizeof(tensors) / sizeof(tensors[0]); i++) {
+        struct buffer key = { 0 };
+        uint32_t index;
+        assert_true(path_join(tensors[i].path, tensors[i].count, &key));
+        CHECK_OK(catalog_add_tensor(wanted, buffer_str(&key), DTYPE_U8, 1, (int64_t[]){ 3 }, &index, &err));
+        CHECK_OK(catalog_set_tensor_path(wanted, index, tensors[i].path, tensors[i].count, &err));
+        sources[index] = own;
+        buffer_release(&key);
+    }
+    struct whole_request whole = request_whole(source, NULL);
+    whole.request.wanted = wanted;
+    whole.request.wanted_source = sources;
+    whole.request.is_whole = false;
+    CHECK_OK(write_again(source, &whole.request, into, "y.pt"));
+    CHECK_OK(memory_open(into, "y.pt", false, &again, &err));
+    static const char *const keys[] = { "a.b", "m.x.y", "l.2", "s.-7", "a.b.c" };
+    for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        tensor_of(again->catalog, keys[i]);
+    assert_int_equal(again->catalog->item_count, 2); /* l.0 and l.1 are None */
+    assert_true(str_is(again->catalog->items[0].key, "l.0"));
+    source_free(again);
+    source_free(source);
+    request_release(&whole);
+    catalog_free(wanted);
+    store_free(into);
+    store_free(store);
+}
+
+TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
+{
+    struct store *store = store_with_file();
+    unsigned long nth = 0;
+    bool was_hit;
+    do {
+        struct source *source = NULL;
+        fail_malloc_at(++nth);
+        reshard_status status = memory_open(store, "x.pt", false, &source, &err);
+        was_hit = fail_malloc_was_hit();
+        if (status && !was_hit)
+            fail_msg("allocation %lu: %s", nth, err.message);
+        if (!status)
+            source_free(source);
+    } while (was_hit);
+    assert_true(nth > 20);
+
+    struct source *source = NULL;
+    CHECK_OK(memory_open(store, "x.pt", false, &source, &err));
+    struct whole_request whole = request_whole(source, NULL);
+    nth = 0;
+    do {
+        struct target target;
+        fail_malloc_at(++nth);
+        reshard_status status = lay_out("torch", &whole.request, &target, &err);
+        was_hit = fail_malloc_was_hit();
+        assert_int_equal(status, was_hit ? RESHARD_ERR_MEMORY : RESHARD_OK);
+        target_free(&target);
+    } while (was_hit);
+    assert_true(nth > 20);
+    request_release(&whole);
+    source_free(source);
+    store_free(store);
+}
+
+/* ---- folders ---- */
+
+static void put_tensor_file(struct store *store, const char *name, const char *key)
+{
+    struct buffer pickle = { 0 }, file = { 0 };
+    pickle_put_begin(&pickle);
+    pickle_put_opcode(&pickle, PICKLE_EMPTY_DICT);
+    pickle_put_str(&pickle, str_of(key));
+    torch_save_put_tensor(&pickle, DTYPE_U8, 1, (int64_t[]){ 3 }, NULL, 0, "0", 3, false);
+    pickle_put_opcode(&pickle, PICKLE_SETITEM);
+    pickle_put_end(&pickle);
+    blob_make("archive", &pickle, (struct blob_storage[]){ { "abc", 3 } }, 1, 64, &file);
+    memory_put(store, name, file.data, file.size);
+    buffer_release(&file);
+}
+
+TEST(a_folder_of_shards_is_what_its_index_says)
+{
+    static const struct {
+        const char *why, *index;
+        reshard_status status;
+    } cases[] = {
+        { "both", "{\"weight_map\":{\"a\":\"pytorch_model-1.bin\",\"b\":\"pytorch_model-2.bin\"}}", RESHARD_OK },
+        { "one is not listed", "{\"weight_map\":{\"a\":\"pytorch_model-1.bin\"}}", RESHARD_OK },
+        { "in the wrong file", "{\"weight_map\":{\"a\":\"pytorch_model-2.bin\"}}", RESHARD_ERR_FORMAT },
+        { "not there", "{\"weight_map\":{\"c\":\"pytorch_model-1.bin\"}}", RESHARD_ERR_FORMAT },
+        { "leads out", "{\"weight_map\":{\"a\":\"../pytorch_model-1.bin\"}}", RESHARD_ERR_FORMAT },
+        { "no map", "{}", RESHARD_ERR_FORMAT },
+        { "a number", "{\"weight_map\":{\"a\":1}}", RESHARD_ERR_FORMAT },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = store_new_memory();
+        struct source *source = NULL;
+        put_tensor_file(store, "m/pytorch_model-1.bin", "a");
+        put_tensor_file(store, "m/pytorch_model-2.bin", "b");
+        memory_put_text(store, "m/pytorch_model.bin.index.json", cases[i].index);
+        memory_put_text(store, "m/config.json", "{}");
+        err = (reshard_error){ 0 };
+        reshard_status status = memory_open(store, "m", false, &source, &err);
+        if (status != cases[i].status)
+            fail_msg("%s: status %d: %s", cases[i].why, status, err.message);
+        if (!status) {
+            assert_int_not_equal(catalog_find(source->catalog, STR("a")), CATALOG_NONE);
+            assert_int_equal(source->catalog->items[0].kind, ITEM_FILE);
+            source_free(source);
+        }
+        store_free(store);
+    }
+}
+
+TEST(files_of_ranks_are_grouped_by_name)
+{
+    static const struct {
+        const char *name;
+        bool is_rank;
+        uint32_t rank;
+        const char *prefix;
+    } cases[] = {
+        { "model_world_size_4_rank_0.pt", true, 0, "model_world_size_4_" },
+        { "pytorch_model_fsdp_0_rank12.bin", true, 12, "pytorch_model_fsdp_0_" },
+        { "rank_3.ckpt", true, 3, "" },
+        { "model_rank_0.safetensors", false, 0, NULL },
+        { "zero_pp_rank_0_mp_rank_00_optim_states.pt", false, 0, NULL },
+        { "rank_.pt", false, 0, NULL },
+        { "rank_123456789.pt", false, 0, NULL },
+        { "model-00001.bin", false, 0, NULL },
+        { "k_1.pt", false, 0, NULL },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct fsdp_file file;
+        bool is_rank = fsdp_file_parse(str_of(cases[i].name), &file);
+        if (is_rank != cases[i].is_rank)
+            fail_msg("%s", cases[i].name);
+        if (is_rank) {
+            assert_int_equal(file.rank, cases[i].rank);
+            assert_true(str_is(file.prefix, cases[i].prefix));
+        }
+    }
+}
+
+TEST(ranks_are_complete_or_refused)
+{
+    static const struct {
+        const char *why;
+        const char *files[5];
+        uint32_t groups; /* 0: refused */
+    } cases[] = {
+        { "all", { "model_rank_0.pt", "model_rank_1.pt" }, 1 },
+        { "one is missing", { "model_rank_0.pt", "model_rank_2.pt" }, 0 },
+        { "the first is missing", { "model_rank_1.pt" }, 0 },
+        { "fewer than said", { "m_world_size_3_rank_0.pt", "m_world_size_3_rank_1.pt" }, 0 },
+        { "two worlds", { "m_world_size_1_rank_0.pt", "m_world_size_2_rank_0.pt", "m_world_size_2_rank_1.pt" }, 0 },
+        { "the same rank twice", { "model_rank_0.pt", "model_rank_1.pt", "model_rank_01.pt" }, 0 },
+        { "optimizer beside", { "optim_rank_0.pt", "model_rank_0.pt" }, 2 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = store_new_memory();
+        struct fsdp_groups groups;
+        for (size_t j = 0; cases[i].files[j]; j++)
+            memory_put_text(store, cases[i].files[j], "x");
+        reshard_status status = fsdp_groups_find(store, "", &groups, &err);
+        if (status != (cases[i].groups ? RESHARD_OK : RESHARD_ERR_FORMAT))
+            fail_msg("%s: status %d: %s", cases[i].why, status, err.message);
+        if (!status) {
+            assert_int_equal(groups.count, cases[i].groups);
+            assert_true(str_starts_with(groups.groups[0].files[0].prefix, "model"));
+            fsdp_groups_release(&groups);
+        }
+        store_free(store);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sharing_is_described),
+        cmocka_unit_test(storages_inside_items_travel_as_hidden_tensors),
+        cmocka_unit_test(what_shares_a_storage_still_does_where_that_costs_nothing),
+        cmocka_unit_test(options_are_checked),
+        cmocka_unit_test(flat_names_and_paths_become_a_nested_object),
+        cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
+        cmocka_unit_test(a_folder_of_shards_is_what_its_index_says),
+        cmocka_unit_test(files_of_ranks_are_grouped_by_name),
+        cmocka_unit_test(ranks_are_complete_or_refused),
+    };
+    return cmocka_run_group_tests_name("torch_driver", tests, NULL, NULL);
+}
