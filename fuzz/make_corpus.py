@@ -119,7 +119,7 @@ def choose(program, target, work):
                    cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     # libFuzzer notes for each file only what the files before it, which are smaller, did not have.
     left = {pathlib.Path(path).name: new for path, new in features_by_file(control).items()}
-    best = sorted((digest for digest in left if left[digest]), key=lambda digest: (-len(left[digest]) / len(found[digest][1]) ** 0.5, digest))
+    best = sorted((digest for digest in left if left[digest]), key=lambda digest: (-len(left[digest]) / len(found[digest][1]) ** 0.3, digest))
     return [found[digest] for digest in best[:SEEDS_MAX]]
 
 

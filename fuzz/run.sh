@@ -37,7 +37,7 @@ for target in "$@"; do
     mkdir -p "$grown"
     case $target in json | safetensors) words=$here/json.dict ;; *) words=$here/pickle.dict ;; esac
     step replay -runs=0 "$corpus"
-    [ "$seconds" -gt 0 ] && step fuzz -max_total_time="$seconds" -max_len=32768 -dict="$words" "$grown" "$corpus"
+    [ "$seconds" -gt 0 ] && step fuzz -max_total_time="$seconds" -max_len=32768 -entropic=0 -dict="$words" "$grown" "$corpus"
 done
 if [ "$failed" -gt 0 ]; then
     echo "findings: $work/artifacts"

@@ -4,39 +4,38 @@
 #include <string.h>
 
 /*
- * One pass over integers of the float's width: the exponent all ones means infinity (mantissa 0) or NaN. Written so that the compiler
- * makes vector code of it.
+ * Without its sign a float orders as an integer: beyond the code of infinity lie the NaN. One maximum over a block tells whether it
+ * holds anything special or anything but zero, at memory speed; only blocks with something special are looked at twice. Elements may
+ * lie anywhere, hence the unaligned type.
  */
-#define COUNT_SPECIALS(width, sign_mask, infinity)                                \
-    static void count_##width##_##infinity(struct value_stats *stats, const uint8_t *bytes, size_t count) \
-    {                                                                             \
-        uint64_t nan_count = 0, inf_count = 0;                                    \
-        uint##width##_t any = 0;                                                  \
-        while (count) {                                                           \
-            uint##width##_t block[512];                                           \
-            size_t part = count < 512 ? count : 512;                              \
-            uint##width##_t nans = 0, infs = 0;                                   \
-            memcpy(block, bytes, part * sizeof(block[0]));                        \
-            for (size_t i = 0; i < part; i++) {                                   \
-                uint##width##_t magnitude = block[i] & (uint##width##_t)(sign_mask); \
-                any |= magnitude;                                                 \
-                nans = (uint##width##_t)(nans + (magnitude > (uint##width##_t)(infinity))); \
-                infs = (uint##width##_t)(infs + (magnitude == (uint##width##_t)(infinity))); \
-            }                                                                     \
-            nan_count += nans;                                                    \
-            inf_count += infs;                                                    \
-            bytes += part * sizeof(block[0]);                                     \
-            count -= part;                                                        \
-        }                                                                         \
-        stats->nan_count += nan_count;                                            \
-        stats->inf_count += inf_count;                                            \
-        stats->has_nonzero = stats->has_nonzero || any;                           \
+#define BLOCK_ELEMENTS 2048
+
+#define COUNT_SPECIALS(name, type, sign_mask, infinity)                                                \
+    typedef type name##_element __attribute__((aligned(1), may_alias));                                \
+    static void count_##name(struct value_stats *stats, const void *elements, size_t count)            \
+    {                                                                                                  \
+        const name##_element *block = elements;                                                        \
+        while (count) {                                                                                \
+            size_t part = count < BLOCK_ELEMENTS ? count : BLOCK_ELEMENTS;                             \
+            type largest = 0;                                                                          \
+            for (size_t i = 0; i < part; i++) {                                                        \
+                type magnitude = (type)(block[i] & (sign_mask));                                       \
+                largest = magnitude > largest ? magnitude : largest;                                   \
+            }                                                                                          \
+            for (size_t i = 0; largest >= (infinity) && i < part; i++) {                               \
+                stats->nan_count += (type)(block[i] & (sign_mask)) > (infinity);                       \
+                stats->inf_count += (type)(block[i] & (sign_mask)) == (infinity);                      \
+            }                                                                                          \
+            stats->has_nonzero = stats->has_nonzero || largest;                                        \
+            block += part;                                                                             \
+            count -= part;                                                                             \
+        }                                                                                              \
     }
 
-COUNT_SPECIALS(16, 0x7FFF, 0x7C00)             /* F16 */
-COUNT_SPECIALS(16, 0x7FFF, 0x7F80)             /* BF16 */
-COUNT_SPECIALS(32, 0x7FFFFFFF, 0x7F800000)     /* F32 and the parts of C64 */
-COUNT_SPECIALS(64, 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000) /* F64 and the parts of C128 */
+COUNT_SPECIALS(f16, int16_t, 0x7FFF, 0x7C00)
+COUNT_SPECIALS(bf16, int16_t, 0x7FFF, 0x7F80)
+COUNT_SPECIALS(f32, int32_t, 0x7FFFFFFF, 0x7F800000)
+COUNT_SPECIALS(f64, int64_t, 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000)
 
 /* Eight-bit floats: by a histogram of the few codes that count. */
 static void count_bytes(struct value_stats *stats, enum dtype dtype, const uint8_t *bytes, size_t count)
@@ -79,13 +78,13 @@ void value_stats_add(struct value_stats *stats, enum dtype dtype, const void *el
     const struct dtype_info *info = dtype_info(dtype);
     size_t bytes = count * info->bits / 8;
     switch (dtype) {
-    case DTYPE_F16: count_16_0x7C00(stats, elements, count); break;
-    case DTYPE_BF16: count_16_0x7F80(stats, elements, count); break;
-    case DTYPE_COMPLEX32: count_16_0x7C00(stats, elements, count * 2); break;
-    case DTYPE_F32: count_32_0x7F800000(stats, elements, count); break;
-    case DTYPE_C64: count_32_0x7F800000(stats, elements, count * 2); break;
-    case DTYPE_F64: count_64_0x7FF0000000000000(stats, elements, count); break;
-    case DTYPE_C128: count_64_0x7FF0000000000000(stats, elements, count * 2); break;
+    case DTYPE_F16: count_f16(stats, elements, count); break;
+    case DTYPE_BF16: count_bf16(stats, elements, count); break;
+    case DTYPE_COMPLEX32: count_f16(stats, elements, count * 2); break;
+    case DTYPE_F32: count_f32(stats, elements, count); break;
+    case DTYPE_C64: count_f32(stats, elements, count * 2); break;
+    case DTYPE_F64: count_f64(stats, elements, count); break;
+    case DTYPE_C128: count_f64(stats, elements, count * 2); break;
     default:
         if (info->bits == 8 && info->class_ == DTYPE_CLASS_FLOAT)
             count_bytes(stats, dtype, elements, count);

@@ -64,6 +64,8 @@ static inline reshard_status check_open_path(const struct format_driver *driver,
 static inline reshard_status check_resolve_all(struct source *source, reshard_error *err)
 {
     uint32_t count = 0, *chunks = malloc(((size_t)source->catalog->chunk_count + 1) * sizeof(*chunks));
+    if (!chunks)
+        return error_set_memory(err);
     for (uint32_t i = 0; i < source->catalog->chunk_count; i++) {
         if (source->catalog->chunks[i].flags & CHUNK_UNRESOLVED)
             chunks[count++] = i;

@@ -357,9 +357,66 @@ TEST(laying_out_survives_every_failed_allocation)
     toy_release(&toy);
 }
 
+TEST(a_failed_write_is_reported_and_leaves_no_target)
+{
+    unsigned nth = 0;
+    bool was_hit;
+    do {
+        reshard_error err = { 0 };
+        struct toy toy;
+        struct store *inner = store_new_memory(), *faulty = store_new_fault(inner, FAULT_DISK_FULL, ++nth);
+        bool is_directory;
+        uint64_t bytes;
+        toy_init(&toy, &format_toy);
+        toy_fill(&toy);
+        reshard_status status = write_to(&toy, faulty, "ckpt", 2, -1, &err);
+        was_hit = store_fault_was_hit(faulty);
+        bool is_there = store_exists(inner, "ckpt/.metadata", &is_directory, &bytes);
+        if (was_hit && !status)
+            fail_msg("access %u: no error", nth);
+        assert_true(is_there == !status);
+        toy_release(&toy);
+        store_free(faulty);
+        store_free(inner);
+    } while (was_hit);
+    print_message("%u accesses\n", nth - 1);
+}
+
+TEST(members_of_a_list_with_a_hole_keep_their_flat_name)
+{
+    reshard_error err = { 0 };
+    struct toy toy;
+    struct store *store = store_new_memory();
+    struct source *again = NULL;
+    struct path_part whole[] = { { .kind = PATH_KEY, .key = STR("whole") }, { .kind = PATH_INDEX, .index = 0 } };
+    struct path_part holed[] = { { .kind = PATH_KEY, .key = STR("holed") }, { .kind = PATH_INDEX, .index = 2 } };
+    struct path_part top[] = { { .kind = PATH_INDEX, .index = 5 } };
+    struct path_part single;
+    const struct path_part *parts;
+    toy_init(&toy, &format_toy);
+    uint32_t a = toy_tensor(&toy, "whole.0", DTYPE_F32, 1, (int64_t[]){ 2 }), b = toy_tensor(&toy, "holed.2", DTYPE_F32, 1, (int64_t[]){ 2 }),
+             c = toy_tensor(&toy, "5", DTYPE_F32, 1, (int64_t[]){ 2 });
+    CHECK_OK(catalog_set_tensor_path(toy.source.catalog, a, whole, 2, &err));
+    CHECK_OK(catalog_set_tensor_path(toy.source.catalog, b, holed, 2, &err));
+    CHECK_OK(catalog_set_tensor_path(toy.source.catalog, c, top, 1, &err));
+    CHECK_OK(catalog_seal(toy.source.catalog, false, &err));
+    CHECK_OK(write_to(&toy, store, "ckpt", 0, -1, &err));
+    CHECK_OK(check_open(&format_torch_dcp, store, "ckpt", &again, &err));
+    const struct catalog *catalog = again->catalog;
+    assert_int_equal(catalog_tensor_path(catalog, &catalog->tensors[catalog_find(catalog, STR("whole.0"))], &single, &parts), 2);
+    assert_int_equal(parts[1].kind, PATH_INDEX);
+    assert_int_equal(catalog_tensor_path(catalog, &catalog->tensors[catalog_find(catalog, STR("holed.2"))], &single, &parts), 1);
+    assert_int_equal(catalog_tensor_path(catalog, &catalog->tensors[catalog_find(catalog, STR("5"))], &single, &parts), 1);
+    assert_int_equal(parts[0].kind, PATH_KEY);
+    check_close(again);
+    toy_release(&toy);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failed_write_is_reported_and_leaves_no_target),
+        cmocka_unit_test(members_of_a_list_with_a_hole_keep_their_flat_name),
         cmocka_unit_test(what_is_written_reads_back),
         cmocka_unit_test(for_torch_to_load),
         cmocka_unit_test(two_things_of_one_name_are_refused_with_both_paths),

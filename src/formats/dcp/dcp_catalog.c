@@ -510,7 +510,18 @@ static reshard_status add_totals(const struct building *building, uint32_t file_
         if (status)
             return status;
     }
-    return catalog_add_fact(catalog, "files", err, "%u", catalog->object_count);
+    return catalog->ranks ? catalog_add_fact(catalog, "ranks", err, "%u", catalog->ranks) : RESHARD_OK;
+}
+
+/* The metadata counts among the checkpoint's files. */
+static reshard_status add_own_file(struct source *source, const char *name, reshard_error *err)
+{
+    bool is_directory;
+    uint64_t bytes;
+    uint32_t object;
+    if (!store_exists(source->store, name, &is_directory, &bytes) || is_directory)
+        return error_set(err, RESHARD_ERR_IO, "'%s' has vanished", name);
+    return catalog_add_object(source->catalog, str_of(name), bytes, &object, err);
 }
 
 reshard_status dcp_read_tensors(struct source *source, const struct dcp_flavour *flavour, reshard_error *err)
@@ -529,7 +540,9 @@ reshard_status dcp_read_tensors(struct source *source, const struct dcp_flavour 
     }
     for (uint32_t i = 0; i < count && !status; i++) {
         struct dcp_metadata metadata = { 0 };
-        status = dcp_metadata_read(source, files[i].name, NULL, &metadata, err);
+        status = add_own_file(source, files[i].name, err);
+        if (!status)
+            status = dcp_metadata_read(source, files[i].name, NULL, &metadata, err);
         if (status)
             break;
         if (i == 0)

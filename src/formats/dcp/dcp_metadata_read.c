@@ -37,7 +37,6 @@ static reshard_status no_metadata(const struct store_entry *entries, size_t coun
     }
     error_set(err, RESHARD_ERR_FORMAT, "no .metadata beside %zu data files%s: the save was never finished", data_files,
               has_temporary ? ", only .metadata.tmp" : "");
-    error_hint(err, "'reshard salvage' recovers what can be proved good");
     return RESHARD_ERR_FORMAT;
 }
 

@@ -50,11 +50,29 @@ reshard_status dcp_read_open(struct source *source, reshard_error *err)
     return status;
 }
 
+/* Megatron's plain DCP is told by its keys: it saves checkpoint_version, and its FSDP wraps the module once more. */
+static reshard_status note_megatron(struct source *source, reshard_error *err)
+{
+    const struct catalog *catalog = source->catalog;
+    bool has_version = false, is_wrapped = false;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        has_version = has_version || str_is(catalog->items[i].key, "checkpoint_version");
+        is_wrapped = is_wrapped || str_starts_with(catalog->items[i].key, "optimizer.param_to_group_meta.");
+    }
+    for (uint32_t i = 0; i < catalog->tensor_count && has_version && !is_wrapped; i++)
+        is_wrapped = str_starts_with(catalog->tensors[i].key, "model.module.");
+    if (!has_version && !is_wrapped)
+        return RESHARD_OK;
+    return catalog_add_fact(source->catalog, "flavour", err, "Megatron %s", is_wrapped ? "fsdp_dtensor" : "torch_dcp");
+}
+
 static reshard_status read_plain(struct source *source, bool with_files, reshard_error *err)
 {
     reshard_status status = dcp_read_open(source, err);
     if (!status)
         status = dcp_read_tensors(source, NULL, err);
+    if (!status)
+        status = note_megatron(source, err);
     if (!status && with_files)
         status = add_side_files(source, err);
     return status;

@@ -308,6 +308,21 @@ static reshard_status name_error(const struct resolving *resolving, uint32_t ind
 /* Reads what every blob of a tensor really holds on axis 0, and lets the repair decide. */
 static reshard_status try_repair(struct source *source, uint32_t tensor, bool *repaired, reshard_error *err);
 
+/* The status after a repair was tried: OK, the mismatch that stays (and err with it), or what stopped the try. */
+static reshard_status repair_or(struct resolving *resolving, const struct catalog_chunk *chunk, const struct torch_blob_tensor *blob,
+                                reshard_status mismatch, reshard_error *err)
+{
+    reshard_error problem = { 0 };
+    bool repaired = false, shape_differs;
+    reshard_status status = try_repair(resolving->source, chunk->tensor, &repaired, &problem);
+    if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_IO) {
+        if (err)
+            *err = problem;
+        return status;
+    }
+    return !status && repaired ? check_found(resolving, chunk, blob, &shape_differs, err) : mismatch;
+}
+
 static reshard_status resolve_order(struct resolving *resolving, reshard_error *err)
 {
     for (uint32_t i = 0; i < resolving->count; i++) {
@@ -317,13 +332,8 @@ static reshard_status resolve_order(struct resolving *resolving, reshard_error *
         reshard_status status = find_blob(resolving, i, &found, err);
         if (!status)
             status = check_found(resolving, chunk, &found.tensor, &shape_differs, err);
-        if (shape_differs) {
-            reshard_error ignored;
-            bool repaired = false;
-            reshard_status repair_status = try_repair(resolving->source, chunk->tensor, &repaired, &ignored);
-            if (!repair_status && repaired)
-                status = check_found(resolving, chunk, &found.tensor, &shape_differs, err);
-        }
+        if (shape_differs)
+            status = repair_or(resolving, chunk, &found.tensor, status, err);
         if (!status)
             status = apply_found(resolving, resolving->order[i], &found, err);
         if (status)

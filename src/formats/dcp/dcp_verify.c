@@ -17,6 +17,8 @@ struct verifying {
     uint32_t path;
     struct reader reader;
     uint32_t *order;           /* ranges by file and offset */
+    uint32_t object;           /* of that file in the catalog, or CATALOG_NONE */
+    uint32_t *chunks;          /* catalog chunks by object and offset */
 };
 
 static int by_place(const void *a, const void *b, void *context)
@@ -28,8 +30,55 @@ static int by_place(const void *a, const void *b, void *context)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Reads all members of the zip. Unlike torch, a checksum that does not match is damage. */
-static reshard_status check_members(struct verifying *verifying, const struct reader *blob, reshard_error *err)
+static int by_payload(const void *a, const void *b, void *context)
+{
+    const struct catalog *catalog = context;
+    const struct catalog_chunk *x = &catalog->chunks[*(const uint32_t *)a], *y = &catalog->chunks[*(const uint32_t *)b];
+    if (x->object != y->object)
+        return x->object < y->object ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* The chunk whose payload starts at offset of the file in hand, or NULL. */
+static struct catalog_chunk *chunk_at(const struct verifying *verifying, uint64_t offset)
+{
+    struct catalog *catalog = verifying->source->catalog;
+    uint32_t low = 0, high = catalog->chunk_count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const struct catalog_chunk *chunk = &catalog->chunks[verifying->chunks[middle]];
+        if (chunk->object < verifying->object || (chunk->object == verifying->object && chunk->offset < offset))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    struct catalog_chunk *found = low < catalog->chunk_count ? &catalog->chunks[verifying->chunks[low]] : NULL;
+    return found && found->object == verifying->object && found->offset == offset ? found : NULL;
+}
+
+/*
+ * Leaves the checksum of a big payload to whoever reads the payload anyway: each byte is read once. False if it has to be
+ * checked here.
+ */
+static bool leave_to_reader(struct verifying *verifying, const struct zip_archive *zip, const struct zip_member *member, uint64_t blob_offset)
+{
+    uint64_t offset = blob_offset + member->payload_offset;
+    struct catalog_chunk *chunk = member->method == 0 && !zip->crc_is_off ? chunk_at(verifying, offset) : NULL;
+    const struct chunk_layout *known = chunk ? catalog_layout_of(verifying->source->catalog, chunk) : NULL;
+    if (!chunk || (known && known->codec != CODEC_NONE) || chunk->bytes > member->bytes)
+        return false;
+    struct chunk_layout *layout = catalog_chunk_layout(verifying->source->catalog, chunk);
+    if (!layout)
+        return false;
+    layout->crc32 = member->crc32;
+    layout->crc_offset = offset;
+    layout->crc_bytes = member->bytes;
+    chunk->flags |= CHUNK_HAS_CRC;
+    return true;
+}
+
+/* Checks all members of the zip. Unlike torch, a checksum that does not match is damage. */
+static reshard_status check_members(struct verifying *verifying, const struct reader *blob, bool is_plain, uint64_t blob_offset, reshard_error *err)
 {
     const struct limits *limits = &verifying->source->limits;
     struct zip_archive zip = { 0 };
@@ -41,7 +90,7 @@ static reshard_status check_members(struct verifying *verifying, const struct re
             continue;
         if (member->bytes <= SMALL_BYTES)
             status = zip_read_member(blob, &zip, member, limits, &verifying->member, err);
-        else
+        else if (!is_plain || !leave_to_reader(verifying, &zip, member, blob_offset))
             status = zip_check_member(blob, &zip, member, limits, err);
     }
     zip_release(&zip);
@@ -71,7 +120,7 @@ static reshard_status check_blob(struct verifying *verifying, const struct dcp_r
                                 : dcp_decoded_open(codec, &verifying->reader, range->offset, range->length, limits, &decoded, &blob, err);
     /* Byte items may be anything, and safetensors files have no blobs; only zips have checksums. */
     if (!status && torch_save_probe(&blob, &container) && container == TORCH_ZIP)
-        status = check_members(verifying, &blob, err);
+        status = check_members(verifying, &blob, codec == CODEC_NONE, range->offset, err);
     dcp_decoded_free(decoded);
     return status;
 }
@@ -86,6 +135,7 @@ static reshard_status open_range_file(struct verifying *verifying, const struct 
     reshard_status status = dcp_name_join(dcp_state(verifying->source)->directory, dcp_text(verifying->metadata, range->path), &name, err);
     if (!status)
         status = store_open_object(verifying->source->store, name, &verifying->file, err);
+    verifying->object = status ? CATALOG_NONE : name_map_find(&verifying->source->catalog->object_names, str_of(name));
     free(name);
     if (status)
         return status;
@@ -123,9 +173,15 @@ static reshard_status check_metadata(struct source *source, const char *name, re
     reshard_status status = dcp_metadata_read(source, name, NULL, &metadata, err);
     if (status)
         return status;
+    uint32_t chunk_count = source->catalog->chunk_count;
     verifying.order = malloc(((size_t)metadata.storage_count + 1) * sizeof(*verifying.order));
-    if (!verifying.order)
+    verifying.chunks = malloc(((size_t)chunk_count + 1) * sizeof(*verifying.chunks));
+    if (!verifying.order || !verifying.chunks)
         status = error_set_memory(err);
+    for (uint32_t i = 0; i < chunk_count && !status; i++)
+        verifying.chunks[i] = i;
+    if (!status)
+        qsort_r(verifying.chunks, chunk_count, sizeof(*verifying.chunks), by_payload, source->catalog);
     for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
         verifying.order[i] = i;
     if (!status)
@@ -136,6 +192,7 @@ static reshard_status check_metadata(struct source *source, const char *name, re
     buffer_release(&verifying.blob);
     buffer_release(&verifying.member);
     free(verifying.order);
+    free(verifying.chunks);
     dcp_metadata_release(&metadata);
     return status;
 }

@@ -12,11 +12,16 @@
  * The distributed optimizer keeps its state as flat vectors, and Megatron's load_plain_tensors gives them so. Other flattened tensors have
  * their real shape.
  */
-#define FLAT_PREFIX "optimizer."
+static bool is_optimizer_state(struct str name)
+{
+    static const char word[] = "optimizer.";
+    bool is_chained = str_starts_with(name, "chained_") && memmem(name.data, name.size, word, sizeof(word) - 1);
+    return is_chained || str_starts_with(name, word);
+}
 
 static reshard_status add_shape(struct mcore_data *data, struct str name, const struct value *shape, reshard_error *err)
 {
-    struct dcp_reshape made = { .is_flat = str_starts_with(name, FLAT_PREFIX) };
+    struct dcp_reshape made = { .is_flat = is_optimizer_state(name) };
     size_t count;
     int64_t volume;
     if (!value_as_ints(shape, made.shape, RANK_MAX, &count) || !shape_volume((int)count, made.shape, &volume))
@@ -69,7 +74,7 @@ reshard_status mcore_data_read(struct source *source, struct mcore_data *out, re
     if (!store_exists(source->store, name, &is_directory, &size) || is_directory)
         goto out;
     status = store_read_all(source->store, name, source->limits.metadata_bytes, &bytes, err);
-    if (status || !memmem(bytes.data, bytes.size, ATTRIBUTE, strlen(ATTRIBUTE)))
+    if (status || !bytes.size || !memmem(bytes.data, bytes.size, ATTRIBUTE, strlen(ATTRIBUTE)))
         goto out;
     status = pickle_parse(bytes.data, bytes.size, 0, &source->limits, &graph, &report, err);
     if (!status)

@@ -108,6 +108,48 @@ static bool reshape(void *context, struct str name, struct dcp_reshape *out)
     return mcore_data_find(&reading->mcore, name, out);
 }
 
+/* ---- facts ---- */
+
+static const struct {
+    const char *argument, *word;
+} parallel_sizes[] = {
+    { "tensor_model_parallel_size", "tp" },
+    { "pipeline_model_parallel_size", "pp" },
+    { "virtual_pipeline_model_parallel_size", "vpp" },
+    { "expert_model_parallel_size", "ep" },
+    { "expert_tensor_parallel_size", "etp" },
+    { "context_parallel_size", "cp" },
+    { "data_parallel_size", "dp" },
+};
+
+/* The attributes of an object such as argparse.Namespace. */
+static const struct value *attributes_of(const struct value *value)
+{
+    bool is_object = value->kind == VALUE_NEW || value->kind == VALUE_CALL;
+    const struct value *state = is_object && value->object->state_count ? value->object->states[0] : value;
+    return state->kind == VALUE_DICT ? state : NULL;
+}
+
+/* The layout under which it was saved, as its own arguments say. */
+static reshard_status note_layout(struct source *source, reshard_error *err)
+{
+    const struct catalog *catalog = source->catalog;
+    const struct value *arguments = NULL;
+    char text[256] = "";
+    size_t size = 0;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (str_is(catalog->items[i].key, "args") && catalog->items[i].value)
+            arguments = attributes_of(catalog->items[i].value);
+    }
+    for (size_t i = 0; arguments && i < sizeof(parallel_sizes) / sizeof(parallel_sizes[0]); i++) {
+        const struct value *value = value_dict_get(arguments, parallel_sizes[i].argument);
+        int64_t number;
+        if (value && value_as_int(value, &number) && size < sizeof(text) - 40)
+            size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%s=%" PRId64, size ? "," : "", parallel_sizes[i].word, number);
+    }
+    return size ? catalog_add_fact(source->catalog, "saved under", err, "%s", text) : RESHARD_OK;
+}
+
 /* ---- the checkpoint ---- */
 
 static reshard_status check_config(struct source *source, reshard_error *err)
@@ -142,6 +184,8 @@ reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err
         status = read_common_file(&reading, err);
     if (!status)
         status = dcp_read_tensors(source, &flavour, err);
+    if (!status)
+        status = note_layout(source, err);
     mcore_data_release(&reading.mcore);
     return status;
 }

@@ -95,9 +95,10 @@ static reshard_status add_files(struct hf_target *hf, reshard_error *err)
         uint32_t end = begin;
         while (end < pieces->count && pieces->items[end].file == f)
             end++;
-        status = put_sharding_info(hf, pieces->items + begin, end - begin, &hf->items.metadata, &info, err);
+        struct st_piece *first = pieces->count ? pieces->items + begin : NULL;
+        status = put_sharding_info(hf, first, end - begin, &hf->items.metadata, &info, err);
         if (!status)
-            status = st_target_add_file(hf->target, hf->assignment.files[f], pieces->items + begin, end - begin, &hf->items.metadata,
+            status = st_target_add_file(hf->target, hf->assignment.files[f], first, end - begin, &hf->items.metadata,
                                         &hf->request->limits, err);
         begin = end;
     }

@@ -55,9 +55,10 @@ reshard_status st_header_read(const struct reader *reader, const struct limits *
                               reshard_error *err);
 void st_header_release(struct st_header *header);
 
+/* NULL if the file holds only scalars. */
 static inline const int64_t *st_entry_shape(const struct st_header *header, const struct st_entry *entry)
 {
-    return header->shapes + entry->shape;
+    return header->shapes ? header->shapes + entry->shape : NULL;
 }
 
 /* Value of a metadata key; false if there is none. */
