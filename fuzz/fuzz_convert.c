@@ -12,6 +12,7 @@
 #include "api/conversion.h"
 #include "base/hash.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
@@ -39,6 +40,12 @@ static struct limits small_limits(void)
     limits.box_checks = 100000;
     limits.item_bytes = 256 << 10;
     return limits;
+}
+
+static void fail(const char *what, struct str key, const reshard_error *err)
+{
+    fprintf(stderr, "fuzz_convert: %s '%.*s': %s\n", what, STR_ARG(key), err->message);
+    abort();
 }
 
 /* ---- the input ---- */
@@ -111,14 +118,14 @@ static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset,
     return RESHARD_OK;
 }
 
-static reshard_status hash_tensor(reshard_checkpoint *checkpoint, uint32_t tensor, uint64_t *hash)
+static reshard_status hash_tensor(reshard_checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err)
 {
     struct engine_source source = checkpoint_engine_source(checkpoint);
     struct engine_options options = { .memory_bytes = 64 << 10, .threads = 1 };
     *hash = 0;
-    reshard_status status = source_resolve(checkpoint->source, &tensor, 1, NULL);
+    reshard_status status = source_resolve(checkpoint->source, &tensor, 1, err);
     if (!status)
-        status = engine_stream(&source, &tensor, 1, NULL, NULL, &options, hash_part, hash, NULL);
+        status = engine_stream(&source, &tensor, 1, NULL, NULL, &options, hash_part, hash, err);
     return status;
 }
 
@@ -224,11 +231,11 @@ static bool is_comparable(const struct conversion *conversion, uint32_t tensor)
 static void check_target(const struct conversion *conversion, struct store *store)
 {
     reshard_checkpoint written;
-    reshard_error err;
+    reshard_error err = { 0 };
     if (!open_checkpoint(store, "out", conversion->target.driver->name, false, &written, &err)) {
         /* What was read through small limits may be written at greater length. */
         if (err.code != RESHARD_ERR_LIMIT)
-            abort();
+            fail("what was written cannot be opened", str_of(conversion->target.driver->name), &err);
         return;
     }
     const struct catalog *target = conversion->target.catalog;
@@ -236,10 +243,16 @@ static void check_target(const struct conversion *conversion, struct store *stor
         uint64_t before, after;
         if (!is_comparable(conversion, i))
             continue;
-        uint32_t found = catalog_find(written.source->catalog, target->tensors[i].key);
-        if (found == CATALOG_NONE || hash_tensor(conversion->source, conversion->selection.wanted_source[i], &before) ||
-            hash_tensor(&written, found, &after) || before != after)
-            abort();
+        struct str key = target->tensors[i].key;
+        uint32_t found = catalog_find(written.source->catalog, key);
+        if (found == CATALOG_NONE)
+            fail("missing after writing", key, &err);
+        if (hash_tensor(conversion->source, conversion->selection.wanted_source[i], &before, &err))
+            fail("was written, but cannot be read", key, &err);
+        if (hash_tensor(&written, found, &after, &err))
+            fail("cannot be read back", key, &err);
+        if (before != after)
+            fail("differs after writing", key, &err);
     }
     load_items(written.source);
     close_checkpoint(&written);

@@ -2,7 +2,7 @@
 #include "api/payload_check.h"
 
 #include "base/checked.h"
-#include "kernels/digest.h"
+#include "base/digest.h"
 
 #include <pthread.h>
 #include <stdlib.h>

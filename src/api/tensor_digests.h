@@ -4,7 +4,7 @@
 #define API_TENSOR_DIGESTS_H
 
 #include "api/checkpoint.h"
-#include "kernels/digest.h"
+#include "base/digest.h"
 
 /*
  * hex[i], by catalog tensor, gets the digest of the full content of each given tensor (catalog indices). as, if not NULL, gives by

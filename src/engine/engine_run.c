@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/engine_state.h"
-#include "kernels/digest.h"
+#include "base/digest.h"
 
 /*
  * Jobs of a tensor ascend in its row-major order, and so do their parts of each chunk: the list of parts is in the order in which each

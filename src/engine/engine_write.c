@@ -2,7 +2,7 @@
 #include "engine/engine_state.h"
 
 #include "base/checked.h"
-#include "kernels/digest.h"
+#include "base/digest.h"
 
 #define BEHIND_BYTES_MIN 65536 /* smaller writes are left to the final sync */
 #define FALLBACK_WINDOW_MAX ((size_t)4 << 20)

@@ -2,7 +2,7 @@
 #include "sample.h"
 
 #include "check.h"
-#include "kernels/digest.h"
+#include "base/digest.h"
 
 static int64_t below(struct sample *s, int64_t limit)
 {

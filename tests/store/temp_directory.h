@@ -5,6 +5,7 @@
 
 #include "check.h"
 
+#include <stdbool.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>

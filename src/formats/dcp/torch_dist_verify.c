@@ -2,43 +2,35 @@
 /* integrity.json: {"algorithm": "sha256", "files": {NAME: hex, …}} of the regular files in the directory. */
 #include "formats/dcp/dcp_read.h"
 
+#include "base/digest.h"
 #include "encoding/json.h"
 
-#include <openssl/evp.h>
-#include <stdio.h>
 #include <stdlib.h>
 
-#define DIGEST_BYTES 32
 #define PASS_BYTES (256 * 1024)
 
-static reshard_status hash_object(const struct store_object *object, uint8_t *pass, char hex[2 * DIGEST_BYTES + 1], reshard_error *err)
+static reshard_status hash_object(const struct store_object *object, uint8_t *pass, char hex[DIGEST_HEX_MAX], reshard_error *err)
 {
-    uint8_t digest[EVP_MAX_MD_SIZE];
-    unsigned digest_bytes = 0;
-    EVP_MD_CTX *context = EVP_MD_CTX_new();
-    if (!context || EVP_DigestInit_ex(context, EVP_sha256(), NULL) != 1) {
-        EVP_MD_CTX_free(context);
+    struct digest *digest = digest_new(DIGEST_SHA256);
+    if (!digest)
         return error_set_memory(err);
-    }
     uint64_t size = store_object_size(object);
     reshard_status status = RESHARD_OK;
     for (uint64_t offset = 0; offset < size && !status; offset += PASS_BYTES) {
         size_t step = size - offset < PASS_BYTES ? (size_t)(size - offset) : PASS_BYTES;
         status = store_read_at(object, offset, pass, step, err);
-        if (!status && EVP_DigestUpdate(context, pass, step) != 1)
-            status = error_set_memory(err);
+        if (!status)
+            digest_update(digest, pass, step);
     }
-    if (!status && (EVP_DigestFinal_ex(context, digest, &digest_bytes) != 1 || digest_bytes != DIGEST_BYTES))
-        status = error_set_memory(err);
-    EVP_MD_CTX_free(context);
-    for (unsigned i = 0; i < DIGEST_BYTES && !status; i++)
-        snprintf(hex + 2 * (size_t)i, 3, "%02x", digest[i]);
+    if (!status)
+        digest_hex(digest, hex);
+    digest_free(digest);
     return status;
 }
 
 static reshard_status check_file(struct source *source, struct str base, struct str wanted, uint8_t *pass, reshard_error *err)
 {
-    char hex[2 * DIGEST_BYTES + 1];
+    char hex[DIGEST_HEX_MAX];
     char *name = NULL;
     bool is_directory;
     uint64_t bytes;

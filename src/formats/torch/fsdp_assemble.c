@@ -10,12 +10,19 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* A tensor by its key, and the CRC of the plain tensor that rank 0 or a later one has for it. */
+struct known_tensor {
+    uint32_t tensor;
+    bool has_crc;
+    uint32_t crc32;
+};
+
 struct assembling {
     struct source *source;
     struct torch_source *state;
     uint32_t file, rank;
     struct name_map keys;       /* of tensors: number -> tensors[number] */
-    uint32_t *tensors;
+    struct known_tensor *tensors;
     uint32_t tensor_capacity;
     struct name_map item_keys;  /* of rank 0's items: number -> index of the catalog's item */
     uint32_t *items;
@@ -26,12 +33,13 @@ struct assembling {
     struct buffer key;
 };
 
-static bool grow_u32(uint32_t **array, uint32_t needed, uint32_t *capacity)
+/* Room for element number `needed`. */
+static bool reserve(void **array, uint32_t needed, uint32_t *capacity, size_t element_size)
 {
     if (needed < *capacity)
         return true;
     uint32_t wanted = *capacity ? *capacity * 2 : 64;
-    uint32_t *grown = reallocarray(*array, wanted, sizeof(*grown));
+    void *grown = reallocarray(*array, wanted, element_size);
     if (!grown)
         return false;
     *array = grown;
@@ -55,24 +63,23 @@ static reshard_status check_same(const struct assembling *assembling, uint32_t i
                      assembling->rank);
 }
 
-/* The catalog tensor of the key, made on first sight. */
+/* The tensor of the key, made on first sight. *out is good until the next call. */
 static reshard_status tensor_for(struct assembling *assembling, const struct torch_leaf *leaf, enum dtype dtype, int rank, const int64_t *shape,
-                                 uint32_t *out, reshard_error *err)
+                                 struct known_tensor **out, reshard_error *err)
 {
     struct catalog *catalog = assembling->source->catalog;
     bool was_new;
     uint32_t number = name_map_intern(&assembling->keys, buffer_str(&assembling->key), &was_new);
-    if (number == NAME_NONE || !grow_u32(&assembling->tensors, number, &assembling->tensor_capacity))
+    if (number == NAME_NONE || !reserve((void **)&assembling->tensors, number, &assembling->tensor_capacity, sizeof(*assembling->tensors)))
         return error_set_memory(err);
-    if (!was_new) {
-        *out = assembling->tensors[number];
-        return check_same(assembling, *out, dtype, rank, shape, err);
-    }
-    reshard_status status = catalog_add_tensor(catalog, buffer_str(&assembling->key), dtype, rank, shape, out, err);
+    *out = &assembling->tensors[number];
+    if (!was_new)
+        return check_same(assembling, (*out)->tensor, dtype, rank, shape, err);
+    **out = (struct known_tensor){ 0 };
+    reshard_status status = catalog_add_tensor(catalog, buffer_str(&assembling->key), dtype, rank, shape, &(*out)->tensor, err);
     bool is_key_path = leaf->part_count == 1 && leaf->parts[0].kind == PATH_KEY;
     if (!status && !is_key_path)
-        status = catalog_set_tensor_path(catalog, *out, leaf->parts, leaf->part_count, err);
-    assembling->tensors[number] = status ? 0 : *out;
+        status = catalog_set_tensor_path(catalog, (*out)->tensor, leaf->parts, leaf->part_count, err);
     return status;
 }
 
@@ -117,25 +124,49 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
 {
     const struct torch_archive *archive = &assembling->state->files[assembling->file].archive;
     const struct torch_shard *shard = &archive->shards[first];
-    uint32_t tensor;
+    struct known_tensor *known;
     if (shard->is_partial)
         return note_partial(assembling, err);
     if (shard->is_unknown_place)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': its file does not say where in the device mesh rank %" PRIu32 " stands",
                          STR_ARG(buffer_str(&assembling->key)), assembling->rank);
-    reshard_status status = tensor_for(assembling, leaf, shard->dtype, shard->rank, shard->global_shape, &tensor, err);
+    reshard_status status = tensor_for(assembling, leaf, shard->dtype, shard->rank, shard->global_shape, &known, err);
     for (uint32_t i = first; !status && i < archive->shard_count && archive->shards[i].node == leaf->value; i++)
         if (archive->shards[i].tensor != UINT32_MAX)
-            status = add_chunk(assembling, tensor, archive->shards[i].start, archive->shards[i].tensor, err);
+            status = add_chunk(assembling, known->tensor, archive->shards[i].start, archive->shards[i].tensor, err);
     return status;
+}
+
+/* FSDP1 keeps optimizer state as flat pieces that look like plain tensors: CRCs tell them from what is the same on all ranks. */
+static reshard_status check_replica(const struct assembling *assembling, struct known_tensor *known, const struct torch_tensor *found, reshard_error *err)
+{
+    const struct torch_storage *storage = &assembling->state->files[assembling->file].archive.storages[found->storage];
+    uint64_t bytes = 0;
+    bool is_whole = storage->has_crc && strides_are_row_major(found->rank, found->shape, found->strides) &&
+                    dtype_bytes(found->dtype, (uint64_t)box_volume(found->rank, found->shape), &bytes) && bytes == storage->bytes;
+    if (!is_whole)
+        return RESHARD_OK;
+    if (known->has_crc && known->crc32 != storage->crc32) {
+        struct str key = buffer_str(&assembling->key);
+        if (!assembling->source->lenient)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is a plain one but differs on rank %" PRIu32
+                             ": what part of the whole each rank holds is not in the files", STR_ARG(key), assembling->rank);
+        catalog_warn(assembling->source->catalog, true, "tensor '%.*s' differs on rank %" PRIu32, STR_ARG(key), assembling->rank);
+    }
+    known->has_crc = true;
+    known->crc32 = storage->crc32;
+    return RESHARD_OK;
 }
 
 static reshard_status add_replica(struct assembling *assembling, const struct torch_leaf *leaf, reshard_error *err)
 {
-    uint32_t index = leaf->value->tensor - 1, tensor;
+    uint32_t index = leaf->value->tensor - 1;
     const struct torch_tensor *found = &assembling->state->files[assembling->file].archive.tensors[index];
-    reshard_status status = tensor_for(assembling, leaf, found->dtype, found->rank, found->shape, &tensor, err);
-    return status ? status : add_chunk(assembling, tensor, NULL, index, err);
+    struct known_tensor *known;
+    reshard_status status = tensor_for(assembling, leaf, found->dtype, found->rank, found->shape, &known, err);
+    if (!status)
+        status = check_replica(assembling, known, found, err);
+    return status ? status : add_chunk(assembling, known->tensor, NULL, index, err);
 }
 
 /* ---- items ---- */
@@ -184,7 +215,7 @@ static reshard_status add_item(struct assembling *assembling, const struct path_
     struct catalog *catalog = assembling->source->catalog;
     bool was_new, is_same;
     uint32_t number = name_map_intern(&assembling->item_keys, buffer_str(&assembling->key), &was_new);
-    if (number == NAME_NONE || !grow_u32(&assembling->items, number, &assembling->item_capacity))
+    if (number == NAME_NONE || !reserve((void **)&assembling->items, number, &assembling->item_capacity, sizeof(*assembling->items)))
         return error_set_memory(err);
     struct str key = buffer_str(&assembling->key);
     if (!was_new) {

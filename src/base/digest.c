@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/digest.h"
+#include "base/digest.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Streaming digests: sha256, xxh3 (64 bit) and CRC-32C. */
-#ifndef KERNELS_DIGEST_H
-#define KERNELS_DIGEST_H
+#ifndef BASE_DIGEST_H
+#define BASE_DIGEST_H
 
 #include "base/crc32.h" /* the CRCs, for callers of digests */
 #include "base/str.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
 
-#include "kernels/digest.h"
+#include "base/digest.h"
 
 static void check_digest(enum digest_kind kind, const char *text, const char *expected)
 {

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mapping/map_syntax.h"
+
+#include <stdlib.h>
+
+struct parser {
+    struct str text;
+    const struct map_token *token; /* the next one */
+    enum map_grammar grammar;
+    bool strict, no_memory;
+    struct map_program *program;
+    struct map_diagnoses *diagnoses;
+};
+
+static const char *const flag_names[] = {
+    [MAP_FLAG_NONE] = "", [MAP_FLAG_FFN] = "fused_ffn", [MAP_FLAG_QKV] = "fused_qkv", [MAP_FLAG_QKV_OLD] = "fused_qkv_old"
+};
+
+/* Words that upstream's macros never take for a tensor. */
+static const char *const reserved_words[] = { "axis",  "fused_ffn", "fused_qkv_old", "num_heads", "num_key_value_groups", "permute",
+                                              "dtype", "fused_qkv", "src_dtype",     "dst_dtype" };
+
+enum map_flag map_flag_of(struct str word)
+{
+    for (enum map_flag flag = MAP_FLAG_FFN; flag <= MAP_FLAG_QKV_OLD; flag++) {
+        if (str_is(word, flag_names[flag]))
+            return flag;
+    }
+    return MAP_FLAG_NONE;
+}
+
+const char *map_flag_name(enum map_flag flag)
+{
+    return flag_names[flag];
+}
+
+const struct map_attribute *map_attribute_find(const struct map_statement *statement, const char *key)
+{
+    for (uint32_t i = 0; i < statement->attribute_count; i++) {
+        if (str_is(statement->attributes[i].key, key))
+            return &statement->attributes[i];
+    }
+    return NULL;
+}
+
+bool map_program_append(struct map_program *program, const struct map_statement *statement)
+{
+    if (program->count == program->capacity) {
+        uint32_t capacity = program->capacity ? program->capacity * 2 : 32;
+        struct map_statement *rows = capacity < program->capacity ? NULL : reallocarray(program->statements, capacity, sizeof(*rows));
+        if (!rows)
+            return false;
+        program->statements = rows;
+        program->capacity = capacity;
+    }
+    program->statements[program->count++] = *statement;
+    program->name_count += (uint64_t)statement->left_count + statement->right_count;
+    return true;
+}
+
+void map_program_release(struct map_program *program)
+{
+    free(program->statements);
+    arena_release(&program->arena);
+    *program = (struct map_program){ 0 };
+}
+
+/* ---- tokens ---- */
+
+static bool next_is(const struct parser *parser, enum map_token_kind kind)
+{
+    return parser->token->kind == kind;
+}
+
+static struct str token_text(const struct parser *parser, const struct map_token *token)
+{
+    return (struct str){ parser->text.data + token->span.offset, token->span.size };
+}
+
+static bool fail_expected(struct parser *parser, const char *expected, const char *hint)
+{
+    const struct map_token *found = parser->token;
+    if (found->kind == TOKEN_BAD)
+        return false;
+    struct str text = token_text(parser, found);
+    if (found->kind == TOKEN_NAME || found->kind == TOKEN_NUMBER)
+        return map_diagnose(parser->diagnoses, MAP_ERROR, found->span, hint, "expected %s, found '%.*s'", expected, STR_ARG(text));
+    struct map_span span = found->span;
+    if (found->kind == TOKEN_LINE_END)
+        span.size = 0;
+    return map_diagnose(parser->diagnoses, MAP_ERROR, span, hint, "expected %s, found %s", expected, map_token_name(found->kind));
+}
+
+static bool take(struct parser *parser, enum map_token_kind kind, const char *hint)
+{
+    if (!next_is(parser, kind))
+        return fail_expected(parser, map_token_name(kind), hint);
+    parser->token++;
+    return true;
+}
+
+/* Value of a number token; leading zeros are allowed, as upstream allows them. */
+static bool number_value(struct str text, int64_t *out)
+{
+    int64_t value = 0;
+    size_t size;
+    for (size_t at = 0; at < text.size; at += size) {
+        int digit = map_digit_value(text, at, &size);
+        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value))
+            return false;
+    }
+    *out = value;
+    return true;
+}
+
+/* Makes room for one more element of an array in the program's arena; counts of a power of two mean a full array. */
+static void *grow(struct parser *parser, void *rows, uint32_t count, size_t size)
+{
+    if (count && (count & (count - 1)))
+        return rows;
+    void *larger = arena_array(&parser->program->arena, count ? (size_t)count * 2 : 1, size);
+    if (!larger) {
+        parser->no_memory = true;
+        return NULL;
+    }
+    if (count)
+        memcpy(larger, rows, count * size);
+    return larger;
+}
+
+/* ---- grammar ---- */
+
+static const char array_hint[] = "an array is name[begin:end] with numbers, and stands for name_begin, …, name_(end-1)";
+
+/* array = "[" number ":" number "]" [ suffix ] */
+static bool parse_array(struct parser *parser, struct map_name *name)
+{
+    int64_t ends[2];
+    const struct map_token *open = parser->token++;
+    for (int i = 0; i < 2; i++) {
+        struct str digits = token_text(parser, parser->token);
+        struct map_span span = parser->token->span;
+        if (!take(parser, TOKEN_NUMBER, array_hint))
+            return false;
+        if (!number_value(digits, &ends[i]))
+            return map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "the number %.*s is too large", STR_ARG(digits));
+        if (!take(parser, i ? TOKEN_CLOSE : TOKEN_COLON, array_hint))
+            return false;
+    }
+    name->span.size = parser->token[-1].span.offset + parser->token[-1].span.size - name->span.offset;
+    if (ends[0] >= ends[1]) {
+        struct map_span span = { open->span.offset, name->span.offset + name->span.size - open->span.offset };
+        return map_diagnose(parser->diagnoses, MAP_ERROR, span, array_hint, "the array is empty: %lld is not below %lld", (long long)ends[0], (long long)ends[1]);
+    }
+    name->has_array = true;
+    name->begin = ends[0];
+    name->end = ends[1];
+    if (next_is(parser, TOKEN_NAME) && parser->token->span.offset == name->span.offset + name->span.size)
+        name->array_suffix = token_text(parser, parser->token++);
+    return true;
+}
+
+static bool is_reserved(struct str word)
+{
+    for (size_t i = 0; i < sizeof(reserved_words) / sizeof(reserved_words[0]); i++) {
+        if (str_is(word, reserved_words[i]))
+            return true;
+    }
+    return false;
+}
+
+/* var = name [ array ] */
+static bool parse_name(struct parser *parser, struct map_name *out)
+{
+    bool is_full = parser->grammar == MAP_GRAMMAR_FULL;
+    if (!next_is(parser, TOKEN_NAME))
+        return fail_expected(parser, "a name", is_full && next_is(parser, TOKEN_OPEN) ? array_hint : NULL);
+    struct map_name name = { .text = token_text(parser, parser->token), .span = parser->token->span };
+    parser->token++;
+    if (name.text.data[0] == '`') {
+        name.is_quoted = true;
+        name.text = (struct str){ name.text.data + 1, name.text.size - 2 };
+    } else if (is_full && is_reserved(name.text)) {
+        return map_diagnose(parser->diagnoses, MAP_ERROR, name.span, map_flag_of(name.text) ? "the flag stands behind the right-hand names" : "an attribute has a value: axis=0",
+                            "'%.*s' is a word of the language, not the name of a tensor", STR_ARG(name.text));
+    }
+    if (is_full && next_is(parser, TOKEN_OPEN) && !parse_array(parser, &name))
+        return false;
+    *out = name;
+    return true;
+}
+
+static bool append_name(struct parser *parser, struct map_name **names, uint32_t *count)
+{
+    struct map_name name;
+    if (!parse_name(parser, &name))
+        return false;
+    *names = grow(parser, *names, *count, sizeof(name));
+    if (!*names)
+        return false;
+    (*names)[(*count)++] = name;
+    return true;
+}
+
+/* attribute = name "=" ( number | string ) */
+static bool parse_attribute(struct parser *parser, struct map_statement *statement)
+{
+    struct map_attribute attribute = { .key = token_text(parser, parser->token), .key_span = parser->token->span };
+    if (!take(parser, TOKEN_NAME, NULL) || !take(parser, TOKEN_EQUAL, "attributes stand behind all names of the right side"))
+        return false;
+    struct str value = token_text(parser, parser->token);
+    attribute.value_span = parser->token->span;
+    if (next_is(parser, TOKEN_NUMBER)) {
+        attribute.is_number = true;
+        attribute.value = value;
+        attribute.is_huge = !number_value(value, &attribute.number);
+    } else if (next_is(parser, TOKEN_STRING)) {
+        attribute.quote = value.data[0];
+        attribute.value = (struct str){ value.data + 1, value.size - 2 };
+    } else {
+        return fail_expected(parser, "a number or a string", next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
+    }
+    parser->token++;
+    if (parser->grammar == MAP_GRAMMAR_FULL && map_flag_of(attribute.key))
+        return map_diagnose(parser->diagnoses, MAP_ERROR, attribute.value_span, NULL, "%.*s takes no value", STR_ARG(attribute.key));
+    statement->attributes = grow(parser, statement->attributes, statement->attribute_count, sizeof(attribute));
+    if (!statement->attributes)
+        return false;
+    statement->attributes[statement->attribute_count++] = attribute;
+    return true;
+}
+
+static bool attribute_follows(const struct parser *parser)
+{
+    return parser->token->kind == TOKEN_NAME && parser->token[1].kind == TOKEN_EQUAL;
+}
+
+/* In the full grammar a word such as fused_ffn behind a comma is a flag. */
+static bool flag_follows(const struct parser *parser)
+{
+    return parser->grammar == MAP_GRAMMAR_FULL && next_is(parser, TOKEN_NAME) && map_flag_of(token_text(parser, parser->token)) && !attribute_follows(parser);
+}
+
+static bool parse_flag(struct parser *parser, struct map_statement *statement)
+{
+    struct map_span span = parser->token->span;
+    enum map_flag flag = map_flag_of(token_text(parser, parser->token++));
+    if (statement->flag)
+        return map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "a second flag behind %s", map_flag_name(statement->flag));
+    statement->flag = flag;
+    statement->flag_span = span;
+    return true;
+}
+
+/* What follows the first name of the right side: more names, a flag, attributes. */
+static bool parse_tail(struct parser *parser, struct map_statement *statement)
+{
+    bool names_over = false;
+    while (next_is(parser, TOKEN_COMMA)) {
+        parser->token++;
+        bool done;
+        if (flag_follows(parser)) {
+            names_over = true;
+            done = parse_flag(parser, statement);
+        } else if (names_over || attribute_follows(parser)) {
+            names_over = true;
+            done = parse_attribute(parser, statement);
+        } else {
+            done = append_name(parser, &statement->right, &statement->right_count);
+        }
+        if (!done)
+            return false;
+    }
+    return true;
+}
+
+/* statement = names "->" names [ "," attributes ] */
+static bool parse_statement(struct parser *parser, struct map_statement *statement)
+{
+    uint32_t start = parser->token->span.offset;
+    if (!append_name(parser, &statement->left, &statement->left_count))
+        return false;
+    while (next_is(parser, TOKEN_COMMA)) {
+        parser->token++;
+        if (!append_name(parser, &statement->left, &statement->left_count))
+            return false;
+    }
+    if (!take(parser, TOKEN_ARROW, next_is(parser, TOKEN_EQUAL) ? "a statement is source -> target" : NULL))
+        return false;
+    if (!append_name(parser, &statement->right, &statement->right_count) || !parse_tail(parser, statement))
+        return false;
+    const struct map_span *last = &parser->token[-1].span;
+    statement->span = (struct map_span){ start, last->offset + last->size - start };
+    return true;
+}
+
+static void skip_line(struct parser *parser)
+{
+    while (!next_is(parser, TOKEN_LINE_END) && !next_is(parser, TOKEN_END))
+        parser->token++;
+}
+
+reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, bool strict, struct map_program *out,
+                         struct map_diagnoses *diagnoses, reshard_error *err)
+{
+    struct parser parser = { text, tokens->rows, grammar, strict, false, out, diagnoses };
+    while (!next_is(&parser, TOKEN_END) && !parser.no_memory) {
+        if (next_is(&parser, TOKEN_LINE_END)) {
+            parser.token++;
+            continue;
+        }
+        struct map_statement statement = { 0 };
+        bool is_first = parser.token == tokens->rows || parser.token[-1].kind == TOKEN_LINE_END;
+        if (!parse_statement(&parser, &statement)) {
+            skip_line(&parser);
+            continue;
+        }
+        if (!is_first && grammar == MAP_GRAMMAR_FULL)
+            map_diagnose(diagnoses, MAP_WARNING, statement.span, "is a comma or a line end missing before it?", "a second statement on one line");
+        if (!map_program_append(out, &statement))
+            return error_set_memory(err);
+    }
+    return parser.no_memory || diagnoses->no_memory ? error_set_memory(err) : RESHARD_OK;
+}
