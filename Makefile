@@ -46,7 +46,7 @@ tsan:
 fuzz:
 	@tools/setup.sh fuzz
 	@test -f build-fuzz/build.ninja || CC=clang meson setup -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-fuzz >/dev/null
-	@ninja -C build-fuzz --quiet
+	@ninja -C build-fuzz --quiet fuzz_targets
 	@fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
 
 bench: $(BUILD)/reshard

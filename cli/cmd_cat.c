@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "number_text.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +53,10 @@ static bool parse_slice(const char *text, const reshard_tensor *tensor, int64_t 
 static reshard_status write_raw(const void *bytes, size_t size, void *context)
 {
     (void)context;
-    return fwrite(bytes, 1, size, stdout) == size ? RESHARD_OK : RESHARD_ERR_IO;
+    if (fwrite(bytes, 1, size, stdout) == size)
+        return RESHARD_OK;
+    output_note_failure(errno);
+    return RESHARD_ERR_IO;
 }
 
 /* Prints elements as they come; a window may end inside one. */
@@ -85,6 +89,18 @@ static reshard_status write_text(const void *bytes, size_t size, void *context)
     return ferror(stdout) ? RESHARD_ERR_IO : RESHARD_OK;
 }
 
+/* Printed elements in a row of the box. Types without a text of their own are printed as bytes, of which an element may be a part. */
+static int64_t row_length(const reshard_tensor *tensor, const int64_t *extent, size_t printed_bytes)
+{
+    uint64_t elements = 1, bits;
+    for (int i = 0; i < tensor->rank; i++)
+        elements *= (uint64_t)tensor->shape[i];
+    if (elements == 0 || tensor->rank == 0)
+        return 1;
+    bits = (uint64_t)extent[tensor->rank - 1] * (tensor->bytes * 8 / elements);
+    return bits >= 8 * printed_bytes ? (int64_t)(bits / 8 / printed_bytes) : 1;
+}
+
 static int cat_item(const struct options *options, reshard_checkpoint *checkpoint, int64_t index)
 {
     reshard_error err = { 0 };
@@ -93,10 +109,29 @@ static int cat_item(const struct options *options, reshard_checkpoint *checkpoin
     reshard_status status = reshard_item_json(checkpoint, (size_t)index, &json, &size, &err);
     if (status)
         return print_error(options, status, &err);
-    fwrite(json, 1, size, stdout);
+    /* JSON may hold control characters beyond ASCII's: not on a terminal. */
+    if (is_terminal())
+        print_text(stdout, json, size);
+    else
+        fwrite(json, 1, size, stdout);
     putchar('\n');
     reshard_free(json);
     return 0;
+}
+
+static int refuse_slice(const struct options *options, const reshard_tensor *tensor)
+{
+    char *shape = NULL;
+    size_t size;
+    FILE *out = open_memstream(&shape, &size);
+    if (out) {
+        print_shape(out, tensor->shape, tensor->rank);
+        fclose(out);
+    }
+    int status = print_failure(options, RESHARD_ERR_USAGE, "begin:end per axis, ':' for a whole axis, for example 0:2,:",
+                               "--slice '%s' does not fit shape %s", options->slice, shape ? shape : "");
+    free(shape);
+    return status;
 }
 
 static int cat_tensor(const struct options *options, reshard_checkpoint *checkpoint, size_t index)
@@ -105,19 +140,15 @@ static int cat_tensor(const struct options *options, reshard_checkpoint *checkpo
     reshard_error err = { 0 };
     reshard_tensor tensor;
     reshard_tensor_at(checkpoint, index, &tensor);
-    if (!parse_slice(options->slice ? options->slice : "", &tensor, start, extent)) {
-        fprintf(stderr, "reshard: --slice '%s' does not fit shape ", options->slice);
-        print_shape(stderr, tensor.shape, tensor.rank);
-        fputs("\nhint: begin:end per axis, ':' for a whole axis, for example 0:2,:\n", stderr);
-        return 2;
-    }
+    if (!parse_slice(options->slice ? options->slice : "", &tensor, start, extent))
+        return refuse_slice(options, &tensor);
     const char *as = options->as ? options->as : "text";
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "cat");
     reshard_status status = RESHARD_OK;
     if (strcmp(as, "text") == 0) {
         struct text_output text = { .dtype = tensor.dtype, .element_bytes = number_bytes(tensor.dtype) };
-        text.row = tensor.rank && extent[tensor.rank - 1] > 0 ? extent[tensor.rank - 1] : 1;
+        text.row = row_length(&tensor, extent, text.element_bytes);
         status = reshard_read(checkpoint, index, start, extent, &run, write_text, &text, &err);
         if (!status && text.column)
             putchar('\n');
@@ -150,8 +181,9 @@ int command_cat(const struct options *options)
     } else if (item >= 0) {
         exit_status = cat_item(options, checkpoint, item);
     } else {
-        fprintf(stderr, "reshard: '%s' has no tensor or item '%s'\nhint: 'reshard ls --items %s' lists them\n", options->paths[0], key, options->paths[0]);
-        exit_status = 2;
+        char hint[400];
+        snprintf(hint, sizeof(hint), "'reshard ls --items %s' lists them", options->paths[0]);
+        exit_status = print_failure(options, RESHARD_ERR_USAGE, hint, "'%s' has no tensor or item '%s'", options->paths[0], key);
     }
     reshard_close(checkpoint);
     return exit_status;

@@ -36,7 +36,7 @@ static void print_finding(const reshard_finding *finding, void *context)
     printf("%s%s%s\t%s\t", paint, severities[finding->severity], *paint ? "\x1b[0m" : "", finding->kind);
     print_escaped(stdout, finding->key.data, finding->key.size);
     putchar('\t');
-    print_escaped(stdout, finding->text, strlen(finding->text));
+    print_text(stdout, finding->text, strlen(finding->text));
     putchar('\n');
 }
 
@@ -116,10 +116,8 @@ static int read_tolerance(const struct options *options, reshard_diff_options *d
     diff->absolute_tolerance = strtod(options->tolerance, &end);
     if (end != options->tolerance && *end == ',')
         diff->relative_tolerance = strtod(end + 1, &end);
-    if (end == options->tolerance || *end || !(diff->absolute_tolerance >= 0) || !(diff->relative_tolerance >= 0)) {
-        fprintf(stderr, "reshard: --tolerance: '%s' is not ABS or ABS,REL\n", options->tolerance);
-        return 2;
-    }
+    if (end == options->tolerance || *end || !(diff->absolute_tolerance >= 0) || !(diff->relative_tolerance >= 0))
+        return print_failure(options, RESHARD_ERR_USAGE, NULL, "--tolerance: '%s' is not ABS or ABS,REL", options->tolerance);
     return 0;
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
+#include "target_check.h"
 
 #include <string.h>
 
@@ -61,21 +62,6 @@ static void report_json(const struct options *options, const reshard_report *rep
     puts("}");
 }
 
-static void print_list(FILE *out, const struct options *options, const char *what, char **list)
-{
-    size_t count = 0;
-    while (list && list[count])
-        count++;
-    size_t shown = options->verbose || count <= 10 ? count : 10;
-    for (size_t i = 0; i < shown; i++) {
-        fprintf(out, "%s: ", what);
-        print_escaped(out, list[i], strlen(list[i]));
-        putc('\n', out);
-    }
-    if (shown < count)
-        fprintf(out, "%s: %zu more; --verbose shows all\n", what, count - shown);
-}
-
 static void plan_text(const struct options *options, const reshard_report *report)
 {
     char size[32];
@@ -124,12 +110,32 @@ int command_plan(const struct options *options)
     return exit_status;
 }
 
+static void convert_text(const struct options *options, const reshard_report *report)
+{
+    char size[32];
+    print_list(stderr, options, "dropped", report->dropped);
+    print_list(stderr, options, "changed", report->changed);
+    print_text(stdout, options->paths[1], strlen(options->paths[1]));
+    printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
+           human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);
+}
+
+static int convert_failed(const struct options *options, reshard_status status, const reshard_error *err)
+{
+    if (status != RESHARD_ERR_CANCELLED)
+        return print_error(options, status, err);
+    return print_failure(options, status, options->resume ? "what is done is kept: the same command goes on from there" : NULL, "interrupted: '%s' is not written",
+                         options->paths[1]);
+}
+
 int command_convert(const struct options *options)
 {
     if (options->dry_run)
         return command_plan(options);
-    int exit_status = 0;
     reshard_error err = { 0 };
+    int exit_status = target_check(options, options->paths[0], options->paths[1]);
+    if (exit_status)
+        return exit_status;
     reshard_checkpoint *source = open_path(options, 0, &exit_status);
     if (!source)
         return exit_status;
@@ -141,17 +147,12 @@ int command_convert(const struct options *options)
     reshard_report report = { 0 };
     reshard_status status = reshard_convert(source, options->paths[1], &convert, &run, &report, &err);
     progress_end(&progress);
-    if (status) {
-        exit_status = print_error(options, status, &err);
-    } else if (options->json) {
+    if (status)
+        exit_status = convert_failed(options, status, &err);
+    else if (options->json)
         report_json(options, &report, "reshard-convert/1");
-    } else if (!options->quiet) {
-        char size[32];
-        print_list(stderr, options, "dropped", report.dropped);
-        print_list(stderr, options, "changed", report.changed);
-        printf("%s: %llu tensors, %llu items, %s in %llu files\n", options->paths[1], (unsigned long long)report.tensors,
-               (unsigned long long)report.items, human_bytes(report.target_bytes, size), (unsigned long long)report.target_files);
-    }
+    else if (!options->quiet)
+        convert_text(options, &report);
     reshard_report_release(&report);
     reshard_close(source);
     return exit_status;

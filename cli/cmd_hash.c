@@ -18,20 +18,8 @@ static void print_hash(size_t index, const char *hex, void *context)
         printf(",\"dtype\":\"%s\",\"shape\":", tensor.dtype);
         json_ints(stdout, tensor.shape, tensor.rank);
         printf(",\"hash\":\"%s\"", hex);
-        if (tensor.is_ambiguous) {
-            const reshard_path_part *parts;
-            size_t count = reshard_path_of(output->checkpoint, 0, index, &parts);
-            fputs(",\"path\":[", stdout);
-            for (size_t i = 0; i < count; i++) {
-                if (i)
-                    putchar(',');
-                if (parts[i].is_index)
-                    printf("%lld", (long long)parts[i].index);
-                else
-                    json_string(stdout, parts[i].key.data, parts[i].key.size);
-            }
-            putchar(']');
-        }
+        if (tensor.is_ambiguous)
+            json_path(output->checkpoint, 0, index);
         putchar('}');
     } else {
         printf("%s  %s  ", hex, tensor.dtype);

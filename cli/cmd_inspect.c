@@ -90,14 +90,16 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
     size_t files = reshard_file_count(checkpoint, &file_bytes), warnings = reshard_warning_count(checkpoint);
     const char *value;
     char size[32];
-    printf("%s%s%s\n", bold, reshard_checkpoint_path(checkpoint), plain);
+    fputs(bold, stdout);
+    print_text(stdout, reshard_checkpoint_path(checkpoint), strlen(reshard_checkpoint_path(checkpoint)));
+    printf("%s\n", plain);
     printf("  %-18s %s\n", "format", reshard_checkpoint_format(checkpoint));
     for (size_t i = 0;; i++) {
         const char *name = reshard_fact_at(checkpoint, i, &value);
         if (!name)
             break;
         printf("  %-18s ", name);
-        print_escaped(stdout, value, strlen(value));
+        print_text(stdout, value, strlen(value));
         putchar('\n');
     }
     printf("  %-18s %zu, %s\n", "files", files, human_bytes(file_bytes, size));
@@ -116,7 +118,7 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
     for (size_t i = 0; i < shown; i++) {
         const char *text = reshard_warning_at(checkpoint, i);
         printf("%swarning:%s ", warn, plain);
-        print_escaped(stdout, text, strlen(text));
+        print_text(stdout, text, strlen(text));
         putchar('\n');
     }
     if (shown < warnings)

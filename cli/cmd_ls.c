@@ -1,24 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
+#include "table.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static void json_path(reshard_checkpoint *checkpoint, int is_item, size_t index)
-{
-    const reshard_path_part *parts;
-    size_t count = reshard_path_of(checkpoint, is_item, index, &parts);
-    fputs(",\"path\":[", stdout);
-    for (size_t i = 0; i < count; i++) {
-        if (i)
-            putchar(',');
-        if (parts[i].is_index)
-            printf("%lld", (long long)parts[i].index);
-        else
-            json_string(stdout, parts[i].key.data, parts[i].key.size);
-    }
-    putchar(']');
-}
+#define VALUE_SHOWN 200 /* bytes of an item in a line */
 
 static void json_chunk(const reshard_tensor *tensor, const reshard_chunk *chunk)
 {
@@ -139,17 +125,15 @@ static int ls_json(const struct options *options, reshard_checkpoint *checkpoint
     return exit_status;
 }
 
-static void add_shape(struct table *table, const int64_t *shape, int rank)
+static void list_chunk(struct table *table, const reshard_tensor *tensor, const reshard_chunk *chunk)
 {
-    char *cell = NULL;
-    size_t size;
-    FILE *out = open_memstream(&cell, &size);
-    if (out) {
-        print_shape(out, shape, rank);
-        fclose(out);
-    }
-    table_add(table, "%s", cell ? cell : "?");
-    free(cell);
+    fputs("  chunk", table_cell(table));
+    print_shape(table_cell(table), chunk->start, tensor->rank);
+    print_shape(table_cell(table), chunk->extent, tensor->rank);
+    FILE *place = table_cell(table);
+    print_escaped(place, chunk->file.data, chunk->file.size);
+    fprintf(place, ":%llu+%llu%s%s%s", (unsigned long long)chunk->offset, (unsigned long long)chunk->bytes, *chunk->encoding ? " " : "", chunk->encoding,
+            chunk->is_replica ? " replica" : "");
 }
 
 static void list_tensors(const struct options *options, reshard_checkpoint *checkpoint)
@@ -157,57 +141,68 @@ static void list_tensors(const struct options *options, reshard_checkpoint *chec
     struct table table = { .columns = 4 };
     for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
         reshard_tensor tensor;
+        reshard_chunk chunk;
         reshard_tensor_at(checkpoint, i, &tensor);
-        table_add_escaped(&table, tensor.key.data, tensor.key.size);
-        table_add(&table, "%s", tensor.dtype);
-        add_shape(&table, tensor.shape, tensor.rank);
-        table_add(&table, "%llu", (unsigned long long)tensor.bytes);
+        print_escaped(table_cell(&table), tensor.key.data, tensor.key.size);
+        fputs(tensor.dtype, table_cell(&table));
+        print_shape(table_cell(&table), tensor.shape, tensor.rank);
+        fprintf(table_cell(&table), "%llu", (unsigned long long)tensor.bytes);
         for (size_t j = 0; options->chunks && j < tensor.chunk_count; j++) {
-            reshard_chunk chunk;
             reshard_chunk_at(checkpoint, i, j, &chunk);
-            char *place = NULL;
-            size_t size;
-            FILE *out = open_memstream(&place, &size);
-            if (!out)
-                continue;
-            print_escaped(out, chunk.file.data, chunk.file.size);
-            fprintf(out, ":%llu+%llu%s%s%s", (unsigned long long)chunk.offset, (unsigned long long)chunk.bytes, *chunk.encoding ? " " : "", chunk.encoding,
-                    chunk.is_replica ? " replica" : "");
-            fclose(out);
-            table_add(&table, "  chunk");
-            add_shape(&table, chunk.start, tensor.rank);
-            add_shape(&table, chunk.extent, tensor.rank);
-            table_add(&table, "%s", place);
-            free(place);
+            list_chunk(&table, &tensor, &chunk);
         }
     }
-    table_flush(&table, stdout);
+    table_end(&table);
+}
+
+/* The start of an item's JSON, or all of it with --verbose. */
+static void print_value(FILE *out, const struct options *options, const char *json, size_t size)
+{
+    size_t shown = size;
+    if (size > VALUE_SHOWN && !options->verbose) {
+        shown = VALUE_SHOWN;
+        while (shown && ((unsigned char)json[shown] & 0xC0) == 0x80)
+            shown--;
+    }
+    print_text(out, json, shown);
+    fputs(shown < size ? "…" : "", out);
+}
+
+static int list_item(const struct options *options, reshard_checkpoint *checkpoint, size_t index, struct table *table)
+{
+    reshard_error err = { 0 };
+    reshard_item item;
+    char *json = NULL;
+    size_t size = 0;
+    int exit_status = 0;
+    reshard_item_at(checkpoint, index, &item);
+    bool is_file = strcmp(item.kind, "file") == 0;
+    reshard_status status = is_file ? RESHARD_OK : reshard_item_json(checkpoint, index, &json, &size, &err);
+    if (status && status != RESHARD_ERR_LIMIT)
+        exit_status = print_error(options, status, &err);
+    reshard_item_at(checkpoint, index, &item);
+    print_escaped(table_cell(table), item.key.data, item.key.size);
+    if (item.class_name.size)
+        print_escaped(table_cell(table), item.class_name.data, item.class_name.size);
+    else
+        fputs(*item.kind ? item.kind : "object", table_cell(table));
+    if (is_file)
+        fprintf(table_cell(table), "%llu bytes", (unsigned long long)item.bytes);
+    else if (json)
+        print_value(table_cell(table), options, json, size);
+    else
+        fputs(status == RESHARD_ERR_LIMIT ? "(too large)" : "(cannot be read)", table_cell(table));
+    reshard_free(json);
+    return exit_status;
 }
 
 static int list_items(const struct options *options, reshard_checkpoint *checkpoint)
 {
     struct table table = { .columns = 3 };
     int exit_status = 0;
-    for (size_t i = 0; i < reshard_item_count(checkpoint) && !exit_status; i++) {
-        reshard_error err = { 0 };
-        reshard_item item;
-        char *json = NULL;
-        size_t size = 0;
-        reshard_item_at(checkpoint, i, &item);
-        bool is_file = strcmp(item.kind, "file") == 0;
-        reshard_status status = is_file ? RESHARD_OK : reshard_item_json(checkpoint, i, &json, &size, &err);
-        if (status && status != RESHARD_ERR_LIMIT)
-            exit_status = print_error(options, status, &err);
-        reshard_item_at(checkpoint, i, &item);
-        table_add_escaped(&table, item.key.data, item.key.size);
-        table_add(&table, "%s", item.class_name.size ? item.class_name.data : *item.kind ? item.kind : "object");
-        if (is_file)
-            table_add(&table, "%llu bytes", (unsigned long long)item.bytes);
-        else
-            table_add(&table, "%.*s%s", size > 200 && !options->verbose ? 200 : (int)size, json ? json : "(too large)", size > 200 && !options->verbose ? "…" : "");
-        reshard_free(json);
-    }
-    table_flush(&table, stdout);
+    for (size_t i = 0; i < reshard_item_count(checkpoint) && !exit_status; i++)
+        exit_status = list_item(options, checkpoint, i, &table);
+    table_end(&table);
     return exit_status;
 }
 

@@ -4,6 +4,7 @@
 #define CLI_COMMANDS_H
 
 #include "output.h"
+#include "progress.h"
 
 int command_inspect(const struct options *options);
 int command_ls(const struct options *options);
@@ -15,6 +16,7 @@ int command_verify(const struct options *options);
 int command_diff(const struct options *options);
 int command_formats(const struct options *options);
 int command_completion(const struct options *options);
+int command_help(const struct options *options);
 
 /* Opens paths[index] with the options given, or prints why not: then *exit_status is set and NULL returned. */
 reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum text_kind { TEXT_HEX, TEXT_BOOL, TEXT_UNSIGNED, TEXT_SIGNED, TEXT_FLOAT };
+enum text_kind { TEXT_HEX, TEXT_BOOL, TEXT_UNSIGNED, TEXT_SIGNED, TEXT_FLOAT, TEXT_POWER }; /* TEXT_POWER: an exponent of two and no more */
 
 /* How a float's largest exponent is used: IEEE infinities and NaN; only all ones is NaN; only the code of -0 is NaN. */
 enum special { SPECIAL_IEEE, SPECIAL_ALL_ONES, SPECIAL_NEGATIVE_ZERO };
@@ -28,6 +28,7 @@ static const struct number_type {
     { "I16", TEXT_SIGNED, 2, 1, 0, 0, 0, 0, 0 },
     { "I32", TEXT_SIGNED, 4, 1, 0, 0, 0, 0, 0 },
     { "I64", TEXT_SIGNED, 8, 1, 0, 0, 0, 0, 0 },
+    { "F8_E8M0", TEXT_POWER, 1, 1, 8, 0, 127, SPECIAL_ALL_ONES, 3 },
     { "F8_E5M2", TEXT_FLOAT, 1, 1, 5, 2, 15, SPECIAL_IEEE, 3 },
     { "F8_E4M3", TEXT_FLOAT, 1, 1, 4, 3, 7, SPECIAL_ALL_ONES, 3 },
     { "F8_E5M2FNUZ", TEXT_FLOAT, 1, 1, 5, 2, 16, SPECIAL_NEGATIVE_ZERO, 3 },
@@ -36,6 +37,8 @@ static const struct number_type {
     { "BF16", TEXT_FLOAT, 2, 1, 8, 7, 127, SPECIAL_IEEE, 4 },
     { "F32", TEXT_FLOAT, 4, 1, 8, 23, 127, SPECIAL_IEEE, 9 },
     { "F64", TEXT_FLOAT, 8, 1, 11, 52, 1023, SPECIAL_IEEE, 17 },
+    { "complex32", TEXT_FLOAT, 2, 2, 5, 10, 15, SPECIAL_IEEE, 5 },
+    { "COMPLEX32", TEXT_FLOAT, 2, 2, 5, 10, 15, SPECIAL_IEEE, 5 },
     { "C64", TEXT_FLOAT, 4, 2, 8, 23, 127, SPECIAL_IEEE, 9 },
     { "C128", TEXT_FLOAT, 8, 2, 11, 52, 1023, SPECIAL_IEEE, 17 },
 };
@@ -106,6 +109,7 @@ void number_print(FILE *out, const char *dtype, const uint8_t *bytes)
             fprintf(out, "%lld", (long long)(int64_t)(bits << shift) >> shift);
             break;
         }
+        case TEXT_POWER: print_float(out, type, bits == 0xFF ? NAN : ldexp(1, (int)bits - type->bias)); break;
         case TEXT_FLOAT: print_float(out, type, decode_float(type, bits)); break;
         }
     }

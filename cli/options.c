@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "options.h"
 
+#include "failure.h"
+#include "near_names.h"
+
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -12,9 +15,9 @@
 #define READING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF))
 #define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF))
 #define WRITING (BIT(CONVERT) | BIT(PLAN))
-#define ANY (READING | BIT(FORMATS) | BIT(COMPLETION))
+#define ANY (READING | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP)) /* may also stand before the verb */
 
-enum kind { FLAG, TEXT, LIST, BYTES, NUMBER, COUNT };
+enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
 
 #define FIELD(name) offsetof(struct options, name)
 
@@ -32,13 +35,14 @@ static const struct row {
     { "include", "GLOB", 0, LIST, FIELD(include), WRITING, "only keys that match; repeatable" },
     { "exclude", "GLOB", 0, LIST, FIELD(exclude), WRITING, "not the keys that match; repeatable" },
     { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), WRITING, "cast: all floating tensors, or the keys that match; repeatable" },
-    { "items", "keep|drop|compare|ignore", 0, TEXT, FIELD(items), WRITING | BIT(DIFF), "what to do with non-tensor items" },
+    { "items", "keep|drop", 0, WORD, FIELD(items), WRITING, "whether non-tensor items are written too (keep)" },
+    { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
     { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), WRITING, "largest file of a sharded format (5GB; 0: no limit)" },
     { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), WRITING, "option of the target format; repeatable" },
     { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), WRITING, "how a model family's tensors are split" },
     { "map", "FILE", 0, TEXT, FIELD(map), WRITING | BIT(DIFF), "mapping between names and layouts" },
     { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), WRITING | BIT(DIFF), "one statement of a mapping; repeatable" },
-    { "checksum", "crc32c|sha256|none", 0, TEXT, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
+    { "checksum", "crc32c|sha256|none", 0, WORD, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
     { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING, "replace an existing target" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
     { "verify", NULL, 0, FLAG, FIELD(verify), WRITING, "read the result back and compare before it becomes visible" },
@@ -47,9 +51,9 @@ static const struct row {
     { "ranks", NULL, 0, FLAG, FIELD(ranks_flag), BIT(PLAN), "a line for each target file" },
     { "chunks", NULL, 'c', FLAG, FIELD(chunks), BIT(LS), "also each stored piece: box, file, offset, length" },
     { "items", NULL, 'i', FLAG, FIELD(items_flag), BIT(LS), "also non-tensor items" },
-    { "digest", "sha256|xxh3|crc32c", 0, TEXT, FIELD(digest), BIT(HASH), "digest to print (sha256)" },
+    { "digest", "sha256|xxh3|crc32c", 0, WORD, FIELD(digest), BIT(HASH), "digest to print (sha256)" },
     { "slice", "A:B,…", 's', TEXT, FIELD(slice), BIT(CAT), "part of the tensor: begin:end per axis, ':' for all" },
-    { "as", "text|npy|raw", 0, TEXT, FIELD(as), BIT(CAT), "how to print the values (text)" },
+    { "as", "text|npy|raw", 0, WORD, FIELD(as), BIT(CAT), "how to print the values (text)" },
     { "deep", NULL, 0, FLAG, FIELD(deep), BIT(VERIFY), "also read all values: NaN, infinities, all zero" },
     { "latest-good", NULL, 0, FLAG, FIELD(latest_good), BIT(VERIFY), "PATH is a root: print its newest checkpoint that passes" },
     { "tolerance", "ABS[,REL]", 0, TEXT, FIELD(tolerance), BIT(DIFF), "largest difference of values that counts as equal" },
@@ -60,14 +64,15 @@ static const struct row {
     { "lenient", NULL, 0, FLAG, FIELD(lenient), READING, "accept what is ambiguous but readable" },
     { "memory", "SIZE", 0, BYTES, FIELD(memory_bytes), RUNNING, "budget for buffers (128MiB)" },
     { "threads", "N", 0, COUNT, FIELD(threads), RUNNING, "worker threads (number of CPUs, at most 8)" },
-    { "io", "auto|buffered|direct|mmap", 0, TEXT, FIELD(io), RUNNING, "how files are read and written" },
-    { "limit", "NAME=VALUE", 0, LIST, FIELD(limits), READING, "raise or lower a named limit; repeatable" },
-    { "progress", "auto|bar|plain|json|none", 0, TEXT, FIELD(progress), RUNNING, "progress on standard error" },
-    { "color", "auto|never|always", 0, TEXT, FIELD(color), ANY, "colour on a terminal" },
+    { "io", "auto|buffered|direct|mmap", 0, WORD, FIELD(io), RUNNING, "how files are read and written" },
+    { "limit", "NAME=VALUE", 0, LIST, FIELD(limits), ANY, "raise or lower a named limit; repeatable" },
+    { "progress", "auto|bar|plain|json|none", 0, WORD, FIELD(progress), ANY, "progress on standard error" },
+    { "color", "auto|never|always", 0, WORD, FIELD(color), ANY, "colour on a terminal" },
     { "json", NULL, 'j', FLAG, FIELD(json), ANY, "one JSON object on standard output" },
     { "quiet", NULL, 'q', FLAG, FIELD(quiet), ANY, "no progress, no notes" },
     { "verbose", NULL, 'v', FLAG, FIELD(verbose), ANY, "more detail" },
     { "help", NULL, 'h', FLAG, FIELD(help), ANY, "this text" },
+    { "version", NULL, 'V', FLAG, FIELD(version), ANY, "version of the command" },
 };
 
 #define ROW_COUNT (sizeof(rows) / sizeof(rows[0]))
@@ -88,13 +93,15 @@ const struct verb_info verb_table[VERB_COUNT] = {
     { "diff", "A B", "compare two checkpoints of any format and layout", "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6\n", 2, 2 },
     { "formats", "[NAME]", "the known formats, or the options of one", "  reshard formats\n  reshard formats hf\n  reshard formats --limits\n", 0, 1 },
     { "completion", "bash|zsh|fish", "a completion script for a shell", "  reshard completion bash > /etc/bash_completion.d/reshard\n", 1, 1 },
+    { "help", "[VERB]", "the verbs, or the options of one", "  reshard help convert\n", 0, 1 },
 };
 
 bool options_row(size_t index, struct option_row *out)
 {
     if (index >= ROW_COUNT)
         return false;
-    *out = (struct option_row){ rows[index].name, rows[index].argument, rows[index].help, rows[index].short_name, rows[index].verbs };
+    *out = (struct option_row){ rows[index].name, rows[index].argument, rows[index].help, rows[index].short_name, rows[index].verbs,
+                                 rows[index].kind == WORD };
     return true;
 }
 
@@ -118,9 +125,9 @@ void options_help(FILE *out, enum verb verb)
         char left[64];
         snprintf(left, sizeof(left), "--%s%s%s", rows[i].name, rows[i].argument ? " " : "", rows[i].argument ? rows[i].argument : "");
         if (rows[i].short_name)
-            fprintf(out, "  -%c, %-33s %s\n", rows[i].short_name, left, rows[i].help);
+            fprintf(out, "  -%c, %-36s %s\n", rows[i].short_name, left, rows[i].help);
         else
-            fprintf(out, "      %-33s %s\n", left, rows[i].help);
+            fprintf(out, "      %-36s %s\n", left, rows[i].help);
     }
     fprintf(out, "\nexamples:\n%s", info->examples);
 }
@@ -148,204 +155,291 @@ static bool parse_bytes(const char *text, uint64_t *out)
     return false;
 }
 
-__attribute__((format(printf, 1, 2))) static int usage_error(const char *format, ...)
+/* Notes what is wrong. The first thing stays; it is printed when it is known whether as JSON. */
+__attribute__((format(printf, 4, 5))) static void refuse(struct options *options, reshard_status status, const char *hint, const char *format, ...)
 {
     va_list args;
-    fputs("reshard: ", stderr);
+    if (options->failure.code)
+        return;
+    options->failure = (reshard_error){ .code = status, .offset = -1 };
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(options->failure.message, sizeof(options->failure.message), format, args);
     va_end(args);
-    fputs("\n", stderr);
-    return 2;
+    snprintf(options->failure.hint, sizeof(options->failure.hint), "%s", hint);
 }
 
-static int store_value(struct options *options, const struct row *row, const char *value)
-{
-    void *field = (char *)options + row->field;
-    uint64_t number;
-    char *end;
-    switch (row->kind) {
-    case FLAG: *(bool *)field = true; return -1;
-    case TEXT: *(const char **)field = value; return -1;
-    case LIST: {
-        struct option_list *list = field;
-        if (list->count == OPTION_LIST_MAX)
-            return usage_error("--%s is given too often", row->name);
-        list->values[list->count++] = value;
-        return -1;
-    }
-    case BYTES:
-        if (!parse_bytes(value, &number))
-            return usage_error("--%s: '%s' is not a size such as 5GB or 64MiB", row->name, value);
-        *(int64_t *)field = (int64_t)number;
-        return -1;
-    case NUMBER:
-    case COUNT:
-        errno = 0;
-        number = strtoull(value, &end, 10);
-        if (*value < '0' || *value > '9' || *end || errno || number > (row->kind == COUNT ? 4096 : INT64_MAX))
-            return usage_error("--%s: '%s' is not a number that fits", row->name, value);
-        if (row->kind == COUNT)
-            *(unsigned *)field = (unsigned)number;
-        else
-            *(int64_t *)field = (int64_t)number;
-        return -1;
-    }
-    return -1;
-}
-
-static int find_verb(const char *name, enum verb *out)
-{
-    for (int i = 0; i < VERB_COUNT; i++) {
-        if (strcmp(name, verb_table[i].name) == 0) {
-            *out = (enum verb)i;
-            return -1;
-        }
-    }
-    if (strcmp(name, "salvage") == 0 || strcmp(name, "map") == 0) {
-        fprintf(stderr, "reshard: '%s' is not in this version\n", name);
-        return 5;
-    }
-    usage_error("unknown verb '%s'", name);
-    fputs("hint: 'reshard --help' lists the verbs\n", stderr);
-    return 2;
-}
-
-/* NAME=VALUE pairs of --limit; values may carry a unit. */
-static int read_limits(struct options *options)
-{
-    for (size_t i = 0; i < options->limits.count; i++) {
-        const char *text = options->limits.values[i], *equals = strchr(text, '=');
-        uint64_t value;
-        if (!equals || !parse_bytes(equals + 1, &value))
-            return usage_error("--limit: '%s' is not NAME=VALUE", text);
-        char *name = strndup(text, (size_t)(equals - text));
-        if (!name)
-            return usage_error("out of memory");
-        options->limit_values[i] = (reshard_limit){ name, value, NULL };
-    }
-    return -1;
-}
+#define USAGE RESHARD_ERR_USAGE
 
 static bool is_one_of(const char *value, const char *words)
 {
-    size_t size = value ? strlen(value) : 0;
-    if (!value)
-        return true;
-    for (const char *at = words; (at = strstr(at, value)) != NULL; at += size) {
-        if ((at == words || at[-1] == '|') && (at[size] == '|' || at[size] == '\0'))
+    size_t size = strlen(value);
+    for (const char *at = words; at; at = strchr(at, '|')) {
+        at += *at == '|';
+        if (strncmp(at, value, size) == 0 && (at[size] == '|' || at[size] == '\0'))
             return true;
     }
     return false;
 }
 
-static int check_words(const struct options *options)
+static void store_number(struct options *options, const struct row *row, const char *value)
 {
-    const char *items = options->verb == VERB_DIFF ? "compare|ignore" : "keep|drop";
-    if (!is_one_of(options->items, items))
-        return usage_error("--items: '%s' is not one of %s", options->items, items);
-    if (!is_one_of(options->progress, "auto|bar|plain|json|none"))
-        return usage_error("--progress: '%s' is not one of %s", options->progress, "auto|bar|plain|json|none");
-    if (!is_one_of(options->color, "auto|never|always"))
-        return usage_error("--color: '%s' is not one of %s", options->color, "auto|never|always");
-    if (!is_one_of(options->as, "text|npy|raw"))
-        return usage_error("--as: '%s' is not one of %s", options->as, "text|npy|raw");
-    if (options->map || options->statements.count || options->rules) {
-        fputs("reshard: mappings between name spaces (--map, -m, --rules) are not in this version\n"
-              "hint: --include, --exclude, --dtype and --like work without them\n",
-              stderr);
-        return 5;
-    }
-    return -1;
+    void *field = (char *)options + row->field;
+    char *end;
+    errno = 0;
+    uint64_t number = strtoull(value, &end, 10);
+    if (*value < '0' || *value > '9' || *end || errno || number > (row->kind == COUNT ? 4096 : INT64_MAX))
+        refuse(options, USAGE, "", "--%s: '%s' is not a number that fits", row->name, value);
+    else if (row->kind == COUNT)
+        *(unsigned *)field = (unsigned)number;
+    else
+        *(int64_t *)field = (int64_t)number;
 }
 
-/* Rows of this verb as getopt's tables. Long options return 1000 + the row. */
-static int parse_rows(int argc, char **argv, struct options *out)
+static void store_value(struct options *options, const struct row *row, const char *value)
 {
-    struct option longs[ROW_COUNT + 1] = { 0 };
-    char shorts[2 * ROW_COUNT + 2] = ":";
-    size_t used = 0, at = 1;
+    void *field = (char *)options + row->field;
+    struct option_list *list = field;
+    uint64_t bytes;
+    switch (row->kind) {
+    case FLAG:
+        *(bool *)field = true;
+        break;
+    case WORD:
+        if (!is_one_of(value, row->argument))
+            refuse(options, USAGE, "", "--%s: '%s' is not one of %s", row->name, value, row->argument);
+        *(const char **)field = value;
+        break;
+    case TEXT:
+        *(const char **)field = value;
+        break;
+    case LIST:
+        if (list->count == OPTION_LIST_MAX)
+            refuse(options, USAGE, "", "--%s: given more than %d times", row->name, OPTION_LIST_MAX);
+        else
+            list->values[list->count++] = value;
+        break;
+    case BYTES:
+        if (!parse_bytes(value, &bytes))
+            refuse(options, USAGE, "", "--%s: '%s' is not a size such as 5GB or 64MiB", row->name, value);
+        else
+            *(int64_t *)field = (int64_t)bytes;
+        break;
+    case NUMBER:
+    case COUNT:
+        store_number(options, row, value);
+        break;
+    }
+}
+
+static void find_verb(const char *name, struct options *out)
+{
+    struct near_names near = { .word = name };
+    char hint[256];
+    for (int i = 0; i < VERB_COUNT; i++) {
+        if (strcmp(name, verb_table[i].name) == 0) {
+            out->verb = (enum verb)i;
+            return;
+        }
+        near_names_offer(&near, verb_table[i].name);
+    }
+    if (strcmp(name, "salvage") == 0 || strcmp(name, "map") == 0)
+        refuse(out, RESHARD_ERR_UNSUPPORTED, "'reshard --help' lists the verbs that there are", "'%s' is not in this version", name);
+    else
+        refuse(out, USAGE, near_names_hint(&near, "'reshard --help' lists the verbs", hint, sizeof(hint)), "unknown verb '%s'", name);
+}
+
+/* NAME=VALUE pairs of --limit; values may carry a unit. */
+static void read_limits(struct options *options)
+{
+    for (size_t i = 0; i < options->limits.count; i++) {
+        const char *text = options->limits.values[i], *equals = strchr(text, '=');
+        uint64_t value;
+        if (!equals || !parse_bytes(equals + 1, &value)) {
+            refuse(options, USAGE, "'reshard formats --limits' lists them", "--limit: '%s' is not NAME=VALUE", text);
+            return;
+        }
+        char *name = strndup(text, (size_t)(equals - text));
+        if (!name)
+            refuse(options, RESHARD_ERR_MEMORY, "", "out of memory");
+        options->limit_values[i] = (reshard_limit){ name, value, NULL };
+    }
+}
+
+void options_release(struct options *options)
+{
+    for (size_t i = 0; i < options->limits.count; i++)
+        free((char *)options->limit_values[i].name);
+}
+
+static void check_mappings(struct options *options)
+{
+    if (options->map || options->statements.count || options->rules)
+        refuse(options, RESHARD_ERR_UNSUPPORTED, "--include, --exclude, --dtype and --like work without them",
+               "mappings between name spaces (--map, -m, --rules) are not in this version");
+}
+
+/* A format that is not there is said before anything is opened. */
+static void check_format_name(struct options *options, const char *name)
+{
+    reshard_format format;
+    struct near_names near = { .word = name };
+    char hint[256];
+    for (size_t i = 0; name && reshard_format_at(i, &format) == RESHARD_OK; i++) {
+        if (strcmp(format.name, name) == 0)
+            return;
+        near_names_offer(&near, format.name);
+    }
+    if (name)
+        refuse(options, USAGE, near_names_hint(&near, "'reshard formats' lists them", hint, sizeof(hint)), "unknown format '%s'", name);
+}
+
+/* The rows that all of these verbs have, as getopt's tables. Long options return ROW_BASE + the row. */
+#define ROW_BASE 1000
+
+struct getopt_tables {
+    struct option longs[ROW_COUNT + 1];
+    char shorts[2 * ROW_COUNT + 3];
+};
+
+static void make_tables(unsigned verbs, struct getopt_tables *out)
+{
+    size_t used = 0, at = 0;
+    *out = (struct getopt_tables){ 0 };
+    out->shorts[at++] = ':';
     for (size_t i = 0; i < ROW_COUNT; i++) {
-        if (!(rows[i].verbs & 1u << out->verb))
+        if ((rows[i].verbs & verbs) != verbs)
             continue;
-        longs[used++] = (struct option){ rows[i].name, rows[i].argument ? required_argument : no_argument, NULL, (int)(1000 + i) };
+        out->longs[used++] = (struct option){ rows[i].name, rows[i].argument ? required_argument : no_argument, NULL, (int)(ROW_BASE + i) };
         if (rows[i].short_name) {
-            shorts[at++] = rows[i].short_name;
+            out->shorts[at++] = rows[i].short_name;
             if (rows[i].argument)
-                shorts[at++] = ':';
+                out->shorts[at++] = ':';
         }
     }
-    shorts[at] = '\0';
-    opterr = 0;
-    optind = 1;
-    for (int found; (found = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
-        size_t row = ROW_COUNT;
-        if (found == '?' || found == ':') {
-            usage_error("%s '%s'", found == ':' ? "no value for option" : "unknown option", argv[optind - 1]);
-            fprintf(stderr, "hint: 'reshard %s --help' lists the options\n", verb_table[out->verb].name);
-            return 2;
-        }
-        if (found >= 1000)
-            row = (size_t)found - 1000;
-        for (size_t i = 0; i < ROW_COUNT && found < 1000; i++) {
-            if (rows[i].short_name == found && rows[i].verbs & 1u << out->verb)
-                row = i;
-        }
-        int status = store_value(out, &rows[row], optarg);
-        if (status >= 0)
-            return status;
-    }
-    return -1;
 }
 
-static int take_paths(int argc, char **argv, struct options *out)
+/* What getopt did not take: an unknown option, or one without its value. */
+static void refuse_option(struct options *out, int found, unsigned verbs, char **argv)
+{
+    struct near_names near = { .word = "", .prefix = "--" };
+    char hint[256], usual[64], name[64];
+    if (verbs == ANY)
+        snprintf(usual, sizeof(usual), "options of a verb stand after it");
+    else
+        snprintf(usual, sizeof(usual), "'reshard %s --help' lists the options", verb_table[out->verb].name);
+    if (optopt > 0 && optopt < ROW_BASE)
+        snprintf(name, sizeof(name), "-%c", optopt);
+    else
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(argv[optind - 1], "="), argv[optind - 1]);
+    if (found == ':') {
+        refuse(out, USAGE, usual, "no value for option '%s'", name);
+    } else if (optopt >= ROW_BASE) {
+        refuse(out, USAGE, usual, "option '--%s' takes no value", rows[optopt - ROW_BASE].name);
+    } else {
+        near.word = strncmp(name, "--", 2) == 0 ? name + 2 : "";
+        for (size_t i = 0; i < ROW_COUNT; i++) {
+            if ((rows[i].verbs & verbs) == verbs)
+                near_names_offer(&near, rows[i].name);
+        }
+        refuse(out, USAGE, near_names_hint(&near, usual, hint, sizeof(hint)), "unknown option '%s'", name);
+    }
+}
+
+/* Goes on behind what is wrong: whether errors are wanted as JSON may stand last. */
+static void parse_rows(int argc, char **argv, unsigned verbs, struct options *out)
+{
+    struct getopt_tables tables;
+    make_tables(verbs, &tables);
+    opterr = 0;
+    optind = 0;
+    for (int found; (found = getopt_long(argc, argv, tables.shorts, tables.longs, NULL)) != -1;) {
+        if (found == '?' || found == ':') {
+            refuse_option(out, found, verbs, argv);
+            continue;
+        }
+        size_t row = found >= ROW_BASE ? (size_t)found - ROW_BASE : 0;
+        while (found < ROW_BASE && !(rows[row].short_name == found && (rows[row].verbs & verbs) == verbs))
+            row++;
+        store_value(out, &rows[row], optarg);
+    }
+}
+
+/* Moves the verb before the options that stand before it. Returns whether there is one. */
+static bool bring_verb_forward(int argc, char **argv, struct options *out)
+{
+    struct getopt_tables tables;
+    char shorts[sizeof(tables.shorts) + 1] = "+";
+    make_tables(ANY, &tables);
+    strcat(shorts, tables.shorts);
+    opterr = 0;
+    optind = 0;
+    for (int found; (found = getopt_long(argc, argv, shorts, tables.longs, NULL)) != -1;) {
+        if (found == '?' || found == ':')
+            refuse_option(out, found, ANY, argv);
+    }
+    if (optind >= argc)
+        return false;
+    char *verb = argv[optind];
+    memmove(argv + 2, argv + 1, (size_t)(optind - 1) * sizeof(*argv));
+    argv[1] = verb;
+    return true;
+}
+
+static void take_paths(int argc, char **argv, struct options *out)
 {
     const struct verb_info *info = &verb_table[out->verb];
+    char hint[128];
     for (; optind < argc; optind++) {
-        if (out->path_count == info->paths_max) {
-            usage_error("unexpected argument '%s'", argv[optind]);
-            fprintf(stderr, "hint: usage: reshard %s [options] %s\n", info->name, info->arguments);
-            return 2;
-        }
-        out->paths[out->path_count++] = argv[optind];
+        snprintf(hint, sizeof(hint), "usage: reshard %s [options] %s", info->name, info->arguments);
+        if (out->path_count == info->paths_max)
+            refuse(out, USAGE, hint, "unexpected argument '%s'", argv[optind]);
+        else
+            out->paths[out->path_count++] = argv[optind];
     }
-    if (out->path_count < info->paths_min) {
-        usage_error("%s needs %s", info->name, info->arguments);
-        fprintf(stderr, "hint: 'reshard %s --help' shows examples\n", info->name);
-        return 2;
-    }
-    return -1;
+    snprintf(hint, sizeof(hint), "'reshard %s --help' shows examples", info->name);
+    if (out->path_count < info->paths_min)
+        refuse(out, USAGE, hint, "%s needs %s", info->name, info->arguments);
+}
+
+/* Without a verb there are only --help and --version. */
+static int parse_without_verb(int argc, char **argv, struct options *out)
+{
+    parse_rows(argc, argv, ANY, out);
+    if (out->failure.code)
+        return print_error(out, out->failure.code, &out->failure);
+    if (out->version)
+        printf("reshard %s\n", reshard_version());
+    else if (out->help)
+        options_overview(stdout);
+    else if (argc > 1)
+        return print_failure(out, USAGE, "'reshard --help' lists the verbs", "no verb is given");
+    else
+        options_overview(stderr);
+    return out->version || out->help ? 0 : reshard_status_exit(USAGE);
 }
 
 int options_parse(int argc, char **argv, struct options *out)
 {
     *out = (struct options){ .iteration = -1, .max_shard_bytes = -1 };
-    if (argc < 2) {
-        options_overview(stderr);
-        return 2;
-    }
-    if (strcmp(argv[1], "--version") == 0) {
-        printf("reshard %s\n", reshard_version());
-        return 0;
-    }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-        options_overview(stdout);
-        return 0;
-    }
-    int status = find_verb(argv[1], &out->verb);
-    if (status < 0)
-        status = parse_rows(argc - 1, argv + 1, out);
-    if (status < 0 && out->help) {
+    if (!bring_verb_forward(argc, argv, out))
+        return parse_without_verb(argc, argv, out);
+    find_verb(argv[1], out);
+    parse_rows(argc - 1, argv + 1, out->failure.code ? ANY : 1u << out->verb, out);
+    if (!out->failure.code && out->version)
+        return parse_without_verb(1, argv, out);
+    if (!out->failure.code && out->help) {
         options_help(stdout, out->verb);
         return 0;
     }
-    if (status < 0)
-        status = take_paths(argc - 1, argv + 1, out);
-    if (status < 0)
-        status = check_words(out);
-    if (status < 0)
-        status = read_limits(out);
-    return status;
+    if (!out->failure.code)
+        take_paths(argc - 1, argv + 1, out);
+    check_mappings(out);
+    check_format_name(out, out->to);
+    check_format_name(out, out->format);
+    read_limits(out);
+    if (out->failure.code)
+        return print_error(out, out->failure.code, &out->failure);
+    return -1;
 }
 
 reshard_open_options options_open(const struct options *options)

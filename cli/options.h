@@ -12,7 +12,20 @@
 
 #define OPTION_LIST_MAX 256
 
-enum verb { VERB_INSPECT, VERB_LS, VERB_HASH, VERB_CAT, VERB_CONVERT, VERB_PLAN, VERB_VERIFY, VERB_DIFF, VERB_FORMATS, VERB_COMPLETION, VERB_COUNT };
+enum verb {
+    VERB_INSPECT,
+    VERB_LS,
+    VERB_HASH,
+    VERB_CAT,
+    VERB_CONVERT,
+    VERB_PLAN,
+    VERB_VERIFY,
+    VERB_DIFF,
+    VERB_FORMATS,
+    VERB_COMPLETION,
+    VERB_HELP,
+    VERB_COUNT
+};
 
 /* A repeatable option's values, NULL-terminated. */
 struct option_list {
@@ -25,7 +38,7 @@ struct options {
     const char *paths[3];
     int path_count;
     /* common */
-    bool json, quiet, verbose, help;
+    bool json, quiet, verbose, help, version;
     const char *progress, *color;
     struct option_list limits;
     /* opening */
@@ -44,6 +57,7 @@ struct options {
     bool overwrite, resume, no_sync, verify, dry_run;
     struct option_list include, exclude, dtypes, format_options, statements;
     reshard_limit limit_values[OPTION_LIST_MAX];
+    reshard_error failure; /* the first thing that is wrong with the command line; code 0 if nothing is */
 };
 
 struct verb_info {
@@ -55,14 +69,18 @@ extern const struct verb_info verb_table[VERB_COUNT];
 /* Parses argv. Returns -1 to go on, or an exit status (usage errors are printed, --help and --version are answered). */
 int options_parse(int argc, char **argv, struct options *out);
 
+/* Frees what parsing allocated. */
+void options_release(struct options *options);
+
 void options_help(FILE *out, enum verb verb);
 void options_overview(FILE *out);
 
-/* Walks the option table for completion: false past the end. */
+/* Walks the option table for completion: false past the end. An argument in lower case, a|b|c, lists all its values. */
 struct option_row {
     const char *name, *argument, *help;
     char short_name;
     unsigned verbs; /* bit per verb */
+    bool is_word;
 };
 bool options_row(size_t index, struct option_row *out);
 

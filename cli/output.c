@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
 
-#include <stdarg.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,28 +57,55 @@ void json_ints(FILE *out, const int64_t *values, int count)
     putc(']', out);
 }
 
+void json_path(reshard_checkpoint *checkpoint, int is_item, size_t index)
+{
+    const reshard_path_part *parts;
+    size_t count = reshard_path_of(checkpoint, is_item, index, &parts);
+    fputs(",\"path\":[", stdout);
+    for (size_t i = 0; i < count; i++) {
+        if (i)
+            putchar(',');
+        if (parts[i].is_index)
+            printf("%lld", (long long)parts[i].index);
+        else
+            json_string(stdout, parts[i].key.data, parts[i].key.size);
+    }
+    putchar(']');
+}
+
 void print_shape(FILE *out, const int64_t *shape, int rank)
 {
     json_ints(out, shape, rank);
 }
 
-void print_escaped(FILE *out, const char *data, size_t size)
+/* Prints what a terminal may see; the rest, and on demand the backslash, as escapes. */
+static void print_safe(FILE *out, const char *data, size_t size, bool double_backslash)
 {
     const unsigned char *bytes = (const unsigned char *)data;
     for (size_t i = 0; i < size;) {
         size_t length = utf8_length(bytes + i, size - i);
         /* C1 control characters are two bytes: C2 80 to C2 9F. */
         bool control = bytes[i] < 0x20 || bytes[i] == 0x7F || (length == 2 && bytes[i] == 0xC2 && bytes[i + 1] < 0xA0);
-        if (length && !control && bytes[i] != '\\') {
-            fwrite(bytes + i, 1, length, out);
-            i += length;
-        } else if (bytes[i] == '\\') {
+        if (bytes[i] == '\\' && double_backslash) {
             fputs("\\\\", out);
             i++;
+        } else if (length && !control) {
+            fwrite(bytes + i, 1, length, out);
+            i += length;
         } else {
             fprintf(out, "\\x%02x", bytes[i++]);
         }
     }
+}
+
+void print_escaped(FILE *out, const char *data, size_t size)
+{
+    print_safe(out, data, size, true);
+}
+
+void print_text(FILE *out, const char *data, size_t size)
+{
+    print_safe(out, data, size, false);
 }
 
 const char *human_bytes(uint64_t bytes, char out[32])
@@ -107,116 +134,35 @@ const char *colour(const struct options *options, const char *code)
     return on ? code : "";
 }
 
-int print_error(const struct options *options, reshard_status status, const reshard_error *err)
+void print_list(FILE *out, const struct options *options, const char *what, char **list)
 {
-    int exit_status = reshard_status_exit(status);
-    fflush(stdout);
-    if (options->json) {
-        fputs("{\"schema\":\"reshard-error/1\",\"status\":", stderr);
-        fprintf(stderr, "%d,\"error\":", exit_status);
-        json_text(stderr, reshard_status_name(status));
-        fputs(",\"message\":", stderr);
-        json_text(stderr, err->message);
-        fputs(",\"line\":", stderr);
-        char line[1100];
-        snprintf(line, sizeof(line), "reshard: %s", err->message);
-        json_text(stderr, line);
-        if (err->object[0]) {
-            fputs(",\"object\":", stderr);
-            json_text(stderr, err->object);
-        }
-        if (err->offset >= 0)
-            fprintf(stderr, ",\"offset\":%lld", (long long)err->offset);
-        if (err->hint[0]) {
-            fputs(",\"hint\":", stderr);
-            json_text(stderr, err->hint);
-        }
-        fputs("}\n", stderr);
-        return exit_status;
+    size_t count = 0;
+    while (list && list[count])
+        count++;
+    size_t shown = options->verbose || count <= 10 ? count : 10;
+    for (size_t i = 0; i < shown; i++) {
+        fprintf(out, "%s: ", what);
+        print_text(out, list[i], strlen(list[i]));
+        putc('\n', out);
     }
-    fprintf(stderr, "reshard: %s\n", err->message);
-    for (const char *line = err->hint; *line;) {
-        size_t size = strcspn(line, "\n");
-        fprintf(stderr, "hint: %.*s\n", (int)size, line);
-        line += size + (line[size] == '\n');
-    }
-    return exit_status;
+    if (shown < count)
+        fprintf(out, "%s: %zu more; --verbose shows all\n", what, count - shown);
 }
 
-/* ---- tables ---- */
+static int noted_failure;
 
-static void table_take(struct table *table, char *cell)
+void output_note_failure(int number)
 {
-    if (cell && table->count == table->capacity) {
-        size_t capacity = table->capacity ? table->capacity * 2 : 64;
-        char **grown = realloc(table->cells, capacity * sizeof(*grown));
-        if (grown) {
-            table->cells = grown;
-            table->capacity = capacity;
-        }
-    }
-    if (!cell || table->count == table->capacity) {
-        free(cell);
-        table->failed = true;
-        return;
-    }
-    table->cells[table->count++] = cell;
+    noted_failure = number;
 }
 
-void table_add(struct table *table, const char *format, ...)
+int output_failure(void)
 {
-    char *cell = NULL;
-    va_list args;
-    va_start(args, format);
-    if (vasprintf(&cell, format, args) < 0)
-        cell = NULL;
-    va_end(args);
-    table_take(table, cell);
+    return noted_failure;
 }
 
-void table_add_escaped(struct table *table, const char *data, size_t size)
+bool output_is_gone(void)
 {
-    char *cell = NULL;
-    size_t length;
-    FILE *out = open_memstream(&cell, &length);
-    if (out) {
-        print_escaped(out, data, size);
-        fclose(out);
-    }
-    table_take(table, cell);
-}
-
-/* Display width: code points; good enough for names. */
-static size_t text_width(const char *text)
-{
-    size_t width = 0;
-    for (; *text; text++)
-        width += ((unsigned char)*text & 0xC0) != 0x80;
-    return width;
-}
-
-void table_flush(struct table *table, FILE *out)
-{
-    size_t columns = table->columns ? table->columns : 1;
-    size_t *widths = calloc(columns, sizeof(*widths));
-    bool aligned = is_terminal() && widths;
-    for (size_t i = 0; aligned && i < table->count; i++) {
-        size_t width = text_width(table->cells[i]);
-        if (width > widths[i % columns])
-            widths[i % columns] = width;
-    }
-    for (size_t i = 0; i < table->count; i++) {
-        bool last = i % columns == columns - 1;
-        fputs(table->cells[i], out);
-        if (last)
-            putc('\n', out);
-        else if (aligned)
-            fprintf(out, "%*s", (int)(widths[i % columns] - text_width(table->cells[i]) + 2), "");
-        else
-            putc('\t', out);
-        free(table->cells[i]);
-    }
-    free(widths);
-    free(table->cells);
-    *table = (struct table){ .columns = table->columns };
+    struct pollfd end = { .fd = STDOUT_FILENO };
+    return ferror(stdout) && poll(&end, 1, 0) == 1 && (end.revents & (POLLERR | POLLHUP));
 }

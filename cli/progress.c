@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Progress on standard error, and the signals that cancel a run through it. */
+#include "progress.h"
+
 #include "output.h"
 
 #include <signal.h>
@@ -7,26 +8,28 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t interrupted;
+#define EXIT_INTERRUPTED 130
+
+static volatile sig_atomic_t interrupted, is_writing;
 
 static void on_signal(int number)
 {
     (void)number;
+    if (!is_writing)
+        _exit(EXIT_INTERRUPTED);
     interrupted = 1;
 }
 
-bool was_interrupted(void)
-{
-    return interrupted;
-}
-
-/* A second signal ends the process at once: the target is still whole or absent, only the partial stays behind. */
 void install_signals(void)
 {
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, old;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGPIPE, SIG_DFL);
+    /* nohup has it ignored, and that is meant. */
+    if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
+    /* Whoever reads the progress may go: that is no reason to leave a conversion half done. Writes tell when standard output is gone. */
+    signal(SIGPIPE, SIG_IGN);
 }
 
 static double now(void)
@@ -86,6 +89,9 @@ static int on_progress(const reshard_progress *progress, void *context)
         draw(display, style, progress, time - display->started);
         display->shown = time;
     }
+    if (display->options->verb != VERB_CONVERT)
+        return !ferror(stdout);
+    is_writing = 1;
     return !interrupted;
 }
 

@@ -131,7 +131,7 @@ typedef struct reshard_run_options {
     uint64_t memory_bytes;  /* budget for buffers; 0: default */
     unsigned threads;       /* 0: default */
     const char *io;         /* "auto" (NULL), "buffered", "direct", "mmap" */
-    int (*progress)(const reshard_progress *progress, void *context); /* 0 cancels; may be NULL */
+    int (*progress)(const reshard_progress *progress, void *context); /* 0 cancels; may be NULL; a first call precedes all writing */
     void *context;
 } reshard_run_options;
 #define RESHARD_RUN_OPTIONS_INIT { sizeof(reshard_run_options), 0, 0, NULL, NULL, NULL }

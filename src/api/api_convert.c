@@ -60,6 +60,15 @@ static reshard_status publish(struct run *run, reshard_error *err)
     return conversion->target.driver->publish(&job, err);
 }
 
+/* Up to here nothing is written, and the caller's process may as well end; it learns from this call that this is over. */
+static reshard_status announce(const struct conversion *conversion, reshard_error *err)
+{
+    struct engine_progress start = { .bytes_total = conversion->plan->write_bytes };
+    if (!conversion->engine.progress || conversion->engine.progress(&start, conversion->engine.context))
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
+}
+
 static reshard_status write_target(struct run *run, const char *target_path, reshard_error *err)
 {
     struct conversion *conversion = &run->conversion;
@@ -71,7 +80,10 @@ static reshard_status write_target(struct run *run, const char *target_path, res
         .no_sync = options->no_sync != 0,
         .identity = plan_hash(conversion->plan),
     };
-    reshard_status status = store_txn_begin(target_path, &txn_options, &run->txn, err);
+    reshard_status status = announce(conversion, err);
+    if (status)
+        return status;
+    status = store_txn_begin(target_path, &txn_options, &run->txn, err);
     if (status)
         return status;
     status = create_objects(run, err);
@@ -97,7 +109,7 @@ static reshard_status check_target(struct run *run, struct buffer *sidecar, resh
     if (!status && options->verify)
         status = sidecar_compare_conversion(&run->conversion, written, err);
     if (!status && options->checksum)
-        status = sidecar_make(written, options->checksum, sidecar, err);
+        status = sidecar_make(written, options->checksum, &run->conversion.engine, sidecar, err);
     reshard_close(written);
     if (status)
         error_prefix(err, "reading the result back");

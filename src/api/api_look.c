@@ -9,9 +9,17 @@ static reshard_str public_str(struct str s)
     return (reshard_str){ s.data, s.size };
 }
 
+#define TEXT_OF(number) #number
+#define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
+#define VERSION VERSION_TEXT(RESHARD_VERSION_MAJOR, RESHARD_VERSION_MINOR, RESHARD_VERSION_PATCH)
+
+#ifdef RESHARD_BUILD_VERSION
+_Static_assert(__builtin_strcmp(RESHARD_BUILD_VERSION, VERSION) == 0, "the build and the header have one version");
+#endif
+
 API_EXPORT const char *reshard_version(void)
 {
-    return "0.1.0";
+    return VERSION;
 }
 
 API_EXPORT void reshard_free(void *memory)
@@ -34,6 +42,21 @@ API_EXPORT size_t reshard_tensor_count(const reshard_checkpoint *checkpoint)
     return checkpoint->listed_count;
 }
 
+/*
+ * The name of an element type. Two types have none in safetensors, and bear torch's own; listings of DCP checkpoints spell these two in the
+ * manner of the others.
+ */
+static const char *dtype_name(const struct format_driver *driver, enum dtype dtype)
+{
+    static const char *const dcp_formats[] = { "torch-dcp", "torch_dist", "torch_dcp", "fsdp_dtensor" };
+    const char *name = dtype == DTYPE_COMPLEX32 ? "COMPLEX32" : dtype == DTYPE_F4_X2 ? "F4_E2M1FN_X2" : NULL;
+    for (size_t i = 0; name && i < sizeof(dcp_formats) / sizeof(dcp_formats[0]); i++) {
+        if (strcmp(driver->name, dcp_formats[i]) == 0)
+            return name;
+    }
+    return dtype_info(dtype)->name;
+}
+
 API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint, size_t index, reshard_tensor *out)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
@@ -42,7 +65,7 @@ API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[index]];
     *out = (reshard_tensor){
         .key = public_str(tensor->key),
-        .dtype = dtype_info(tensor->dtype)->name,
+        .dtype = dtype_name(checkpoint->source->driver, tensor->dtype),
         .rank = tensor->rank,
         .shape = catalog_vector_at(catalog, tensor->shape),
         .bytes = catalog_tensor_bytes(catalog, tensor),

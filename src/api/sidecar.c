@@ -8,7 +8,7 @@
 
 #define SIDECAR_SCHEMA "reshard-sidecar/1"
 
-reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, struct buffer *json, reshard_error *err)
+reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(written);
     enum digest_kind kind;
@@ -16,8 +16,7 @@ reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, str
         return error_set(err, RESHARD_ERR_USAGE, "unknown checksum '%s': crc32c, sha256 or xxh3", digest);
     const uint32_t *sorted = checkpoint_sorted(written);
     char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)catalog->tensor_count + 1, sizeof(*hex));
-    struct engine_options options = { 0 };
-    reshard_status status = sorted && hex ? tensor_digests(written, kind, written->listed, written->listed_count, NULL, &options, hex, err)
+    reshard_status status = sorted && hex ? tensor_digests(written, kind, written->listed, written->listed_count, NULL, options, hex, err)
                                           : error_set_memory(err);
     if (!status) {
         buffer_printf(json, "{\n  \"schema\": \"" SIDECAR_SCHEMA "\",\n  \"digest\": \"%s\",\n  \"tensors\": {", digest_name(kind));
@@ -180,8 +179,6 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, r
 {
     const struct catalog *source = checkpoint_catalog(conversion->source), *target = checkpoint_catalog(written);
     const struct catalog *wanted = conversion->target.catalog;
-    struct engine_options options = conversion->engine;
-    options.progress = NULL;
     uint32_t *tensors = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*tensors)), count = 0;
     enum dtype *as = malloc(((size_t)source->tensor_count + 1) * sizeof(*as));
     char(*hex_source)[DIGEST_HEX_MAX] = calloc((size_t)source->tensor_count + 1, sizeof(*hex_source));
@@ -198,9 +195,9 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, r
         as[from] = wanted->tensors[i].dtype;
         tensors[count++] = from;
     }
-    status = tensor_digests(conversion->source, DIGEST_XXH3, tensors, count, as, &options, hex_source, err);
+    status = tensor_digests(conversion->source, DIGEST_XXH3, tensors, count, as, &conversion->engine, hex_source, err);
     if (!status)
-        status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &options, hex_target, err);
+        status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &conversion->engine, hex_target, err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         if (wanted->tensors[i].flags & (TENSOR_HIDDEN | TENSOR_NO_DATA))
             continue;

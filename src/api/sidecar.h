@@ -11,7 +11,7 @@
 #define SIDECAR_NAME "reshard.json"
 
 /* The sidecar's text for what was written. */
-reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, struct buffer *json, reshard_error *err);
+reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json, reshard_error *err);
 
 /* Adds it to a directory's transaction, or puts it beside the file at target_path. */
 reshard_status sidecar_add(struct store_txn *txn, const struct buffer *json, reshard_error *err);

@@ -30,8 +30,8 @@
     X(box_checks, UINT64_C(1) << 30, "comparisons while one tensor's chunks are checked for overlap")                 \
     X(item_bytes, UINT64_C(1) << 30, "size of one item that is shown or rewritten")                                  \
     X(map_text_bytes, UINT64_C(64) << 20, "size of one mapping text")                                                \
-    X(map_names, UINT64_C(100000000), "names in an expanded mapping")                                                \
-    X(map_pieces, UINT64_C(100000000), "pieces that the statements of a mapping make of all tensors")
+    X(map_names, UINT64_C(20000000), "names in an expanded mapping")                                                \
+    X(map_pieces, UINT64_C(10000000), "pieces that the statements of a mapping make of all tensors")
 
 struct limits {
 #define X(name, value, help) uint64_t name;

@@ -17,6 +17,7 @@ struct map_name {
     bool is_quoted;         /* was written in back quotes */
     bool has_array;         /* name[begin:end], until the array macro */
     int64_t begin, end;
+    struct str transpose_of; /* made for name^T: that name */
     struct str array_suffix; /* upstream glues what follows the bracket to the last name */
 };
 

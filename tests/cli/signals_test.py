@@ -42,17 +42,65 @@ def interrupt_after(binary, work, delay, number, *extra):
 
 def check_interrupts(binary, work):
     """Whatever the moment: exit 130 and nothing, or exit 0 and a whole target."""
-    statuses = set()
+    statuses = []
     for delay in (0.02, 0.05, 0.1, 0.2, 0.4):
-        for number in (signal.SIGINT, signal.SIGTERM):
-            status, err, target, left = interrupt_after(binary, work, delay, number)
-            statuses.add(status)
+        for number, *extra in ((signal.SIGINT,), (signal.SIGTERM, "--verify"), (signal.SIGHUP, "--checksum", "sha256")):
+            status, err, target, left = interrupt_after(binary, work, delay, number, *extra)
+            statuses.append(status)
             if status == 130 or status == -number and delay < 0.03:
                 assert left == [], f"{delay} s: left {left}"
             else:
                 assert status == 0 and left == ["target"], f"{delay} s: exit {status}, left {left}: {err}"
                 subprocess.run(["rm", "-r", target], check=True)
-    return f"exit statuses {sorted(statuses)}"
+    return f"exit statuses {statuses}"
+
+
+def check_at_once_without_writing(binary, work):
+    """While metadata is read, and in verbs that write nothing, a signal ends the process at once."""
+    with open(work / "wide.safetensors", "wb") as out:
+        text = b"{" + b",".join(b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(600000)) + b"}"
+        out.write(struct.pack("<Q", len(text)) + text)
+    os.truncate(work / "source.safetensors", 0)
+    write_source(work / "source.safetensors", 1, 1 << 34)
+    found = []
+    for delay, *command in ((0.05, "convert", "wide.safetensors", "target", "--to", "hf"), (0.05, "inspect", "wide.safetensors"), (0.3, "hash", "source.safetensors")):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = subprocess.Popen([binary, *command], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            time.sleep(delay)
+            started = time.monotonic()
+            process.send_signal(number)
+            _, err = process.communicate(timeout=120)
+            took = time.monotonic() - started
+            assert process.returncode in (130, -number) and err == b"", f"{command}: exit {process.returncode}: {err}"
+            assert took < 2, f"{command}: {took:.1f} s after the signal"
+            assert not (work / "target").exists() and len(list(work.iterdir())) == 2, list(work.iterdir())
+            found.append(f"{took * 1000:.0f} ms")
+    return "gone after " + ", ".join(found)
+
+
+def check_progress_reader_gone(binary, work):
+    """Nobody reads the progress any more: the conversion goes on, and the result is whole."""
+    for style in ("json", "plain"):
+        process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "torch-dcp", "--progress", style, "--verbose"], cwd=work,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stderr.close()
+        out = process.stdout.read()
+        assert process.wait(timeout=120) == 0 and b"64 tensors" in out, (process.returncode, out)
+        same = subprocess.run([binary, "diff", "source.safetensors", "target"], cwd=work, capture_output=True, timeout=120)
+        assert same.returncode == 0, same
+        subprocess.run(["rm", "-r", work / "target"], check=True)
+    left = [p.name for p in work.iterdir()]
+    assert left == ["source.safetensors"], left
+    return ""
+
+
+def check_convert_output_gone(binary, work):
+    """What convert was asked for is its target, not its line of output."""
+    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "hf"], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(timeout=120) == 0 and err == b"" and (work / "target").is_dir(), (process.returncode, err)
+    return ""
 
 
 def check_overwrite_keeps_old(binary, work):
@@ -72,16 +120,28 @@ def check_quiet_pipe(binary, work):
     process.stdout.close()
     err = process.stderr.read()
     process.wait(timeout=60)
-    assert err == b"", err
+    assert err == b"" and process.returncode == -signal.SIGPIPE, (process.returncode, err)
+    write_source(work / "source.safetensors", 3, 1 << 32)
+    started = time.monotonic()
+    process = subprocess.Popen([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(10)
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(timeout=60)
+    assert err == b"" and process.returncode == -signal.SIGPIPE, (process.returncode, err)
+    assert time.monotonic() - started < 5, "reads on, for nobody"
     return f"exit status {process.returncode}"
 
 
 def check_full_device(binary, work):
     if not os.path.exists("/dev/full"):
         return "no /dev/full"
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run([binary, "ls", "source.safetensors"], cwd=work, stdout=full, stderr=subprocess.PIPE, timeout=60)
-    assert done.returncode == 3 and done.stderr.startswith(b"reshard: "), (done.returncode, done.stderr)
+    for command in (["ls"], ["cat", "--as", "raw"], ["hash", "--json"], ["ls", "--json"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([binary, *command, "source.safetensors", *(["t0"] if command[0] == "cat" else [])], cwd=work, stdout=full,
+                                  stderr=subprocess.PIPE, timeout=60)
+        lines = done.stderr.splitlines()
+        assert done.returncode == 3 and b"No space left" in lines[-1] and len(lines) == 1, (command, done.returncode, done.stderr)
     return "exit status 3"
 
 
@@ -90,7 +150,8 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    checks = (check_interrupts, check_overwrite_keeps_old, check_quiet_pipe, check_full_device)
+    checks = (check_interrupts, check_at_once_without_writing, check_overwrite_keeps_old, check_progress_reader_gone, check_convert_output_gone,
+              check_quiet_pipe, check_full_device)
     print(f"1..{len(checks)}")
     for number, check in enumerate(checks, 1):
         with tempfile.TemporaryDirectory(prefix="reshard-signals-") as folder:

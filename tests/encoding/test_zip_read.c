@@ -338,7 +338,7 @@ TEST(a_directory_hidden_before_the_directory_is_refused)
     /* The old directory and end record stay in front of a second directory that leaves members out or renames them. */
     struct buffer bytes = load("odd-torch-file-zip64-missing");
     struct cursor end = cursor_over(bytes.data + bytes.size - 22, 22);
-    uint32_t directory_bytes, directory_offset;
+    uint32_t directory_bytes = 0, directory_offset = 0;
     assert_true(cursor_skip(&end, 12) && cursor_u32le(&end, &directory_bytes) && cursor_u32le(&end, &directory_offset));
     struct buffer copy = { 0 };
     buffer_append(&copy, bytes.data, bytes.size);

@@ -356,7 +356,7 @@ static reshard_status emit(struct walk *walk, struct value *value, reshard_error
 {
     if (++walk->leaf_count > walk->leaf_max)
         return error_set(err, RESHARD_ERR_LIMIT, "containers that share members make more than %llu leaves", (unsigned long long)walk->leaf_max);
-    struct torch_leaf leaf = { value, walk->path, walk->depth, container_kind(value) != NOT_CONTAINER };
+    struct torch_leaf leaf = { value, walk->path, walk->depth };
     return walk->sink(&leaf, walk->context, err);
 }
 

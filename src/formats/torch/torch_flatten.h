@@ -15,7 +15,6 @@ struct torch_leaf {
     struct value *value;
     const struct path_part *parts; /* valid during the call */
     size_t part_count;
-    bool is_container;             /* of a kind that is opened when it holds a tensor */
 };
 
 typedef reshard_status (*torch_leaf_sink)(const struct torch_leaf *leaf, void *context, reshard_error *err);

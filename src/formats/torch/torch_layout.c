@@ -95,7 +95,7 @@ reshard_status torch_lay_out(const struct layout_request *request, struct target
     target->driver_state = state;
     reshard_status status = target_add_tensors(request, target, err);
     if (!status)
-        status = torch_place_tensors(request, target, state, err);
+        status = torch_place_tensors(request, state, err);
     if (!status)
         status = torch_emit_pickle(request, target, state, &pickle, err);
     if (!status)

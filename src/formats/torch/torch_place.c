@@ -185,8 +185,7 @@ static reshard_status place_shared(const struct layout_request *request, struct 
 
 /* ---- all others ---- */
 
-static reshard_status place_alone(const struct layout_request *request, struct target *target, struct torch_target *state, uint32_t i,
-                                  reshard_error *err)
+static reshard_status place_alone(const struct layout_request *request, struct torch_target *state, uint32_t i, reshard_error *err)
 {
     const struct catalog_tensor *tensor = &request->wanted->tensors[i];
     struct torch_place *place = &state->places[i];
@@ -201,11 +200,10 @@ static reshard_status place_alone(const struct layout_request *request, struct t
         *place = state->places[tied];
         return RESHARD_OK;
     }
-    (void)target;
     return torch_record_add(state, i, catalog_tensor_bytes(request->wanted, tensor), &place->record, err);
 }
 
-reshard_status torch_place_tensors(const struct layout_request *request, struct target *target, struct torch_target *state, reshard_error *err)
+reshard_status torch_place_tensors(const struct layout_request *request, struct torch_target *state, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted, *source = request->source->catalog;
     state->places = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*state->places));
@@ -221,6 +219,6 @@ reshard_status torch_place_tensors(const struct layout_request *request, struct 
     reshard_status status = place_shared(request, state, err);
     for (uint32_t i = 0; !status && i < wanted->tensor_count; i++)
         if (state->places[i].record == TORCH_NONE && !(wanted->tensors[i].flags & TENSOR_HIDDEN))
-            status = place_alone(request, target, state, i, err);
+            status = place_alone(request, state, i, err);
     return status;
 }

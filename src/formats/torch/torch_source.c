@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch_source.h"
 
+#include "formats/torch/torch.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -185,15 +187,48 @@ reshard_status torch_source_add_item(struct source *source, uint32_t file, struc
 
 struct marking {
     bool *wanted;             /* by storage */
+    bool *is_tensors;         /* by node: a storage's mention inside a listed tensor */
     uint32_t storage_count;
 };
+
+static bool note_mention(const struct value *value, void *context)
+{
+    struct marking *marking = context;
+    marking->is_tensors[value->id] = true;
+    return true;
+}
 
 static bool mark_storage(const struct value *value, void *context)
 {
     struct marking *marking = context;
-    if (value->kind == VALUE_PERSID && value->storage > 0 && value->storage <= marking->storage_count)
+    if (value->kind == VALUE_PERSID && value->storage > 0 && value->storage <= marking->storage_count && !marking->is_tensors[value->id])
         marking->wanted[value->storage - 1] = true;
     return true;
+}
+
+/*
+ * Storages that the items mention, and with is_whole whatever else mentions one outside listed tensors: attributes of containers that
+ * were opened, members whose key comes again. Whoever writes the object as it is needs them too.
+ */
+static bool mark_storages(struct torch_file *file, struct value **items, size_t item_count, bool is_whole, bool *wanted)
+{
+    struct value_graph *graph = file->graph;
+    const struct torch_archive *archive = &file->archive;
+    struct value *all = value_new_list(graph, VALUE_LIST, items, item_count);
+    struct value **nodes = arena_array(&graph->arena, (size_t)archive->tensor_count + 1, sizeof(*nodes));
+    if (!all || !nodes)
+        return false;
+    size_t node_count = 0;
+    for (uint32_t i = 0; i < archive->tensor_count; i++)
+        if (file->listed[i] && archive->tensors[i].node)
+            nodes[node_count++] = (struct value *)archive->tensors[i].node;
+    struct value *listed = value_new_list(graph, VALUE_LIST, nodes, node_count);
+    struct marking marking = { wanted, calloc((size_t)graph->count + 1, sizeof(bool)), archive->storage_count };
+    bool good = listed && marking.is_tensors && value_walk(all, graph->count, mark_storage, &marking, NULL);
+    if (good && is_whole)
+        good = value_walk(listed, graph->count, note_mention, &marking, NULL) && value_walk(graph->root, graph->count, mark_storage, &marking, NULL);
+    free(marking.is_tensors);
+    return good;
 }
 
 /* A storage as a tensor of one dimension, in its own type so that a big-endian one arrives in the right order. */
@@ -251,10 +286,8 @@ reshard_status torch_source_hide_storages(struct source *source, uint32_t file_i
 {
     struct torch_file *file = &torch_source_of(source)->files[file_index];
     struct value_graph *graph = file->graph;
-    struct marking marking = { wanted, file->archive.storage_count };
-    struct value *all = value_new_list(graph, VALUE_LIST, items, item_count);
     bool no_memory = false;
-    if (!all || !value_walk(all, graph->count, mark_storage, &marking, &no_memory))
+    if (!mark_storages(file, items, item_count, source->driver == &format_torch, wanted))
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < file->archive.storage_count; i++)

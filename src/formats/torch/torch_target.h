@@ -46,7 +46,7 @@ reshard_status torch_record_for_item(const struct layout_request *request, struc
 bool torch_is_own_source(const struct source *source);
 
 /* Decides which record holds which tensor (torch_place.c). */
-reshard_status torch_place_tensors(const struct layout_request *request, struct target *target, struct torch_target *state, reshard_error *err);
+reshard_status torch_place_tensors(const struct layout_request *request, struct torch_target *state, reshard_error *err);
 
 /* The pickle of the whole object (torch_emit.c); adds records for what is inside items. */
 reshard_status torch_emit_pickle(const struct layout_request *request, struct target *target, struct torch_target *state, struct buffer *out,

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * $LAYER_ID, $EXPERT_ID and $LAYER_ID_OFFSET: one statement for every set of numbers that the keys show.
+ *
+ * Names made by earlier statements are searched only where no key of the source matches, so that programs which upstream accepts expand as
+ * they do there.
+ */
+#include "mapping/map_macro.h"
+#include "mapping/map_pattern.h"
+
+#include <stdlib.h>
+
+#define ID_KINDS (1u << MAP_HOLE_EXPERT | 1u << MAP_HOLE_LAYER)
+#define OFFSET_KINDS (1u << MAP_HOLE_OFFSET)
+
+/* Numbers of one match; an empty one is not asked for. */
+struct id_row {
+    struct str expert, layer;
+};
+
+struct id_rows {
+    struct id_row *rows;
+    uint32_t count, capacity;
+};
+
+struct id_search {
+    const struct map_macro_context *context;
+    bool is_offset;
+    unsigned kinds;           /* of holes in the pattern */
+    struct map_pattern pattern;
+    struct id_rows found;
+};
+
+static bool rows_append(struct id_rows *rows, struct id_row row)
+{
+    if (rows->count == rows->capacity) {
+        uint32_t capacity = rows->capacity ? rows->capacity * 2 : 16;
+        struct id_row *larger = reallocarray(rows->rows, capacity, sizeof(*larger));
+        if (!larger)
+            return false;
+        rows->rows = larger;
+        rows->capacity = capacity;
+    }
+    rows->rows[rows->count++] = row;
+    return true;
+}
+
+static int compare_rows(const void *a, const void *b)
+{
+    const struct id_row *x = a, *y = b;
+    int order = map_digits_compare(x->expert, y->expert);
+    return order ? order : map_digits_compare(x->layer, y->layer);
+}
+
+static void rows_sort(struct id_rows *rows)
+{
+    uint32_t kept = 0;
+    if (rows->count)
+        qsort(rows->rows, rows->count, sizeof(rows->rows[0]), compare_rows);
+    for (uint32_t i = 0; i < rows->count; i++) {
+        if (!kept || compare_rows(&rows->rows[kept - 1], &rows->rows[i]) != 0)
+            rows->rows[kept++] = rows->rows[i];
+    }
+    rows->count = kept;
+}
+
+static bool search_name(struct id_search *search, struct str name)
+{
+    struct str values[MAP_HOLE_KINDS] = { 0 };
+    if (!map_pattern_match(&search->pattern, name, values))
+        return true;
+    struct id_row row = { values[MAP_HOLE_EXPERT], values[search->is_offset ? MAP_HOLE_OFFSET : MAP_HOLE_LAYER] };
+    return rows_append(&search->found, row);
+}
+
+static bool search_space(struct id_search *search, const struct map_space *space)
+{
+    uint32_t first, end;
+    if (!space)
+        return true;
+    map_space_prefix(space, search->pattern.literals[0], &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        if (!search_name(search, space->weights[space->sorted[i]].name))
+            return false;
+    }
+    return true;
+}
+
+/* Names that statements executed before this one make. */
+static bool search_made(struct id_search *search, const struct map_statement *asking, const struct map_program *made)
+{
+    bool reverse = search->context->reverse;
+    *search->context->work += made->name_count;
+    if (*search->context->work > search->context->limits->map_names) {
+        map_diagnose(search->context->diagnoses, MAP_ERROR, asking->span, "raise the limit map_names", "too many statements take their numbers from names that others make");
+        return true;
+    }
+    for (uint32_t i = 0; i < made->count; i++) {
+        const struct map_statement *statement = &made->statements[i];
+        const struct map_name *names = reverse ? statement->left : statement->right;
+        uint32_t count = reverse ? statement->left_count : statement->right_count;
+        for (uint32_t j = 0; j < count; j++) {
+            struct str name = names[j].text;
+            if (reverse)
+                map_strip_transpose(name, &name);
+            if (!names[j].has_array && !search_name(search, name))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Upstream takes the product of the two sets of numbers, whether or not the pairs exist. */
+static bool make_product(struct id_rows *rows)
+{
+    struct id_rows product = { 0 };
+    bool done = true;
+    for (uint32_t i = 0; i < rows->count && done; i++) {
+        if (i && str_equal(rows->rows[i].expert, rows->rows[i - 1].expert))
+            continue;
+        for (uint32_t j = 0; j < rows->count && done; j++)
+            done = rows_append(&product, (struct id_row){ rows->rows[i].expert, rows->rows[j].layer });
+    }
+    free(rows->rows);
+    *rows = product;
+    rows_sort(rows);
+    return done;
+}
+
+/* ---- names ---- */
+
+static bool name_has(struct str name, unsigned kinds)
+{
+    for (int kind = 0; kind < MAP_HOLE_KINDS; kind++) {
+        if (kinds & 1u << kind && map_contains(name, map_hole_text[kind]))
+            return true;
+    }
+    return false;
+}
+
+static unsigned statement_kinds(const struct map_statement *statement, unsigned wanted)
+{
+    unsigned found = 0;
+    for (uint32_t i = 0; i < statement->left_count + statement->right_count; i++) {
+        struct str name = i < statement->left_count ? statement->left[i].text : statement->right[i - statement->left_count].text;
+        for (int kind = 0; kind < MAP_HOLE_KINDS; kind++) {
+            if (wanted & 1u << kind && map_contains(name, map_hole_text[kind]))
+                found |= 1u << kind;
+        }
+    }
+    return found;
+}
+
+/* The name whose numbers are looked for: the first with a placeholder; backwards the first on the right. */
+static const struct map_name *pattern_name(const struct map_macro_context *context, const struct map_statement *statement, unsigned kinds)
+{
+    for (uint32_t i = 0; i < statement->left_count && !context->reverse; i++) {
+        if (name_has(statement->left[i].text, kinds))
+            return &statement->left[i];
+    }
+    for (uint32_t i = 0; i < statement->right_count; i++) {
+        if (name_has(statement->right[i].text, kinds))
+            return &statement->right[i];
+    }
+    return NULL;
+}
+
+/* Every name needs every placeholder of the pattern. Upstream looks for the word without its $, and strict mode does so too. */
+static bool check_name(const struct id_search *search, const struct map_name *name)
+{
+    for (int kind = 0; kind < MAP_HOLE_KINDS; kind++) {
+        const char *text = map_hole_text[kind];
+        if (!(search->kinds & 1u << kind) || map_is_hole(name) || map_contains(name->text, search->context->strict ? text + 1 : text))
+            continue;
+        return map_diagnose(search->context->diagnoses, MAP_ERROR, name->span, "one statement is made for each number, so every name needs the placeholder",
+                            "'%.*s' lacks %s, which another name of the statement has", STR_ARG(name->text), text);
+    }
+    return true;
+}
+
+static bool check_strings(const struct map_macro_context *context, const struct map_statement *statement)
+{
+    for (uint32_t i = 0; i < statement->attribute_count; i++) {
+        const struct map_attribute *attribute = &statement->attributes[i];
+        if (!attribute->is_number && name_has(attribute->value, ID_KINDS))
+            return map_diagnose(context->diagnoses, MAP_ERROR, attribute->value_span, NULL, "a placeholder in a string is not replaced");
+    }
+    return true;
+}
+
+static bool append_number(struct buffer *out, struct str digits, int shift)
+{
+    uint64_t number;
+    if (!shift)
+        return buffer_append_str(out, digits);
+    while (digits.size > 1 && digits.data[0] == '0')
+        digits = (struct str){ digits.data + 1, digits.size - 1 };
+    if (!str_to_u64(digits, &number) || number > INT64_MAX - 1)
+        return false;
+    return buffer_printf(out, "%lld", (long long)number + shift);
+}
+
+/* The name with its placeholders replaced by the row's numbers, the layer's shifted. */
+static bool replace_name(const struct id_search *search, const struct map_name *name, struct id_row row, int shift, struct map_name *out)
+{
+    struct map_pattern pattern;
+    struct buffer text = { 0 };
+    *out = *name;
+    if (map_is_hole(name))
+        return true;
+    if (!map_pattern_of(name->text, search->kinds, false, &pattern))
+        return false;
+    bool done = true;
+    for (int i = 0; i <= pattern.count && done; i++) {
+        done = buffer_append_str(&text, pattern.literals[i]);
+        if (i < pattern.count && done)
+            done = append_number(&text, pattern.holes[i] == MAP_HOLE_EXPERT ? row.expert : row.layer, shift);
+    }
+    done = done && arena_str(search->context->arena, buffer_str(&text), &out->text);
+    buffer_release(&text);
+    return done;
+}
+
+static struct map_name *replace_names(const struct id_search *search, const struct map_name *names, uint32_t count, struct id_row row, int shift)
+{
+    struct map_name *copies = arena_array(search->context->arena, count, sizeof(*copies));
+    for (uint32_t i = 0; copies && i < count; i++) {
+        if (!replace_name(search, &names[i], row, shift, &copies[i]))
+            return NULL;
+    }
+    return copies;
+}
+
+static bool is_zero(struct str digits)
+{
+    for (size_t i = 0; i < digits.size; i++) {
+        if (digits.data[i] != '0')
+            return false;
+    }
+    return true;
+}
+
+/* One statement for one row. Forwards the numbers are those of the left side; backwards those of the right. */
+static reshard_status emit_row(const struct id_search *search, const struct map_statement *statement, struct id_row row, struct map_program *out,
+                               reshard_error *err)
+{
+    const struct map_macro_context *context = search->context;
+    struct map_statement copy = *statement;
+    int left_shift = search->is_offset && context->reverse ? 1 : 0, right_shift = search->is_offset && !context->reverse ? -1 : 0;
+    if (right_shift && is_zero(row.layer)) {
+        map_diagnose(context->diagnoses, MAP_ERROR, statement->span, NULL, "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0");
+        return RESHARD_OK;
+    }
+    copy.left = replace_names(search, statement->left, statement->left_count, row, left_shift);
+    copy.right = replace_names(search, statement->right, statement->right_count, row, right_shift);
+    copy.is_expanded = true;
+    if (!copy.left || !copy.right)
+        return error_set_memory(err);
+    return map_emit(context, out, &copy, err);
+}
+
+static bool prepare(struct id_search *search, const struct map_statement *statement)
+{
+    const struct map_macro_context *context = search->context;
+    unsigned wanted = search->is_offset ? OFFSET_KINDS : ID_KINDS;
+    const struct map_name *name = pattern_name(context, statement, wanted);
+    if (!name)
+        return map_diagnose(context->diagnoses, MAP_ERROR, statement->span, "backwards the numbers are those of the right side",
+                            "no name on the right has the placeholder");
+    struct str text = name->text;
+    if (!(search->is_offset && context->strict))
+        map_strip_transpose(text, &text);
+    search->kinds = 0;
+    for (int kind = 0; kind < MAP_HOLE_KINDS; kind++) {
+        if (wanted & 1u << kind && map_contains(text, map_hole_text[kind]))
+            search->kinds |= 1u << kind;
+    }
+    for (uint32_t i = 0; i < statement->left_count; i++) {
+        if (!check_name(search, &statement->left[i]))
+            return false;
+    }
+    for (uint32_t i = 0; i < statement->right_count; i++) {
+        if (!check_name(search, &statement->right[i]))
+            return false;
+    }
+    unsigned kinds = search->kinds | (search->is_offset ? 0 : 1u << MAP_HOLE_STAR);
+    if (!map_pattern_of(text, kinds, context->strict, &search->pattern))
+        return map_diagnose(context->diagnoses, MAP_ERROR, name->span, NULL, "more than %d placeholders in one name", MAP_HOLES_MAX);
+    return true;
+}
+
+static bool search_all(struct id_search *search, const struct map_statement *statement, const struct map_program *made)
+{
+    const struct map_macro_context *context = search->context;
+    bool is_twice = search->is_offset && context->strict && search->pattern.count > 1;
+    if (!is_twice && !search_space(search, context->source))
+        return false;
+    if (!search->found.count && map_is_hole(&statement->left[0]) && !search_space(search, context->target))
+        return false;
+    if (!search->found.count && !search->is_offset && !search_made(search, statement, made))
+        return false;
+    rows_sort(&search->found);
+    return !context->strict || search->kinds != ID_KINDS || make_product(&search->found);
+}
+
+static reshard_status expand_one(struct id_search *search, const struct map_statement *statement, const struct map_program *made, struct map_program *out,
+                                 reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    if (!check_strings(search->context, statement) || !prepare(search, statement))
+        return RESHARD_OK;
+    if (!search_all(search, statement, made))
+        return error_set_memory(err);
+    if (!search->found.count)
+        map_diagnose(search->context->diagnoses, MAP_WARNING, statement->span, "the numbers come from the keys of the source", "no key matches: the statement has no effect");
+    for (uint32_t i = 0; i < search->found.count && !status; i++)
+        status = emit_row(search, statement, search->found.rows[i], out, err);
+    return status;
+}
+
+static bool has_placeholder(const struct map_statement *statement, bool is_offset)
+{
+    if (statement_kinds(statement, is_offset ? OFFSET_KINDS : ID_KINDS))
+        return true;
+    for (uint32_t i = 0; i < statement->attribute_count && !is_offset; i++) {
+        if (!statement->attributes[i].is_number && name_has(statement->attributes[i].value, ID_KINDS))
+            return true;
+    }
+    return false;
+}
+
+/* Backwards the last statement is executed first: the list is made from its end, and turned round. */
+static void turn_round(struct map_statement *statements, uint32_t count)
+{
+    for (uint32_t i = 0; i < count / 2; i++) {
+        struct map_statement spare = statements[i];
+        statements[i] = statements[count - 1 - i];
+        statements[count - 1 - i] = spare;
+    }
+}
+
+reshard_status map_macro_ids(const struct map_macro_context *context, bool is_offset, const struct map_program *in, struct map_program *out, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < in->count && !status; i++) {
+        const struct map_statement *statement = &in->statements[context->reverse ? in->count - 1 - i : i];
+        if (!has_placeholder(statement, is_offset)) {
+            status = map_emit(context, out, statement, err);
+            continue;
+        }
+        struct id_search search = { .context = context, .is_offset = is_offset };
+        uint32_t before = out->count;
+        status = expand_one(&search, statement, out, out, err);
+        if (context->reverse)
+            turn_round(out->statements + before, out->count - before);
+        free(search.found.rows);
+    }
+    if (context->reverse)
+        turn_round(out->statements, out->count);
+    return status;
+}

@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each option of convert does what it says: the checks look at what was written. Prints TAP.
+
+usage: convert_test.py --bin PATH
+"""
+import argparse
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import tempfile
+import time
+
+
+def write_safetensors(path, tensors):
+    """tensors: {key: (dtype, shape, bytes)}"""
+    header, at = {}, 0
+    for key, (dtype, shape, data) in tensors.items():
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {key: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for key, t in header.items()}
+
+
+class Shell:
+    """The command in a folder that holds `source`: eight tensors of 1 KiB each, and two small ones."""
+
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+        self.tensors = {f"model.layers.{i}.weight": ("F32", [16, 16], struct.pack("<256f", *(x / 7 + i for x in range(256)))) for i in range(8)}
+        self.tensors["model.norm.weight"] = ("F32", [4], struct.pack("<4f", 1, 1.5, -2, 1e30))
+        self.tensors["step"] = ("I64", [], struct.pack("<q", 77))
+        write_safetensors(work / "source.safetensors", self.tensors)
+
+    def __call__(self, *arguments, status=0):
+        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True, errors="replace", timeout=120, cwd=self.work)
+        assert done.returncode == status, f"{arguments}: exit {done.returncode}, not {status}: {done.stderr.strip()[:300]}"
+        return done
+
+    def convert(self, target, *options, status=0, source="source.safetensors"):
+        return self("convert", source, target, *options, status=status)
+
+    def types(self, path):
+        return {t["key"]: t["dtype"] for t in json.loads(self("ls", "--json", path).stdout)["tensors"]}
+
+    def same(self, a, b):
+        self("diff", "--items", "ignore", a, b)
+
+    def names(self):
+        return sorted(p.name for p in self.work.iterdir())
+
+
+def to_every_format(shell):
+    formats = [f["name"] for f in json.loads(shell("formats", "--json").stdout)["formats"] if f["writes"]]
+    for name in formats:
+        shell.convert(f"as-{name}", "--to", name, "--quiet")
+        found = json.loads(shell("ls", "--json", f"as-{name}").stdout)["format"]
+        assert found == name, f"{found} instead of {name}"
+        shell.same("source.safetensors", f"as-{name}")
+    return " ".join(formats)
+
+
+def unknown_format(shell):
+    done = shell.convert("out", "--to", "torch_dpc", status=2)
+    assert "'torch-dcp'" in done.stderr and "hint: did you mean" in done.stderr, done.stderr
+    done = shell.convert("out", "--to", "hff", "--json", status=2)
+    assert json.loads(done.stderr)["hint"] == "did you mean 'hf'?", done.stderr
+    done = shell.convert("out", status=2)
+    assert "--to" in done.stderr and "--like" in done.stderr, done.stderr
+    assert "out" not in shell.names()
+
+
+def dtype(shell):
+    shell.convert("a.safetensors", "--to", "safetensors", "--dtype", "bf16")
+    found = read_safetensors(shell.work / "a.safetensors")
+    assert {t[0] for key, t in found.items() if key != "step"} == {"BF16"} and found["step"][0] == "I64", found.keys()
+    assert found["model.norm.weight"][2] == bytes.fromhex("803fc03f00c04a71"), found["model.norm.weight"]
+    shell.convert("b.safetensors", "--to", "safetensors", "--dtype", "f16", "--dtype", "*.norm.*=f32")
+    types = shell.types("b.safetensors")
+    assert types["model.norm.weight"] == "F32" and types["model.layers.3.weight"] == "F16", types
+    done = shell.convert("c.safetensors", "--to", "safetensors", "--dtype", "f23", status=2)
+    assert "f23" in done.stderr, done.stderr
+
+
+def selection(shell):
+    shell.convert("a", "--to", "hf", "--include", "model.layers.*", "--include", "step", "--exclude", "*.[3-7].*")
+    found = sorted(shell.types("a"))
+    assert found == ["model.layers.0.weight", "model.layers.1.weight", "model.layers.2.weight", "step"], found
+    done = shell("diff", "source.safetensors", "a", "--items", "ignore", "--json", status=1)
+    assert {f["kind"] for f in json.loads(done.stdout)["findings"]} == {"missing"}, done.stdout
+
+
+def max_shard_size(shell):
+    shell.convert("a", "--to", "hf", "--max-shard-size", "3000")
+    files = sorted(p.name for p in (shell.work / "a").glob("*.safetensors"))
+    index = json.loads((shell.work / "a" / "model.safetensors.index.json").read_text())
+    assert len(files) >= 4 and set(index["weight_map"].values()) == set(files), files
+    for file in files:
+        data = sum(len(t[2]) for t in read_safetensors(shell.work / "a" / file).values())
+        assert data <= 3000, f"{file}: {data} bytes"
+    shell.same("source.safetensors", "a")
+    return f"{len(files)} files"
+
+
+def checksum(shell):
+    for word in ("crc32c", "sha256"):
+        shell.convert(word, "--to", "hf", "--checksum", word)
+        sidecar = json.loads((shell.work / word / "reshard.json").read_text())
+        assert sidecar["digest"] == word and set(sidecar["tensors"]) == set(shell.tensors), sidecar
+        shell("verify", word)
+        file = next((shell.work / word).glob("*.safetensors"))
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+        done = shell("verify", "--json", word, status=1)
+        failures = [f for f in json.loads(done.stdout)["findings"] if f["severity"] == "failure"]
+        last = max(read_safetensors(file).items(), key=lambda item: data.find(item[1][2]) if item[1][2] else -1)[0]
+        assert [f["key"] for f in failures] == [last] and failures[0]["kind"] == "checksum", failures
+    shell.convert("none", "--to", "hf", "--checksum", "none")
+    assert not (shell.work / "none" / "reshard.json").exists()
+    shell.convert("one.safetensors", "--to", "safetensors", "--checksum", "sha256")
+    assert "one.safetensors.reshard.json" in shell.names(), shell.names()
+    shell("verify", "one.safetensors")
+
+
+def verify(shell):
+    shell.convert("a", "--to", "torch-dcp", "--layout", "ranks=3", "--verify", "--dtype", "bf16")
+    assert set(shell.types("a").values()) == {"BF16", "I64"}
+
+
+def dry_run(shell):
+    before = shell.names()
+    done = shell.convert("out", "--to", "hf", "--dry-run", "--json")
+    plan = json.loads(done.stdout)
+    assert plan["schema"] == "reshard-plan/1" and plan["tensors"] == 10 and plan["write_bytes"] == 8 * 1024 + 16 + 8, plan
+    assert shell.names() == before, shell.names()
+
+
+def layout(shell):
+    shell.convert("a", "--to", "torch-dcp", "--layout", "ranks=4")
+    files = sorted(p.name for p in (shell.work / "a").glob("*.distcp"))
+    assert len(files) == 4, files
+    listing = json.loads(shell("ls", "--json", "--chunks", "a").stdout)["tensors"]
+    for tensor in listing:
+        if tensor["key"].startswith("model.layers"):
+            assert [c["extent"] for c in tensor["chunks"]] == [[4, 16]] * 4, tensor
+            assert len({c["file"] for c in tensor["chunks"]}) == 4, tensor
+    shell.same("source.safetensors", "a")
+    done = shell.convert("b", "--to", "torch-dcp", "--layout", "ranks=many", status=2)
+    assert "ranks=many" in done.stderr, done.stderr
+
+
+def format_option(shell):
+    shell.convert("a", "--to", "hf", "-o", "stem=weights")
+    assert [p.name for p in (shell.work / "a").glob("*.safetensors")] == ["weights.safetensors"]
+    done = shell.convert("b", "--to", "hf", "-o", "steam=weights", status=2)
+    assert "steam" in done.stderr and "reshard formats hf" in done.stderr, done.stderr
+    done = shell.convert("b", "--to", "hf", "-o", "stem", status=2)
+    assert "NAME=VALUE" in done.stderr, done.stderr
+
+
+def like(shell):
+    shell.convert("reference", "--to", "hf", "--max-shard-size", "3000", "-o", "stem=part")
+    shell.convert("bf16.safetensors", "--to", "safetensors", "--dtype", "bf16")
+    shell.convert("a", "--like", "reference", source="bf16.safetensors")
+    files = {p.name for p in (shell.work / "a").iterdir()}
+    assert files == {p.name for p in (shell.work / "reference").iterdir()}, files
+    assert set(shell.types("a").values()) == {"BF16", "I64"}, "values and types come from the source"
+    shell.same("bf16.safetensors", "a")
+
+
+def memory_and_threads(shell):
+    for options in (["--memory", "1MiB", "--threads", "1"], ["--memory", "64MiB", "--threads", "4"], ["--io", "buffered"], ["--io", "mmap"], ["--io", "direct"]):
+        target = "out-" + "-".join(options).strip("-")
+        shell.convert(target, "--to", "torch-dcp", "--layout", "ranks=2", *options)
+        shell.same("source.safetensors", target)
+
+
+def existing_target(shell):
+    (shell.work / "there").write_text("precious")
+    (shell.work / "folder").mkdir()
+    (shell.work / "folder" / "file").write_text("precious")
+    before = shell.names()
+    for target, form in (("there", "safetensors"), ("there", "hf"), ("folder", "hf"), ("folder", "safetensors")):
+        done = shell.convert(target, "--to", form, status=3)
+        assert "hint: --overwrite" in done.stderr and f"'{target}'" in done.stderr, done.stderr
+    assert (shell.work / "there").read_text() == "precious" and (shell.work / "folder" / "file").exists() and shell.names() == before
+    shell.convert("there", "--to", "hf", "--overwrite")
+    shell.convert("folder", "--to", "safetensors", "--overwrite")
+    shell.same("there", "folder")
+    assert shell.names() == before, shell.names()
+
+
+def source_is_safe(shell):
+    shell.convert("src", "--to", "hf")
+    (shell.work / "link").symlink_to("src")
+    (shell.work / "outer").mkdir()
+    (shell.work / "src").rename(shell.work / "outer" / "src")
+    (shell.work / "link").unlink()
+    (shell.work / "link").symlink_to("outer/src")
+    for source, target in (("outer/src", "outer/src"), ("outer/src", "link"), ("outer/src/", "outer/src/new"), ("link", "outer/src/new"), ("outer/src", "outer"),
+                           ("source.safetensors", "./source.safetensors")):
+        done = shell.convert(target, "--to", "hf", "--overwrite", source=source, status=2)
+        assert done.stderr.startswith("reshard: ") and "hint: " in done.stderr, done.stderr
+    shell.same("outer/src", "source.safetensors")
+    assert [p.name for p in (shell.work / "outer" / "src").iterdir()] == ["model.safetensors"]
+
+
+def no_folder(shell):
+    done = shell.convert("no/where", "--to", "hf", status=3)
+    assert "'no/where'" in done.stderr and "hint: the folder" in done.stderr, done.stderr
+    done = shell.convert("source.safetensors/x", "--to", "hf", status=3)
+    assert "Not a directory" in done.stderr, done.stderr
+    done = shell.convert("", "--to", "hf", status=2)
+    assert done.stderr.startswith("reshard: "), done.stderr
+
+
+def resume(shell):
+    """An interrupted run leaves its part, and the same command goes on; a run of its own does not trip over it."""
+    with open(shell.work / "large.safetensors", "wb") as out:
+        text = json.dumps({f"t{i}": {"dtype": "U8", "shape": [4 << 20], "data_offsets": [i << 22, i + 1 << 22]} for i in range(64)}).encode()
+        out.write(struct.pack("<Q", len(text)) + text)
+        out.truncate(8 + len(text) + (64 << 22))
+    stopped = 0
+    for delay in (0.02, 0.05, 0.1, 0.2):
+        process = subprocess.Popen([shell.binary, "convert", "large.safetensors", "big", "--to", "torch-dcp", "--layout", "ranks=2", "--resume"],
+                                   cwd=shell.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=120)
+        if process.returncode == 0:
+            break
+        assert process.returncode in (130, -signal.SIGINT) and not (shell.work / "big").exists(), (process.returncode, err)
+        assert not err or "the same command goes on" in err, err
+        stopped += 1
+    if not (shell.work / "big").exists():
+        shell.convert("big", "--to", "torch-dcp", "--layout", "ranks=2", "--resume", source="large.safetensors")
+    shell.same("large.safetensors", "big")
+    assert shell.names() == ["big", "large.safetensors", "source.safetensors"], shell.names()
+    return f"stopped {stopped} times"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    args = parser.parse_args()
+    binary = os.path.abspath(args.bin)
+    checks = (to_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run, layout, format_option, like, memory_and_threads,
+              existing_target, source_is_safe, no_folder, resume)
+    print(f"1..{len(checks)}")
+    for number, check in enumerate(checks, 1):
+        with tempfile.TemporaryDirectory(prefix="reshard-convert-") as folder:
+            shell = Shell(binary, pathlib.Path(folder))
+            try:
+                verdict, text = "ok", check(shell)
+            except AssertionError as problem:
+                verdict, text = "not ok", str(problem)
+        print(f"{verdict} {number} - {check.__name__}")
+        if text:
+            print("# " + text.replace("\n", "\n# "), flush=True)
+
+
+main()
