@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens arbitrary bytes as a zip archive and reads every member in both ways, which must agree. What opens is planned and written
- * again from its members, and must then open with the same content.
+ * Opens arbitrary bytes as a zip archive, as they are and with the checksums set right, and reads every member in both ways, which must
+ * agree. What opens is planned and written again from its members, and must then open with the same content.
  */
+#include "zip_repair.h"
+
 #include "base/crc32.h"
 #include "encoding/zip.h"
 
@@ -62,14 +64,14 @@ static void check_same(const struct buffer *written, const struct zip_archive *a
     zip_release(&again);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+static void read_archive(const uint8_t *bytes, size_t size)
 {
     struct limits limits;
     struct reader reader = reader_over_memory(bytes, size, "fuzz");
     struct zip_archive archive = { 0 };
     struct buffer written = { 0 };
     if (zip_open(&reader, small_limits(&limits), &archive, NULL))
-        return 0;
+        return;
     bool is_good = true, has_directories = false;
     struct buffer *contents = calloc(archive.member_count, sizeof(*contents));
     for (uint32_t i = 0; contents && i < archive.member_count; i++) {
@@ -88,5 +90,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     free(contents);
     buffer_release(&written);
     zip_release(&archive);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    read_archive(bytes, size);
+    uint8_t *copy = malloc(size + 1);
+    if (copy) {
+        memcpy(copy, bytes, size);
+        zip_repair(copy, size);
+        if (memcmp(copy, bytes, size) != 0)
+            read_archive(copy, size);
+    }
+    free(copy);
     return 0;
 }

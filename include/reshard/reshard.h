@@ -257,6 +257,61 @@ typedef struct reshard_format {
 reshard_status reshard_format_at(size_t index, reshard_format *out);
 reshard_status reshard_limit_at(size_t index, reshard_limit *out);
 
+/* ------------------------------------------------------------------------------------------------ mapping */
+
+/*
+ * The mapping language (docs/mapping.md): statements such as `a^T, b -> c, axis=1` say how the tensors of one name space are made of those of
+ * another. These functions try mapping texts; no checkpoint's payload is read.
+ */
+
+/* One side of a mapping: the names, shapes, types and shards of its tensors, and perhaps small values. */
+typedef struct reshard_map_space reshard_map_space;
+
+/* From a description, JSON {"tensors": {key: {"dtype", "shape", "shards": [[offset, shape], …], "data": […]}}, "initial": number}; shards, data
+ * and initial may be left out. */
+reshard_status reshard_map_space_describe(const char *json, size_t size, reshard_map_space **out, reshard_error *err);
+
+/* From a checkpoint, which may be closed afterwards. */
+reshard_status reshard_map_space_of(const reshard_checkpoint *checkpoint, reshard_map_space **out, reshard_error *err);
+void reshard_map_space_free(reshard_map_space *space);
+
+typedef struct reshard_map_input {
+    size_t struct_size;
+    const char *name;                 /* of the text, for diagnoses: a file name; NULL: "mapping" */
+    const char *text;
+    size_t size;
+    const reshard_map_space *source;  /* not needed by reshard_map_parse */
+    const reshard_map_space *target;  /* NULL: everything that is assigned or left over, and not used, is put out */
+    int strict;                       /* refuse what Paddle's own engine does not know */
+    int reverse;                      /* read the text backwards, as with aoa_config_reverse */
+    const reshard_limit *limits;      /* changes to the defaults; help is ignored */
+    size_t limit_count;
+} reshard_map_input;
+#define RESHARD_MAP_INPUT_INIT { sizeof(reshard_map_input), NULL, NULL, 0, NULL, NULL, 0, 0, NULL, 0 }
+
+/* Texts end with NUL. Release with reshard_map_output_release. */
+typedef struct reshard_map_output {
+    char *text;      /* for people, or a mapping text; NULL on failure */
+    char *json;      /* the same as one JSON object; NULL on failure */
+    char *diagnoses; /* errors and warnings with line, column and caret: written on failure too; "" if there are none */
+    size_t error_count, warning_count;
+} reshard_map_output;
+void reshard_map_output_release(reshard_map_output *output);
+
+/* All return RESHARD_ERR_USAGE if the text does not fit: err holds the first diagnosis, output->diagnoses all of them. */
+
+/* Syntax only: the syntax tree. With strict: what is left to upstream's parser behind all macros. */
+reshard_status reshard_map_parse(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);
+
+/* The statements behind all macros, one a line. */
+reshard_status reshard_map_expand(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);
+
+/* Whether the mapping fits, whether it loses or doubles anything, and what every tensor of the target is made of. */
+reshard_status reshard_map_check(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);
+
+/* The values of the target's tensors, from those of the source's description. */
+reshard_status reshard_map_eval(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -223,7 +223,7 @@ API_EXPORT reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size
         status = source_load_item(checkpoint->source, (uint32_t)index, err);
         item = &checkpoint_catalog(checkpoint)->items[index];
         if (!status && item->value)
-            status = value_to_json(item->value, &out, (size_t)checkpoint->source->limits.item_bytes, err);
+            status = value_to_json(item->value, &out, (size_t)checkpoint->source->limits.shown_bytes, err);
         else if (!status && !buffer_append_text(&out, "null"))
             status = error_set_memory(err);
     }

@@ -28,7 +28,8 @@
     X(objects, UINT64_C(10000000), "files of one checkpoint")                                                        \
     X(tensor_expansion, UINT64_C(1) << 36, "bytes that a tensor may show beyond those it stores (stride 0 views)")   \
     X(box_checks, UINT64_C(1) << 30, "comparisons while one tensor's chunks are checked for overlap")                 \
-    X(item_bytes, UINT64_C(1) << 30, "size of one item that is shown or rewritten")                                  \
+    X(item_bytes, UINT64_C(1) << 30, "size of one item that is rewritten or carried along") \
+    X(shown_bytes, UINT64_C(32) << 20, "JSON text of one item that is shown")                                  \
     X(map_text_bytes, UINT64_C(64) << 20, "size of one mapping text")                                                \
     X(map_names, UINT64_C(20000000), "names in an expanded mapping")                                                \
     X(map_pieces, UINT64_C(10000000), "pieces that the statements of a mapping make of all tensors")

@@ -380,6 +380,6 @@ reshard_status value_to_json(const struct value *value, struct buffer *out, size
     if (!over_limit)
         return error_set_memory(err);
     error_set(err, RESHARD_ERR_LIMIT, "value is longer than %zu bytes as JSON", bytes_max);
-    error_hint(err, "raise it with --limit item_bytes=%zu", bytes_max > SIZE_MAX / 4 ? SIZE_MAX : bytes_max * 4);
+    error_hint(err, "raise it with --limit shown_bytes=%zu", bytes_max > SIZE_MAX / 4 ? SIZE_MAX : bytes_max * 4);
     return RESHARD_ERR_LIMIT;
 }

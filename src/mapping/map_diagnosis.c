@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #define MESSAGE_BYTES_MAX 600
-#define LINE_BYTES_MAX 400 /* of a source line that is shown; longer ones are cut around the caret */
+#define LINE_BYTES_MAX 160 /* of a source line that is shown; longer ones are cut around the caret */
 
 static bool has_room(struct map_diagnoses *diagnoses)
 {

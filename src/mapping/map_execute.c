@@ -158,23 +158,41 @@ static bool read_axis(struct map_machine *machine, const char *what, const struc
     return true;
 }
 
+/* Where the parts end: by the shares that a macro knows, else all alike. NULL: *is_good tells memory from a diagnosis. */
+static int64_t *split_ends(struct map_machine *machine, const struct map_variable *in, int axis, bool *is_good)
+{
+    const struct map_statement *statement = machine->statement;
+    uint32_t count = statement->right_count;
+    int64_t total = 0, at = 0, *ends = arena_array(machine->workshop.arena, count, sizeof(*ends));
+    const int64_t *shares = machine->input->reverse ? statement->shares : NULL;
+    *is_good = true;
+    for (uint32_t i = 0; i < count; i++)
+        total += shares ? shares[i] : 1;
+    if (in->shape[axis] % total) {
+        *is_good = map_machine_fail(machine, statement->span, NULL, "%lld on axis %d cannot be split into %lld equal parts", (long long)in->shape[axis], axis, (long long)total);
+        return NULL;
+    }
+    for (uint32_t i = 0; ends && i < count; i++)
+        ends[i] = at += in->shape[axis] / total * (shares ? shares[i] : 1);
+    return ends;
+}
+
 static reshard_status execute_split(struct map_machine *machine, reshard_error *err)
 {
     const struct map_statement *statement = machine->statement;
     const struct map_variable *in;
     int axis;
+    bool is_good;
     reshard_status status = read_name(machine, &statement->left[0], &in, err);
     if (status || !in || !read_axis(machine, "split", in, &axis))
         return status;
-    if (in->shape[axis] % statement->right_count) {
-        map_machine_fail(machine, statement->span, NULL, "%lld on axis %d cannot be split into %u equal parts", (long long)in->shape[axis], axis,
-                         statement->right_count);
+    int64_t *ends = split_ends(machine, in, axis, &is_good);
+    if (!is_good)
         return RESHARD_OK;
-    }
     struct map_variable *parts = arena_array(machine->workshop.arena, statement->right_count, sizeof(*parts));
-    if (!parts)
+    if (!ends || !parts)
         return error_set_memory(err);
-    status = map_variable_split(&machine->workshop, in, axis, statement->right_count, parts, err);
+    status = map_variable_split(&machine->workshop, in, axis, ends, statement->right_count, parts, err);
     for (uint32_t i = 0; i < statement->right_count && !status; i++)
         status = assign(machine, &statement->right[i], &parts[i], err);
     return status;

@@ -142,7 +142,7 @@ static reshard_status emit(const struct fused *fused, struct map_name *left, uin
     if (!left || !right || !axis)
         return error_set_memory(fused->err);
     *axis = fused->axis;
-    struct map_statement statement = { left, right, axis, left_count, right_count, 1, MAP_FLAG_NONE, fused->statement->flag_span, fused->statement->span, true };
+    struct map_statement statement = { left, right, axis, left_count, right_count, 1, MAP_FLAG_NONE, fused->statement->flag_span, fused->statement->span, true, NULL };
     return map_emit(fused->context, fused->out, &statement, fused->err);
 }
 
@@ -176,6 +176,19 @@ static struct map_name *joined_name(const struct fused *fused)
     }
     buffer_release(&text);
     return name;
+}
+
+/* Joins q, k, v or gate, up; backwards, where the join is a split, the numbers of heads say where to cut. */
+static reshard_status emit_join(const struct fused *fused, struct map_name *joined)
+{
+    reshard_status status = emit(fused, fused->statement->left, fused->statement->left_count, joined, 1);
+    int64_t *shares = arena_array(fused->context->arena, (size_t)fused->kind_count, sizeof(*shares));
+    if (status || !shares)
+        return status ? status : error_set_memory(fused->err);
+    for (int kind = 0; kind < fused->kind_count; kind++)
+        shares[kind] = fused->kinds[kind].count;
+    fused->out->statements[fused->out->count - 1].shares = shares;
+    return RESHARD_OK;
 }
 
 /* ---- the layouts by rank ---- */
@@ -251,7 +264,7 @@ static reshard_status expand_by_rank(struct fused *fused)
     reshard_status status;
     if (is_join) {
         struct map_name *joined = joined_name(fused);
-        status = emit(fused, statement->left, parts, joined, 1);
+        status = emit_join(fused, joined);
         if (!status)
             status = emit(fused, joined, 1, in_rank_order(fused, 1), all_pieces(fused));
     } else {

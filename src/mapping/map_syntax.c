@@ -316,7 +316,7 @@ reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum 
             continue;
         }
         if (!is_first && grammar == MAP_GRAMMAR_FULL)
-            map_diagnose(diagnoses, MAP_WARNING, statement.span, "is a comma or a line end missing before it?", "a second statement on one line");
+            map_diagnose(diagnoses, MAP_WARNING, statement.left[0].span, "is a comma or a line end missing before it?", "a second statement on one line");
         if (!map_program_append(out, &statement))
             return error_set_memory(err);
     }

@@ -39,6 +39,7 @@ struct map_statement {
     enum map_flag flag;
     struct map_span flag_span, span;
     bool is_expanded; /* a macro made or changed it: diagnoses show its text */
+    const int64_t *shares; /* made by a macro: the left names' extents on the axis relate like these numbers; NULL: they may be anything */
 };
 
 struct map_program {

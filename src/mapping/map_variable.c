@@ -62,43 +62,71 @@ static bool cut_piece(struct map_workshop *workshop, const struct map_piece *in,
     return true;
 }
 
-/* Pieces that reach into each part, counted until there are more than limit; parts have the given width. */
-static uint64_t count_cuts(const struct map_variable *in, int axis, int64_t width, uint64_t limit, uint32_t *counts)
+/* The part that holds a position: the first that ends behind it. */
+static uint32_t part_at(const int64_t *ends, uint32_t count, int64_t position)
+{
+    uint32_t low = 0, high = count - 1;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (ends[middle] > position)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* Pieces that reach into each part, counted until there are more than limit. */
+static uint64_t count_cuts(const struct map_variable *in, int axis, const int64_t *ends, uint32_t count, uint64_t limit, uint32_t *counts)
 {
     uint64_t total = 0;
     for (uint32_t i = 0; i < in->piece_count && total <= limit; i++) {
         int64_t begin = in->pieces[i].start[axis], last = begin + in->pieces[i].extent[axis] - 1;
-        for (int64_t part = begin / width; part <= last / width; part++, total++)
+        for (uint32_t part = part_at(ends, count, begin); part <= part_at(ends, count, last) && total <= limit; part++, total++)
             counts[part]++;
     }
     return total;
 }
 
-reshard_status map_variable_split(struct map_workshop *workshop, const struct map_variable *in, int axis, uint32_t count, struct map_variable *out, reshard_error *err)
+static bool shape_parts(struct map_workshop *workshop, const struct map_variable *in, int axis, const int64_t *ends, uint32_t count, struct map_variable *out)
 {
-    int64_t width = in->shape[axis] / count;
-    int64_t *shape = vector_copy(workshop, in->shape, in->rank);
+    const int64_t *shape = NULL;
+    for (uint32_t part = 0; part < count; part++) {
+        int64_t width = ends[part] - (part ? ends[part - 1] : 0);
+        if (!shape || shape[axis] != width) {
+            int64_t *own = vector_copy(workshop, in->shape, in->rank);
+            if (!own)
+                return false;
+            own[axis] = width;
+            shape = own;
+        }
+        out[part] = *in;
+        out[part].shape = shape;
+    }
+    return true;
+}
+
+reshard_status map_variable_split(struct map_workshop *workshop, const struct map_variable *in, int axis, const int64_t *ends, uint32_t count, struct map_variable *out,
+                                  reshard_error *err)
+{
     uint32_t *counts = arena_zalloc(workshop->arena, (size_t)count * sizeof(*counts));
-    struct map_piece **ends = arena_array(workshop->arena, count, sizeof(*ends));
-    if (!shape || !counts || !ends)
+    struct map_piece **next = arena_array(workshop->arena, count, sizeof(*next));
+    if (!counts || !next || !shape_parts(workshop, in, axis, ends, count, out))
         return error_set_memory(err);
-    shape[axis] = width;
     reshard_status status;
-    struct map_piece *pieces = pieces_new(workshop, in->piece_count ? count_cuts(in, axis, width, workshop->pieces_max, counts) : 0, &status, err);
+    struct map_piece *pieces = pieces_new(workshop, count_cuts(in, axis, ends, count, workshop->pieces_max, counts), &status, err);
     if (status)
         return status;
     for (uint32_t part = 0; part < count; part++) {
-        out[part] = *in;
-        out[part].shape = shape;
-        out[part].pieces = ends[part] = pieces;
+        out[part].pieces = next[part] = pieces;
         out[part].piece_count = counts[part];
         pieces += counts[part];
     }
     for (uint32_t i = 0; i < in->piece_count; i++) {
         const struct map_piece *piece = &in->pieces[i];
-        int64_t last = piece->start[axis] + piece->extent[axis] - 1;
-        for (int64_t part = piece->start[axis] / width; part <= last / width; part++) {
-            if (!cut_piece(workshop, piece, in->rank, axis, part * width, (part + 1) * width, ends[part]++))
+        uint32_t last = part_at(ends, count, piece->start[axis] + piece->extent[axis] - 1);
+        for (uint32_t part = part_at(ends, count, piece->start[axis]); part <= last; part++) {
+            if (!cut_piece(workshop, piece, in->rank, axis, part ? ends[part - 1] : 0, ends[part], next[part]++))
                 return error_set_memory(err);
         }
     }

@@ -46,8 +46,9 @@ struct map_workshop {
 /* The whole of a weight. */
 reshard_status map_variable_input(struct map_workshop *workshop, const struct map_space *source, uint32_t weight, struct map_variable *out, reshard_error *err);
 
-/* count equal parts along axis, which must divide. */
-reshard_status map_variable_split(struct map_workshop *workshop, const struct map_variable *in, int axis, uint32_t count, struct map_variable *out, reshard_error *err);
+/* count parts along axis; part i is [ends[i - 1], ends[i]), the first begins at 0, the last ends where the variable does. */
+reshard_status map_variable_split(struct map_workshop *workshop, const struct map_variable *in, int axis, const int64_t *ends, uint32_t count, struct map_variable *out,
+                                  reshard_error *err);
 
 /* Parts one behind the other along axis; ranks and other extents agree. */
 reshard_status map_variable_concat(struct map_workshop *workshop, const struct map_variable *const *parts, uint32_t count, int axis, struct map_variable *out,
