@@ -39,9 +39,11 @@ static enum codec_result zlib_decode(void *state, struct codec_span *span)
     stream->next_out = span->out;
     stream->avail_out = out_size;
     int result = inflate(stream, Z_NO_FLUSH);
-    span->in += in_size - stream->avail_in;
+    if (span->in)
+        span->in += in_size - stream->avail_in;
+    if (span->out)
+        span->out += out_size - stream->avail_out;
     span->in_size -= in_size - stream->avail_in;
-    span->out += out_size - stream->avail_out;
     span->out_size -= out_size - stream->avail_out;
     stream->next_in = NULL;
     stream->next_out = NULL;
