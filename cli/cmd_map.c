@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `reshard map parse|expand|check|eval FILE`: trying mapping texts. Its verbs have options of their own, so it reads its arguments itself. */
+/* `reshard map parse|expand|check|eval|invert FILE`: trying mapping texts. Its verbs have options of their own, so it reads its arguments itself. */
 #include "cmd_map.h"
 
 #include <reshard/reshard.h>
@@ -32,6 +32,7 @@ static const struct map_verb {
     { "expand", "the statements behind all macros, one a line", reshard_map_expand, true },
     { "check", "whether the mapping fits, and what it loses or doubles", reshard_map_check, true },
     { "eval", "the target's values, from those of the source's description", reshard_map_eval, true },
+    { "invert", "the mapping back, where an exact one exists", reshard_map_invert, true },
 };
 
 #define VERBS (sizeof(verbs) / sizeof(verbs[0]))

@@ -312,6 +312,9 @@ reshard_status reshard_map_check(const reshard_map_input *input, reshard_map_out
 /* The values of the target's tensors, from those of the source's description. */
 reshard_status reshard_map_eval(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);
 
+/* A mapping text that makes the source again from the target: proved by composing both, or refused with the statement that is to blame. */
+reshard_status reshard_map_invert(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/checkpoint.h"
-#include "api/map_session.h"
+#include "api/map_inverse.h"
 
 #include <stdlib.h>
 
@@ -124,4 +124,9 @@ API_EXPORT reshard_status reshard_map_check(const reshard_map_input *input, resh
 API_EXPORT reshard_status reshard_map_eval(const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
 {
     return map_session_run(input, MAP_SESSION_EXECUTE, write_eval, output, err);
+}
+
+API_EXPORT reshard_status reshard_map_invert(const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
+{
+    return map_session_run(input, MAP_SESSION_EXECUTE, map_inverse_write, output, err);
 }

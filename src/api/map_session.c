@@ -98,7 +98,7 @@ static reshard_status write_output(struct map_session *session, map_session_writ
     return status;
 }
 
-static void session_release(struct map_session *session)
+void map_session_release(struct map_session *session)
 {
     map_result_release(&session->result);
     map_program_release(&session->expanded);
@@ -119,7 +119,7 @@ reshard_status map_session_run(const reshard_map_input *input, enum map_session_
         reshard_status written = write_diagnoses(&session, stage, output, status ? NULL : err);
         status = status ? status : written;
     }
-    session_release(&session);
+    map_session_release(&session);
     if (status && status != RESHARD_ERR_USAGE) {
         free(output->text);
         free(output->json);

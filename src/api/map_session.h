@@ -30,4 +30,7 @@ typedef reshard_status (*map_session_writer)(struct map_session *session, struct
 /* Runs the stages up to the given one. If no diagnosis is an error, calls write to fill the output. */
 reshard_status map_session_run(const reshard_map_input *input, enum map_session_stage stage, map_session_writer write, reshard_map_output *output, reshard_error *err);
 
+/* Releases what the stages made. */
+void map_session_release(struct map_session *session);
+
 #endif

@@ -46,9 +46,11 @@ static enum codec_result zstd_decode(void *opaque, struct codec_span *span)
     ZSTD_inBuffer in = { span->in, span->in_size, 0 };
     ZSTD_outBuffer out = { span->out, span->out_size, 0 };
     size_t result = ZSTD_decompressStream(state->context, &out, &in);
-    span->in += in.pos;
+    if (span->in)
+        span->in += in.pos;
+    if (span->out)
+        span->out += out.pos;
     span->in_size -= in.pos;
-    span->out += out.pos;
     span->out_size -= out.pos;
     if (!ZSTD_isError(result))
         return result == 0 ? CODEC_FINISHED : CODEC_MORE;

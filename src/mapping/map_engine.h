@@ -39,8 +39,16 @@ struct map_outcome {
     enum map_origin origin;
 };
 
+/* What the text does not say, but its inverse must. */
+struct map_trace {
+    enum dtype dtype;   /* casts: the type before, of the first piece */
+    int64_t *extents;   /* joins: of each part, on the axis */
+    uint32_t count;     /* of them; 0: the statement is no join */
+};
+
 struct map_result {
     struct arena arena;
+    struct map_trace *traces;          /* by statement of the program; empty in reverse mode */
     struct map_space made;             /* the target, if none was given */
     const struct map_space *target;    /* that one, or the given one */
     struct map_outcome *outcomes;      /* by weight of the target */

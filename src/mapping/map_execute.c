@@ -139,6 +139,12 @@ static reshard_status assign(struct map_machine *machine, const struct map_name 
     return RESHARD_OK;
 }
 
+/* The record of the statement being executed; NULL backwards. */
+static struct map_trace *trace_of(const struct map_machine *machine)
+{
+    return machine->input->reverse ? NULL : &machine->result->traces[machine->statement - machine->input->program->statements];
+}
+
 /* ---- split and concat ---- */
 
 static bool read_axis(struct map_machine *machine, const char *what, const struct map_variable *variable, int *out)
@@ -218,15 +224,43 @@ static bool parts_fit(struct map_machine *machine, const struct map_variable *co
     return true;
 }
 
-/* Backwards a join is an equal split, so parts of different extent do not come back. */
-static bool parts_are_equal(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count, int axis)
+/* Backwards a join comes from an equal split, which parts of different extent are not. */
+static void warn_unequal(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count, int axis)
 {
     for (uint32_t i = 1; i < count && machine->input->reverse; i++) {
-        if (parts[i]->shape[axis] != parts[0]->shape[axis])
-            return map_machine_fail(machine, machine->statement->left[i].span, NULL, "read forwards this is an equal split, but the parts have %lld and %lld on axis %d",
-                                    (long long)parts[0]->shape[axis], (long long)parts[i]->shape[axis], axis);
+        if (parts[i]->shape[axis] == parts[0]->shape[axis])
+            continue;
+        map_diagnose(machine->input->diagnoses, MAP_WARNING, machine->statement->left[i].span, NULL,
+                     "read forwards this is an equal split, but the parts have %lld and %lld on axis %d", (long long)parts[0]->shape[axis],
+                     (long long)parts[i]->shape[axis], axis);
+        return;
+    }
+}
+
+/* The parts of a fused tensor relate as their numbers of heads do: anything else would be cut at the wrong places. */
+static bool shares_fit(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count, int axis)
+{
+    const struct map_statement *statement = machine->statement;
+    for (uint32_t i = 1; i < count && statement->shares && !machine->input->reverse; i++) {
+        __int128 left = (__int128)parts[i]->shape[axis] * statement->shares[0], right = (__int128)parts[0]->shape[axis] * statement->shares[i];
+        if (left != right)
+            return map_machine_fail(machine, statement->left[i].span, "all heads have the same size", "'%.*s' has %lld on axis %d, which does not go with %lld of '%.*s'",
+                                    STR_ARG(statement->left[i].text), (long long)parts[i]->shape[axis], axis, (long long)parts[0]->shape[axis],
+                                    STR_ARG(statement->left[0].text));
     }
     return true;
+}
+
+static bool trace_join(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count, int axis)
+{
+    struct map_trace *trace = trace_of(machine);
+    if (!trace)
+        return true;
+    trace->extents = arena_array(machine->workshop.arena, count, sizeof(*trace->extents));
+    for (uint32_t i = 0; trace->extents && i < count; i++)
+        trace->extents[i] = parts[i]->shape[axis];
+    trace->count = count;
+    return trace->extents != NULL;
 }
 
 static reshard_status execute_concat(struct map_machine *machine, reshard_error *err)
@@ -242,8 +276,11 @@ static reshard_status execute_concat(struct map_machine *machine, reshard_error 
         is_good = is_good && !status && parts[i];
     }
     if (status || !is_good || !read_axis(machine, "join", parts[0], &axis) || !parts_fit(machine, parts, statement->left_count, axis) ||
-        !parts_are_equal(machine, parts, statement->left_count, axis))
+        !shares_fit(machine, parts, statement->left_count, axis))
         return status;
+    warn_unequal(machine, parts, statement->left_count, axis);
+    if (!trace_join(machine, parts, statement->left_count, axis))
+        return error_set_memory(err);
     status = map_variable_concat(&machine->workshop, parts, statement->left_count, axis, joined, err);
     return status ? status : assign(machine, &statement->right[0], joined, err);
 }
@@ -343,8 +380,11 @@ static reshard_status execute_one(struct map_machine *machine, reshard_error *er
             return RESHARD_OK;
         status = map_variable_permute(&machine->workshop, in, axes, made, err);
     } else if (action == ACTION_CAST) {
+        struct map_trace *trace = trace_of(machine);
         if (!read_cast(machine, &dtype))
             return RESHARD_OK;
+        if (trace && in->piece_count)
+            trace->dtype = map_piece_dtype(&in->pieces[0]);
         status = map_variable_cast(&machine->workshop, in, dtype, made, err);
     } else {
         *made = *in;
@@ -439,7 +479,10 @@ reshard_status map_execute(const struct map_engine_input *input, struct map_resu
     machine.inputs = calloc((size_t)weights + 1, sizeof(*machine.inputs));
     out->removed = arena_zalloc(&out->arena, (size_t)weights + 1);
     out->used = arena_zalloc(&out->arena, (size_t)weights + 1);
-    reshard_status status = machine.inputs && out->removed && out->used ? RESHARD_OK : error_set_memory(err);
+    out->traces = arena_array(&out->arena, input->program->count, sizeof(*out->traces));
+    reshard_status status = machine.inputs && out->removed && out->used && out->traces ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < input->program->count && !status; i++)
+        out->traces[i] = (struct map_trace){ .dtype = MAP_DTYPE_NONE };
     if (!status)
         status = execute_all(&machine, err);
     if (!status && !input->diagnoses->error_count)

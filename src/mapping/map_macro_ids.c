@@ -103,7 +103,7 @@ static bool search_made(struct id_search *search, const struct map_statement *as
             struct str name = names[j].text;
             if (reverse)
                 map_strip_transpose(name, &name);
-            if (!names[j].has_array && !search_name(search, name))
+            if (!search_name(search, name))
                 return false;
         }
     }
