@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "cmd_map.h"
 #include "commands.h"
 
 #include <errno.h>
@@ -47,7 +48,9 @@ int main(int argc, char **argv)
     };
     static struct options options;
     install_signals();
-    int status = options_parse(argc, argv, &options);
+    /* Mappings have verbs and options of their own. */
+    bool is_map = argc > 1 && strcmp(argv[1], "map") == 0;
+    int status = is_map ? command_map(argc - 1, argv + 1) : options_parse(argc, argv, &options);
     if (status < 0)
         status = commands[options.verb](&options);
     status = finish_output(&options, status);

@@ -242,7 +242,7 @@ static void find_verb(const char *name, struct options *out)
         }
         near_names_offer(&near, verb_table[i].name);
     }
-    if (strcmp(name, "salvage") == 0 || strcmp(name, "map") == 0)
+    if (strcmp(name, "salvage") == 0)
         refuse(out, RESHARD_ERR_UNSUPPORTED, "'reshard --help' lists the verbs that there are", "'%s' is not in this version", name);
     else
         refuse(out, USAGE, near_names_hint(&near, "'reshard --help' lists the verbs", hint, sizeof(hint)), "unknown verb '%s'", name);
