@@ -168,7 +168,7 @@ TEST(a_bomb_of_shared_nodes_ends_at_the_limit)
     for (int i = 0; i < 2; i++) {
         CHECK_FAILS(value_to_json(i ? as_key : node, &out, 100000, &err), RESHARD_ERR_LIMIT);
         assert_string_equal(err.message, "value is longer than 100000 bytes as JSON");
-        assert_true(str_starts_with(str_of(err.hint), "raise it with --limit item_bytes="));
+        assert_true(str_starts_with(str_of(err.hint), "raise it with --limit shown_bytes="));
         assert_true(str_is(buffer_str(&out), "before"));
         assert_false(out.failed || out.over_limit);
         assert_true(out.capacity <= 100006);

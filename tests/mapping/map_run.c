@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "map_run.h"
+
+reshard_status map_run(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, bool strict, reshard_error *err)
+{
+    struct map_macro_context context = { .source = source, .target = target, .strict = strict, .limits = &limits_default, .diagnoses = &run->diagnoses };
+    *run = (struct map_run){ 0 };
+    reshard_status status = map_lex(str_of(text), strict, &limits_default, &run->tokens, &run->diagnoses, err);
+    if (!status)
+        status = map_parse(str_of(text), &run->tokens, MAP_GRAMMAR_FULL, strict, &run->written, &run->diagnoses, err);
+    if (!status && !run->diagnoses.error_count)
+        status = map_expand(&context, &run->written, &run->expanded, err);
+    if (status || run->diagnoses.error_count)
+        return status;
+    struct map_engine_input input = { .program = &run->expanded, .source = source, .target = target, .strict = strict, .limits = &limits_default,
+                                      .diagnoses = &run->diagnoses, .text_size = (uint32_t)strlen(text) };
+    return map_execute(&input, &run->result, err);
+}
+
+void map_run_release(struct map_run *run)
+{
+    map_result_release(&run->result);
+    map_program_release(&run->expanded);
+    map_program_release(&run->written);
+    map_tokens_release(&run->tokens);
+    map_diagnoses_release(&run->diagnoses);
+}
