@@ -150,7 +150,7 @@ static enum walk_result walk_to_key(const struct map_chain *chain, const struct 
     struct str text = start;
     walk->weight = MAP_NONE;
     for (;;) {
-        uint32_t weight = space ? map_space_find(space, text) : MAP_NONE;
+        uint32_t weight = map_space_find(space, text);
         if (weight != MAP_NONE && map_space_shaped(space, weight)) {
             walk->weight = weight;
             return WALK_DONE;
@@ -263,17 +263,18 @@ bool map_chain_degree(const struct map_macro_context *context, const struct map_
     const struct map_space *space = is_left ? map_left_space(context) : map_right_space(context);
     struct str text = name->transpose_of.size ? name->transpose_of : name->text;
     struct walk walk = { 0 };
-    enum walk_result result = walk_to_key(chain, space, text, is_left, &walk);
     *degree = 1;
+    if (!space)
+        return true;
+    enum walk_result result = walk_to_key(chain, space, text, is_left, &walk);
     if (result != WALK_DONE) {
         free(walk.steps);
         return fail_walk(context, result, name, text, is_left);
     }
     if (walk.weight == MAP_NONE) {
         free(walk.steps);
-        if (space)
-            map_diagnose(context->diagnoses, MAP_WARNING, name->span, NULL, "no key of the %s is found for '%.*s': it is taken to be cut into 1 part",
-                         is_left != context->reverse ? "source" : "target", STR_ARG(text));
+        map_diagnose(context->diagnoses, MAP_WARNING, name->span, NULL, "no key of the %s is found for '%.*s': it is taken to be cut into 1 part",
+                     is_left != context->reverse ? "source" : "target", STR_ARG(text));
         return true;
     }
     int rank = map_space_shaped(space, walk.weight)->rank;

@@ -137,8 +137,7 @@ static const char *hint_for(const struct lexer *lexer)
             return "numbers have no sign";
         /* fall through */
     case '/':
-    case '@':
-    case ':': return lexer->strict ? NULL : "a name with such characters is written in back quotes: `a-b/c`";
+    case '@': return lexer->strict ? NULL : "a name with such characters is written in back quotes: `a-b/c`";
     default: return NULL;
     }
 }

@@ -77,10 +77,19 @@ static struct str token_text(const struct parser *parser, const struct map_token
     return (struct str){ parser->text.data + token->span.offset, token->span.size };
 }
 
+/* Where the lexer has found fault with the rest of the line, what the parser thinks of it would be noise. */
+static bool is_diagnosed(const struct parser *parser)
+{
+    const struct map_token *token = parser->token;
+    while (token->kind != TOKEN_BAD && token->kind != TOKEN_LINE_END && token->kind != TOKEN_END)
+        token++;
+    return token->kind == TOKEN_BAD;
+}
+
 static bool fail_expected(struct parser *parser, const char *expected, const char *hint)
 {
     const struct map_token *found = parser->token;
-    if (found->kind == TOKEN_BAD)
+    if (is_diagnosed(parser))
         return false;
     struct str text = token_text(parser, found);
     if (found->kind == TOKEN_NAME || found->kind == TOKEN_NUMBER)
