@@ -14,11 +14,14 @@
 #define MAP_LIMITS_MAX 64
 
 struct map_options {
-    const char *file, *source, *target, *format;
+    const char *file, *source, *target, *format, *config;
     bool json, strict, reverse, quiet, help;
     reshard_limit limits[MAP_LIMITS_MAX];
     char *limit_names[MAP_LIMITS_MAX];
     size_t limit_count;
+    reshard_map_constant constants[MAP_LIMITS_MAX];
+    char *constant_names[MAP_LIMITS_MAX];
+    size_t constant_count;
 };
 
 typedef reshard_status (*map_function)(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);
@@ -47,6 +50,8 @@ static void print_help(FILE *out)
           "      --strict-aoa    refuse what Paddle's own engine does not know\n"
           "      --reverse       read the text backwards, as with aoa_config_reverse\n"
           "      --format NAME   format of the checkpoints\n"
+          "      --config FILE   config.json of the model: its integers are constants of the mapping\n"
+          "      --set NAME=N    a constant of the mapping; repeatable\n"
           "      --limit N=V     raise or lower a named limit\n"
           "  -j, --json          one JSON object on standard output\n"
           "  -q, --quiet         errors only, no warnings\n"
@@ -137,20 +142,38 @@ static reshard_status open_space(const struct map_options *options, const char *
     return status;
 }
 
-static bool add_limit(struct map_options *options, const char *text)
+/* NAME=NUMBER; the caller frees *name. */
+static bool read_pair(const char *text, char **name, unsigned long long *value)
 {
     const char *equals = strchr(text, '=');
     char *end;
-    if (!equals || options->limit_count == MAP_LIMITS_MAX || equals[1] < '0' || equals[1] > '9')
+    if (!equals || equals[1] < '0' || equals[1] > '9')
         return false;
-    unsigned long long value = strtoull(equals + 1, &end, 10);
-    char *name = strndup(text, (size_t)(equals - text));
-    if (*end || !name) {
-        free(name);
+    errno = 0;
+    *value = strtoull(equals + 1, &end, 10);
+    if (*end || errno || *value > INT64_MAX)
         return false;
-    }
-    options->limit_names[options->limit_count] = name;
-    options->limits[options->limit_count++] = (reshard_limit){ name, value, NULL };
+    *name = strndup(text, (size_t)(equals - text));
+    return *name != NULL;
+}
+
+static bool add_limit(struct map_options *options, const char *text)
+{
+    unsigned long long value;
+    size_t at = options->limit_count;
+    if (at == MAP_LIMITS_MAX || !read_pair(text, &options->limit_names[at], &value))
+        return false;
+    options->limits[options->limit_count++] = (reshard_limit){ options->limit_names[at], value, NULL };
+    return true;
+}
+
+static bool add_constant(struct map_options *options, const char *text)
+{
+    unsigned long long value;
+    size_t at = options->constant_count;
+    if (at == MAP_LIMITS_MAX || !read_pair(text, &options->constant_names[at], &value))
+        return false;
+    options->constants[options->constant_count++] = (reshard_map_constant){ options->constant_names[at], (int64_t)value };
     return true;
 }
 
@@ -161,7 +184,7 @@ static int parse_options(int argc, char **argv, struct map_options *out)
         { "source", required_argument, NULL, 's' }, { "target", required_argument, NULL, 't' }, { "strict-aoa", no_argument, NULL, 'a' },
         { "reverse", no_argument, NULL, 'r' },      { "format", required_argument, NULL, 'f' }, { "limit", required_argument, NULL, 'l' },
         { "json", no_argument, NULL, 'j' },         { "quiet", no_argument, NULL, 'q' },        { "help", no_argument, NULL, 'h' },
-        { 0 },
+        { "config", required_argument, NULL, 'c' }, { "set", required_argument, NULL, 'd' },    { 0 },
     };
     opterr = 0;
     optind = 1;
@@ -175,6 +198,11 @@ static int parse_options(int argc, char **argv, struct map_options *out)
         case 'j': out->json = true; break;
         case 'q': out->quiet = true; break;
         case 'h': out->help = true; break;
+        case 'c': out->config = optarg; break;
+        case 'd':
+            if (!add_constant(out, optarg))
+                return usage("--set is not NAME=NUMBER:", optarg);
+            break;
         case 'l':
             if (!add_limit(out, optarg))
                 return usage("--limit is not NAME=VALUE:", optarg);
@@ -196,6 +224,12 @@ static int run_verb(const struct map_verb *verb, const struct map_options *optio
     reshard_status status = options->source && verb->needs_source ? open_space(options, options->source, &source, &err) : RESHARD_OK;
     if (!status && options->target && verb->needs_source)
         status = open_space(options, options->target, &target, &err);
+    size_t config_size = 0;
+    char *config = options->config && !status ? read_file(options->config, &config_size) : NULL;
+    if (options->config && !config && !status) {
+        status = RESHARD_ERR_IO;
+        snprintf(err.message, sizeof(err.message), "%s: %s", options->config, strerror(errno));
+    }
     int exit_status = status ? fail(options, status, &err) : 0;
     if (!status) {
         reshard_map_input input = RESHARD_MAP_INPUT_INIT;
@@ -208,6 +242,10 @@ static int run_verb(const struct map_verb *verb, const struct map_options *optio
         input.reverse = options->reverse;
         input.limits = options->limits;
         input.limit_count = options->limit_count;
+        input.config = config;
+        input.config_size = config_size;
+        input.constants = options->constants;
+        input.constant_count = options->constant_count;
         status = verb->run(&input, &output, &err);
         if (output.diagnoses && (status || !options->quiet))
             fputs(output.diagnoses, stderr);
@@ -217,6 +255,7 @@ static int run_verb(const struct map_verb *verb, const struct map_options *optio
             exit_status = output.diagnoses && output.diagnoses[0] && status == RESHARD_ERR_USAGE ? 2 : fail(options, status, &err);
     }
     reshard_map_output_release(&output);
+    free(config);
     reshard_map_space_free(source);
     reshard_map_space_free(target);
     return exit_status;
@@ -256,5 +295,7 @@ int command_map(int argc, char **argv)
     }
     for (size_t i = 0; i < options.limit_count; i++)
         free(options.limit_names[i]);
+    for (size_t i = 0; i < options.constant_count; i++)
+        free(options.constant_names[i]);
     return exit_status;
 }

@@ -275,6 +275,12 @@ reshard_status reshard_map_space_describe(const char *json, size_t size, reshard
 reshard_status reshard_map_space_of(const reshard_checkpoint *checkpoint, reshard_map_space **out, reshard_error *err);
 void reshard_map_space_free(reshard_map_space *space);
 
+/* A number that attributes of a mapping may name: num_heads=num_attention_heads. */
+typedef struct reshard_map_constant {
+    const char *name;
+    int64_t value;
+} reshard_map_constant;
+
 typedef struct reshard_map_input {
     size_t struct_size;
     const char *name;                 /* of the text, for diagnoses: a file name; NULL: "mapping" */
@@ -286,8 +292,12 @@ typedef struct reshard_map_input {
     int reverse;                      /* read the text backwards, as with aoa_config_reverse */
     const reshard_limit *limits;      /* changes to the defaults; help is ignored */
     size_t limit_count;
+    const char *config;               /* JSON object, such as a model's config.json: its integers are constants; or NULL */
+    size_t config_size;
+    const reshard_map_constant *constants; /* these win over the config, and both over what the text defines */
+    size_t constant_count;
 } reshard_map_input;
-#define RESHARD_MAP_INPUT_INIT { sizeof(reshard_map_input), NULL, NULL, 0, NULL, NULL, 0, 0, NULL, 0 }
+#define RESHARD_MAP_INPUT_INIT { sizeof(reshard_map_input), NULL, NULL, 0, NULL, NULL, 0, 0, NULL, 0, NULL, 0, NULL, 0 }
 
 /* Texts end with NUL. Release with reshard_map_output_release. */
 typedef struct reshard_map_output {

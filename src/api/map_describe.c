@@ -166,6 +166,23 @@ reshard_status map_space_describe(struct str json, const struct limits *limits, 
     return status;
 }
 
+reshard_status map_config_constants(struct str json, const struct limits *limits, struct map_constants *out, reshard_error *err)
+{
+    struct value_graph graph = { 0 };
+    reshard_status status = json_parse(json.data, json.size, limits, &graph, err);
+    if (!status && graph.root->kind != VALUE_DICT)
+        status = error_set(err, RESHARD_ERR_FORMAT, "expected a JSON object");
+    for (size_t i = 0; !status && i + 1 < graph.root->list.count; i += 2) {
+        const struct value *member = graph.root->list.items[i + 1];
+        if (member->kind == VALUE_INT && !map_constants_set(out, graph.root->list.items[i]->text, member->integer, true))
+            status = error_set_memory(err);
+    }
+    if (status)
+        error_prefix(err, "config");
+    value_graph_release(&graph);
+    return status;
+}
+
 void map_space_handle_release(struct reshard_map_space *space)
 {
     for (uint32_t i = 0; space->values && i < map_space_tensor_count(&space->space); i++)

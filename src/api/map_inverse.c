@@ -13,7 +13,7 @@ static reshard_status prove(const struct map_session *session, struct str text, 
     *is_inverse = false;
     reshard_status status = map_lex(text, false, &back.limits, &back.tokens, &back.diagnoses, err);
     if (!status)
-        status = map_parse(text, &back.tokens, MAP_GRAMMAR_FULL, false, &back.written, &back.diagnoses, err);
+        status = map_parse(text, &back.tokens, MAP_GRAMMAR_FULL, NULL, &back.written, &back.diagnoses, err);
     if (!status && !back.diagnoses.error_count) {
         struct map_macro_context context = { .source = session->result.target, .target = session->engine.source, .limits = &back.limits, .diagnoses = &back.diagnoses };
         status = map_expand(&context, &back.written, &back.expanded, err);

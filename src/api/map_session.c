@@ -20,13 +20,29 @@ static reshard_status read_input(const reshard_map_input *input, enum map_sessio
     return RESHARD_OK;
 }
 
+/* The integers of a config.json; then single constants, which win. */
+static reshard_status read_constants(struct map_session *session, reshard_error *err)
+{
+    const reshard_map_input *input = session->input;
+    reshard_status status = RESHARD_OK;
+    if (input->config_size)
+        status = map_config_constants((struct str){ input->config, input->config_size }, &session->limits, &session->constants, err);
+    for (size_t i = 0; i < input->constant_count && !status; i++) {
+        if (!map_constants_set(&session->constants, str_of(input->constants[i].name), input->constants[i].value, true))
+            status = error_set_memory(err);
+    }
+    return status;
+}
+
 static reshard_status parse(struct map_session *session, enum map_session_stage stage, reshard_error *err)
 {
     bool strict = session->input->strict;
     enum map_grammar grammar = strict && stage == MAP_SESSION_PARSE ? MAP_GRAMMAR_CORE : MAP_GRAMMAR_FULL;
-    reshard_status status = map_lex(session->text, strict, &session->limits, &session->tokens, &session->diagnoses, err);
+    reshard_status status = read_constants(session, err);
     if (!status)
-        status = map_parse(session->text, &session->tokens, grammar, strict, &session->written, &session->diagnoses, err);
+        status = map_lex(session->text, strict, &session->limits, &session->tokens, &session->diagnoses, err);
+    if (!status)
+        status = map_parse(session->text, &session->tokens, grammar, strict ? NULL : &session->constants, &session->written, &session->diagnoses, err);
     map_tokens_release(&session->tokens);
     return status;
 }
@@ -104,6 +120,7 @@ void map_session_release(struct map_session *session)
     map_program_release(&session->expanded);
     map_program_release(&session->written);
     map_tokens_release(&session->tokens);
+    map_constants_release(&session->constants);
     map_diagnoses_release(&session->diagnoses);
 }
 

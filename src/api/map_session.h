@@ -20,6 +20,7 @@ struct map_session {
     struct str name, text;
     struct map_diagnoses diagnoses;
     struct map_tokens tokens;
+    struct map_constants constants;
     struct map_program written, expanded;
     struct map_engine_input engine;
     struct map_result result;

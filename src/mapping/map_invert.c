@@ -256,6 +256,8 @@ static bool has_offset(const struct map_statement *statement)
 static bool invert_statement(const struct inversion *inversion)
 {
     const struct map_statement *statement = inversion->statement;
+    if (map_attribute_find(statement, "when") || map_attribute_find(statement, "unless"))
+        return fail(inversion, statement->span, NULL, "the condition asks for keys of the source, which the way back does not have");
     if (has_offset(statement))
         return fail(inversion, statement->span, NULL, "$LAYER_ID_OFFSET counts down only");
     bool is_join = statement->left_count > 1 || statement->left[0].has_array || memchr(statement->left[0].text.data, '*', statement->left[0].text.size);

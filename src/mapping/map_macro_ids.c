@@ -182,7 +182,7 @@ static bool check_strings(const struct map_macro_context *context, const struct 
 {
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
-        if (!attribute->is_number && name_has(attribute->value, ID_KINDS))
+        if (!attribute->is_number && name_has(attribute->value, ID_KINDS) && !map_is_condition(context, attribute))
             return map_diagnose(context->diagnoses, MAP_ERROR, attribute->value_span, NULL, "a placeholder in a string is not replaced");
     }
     return true;
@@ -231,6 +231,45 @@ static struct map_name *replace_names(const struct id_search *search, const stru
     return copies;
 }
 
+bool map_is_condition(const struct map_macro_context *context, const struct map_attribute *attribute)
+{
+    return !context->strict && !attribute->is_number && (str_is(attribute->key, "when") || str_is(attribute->key, "unless"));
+}
+
+/* Whether the source has the key that a condition names, for "when", or lacks it, for "unless". The conditions are taken off. */
+static reshard_status conditions_hold(const struct id_search *search, struct map_statement *statement, struct id_row row, bool *holds, reshard_error *err)
+{
+    const struct map_macro_context *context = search->context;
+    struct map_attribute *kept = arena_array(context->arena, statement->attribute_count, sizeof(*kept));
+    uint32_t count = 0;
+    *holds = true;
+    if (!kept)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < statement->attribute_count; i++) {
+        const struct map_attribute *attribute = &statement->attributes[i];
+        struct map_name key = { .text = attribute->value }, replaced;
+        if (!map_is_condition(context, attribute)) {
+            kept[count++] = *attribute;
+            continue;
+        }
+        if (!replace_name(search, &key, row, 0, &replaced))
+            return error_set_memory(err);
+        *holds &= (map_space_find(context->source, replaced.text) != MAP_NONE) == str_is(attribute->key, "when");
+    }
+    statement->attributes = kept;
+    statement->attribute_count = count;
+    return RESHARD_OK;
+}
+
+static bool has_conditions(const struct map_macro_context *context, const struct map_statement *statement)
+{
+    for (uint32_t i = 0; i < statement->attribute_count; i++) {
+        if (map_is_condition(context, &statement->attributes[i]))
+            return true;
+    }
+    return false;
+}
+
 static bool is_zero(struct str digits)
 {
     for (size_t i = 0; i < digits.size; i++) {
@@ -256,7 +295,11 @@ static reshard_status emit_row(const struct id_search *search, const struct map_
     copy.is_expanded = true;
     if (!copy.left || !copy.right)
         return error_set_memory(err);
-    return map_emit(context, out, &copy, err);
+    reshard_status status = RESHARD_OK;
+    bool holds = search->is_offset;
+    if (!holds)
+        status = conditions_hold(search, &copy, row, &holds, err);
+    return status || !holds ? status : map_emit(context, out, &copy, err);
 }
 
 static bool prepare(struct id_search *search, const struct map_statement *statement)
@@ -318,12 +361,13 @@ static reshard_status expand_one(struct id_search *search, const struct map_stat
     return status;
 }
 
-static bool has_placeholder(const struct map_statement *statement, bool is_offset)
+static bool has_placeholder(const struct map_macro_context *context, const struct map_statement *statement, bool is_offset)
 {
     if (statement_kinds(statement, is_offset ? OFFSET_KINDS : ID_KINDS))
         return true;
     for (uint32_t i = 0; i < statement->attribute_count && !is_offset; i++) {
-        if (!statement->attributes[i].is_number && name_has(statement->attributes[i].value, ID_KINDS))
+        const struct map_attribute *attribute = &statement->attributes[i];
+        if (!attribute->is_number && name_has(attribute->value, ID_KINDS) && !map_is_condition(context, attribute))
             return true;
     }
     return false;
@@ -344,11 +388,16 @@ reshard_status map_macro_ids(const struct map_macro_context *context, bool is_of
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < in->count && !status; i++) {
         const struct map_statement *statement = &in->statements[context->reverse ? in->count - 1 - i : i];
-        if (!has_placeholder(statement, is_offset)) {
-            status = map_emit(context, out, statement, err);
+        struct id_search search = { .context = context, .is_offset = is_offset };
+        if (!has_placeholder(context, statement, is_offset)) {
+            struct map_statement copy = *statement;
+            bool holds = true;
+            if (!is_offset && has_conditions(context, statement))
+                status = conditions_hold(&search, &copy, (struct id_row){ 0 }, &holds, err);
+            if (!status && holds)
+                status = map_emit(context, out, &copy, err);
             continue;
         }
-        struct id_search search = { .context = context, .is_offset = is_offset };
         uint32_t before = out->count;
         status = expand_one(&search, statement, out, out, err);
         if (context->reverse)

@@ -7,7 +7,8 @@ struct parser {
     struct str text;
     const struct map_token *token; /* the next one */
     enum map_grammar grammar;
-    bool strict, no_memory;
+    bool no_memory;
+    struct map_constants *constants; /* may be NULL */
     struct map_program *program;
     struct map_diagnoses *diagnoses;
 };
@@ -211,7 +212,21 @@ static bool append_name(struct parser *parser, struct map_name **names, uint32_t
     return true;
 }
 
-/* attribute = name "=" ( number | string ) */
+/* The number that a name stands for, as if it were written. */
+static bool parse_constant(struct parser *parser, struct map_attribute *attribute)
+{
+    struct str name = token_text(parser, parser->token);
+    if (!map_constants_find(parser->constants, name, &attribute->number))
+        return map_diagnose(parser->diagnoses, MAP_ERROR, parser->token->span, "define it before (name = number), with --set, or take it from a config.json",
+                            "the constant '%.*s' has no value", STR_ARG(name));
+    char *text = arena_printf(&parser->program->arena, "%lld", (long long)attribute->number);
+    parser->no_memory |= text == NULL;
+    attribute->is_number = true;
+    attribute->value = str_of(text ? text : "");
+    return text != NULL;
+}
+
+/* attribute = name "=" ( number | string | constant ) */
 static bool parse_attribute(struct parser *parser, struct map_statement *statement)
 {
     struct map_attribute attribute = { .key = token_text(parser, parser->token), .key_span = parser->token->span };
@@ -226,6 +241,9 @@ static bool parse_attribute(struct parser *parser, struct map_statement *stateme
     } else if (next_is(parser, TOKEN_STRING)) {
         attribute.quote = value.data[0];
         attribute.value = (struct str){ value.data + 1, value.size - 2 };
+    } else if (next_is(parser, TOKEN_NAME) && parser->constants && !str_is(attribute.key, "dtype") && !is_diagnosed(parser)) {
+        if (!parse_constant(parser, &attribute))
+            return false;
     } else {
         return fail_expected(parser, "a number or a string", next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
     }
@@ -303,19 +321,44 @@ static bool parse_statement(struct parser *parser, struct map_statement *stateme
     return true;
 }
 
+/* definition = name "=" ( number | constant ) */
+static bool parse_definition(struct parser *parser)
+{
+    struct str name = token_text(parser, parser->token), value;
+    int64_t number;
+    parser->token += 2;
+    value = token_text(parser, parser->token);
+    if (next_is(parser, TOKEN_NUMBER)) {
+        if (!number_value(value, &number))
+            return map_diagnose(parser->diagnoses, MAP_ERROR, parser->token->span, NULL, "the number %.*s is too large", STR_ARG(value));
+    } else if (!next_is(parser, TOKEN_NAME)) {
+        return fail_expected(parser, "a number or a constant", NULL);
+    } else if (!map_constants_find(parser->constants, value, &number)) {
+        return map_diagnose(parser->diagnoses, MAP_ERROR, parser->token->span, NULL, "the constant '%.*s' has no value", STR_ARG(value));
+    }
+    parser->token++;
+    parser->no_memory |= !map_constants_set(parser->constants, name, number, false);
+    return true;
+}
+
 static void skip_line(struct parser *parser)
 {
     while (!next_is(parser, TOKEN_LINE_END) && !next_is(parser, TOKEN_END))
         parser->token++;
 }
 
-reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, bool strict, struct map_program *out,
+reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, struct map_constants *constants, struct map_program *out,
                          struct map_diagnoses *diagnoses, reshard_error *err)
 {
-    struct parser parser = { text, tokens->rows, grammar, strict, false, out, diagnoses };
+    struct parser parser = { text, tokens->rows, grammar, false, constants, out, diagnoses };
     while (!next_is(&parser, TOKEN_END) && !parser.no_memory) {
         if (next_is(&parser, TOKEN_LINE_END)) {
             parser.token++;
+            continue;
+        }
+        if (constants && attribute_follows(&parser)) {
+            if (!parse_definition(&parser))
+                skip_line(&parser);
             continue;
         }
         struct map_statement statement = { 0 };

@@ -8,6 +8,7 @@
 #ifndef MAPPING_MAP_SYNTAX_H
 #define MAPPING_MAP_SYNTAX_H
 
+#include "base/name_map.h"
 #include "mapping/map_lex.h"
 
 struct map_name {
@@ -49,13 +50,29 @@ struct map_program {
     uint64_t name_count; /* in all statements, for the limit */
 };
 
+/* Named numbers: `num_heads=num_attention_heads`. Ours, not upstream's. */
+struct map_constants {
+    struct name_map names;
+    int64_t *values;
+    bool *is_fixed; /* given from outside: what the text says is only a default */
+    uint32_t capacity;
+};
+
+/* Sets a constant, unless it is fixed already. false without memory. */
+bool map_constants_set(struct map_constants *constants, struct str name, int64_t value, bool is_fixed);
+bool map_constants_find(const struct map_constants *constants, struct str name, int64_t *out);
+void map_constants_release(struct map_constants *constants);
+
 enum map_grammar {
     MAP_GRAMMAR_FULL, /* with name[a:b] and the flags of fused macros: what users write */
     MAP_GRAMMAR_CORE  /* what upstream's parser sees behind all macros */
 };
 
-/* Parses tokens into *out (released by the caller, on failure too). Bad statements are diagnosed and left out. Fails only without memory. */
-reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, bool strict, struct map_program *out,
+/*
+ * Parses tokens into *out (released by the caller, on failure too). Bad statements are diagnosed and left out. Fails only without memory.
+ * constants: what attributes may name, and where lines `name = number` go; NULL: neither is known, as in strict AOA.
+ */
+reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, struct map_constants *constants, struct map_program *out,
                          struct map_diagnoses *diagnoses, reshard_error *err);
 
 /* Appends a statement; false without memory. */

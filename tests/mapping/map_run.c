@@ -7,7 +7,7 @@ reshard_status map_run(struct map_run *run, const char *text, const struct map_s
     *run = (struct map_run){ 0 };
     reshard_status status = map_lex(str_of(text), strict, &limits_default, &run->tokens, &run->diagnoses, err);
     if (!status)
-        status = map_parse(str_of(text), &run->tokens, MAP_GRAMMAR_FULL, strict, &run->written, &run->diagnoses, err);
+        status = map_parse(str_of(text), &run->tokens, MAP_GRAMMAR_FULL, strict ? NULL : &run->constants, &run->written, &run->diagnoses, err);
     if (!status && !run->diagnoses.error_count)
         status = map_expand(&context, &run->written, &run->expanded, err);
     if (status || run->diagnoses.error_count)
@@ -19,6 +19,7 @@ reshard_status map_run(struct map_run *run, const char *text, const struct map_s
 
 void map_run_release(struct map_run *run)
 {
+    map_constants_release(&run->constants);
     map_result_release(&run->result);
     map_program_release(&run->expanded);
     map_program_release(&run->written);

@@ -9,6 +9,7 @@
 struct map_run {
     struct map_diagnoses diagnoses;
     struct map_tokens tokens;
+    struct map_constants constants;
     struct map_program written, expanded;
     struct map_result result;
 };
