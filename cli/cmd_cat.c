@@ -101,6 +101,16 @@ static int64_t row_length(const reshard_tensor *tensor, const int64_t *extent, s
     return bits >= 8 * printed_bytes ? (int64_t)(bits / 8 / printed_bytes) : 1;
 }
 
+static void print_json(const char *json, size_t size)
+{
+    /* JSON may hold control characters beyond ASCII's: not on a terminal. */
+    if (is_terminal())
+        print_text(stdout, json, size);
+    else
+        fwrite(json, 1, size, stdout);
+    putchar('\n');
+}
+
 static int cat_item(const struct options *options, reshard_checkpoint *checkpoint, int64_t index)
 {
     reshard_error err = { 0 };
@@ -109,13 +119,39 @@ static int cat_item(const struct options *options, reshard_checkpoint *checkpoin
     reshard_status status = reshard_item_json(checkpoint, (size_t)index, &json, &size, &err);
     if (status)
         return print_error(options, status, &err);
-    /* JSON may hold control characters beyond ASCII's: not on a terminal. */
-    if (is_terminal())
-        print_text(stdout, json, size);
-    else
-        fwrite(json, 1, size, stdout);
-    putchar('\n');
+    print_json(json, size);
     reshard_free(json);
+    return 0;
+}
+
+struct member_search {
+    const char *key;
+    bool is_found;
+};
+
+static int print_member(void *context, const reshard_item *member, const char *json, size_t size)
+{
+    struct member_search *search = context;
+    if (!json || member->key.size != strlen(search->key) || memcmp(member->key.data, search->key, member->key.size) != 0)
+        return 0;
+    search->is_found = true;
+    print_json(json, size);
+    return 1;
+}
+
+/* Looks for the key among the members of the items whose name it begins with. */
+static int cat_member(const struct options *options, reshard_checkpoint *checkpoint, struct member_search *search)
+{
+    for (size_t i = 0; i < reshard_item_count(checkpoint) && !search->is_found; i++) {
+        reshard_error err = { 0 };
+        reshard_item item;
+        reshard_item_at(checkpoint, i, &item);
+        if (strncmp(search->key, item.key.data, item.key.size) != 0 || search->key[item.key.size] != '.')
+            continue;
+        reshard_status status = reshard_item_members(checkpoint, i, print_member, search, &err);
+        if (status)
+            return print_error(options, status, &err);
+    }
     return 0;
 }
 
@@ -176,11 +212,15 @@ int command_cat(const struct options *options)
         return exit_status;
     int64_t tensor = reshard_tensor_find(checkpoint, key, strlen(key));
     int64_t item = tensor < 0 ? reshard_item_find(checkpoint, key, strlen(key)) : -1;
+    struct member_search search = { key, false };
     if (tensor >= 0) {
         exit_status = cat_tensor(options, checkpoint, (size_t)tensor);
     } else if (item >= 0) {
         exit_status = cat_item(options, checkpoint, item);
     } else {
+        exit_status = cat_member(options, checkpoint, &search);
+    }
+    if (tensor < 0 && item < 0 && !search.is_found && !exit_status) {
         char hint[400];
         snprintf(hint, sizeof(hint), "'reshard ls --items %s' lists them", options->paths[0]);
         exit_status = print_failure(options, RESHARD_ERR_USAGE, hint, "'%s' has no tensor or item '%s'", options->paths[0], key);

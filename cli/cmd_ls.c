@@ -57,6 +57,34 @@ static void json_tensor(reshard_checkpoint *checkpoint, size_t index, bool chunk
     putchar('}');
 }
 
+static int json_member(void *context, const reshard_item *member, const char *json, size_t size)
+{
+    const reshard_item *item = context;
+    fputs(",{\"key\":", stdout);
+    json_string(stdout, member->key.data, member->key.size);
+    printf(",\"kind\":\"%s\"", member->kind);
+    if (member->class_name.size) {
+        fputs(",\"class\":", stdout);
+        json_string(stdout, member->class_name.data, member->class_name.size);
+    }
+    fputs(",\"in\":", stdout);
+    json_string(stdout, item->key.data, item->key.size);
+    if (json) {
+        fputs(",\"value\":", stdout);
+        fwrite(json, 1, size, stdout);
+    }
+    putchar('}');
+    return 0;
+}
+
+/* The members follow their item, each with its name. An item with too many has only itself. */
+static int json_members(const struct options *options, reshard_checkpoint *checkpoint, size_t index, reshard_item *item)
+{
+    reshard_error err = { 0 };
+    reshard_status status = reshard_item_members(checkpoint, index, json_member, item, &err);
+    return status && status != RESHARD_ERR_LIMIT ? print_error(options, status, &err) : 0;
+}
+
 /* Loads the item first, so that its kind is known. */
 static int json_item(const struct options *options, reshard_checkpoint *checkpoint, size_t index)
 {
@@ -93,7 +121,7 @@ static int json_item(const struct options *options, reshard_checkpoint *checkpoi
     fwrite(json, 1, size, stdout);
     putchar('}');
     reshard_free(json);
-    return 0;
+    return json_members(options, checkpoint, index, &item);
 }
 
 static int ls_json(const struct options *options, reshard_checkpoint *checkpoint)

@@ -111,6 +111,15 @@ int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const char *key,
 /* The item's value as JSON text, NUL-terminated; free with reshard_free. What JSON cannot hold is spelled as docs/items.md says. */
 reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err);
 
+/*
+ * What an item that is a dictionary, or a list with dictionaries in it, holds, as separate values: `param_groups.0.lr`. Dictionaries are
+ * entered, and lists that have a dictionary in them; everything else is one member. Calls visit with each, none for an item without
+ * members; key, member and json (NUL-terminated) are valid during the call; json is NULL where it would be too large to show; a visit that
+ * does not return 0 ends the walk. Members are views of the item: conversions move the item.
+ */
+typedef int (*reshard_member_visit)(void *context, const reshard_item *member, const char *json, size_t size);
+reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context, reshard_error *err);
+
 size_t reshard_warning_count(const reshard_checkpoint *checkpoint);
 const char *reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index);
 

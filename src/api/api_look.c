@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accessors: what a catalog holds, in public structs. */
 #include "api/checkpoint.h"
+#include "base/value_members.h"
 
 #include <stdlib.h>
 
@@ -237,6 +238,56 @@ API_EXPORT reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size
     *json = (char *)out.data;
     *size = out.size - 1;
     return RESHARD_OK;
+}
+
+struct member_listing {
+    reshard_checkpoint *checkpoint;
+    reshard_member_visit visit;
+    void *context;
+    struct buffer json;
+    size_t bytes_left; /* of JSON text that is shown for one item */
+    reshard_status status;
+    reshard_error *err;
+};
+
+static bool list_member(void *context, struct str key, const struct value *value)
+{
+    struct member_listing *listing = context;
+    reshard_item member = { .key = public_str(key), .kind = value_kind_name(value) };
+    buffer_clear(&listing->checkpoint->class_name);
+    if (value_class_name(value, &listing->checkpoint->class_name))
+        member.class_name = public_str(buffer_str(&listing->checkpoint->class_name));
+    buffer_clear(&listing->json);
+    listing->status = value_to_json(value, &listing->json, listing->bytes_left, listing->err);
+    bool is_shown = listing->status == RESHARD_OK;
+    if (listing->status == RESHARD_ERR_LIMIT)
+        listing->status = RESHARD_OK;
+    else if (is_shown && !buffer_append_byte(&listing->json, 0))
+        listing->status = error_set_memory(listing->err);
+    if (listing->status)
+        return false;
+    size_t size = is_shown ? listing->json.size - 1 : 0;
+    listing->bytes_left -= size;
+    return listing->visit(listing->context, &member, is_shown ? (const char *)listing->json.data : NULL, size) == 0;
+}
+
+API_EXPORT reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context, reshard_error *err)
+{
+    struct member_listing listing = { checkpoint, visit, context, { 0 }, (size_t)checkpoint->source->limits.shown_bytes, RESHARD_OK, err };
+    if (index >= checkpoint_catalog(checkpoint)->item_count)
+        return error_set(err, RESHARD_ERR_USAGE, "item %zu of %u", index, checkpoint_catalog(checkpoint)->item_count);
+    if (checkpoint_catalog(checkpoint)->items[index].kind == ITEM_FILE)
+        return RESHARD_OK;
+    reshard_status status = source_load_item(checkpoint->source, (uint32_t)index, err);
+    const struct catalog_item *item = &checkpoint_catalog(checkpoint)->items[index];
+    if (!status && item->value)
+        status = value_members(item->value, item->key, list_member, &listing, err);
+    buffer_release(&listing.json);
+    if (!status)
+        status = listing.status;
+    if (status)
+        error_object(err, "item '%.*s'", STR_ARG(item->key));
+    return status;
 }
 
 API_EXPORT size_t reshard_warning_count(const reshard_checkpoint *checkpoint)
