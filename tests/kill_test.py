@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills conversions at random moments: the target is absent or complete, and --resume finishes it. Prints TAP.
 
-usage: kill_test.py --bin PATH --source CHECKPOINT [--times N] [--seed N]
+usage: kill_test.py --bin PATH [--times N] [--seed N]
 The source is blown up first (a converted copy of a generated safetensors file), so that a run lasts long enough to be killed inside.
 """
 import argparse
@@ -31,6 +31,23 @@ def write_source(path, tensors, elements, seed):
         file.write(struct.pack("<Q", len(text)) + text)
         for i in range(tensors):
             file.write(noise[i:] + noise[:i])
+
+
+def replaced_source_is_seen(command, source, target, length, chance):
+    """Kills runs, each time writes other values of the same layout into the source, and resumes: only the new values may come out."""
+    seen = True
+    for attempt in range(30):
+        shutil.rmtree(target, ignore_errors=True)
+        process = subprocess.Popen([*command, "--resume"])
+        time.sleep((0.3 + 0.6 * chance.random()) * length)
+        process.kill()
+        process.wait()
+        if target.exists():
+            continue
+        write_source(source, 48, 1 << 17, attempt)
+        subprocess.run([*command, "--resume"], check=True)
+        seen &= subprocess.run([command[0], "diff", str(source), str(target), "--quiet"]).returncode == 0
+    return seen
 
 
 def main():
@@ -77,9 +94,11 @@ def main():
         subprocess.run([*command, "--overwrite"], check=True)
         left = [path.name for path in work.iterdir() if path.name not in ("source.safetensors", "target")]
         print(f"{'not ok' if left else 'ok'} 3 - nothing is left beside the target {left}")
+        seen = replaced_source_is_seen(command, source, target, length, chance)
+        print(f"{'ok' if seen else 'not ok'} 4 - a source that was replaced after the kill is read anew")
     finally:
         shutil.rmtree(work, ignore_errors=True)
-    print("1..3")
+    print("1..4")
 
 
 sys.exit(main())

@@ -3,6 +3,7 @@
 #include "api/conversion.h"
 
 #include "api/sidecar.h"
+#include "base/hash.h"
 
 #include <stdlib.h>
 
@@ -69,6 +70,18 @@ static reshard_status announce(const struct conversion *conversion, reshard_erro
     return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
 }
 
+/* Of a resumable run: what is planned, and the source files as they are. A name that the store cannot take counts as no file. */
+static uint64_t run_identity(const struct conversion *conversion)
+{
+    const struct catalog *catalog = checkpoint_catalog(conversion->source);
+    uint64_t identity = plan_hash(conversion->plan);
+    for (uint32_t i = 0; i < catalog->object_count; i++) {
+        uint64_t version = store_version(conversion->source->source->store, catalog->objects[i].name.data);
+        identity = hash64(&version, sizeof(version), identity);
+    }
+    return identity;
+}
+
 static reshard_status write_target(struct run *run, const char *target_path, reshard_error *err)
 {
     struct conversion *conversion = &run->conversion;
@@ -78,7 +91,7 @@ static reshard_status write_target(struct run *run, const char *target_path, res
         .overwrite = options->overwrite != 0,
         .resume = options->resume != 0,
         .no_sync = options->no_sync != 0,
-        .identity = plan_hash(conversion->plan),
+        .identity = run_identity(conversion),
     };
     reshard_status status = announce(conversion, err);
     if (status)

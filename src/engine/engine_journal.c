@@ -17,7 +17,8 @@
 #define RECORD_BYTES_MAX 65536 /* unless one job needs more */
 #define JOB_HEAD_BYTES 8
 #define CRC_PART_BYTES 24
-#define WRITE_BYTES ((uint64_t)256 << 20)
+#define WRITE_BYTES_MAX ((uint64_t)256 << 20)
+#define WRITE_BUDGETS 4 /* so many memory budgets of data are worth a record: with a small budget data flow slowly */
 #define WRITE_NS INT64_C(2000000000)
 
 static size_t job_record_bytes(const struct job *job)
@@ -93,6 +94,9 @@ reshard_status journal_open(struct engine *engine, struct store_txn *txn, reshar
     uint64_t identity[2] = { plan_hash(engine->plan), job_list_hash(&engine->list) };
     journal->identity = hash64(identity, sizeof(identity), 0);
     journal->last_ns = clock_ns();
+    journal->write_bytes = (uint64_t)engine->budget.workers * engine->budget.share_bytes * WRITE_BUDGETS;
+    if (journal->write_bytes > WRITE_BYTES_MAX)
+        journal->write_bytes = WRITE_BYTES_MAX;
     for (uint32_t i = 0; i < job_count; i++) {
         size_t needed = RECORD_HEAD_BYTES + RECORD_TAIL_BYTES + job_record_bytes(&engine->list.jobs[i]);
         record_max = needed > record_max ? needed : record_max;
@@ -187,7 +191,7 @@ reshard_status journal_note(struct engine *engine, uint32_t job, reshard_error *
     pthread_mutex_lock(&journal->lock);
     journal->finished[journal->finished_count++] = job;
     journal->bytes_waiting += engine->list.jobs[job].target_bytes;
-    bool is_time = !journal->is_writing && (journal->bytes_waiting >= WRITE_BYTES || clock_ns() - journal->last_ns >= WRITE_NS);
+    bool is_time = !journal->is_writing && (journal->bytes_waiting >= journal->write_bytes || clock_ns() - journal->last_ns >= WRITE_NS);
     journal->is_writing |= is_time;
     pthread_mutex_unlock(&journal->lock);
     return is_time ? journal_flush(engine, err) : RESHARD_OK;

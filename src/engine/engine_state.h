@@ -21,7 +21,7 @@ struct journal {
     uint8_t *is_done;   /* by job: by an earlier run */
     uint32_t *finished; /* jobs of this run, in the order of their end */
     uint32_t finished_count, recorded_count;
-    uint64_t bytes_waiting;
+    uint64_t bytes_waiting, write_bytes; /* finished but not recorded; how many are worth a record */
     int64_t last_ns;
     bool is_writing;
     struct buffer record; /* sized before data flows */

@@ -111,6 +111,11 @@ bool store_exists(struct store *store, const char *name, bool *is_directory, uin
     return check_name(name, NULL) == RESHARD_OK && store->ops->exists(store, name, is_directory, bytes);
 }
 
+uint64_t store_version(struct store *store, const char *name)
+{
+    return store->ops->version && check_name(name, NULL) == RESHARD_OK ? store->ops->version(store, name) : 0;
+}
+
 /* ---- objects ---- */
 
 reshard_status store_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)

@@ -60,6 +60,9 @@ reshard_status store_list(struct store *store, const char *directory, struct are
                           size_t *count, reshard_error *err);
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
 
+/* A number that changes when the object is written to or replaced, as far as the store knows (files: inode, size and time); 0 if it does not. */
+uint64_t store_version(struct store *store, const char *name);
+
 /* ---- reading ---- */
 reshard_status store_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err);
 void store_object_close(struct store_object *object);

@@ -90,6 +90,11 @@ static bool fault_exists(struct store *store, const char *name, bool *is_directo
     return store_exists(fault_of(store)->inner, name, is_directory, bytes);
 }
 
+static uint64_t fault_version(struct store *store, const char *name)
+{
+    return store_version(fault_of(store)->inner, name);
+}
+
 /* ---- objects ---- */
 
 static const struct fault_object *object_of(const struct store_object *object)
@@ -251,6 +256,7 @@ static const struct store_ops fault_ops = {
     .path = fault_path,
     .list = fault_list,
     .exists = fault_exists,
+    .version = fault_version,
     .open_object = fault_open_object,
     .txn_begin = fault_txn_begin,
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/store_posix.h"
 
+#include "base/hash.h"
 #include "store/store_beneath.h"
 
 #include <dirent.h>
@@ -138,6 +139,15 @@ static bool posix_exists(struct store *store, const char *name, bool *is_directo
     return true;
 }
 
+static uint64_t posix_version(struct store *store, const char *name)
+{
+    struct stat info;
+    if (fstatat(posix_of(store)->fd, name, &info, 0) < 0)
+        return 0;
+    const uint64_t parts[] = { info.st_dev, info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec, (uint64_t)info.st_mtim.tv_nsec };
+    return hash64(parts, sizeof(parts), 0);
+}
+
 /* ---- listing ---- */
 
 struct listing {
@@ -242,6 +252,7 @@ static const struct store_ops posix_ops = {
     .path = posix_path,
     .list = posix_list,
     .exists = posix_exists,
+    .version = posix_version,
     .open_object = posix_open_object,
     .txn_begin = posix_store_txn_begin,
 };
