@@ -174,7 +174,9 @@ reshard_status map_config_constants(struct str json, const struct limits *limits
         status = error_set(err, RESHARD_ERR_FORMAT, "expected a JSON object");
     for (size_t i = 0; !status && i + 1 < graph.root->list.count; i += 2) {
         const struct value *member = graph.root->list.items[i + 1];
-        if (member->kind == VALUE_INT && !map_constants_set(out, graph.root->list.items[i]->text, member->integer, true))
+        bool is_number = member->kind == VALUE_INT || member->kind == VALUE_BOOL;
+        int64_t number = member->kind == VALUE_BOOL ? member->boolean : is_number ? member->integer : 0;
+        if (is_number && !map_constants_set(out, graph.root->list.items[i]->text, number, true))
             status = error_set_memory(err);
     }
     if (status)

@@ -63,7 +63,7 @@ static bool advance(int rank, const int64_t *extent, int64_t *index)
 static bool run_copy(const struct map_copy *copy, const struct map_tensor *source, const struct map_tensor *target, const char *from, char *to)
 {
     static const int64_t zeros[RANK_MAX];
-    const struct map_piece whole = { .source_start = zeros, .start = zeros, .extent = target->shape };
+    const struct map_piece whole = { .source_rank = target->rank, .source_start = zeros, .start = zeros, .extent = target->shape };
     const struct map_piece *piece = copy->piece ? copy->piece : &whole;
     int64_t index[RANK_MAX] = { 0 }, source_stride[RANK_MAX], target_stride[RANK_MAX];
     unsigned source_bytes = dtype_element_bytes(source->dtype), target_bytes = dtype_element_bytes(target->dtype);
@@ -74,9 +74,11 @@ static bool run_copy(const struct map_copy *copy, const struct map_tensor *sourc
     do {
         int64_t source_at = 0, target_at = 0;
         char element[16] = { 0 };
+        for (int axis = 0; axis < piece->source_rank; axis++)
+            source_at += piece->source_start[axis] * source_stride[axis];
         for (int axis = 0; axis < target->rank; axis++) {
             int source_axis = piece->axes ? piece->axes[axis] : axis;
-            source_at += (piece->source_start[source_axis] + index[axis]) * source_stride[source_axis];
+            source_at += source_axis == MAP_AXIS_NEW ? 0 : index[axis] * source_stride[source_axis];
             target_at += (piece->start[axis] + index[axis]) * target_stride[axis];
         }
         memcpy(element, from + source_at * source_bytes, source_bytes);

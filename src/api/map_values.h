@@ -24,7 +24,7 @@ reshard_status map_space_describe(struct str json, const struct limits *limits, 
 reshard_status map_values_evaluate(const struct map_result *result, const struct reshard_map_space *source, double initial, const struct limits *limits,
                                    struct buffer *out, reshard_error *err);
 
-/* The integers among the members of a JSON object, such as a config.json, as fixed constants. */
+/* The integers and truth values (0 and 1) among the members of a JSON object, such as a config.json, as fixed constants. */
 reshard_status map_config_constants(struct str json, const struct limits *limits, struct map_constants *out, reshard_error *err);
 
 void map_space_handle_release(struct reshard_map_space *space);

@@ -21,14 +21,15 @@ static bool append_edge(struct map_chain *chain, struct map_edge edge)
 
 static bool record_statement(struct map_chain *chain, const struct map_statement *statement)
 {
-    const struct map_attribute *permute = map_attribute_find(statement, "permute");
+    const struct map_attribute *permute = map_attribute_find(statement, "permute"), *stack = map_attribute_find(statement, "stack");
+    const struct map_attribute *change = stack ? stack : map_attribute_find(statement, "unstack");
     for (uint32_t i = 0; i < statement->left_count; i++) {
         struct str left;
         bool is_transposed = map_strip_transpose(statement->left[i].text, &left);
         for (uint32_t j = 0; j < statement->right_count; j++) {
             if (map_is_hole(&statement->left[i]) || map_is_hole(&statement->right[j]))
                 continue;
-            struct map_edge edge = { .is_transposed = is_transposed, .permute = permute };
+            struct map_edge edge = { .is_transposed = is_transposed, .permute = permute, .stack = change, .is_stack = stack != NULL };
             edge.from = name_map_intern(&chain->names, left, NULL);
             edge.to = name_map_intern(&chain->names, statement->right[j].text, NULL);
             if (edge.from == NAME_NONE || edge.to == NAME_NONE || !append_edge(chain, edge))
@@ -174,7 +175,22 @@ static enum walk_result walk_to_key(const struct map_chain *chain, const struct 
     }
 }
 
-/* The axis on the other side of an edge; -1 if the permutation does not fit. */
+/* How many axes more a name has than the one that the walk comes to over this edge. */
+static int axes_more(const struct map_edge *edge, bool backwards)
+{
+    return !edge->stack ? 0 : edge->is_stack == backwards ? 1 : -1;
+}
+
+/* The axis on the other side of a stack or unstack; -1: there is none, it was added here. */
+static int64_t axis_across_stack(const struct map_edge *edge, bool backwards, int64_t axis)
+{
+    int64_t changed = edge->stack->number;
+    if (axes_more(edge, backwards) < 0)
+        return axis + (axis >= changed);
+    return axis == changed ? -1 : axis - (axis > changed);
+}
+
+/* The axis on the other side of an edge, where the name on this side has `rank` axes; -1 if there is none. */
 static int64_t axis_across(const struct map_edge *edge, bool backwards, int rank, int64_t axis)
 {
     uint8_t axes[RANK_MAX];
@@ -182,6 +198,12 @@ static int64_t axis_across(const struct map_edge *edge, bool backwards, int rank
     int count;
     if (axis < 0 || axis >= rank)
         return -1;
+    if (edge->stack && edge->is_transposed && !backwards)
+        return axis_across_stack(edge, backwards, rank - 1 - axis);
+    if (edge->stack) {
+        axis = axis_across_stack(edge, backwards, axis);
+        return edge->is_transposed && axis >= 0 ? rank - axes_more(edge, backwards) - 1 - axis : axis;
+    }
     if (edge->is_transposed && !backwards)
         axis = rank - 1 - axis;
     if (edge->permute) {
@@ -278,10 +300,14 @@ bool map_chain_degree(const struct map_macro_context *context, const struct map_
         return true;
     }
     int rank = map_space_shaped(space, walk.weight)->rank;
+    for (uint32_t i = 0; i < walk.count; i++)
+        rank += axes_more(&chain->edges[walk.steps[i]], is_left);
     if (name->transpose_of.size && axis < rank)
         axis = rank - 1 - axis;
-    for (uint32_t i = 0; i < walk.count; i++)
+    for (uint32_t i = 0; i < walk.count; i++) {
         axis = axis_across(&chain->edges[walk.steps[i]], is_left, rank, axis);
+        rank -= axes_more(&chain->edges[walk.steps[i]], is_left);
+    }
     free(walk.steps);
     *degree = weight_degree(context, space, walk.weight, axis, name->span);
     return *degree > 0;

@@ -14,6 +14,8 @@ struct map_edge {
     uint32_t from, to;                   /* names: left and right of one statement */
     bool is_transposed;                  /* the left name had ^T */
     const struct map_attribute *permute; /* of the statement, or NULL */
+    const struct map_attribute *stack;   /* stack= or unstack= of the statement, or NULL */
+    bool is_stack;
 };
 
 struct map_chain {

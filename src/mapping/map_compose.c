@@ -14,9 +14,9 @@ struct composition {
 
 static const int64_t zeros[RANK_MAX];
 
-static int axis_of(const struct map_copy *copy, int axis)
+static int axis_of(const struct map_piece *piece, int axis)
 {
-    return copy->piece && copy->piece->axes ? copy->piece->axes[axis] : axis;
+    return piece->axes ? piece->axes[axis] : axis;
 }
 
 /* A whole copy has no piece: its box is the whole tensor. */
@@ -24,7 +24,7 @@ static struct map_piece box_of(const struct map_copy *copy, const struct map_ten
 {
     if (copy->piece)
         return *copy->piece;
-    return (struct map_piece){ .source_start = zeros, .start = zeros, .extent = target->shape };
+    return (struct map_piece){ .source_rank = target->rank, .source_start = zeros, .start = zeros, .extent = target->shape };
 }
 
 /* Casts towards the target may not round; on the way back only the last one may, since it ends where the values came from. */
@@ -41,23 +41,60 @@ static bool casts_come_back(const struct map_cast *forward, const struct map_cas
     return true;
 }
 
+/* Where positions of an axis of the source are, in the middle: at start + (x - low) for the x of a middle axis, or at start alone. */
+struct middle_axis {
+    int axis; /* -1: at start alone */
+    int64_t start;
+};
+
+static struct middle_axis forward_axis(const struct map_piece *to, int middle_rank, int axis, const int64_t *low)
+{
+    for (int m = 0; m < middle_rank; m++) {
+        if (axis_of(to, m) == axis)
+            return (struct middle_axis){ m, to->source_start[axis] + low[m] - to->start[m] };
+    }
+    return (struct middle_axis){ -1, to->source_start[axis] };
+}
+
+static struct middle_axis back_axis(const struct map_piece *from, int axis, const int64_t *low)
+{
+    int m = axis_of(from, axis);
+    if (m == MAP_AXIS_NEW)
+        return (struct middle_axis){ -1, from->start[axis] };
+    return (struct middle_axis){ m, from->start[axis] + low[m] - from->source_start[m] };
+}
+
+/* The part of the middle that both copies touch: its first index and its extents; 0 elements: none. */
+static int64_t common_box(const struct map_piece *to, const struct map_piece *from, int source_rank, int middle_rank, int64_t *low, int64_t *extent)
+{
+    int64_t volume = 1, read[RANK_MAX];
+    map_piece_source_extent(from, source_rank, read);
+    for (int m = 0; m < middle_rank; m++) {
+        int64_t a = from->source_start[m], b = a + read[m], c = to->start[m], d = c + to->extent[m];
+        low[m] = a > c ? a : c;
+        extent[m] = (b < d ? b : d) - low[m];
+        if (extent[m] <= 0)
+            return 0;
+        volume *= extent[m];
+    }
+    return volume;
+}
+
 /* Elements of the tensor that come from themselves through this pair of copies; 0 where they come from elsewhere. */
 static int64_t returned_elements(const struct composition *composition, const struct map_copy *back, const struct map_copy *forward, uint32_t tensor)
 {
     const struct map_tensor *source = &composition->source->tensors[tensor], *middle = &composition->forward->target->tensors[forward->target_tensor];
     struct map_piece to = box_of(forward, middle), from = box_of(back, source);
-    int64_t volume = 1;
-    if (forward->source_tensor != tensor || source->rank != middle->rank || !casts_come_back(forward->casts, back->casts, source->dtype, middle->dtype))
+    int64_t low[RANK_MAX], extent[RANK_MAX];
+    if (forward->source_tensor != tensor || !casts_come_back(forward->casts, back->casts, source->dtype, middle->dtype))
         return 0;
-    for (int i = 0; i < source->rank; i++) {
-        int axis = axis_of(back, i); /* axis i of the source is this axis of the middle, which is again this axis of the source: */
-        if (axis_of(forward, axis) != i)
+    int64_t volume = common_box(&to, &from, source->rank, middle->rank, low, extent);
+    for (int i = 0; i < source->rank && volume; i++) {
+        struct middle_axis origin = forward_axis(&to, middle->rank, i, low), arrival = back_axis(&from, i, low);
+        if (origin.start != arrival.start)
             return 0;
-        int64_t a = from.source_start[axis], b = a + from.extent[i], c = to.start[axis], d = c + to.extent[axis];
-        int64_t low = a > c ? a : c, high = b < d ? b : d;
-        if (low >= high || from.start[i] + (low - a) != to.source_start[i] + (low - c))
+        if (origin.axis != arrival.axis && ((origin.axis >= 0 && extent[origin.axis] > 1) || (arrival.axis >= 0 && extent[arrival.axis] > 1)))
             return 0;
-        volume *= high - low;
     }
     return volume;
 }

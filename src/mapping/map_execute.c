@@ -285,6 +285,95 @@ static reshard_status execute_concat(struct map_machine *machine, reshard_error 
     return status ? status : assign(machine, &statement->right[0], joined, err);
 }
 
+/* ---- stack and unstack ---- */
+
+/* The attribute of a statement that changes the number of axes, or NULL. *is_stack: whether, as it is executed, it adds one. */
+static const struct map_attribute *stack_attribute(const struct map_machine *machine, bool *is_stack)
+{
+    const struct map_attribute *stack = map_attribute_find(machine->statement, "stack");
+    *is_stack = (stack != NULL) != machine->input->reverse;
+    if (machine->input->strict)
+        return NULL;
+    return stack ? stack : map_attribute_find(machine->statement, "unstack");
+}
+
+/* axes: how many the axis may be below. */
+static bool read_stack_axis(struct map_machine *machine, const struct map_attribute *attribute, int axes, int *out)
+{
+    const struct map_statement *statement = machine->statement;
+    if (statement->attribute_count != 1)
+        return map_machine_fail(machine, attribute->key_span, "do other things in a statement of their own", "%.*s stands alone", STR_ARG(attribute->key));
+    if (!attribute->is_number || attribute->is_huge || attribute->number >= axes)
+        return map_machine_fail(machine, attribute->value_span, "it is counted in the tensor that has the axis", "the axis is a number below %d", axes);
+    *out = (int)attribute->number;
+    return true;
+}
+
+static reshard_status execute_unstack(struct map_machine *machine, const struct map_attribute *attribute, reshard_error *err)
+{
+    const struct map_statement *statement = machine->statement;
+    const struct map_variable *in;
+    int axis;
+    if (statement->left_count != 1) {
+        map_machine_fail(machine, attribute->key_span, machine->input->reverse ? NULL : "to join tensors write stack=",
+                         "an unstack takes one tensor apart, here are %u", statement->left_count);
+        return RESHARD_OK;
+    }
+    reshard_status status = read_name(machine, &statement->left[0], &in, err);
+    if (status || !in || !read_stack_axis(machine, attribute, in->rank, &axis))
+        return status;
+    if (in->shape[axis] != statement->right_count) {
+        map_machine_fail(machine, statement->span, NULL, "'%.*s' has %lld on axis %d, for %u names", STR_ARG(statement->left[0].text), (long long)in->shape[axis], axis,
+                         statement->right_count);
+        return RESHARD_OK;
+    }
+    struct map_variable *parts = arena_array(machine->workshop.arena, statement->right_count, sizeof(*parts));
+    if (!parts)
+        return error_set_memory(err);
+    status = map_variable_unstack(&machine->workshop, in, axis, statement->right_count, parts, err);
+    for (uint32_t i = 0; i < statement->right_count && !status; i++)
+        status = assign(machine, &statement->right[i], &parts[i], err);
+    return status;
+}
+
+/* Parts of a stack have one shape. */
+static bool stack_fits(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count)
+{
+    const struct map_name *names = machine->statement->left;
+    for (uint32_t i = 0; i < count; i++) {
+        for (int k = 0; k < parts[i]->rank && parts[i]->rank == parts[0]->rank; k++) {
+            if (parts[i]->shape[k] != parts[0]->shape[k])
+                return map_machine_fail(machine, names[i].span, NULL, "on axis %d '%.*s' has %lld, '%.*s' has %lld: what is stacked has one shape", k,
+                                        STR_ARG(names[i].text), (long long)parts[i]->shape[k], STR_ARG(names[0].text), (long long)parts[0]->shape[k]);
+        }
+        if (parts[i]->rank != parts[0]->rank)
+            return map_machine_fail(machine, names[i].span, NULL, "'%.*s' has %d axes, '%.*s' has %d", STR_ARG(names[i].text), parts[i]->rank, STR_ARG(names[0].text),
+                                    parts[0]->rank);
+    }
+    return parts[0]->rank < RANK_MAX || map_machine_fail(machine, names[0].span, NULL, "a tensor has at most %d axes", RANK_MAX);
+}
+
+static reshard_status execute_stack(struct map_machine *machine, const struct map_attribute *attribute, reshard_error *err)
+{
+    const struct map_statement *statement = machine->statement;
+    const struct map_variable **parts = arena_array(machine->workshop.arena, statement->left_count, sizeof(*parts));
+    struct map_variable *joined = arena_alloc(machine->workshop.arena, sizeof(*joined));
+    reshard_status status = parts && joined ? RESHARD_OK : error_set_memory(err);
+    bool is_good = statement->right_count == 1;
+    int axis;
+    if (!is_good)
+        map_machine_fail(machine, attribute->key_span, machine->input->reverse ? NULL : "to take a tensor apart write unstack=", "a stack makes one tensor, here are %u",
+                         statement->right_count);
+    for (uint32_t i = 0; i < statement->left_count && !status && is_good; i++) {
+        status = read_name(machine, &statement->left[i], &parts[i], err);
+        is_good = !status && parts[i];
+    }
+    if (status || !is_good || !stack_fits(machine, parts, statement->left_count) || !read_stack_axis(machine, attribute, parts[0]->rank + 1, &axis))
+        return status;
+    status = map_variable_stack(&machine->workshop, parts, statement->left_count, axis, joined, err);
+    return status ? status : assign(machine, &statement->right[0], joined, err);
+}
+
 /* ---- one to one ---- */
 
 static bool read_permutation(struct map_machine *machine, const struct map_attribute *attribute, int rank, uint8_t axes[RANK_MAX])
@@ -442,6 +531,10 @@ static reshard_status execute(struct map_machine *machine, reshard_error *err)
         return execute_keep(machine, err);
     if (right_hole)
         return execute_remove(machine, err);
+    bool is_stack;
+    const struct map_attribute *stack = stack_attribute(machine, &is_stack);
+    if (stack)
+        return is_stack ? execute_stack(machine, stack, err) : execute_unstack(machine, stack, err);
     if (is_single)
         return execute_one(machine, err);
     return statement->left_count == 1 ? execute_split(machine, err) : execute_concat(machine, err);

@@ -253,13 +253,26 @@ static bool has_offset(const struct map_statement *statement)
     return false;
 }
 
+/* stack and unstack are each other's inverse. */
+static bool invert_stack(const struct inversion *inversion, const struct map_attribute *attribute)
+{
+    append_turned(inversion);
+    buffer_printf(inversion->out, ", %s=%.*s\n", str_is(attribute->key, "stack") ? "unstack" : "stack", STR_ARG(attribute->value));
+    append_transposes(inversion);
+    return true;
+}
+
 static bool invert_statement(const struct inversion *inversion)
 {
     const struct map_statement *statement = inversion->statement;
+    const struct map_attribute *stack = map_attribute_find(statement, "stack");
+    stack = stack ? stack : map_attribute_find(statement, "unstack");
     if (map_attribute_find(statement, "when") || map_attribute_find(statement, "unless"))
         return fail(inversion, statement->span, NULL, "the condition asks for keys of the source, which the way back does not have");
     if (has_offset(statement))
         return fail(inversion, statement->span, NULL, "$LAYER_ID_OFFSET counts down only");
+    if (stack)
+        return invert_stack(inversion, stack);
     bool is_join = statement->left_count > 1 || statement->left[0].has_array || memchr(statement->left[0].text.data, '*', statement->left[0].text.size);
     if (!statement->flag && statement->left_count == 1 && statement->right_count == 1 && !statement->right[0].has_array && !is_join)
         return invert_one(inversion);

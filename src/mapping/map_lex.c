@@ -87,7 +87,7 @@ const char *map_token_name(enum map_token_kind kind)
     static const char *const names[] = {
         [TOKEN_NAME] = "a name",  [TOKEN_NUMBER] = "a number", [TOKEN_STRING] = "a string", [TOKEN_ARROW] = "'->'",
         [TOKEN_EQUAL] = "'='",    [TOKEN_COLON] = "':'",       [TOKEN_OPEN] = "'['",        [TOKEN_CLOSE] = "']'",
-        [TOKEN_COMMA] = "','",    [TOKEN_LINE_END] = "the end of the line", [TOKEN_BAD] = "something unreadable", [TOKEN_END] = "the end of the text",
+        [TOKEN_COMMA] = "','",    [TOKEN_OPERATOR] = "an operator", [TOKEN_LINE_END] = "the end of the line", [TOKEN_BAD] = "something unreadable", [TOKEN_END] = "the end of the text",
     };
     return names[kind];
 }
@@ -174,12 +174,32 @@ static bool push_mark(struct lexer *lexer, enum map_token_kind kind, size_t size
     return push(lexer, kind, lexer->at - size, lexer->at);
 }
 
+/* Behind a {begin:end} that starts here; the same place if none does. */
+static size_t braces_end(struct str text, size_t at)
+{
+    size_t end = at;
+    if (at >= text.size || text.data[at] != '{')
+        return at;
+    while (end < text.size && !is_line_end(text.data[end]) && text.data[end] != '}')
+        end++;
+    return end < text.size && text.data[end] == '}' ? end + 1 : at;
+}
+
+/* + - * / between blanks. */
+static bool is_operator(struct str text, size_t at)
+{
+    char before = at ? text.data[at - 1] : '\n', behind = at + 1 < text.size ? text.data[at + 1] : '\n';
+    return memchr("+-*/", text.data[at], 4) && (before == ' ' || before == '\t') && (behind == ' ' || behind == '\t');
+}
+
 static bool push_word_or_bad(struct lexer *lexer)
 {
     struct str text = lexer->text;
     size_t start = lexer->at, size;
     if (starts_name(text.data[start])) {
         lexer->at = name_end(text, start);
+        for (size_t behind; !lexer->strict && (behind = braces_end(text, lexer->at)) > lexer->at;)
+            lexer->at = name_end(text, behind);
         return push(lexer, TOKEN_NAME, start, lexer->at);
     }
     while (map_digit_value(text, lexer->at, &size) >= 0)
@@ -193,6 +213,8 @@ static bool push_next(struct lexer *lexer)
 {
     struct str text = lexer->text;
     size_t start = lexer->at;
+    if (!lexer->strict && is_operator(text, start))
+        return push_mark(lexer, TOKEN_OPERATOR, 1);
     switch (text.data[start]) {
     case ' ':
     case '\t': lexer->at++; return true;

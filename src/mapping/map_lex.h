@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Tokens of a mapping text: names, numbers, strings and the marks -> = : [ ] , and the end of a line. Names may hold digits of any script,
- * as upstream's do. Ours beyond upstream, refused in strict mode: `# …` to the end of the line, and names in back quotes.
+ * as upstream's do. Ours beyond upstream, refused in strict mode: `# …` to the end of the line, names in back quotes, {begin:end} inside a
+ * name, and + - * / between blanks.
  *
  * A character that is no part of any token is diagnosed once, and the rest of its line becomes one TOKEN_BAD, so that the parser goes on
  * behind it.
@@ -22,6 +23,7 @@ enum map_token_kind {
     TOKEN_OPEN,
     TOKEN_CLOSE,
     TOKEN_COMMA,
+    TOKEN_OPERATOR,
     TOKEN_LINE_END,
     TOKEN_BAD, /* was diagnosed */
     TOKEN_END

@@ -236,10 +236,41 @@ bool map_is_condition(const struct map_macro_context *context, const struct map_
     return !context->strict && !attribute->is_number && (str_is(attribute->key, "when") || str_is(attribute->key, "unless"));
 }
 
-/* Whether the source has the key that a condition names, for "when", or lacks it, for "unless". The conditions are taken off. */
-static reshard_status conditions_hold(const struct id_search *search, struct map_statement *statement, struct id_row row, bool *holds, reshard_error *err)
+static bool is_made(const struct map_program *made, struct str name)
+{
+    for (uint32_t i = 0; i < made->count; i++) {
+        for (uint32_t j = 0; j < made->statements[i].left_count; j++) {
+            struct str text;
+            map_strip_transpose(made->statements[i].left[j].text, &text);
+            if (str_equal(text, name))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Backwards towards a target that is not known, a conditional statement is executed where all that it reads is there. */
+static bool can_be_read(const struct map_macro_context *context, const struct map_statement *statement, const struct map_program *made)
+{
+    *context->work += (uint64_t)made->name_count * statement->right_count;
+    if (*context->work > context->limits->map_names)
+        return !map_diagnose(context->diagnoses, MAP_ERROR, statement->span, "raise the limit map_names", "too many conditions, read backwards, depend on names that others make");
+    for (uint32_t i = 0; i < statement->right_count; i++) {
+        struct str name = statement->right[i].text;
+        bool is_pattern = statement->right[i].has_array || memchr(name.data, '*', name.size);
+        if (!is_pattern && map_space_find(context->source, name) == MAP_NONE && !is_made(made, name))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the name space of the left side has the key that a condition names, for "when", or lacks it, for "unless". The conditions are
+ * taken off. */
+static reshard_status conditions_hold(const struct id_search *search, struct map_statement *statement, const struct map_program *made, struct id_row row, bool *holds,
+                                      reshard_error *err)
 {
     const struct map_macro_context *context = search->context;
+    const struct map_space *space = map_left_space(context);
     struct map_attribute *kept = arena_array(context->arena, statement->attribute_count, sizeof(*kept));
     uint32_t count = 0;
     *holds = true;
@@ -254,7 +285,7 @@ static reshard_status conditions_hold(const struct id_search *search, struct map
         }
         if (!replace_name(search, &key, row, 0, &replaced))
             return error_set_memory(err);
-        *holds &= (map_space_find(context->source, replaced.text) != MAP_NONE) == str_is(attribute->key, "when");
+        *holds &= space ? (map_space_find(space, replaced.text) != MAP_NONE) == str_is(attribute->key, "when") : can_be_read(context, statement, made);
     }
     statement->attributes = kept;
     statement->attribute_count = count;
@@ -298,7 +329,7 @@ static reshard_status emit_row(const struct id_search *search, const struct map_
     reshard_status status = RESHARD_OK;
     bool holds = search->is_offset;
     if (!holds)
-        status = conditions_hold(search, &copy, row, &holds, err);
+        status = conditions_hold(search, &copy, out, row, &holds, err);
     return status || !holds ? status : map_emit(context, out, &copy, err);
 }
 
@@ -393,7 +424,7 @@ reshard_status map_macro_ids(const struct map_macro_context *context, bool is_of
             struct map_statement copy = *statement;
             bool holds = true;
             if (!is_offset && has_conditions(context, statement))
-                status = conditions_hold(&search, &copy, (struct id_row){ 0 }, &holds, err);
+                status = conditions_hold(&search, &copy, out, (struct id_row){ 0 }, &holds, err);
             if (!status && holds)
                 status = map_emit(context, out, &copy, err);
             continue;

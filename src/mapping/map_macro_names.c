@@ -59,8 +59,8 @@ static reshard_status append_array(const struct map_macro_context *context, cons
         return error_set_limit(err, "map_names", wanted, context->limits->map_names);
     for (int64_t i = name->begin; i < name->end; i++) {
         struct map_name one = { .span = name->span, .is_quoted = name->is_quoted };
-        struct str suffix = i + 1 == name->end ? name->array_suffix : (struct str){ 0 };
-        char *text = arena_printf(context->arena, "%.*s_%lld%.*s", (int)name->text.size, name->text.data, (long long)i, (int)suffix.size,
+        struct str suffix = name->is_inline || i + 1 == name->end ? name->array_suffix : (struct str){ 0 };
+        char *text = arena_printf(context->arena, "%.*s%s%lld%.*s", (int)name->text.size, name->text.data, name->is_inline ? "" : "_", (long long)i, (int)suffix.size,
                                   suffix.data ? suffix.data : "");
         if (!text)
             return error_set_memory(err);
@@ -159,9 +159,46 @@ static bool append_matches(const struct map_macro_context *context, const struct
     return true;
 }
 
-/* *is_good is cleared where the name was diagnosed. */
-static reshard_status append_star(const struct map_macro_context *context, const struct map_name *name, bool is_left, struct name_list *list, bool *is_good,
-                                  reshard_error *err)
+/* The statement's one tensor that is taken apart along an axis (unstack; stack, read backwards), if it is a key of the source: then a star
+ * counts along the axis, and needs no keys of a target. -1: it is not. */
+static int64_t unstacked_extent(const struct map_macro_context *context, const struct map_statement *statement)
+{
+    const struct map_attribute *attribute = map_attribute_find(statement, context->reverse ? "stack" : "unstack");
+    const struct map_name *names = context->reverse ? statement->right : statement->left;
+    struct str text;
+    if (context->strict || !attribute || !attribute->is_number || (context->reverse ? statement->right_count : statement->left_count) != 1)
+        return -1;
+    bool is_transposed = map_strip_transpose(names[0].text, &text);
+    uint32_t weight = map_space_find(context->source, text);
+    const struct map_tensor *tensor = weight == MAP_NONE ? NULL : map_space_shaped(context->source, weight);
+    if (!tensor || attribute->number >= tensor->rank)
+        return -1;
+    return tensor->shape[is_transposed ? tensor->rank - 1 - attribute->number : attribute->number];
+}
+
+/* One name for each number below count: where no keys say which there are. */
+static reshard_status append_counted(const struct map_macro_context *context, const struct map_name *name, bool is_transposed, const struct map_pattern *pattern,
+                                     int64_t count, struct name_list *list, reshard_error *err)
+{
+    struct str before = pattern->literals[0], behind = pattern->literals[1];
+    if ((uint64_t)count > context->limits->map_names)
+        return error_set_limit(err, "map_names", (uint64_t)count, context->limits->map_names);
+    for (int64_t i = 0; i < count; i++) {
+        struct map_name one = { .span = name->span, .is_quoted = name->is_quoted };
+        char *text = arena_printf(context->arena, "%.*s%lld%.*s%s", (int)before.size, before.data, (long long)i, (int)behind.size, behind.data,
+                                  is_transposed ? "^T" : "");
+        if (!text)
+            return error_set_memory(err);
+        one.text = str_of(text);
+        if (!list_append(list, &one))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+/* *is_good is cleared where the name was diagnosed. counted: how many names a star is if no keys are known; -1: that is an error. */
+static reshard_status append_star(const struct map_macro_context *context, const struct map_name *name, bool is_left, int64_t counted, struct name_list *list,
+                                  bool *is_good, reshard_error *err)
 {
     const struct map_space *space = is_left ? map_left_space(context) : map_right_space(context);
     const char *side = is_left != context->reverse ? "source" : "target";
@@ -173,6 +210,8 @@ static reshard_status append_star(const struct map_macro_context *context, const
         *is_good = map_diagnose(context->diagnoses, MAP_ERROR, name->span, NULL, "a name may have one star");
         return RESHARD_OK;
     }
+    if (!space && counted >= 0)
+        return append_counted(context, name, is_transposed, &pattern, counted, list, err);
     if (!space) {
         *is_good = map_diagnose(context->diagnoses, MAP_ERROR, name->span, "give the target", "a star needs the keys of the %s, which is not known", side);
         return RESHARD_OK;
@@ -188,14 +227,14 @@ static reshard_status append_star(const struct map_macro_context *context, const
     return RESHARD_OK;
 }
 
-static reshard_status expand_stars(const struct map_macro_context *context, bool is_left, struct map_name **names, uint32_t *count, bool *is_good,
+static reshard_status expand_stars(const struct map_macro_context *context, bool is_left, int64_t counted, struct map_name **names, uint32_t *count, bool *is_good,
                                    reshard_error *err)
 {
     struct name_list list = { 0 };
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < *count && !status && *is_good; i++) {
         if (has_stars(&(*names)[i], 1))
-            status = append_star(context, &(*names)[i], is_left, &list, is_good, err);
+            status = append_star(context, &(*names)[i], is_left, counted, &list, is_good, err);
         else if (!list_append(&list, &(*names)[i]))
             status = error_set_memory(err);
     }
@@ -211,13 +250,14 @@ reshard_status map_macro_stars(const struct map_macro_context *context, const st
     for (uint32_t i = 0; i < in->count && !status; i++) {
         struct map_statement copy = in->statements[i];
         bool is_good = true;
+        int64_t counted = unstacked_extent(context, &copy);
         if (has_stars(copy.left, copy.left_count)) {
             copy.is_expanded = true;
-            status = expand_stars(context, true, &copy.left, &copy.left_count, &is_good, err);
+            status = expand_stars(context, true, context->reverse ? counted : -1, &copy.left, &copy.left_count, &is_good, err);
         }
         if (!status && is_good && has_stars(copy.right, copy.right_count)) {
             copy.is_expanded = true;
-            status = expand_stars(context, false, &copy.right, &copy.right_count, &is_good, err);
+            status = expand_stars(context, false, context->reverse ? -1 : counted, &copy.right, &copy.right_count, &is_good, err);
         }
         if (!status && is_good)
             status = map_emit(context, out, &copy, err);

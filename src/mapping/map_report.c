@@ -43,7 +43,7 @@ static reshard_status group_copies(const struct map_result *result, uint32_t ten
 }
 
 /* The box of the source that a copy reads. */
-static bool source_box(struct arena *arena, const struct map_copy *copy, const struct map_tensor *source, struct piece *out)
+static bool source_box(struct arena *arena, const struct map_copy *copy, const struct map_tensor *source, int target_rank, struct piece *out)
 {
     static const int64_t zeros[RANK_MAX];
     if (!copy->piece) {
@@ -51,8 +51,8 @@ static bool source_box(struct arena *arena, const struct map_copy *copy, const s
         return true;
     }
     int64_t *extent = arena_array(arena, (size_t)source->rank, sizeof(*extent));
-    for (int axis = 0; extent && axis < source->rank; axis++)
-        extent[copy->piece->axes ? copy->piece->axes[axis] : axis] = copy->piece->extent[axis];
+    if (extent)
+        map_piece_source_extent(copy->piece, target_rank, extent);
     *out = (struct piece){ copy->piece->source_start, extent, 0 };
     return extent != NULL;
 }
@@ -70,7 +70,7 @@ static reshard_status measure_tensor(const struct map_result *result, const stru
         return error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++) {
         const struct map_copy *copy = &result->copies[report->by_source[first + i]];
-        if (!source_box(&arena, copy, source, &pieces[i])) {
+        if (!source_box(&arena, copy, source, result->target->tensors[copy->target_tensor].rank, &pieces[i])) {
             status = error_set_memory(err);
             break;
         }
@@ -191,25 +191,35 @@ static void casts_json(const struct map_cast *casts, struct buffer *out)
     buffer_append_text(out, "]");
 }
 
-static void copy_json(const struct map_copy *copy, const struct map_space *source, struct buffer *out)
+/* Of each axis of the target the axis of the source; null: a new one. */
+static void permute_json(const uint8_t *axes, int rank, struct buffer *out)
+{
+    buffer_append_text(out, ",\"permute\":[");
+    for (int axis = 0; axis < rank; axis++) {
+        buffer_append_text(out, axis ? "," : "");
+        if (axes[axis] == MAP_AXIS_NEW)
+            buffer_append_text(out, "null");
+        else
+            buffer_printf(out, "%d", axes[axis]);
+    }
+    buffer_append_text(out, "]");
+}
+
+static void copy_json(const struct map_copy *copy, const struct map_space *source, const struct map_tensor *target, struct buffer *out)
 {
     const struct map_tensor *tensor = &source->tensors[copy->source_tensor];
     static const int64_t zeros[RANK_MAX];
     int64_t extent[RANK_MAX];
     buffer_append_text(out, "{\"source\":");
     buffer_append_json_string(out, tensor->key);
-    for (int axis = 0; axis < tensor->rank; axis++)
-        extent[copy->piece && copy->piece->axes ? copy->piece->axes[axis] : axis] = copy->piece ? copy->piece->extent[axis] : tensor->shape[axis];
+    if (copy->piece)
+        map_piece_source_extent(copy->piece, target->rank, extent);
     buffer_append_text(out, ",\"from\":");
-    box_json(tensor->rank, copy->piece ? copy->piece->source_start : zeros, extent, out);
+    box_json(tensor->rank, copy->piece ? copy->piece->source_start : zeros, copy->piece ? extent : tensor->shape, out);
     buffer_append_text(out, ",\"to\":");
-    box_json(tensor->rank, copy->piece ? copy->piece->start : zeros, copy->piece ? copy->piece->extent : tensor->shape, out);
-    if (copy->piece && copy->piece->axes) {
-        buffer_append_text(out, ",\"permute\":[");
-        for (int axis = 0; axis < tensor->rank; axis++)
-            buffer_printf(out, "%s%d", axis ? "," : "", copy->piece->axes[axis]);
-        buffer_append_text(out, "]");
-    }
+    box_json(target->rank, copy->piece ? copy->piece->start : zeros, copy->piece ? copy->piece->extent : tensor->shape, out);
+    if (copy->piece && copy->piece->axes)
+        permute_json(copy->piece->axes, target->rank, out);
     if (copy->casts) {
         buffer_append_text(out, ",\"casts\":");
         casts_json(copy->casts, out);
@@ -231,7 +241,7 @@ static void targets_json(const struct map_result *result, const struct map_space
         buffer_append_text(out, "],\"pieces\":[");
         for (bool any = false; next < result->copy_count && result->copies[next].target_tensor == i; next++, any = true) {
             buffer_append_text(out, any ? "," : "");
-            copy_json(&result->copies[next], source, out);
+            copy_json(&result->copies[next], source, tensor, out);
         }
         buffer_append_text(out, "]}");
     }

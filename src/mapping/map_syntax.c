@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_syntax.h"
 
+#include "mapping/map_expression.h"
+
 #include <stdlib.h>
 
 struct parser {
@@ -109,20 +111,6 @@ static bool take(struct parser *parser, enum map_token_kind kind, const char *hi
     return true;
 }
 
-/* Value of a number token; leading zeros are allowed, as upstream allows them. */
-static bool number_value(struct str text, int64_t *out)
-{
-    int64_t value = 0;
-    size_t size;
-    for (size_t at = 0; at < text.size; at += size) {
-        int digit = map_digit_value(text, at, &size);
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, digit, &value))
-            return false;
-    }
-    *out = value;
-    return true;
-}
-
 /* Makes room for one more element of an array in the program's arena; counts of a power of two mean a full array. */
 static void *grow(struct parser *parser, void *rows, uint32_t count, size_t size)
 {
@@ -142,31 +130,65 @@ static void *grow(struct parser *parser, void *rows, uint32_t count, size_t size
 
 static const char array_hint[] = "an array is name[begin:end] with numbers, and stands for name_begin, …, name_(end-1)";
 
-/* array = "[" number ":" number "]" [ suffix ] */
+static bool fail_empty_array(struct parser *parser, struct map_span span, int64_t begin, int64_t end)
+{
+    return map_diagnose(parser->diagnoses, MAP_ERROR, span, array_hint, "the array is empty: %lld is not below %lld", (long long)begin, (long long)end);
+}
+
+static bool parse_bound(struct parser *parser, int64_t *out)
+{
+    struct str digits = token_text(parser, parser->token);
+    struct map_span span = parser->token->span;
+    if (parser->constants && (next_is(parser, TOKEN_NUMBER) || next_is(parser, TOKEN_NAME)))
+        return map_expression_read(parser->text, &parser->token, parser->constants, parser->diagnoses, out);
+    if (!take(parser, TOKEN_NUMBER, array_hint))
+        return false;
+    return map_number_value(digits, out) || map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "the number %.*s is too large", STR_ARG(digits));
+}
+
+/* array = "[" bound ":" bound "]" [ suffix ] */
 static bool parse_array(struct parser *parser, struct map_name *name)
 {
     int64_t ends[2];
     const struct map_token *open = parser->token++;
     for (int i = 0; i < 2; i++) {
-        struct str digits = token_text(parser, parser->token);
-        struct map_span span = parser->token->span;
-        if (!take(parser, TOKEN_NUMBER, array_hint))
+        if (!parse_bound(parser, &ends[i]))
             return false;
-        if (!number_value(digits, &ends[i]))
-            return map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "the number %.*s is too large", STR_ARG(digits));
         if (!take(parser, i ? TOKEN_CLOSE : TOKEN_COLON, array_hint))
             return false;
     }
     name->span.size = parser->token[-1].span.offset + parser->token[-1].span.size - name->span.offset;
     if (ends[0] >= ends[1]) {
         struct map_span span = { open->span.offset, name->span.offset + name->span.size - open->span.offset };
-        return map_diagnose(parser->diagnoses, MAP_ERROR, span, array_hint, "the array is empty: %lld is not below %lld", (long long)ends[0], (long long)ends[1]);
+        return fail_empty_array(parser, span, ends[0], ends[1]);
     }
     name->has_array = true;
     name->begin = ends[0];
     name->end = ends[1];
     if (next_is(parser, TOKEN_NAME) && parser->token->span.offset == name->span.offset + name->span.size)
         name->array_suffix = token_text(parser, parser->token++);
+    return true;
+}
+
+/* …{begin:end}…, which is one token. */
+static bool parse_braces(struct parser *parser, struct map_name *name)
+{
+    struct str text = name->text;
+    const char *open = memchr(text.data, '{', text.size), *close = memchr(text.data, '}', text.size);
+    const char *colon = close ? memchr(open, ':', (size_t)(close - open)) : NULL;
+    struct str suffix = { close ? close + 1 : open, close ? (size_t)(text.data + text.size - close - 1) : 0 };
+    if (!colon)
+        return map_diagnose(parser->diagnoses, MAP_ERROR, name->span, NULL, "braces hold two bounds: layers.{0:4}.weight stands for layers.0.weight, …, layers.3.weight");
+    if (memchr(suffix.data, '{', suffix.size) || memchr(suffix.data, '$', suffix.size))
+        return map_diagnose(parser->diagnoses, MAP_ERROR, name->span, "placeholders stand before braces", "behind braces a name has no other braces and no placeholder");
+    if (!map_bound_value((struct str){ open + 1, (size_t)(colon - open - 1) }, parser->constants, name->span, parser->diagnoses, &name->begin) ||
+        !map_bound_value((struct str){ colon + 1, (size_t)(close - colon - 1) }, parser->constants, name->span, parser->diagnoses, &name->end))
+        return false;
+    if (name->begin >= name->end)
+        return fail_empty_array(parser, name->span, name->begin, name->end);
+    name->text.size = (size_t)(open - text.data);
+    name->array_suffix = suffix;
+    name->has_array = name->is_inline = true;
     return true;
 }
 
@@ -194,8 +216,12 @@ static bool parse_name(struct parser *parser, struct map_name *out)
         return map_diagnose(parser->diagnoses, MAP_ERROR, name.span, map_flag_of(name.text) ? "the flag stands behind the right-hand names" : "an attribute has a value: axis=0",
                             "'%.*s' is a word of the language, not the name of a tensor", STR_ARG(name.text));
     }
-    if (is_full && next_is(parser, TOKEN_OPEN) && !parse_array(parser, &name))
+    if (is_full && !name.is_quoted && memchr(name.text.data, '{', name.text.size)) {
+        if (!parse_braces(parser, &name))
+            return false;
+    } else if (is_full && next_is(parser, TOKEN_OPEN) && !parse_array(parser, &name)) {
         return false;
+    }
     *out = name;
     return true;
 }
@@ -212,13 +238,13 @@ static bool append_name(struct parser *parser, struct map_name **names, uint32_t
     return true;
 }
 
-/* The number that a name stands for, as if it were written. */
-static bool parse_constant(struct parser *parser, struct map_attribute *attribute)
+/* The number that an expression gives, as if it were written. */
+static bool parse_expression(struct parser *parser, struct map_attribute *attribute)
 {
-    struct str name = token_text(parser, parser->token);
-    if (!map_constants_find(parser->constants, name, &attribute->number))
-        return map_diagnose(parser->diagnoses, MAP_ERROR, parser->token->span, "define it before (name = number), with --set, or take it from a config.json",
-                            "the constant '%.*s' has no value", STR_ARG(name));
+    if (!map_expression_read(parser->text, &parser->token, parser->constants, parser->diagnoses, &attribute->number))
+        return false;
+    const struct map_span *last = &parser->token[-1].span;
+    attribute->value_span.size = last->offset + last->size - attribute->value_span.offset;
     char *text = arena_printf(&parser->program->arena, "%lld", (long long)attribute->number);
     parser->no_memory |= text == NULL;
     attribute->is_number = true;
@@ -226,7 +252,24 @@ static bool parse_constant(struct parser *parser, struct map_attribute *attribut
     return text != NULL;
 }
 
-/* attribute = name "=" ( number | string | constant ) */
+/* when="a == b" and unless="a == b" are decided here. */
+static bool parse_comparison(struct parser *parser, const struct map_attribute *attribute, struct map_statement *statement)
+{
+    bool holds;
+    if (!map_comparison_holds(attribute->value, parser->constants, attribute->value_span, parser->diagnoses, &holds))
+        return false;
+    statement->is_off |= holds != str_is(attribute->key, "when");
+    return true;
+}
+
+static bool is_expression(const struct parser *parser, struct str key)
+{
+    if (!parser->constants || is_diagnosed(parser))
+        return false;
+    return next_is(parser, TOKEN_NUMBER) ? parser->token[1].kind == TOKEN_OPERATOR : next_is(parser, TOKEN_NAME) && !str_is(key, "dtype");
+}
+
+/* attribute = name "=" ( string | number | expression ) */
 static bool parse_attribute(struct parser *parser, struct map_statement *statement)
 {
     struct map_attribute attribute = { .key = token_text(parser, parser->token), .key_span = parser->token->span };
@@ -234,20 +277,23 @@ static bool parse_attribute(struct parser *parser, struct map_statement *stateme
         return false;
     struct str value = token_text(parser, parser->token);
     attribute.value_span = parser->token->span;
-    if (next_is(parser, TOKEN_NUMBER)) {
+    if (is_expression(parser, attribute.key)) {
+        if (!parse_expression(parser, &attribute))
+            return false;
+    } else if (next_is(parser, TOKEN_NUMBER)) {
         attribute.is_number = true;
         attribute.value = value;
-        attribute.is_huge = !number_value(value, &attribute.number);
+        attribute.is_huge = !map_number_value(value, &attribute.number);
+        parser->token++;
     } else if (next_is(parser, TOKEN_STRING)) {
         attribute.quote = value.data[0];
         attribute.value = (struct str){ value.data + 1, value.size - 2 };
-    } else if (next_is(parser, TOKEN_NAME) && parser->constants && !str_is(attribute.key, "dtype") && !is_diagnosed(parser)) {
-        if (!parse_constant(parser, &attribute))
-            return false;
+        parser->token++;
+        if (parser->constants && (str_is(attribute.key, "when") || str_is(attribute.key, "unless")) && map_is_comparison(attribute.value))
+            return parse_comparison(parser, &attribute, statement);
     } else {
         return fail_expected(parser, "a number or a string", next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
     }
-    parser->token++;
     if (parser->grammar == MAP_GRAMMAR_FULL && map_flag_of(attribute.key))
         return map_diagnose(parser->diagnoses, MAP_ERROR, attribute.value_span, NULL, "%.*s takes no value", STR_ARG(attribute.key));
     statement->attributes = grow(parser, statement->attributes, statement->attribute_count, sizeof(attribute));
@@ -321,22 +367,14 @@ static bool parse_statement(struct parser *parser, struct map_statement *stateme
     return true;
 }
 
-/* definition = name "=" ( number | constant ) */
+/* definition = name "=" expression */
 static bool parse_definition(struct parser *parser)
 {
-    struct str name = token_text(parser, parser->token), value;
+    struct str name = token_text(parser, parser->token);
     int64_t number;
     parser->token += 2;
-    value = token_text(parser, parser->token);
-    if (next_is(parser, TOKEN_NUMBER)) {
-        if (!number_value(value, &number))
-            return map_diagnose(parser->diagnoses, MAP_ERROR, parser->token->span, NULL, "the number %.*s is too large", STR_ARG(value));
-    } else if (!next_is(parser, TOKEN_NAME)) {
-        return fail_expected(parser, "a number or a constant", NULL);
-    } else if (!map_constants_find(parser->constants, value, &number)) {
-        return map_diagnose(parser->diagnoses, MAP_ERROR, parser->token->span, NULL, "the constant '%.*s' has no value", STR_ARG(value));
-    }
-    parser->token++;
+    if (!map_expression_read(parser->text, &parser->token, parser->constants, parser->diagnoses, &number))
+        return false;
     parser->no_memory |= !map_constants_set(parser->constants, name, number, false);
     return true;
 }
@@ -369,7 +407,7 @@ reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum 
         }
         if (!is_first && grammar == MAP_GRAMMAR_FULL)
             map_diagnose(diagnoses, MAP_WARNING, statement.left[0].span, "is a comma or a line end missing before it?", "a second statement on one line");
-        if (!map_program_append(out, &statement))
+        if (!statement.is_off && !map_program_append(out, &statement))
             return error_set_memory(err);
     }
     return parser.no_memory || diagnoses->no_memory ? error_set_memory(err) : RESHARD_OK;

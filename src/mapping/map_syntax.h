@@ -17,6 +17,7 @@ struct map_name {
     bool is_made;           /* made by a macro: never the same as a name that somebody wrote */
     bool is_quoted;         /* was written in back quotes */
     bool has_array;         /* name[begin:end], until the array macro */
+    bool is_inline;         /* …{begin:end}…: each number stands in the place of the braces, and array_suffix behind each */
     int64_t begin, end;
     struct str transpose_of; /* made for name^T: that name */
     struct str array_suffix; /* upstream glues what follows the bracket to the last name */
@@ -41,6 +42,7 @@ struct map_statement {
     struct map_span flag_span, span;
     bool is_expanded; /* a macro made or changed it: diagnoses show its text */
     const int64_t *shares; /* made by a macro: the left names' extents on the axis relate like these numbers; NULL: they may be anything */
+    bool is_off;           /* a condition on constants does not hold */
 };
 
 struct map_program {

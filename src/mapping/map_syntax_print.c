@@ -8,7 +8,9 @@ static void print_name(const struct map_name *name, struct buffer *out)
     buffer_append_text(out, is_plain ? "" : "`");
     buffer_append_str(out, name->text);
     buffer_append_text(out, is_plain ? "" : "`");
-    if (name->has_array)
+    if (name->is_inline)
+        buffer_printf(out, "{%lld:%lld}", (long long)name->begin, (long long)name->end);
+    else if (name->has_array)
         buffer_printf(out, "[%lld:%lld]", (long long)name->begin, (long long)name->end);
     buffer_append_str(out, name->array_suffix);
 }

@@ -21,6 +21,7 @@ static int64_t *vector_copy(struct map_workshop *workshop, const int64_t *values
     return copy;
 }
 
+/* Of an axis of the variable: the weight's axis, or MAP_AXIS_NEW. */
 static int source_axis(const struct map_piece *piece, int axis)
 {
     return piece->axes ? piece->axes[axis] : axis;
@@ -36,7 +37,7 @@ reshard_status map_variable_input(struct map_workshop *workshop, const struct ma
     if (status)
         return status;
     enum dtype dtype = own == MAP_NONE ? MAP_DTYPE_NONE : source->tensors[own].dtype;
-    *piece = (struct map_piece){ .weight = weight, .source_start = zeros, .start = zeros, .extent = shaped->shape, .dtype = dtype };
+    *piece = (struct map_piece){ .weight = weight, .source_rank = shaped->rank, .source_start = zeros, .start = zeros, .extent = shaped->shape, .dtype = dtype };
     *out = (struct map_variable){ .rank = shaped->rank, .shape = shaped->shape, .pieces = piece };
     out->piece_count = box_is_empty(shaped->rank, shaped->shape) ? 0 : 1;
     out->dtype = dtype;
@@ -49,10 +50,11 @@ static bool cut_piece(struct map_workshop *workshop, const struct map_piece *in,
     int64_t piece_end = in->start[axis] + in->extent[axis];
     int64_t low = in->start[axis] > begin ? in->start[axis] : begin, high = piece_end < end ? piece_end : end;
     int64_t *start = vector_copy(workshop, in->start, rank), *extent = vector_copy(workshop, in->extent, rank);
-    int64_t *source_start = vector_copy(workshop, in->source_start, rank);
+    int64_t *source_start = vector_copy(workshop, in->source_start, in->source_rank);
     if (!start || !extent || !source_start)
         return false;
-    source_start[source_axis(in, axis)] += low - in->start[axis];
+    if (source_axis(in, axis) != MAP_AXIS_NEW)
+        source_start[source_axis(in, axis)] += low - in->start[axis];
     start[axis] = low - begin;
     extent[axis] = high - low;
     *out = *in;
@@ -147,10 +149,21 @@ static bool continues(const struct map_piece *a, const struct map_piece *b, int 
 {
     if (a->weight != b->weight || a->casts != b->casts || a->start[axis] + a->extent[axis] != b_start || !same_axes(a, b, rank))
         return false;
+    uint64_t named = 0;
     for (int i = 0; i < rank; i++) {
         int at = source_axis(a, i);
-        int64_t source_end = a->source_start[at] + (i == axis ? a->extent[i] : 0);
-        if (source_end != b->source_start[at] || (i != axis && (a->start[i] != b->start[i] || a->extent[i] != b->extent[i])))
+        if (i != axis && (a->start[i] != b->start[i] || a->extent[i] != b->extent[i]))
+            return false;
+        if (at == MAP_AXIS_NEW && i == axis)
+            return false;
+        if (at == MAP_AXIS_NEW)
+            continue;
+        named |= UINT64_C(1) << at;
+        if (a->source_start[at] + (i == axis ? a->extent[i] : 0) != b->source_start[at])
+            return false;
+    }
+    for (int at = 0; at < a->source_rank; at++) {
+        if (!(named & UINT64_C(1) << at) && a->source_start[at] != b->source_start[at])
             return false;
     }
     return true;
@@ -208,23 +221,30 @@ reshard_status map_variable_concat(struct map_workshop *workshop, const struct m
     return RESHARD_OK;
 }
 
+static bool is_identity(const struct map_piece *piece, int rank, const uint8_t *axes)
+{
+    for (int i = 0; i < rank; i++) {
+        if (axes[i] != i)
+            return false;
+    }
+    return rank == piece->source_rank;
+}
+
 static bool permute_piece(struct map_workshop *workshop, const struct map_piece *in, int rank, const uint8_t *axes, struct map_piece *out)
 {
     int64_t *start = arena_array(workshop->arena, (size_t)rank, sizeof(*start)), *extent = arena_array(workshop->arena, (size_t)rank, sizeof(*extent));
     uint8_t *composed = arena_alloc(workshop->arena, (size_t)rank);
-    bool is_identity = true;
     if (!start || !extent || !composed)
         return false;
     for (int i = 0; i < rank; i++) {
         start[i] = in->start[axes[i]];
         extent[i] = in->extent[axes[i]];
         composed[i] = (uint8_t)source_axis(in, axes[i]);
-        is_identity &= composed[i] == i;
     }
     *out = *in;
     out->start = start;
     out->extent = extent;
-    out->axes = is_identity ? NULL : composed;
+    out->axes = is_identity(in, rank, composed) ? NULL : composed;
     return true;
 }
 
@@ -247,6 +267,112 @@ reshard_status map_variable_permute(struct map_workshop *workshop, const struct 
     out->shape = shape;
     out->pieces = pieces;
     return RESHARD_OK;
+}
+
+/* ---- axes that come and go ---- */
+
+static bool is_named(const uint8_t *axes, int rank, int axis)
+{
+    return memchr(axes, axis, (size_t)rank) != NULL;
+}
+
+/* Where an axis was added and another one dropped, both of extent 1, they are one. */
+static void pair_axes(const struct map_piece *piece, int rank, uint8_t *axes)
+{
+    int dropped = 0;
+    for (int i = 0; i < rank; i++) {
+        if (axes[i] != MAP_AXIS_NEW)
+            continue;
+        while (dropped < piece->source_rank && is_named(axes, rank, dropped))
+            dropped++;
+        if (dropped == piece->source_rank)
+            return;
+        axes[i] = (uint8_t)dropped;
+    }
+}
+
+/* The piece with one axis more, of extent 1, or without one of extent 1. rank: of the result. */
+static bool change_axis(struct map_workshop *workshop, const struct map_piece *in, int rank, int axis, bool is_added, struct map_piece *out)
+{
+    size_t count = rank ? (size_t)rank : 1;
+    int64_t *start = arena_array(workshop->arena, count, sizeof(*start)), *extent = arena_array(workshop->arena, count, sizeof(*extent));
+    uint8_t *axes = arena_alloc(workshop->arena, count);
+    if (!start || !extent || !axes)
+        return false;
+    for (int i = 0; i < rank; i++) {
+        bool is_new = is_added && i == axis;
+        int from = is_added ? i - (i > axis) : i + (i >= axis);
+        start[i] = is_new ? 0 : in->start[from];
+        extent[i] = is_new ? 1 : in->extent[from];
+        axes[i] = is_new ? MAP_AXIS_NEW : (uint8_t)source_axis(in, from);
+    }
+    pair_axes(in, rank, axes);
+    *out = *in;
+    out->start = start;
+    out->extent = extent;
+    out->axes = is_identity(in, rank, axes) ? NULL : axes;
+    return true;
+}
+
+/* The variable with one axis more, of extent 1, or without one of extent 1. */
+static reshard_status change_axes(struct map_workshop *workshop, const struct map_variable *in, int axis, bool is_added, struct map_variable *out, reshard_error *err)
+{
+    int rank = is_added ? in->rank + 1 : in->rank - 1;
+    reshard_status status;
+    struct map_piece *pieces = pieces_new(workshop, in->piece_count, &status, err);
+    if (status)
+        return status;
+    int64_t *shape = arena_array(workshop->arena, rank ? (size_t)rank : 1, sizeof(*shape));
+    if (!shape)
+        return error_set_memory(err);
+    for (int i = 0; i < rank; i++)
+        shape[i] = is_added && i == axis ? 1 : in->shape[is_added ? i - (i > axis) : i + (i >= axis)];
+    for (uint32_t i = 0; i < in->piece_count; i++) {
+        if (!change_axis(workshop, &in->pieces[i], rank, axis, is_added, &pieces[i]))
+            return error_set_memory(err);
+    }
+    *out = *in;
+    out->rank = rank;
+    out->shape = shape;
+    out->pieces = pieces;
+    return RESHARD_OK;
+}
+
+reshard_status map_variable_unstack(struct map_workshop *workshop, const struct map_variable *in, int axis, uint32_t count, struct map_variable *out, reshard_error *err)
+{
+    int64_t *ends = arena_array(workshop->arena, count, sizeof(*ends));
+    struct map_variable *slices = arena_array(workshop->arena, count, sizeof(*slices));
+    if (!ends || !slices)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < count; i++)
+        ends[i] = (int64_t)i + 1;
+    reshard_status status = map_variable_split(workshop, in, axis, ends, count, slices, err);
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = change_axes(workshop, &slices[i], axis, false, &out[i], err);
+    return status;
+}
+
+reshard_status map_variable_stack(struct map_workshop *workshop, const struct map_variable *const *parts, uint32_t count, int axis, struct map_variable *out,
+                                  reshard_error *err)
+{
+    struct map_variable *slices = arena_array(workshop->arena, count, sizeof(*slices));
+    const struct map_variable **order = arena_array(workshop->arena, count, sizeof(*order));
+    reshard_status status = slices && order ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < count && !status; i++) {
+        status = change_axes(workshop, parts[i], axis, true, &slices[i], err);
+        order[i] = &slices[i];
+    }
+    return status ? status : map_variable_concat(workshop, order, count, axis, out, err);
+}
+
+void map_piece_source_extent(const struct map_piece *piece, int rank, int64_t *extent)
+{
+    for (int axis = 0; axis < piece->source_rank; axis++)
+        extent[axis] = 1;
+    for (int axis = 0; axis < rank; axis++) {
+        if (source_axis(piece, axis) != MAP_AXIS_NEW)
+            extent[source_axis(piece, axis)] = piece->extent[axis];
+    }
 }
 
 /* Pieces often share their casts: one new link serves a run of them. */

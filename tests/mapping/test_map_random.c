@@ -12,7 +12,8 @@
 #define STEPS_MAX 12
 #define NAMES_MAX 64
 #define PARTS_MAX 6
-#define RANK_TEST 3
+#define RANK_TEST 4
+#define SOURCE_RANK_MAX 3
 
 /* A tensor element by element: source number * 2^20 + flat index, and the last cast (0: none). */
 struct slow {
@@ -24,7 +25,7 @@ struct slow {
     uint8_t *casts;
 };
 
-enum step_kind { STEP_COPY, STEP_SPLIT, STEP_JOIN, STEP_PERMUTE, STEP_CAST, STEP_TRANSPOSE, STEP_FFN, STEP_QKV_OLD, STEP_KINDS };
+enum step_kind { STEP_COPY, STEP_SPLIT, STEP_JOIN, STEP_PERMUTE, STEP_CAST, STEP_TRANSPOSE, STEP_STACK, STEP_UNSTACK, STEP_FFN, STEP_QKV_OLD, STEP_KINDS };
 
 struct step {
     enum step_kind kind;
@@ -114,6 +115,24 @@ static void slow_permute(const struct slow *from, struct slow *out, const int *p
     } while (next_index(from, index));
 }
 
+/* Puts `from` at position `at` of a new axis of `out`, or takes it from there. */
+static void slow_slice(struct slow *whole, struct slow *slice, int axis, int64_t at, bool is_stack)
+{
+    int64_t index[RANK_TEST] = { 0 }, inside[RANK_TEST];
+    do {
+        for (int i = 0; i < whole->rank; i++)
+            inside[i] = i == axis ? at : index[i - (i > axis)];
+        int64_t a = slow_at(whole, inside), b = slow_at(slice, index);
+        if (is_stack) {
+            whole->elements[a] = slice->elements[b];
+            whole->casts[a] = slice->casts[b];
+        } else {
+            slice->elements[b] = whole->elements[a];
+            slice->casts[b] = whole->casts[a];
+        }
+    } while (next_index(slice, index));
+}
+
 /* Where the pieces of each kind lie, per rank: kinds relate as shares do. Moves them from one number of ranks to another. */
 static void slow_fused(const struct slow *from, struct slow *out, int axis, int from_ranks, int to_ranks, const int64_t *shares, int kinds)
 {
@@ -137,7 +156,7 @@ static void make_sources(struct trial *trial)
     trial->source_count = 1 + pick(trial, SOURCES_MAX);
     for (int i = 0; i < trial->source_count; i++) {
         int64_t shape[RANK_TEST];
-        int rank = 1 + pick(trial, RANK_TEST);
+        int rank = 1 + pick(trial, SOURCE_RANK_MAX);
         static const int extents[] = { 1, 2, 3, 4, 6, 8, 12, 24 };
         for (int k = 0; k < rank; k++)
             shape[k] = extents[pick(trial, 8)];
@@ -195,7 +214,9 @@ static bool plan_step(struct trial *trial, struct step *step)
     *step = (struct step){ .kind = (enum step_kind)pick(trial, STEP_KINDS), .input_count = 1, .output_count = 1 };
     step->inputs[0] = any_tensor(trial);
     const struct slow *in = tensor_of(trial, step->inputs[0]);
-    step->axis = pick(trial, in->rank);
+    if (in->rank == 0 && (step->kind == STEP_SPLIT || step->kind == STEP_JOIN || step->kind == STEP_UNSTACK || step->kind == STEP_PERMUTE))
+        return false;
+    step->axis = in->rank ? pick(trial, in->rank) : 0;
     step->cast = 1 + pick(trial, 3);
     for (int i = 0; i < in->rank; i++) {
         int at = pick(trial, i + 1);
@@ -204,6 +225,20 @@ static bool plan_step(struct trial *trial, struct step *step)
     }
     if (step->kind == STEP_FFN || step->kind == STEP_QKV_OLD)
         return plan_fused(trial, step);
+    if (step->kind == STEP_UNSTACK) {
+        step->output_count = (int)in->shape[step->axis];
+        return step->output_count <= PARTS_MAX;
+    }
+    if (step->kind == STEP_STACK) {
+        step->axis = pick(trial, in->rank + 1);
+        for (step->input_count = 1; step->input_count < 1 + pick(trial, 3); step->input_count++) {
+            int number = any_tensor(trial);
+            const struct slow *other = tensor_of(trial, number);
+            bool fits = other->rank == in->rank && memcmp(other->shape, in->shape, (size_t)in->rank * sizeof(in->shape[0])) == 0;
+            step->inputs[step->input_count] = fits ? number : step->inputs[0];
+        }
+        return in->rank < RANK_TEST && in->count * step->input_count < 5000;
+    }
     if (step->kind == STEP_SPLIT) {
         step->output_count = 2 + pick(trial, PARTS_MAX - 1);
         return in->shape[step->axis] % step->output_count == 0;
@@ -250,6 +285,21 @@ static void run_slow(struct trial *trial, const struct step *step)
             at += part->shape[step->axis];
         }
         break;
+    case STEP_STACK:
+        for (int i = 0; i <= in->rank; i++)
+            shape[i] = i == step->axis ? step->input_count : in->shape[i - (i > step->axis)];
+        slow_make(out, in->rank + 1, shape);
+        for (int i = 0; i < step->input_count; i++)
+            slow_slice(out, tensor_of(trial, step->inputs[i]), step->axis, i, true);
+        break;
+    case STEP_UNSTACK:
+        for (int i = step->axis; i + 1 < in->rank; i++)
+            shape[i] = in->shape[i + 1];
+        for (int i = 0; i < step->output_count; i++) {
+            slow_make(tensor_of(trial, step->outputs[i]), in->rank - 1, shape);
+            slow_slice(tensor_of(trial, step->inputs[0]), tensor_of(trial, step->outputs[i]), step->axis, i, false);
+        }
+        break;
     case STEP_FFN:
     case STEP_QKV_OLD:
         slow_fused(in, out, step->axis, trial->source_degree[step->inputs[0]], step->degree, step->kind == STEP_FFN ? ffn : qkv, step->kind == STEP_FFN ? 2 : 3);
@@ -261,9 +311,10 @@ static void run_slow(struct trial *trial, const struct step *step)
     case STEP_TRANSPOSE: slow_permute(in, out, reversal); break;
     default:
         slow_make(out, in->rank, shape);
-        slow_copy(in, out, 0, 0, in->shape[0], 0);
-        for (int64_t i = 0; i < out->count && step->kind == STEP_CAST; i++)
-            out->casts[i] = (uint8_t)step->cast;
+        for (int64_t i = 0; i < out->count; i++) {
+            out->elements[i] = in->elements[i];
+            out->casts[i] = step->kind == STEP_CAST ? (uint8_t)step->cast : in->casts[i];
+        }
     }
 }
 
@@ -288,6 +339,8 @@ static void print_step(const struct trial *trial, const struct step *step, struc
     }
     if (step->kind == STEP_SPLIT || step->kind == STEP_JOIN)
         buffer_printf(out, ", axis=%d", step->axis);
+    if (step->kind == STEP_STACK || step->kind == STEP_UNSTACK)
+        buffer_printf(out, ", %s=%d", step->kind == STEP_STACK ? "stack" : "unstack", step->axis);
     if (step->kind == STEP_FFN)
         buffer_printf(out, ", fused_ffn, axis=%d", step->axis);
     if (step->kind == STEP_QKV_OLD)
@@ -305,7 +358,8 @@ static void add_tensor(struct map_space *space, const char *key, enum dtype dtyp
     struct map_shard shards[8];
     reshard_error err = { 0 };
     memcpy(extent, slow->shape, sizeof(extent));
-    extent[axis] /= degree;
+    if (slow->rank)
+        extent[axis] /= degree;
     for (int i = 0; i < degree; i++) {
         starts[i][axis] = i * extent[axis];
         shards[i] = (struct map_shard){ starts[i], extent };
@@ -345,6 +399,7 @@ static void fast_elements(const struct map_result *result, const struct map_spac
         const struct map_tensor *from = &source->tensors[copy->source_tensor];
         struct slow from_shape = { .rank = from->rank }, box = { .rank = tensor->rank };
         int64_t index[RANK_TEST] = { 0 }, a[RANK_TEST], b[RANK_TEST];
+        memcpy(a, copy->piece->source_start, (size_t)from->rank * sizeof(a[0]));
         if (copy->target_tensor != target)
             continue;
         memcpy(from_shape.shape, from->shape, (size_t)from->rank * sizeof(int64_t));
@@ -352,7 +407,8 @@ static void fast_elements(const struct map_result *result, const struct map_spac
         do {
             for (int k = 0; k < tensor->rank; k++) {
                 int axis = copy->piece->axes ? copy->piece->axes[k] : k;
-                a[axis] = copy->piece->source_start[axis] + index[k];
+                if (axis != MAP_AXIS_NEW)
+                    a[axis] = copy->piece->source_start[axis] + index[k];
                 b[k] = copy->piece->start[k] + index[k];
             }
             int64_t at = slow_at(&shape, b);

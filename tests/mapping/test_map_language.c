@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the language has beyond upstream's: one row per text, with the statements that it becomes, or what is said about it. */
+#include "check.h"
+#include "map_run.h"
+
+static void add(struct map_space *space, const char *key, int rank, int64_t first, int64_t second)
+{
+    int64_t shape[2] = { first, second };
+    reshard_error err = { 0 };
+    CHECK_OK(map_space_add(space, str_of(key), DTYPE_F32, rank, shape, NULL, 0, &err));
+}
+
+static void make_source(struct map_space *space)
+{
+    reshard_error err = { 0 };
+    add(space, "a", 2, 4, 6);
+    add(space, "l.0.w", 2, 2, 3);
+    add(space, "l.1.w", 2, 2, 3);
+    add(space, "l.0.b", 1, 2, 0);
+    add(space, "q", 2, 4, 6);
+    add(space, "s", 2, 2, 6);
+    CHECK_OK(map_space_seal(space, &err));
+}
+
+struct text_case {
+    const char *why, *text, *expected;
+};
+
+/* The statements behind all macros, or the first message. */
+static void print_run(const struct map_run *run, struct buffer *out)
+{
+    buffer_clear(out);
+    if (run->diagnoses.error_count) {
+        for (uint32_t i = 0; i < run->diagnoses.count; i++) {
+            if (run->diagnoses.rows[i].severity == MAP_ERROR) {
+                buffer_append_text(out, run->diagnoses.rows[i].message);
+                break;
+            }
+        }
+    } else {
+        for (uint32_t i = 0; i < run->expanded.count; i++) {
+            map_statement_print(&run->expanded.statements[i], out);
+            buffer_append_text(out, "\n");
+        }
+    }
+    buffer_append_byte(out, '\0');
+}
+
+static void check_cases(const struct text_case *cases, size_t count, bool strict)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct map_space source = { 0 };
+        struct map_run run;
+        struct buffer out = { 0 };
+        reshard_error err = { 0 };
+        make_source(&source);
+        CHECK_OK(map_run(&run, cases[i].text, &source, NULL, strict, &err));
+        print_run(&run, &out);
+        if (strcmp((const char *)out.data, cases[i].expected) != 0)
+            fail_msg("%s:\n%s\ninstead of\n%s", cases[i].why, (const char *)out.data, cases[i].expected);
+        buffer_release(&out);
+        map_run_release(&run);
+        map_space_release(&source);
+    }
+}
+
+#define CHECK_CASES(cases, strict) check_cases(cases, sizeof(cases) / sizeof(cases[0]), strict)
+
+TEST(constants_are_numbers_by_name)
+{
+    static const struct text_case cases[] = {
+        { "a definition", "n = 1\na -> x, y, axis=n", "a -> x, y, axis=1\n" },
+        { "one made of others", "n = 3\nk = n * 2 + 4 / 4 - 6\na -> x, y, axis=k", "a -> x, y, axis=1\n" },
+        { "the later definition counts", "n = 0\nn = 1\na -> x, y, axis=n", "a -> x, y, axis=1\n" },
+        { "an expression as a value", "n = 2\na -> x, y, axis=n - 1", "a -> x, y, axis=1\n" },
+        { "products go before sums", "a -> x, y, axis=1 + 2 * 3 - 6", "a -> x, y, axis=1\n" },
+        { "bounds of an array", "n = 2\na -> x[0:n],y[0:n * 2], axis=1", "a -> x_0, x_1, y_0, y_1, y_2, y_3, axis=1\n" },
+        { "no such constant", "a -> x, y, axis=n", "the constant 'n' has no value" },
+        { "no whole number", "n = 7 / 2", "7 / 2 is no whole number" },
+        { "division by nothing", "n = 7 / 0", "7 / 0 is no whole number" },
+        { "a negative number", "n = 1 - 2", "the number -1 is negative" },
+        { "too large", "n = 9223372036854775807 * 2", "9223372036854775807 * 2 is too large" },
+        { "a half expression", "n = 1 + ", "expected a number or a constant, found the end of the line" },
+        { "an operator without blanks", "n = 1+2", "unexpected character '+'" },
+        { "nothing behind the operator", "n = 1 + -> b", "expected a number or a constant, found '->'" },
+    };
+    CHECK_CASES(cases, false);
+}
+
+TEST(braces_put_numbers_inside_names)
+{
+    static const struct text_case cases[] = {
+        { "inside a name", "s -> m.{0:2}.w, unstack=0", "s -> m.0.w, m.1.w, unstack=0\n" },
+        { "at its end", "n = 2\ns -> m{0:n}, axis=0", "s -> m0, m1, axis=0\n" },
+        { "on the left, transposed", "l.{0:2}.w^T -> m, axis=1",
+          "l.0.w -> l.0.w_transpose_tmp, permute=\"[]\"\nl.1.w -> l.1.w_transpose_tmp, permute=\"[]\"\nl.0.w_transpose_tmp, l.1.w_transpose_tmp -> m, axis=1\n" },
+        { "beside a placeholder", "l.$LAYER_ID.w -> m.$LAYER_ID.{0:2}, axis=0", "l.0.w -> m.0.0, m.0.1, axis=0\nl.1.w -> m.1.0, m.1.1, axis=0\n" },
+        { "one bound", "s -> m.{2}.w", "braces hold two bounds: layers.{0:4}.weight stands for layers.0.weight, …, layers.3.weight" },
+        { "no bound", "s -> m.{:2}.w", "expected a number or a constant, found ''" },
+        { "nothing between", "s -> m.{2:2}.w", "the array is empty: 2 is not below 2" },
+        { "twice", "s -> m.{0:2}.{0:2}.w", "behind braces a name has no other braces and no placeholder" },
+        { "not closed", "s -> m.{0:2.w", "unexpected character '{'" },
+    };
+    CHECK_CASES(cases, false);
+}
+
+TEST(conditions_keep_or_drop_a_statement)
+{
+    static const struct text_case cases[] = {
+        { "a key that is there", "a -> x, when=\"q\"", "a -> x\n" },
+        { "a key that is not", "a -> x, when=\"k\"\nq -> y", "q -> y\n" },
+        { "unless", "a -> x, unless=\"q\"\na -> y, unless=\"k\"", "a -> y\n" },
+        { "for each layer", "l.$LAYER_ID.w -> m.$LAYER_ID, when=\"l.$LAYER_ID.b\"", "l.0.w -> m.0\n" },
+        { "beside other attributes", "a -> x, y, axis=0, when=\"q\"", "a -> x, y, axis=0\n" },
+        { "numbers", "n = 1\na -> x, when=\"n == 1\"\na -> y, when=\"n > 1\"\na -> z, unless=\"n != 1\"", "a -> x\na -> z\n" },
+        { "an unknown number", "a -> x, when=\"n == 1\"", "the constant 'n' has no value" },
+        { "half a comparison", "a -> x, when=\"1 ==\"", "expected a number or a constant, found ''" },
+    };
+    CHECK_CASES(cases, false);
+}
+
+TEST(stacks_add_and_drop_an_axis)
+{
+    static const struct text_case cases[] = {
+        { "a star that has keys", "l.*.w -> m, stack=0", "l.0.w, l.1.w -> m, stack=0\n" },
+        { "a star without keys counts", "s -> m.*.w, unstack=0", "s -> m.0.w, m.1.w, unstack=0\n" },
+        { "along the last axis", "q -> m.*.w, unstack=1", "q -> m.0.w, m.1.w, m.2.w, m.3.w, m.4.w, m.5.w, unstack=1\n" },
+        { "of one", "l.0.b -> m, stack=1", "l.0.b -> m, stack=1\n" },
+        { "other shapes", "l.0.w, s -> m, stack=0", "on axis 1 's' has 6, 'l.0.w' has 3: what is stacked has one shape" },
+        { "other ranks", "l.0.w, l.0.b -> m, stack=0", "'l.0.b' has 1 axes, 'l.0.w' has 2" },
+        { "an axis too far", "l.*.w -> m, stack=3", "the axis is a number below 3" },
+        { "too few names", "a -> x, y, unstack=0", "'a' has 4 on axis 0, for 2 names" },
+        { "no such axis", "a -> x, y, unstack=2", "the axis is a number below 2" },
+        { "beside another attribute", "l.*.w -> m, stack=0, axis=0", "stack stands alone" },
+        { "the wrong way", "l.*.w -> m, unstack=0", "an unstack takes one tensor apart, here are 2" },
+        { "the other wrong way", "s -> m, n, stack=0", "a stack makes one tensor, here are 2" },
+        { "a star with neither keys nor axis", "a -> x.*.w, axis=0", "a star needs the keys of the target, which is not known" },
+    };
+    CHECK_CASES(cases, false);
+}
+
+TEST(strict_aoa_knows_none_of_it)
+{
+    static const struct text_case cases[] = {
+        { "definitions", "n = 1\na -> x, y, axis=1", "expected '->', found '='" },
+        { "constants", "a -> x, y, axis=n", "expected a number or a string, found 'n'" },
+        { "operators", "a -> x, y, axis=1 + 0", "unexpected character '+'" },
+        { "braces", "a -> x{0:2}, axis=0", "unexpected character '{'" },
+        { "stack", "l.*.w -> m, stack=0", "a join has exactly one attribute, axis=number" },
+        { "unstack", "s -> x, y, unstack=0", "a split has exactly one attribute, axis=number" },
+        { "when", "a -> x, when=\"q\"", "unknown attribute 'when'" },
+    };
+    CHECK_CASES(cases, true);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(constants_are_numbers_by_name),
+        cmocka_unit_test(braces_put_numbers_inside_names),
+        cmocka_unit_test(conditions_keep_or_drop_a_statement),
+        cmocka_unit_test(stacks_add_and_drop_an_axis),
+        cmocka_unit_test(strict_aoa_knows_none_of_it),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
