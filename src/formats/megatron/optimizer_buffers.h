@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Megatron's distributed optimizer keeps the state of a rank's parameters in flat buffers: where each parameter lies in them. Pure arithmetic
- * over the parameters in registration order; the same function serves reading and writing.
+ * over the parameters in registration order, chunk after chunk; the same function serves reading and writing.
  *
  * A buffer holds the parameters of one model chunk that have the same pair of dtypes, in reverse order of registration. It is cut into buckets;
  * every data-parallel rank owns an equal part of each bucket. Files hold the buckets without the padding at their ends.
@@ -10,7 +10,6 @@
 #define FORMATS_MEGATRON_OPTIMIZER_BUFFERS_H
 
 #include "base/error.h"
-#include "base/limits.h"
 #include "base/str.h"
 #include "tensor/dtype.h"
 
@@ -51,6 +50,7 @@ struct optimizer_bucket {
 struct optimizer_buffer {
     enum dtype param_dtype, grad_dtype;
     uint32_t chunk;
+    uint32_t first_parameter, end_parameter; /* its parameters are among these */
     uint32_t first_bucket, bucket_count;
     uint32_t first_place, place_count;
     int64_t count, unpadded;   /* sums over its buckets */
@@ -61,12 +61,12 @@ struct optimizer_buffers {
     struct optimizer_buffer *buffers;
     struct optimizer_bucket *buckets;
     struct optimizer_place *places;
-    uint32_t buffer_count, bucket_count, place_count, bucket_capacity;
+    uint32_t buffer_count, bucket_count, place_count;
 };
 
 /* The buffers of the parameters with is_expert as given. Sizes are checked; on failure *out is empty. */
 reshard_status optimizer_buffers_make(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_rules *rules,
-                                      const struct limits *limits, struct optimizer_buffers *out, reshard_error *err);
+                                      struct optimizer_buffers *out, reshard_error *err);
 void optimizer_buffers_release(struct optimizer_buffers *buffers);
 
 /* Where the place begins in the buffer without the padding at the ends of buckets: its offset in distrib_optim.pt. */
@@ -77,9 +77,10 @@ int64_t optimizer_packed_start(const struct optimizer_buffers *buffers, const st
  * written with.
  */
 struct optimizer_sizes {
-    const int64_t *unpadded;     /* by buffer; -1: not said */
+    const int64_t *unpadded;     /* by buffer */
     uint32_t buffer_count;
-    const int64_t *per_bucket, *per_bucket_unpadded; /* by bucket of all buffers, or NULL */
+    bool may_be_padded;          /* old files: the sizes may count the padding at the end of the buffer's last bucket */
+    const int64_t *per_bucket, *per_bucket_unpadded; /* by bucket of all buffers, or NULL; per_bucket may be NULL alone */
     uint32_t bucket_count;
 };
 
@@ -88,7 +89,6 @@ struct optimizer_sizes {
  * do not. MALFORMED names the buffer, its size and what the rules give, if none does.
  */
 reshard_status optimizer_buffers_match(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, struct optimizer_rules *rules,
-                                       const struct optimizer_sizes *sizes, const struct limits *limits, struct optimizer_buffers *out, bool *changed,
-                                       reshard_error *err);
+                                       const struct optimizer_sizes *sizes, struct optimizer_buffers *out, bool *changed, reshard_error *err);
 
 #endif

@@ -39,12 +39,12 @@ bool optimizer_legacy_has_state(const struct value *optimizer);
 
 /* The state in member `optimizer` of model_optim_rng.pt. Parameters of all chunks, in order. */
 reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer, const struct optimizer_parameter *parameters,
-                                     uint32_t count, const struct limits *limits, struct optimizer_pieces *out, reshard_error *err);
+                                     uint32_t count, struct optimizer_pieces *out, reshard_error *err);
 
 /* The state in distrib_optim.pt, whose root is `state`. */
 reshard_status optimizer_distributed_read(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
-                                          const struct optimizer_parameter *parameters, uint32_t count, const struct limits *limits,
-                                          struct optimizer_pieces *out, reshard_error *err);
+                                          const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
+                                          reshard_error *err);
 void optimizer_pieces_release(struct optimizer_pieces *pieces);
 
 #endif
