@@ -22,6 +22,7 @@ struct optimizer_parameter {
     const int64_t *shape;      /* the local one */
     uint32_t chunk;            /* virtual pipeline chunk */
     bool is_expert;            /* belongs to the expert-parallel optimizer: an expert's weight, and EP > 1 */
+    bool is_embedding;         /* embedding or output layer: may have a learning rate of its own */
     bool is_shared_embedding;  /* tied embedding on the first or last of several stages: has a bucket of its own */
 };
 
