@@ -120,6 +120,21 @@ class Bench:
         self.row(f"`inspect` of {size / 1e12:.2f} TB (64,000 chunks, sparse files)", f"{found['inspect'][0]:.3f} s", "0.3 s", "0.05 s", f"{found['inspect'][1]:.0f} MiB")
         shutil.rmtree(source)
 
+    def megatron(self, gigabytes):
+        """Legacy rank files into another layout, and torch_dist to Hugging Face names, against a copy of the same bytes."""
+        reshard, legacy = self.args.reshard, self.make("legacy", gigabytes, 4, 2)
+        found = self.side_by_side({"cp": ["cp", "-r", legacy, self.out + "/copy"],
+                                   "reshard": [reshard, "convert", legacy, self.out + "/x", "--to", "megatron", "--layout", "tp=2,pp=4", "--quiet", "--no-sync"]})
+        self.row(f"legacy Megatron TP4 PP2 to TP2 PP4, {gigabytes} GB, against `cp -r`", f"{found['cp'][0] / found['reshard'][0]:.2f}x", "0.5x", "0.95x",
+                 f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
+        shutil.rmtree(legacy)
+        source = self.make("torch_dist", gigabytes, 4)
+        found = self.side_by_side({"cp": ["cp", "-r", source, self.out + "/copy"],
+                                   "reshard": [reshard, "convert", source, self.out + "/x", "--to", "hf", "--rules", "llama", "--quiet", "--no-sync"]})
+        self.row(f"torch_dist to hf, QKV and gate/up split, {gigabytes} GB, against `cp -r`", f"{found['cp'][0] / found['reshard'][0]:.2f}x", "0.6x", "0.95x",
+                 f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
+        shutil.rmtree(source)
+
     def small(self):
         reshard, count, size = self.args.reshard, 100_000, 16 * 1024
         source, single = self.make("small", count, size), os.path.join(self.root, "single")
@@ -156,6 +171,8 @@ def main():
                 bench.convert(int(gigabytes))
         if bench.wants("metadata"):
             bench.metadata()
+        if bench.wants("megatron"):
+            bench.megatron(int(args.gigabytes.split(",")[-1]))
         if bench.wants("small"):
             bench.small()
     finally:

@@ -135,7 +135,7 @@ static const char *hint_for(const struct lexer *lexer)
     case '-':
         if (next >= '0' && next <= '9')
             return "numbers have no sign";
-        /* fall through */
+        __attribute__((fallthrough));
     case '/':
     case '@': return lexer->strict ? NULL : "a name with such characters is written in back quotes: `a-b/c`";
     default: return NULL;
