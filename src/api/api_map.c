@@ -64,17 +64,43 @@ static reshard_status write_parse(struct map_session *session, struct buffer *te
     return RESHARD_OK;
 }
 
+/* Upstream keeps what stands on one line as one text; in strict AOA statements that no macro changed are put out so. */
+static bool is_continued(const struct map_session *session, uint32_t index)
+{
+    const struct map_statement *statements = session->expanded.statements;
+    if (!session->input->strict || !index || !statements[index].is_glued || statements[index].is_expanded || statements[index - 1].is_expanded)
+        return false;
+    for (uint32_t at = statements[index - 1].span.offset + statements[index - 1].span.size; at < statements[index].span.offset; at++) {
+        if (session->text.data[at] != ' ' && session->text.data[at] != '\t')
+            return false;
+    }
+    return true;
+}
+
+/* The statement at index, and those behind it that belong to the same text; the index behind them. */
+static uint32_t print_text(const struct map_session *session, uint32_t index, struct buffer *line)
+{
+    const struct map_statement *statements = session->expanded.statements;
+    buffer_clear(line);
+    map_statement_print(&statements[index], line);
+    for (index++; index < session->expanded.count && is_continued(session, index); index++) {
+        uint32_t end = statements[index - 1].span.offset + statements[index - 1].span.size;
+        buffer_append(line, session->text.data + end, statements[index].span.offset - end);
+        map_statement_print(&statements[index], line);
+    }
+    return index;
+}
+
 static reshard_status write_expand(struct map_session *session, struct buffer *text, struct buffer *json, reshard_error *err)
 {
     struct buffer line = { 0 };
     buffer_append_text(json, "{\"schema\":\"reshard-map-expand/1\",\"statements\":[");
-    for (uint32_t i = 0; i < session->expanded.count; i++) {
-        buffer_clear(&line);
-        map_statement_print(&session->expanded.statements[i], &line);
+    for (uint32_t i = 0; i < session->expanded.count;) {
+        buffer_append_text(json, i ? "," : "");
+        i = print_text(session, i, &line);
         json->failed |= line.failed;
         buffer_append_str(text, buffer_str(&line));
         buffer_append_text(text, "\n");
-        buffer_append_text(json, i ? "," : "");
         buffer_append_json_string(json, buffer_str(&line));
     }
     buffer_append_text(json, "]}");

@@ -67,6 +67,12 @@ static reshard_status execute(struct map_session *session, reshard_error *err)
     return map_execute(&session->engine, &session->result, err);
 }
 
+/* Whether what upstream's engine cannot do is an error. */
+static bool is_strict(const struct map_session *session, enum map_session_stage stage)
+{
+    return session->input->strict && (stage == MAP_SESSION_EXPAND || stage == MAP_SESSION_CHECK);
+}
+
 /* Macros look only at a text that is well-formed: what is missing from it would only raise questions that do not exist. */
 static reshard_status run_stages(struct map_session *session, enum map_session_stage stage, reshard_error *err)
 {
@@ -75,7 +81,7 @@ static reshard_status run_stages(struct map_session *session, enum map_session_s
         status = expand(session, err);
     if (!status && stage >= MAP_SESSION_EXECUTE && !session->diagnoses.error_count)
         status = execute(session, err);
-    bool strict = session->input->strict && stage == MAP_SESSION_CHECK;
+    bool strict = is_strict(session, stage);
     return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->text, strict, err);
 }
 
@@ -92,7 +98,7 @@ static char *take_text(struct buffer *buffer)
 static reshard_status write_diagnoses(const struct map_session *session, enum map_session_stage stage, reshard_map_output *output, reshard_error *err)
 {
     struct buffer text = { 0 };
-    map_diagnoses_render(&session->diagnoses, session->name, session->text, session->input->strict && stage == MAP_SESSION_CHECK, &text);
+    map_diagnoses_render(&session->diagnoses, session->name, session->text, is_strict(session, stage), &text);
     output->diagnoses = text.failed ? NULL : take_text(&text);
     output->error_count = session->diagnoses.error_count;
     output->warning_count = session->diagnoses.warning_count;

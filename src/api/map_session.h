@@ -9,9 +9,9 @@
 
 enum map_session_stage {
     MAP_SESSION_PARSE,
-    MAP_SESSION_EXPAND,
+    MAP_SESSION_EXPAND, /* with strict, what upstream's macros cannot do is an error */
     MAP_SESSION_EXECUTE,
-    MAP_SESSION_CHECK /* as EXECUTE; with strict, what upstream's engine cannot do is an error */
+    MAP_SESSION_CHECK   /* as EXECUTE; with strict, what upstream's engine cannot do is an error */
 };
 
 struct map_session {

@@ -170,6 +170,8 @@ static bool check_name(const struct id_search *search, const struct map_name *na
 {
     for (int kind = 0; kind < MAP_HOLE_KINDS; kind++) {
         const char *text = map_hole_text[kind];
+        if (search->kinds & 1u << kind && map_is_hole(name))
+            map_diagnose(search->context->diagnoses, MAP_UNPORTABLE, name->span, NULL, "Paddle's engine wants %s in '_' too", text);
         if (!(search->kinds & 1u << kind) || map_is_hole(name) || map_contains(name->text, search->context->strict ? text + 1 : text))
             continue;
         return map_diagnose(search->context->diagnoses, MAP_ERROR, name->span, "one statement is made for each number, so every name needs the placeholder",
@@ -333,6 +335,20 @@ static reshard_status emit_row(const struct id_search *search, const struct map_
     return status || !holds ? status : map_emit(context, out, &copy, err);
 }
 
+static bool has_repeated(struct str name)
+{
+    struct map_pattern pattern;
+    unsigned seen = 0;
+    bool is_repeated = false;
+    if (!map_pattern_of(name, ID_KINDS, false, &pattern))
+        return false;
+    for (int i = 0; i < pattern.count; i++) {
+        is_repeated |= (seen & 1u << pattern.holes[i]) != 0;
+        seen |= 1u << pattern.holes[i];
+    }
+    return is_repeated;
+}
+
 static bool prepare(struct id_search *search, const struct map_statement *statement)
 {
     const struct map_macro_context *context = search->context;
@@ -357,6 +373,8 @@ static bool prepare(struct id_search *search, const struct map_statement *statem
         if (!check_name(search, &statement->right[i]))
             return false;
     }
+    if (!search->is_offset && has_repeated(text))
+        map_diagnose(context->diagnoses, MAP_UNPORTABLE, name->span, NULL, "Paddle's engine fails where a name has one placeholder twice");
     unsigned kinds = search->kinds | (search->is_offset ? 0 : 1u << MAP_HOLE_STAR);
     if (!map_pattern_of(text, kinds, context->strict, &search->pattern))
         return map_diagnose(context->diagnoses, MAP_ERROR, name->span, NULL, "more than %d placeholders in one name", MAP_HOLES_MAX);

@@ -196,6 +196,20 @@ static reshard_status append_counted(const struct map_macro_context *context, co
     return RESHARD_OK;
 }
 
+/* Read backwards, Paddle's engine looks for the keys on the wrong side. false without memory. */
+static bool warn_side(const struct map_macro_context *context, const struct map_name *name, bool is_left, const struct map_pattern *pattern)
+{
+    const struct map_space *space = is_left ? map_right_space(context) : map_left_space(context);
+    uint32_t count = 0;
+    struct star_match *matches = space ? star_matches(space, pattern, &count) : NULL;
+    bool done = !space || matches;
+    if (done && !count)
+        map_diagnose(context->diagnoses, MAP_UNPORTABLE, name->span, NULL, "read backwards, Paddle's engine looks for the star's keys in the %s, where none matches",
+                     is_left ? "source" : "target");
+    free(matches);
+    return done;
+}
+
 /* *is_good is cleared where the name was diagnosed. counted: how many names a star is if no keys are known; -1: that is an error. */
 static reshard_status append_star(const struct map_macro_context *context, const struct map_name *name, bool is_left, int64_t counted, struct name_list *list,
                                   bool *is_good, reshard_error *err)
@@ -216,7 +230,13 @@ static reshard_status append_star(const struct map_macro_context *context, const
         *is_good = map_diagnose(context->diagnoses, MAP_ERROR, name->span, "give the target", "a star needs the keys of the %s, which is not known", side);
         return RESHARD_OK;
     }
+    if (is_transposed)
+        map_diagnose(context->diagnoses, MAP_UNPORTABLE, name->span, NULL, "Paddle's engine finds no key for a star in a transposed name");
     struct star_match *matches = star_matches(space, &pattern, &count);
+    if (matches && context->reverse && !warn_side(context, name, is_left, &pattern)) {
+        free(matches);
+        return error_set_memory(err);
+    }
     bool done = matches && append_matches(context, name, is_transposed, matches, count, list);
     free(matches);
     if (!done)

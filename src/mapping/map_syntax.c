@@ -314,12 +314,29 @@ static bool flag_follows(const struct parser *parser)
     return parser->grammar == MAP_GRAMMAR_FULL && next_is(parser, TOKEN_NAME) && map_flag_of(token_text(parser, parser->token)) && !attribute_follows(parser);
 }
 
+/* Where a flag stands twice, upstream takes the first one for the name of a tensor. */
+static bool flag_to_name(struct parser *parser, struct map_statement *statement)
+{
+    struct map_name name = { .text = str_of(map_flag_name(statement->flag)), .span = statement->flag_span };
+    statement->right = grow(parser, statement->right, statement->right_count, sizeof(name));
+    if (statement->right)
+        statement->right[statement->right_count++] = name;
+    return statement->right != NULL;
+}
+
 static bool parse_flag(struct parser *parser, struct map_statement *statement)
 {
     struct map_span span = parser->token->span;
     enum map_flag flag = map_flag_of(token_text(parser, parser->token++));
-    if (statement->flag)
+    bool is_strict = parser->constants == NULL;
+    if (is_strict && statement->flag == flag && !statement->attribute_count && !flag_to_name(parser, statement))
+        return false;
+    if (statement->flag && !(is_strict && statement->flag == flag && !statement->attribute_count))
         return map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "a second flag behind %s", map_flag_name(statement->flag));
+    for (uint32_t i = 0; i < statement->attribute_count; i++) {
+        if (!str_is(statement->attributes[i].key, "axis"))
+            map_diagnose(parser->diagnoses, MAP_UNPORTABLE, statement->attributes[i].key_span, NULL, "Paddle's engine takes an attribute before %s for a name", map_flag_name(flag));
+    }
     statement->flag = flag;
     statement->flag_span = span;
     return true;
@@ -405,6 +422,7 @@ reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum 
             skip_line(&parser);
             continue;
         }
+        statement.is_glued = !is_first;
         if (!is_first && grammar == MAP_GRAMMAR_FULL)
             map_diagnose(diagnoses, MAP_WARNING, statement.left[0].span, "is a comma or a line end missing before it?", "a second statement on one line");
         if (!statement.is_off && !map_program_append(out, &statement))

@@ -42,6 +42,7 @@ struct map_statement {
     struct map_span flag_span, span;
     bool is_expanded; /* a macro made or changed it: diagnoses show its text */
     const int64_t *shares; /* made by a macro: the left names' extents on the axis relate like these numbers; NULL: they may be anything */
+    bool is_glued;         /* stands on one line with the statement before it */
     bool is_off;           /* a condition on constants does not hold */
 };
 
