@@ -41,6 +41,8 @@ static reshard_status batch_close(struct cutter *cutter, reshard_error *err)
 /* At most so many bytes of its source does the step read: the chunk's, or what the step spans of it if that is much less. */
 static uint64_t step_source_bytes(const struct plan *plan, uint32_t step, uint64_t bytes)
 {
+    if (plan->steps[step].source_chunk == CATALOG_NONE)
+        return 0;
     const struct catalog_chunk *chunk = &plan->source->chunks[plan->steps[step].source_chunk];
     struct plan_copy copy;
     if (chunk->bytes / 2 <= bytes || chunk->flags & CHUNK_UNRESOLVED || plan_step_copy(plan, &plan->steps[step], &copy, NULL))
@@ -92,7 +94,7 @@ static bool chunk_is_copyable(const struct cutter *cutter, const uint32_t *steps
     for (uint32_t i = 0; i < count; i++) {
         uint64_t bytes = step_bytes(plan, steps[i]);
         struct plan_copy copy;
-        if (bytes < COPY_RUN_MIN || step_is_encoded(plan, steps[i]) ||
+        if (bytes < COPY_RUN_MIN || plan->steps[steps[i]].source_chunk == CATALOG_NONE || step_is_encoded(plan, steps[i]) ||
             plan->source->chunks[plan->steps[steps[i]].source_chunk].flags & CHUNK_UNRESOLVED)
             return false;
         if (plan_step_copy(plan, &plan->steps[steps[i]], &copy, NULL) || !copy_is_plain_run(&copy.spec, &run_bytes))

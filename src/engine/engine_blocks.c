@@ -9,6 +9,8 @@ bool spec_is_identity(const struct copy_spec *spec)
     element.source_dtype = spec->source_dtype;
     element.target_dtype = spec->target_dtype;
     element.flags = spec->flags;
+    element.via = spec->via;
+    element.via_count = spec->via_count;
     return copy_is_plain_run(&element, &bytes);
 }
 

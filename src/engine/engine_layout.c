@@ -54,7 +54,8 @@ static reshard_status copy_of_run(const struct plan *plan, const struct job_shap
     out->target_offset += shape->run_begin;
     out->spec.rank = 1;
     out->spec.extent[0] = (int64_t)shape->run_bytes;
-    out->spec.source_stride[0] = out->spec.target_stride[0] = 1;
+    out->spec.source_stride[0] = step->source_chunk == CATALOG_NONE ? 0 : 1;
+    out->spec.target_stride[0] = 1;
     out->spec.source_dtype = out->spec.target_dtype = DTYPE_U8;
     out->spec.flags = 0;
     return RESHARD_OK;
@@ -123,19 +124,23 @@ static reshard_status part_make(const struct layout_mode *mode, const struct job
 {
     const struct plan *plan = mode->plan;
     uint32_t source_chunk = plan->steps[step_index].source_chunk;
-    const struct catalog_chunk *source = &plan->source->chunks[source_chunk];
+    const struct catalog_chunk *source = source_chunk == CATALOG_NONE ? NULL : &plan->source->chunks[source_chunk];
     struct plan_copy copy;
-    if (source->flags & CHUNK_UNRESOLVED)
+    if (source && source->flags & CHUNK_UNRESOLVED)
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s' is not resolved", STR_ARG(plan->source->tensors[source->tensor].key));
     reshard_status status = copy_of_step(plan, shape, step_index, &copy, err);
     if (status)
         return status;
     *part = (struct part){ .source_offset = copy.source_offset, .target_offset = copy.target_offset, .step = step_index };
     part->bytes = (uint64_t)box_volume(copy.spec.rank, copy.spec.extent) * dtype_element_bytes(copy.spec.target_dtype);
+    *target_end = copy.target_offset + spec_target_bytes(&copy.spec);
+    if (!source) {
+        part->kind = PART_ZEROS;
+        return RESHARD_OK;
+    }
     part->source_bytes = spec_source_bytes(&copy.spec);
     part->is_encoded = chunk_is_encoded(plan->source, source);
     part->origin = part->is_encoded ? source_chunk : source->object;
-    *target_end = copy.target_offset + spec_target_bytes(&copy.spec);
     part_classify(mode, &copy.spec, fill_min, part);
     return RESHARD_OK;
 }

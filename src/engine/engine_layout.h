@@ -34,7 +34,8 @@ struct job_shape {
 enum part_kind {
     PART_RANGE,  /* its source lies in a range */
     PART_BLOCKS, /* its source is far apart: blocks read one after the other, packed */
-    PART_PLACE   /* its runs are read straight into the target's place */
+    PART_PLACE,  /* its runs are read straight into the target's place */
+    PART_ZEROS   /* it has no source: all of its elements are zero bytes */
 };
 
 struct part {

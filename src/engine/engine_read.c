@@ -11,6 +11,8 @@ static void name_part(const struct worker *worker, const struct part *part, resh
 {
     const struct plan *plan = worker->engine->plan;
     const struct plan_step *step = &plan->steps[part->step];
+    if (step->source_chunk == CATALOG_NONE)
+        return;
     struct str target = plan->target->tensors[plan->target->chunks[step->target_chunk].tensor].key;
     struct str object = plan->source->objects[plan->source->chunks[step->source_chunk].object].name;
     error_prefix(err, "tensor '%.*s' from '%.*s'", STR_ARG(target), STR_ARG(object));
@@ -212,6 +214,7 @@ static reshard_status row_read(struct worker *worker, uint32_t first, uint32_t *
 
 reshard_status job_read(struct worker *worker, const struct job_shape *shape, reshard_error *err)
 {
+    static const uint8_t zeros[16]; /* one element, of any type */
     struct job_memory *memory = &worker->memory;
     reshard_status status = ranges_read(worker, err);
     for (uint32_t i = 0; i < memory->part_count && !status; i++) {
@@ -221,6 +224,9 @@ reshard_status job_read(struct worker *worker, const struct job_shape *shape, re
             const struct range *range = &memory->ranges[part->range];
             part->source = range->source + (part->source_offset - range->begin);
             status = part_move(worker, shape, part, range->pinned != NULL, err);
+        } else if (part->kind == PART_ZEROS) {
+            part->source = zeros;
+            status = part_move(worker, shape, part, false, err);
         } else {
             status = row_read(worker, i, &row_count, err);
             if (!status && row_count == 0)

@@ -74,7 +74,7 @@ void copy_simplify(struct copy_spec *spec)
 /* Whether elements arrive other than they left. */
 static bool changes_elements(const struct copy_spec *spec)
 {
-    return spec->source_dtype != spec->target_dtype ||
+    return spec->source_dtype != spec->target_dtype || spec->via_count ||
            ((spec->flags & COPY_SWAP_SOURCE) && dtype_info(spec->source_dtype)->swap_bytes > 1) ||
            ((spec->flags & COPY_CONJUGATE) && dtype_has_conjugation(spec->source_dtype)) ||
            ((spec->flags & COPY_NEGATE) && dtype_has_negation(spec->source_dtype));
@@ -172,25 +172,33 @@ static void run_move(struct copy_spec *spec, const uint8_t *source, uint8_t *tar
 
 /* What happens to elements on the way. */
 struct change {
-    struct cast cast;
-    bool casts, swaps, negates, conjugates;
+    struct cast casts[COPY_VIA_MAX + 1];
+    unsigned cast_count;
+    bool swaps, negates, conjugates;
     enum dtype dtype; /* of the source */
     int64_t source_bytes, target_bytes;
 };
 
 static struct change change_of(const struct copy_spec *spec)
 {
-    struct change change = { .dtype = spec->source_dtype,
-                             .casts = spec->source_dtype != spec->target_dtype,
-                             .source_bytes = dtype_element_bytes(spec->source_dtype),
-                             .target_bytes = dtype_element_bytes(spec->target_dtype) };
+    struct change change;
+    change.dtype = spec->source_dtype;
+    change.cast_count = 0;
+    change.source_bytes = dtype_element_bytes(spec->source_dtype);
+    change.target_bytes = dtype_element_bytes(spec->target_dtype);
     change.swaps = (spec->flags & COPY_SWAP_SOURCE) && dtype_info(spec->source_dtype)->swap_bytes > 1;
     change.negates = (spec->flags & COPY_NEGATE) && dtype_has_negation(spec->source_dtype);
     change.conjugates = (spec->flags & COPY_CONJUGATE) && dtype_has_conjugation(spec->source_dtype);
-    if (change.casts) {
-        bool can_cast = cast_find(spec->source_dtype, spec->target_dtype, &change.cast);
+    enum dtype from = spec->source_dtype;
+    assert(spec->via_count <= COPY_VIA_MAX);
+    for (unsigned i = 0; i <= spec->via_count; i++) {
+        enum dtype to = i < spec->via_count ? spec->via[i] : spec->target_dtype;
+        if (to == from)
+            continue;
+        bool can_cast = cast_find(from, to, &change.casts[change.cast_count++]);
         assert(can_cast); /* copy_can_cast was asked before */
         (void)can_cast;
+        from = to;
     }
     return change;
 }
@@ -202,6 +210,18 @@ static void elements_change(const struct change *change, void *elements, size_t 
         bytes_swap(elements, swap_bytes, count * (size_t)change->source_bytes / swap_bytes);
     if (change->negates || change->conjugates)
         elements_negate(change->dtype, change->negates, change->conjugates, elements, count);
+}
+
+/* All casts, one after the other, to and fro between two scratch blocks; returns the one that holds the result. */
+static const uint8_t *elements_cast(const struct change *change, uint8_t *elements, uint8_t *spare, size_t count)
+{
+    for (unsigned i = 0; i < change->cast_count; i++) {
+        cast_run(&change->casts[i], elements, spare, count);
+        uint8_t *casted = spare;
+        spare = elements;
+        elements = casted;
+    }
+    return elements;
 }
 
 /* A tile of at most SCRATCH_ELEMENTS: gathered, changed, cast, scattered. */
@@ -220,22 +240,20 @@ static void tile_change(const struct change *change, const struct inner_block *t
                                   tile->target_row, tile->target_column, (size_t)change->target_bytes };
     move_block(&gather, source, gathered);
     elements_change(change, gathered, count);
-    if (change->casts)
-        cast_run(&change->cast, gathered, casted, count);
-    move_block(&scatter, change->casts ? casted : gathered, target);
+    move_block(&scatter, elements_cast(change, gathered, casted, count), target);
 }
 
-/* Casts alone need no scratch where both sides are contiguous. */
+/* A cast alone needs no scratch where both sides are contiguous. */
 static void block_cast(const struct change *change, const struct inner_block *block, const uint8_t *source, uint8_t *target)
 {
     for (int64_t row = 0; row < block->rows; row++)
-        cast_run(&change->cast, source + row * block->source_row, target + row * block->target_row, (size_t)block->columns);
+        cast_run(&change->casts[0], source + row * block->source_row, target + row * block->target_row, (size_t)block->columns);
 }
 
 static void block_change(const struct change *change, const struct inner_block *block, const uint8_t *source, uint8_t *target)
 {
     bool is_direct =
-        change->casts && !change->swaps && !change->negates && !change->conjugates &&
+        change->cast_count == 1 && !change->swaps && !change->negates && !change->conjugates &&
         (block->columns == 1 || (block->source_column == change->source_bytes && block->target_column == change->target_bytes));
     if (is_direct) {
         block_cast(change, block, source, target);

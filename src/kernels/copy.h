@@ -14,6 +14,8 @@
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
+#define COPY_VIA_MAX 16
+
 enum copy_flags {
     COPY_SWAP_SOURCE = 1, /* source elements are in the other byte order */
     COPY_CONJUGATE = 2,   /* complex: negate the imaginary part */
@@ -27,6 +29,8 @@ struct copy_spec {
     int64_t target_stride[RANK_MAX]; /* bytes */
     enum dtype source_dtype, target_dtype;
     unsigned flags;
+    unsigned via_count;
+    const enum dtype *via; /* types that elements pass through on the way, in order: every cast rounds */
 };
 
 /* Whether a cast between the two exists (equal types always; OPAQUE only to itself; complex only among complex). */

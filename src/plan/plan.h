@@ -11,19 +11,29 @@
 #include "catalog/catalog.h"
 #include "kernels/copy.h"
 
-/* Which box of a target tensor comes from which box of a source tensor. */
+/* In a recipe's permutation: a target axis that the source does not have. The box has extent 1 on it. */
+#define RECIPE_UNIT_AXIS UINT8_MAX
+
+/* As a recipe's source tensor: there is none, the box is filled with zero bytes. Its steps have no source chunk (CATALOG_NONE). */
+#define RECIPE_ZEROS CATALOG_NONE
+
+/* Which box of a target tensor comes from which box of a source tensor. The ranks may differ: where the target has a unit axis, and on
+ * source axes that the permutation does not name, the box has extent 1. */
 struct recipe {
     uint32_t source_tensor, target_tensor;
-    bool is_whole;                 /* whole to whole, same shape: the fields below do not count */
-    int rank;                      /* of both sides */
-    const int64_t *source_start, *target_start; /* [rank] */
+    bool is_whole;                 /* whole to whole, same shape: rank, boxes and permutation do not count */
+    int rank;                      /* of the target */
+    const int64_t *source_start;   /* [rank of the source] */
+    const int64_t *target_start;   /* [rank] */
     const int64_t *extent;         /* [rank], in target axes */
-    const uint8_t *permutation;    /* target axis i is source axis permutation[i]; NULL: identity */
+    const uint8_t *permutation;    /* target axis i is source axis permutation[i], or RECIPE_UNIT_AXIS; NULL: identity, of equal ranks */
+    const enum dtype *via;         /* casts on the way to the target's type, in order: every one rounds */
+    unsigned via_count;            /* at most COPY_VIA_MAX */
 };
 
 /* One strided copy between a source chunk and a target chunk. Boxes lie in the plan's vector pool. */
 struct plan_step {
-    uint32_t source_chunk, target_chunk;
+    uint32_t source_chunk, target_chunk; /* source_chunk CATALOG_NONE: zeros */
     uint32_t recipe;
     uint32_t start, extent; /* vectors: the box in target tensor coordinates */
 };

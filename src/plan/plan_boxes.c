@@ -25,6 +25,7 @@ struct box_filter {
     struct box_list *list;
     const struct recipe *recipe;
     bool is_source;
+    int rank; /* of this side */
     const int64_t *clip_start; /* of the recipe on this side, in this side's axes */
     int64_t clip_extent[RANK_MAX];
     const int64_t *chunk_start;
@@ -37,17 +38,17 @@ static bool box_take(struct box_filter *filter, const int64_t *start, const int6
     const struct recipe *recipe = filter->recipe;
     int rank = recipe->rank;
     int64_t cut_start[RANK_MAX], cut_extent[RANK_MAX];
-    if (!box_intersect(rank, start, extent, filter->clip_start, filter->clip_extent, cut_start, cut_extent))
+    if (!box_intersect(filter->rank, start, extent, filter->clip_start, filter->clip_extent, cut_start, cut_extent))
         return true;
     int64_t *kept = arena_array(&filter->list->arena, 2 * (size_t)rank, sizeof(*kept));
     if (!kept)
         return false;
     for (int axis = 0; axis < rank; axis++) {
-        int from = filter->is_source && recipe->permutation ? recipe->permutation[axis] : axis;
-        kept[axis] = cut_start[from];
-        if (filter->is_source)
+        int from = filter->is_source ? recipe_source_axis(recipe, axis) : axis;
+        kept[axis] = from < 0 ? recipe->target_start[axis] : cut_start[from];
+        if (filter->is_source && from >= 0)
             kept[axis] += recipe->target_start[axis] - recipe->source_start[from];
-        kept[rank + axis] = cut_extent[from];
+        kept[rank + axis] = from < 0 ? 1 : cut_extent[from];
     }
     return box_append(filter->list, kept, kept + rank, filter->chunk);
 }
@@ -57,7 +58,7 @@ static bool run_box_take(const int64_t *start, const int64_t *extent, int64_t fl
     struct box_filter *filter = context;
     int64_t moved[RANK_MAX];
     (void)flat_index;
-    for (int axis = 0; axis < filter->recipe->rank; axis++)
+    for (int axis = 0; axis < filter->rank; axis++)
         moved[axis] = filter->chunk_start[axis] + start[axis];
     return box_take(filter, moved, extent);
 }
@@ -102,16 +103,26 @@ void box_list_release(struct box_list *list)
     *list = (struct box_list){ 0 };
 }
 
+/* What is filled with zeros is a source of one box. */
+static reshard_status zeros_box(struct plan_build *build, const struct recipe *recipe, reshard_error *err)
+{
+    box_list_clear(&build->sources);
+    if (box_is_empty(recipe->rank, recipe->extent) || box_append(&build->sources, recipe->target_start, recipe->extent, CATALOG_NONE))
+        return RESHARD_OK;
+    return error_set_memory(err);
+}
+
 reshard_status boxes_of_sources(struct plan_build *build, reshard_error *err)
 {
     const struct catalog *catalog = build->plan->source;
     const struct recipe *recipe = &build->plan->recipes[build->recipe];
+    if (recipe->source_tensor == RECIPE_ZEROS)
+        return zeros_box(build, recipe, err);
     const struct catalog_tensor *tensor = &catalog->tensors[recipe->source_tensor];
-    struct box_filter filter = { .list = &build->sources, .recipe = recipe, .is_source = true, .clip_start = recipe->source_start };
+    struct box_filter filter = { .list = &build->sources, .recipe = recipe, .is_source = true, .rank = tensor->rank, .clip_start = recipe->source_start };
     reshard_status status = RESHARD_OK;
 
-    for (int axis = 0; axis < recipe->rank; axis++)
-        filter.clip_extent[recipe->permutation ? recipe->permutation[axis] : axis] = recipe->extent[axis];
+    recipe_source_extent(recipe, tensor->rank, filter.clip_extent);
     box_list_clear(filter.list);
     if (build->only_chunk != CATALOG_NONE)
         return chunk_boxes(&filter, catalog, tensor, build->only_chunk, err);
@@ -143,7 +154,7 @@ reshard_status boxes_of_targets(struct plan_build *build, reshard_error *err)
     const struct catalog *catalog = build->plan->target;
     const struct recipe *recipe = &build->plan->recipes[build->recipe];
     const struct catalog_tensor *tensor = &catalog->tensors[recipe->target_tensor];
-    struct box_filter filter = { .list = &build->targets, .recipe = recipe, .clip_start = recipe->target_start };
+    struct box_filter filter = { .list = &build->targets, .recipe = recipe, .rank = tensor->rank, .clip_start = recipe->target_start };
 
     for (int axis = 0; axis < recipe->rank; axis++)
         filter.clip_extent[axis] = recipe->extent[axis];

@@ -9,7 +9,6 @@
 static reshard_status recipe_join(struct plan_build *build, reshard_error *err)
 {
     const struct recipe *recipe = &build->plan->recipes[build->recipe];
-    const struct catalog_tensor *source = &build->plan->source->tensors[recipe->source_tensor];
     reshard_status status = boxes_of_targets(build, err);
     if (status)
         return status;
@@ -19,7 +18,7 @@ static reshard_status recipe_join(struct plan_build *build, reshard_error *err)
     status = join_boxes(&build->joiner, recipe->rank, build->sources.boxes, build->sources.count, build->targets.boxes,
                         build->targets.count, step_append, build, err);
     if (status)
-        error_prefix(err, "tensor '%.*s'", STR_ARG(source->key));
+        error_prefix(err, "tensor '%.*s'", STR_ARG(build->plan->target->tensors[recipe->target_tensor].key));
     return status;
 }
 
@@ -150,18 +149,23 @@ uint64_t plan_hash(const struct plan *plan)
     for (uint32_t i = 0; i < plan->recipe_count; i++) {
         const struct recipe *recipe = &plan->recipes[i];
         size_t bytes = (size_t)recipe->rank * sizeof(int64_t);
+        bool is_zeros = recipe->source_tensor == RECIPE_ZEROS;
+        size_t source_bytes = is_zeros ? 0 : (size_t)plan->source->tensors[recipe->source_tensor].rank * sizeof(int64_t);
         const uint64_t numbers[] = { recipe->source_tensor, recipe->target_tensor, (uint64_t)recipe->rank, recipe->permutation != NULL };
         hash = hash64(numbers, sizeof(numbers), hash);
-        if (bytes) {
-            hash = hash64(recipe->source_start, bytes, hash);
+        if (source_bytes)
+            hash = hash64(recipe->source_start, source_bytes, hash);
+        if (bytes)
             hash = hash64(recipe->target_start, bytes, hash);
-        }
+        for (unsigned via = 0; via < recipe->via_count; via++)
+            hash = hash_number(hash, 1 + (uint64_t)recipe->via[via]);
         if (recipe->permutation)
             hash = hash64(recipe->permutation, (size_t)recipe->rank, hash);
     }
     for (uint32_t i = 0; i < plan->step_count; i++) {
         const struct plan_step *step = &plan->steps[i];
-        hash = hash_chunk(hash, plan->source, &plan->source->chunks[step->source_chunk]);
+        if (step->source_chunk != CATALOG_NONE)
+            hash = hash_chunk(hash, plan->source, &plan->source->chunks[step->source_chunk]);
         if (i == 0 || plan->steps[i - 1].target_chunk != step->target_chunk)
             hash = hash_chunk(hash, plan->target, &plan->target->chunks[step->target_chunk]);
     }

@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "catalog/catalog_cover.h"
-#include "plan/plan.h"
+#include "plan/plan_steps.h"
 
 /* Where a block lies in a chunk, in elements of the chunk's bytes. */
 struct chunk_place {
@@ -65,7 +65,7 @@ static reshard_status copy_packed(const struct catalog_tensor *source, const str
     int64_t bits = dtype_info(target->dtype)->bits;
     struct copy_spec spec = out->spec;
     spec.source_dtype = spec.target_dtype = DTYPE_U8;
-    if (source->dtype != target->dtype || spec.flags & ~(unsigned)COPY_SWAP_SOURCE || !copy_is_plain_run(&spec, &elements) ||
+    if (source->dtype != target->dtype || spec.via_count || spec.flags & ~(unsigned)COPY_SWAP_SOURCE || !copy_is_plain_run(&spec, &elements) ||
         from->index * bits % 8 || to->index * bits % 8 || elements * (uint64_t)bits % 8) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %s can be moved in contiguous runs of whole bytes only",
                   STR_ARG(target->key), dtype_info(target->dtype)->name);
@@ -125,9 +125,43 @@ static reshard_status copy_anchor(const struct catalog_tensor *tensor, const str
     return RESHARD_OK;
 }
 
+/* A box of zeros: every element of it is copied from one and the same place. */
+static reshard_status copy_of_zeros(const struct plan *plan, const struct plan_step *step, const int64_t *start, const int64_t *extent,
+                                    struct plan_copy *out, reshard_error *err)
+{
+    const struct catalog_chunk *chunk = &plan->target->chunks[step->target_chunk];
+    const struct catalog_tensor *tensor = &plan->target->tensors[chunk->tensor];
+    int64_t bytes = dtype_element_bytes(tensor->dtype);
+    struct chunk_place to;
+    reshard_status status = place_find(plan->target, step->target_chunk, tensor->rank, start, &to, err);
+    if (status)
+        return status;
+    out->spec.rank = tensor->rank;
+    out->spec.source_dtype = out->spec.target_dtype = tensor->dtype;
+    out->spec.via_count = out->spec.flags = 0;
+    for (int axis = 0; axis < tensor->rank; axis++) {
+        out->spec.extent[axis] = extent[axis];
+        out->spec.source_stride[axis] = to.strides[axis];
+        out->spec.target_stride[axis] = to.strides[axis] * (bytes ? bytes : 1);
+    }
+    if (bytes) {
+        out->target_offset = (uint64_t)(to.index * bytes);
+    } else {
+        status = copy_packed(tensor, tensor, &to, &to, out, err);
+    }
+    for (int axis = 0; axis < out->spec.rank; axis++)
+        out->spec.source_stride[axis] = 0;
+    out->source_offset = 0;
+    if (!status && !checked_add_u64(out->target_offset, chunk->offset, &out->target_offset))
+        status = error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': offset beyond 2^64", STR_ARG(tensor->key));
+    return status;
+}
+
 reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *step, const int64_t *start, const int64_t *extent,
                               struct plan_copy *out, reshard_error *err)
 {
+    if (step->source_chunk == CATALOG_NONE)
+        return copy_of_zeros(plan, step, start, extent, out, err);
     const struct recipe *recipe = &plan->recipes[step->recipe];
     const struct catalog_chunk *source = &plan->source->chunks[step->source_chunk], *target = &plan->target->chunks[step->target_chunk];
     const struct catalog_tensor *source_tensor = &plan->source->tensors[source->tensor],
@@ -137,11 +171,14 @@ reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *s
     int64_t source_start[RANK_MAX], reach;
     int rank = recipe->rank;
 
+    for (int axis = 0; axis < source_tensor->rank; axis++)
+        source_start[axis] = recipe->source_start[axis];
     for (int axis = 0; axis < rank; axis++) {
-        int source_axis = recipe->permutation ? recipe->permutation[axis] : axis;
-        source_start[source_axis] = start[axis] - recipe->target_start[axis] + recipe->source_start[source_axis];
+        int source_axis = recipe_source_axis(recipe, axis);
+        if (source_axis >= 0)
+            source_start[source_axis] += start[axis] - recipe->target_start[axis];
     }
-    reshard_status status = place_find(plan->source, step->source_chunk, rank, source_start, &from, err);
+    reshard_status status = place_find(plan->source, step->source_chunk, source_tensor->rank, source_start, &from, err);
     if (!status)
         status = place_find(plan->target, step->target_chunk, rank, start, &to, err);
     if (status)
@@ -149,10 +186,13 @@ reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *s
     out->spec.rank = rank;
     out->spec.source_dtype = source_tensor->dtype;
     out->spec.target_dtype = target_tensor->dtype;
+    out->spec.via = recipe->via;
+    out->spec.via_count = recipe->via_count;
     out->spec.flags = flags_of(source);
     for (int axis = 0; axis < rank; axis++) {
+        int source_axis = recipe_source_axis(recipe, axis);
         out->spec.extent[axis] = extent[axis];
-        out->spec.source_stride[axis] = from.strides[recipe->permutation ? recipe->permutation[axis] : axis];
+        out->spec.source_stride[axis] = source_axis < 0 ? 0 : from.strides[source_axis];
         out->spec.target_stride[axis] = to.strides[axis];
     }
     if (source_bytes == 0 || target_bytes == 0) {

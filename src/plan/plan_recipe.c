@@ -38,16 +38,35 @@ static reshard_status recipe_whole(const struct plan *plan, struct recipe *recip
     return RESHARD_OK;
 }
 
-/* Whether the permutation names every axis once. */
-static bool permutation_check(const uint8_t *permutation, int rank)
+/* Whether the recipe's axes name no source axis twice, and all of them where no axis is one of extent 1. */
+static bool permutation_check(const struct recipe *recipe, int source_rank)
 {
     uint64_t seen = 0;
-    for (int axis = 0; axis < rank; axis++) {
-        if (permutation[axis] >= rank || seen >> permutation[axis] & 1)
+    if (!recipe->permutation)
+        return source_rank == recipe->rank;
+    for (int axis = 0; axis < recipe->rank; axis++) {
+        uint8_t from = recipe->permutation[axis];
+        if (from == RECIPE_UNIT_AXIS) {
+            if (recipe->extent[axis] > 1)
+                return false;
+            continue;
+        }
+        if (from >= source_rank || seen >> from & 1)
             return false;
-        seen |= UINT64_C(1) << permutation[axis];
+        seen |= UINT64_C(1) << from;
     }
     return true;
+}
+
+void recipe_source_extent(const struct recipe *recipe, int source_rank, int64_t *extent)
+{
+    for (int axis = 0; axis < source_rank; axis++)
+        extent[axis] = 1;
+    for (int axis = 0; axis < recipe->rank; axis++) {
+        int from = recipe_source_axis(recipe, axis);
+        if (from >= 0)
+            extent[from] = recipe->extent[axis];
+    }
 }
 
 static void *copy_array(struct arena *arena, const void *values, int count, size_t element_size)
@@ -66,19 +85,18 @@ static reshard_status recipe_part(struct plan *plan, struct recipe *recipe, resh
     int bad_axis = 0, rank = recipe->rank;
     char box[BOX_TEXT_MAX];
 
-    if (rank != source->rank || rank != target->rank) {
+    if (rank != target->rank || (!recipe->permutation && rank != source->rank)) {
         error_set(err, RESHARD_ERR_USAGE, "a part has %d axes, the source %d, the target %d", rank, (int)source->rank, (int)target->rank);
         return recipe_error(err, source, target);
     }
-    if (recipe->permutation && !permutation_check(recipe->permutation, rank)) {
+    if (!permutation_check(recipe, source->rank)) {
         error_set(err, RESHARD_ERR_USAGE, "the axes of a part are no permutation");
         return recipe_error(err, source, target);
     }
-    for (int axis = 0; axis < rank; axis++)
-        source_extent[recipe->permutation ? recipe->permutation[axis] : axis] = recipe->extent[axis];
-    if (!box_check(rank, recipe->source_start, source_extent, catalog_vector_at(plan->source, source->shape), &bad_axis)) {
-        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the source on axis %d", box_text(rank, recipe->source_start, source_extent, box),
-                  bad_axis);
+    recipe_source_extent(recipe, source->rank, source_extent);
+    if (!box_check(source->rank, recipe->source_start, source_extent, catalog_vector_at(plan->source, source->shape), &bad_axis)) {
+        error_set(err, RESHARD_ERR_USAGE, "box %s leaves the source on axis %d",
+                  box_text(source->rank, recipe->source_start, source_extent, box), bad_axis);
         return recipe_error(err, source, target);
     }
     if (!box_check(rank, recipe->target_start, recipe->extent, catalog_vector_at(plan->target, target->shape), &bad_axis)) {
@@ -86,7 +104,7 @@ static reshard_status recipe_part(struct plan *plan, struct recipe *recipe, resh
                   bad_axis);
         return recipe_error(err, source, target);
     }
-    recipe->source_start = copy_array(&plan->arena, recipe->source_start, rank, sizeof(int64_t));
+    recipe->source_start = copy_array(&plan->arena, recipe->source_start, source->rank, sizeof(int64_t));
     recipe->target_start = copy_array(&plan->arena, recipe->target_start, rank, sizeof(int64_t));
     recipe->extent = copy_array(&plan->arena, recipe->extent, rank, sizeof(int64_t));
     if (recipe->permutation && !(recipe->permutation = copy_array(&plan->arena, recipe->permutation, rank, 1)))
@@ -94,18 +112,65 @@ static reshard_status recipe_part(struct plan *plan, struct recipe *recipe, resh
     return recipe->source_start && recipe->target_start && recipe->extent ? RESHARD_OK : error_set_memory(err);
 }
 
+/* Every cast on the way must exist. Keeps the list. */
+static reshard_status recipe_casts(struct plan *plan, struct recipe *recipe, reshard_error *err)
+{
+    enum dtype from = plan->source->tensors[recipe->source_tensor].dtype, last = plan->target->tensors[recipe->target_tensor].dtype;
+    if (recipe->via_count > COPY_VIA_MAX)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "%u casts one after the other: at most %d are supported", recipe->via_count + 1,
+                         COPY_VIA_MAX + 1);
+    for (unsigned i = 0; i <= recipe->via_count; i++) {
+        enum dtype to = i < recipe->via_count ? recipe->via[i] : last;
+        if (!copy_can_cast(from, to))
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "%s cannot become %s", dtype_info(from)->name, dtype_info(to)->name);
+        from = to;
+    }
+    if (recipe->via_count && !(recipe->via = copy_array(&plan->arena, recipe->via, (int)recipe->via_count, sizeof(*recipe->via))))
+        return error_set_memory(err);
+    return RESHARD_OK;
+}
+
+/* A box of zeros: its source fields are made empty. */
+static reshard_status recipe_zeros(struct plan *plan, struct recipe *recipe, reshard_error *err)
+{
+    static const int64_t origin[RANK_MAX];
+    const struct catalog_tensor *target = &plan->target->tensors[recipe->target_tensor];
+    const int64_t *shape = catalog_vector_at(plan->target, target->shape);
+    int bad_axis = 0;
+    char box[BOX_TEXT_MAX];
+    recipe->source_start = origin;
+    recipe->permutation = NULL;
+    recipe->via_count = 0;
+    if (recipe->is_whole) {
+        recipe->rank = target->rank;
+        recipe->target_start = origin;
+        recipe->extent = shape;
+        return RESHARD_OK;
+    }
+    if (recipe->rank != target->rank || !box_check(recipe->rank, recipe->target_start, recipe->extent, shape, &bad_axis)) {
+        error_set(err, RESHARD_ERR_USAGE, "'%.*s': box %s of zeros leaves the target on axis %d", STR_ARG(target->key),
+                  box_text(recipe->rank, recipe->target_start, recipe->extent, box), bad_axis);
+        return RESHARD_ERR_USAGE;
+    }
+    recipe->target_start = copy_array(&plan->arena, recipe->target_start, recipe->rank, sizeof(int64_t));
+    recipe->extent = copy_array(&plan->arena, recipe->extent, recipe->rank, sizeof(int64_t));
+    return recipe->target_start && recipe->extent ? RESHARD_OK : error_set_memory(err);
+}
+
 static reshard_status recipe_take(struct plan *plan, struct recipe *recipe, reshard_error *err)
 {
+    if (recipe->source_tensor == RECIPE_ZEROS && recipe->target_tensor < plan->target->tensor_count)
+        return recipe_zeros(plan, recipe, err);
     if (recipe->source_tensor >= plan->source->tensor_count || recipe->target_tensor >= plan->target->tensor_count)
         return error_set(err, RESHARD_ERR_USAGE, "a recipe names tensors %" PRIu32 " and %" PRIu32 ", there are %" PRIu32 " and %" PRIu32,
                          recipe->source_tensor, recipe->target_tensor, plan->source->tensor_count, plan->target->tensor_count);
     const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor],
                                 *target = &plan->target->tensors[recipe->target_tensor];
-    if (!copy_can_cast(source->dtype, target->dtype)) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "%s cannot become %s", dtype_info(source->dtype)->name, dtype_info(target->dtype)->name);
+    reshard_status status = recipe_casts(plan, recipe, err);
+    if (status == RESHARD_ERR_UNSUPPORTED)
         recipe_error(err, source, target);
-        return RESHARD_ERR_UNSUPPORTED;
-    }
+    if (status)
+        return status;
     return recipe->is_whole ? recipe_whole(plan, recipe, err) : recipe_part(plan, recipe, err);
 }
 

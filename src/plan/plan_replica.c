@@ -99,8 +99,10 @@ static void recipes_group(struct replicas *replicas, uint8_t *is_seen)
 {
     const struct plan *plan = replicas->plan;
     for (uint32_t i = 0; i < plan->recipe_count; i++) {
-        const struct catalog_tensor *tensor = &plan->source->tensors[plan->recipes[i].source_tensor];
         bool has_replicas = false;
+        if (plan->recipes[i].source_tensor == RECIPE_ZEROS)
+            continue;
+        const struct catalog_tensor *tensor = &plan->source->tensors[plan->recipes[i].source_tensor];
         if (is_seen[plan->recipes[i].source_tensor])
             continue;
         is_seen[plan->recipes[i].source_tensor] = 1;
@@ -136,11 +138,13 @@ reshard_status replicas_pick(struct plan *plan, reshard_error *err)
         goto out;
     }
     for (uint32_t i = 0; i < plan->step_count; i++)
-        replicas.picked[plan->steps[i].source_chunk] = plan->steps[i].source_chunk + 1;
+        if (plan->steps[i].source_chunk != CATALOG_NONE)
+            replicas.picked[plan->steps[i].source_chunk] = plan->steps[i].source_chunk + 1;
     recipes_group(&replicas, is_seen);
     groups_pick(&replicas);
     for (uint32_t i = 0; i < plan->step_count; i++)
-        plan->steps[i].source_chunk = replicas.picked[plan->steps[i].source_chunk] - 1;
+        if (plan->steps[i].source_chunk != CATALOG_NONE)
+            plan->steps[i].source_chunk = replicas.picked[plan->steps[i].source_chunk] - 1;
 
 out:
     free(is_seen);

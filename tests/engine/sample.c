@@ -368,37 +368,62 @@ static const int64_t *keep(struct sample *s, const int64_t *values, int count)
     return kept;
 }
 
-/* A target of parts of one source, stacked on the first axis: target axis i is source axis permutation[i]. */
-static void add_parts_target(struct sample *s, uint32_t source_index, const char *key)
+/* Axes of the source in any order, some left out, and some axes that it does not have. Returns how many. */
+static int pick_axes(struct sample *s, int source_rank, uint8_t *permutation)
 {
-    const struct catalog_tensor source = s->source->tensors[source_index];
-    const int64_t *source_shape = catalog_vector_at(s->source, source.shape);
-    int rank = source.rank, parts = 1 + (int)below(s, 3);
-    uint8_t *permutation = arena_alloc(&s->arena, (size_t)rank + 1);
-    int64_t shape[RANK_MAX], extent[RANK_MAX], start[RANK_MAX], source_start[RANK_MAX] = { 0 };
-    uint32_t index, first = s->recipe_count;
-    for (int i = 0; i < rank; i++)
-        permutation[i] = (uint8_t)i;
+    int rank = 0;
+    for (int i = 0; i < source_rank; i++)
+        if (!chance(s, 15))
+            permutation[rank++] = (uint8_t)i;
+    while (rank == 0 || chance(s, 15))
+        permutation[rank++] = RECIPE_UNIT_AXIS;
     for (int i = rank - 1; i > 0; i--) {
         int j = (int)below(s, i + 1);
         uint8_t swapped = permutation[i];
         permutation[i] = permutation[j];
         permutation[j] = swapped;
     }
+    return rank;
+}
+
+/* Casts on the way from one type to another; every one of them changes some of the values. */
+static unsigned pick_via(struct sample *s, enum dtype dtype, const enum dtype **out)
+{
+    static const enum dtype vias[][3] = { { DTYPE_U8, DTYPE_F16, DTYPE_F32 }, { DTYPE_BF16, DTYPE_I8, DTYPE_F64 }, { DTYPE_F8_E4M3, DTYPE_BOOL, DTYPE_U8 } };
+    bool is_number = dtype_info(dtype)->class_ == DTYPE_CLASS_FLOAT || dtype_info(dtype)->class_ == DTYPE_CLASS_INT;
+    *out = vias[below(s, 3)];
+    return is_number && chance(s, 30) ? 1 + (unsigned)below(s, 3) : 0;
+}
+
+/* A target of parts of one source, stacked on the first axis: target axis i is source axis permutation[i]. Some parts are zeros. */
+static void add_parts_target(struct sample *s, uint32_t source_index, const char *key)
+{
+    const struct catalog_tensor source = s->source->tensors[source_index];
+    const int64_t *source_shape = catalog_vector_at(s->source, source.shape);
+    int parts = 1 + (int)below(s, 3);
+    uint8_t *permutation = arena_alloc(&s->arena, (size_t)source.rank + RANK_MAX);
+    int rank = pick_axes(s, source.rank, permutation);
+    int64_t shape[RANK_MAX], extent[RANK_MAX], start[RANK_MAX], source_start[RANK_MAX] = { 0 };
+    uint32_t index, first = s->recipe_count;
     for (int i = 0; i < rank; i++)
-        shape[i] = 1 + below(s, source_shape[permutation[i]]);
+        shape[i] = permutation[i] == RECIPE_UNIT_AXIS ? 1 : 1 + below(s, source_shape[permutation[i]]);
     memcpy(extent, shape, sizeof(extent));
     memset(start, 0, sizeof(start));
     for (int part = 0; part < parts; part++) {
-        extent[0] = 1 + below(s, source_shape[permutation[0]]);
+        extent[0] = permutation[0] == RECIPE_UNIT_AXIS ? 1 : 1 + below(s, source_shape[permutation[0]]);
+        for (int i = 0; i < source.rank; i++)
+            source_start[i] = below(s, source_shape[i]);
         for (int i = 0; i < rank; i++)
-            source_start[permutation[i]] = below(s, source_shape[permutation[i]] - extent[i] + 1);
-        s->recipes[s->recipe_count++] = (struct recipe){ .source_tensor = source_index,
-                                                         .rank = rank,
-                                                         .source_start = keep(s, source_start, rank),
-                                                         .target_start = keep(s, start, rank),
-                                                         .extent = keep(s, extent, rank),
-                                                         .permutation = permutation };
+            if (permutation[i] != RECIPE_UNIT_AXIS)
+                source_start[permutation[i]] = below(s, source_shape[permutation[i]] - extent[i] + 1);
+        struct recipe recipe = { .source_tensor = chance(s, 15) ? RECIPE_ZEROS : source_index,
+                                 .rank = rank,
+                                 .source_start = keep(s, source_start, source.rank),
+                                 .target_start = keep(s, start, rank),
+                                 .extent = keep(s, extent, rank),
+                                 .permutation = permutation };
+        recipe.via_count = pick_via(s, source.dtype, &recipe.via);
+        s->recipes[s->recipe_count++] = recipe;
         start[0] += extent[0];
     }
     shape[0] = start[0];
@@ -430,8 +455,11 @@ static void expected_element(const struct sample *s, uint32_t target_index, cons
     const struct catalog_tensor *target = &s->target->tensors[target_index];
     for (uint32_t i = 0; i < s->recipe_count; i++) {
         const struct recipe *recipe = &s->recipes[i];
-        const struct catalog_tensor *source = &s->source->tensors[recipe->source_tensor];
-        int64_t from[RANK_MAX];
+        int64_t from[RANK_MAX] = { 0 };
+        bool is_zeros = recipe->source_tensor == RECIPE_ZEROS;
+        const struct catalog_tensor *source = is_zeros ? NULL : &s->source->tensors[recipe->source_tensor];
+        for (int axis = 0; !recipe->is_whole && source && axis < source->rank; axis++)
+            from[axis] = recipe->source_start[axis];
         bool is_inside = recipe->target_tensor == target_index;
         for (int axis = 0; axis < target->rank && is_inside; axis++) {
             if (recipe->is_whole) {
@@ -440,13 +468,25 @@ static void expected_element(const struct sample *s, uint32_t target_index, cons
             }
             int64_t inside = at[axis] - recipe->target_start[axis];
             is_inside = inside >= 0 && inside < recipe->extent[axis];
-            from[recipe->permutation[axis]] = inside + recipe->source_start[recipe->permutation[axis]];
+            if (recipe->permutation[axis] != RECIPE_UNIT_AXIS)
+                from[recipe->permutation[axis]] += inside;
         }
         if (!is_inside)
             continue;
+        if (is_zeros) {
+            memset(out, 0, dtype_element_bytes(target->dtype));
+            return;
+        }
+        uint8_t element[16], casted[16];
         int64_t flat = flat_of(source->rank, catalog_vector_at(s->source, source->shape), from);
-        element_pass(source->dtype, target->dtype, 0, s->values[recipe->source_tensor] + (size_t)flat * dtype_element_bytes(source->dtype),
-                     out);
+        size_t bytes = dtype_element_bytes(source->dtype);
+        memcpy(element, s->values[recipe->source_tensor] + (size_t)flat * bytes, bytes);
+        enum dtype dtype = source->dtype;
+        for (unsigned via = 0; via < recipe->via_count; dtype = recipe->via[via++]) {
+            element_pass(dtype, recipe->via[via], 0, element, casted);
+            memcpy(element, casted, sizeof(element));
+        }
+        element_pass(dtype, target->dtype, 0, element, out);
         return;
     }
     fail_msg("no recipe");

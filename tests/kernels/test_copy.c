@@ -165,17 +165,17 @@ TEST(a_plain_run_is_recognised)
         bool is_plain;
         uint64_t bytes;
     } cases[] = {
-        { "scalar", { 0, { 0 }, { 0 }, { 0 }, DTYPE_F64, DTYPE_F64, 0 }, true, 8 },
-        { "matrix", { 2, { 3, 4 }, { 16, 4 }, { 16, 4 }, DTYPE_F32, DTYPE_F32, 0 }, true, 48 },
-        { "column of one", { 2, { 3, 1 }, { 4, 99 }, { 4, 7 }, DTYPE_F32, DTYPE_F32, 0 }, true, 12 },
-        { "both transposed", { 2, { 3, 4 }, { 4, 12 }, { 4, 12 }, DTYPE_F32, DTYPE_F32, 0 }, true, 48 },
-        { "gap", { 2, { 3, 4 }, { 20, 4 }, { 16, 4 }, DTYPE_F32, DTYPE_F32, 0 }, false, 0 },
-        { "cast", { 1, { 4 }, { 4 }, { 2 }, DTYPE_F32, DTYPE_F16, 0 }, false, 0 },
-        { "swap", { 1, { 4 }, { 4 }, { 4 }, DTYPE_F32, DTYPE_F32, COPY_SWAP_SOURCE }, false, 0 },
-        { "swap of bytes", { 1, { 4 }, { 1 }, { 1 }, DTYPE_U8, DTYPE_U8, COPY_SWAP_SOURCE }, true, 4 },
-        { "conjugate of reals", { 1, { 4 }, { 4 }, { 4 }, DTYPE_F32, DTYPE_F32, COPY_CONJUGATE }, true, 16 },
-        { "expanded", { 1, { 4 }, { 0 }, { 4 }, DTYPE_F32, DTYPE_F32, 0 }, false, 0 },
-        { "packed", { 1, { 4 }, { 1 }, { 1 }, DTYPE_F4, DTYPE_F4, 0 }, false, 0 },
+        { "scalar", { 0, { 0 }, { 0 }, { 0 }, DTYPE_F64, DTYPE_F64, 0, 0, NULL }, true, 8 },
+        { "matrix", { 2, { 3, 4 }, { 16, 4 }, { 16, 4 }, DTYPE_F32, DTYPE_F32, 0, 0, NULL }, true, 48 },
+        { "column of one", { 2, { 3, 1 }, { 4, 99 }, { 4, 7 }, DTYPE_F32, DTYPE_F32, 0, 0, NULL }, true, 12 },
+        { "both transposed", { 2, { 3, 4 }, { 4, 12 }, { 4, 12 }, DTYPE_F32, DTYPE_F32, 0, 0, NULL }, true, 48 },
+        { "gap", { 2, { 3, 4 }, { 20, 4 }, { 16, 4 }, DTYPE_F32, DTYPE_F32, 0, 0, NULL }, false, 0 },
+        { "cast", { 1, { 4 }, { 4 }, { 2 }, DTYPE_F32, DTYPE_F16, 0, 0, NULL }, false, 0 },
+        { "swap", { 1, { 4 }, { 4 }, { 4 }, DTYPE_F32, DTYPE_F32, COPY_SWAP_SOURCE, 0, NULL }, false, 0 },
+        { "swap of bytes", { 1, { 4 }, { 1 }, { 1 }, DTYPE_U8, DTYPE_U8, COPY_SWAP_SOURCE, 0, NULL }, true, 4 },
+        { "conjugate of reals", { 1, { 4 }, { 4 }, { 4 }, DTYPE_F32, DTYPE_F32, COPY_CONJUGATE, 0, NULL }, true, 16 },
+        { "expanded", { 1, { 4 }, { 0 }, { 4 }, DTYPE_F32, DTYPE_F32, 0, 0, NULL }, false, 0 },
+        { "packed", { 1, { 4 }, { 1 }, { 1 }, DTYPE_F4, DTYPE_F4, 0, 0, NULL }, false, 0 },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint64_t bytes = 0;

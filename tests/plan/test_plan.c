@@ -196,6 +196,75 @@ TEST(the_hash_tells_plans_apart)
     assert_true(hashes[0] != hashes[2]);
 }
 
+TEST(ranks_may_differ_where_extents_are_one)
+{
+    static const int64_t stacked[] = { 3, 4, 8 }, row[] = { 4, 8 }, at[] = { 1, 0, 0 }, box[] = { 1, 4, 8 }, zero[] = { 0, 0, 0 }, two[] = { 2, 0, 0 };
+    static const uint8_t lead[] = { RECIPE_UNIT_AXIS, 0, 1 }, dropped[] = { 1, 2 }, twice[] = { RECIPE_UNIT_AXIS, 0, 0 };
+    static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F4 };
+    struct plan *plan;
+    struct plan_copy copy;
+    for (int i = 0; i < 2; i++) {
+        unsigned bits = dtype_info(dtypes[i])->bits;
+        struct catalog *one = catalog_with("w", dtypes[i], 2, row, 1), *all = catalog_with("w", dtypes[i], 3, stacked, 1);
+        CHECK_OK(catalog_add_chunk(one, 0, NULL, NULL, 0, 100, 32 * bits / 8, NULL, &err));
+        CHECK_OK(catalog_add_chunk(all, 0, NULL, NULL, 0, 0, 96 * bits / 8, NULL, &err));
+        CHECK_OK(catalog_seal(one, false, &err));
+        CHECK_OK(catalog_seal(all, false, &err));
+        struct recipe stack[] = {
+            { .rank = 3, .source_start = zero, .target_start = at, .extent = box, .permutation = lead },
+            { .source_tensor = RECIPE_ZEROS, .rank = 3, .target_start = zero, .extent = box },
+            { .source_tensor = RECIPE_ZEROS, .rank = 3, .target_start = two, .extent = box },
+        };
+        CHECK_OK(plan_new(one, all, stack, 3, &plan, &err));
+        assert_int_equal(plan->step_count, 3);
+        assert_int_equal(plan->read_bytes, 32 * bits / 8);
+        assert_int_equal(plan->steps[0].source_chunk, CATALOG_NONE);
+        CHECK_OK(plan_step_copy(plan, &plan->steps[1], &copy, &err));
+        assert_int_equal(copy.source_offset, 100);
+        assert_int_equal(copy.target_offset, 32 * bits / 8);
+        plan_free(plan);
+        struct recipe unstack = { .rank = 2, .source_start = at, .target_start = zero, .extent = row, .permutation = dropped };
+        CHECK_OK(plan_new(all, one, &unstack, 1, &plan, &err));
+        CHECK_OK(plan_step_copy(plan, &plan->steps[0], &copy, &err));
+        assert_int_equal(copy.source_offset, 32 * bits / 8);
+        assert_int_equal(copy.target_offset, 100);
+        plan_free(plan);
+        stack[0].permutation = twice;
+        CHECK_FAILS(plan_new(one, all, stack, 3, &plan, &err), RESHARD_ERR_USAGE);
+        stack[0].permutation = NULL;
+        CHECK_FAILS(plan_new(one, all, stack, 3, &plan, &err), RESHARD_ERR_USAGE);
+        stack[0].permutation = lead;
+        CHECK_FAILS(plan_new(one, all, stack, 2, &plan, &err), RESHARD_ERR_USAGE);
+        catalog_free(one);
+        catalog_free(all);
+    }
+}
+
+TEST(casts_on_the_way_belong_to_the_plan)
+{
+    static const enum dtype via[] = { DTYPE_BF16, DTYPE_F16 }, impossible[] = { DTYPE_BITS16 };
+    struct catalog *source = whole_catalog(DTYPE_F32), *target = whole_catalog(DTYPE_F32);
+    struct recipe recipe = whole;
+    uint64_t hashes[3];
+    struct plan *plan;
+    for (unsigned i = 0; i < 3; i++) {
+        recipe.via = via;
+        recipe.via_count = i;
+        CHECK_OK(plan_new(source, target, &recipe, 1, &plan, &err));
+        assert_int_equal(plan->cast_bytes, i ? 256 : 0);
+        hashes[i] = plan_hash(plan);
+        plan_free(plan);
+    }
+    assert_true(hashes[0] != hashes[1] && hashes[1] != hashes[2]);
+    recipe.via = impossible;
+    recipe.via_count = 1;
+    CHECK_FAILS(plan_new(source, target, &recipe, 1, &plan, &err), RESHARD_ERR_UNSUPPORTED);
+    recipe.via_count = COPY_VIA_MAX + 1;
+    CHECK_FAILS(plan_new(source, target, &recipe, 1, &plan, &err), RESHARD_ERR_UNSUPPORTED);
+    catalog_free(source);
+    catalog_free(target);
+}
+
 TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
 {
     struct catalog *source = catalog_with("x", DTYPE_F32, 2, shape_8x8, 2), *target = catalog_with("x", DTYPE_F32, 2, shape_8x8, 2);
@@ -232,6 +301,8 @@ int main(void)
         cmocka_unit_test(recipes_must_fit_and_not_overlap),
         cmocka_unit_test(a_flat_run_takes_few_boxes),
         cmocka_unit_test(the_hash_tells_plans_apart),
+        cmocka_unit_test(ranks_may_differ_where_extents_are_one),
+        cmocka_unit_test(casts_on_the_way_belong_to_the_plan),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);
