@@ -17,14 +17,17 @@ struct pickling {
     const struct layout_request *request;
     const struct dcp_target *state;
     struct dcp_item_pickle *pickle;
+    uint32_t item;       /* wanted item whose value is being written */
     const char *problem; /* why it cannot be written; "" without memory */
+    uint32_t node;       /* leaf of the tree that is being written, or CATALOG_NONE */
 };
 
 /* Number of the storage in the archive, new if need be; false without memory. */
-static bool take_storage(struct dcp_item_pickle *pickle, bool is_tensor, uint32_t index, uint64_t bytes, uint32_t *out)
+static bool take_storage(struct dcp_item_pickle *pickle, bool is_tensor, uint32_t item, uint32_t index, uint64_t bytes, uint32_t *out)
 {
     for (uint32_t i = 0; i < pickle->storage_count; i++) {
-        if (pickle->storages[i].is_tensor == is_tensor && pickle->storages[i].index == index) {
+        const struct dcp_item_storage *known = &pickle->storages[i];
+        if (known->is_tensor == is_tensor && known->index == index && (is_tensor || known->item == item)) {
             *out = i;
             return pickle->storages[i].bytes == bytes;
         }
@@ -38,7 +41,7 @@ static bool take_storage(struct dcp_item_pickle *pickle, bool is_tensor, uint32_
         pickle->storage_capacity = capacity;
     }
     *out = pickle->storage_count;
-    pickle->storages[pickle->storage_count++] = (struct dcp_item_storage){ is_tensor, index, bytes };
+    pickle->storages[pickle->storage_count++] = (struct dcp_item_storage){ is_tensor, item, index, bytes };
     return true;
 }
 
@@ -93,7 +96,8 @@ static bool find_storage(struct pickling *pickling, const struct value *value, s
         pickling->problem = "it refers to a storage that the source does not hold";
     else if (!read_persistent_id(value, class_, numel, &bytes))
         pickling->problem = "a persistent id in it is of an unknown form";
-    else if ((!is_tensor || hidden_tensor(pickling, index, bytes, &index)) && !take_storage(pickling->pickle, is_tensor, index, bytes, storage))
+    else if ((!is_tensor || hidden_tensor(pickling, index, bytes, &index)) &&
+             !take_storage(pickling->pickle, is_tensor, pickling->request->wanted_items[pickling->item], index, bytes, storage))
         pickling->problem = "";
     return !pickling->problem;
 }
@@ -127,30 +131,86 @@ static reshard_status problem_error(const struct pickling *pickling, reshard_err
     return pickling->problem[0] ? error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", pickling->problem) : error_set_memory(err);
 }
 
-reshard_status dcp_item_pickle_make(const struct layout_request *request, const struct dcp_target *state, uint32_t item,
-                                    struct dcp_item_pickle *out, reshard_error *err)
+/*
+ * Appends the pickle of a value without PROTO and STOP, so that several can follow one another. Each fills the memo from 0 and fetches only
+ * what it put there itself.
+ */
+static reshard_status put_value(struct pickling *pickling, uint32_t item, const struct value *value, uint32_t graph_count, struct buffer *out,
+                                reshard_error *err)
 {
-    struct source *source = request->source;
-    uint32_t source_item = request->wanted_items[item];
-    struct dcp_item_pickle pickle = { 0 };
-    struct pickling pickling = { .request = request, .state = state, .pickle = &pickle };
-    struct buffer bytes = { .limit = (size_t)request->limits.item_bytes };
-    uint64_t *sizes = NULL;
+    struct buffer whole = { .limit = (size_t)pickling->request->limits.item_bytes };
+    pickling->item = item;
+    reshard_status status = pickle_write(value, graph_count, item == CATALOG_NONE ? NULL : substitute, pickling, &whole, err);
+    if (!status && pickling->problem)
+        status = problem_error(pickling, err);
+    /* PROTO 2 are two bytes, STOP is one. */
+    if (!status && (whole.size < 3 || !buffer_append(out, whole.data + 2, whole.size - 3)))
+        status = error_set_memory(err);
+    buffer_release(&whole);
+    return status;
+}
+
+/* The source's value of a wanted item. */
+static reshard_status put_wanted(struct pickling *pickling, uint32_t item, struct buffer *out, reshard_error *err)
+{
+    struct source *source = pickling->request->source;
+    uint32_t source_item = pickling->request->wanted_items[item];
     reshard_status status = source_load_item(source, source_item, err);
     if (status)
         return status;
     const struct catalog_item *loaded = &source->catalog->items[source_item];
     if (!loaded->value || !loaded->graph)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "it has no value");
-    status = pickle_write(loaded->value, loaded->graph->count, substitute, &pickling, &bytes, err);
-    if (!status && pickling.problem)
-        status = problem_error(&pickling, err);
+    return put_value(pickling, item, loaded->value, loaded->graph->count, out, err);
+}
+
+static reshard_status put_leaf(void *context, uint32_t number, struct buffer *out, reshard_error *err)
+{
+    struct pickling *pickling = context;
+    const struct dcp_tree_node *node = &pickling->state->tree.nodes[number];
+    pickling->node = number;
+    reshard_status status = node->value ? put_value(pickling, node->wanted, node->value, node->graph_count, out, err)
+                                        : put_wanted(pickling, node->wanted, out, err);
+    if (!status)
+        pickling->node = CATALOG_NONE;
+    return status;
+}
+
+static reshard_status put_stored(struct pickling *pickling, const struct dcp_stored *item, struct buffer *out, reshard_error *err)
+{
+    reshard_status status;
+    pickle_put_begin(out);
+    if (item->is_in_list)
+        pickle_put_opcode(out, PICKLE_EMPTY_LIST);
+    if (item->value)
+        status = put_value(pickling, item->wanted, item->value, item->graph_count, out, err);
+    else if (item->wanted != CATALOG_NONE)
+        status = put_wanted(pickling, item->wanted, out, err);
+    else
+        status = dcp_tree_write(&pickling->state->tree, item->node, put_leaf, pickling, out, err);
+    if (item->is_in_list)
+        pickle_put_opcode(out, PICKLE_APPEND);
+    pickle_put_end(out);
+    return !status && out->failed ? error_set_memory(err) : status;
+}
+
+reshard_status dcp_item_pickle_make(const struct layout_request *request, const struct dcp_target *state, uint32_t item,
+                                    struct dcp_item_pickle *out, uint32_t *node, reshard_error *err)
+{
+    const struct dcp_stored *stored = &state->items[item];
+    struct dcp_item_pickle pickle = { 0 };
+    struct pickling pickling = { .request = request, .state = state, .pickle = &pickle, .node = CATALOG_NONE };
+    struct buffer bytes = { .limit = (size_t)request->limits.item_bytes };
+    uint64_t *sizes = NULL;
+    reshard_status status = put_stored(&pickling, stored, &bytes, err);
+    if (node)
+        *node = pickling.node;
     if (!status && !(sizes = calloc((size_t)pickle.storage_count + 1, sizeof(*sizes))))
         status = error_set_memory(err);
     for (uint32_t i = 0; i < pickle.storage_count && !status; i++)
         sizes[i] = pickle.storages[i].bytes;
     if (!status)
-        status = torch_frame_plan("archive", &bytes, sizes, pickle.storage_count, DCP_ALIGNMENT, &pickle.frame, err);
+        status = torch_frame_plan(stored->is_file ? "common" : "archive", &bytes, sizes, pickle.storage_count, DCP_ALIGNMENT, &pickle.frame, err);
     free(sizes);
     buffer_release(&bytes);
     if (status)

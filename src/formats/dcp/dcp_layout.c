@@ -35,21 +35,22 @@ static void path_text(const struct path_part *parts, size_t count, struct buffer
     buffer_append_byte(out, '\0');
 }
 
-/* Names below name_count are tensors of wanted, the others items. */
-static void describe(const struct catalog *wanted, uint32_t number, struct buffer *out)
+/* Numbers below the count of tensors are tensors of wanted, the others stored items. */
+static void describe(const struct catalog *wanted, const struct dcp_target *state, uint32_t number, struct buffer *out)
 {
     struct path_part single;
     const struct path_part *parts;
     size_t count = number < wanted->tensor_count ? catalog_tensor_path(wanted, &wanted->tensors[number], &single, &parts)
-                                                 : catalog_item_path(wanted, &wanted->items[number - wanted->tensor_count], &single, &parts);
+                                                 : dcp_stored_path(&state->items[number - wanted->tensor_count], &single, &parts);
     path_text(parts, count, out);
 }
 
-static reshard_status name_taken(const struct catalog *wanted, struct str key, uint32_t first, uint32_t second, reshard_error *err)
+static reshard_status name_taken(const struct catalog *wanted, const struct dcp_target *state, struct str key, uint32_t first, uint32_t second,
+                                 reshard_error *err)
 {
     struct buffer a = { 0 }, b = { 0 };
-    describe(wanted, first, &a);
-    describe(wanted, second, &b);
+    describe(wanted, state, first, &a);
+    describe(wanted, state, second, &b);
     if (a.failed || b.failed)
         error_set_memory(err);
     else
@@ -62,15 +63,15 @@ static reshard_status name_taken(const struct catalog *wanted, struct str key, u
     return status;
 }
 
-static reshard_status check_key(const struct catalog *wanted, struct name_map *keys, uint32_t *number_of, uint32_t number, struct str key,
-                                reshard_error *err)
+static reshard_status check_key(const struct catalog *wanted, const struct dcp_target *state, struct name_map *keys, uint32_t *number_of,
+                                uint32_t number, struct str key, reshard_error *err)
 {
     bool was_new;
     uint32_t index = name_map_intern(keys, key, &was_new);
     if (index == NAME_NONE)
         return error_set_memory(err);
     if (!was_new)
-        return name_taken(wanted, key, number_of[index], number, err);
+        return name_taken(wanted, state, key, number_of[index], number, err);
     number_of[index] = number;
     return RESHARD_OK;
 }
@@ -84,21 +85,21 @@ static reshard_status check_tensor(const struct catalog_tensor *tensor, reshard_
     return RESHARD_ERR_UNSUPPORTED;
 }
 
-static reshard_status check_wanted(const struct catalog *wanted, reshard_error *err)
+static reshard_status check_wanted(const struct catalog *wanted, const struct dcp_target *state, reshard_error *err)
 {
     struct name_map keys = { 0 };
-    uint32_t *number_of = calloc((size_t)wanted->tensor_count + wanted->item_count + 1, sizeof(*number_of));
+    uint32_t *number_of = calloc((size_t)wanted->tensor_count + state->item_count + 1, sizeof(*number_of));
     reshard_status status = number_of ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         if (wanted->tensors[i].flags & TENSOR_HIDDEN)
             continue;
         status = check_tensor(&wanted->tensors[i], err);
         if (!status)
-            status = check_key(wanted, &keys, number_of, i, wanted->tensors[i].key, err);
+            status = check_key(wanted, state, &keys, number_of, i, wanted->tensors[i].key, err);
     }
-    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
-        if (wanted->items[i].kind != ITEM_FILE)
-            status = check_key(wanted, &keys, number_of, wanted->tensor_count + i, wanted->items[i].key, err);
+    for (uint32_t i = 0; i < state->item_count && !status; i++) {
+        if (!state->items[i].is_file)
+            status = check_key(wanted, state, &keys, number_of, wanted->tensor_count + i, state->items[i].key, err);
     }
     name_map_release(&keys);
     free(number_of);
@@ -115,28 +116,53 @@ static reshard_status count_bytes(void *context, const void *bytes, size_t size,
     return RESHARD_OK;
 }
 
-static reshard_status lay_out_file(struct dcp_placing *placing, uint32_t item, struct dcp_item_blob *blob, reshard_error *err)
+/* Names that the checkpoint's own files have. */
+static bool is_own_name(const struct dcp_target *state, struct str name)
+{
+    uint64_t rank;
+    if (dcp_file_rank(name, &rank) || str_is(name, DCP_METADATA) || str_ends_with(name, ".metadata"))
+        return true;
+    if (!state->style->is_below_root)
+        return false;
+    return str_is(name, "metadata.json") || str_is(name, "common.pt") || str_is(name, "integrity.json") || str_is(name, MEGATRON_TRACKER);
+}
+
+static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_stored *blob, reshard_error *err)
 {
     const struct layout_request *request = placing->request;
-    const struct catalog_item *wanted = &request->wanted->items[item];
-    uint64_t rank;
-    bool is_ours = dcp_file_rank(wanted->key, &rank) || str_is(wanted->key, DCP_METADATA) || str_ends_with(wanted->key, ".metadata");
-    if (is_ours || store_name_check(wanted->key, NULL))
-        return target_note_dropped(placing->target, err, "%.*s: a file of that name does not fit beside the checkpoint", STR_ARG(wanted->key));
-    const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[item]];
+    const struct dcp_target *state = dcp_target_state(placing->target);
+    if (is_own_name(state, blob->key) || store_name_check(blob->key, NULL))
+        return target_note_dropped(placing->target, err, "%.*s: a file of that name does not fit beside the checkpoint", STR_ARG(blob->key));
+    const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[blob->wanted]];
+    struct catalog *catalog = placing->target->catalog;
+    char *name = arena_printf(&catalog->arena, "%s%.*s", state->folder, (int)blob->key.size, blob->key.data);
+    if (!name)
+        return error_set_memory(err);
     blob->form = DCP_ITEM_FILE;
     blob->bytes = request->source->catalog->objects[source->object].bytes;
-    return catalog_add_object(placing->target->catalog, wanted->key, blob->bytes, &blob->object, err);
+    return catalog_add_object(catalog, str_of(name), blob->bytes, &blob->object, err);
+}
+
+static reshard_status drop_item(struct dcp_placing *placing, const struct dcp_stored *item, uint32_t node, const char *reason, reshard_error *err)
+{
+    struct dcp_tree *tree = &dcp_target_state(placing->target)->tree;
+    if (node == CATALOG_NONE)
+        return target_note_dropped(placing->target, err, "%.*s: %s", STR_ARG(item->key), reason);
+    tree->nodes[node].is_left_out = true;
+    struct str key = tree->nodes[node].wanted == CATALOG_NONE ? item->key : placing->request->wanted->items[tree->nodes[node].wanted].key;
+    return target_note_dropped(placing->target, err, "%.*s: %s", STR_ARG(key), reason);
 }
 
 /* What is a torch.save container already is kept byte for byte. */
-static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t item, struct dcp_item_blob *blob, reshard_error *err)
+static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t number, struct dcp_stored *blob, reshard_error *err)
 {
     const struct layout_request *request = placing->request;
-    const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[item]];
+    const struct catalog_item *source =
+        blob->wanted == CATALOG_NONE ? NULL : &request->source->catalog->items[request->wanted_items[blob->wanted]];
     struct dcp_item_pickle pickle = { 0 };
     reshard_error problem = { 0 };
-    if (source->kind == ITEM_BLOB) {
+    uint32_t node = CATALOG_NONE;
+    if (source && source->kind == ITEM_BLOB && !blob->value && !blob->is_in_list) {
         blob->form = DCP_ITEM_VERBATIM;
         blob->bytes = source->bytes;
         if (source->codec == CODEC_NONE)
@@ -144,13 +170,19 @@ static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t item, s
         blob->bytes = 0;
         return dcp_item_copy(request->source, source, count_bytes, &blob->bytes, err);
     }
-    reshard_status status = dcp_item_pickle_make(request, dcp_target_state(placing->target), item, &pickle, &problem);
-    if (status == RESHARD_ERR_UNSUPPORTED)
-        return target_note_dropped(placing->target, err, "%.*s: %s", STR_ARG(request->wanted->items[item].key), problem.message);
+    reshard_status status = dcp_item_pickle_make(request, dcp_target_state(placing->target), number, &pickle, &node, &problem);
+    while (status == RESHARD_ERR_UNSUPPORTED) {
+        status = drop_item(placing, blob, node, problem.message, err);
+        if (status || node == CATALOG_NONE)
+            return status;
+        /* The rest of the tree is written without that leaf. */
+        problem = (reshard_error){ 0 };
+        status = dcp_item_pickle_make(request, dcp_target_state(placing->target), number, &pickle, &node, &problem);
+    }
     if (status) {
         if (err)
             *err = problem;
-        error_prefix(err, "item '%.*s'", STR_ARG(request->wanted->items[item].key));
+        error_prefix(err, "item '%.*s'", STR_ARG(blob->key));
         return status;
     }
     blob->form = DCP_ITEM_PICKLED;
@@ -159,17 +191,29 @@ static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t item, s
     return RESHARD_OK;
 }
 
+/* A pickled item that is a file of its own: common.pt. */
+static reshard_status add_item_file(struct dcp_placing *placing, struct dcp_stored *item, reshard_error *err)
+{
+    struct catalog *catalog = placing->target->catalog;
+    char *name = arena_printf(&catalog->arena, "%s%.*s", dcp_target_state(placing->target)->folder, (int)item->key.size, item->key.data);
+    if (!name)
+        return error_set_memory(err);
+    item->offset = 0;
+    return catalog_add_object(catalog, str_of(name), item->bytes, &item->object, err);
+}
+
 static reshard_status lay_out_items(struct dcp_placing *placing, reshard_error *err)
 {
-    const struct catalog *wanted = placing->request->wanted;
     struct dcp_target *state = dcp_target_state(placing->target);
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
-        if (wanted->items[i].kind == ITEM_FILE)
+    for (uint32_t i = 0; i < state->item_count && !status; i++) {
+        struct dcp_stored *item = &state->items[i];
+        bool is_side_file = item->is_file && item->wanted != CATALOG_NONE;
+        if (is_side_file)
             continue;
-        status = lay_out_item(placing, i, &state->items[i], err);
-        if (!status && state->items[i].form != DCP_ITEM_DROPPED)
-            status = dcp_place_item(placing, i, state->items[i].bytes, err);
+        status = lay_out_item(placing, i, item, err);
+        if (!status && item->form != DCP_ITEM_DROPPED && !item->is_file)
+            status = dcp_place_item(placing, i, item->bytes, err);
     }
     return status;
 }
@@ -180,11 +224,11 @@ static reshard_status lay_out_items(struct dcp_placing *placing, reshard_error *
 static reshard_status add_item_chunks(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
-    const struct dcp_item_blob *blob = &state->items[item];
+    const struct dcp_stored *blob = &state->items[item];
     struct dcp_item_pickle pickle = { 0 };
     if (blob->form != DCP_ITEM_PICKLED)
         return RESHARD_OK;
-    reshard_status status = dcp_item_pickle_make(request, state, item, &pickle, err);
+    reshard_status status = dcp_item_pickle_make(request, state, item, &pickle, NULL, err);
     for (uint32_t i = 0; i < pickle.storage_count && !status; i++) {
         const struct dcp_item_storage *storage = &pickle.storages[i];
         struct catalog_chunk *chunk;
@@ -251,6 +295,8 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
 static reshard_status note_paths(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
+    if (dcp_target_state(target)->style->has_common)
+        return RESHARD_OK;
     for (uint32_t i = 0; i < wanted->path_count; i++) {
         if (wanted->paths[i].kind == PATH_INT_KEY)
             return target_note_changed(target, err, "integer dict keys become strings");
@@ -262,6 +308,7 @@ static reshard_status note_paths(const struct layout_request *request, struct ta
 static reshard_status collect_lists(const struct dcp_placing *placing, reshard_error *err)
 {
     const struct catalog *wanted = placing->request->wanted;
+    const struct dcp_target *state = dcp_target_state(placing->target);
     struct dcp_lists *lists = &dcp_target_state(placing->target)->lists;
     reshard_status status = RESHARD_OK;
     uint32_t last = CATALOG_NONE;
@@ -271,7 +318,7 @@ static reshard_status collect_lists(const struct dcp_placing *placing, reshard_e
         const struct dcp_piece *piece = &placing->pieces[i];
         if (!piece->is_item && piece->index == last)
             continue;
-        size_t count = piece->is_item ? catalog_item_path(wanted, &wanted->items[piece->index], &single, &parts)
+        size_t count = piece->is_item ? dcp_stored_path(&state->items[piece->index], &single, &parts)
                                       : catalog_tensor_path(wanted, &wanted->tensors[piece->index], &single, &parts);
         last = piece->is_item ? CATALOG_NONE : piece->index;
         status = dcp_lists_add(lists, parts, count, err);
@@ -290,24 +337,26 @@ static reshard_status make_state(const struct layout_request *request, struct ta
         return error_set_memory(err);
     target->driver_state = state;
     uint32_t source_count = request->source->catalog->tensor_count;
-    state->items = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->items));
+    state->style = dcp_style_of(target->driver);
     state->wanted_of = malloc(((size_t)source_count + 1) * sizeof(*state->wanted_of));
-    if (!state->items || !state->wanted_of)
+    if (!state->wanted_of)
         return error_set_memory(err);
-    state->item_count = request->wanted->item_count;
     memset(state->wanted_of, 0xFF, (size_t)source_count * sizeof(*state->wanted_of));
     for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
         state->wanted_of[request->wanted_source[i]] = i;
     return RESHARD_OK;
 }
 
-static reshard_status add_side_files(struct dcp_placing *placing, reshard_error *err)
+static reshard_status add_files(struct dcp_placing *placing, reshard_error *err)
 {
-    const struct catalog *wanted = placing->request->wanted;
+    struct dcp_target *state = dcp_target_state(placing->target);
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
-        if (wanted->items[i].kind == ITEM_FILE)
-            status = lay_out_file(placing, i, &dcp_target_state(placing->target)->items[i], err);
+    for (uint32_t i = 0; i < state->item_count && !status; i++) {
+        struct dcp_stored *item = &state->items[i];
+        if (item->is_file && item->wanted != CATALOG_NONE)
+            status = lay_out_file(placing, item, err);
+        else if (item->is_file && item->form != DCP_ITEM_DROPPED)
+            status = add_item_file(placing, item, err);
     }
     return status;
 }
@@ -317,35 +366,50 @@ static reshard_status add_metadata_object(const struct layout_request *request, 
     struct dcp_target *state = dcp_target_state(target);
     uint64_t bytes = 0;
     reshard_status status = dcp_metadata_write(request, target, count_bytes, &bytes, err);
-    return status ? status : catalog_add_object(target->catalog, STR(DCP_METADATA), bytes, &state->metadata_object, err);
+    char *name = status ? NULL : arena_printf(&target->catalog->arena, "%s" DCP_METADATA, state->folder);
+    if (!status && !name)
+        status = error_set_memory(err);
+    return status ? status : catalog_add_object(target->catalog, str_of(name), bytes, &state->metadata_object, err);
+}
+
+/* What is stored, and where: the chunks are added when all of it has its place. */
+static reshard_status place_all(struct dcp_placing *placing, reshard_error *err)
+{
+    reshard_status status = dcp_place_begin(placing, err);
+    if (!status)
+        status = lay_out_items(placing, err);
+    if (!status)
+        status = dcp_place_tensors(placing, err);
+    if (!status)
+        status = collect_lists(placing, err);
+    if (!status)
+        status = dcp_place_finish(placing, err);
+    /* Side files and common.pt come after the data files, whose numbers are those of the files. */
+    if (!status)
+        status = add_files(placing, err);
+    return status ? status : add_chunks(placing, err);
 }
 
 reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_placing placing = { .request = request, .target = target };
-    reshard_status status = check_wanted(request->wanted, err);
+    reshard_status status = make_state(request, target, err);
+    if (!status && dcp_target_state(target)->style->is_below_root)
+        status = megatron_root_choose(request, target, err);
     if (!status)
-        status = make_state(request, target, err);
+        status = dcp_stored_make(request, target, err);
+    if (!status)
+        status = check_wanted(request->wanted, dcp_target_state(target), err);
     if (!status)
         status = target_add_tensors(request, target, err);
     if (!status)
         status = note_paths(request, target, err);
     if (!status)
-        status = dcp_place_begin(&placing, err);
-    if (!status)
-        status = lay_out_items(&placing, err);
-    if (!status)
-        status = dcp_place_tensors(&placing, err);
-    if (!status)
-        status = collect_lists(&placing, err);
-    if (!status)
-        status = dcp_place_finish(&placing, err);
-    if (!status)
-        status = add_chunks(&placing, err);
-    if (!status)
-        status = add_side_files(&placing, err);
+        status = place_all(&placing, err);
     if (!status)
         status = add_metadata_object(request, target, err);
+    if (!status && dcp_target_state(target)->style->is_below_root)
+        status = megatron_root_lay_out(target, err);
     dcp_placing_release(&placing);
     return status;
 }
@@ -358,6 +422,10 @@ void dcp_close_target(struct target *target)
     free(state->blobs);
     free(state->items);
     free(state->wanted_of);
+    for (uint32_t i = 0; i < state->text_count; i++)
+        free(state->texts[i].text);
+    dcp_tree_release(&state->tree);
+    value_graph_release(&state->extra);
     dcp_lists_release(&state->lists);
     free(state);
     target->driver_state = NULL;

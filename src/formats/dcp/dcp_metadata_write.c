@@ -207,9 +207,9 @@ static bool is_tensor_chunk(const struct catalog_chunk *chunk)
     return chunk->driver_data != 0 && !(chunk->driver_data & DCP_IN_ITEM);
 }
 
-static bool is_written_item(const struct dcp_item_blob *blob)
+static bool is_written_item(const struct dcp_stored *item)
 {
-    return blob->form == DCP_ITEM_VERBATIM || blob->form == DCP_ITEM_PICKLED;
+    return !item->is_file && (item->form == DCP_ITEM_VERBATIM || item->form == DCP_ITEM_PICKLED);
 }
 
 static reshard_status put_chunk_list(struct writing *writing, uint32_t tensor, uint32_t first, uint32_t *next, reshard_error *err)
@@ -274,7 +274,7 @@ static reshard_status put_state_dict(struct writing *writing, reshard_error *err
         if (!is_written_item(&writing->state->items[i]))
             continue;
         begin_pair(writing);
-        put_text(writing, writing->request->wanted->items[i].key, &writing->item_memo[i]);
+        put_text(writing, writing->state->items[i].key, &writing->item_memo[i]);
         begin_object(writing, CLASS_BYTES);
         status = flush(writing, FLUSH_BYTES, err);
     }
@@ -322,9 +322,10 @@ static reshard_status put_planner_data(struct writing *writing, reshard_error *e
         if (!is_written_item(&writing->state->items[i]))
             continue;
         begin_pair(writing);
-        put_text(writing, wanted->items[i].key, &writing->item_memo[i]);
-        size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
-        put_path(writing, wanted->items[i].key, parts, count);
+        const struct dcp_stored *item = &writing->state->items[i];
+        put_text(writing, item->key, &writing->item_memo[i]);
+        size_t count = dcp_stored_path(item, &single, &parts);
+        put_path(writing, item->key, parts, count);
         status = flush(writing, FLUSH_BYTES, err);
     }
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
@@ -345,7 +346,9 @@ static void put_info(struct writing *writing, uint32_t object, uint64_t offset, 
     begin_object(writing, CLASS_INFO);
     begin_attributes(writing);
     put_constant(writing, TEXT_PATH);
-    put_text(writing, writing->catalog->objects[object].name, &writing->object_memo[object]);
+    struct str name = writing->catalog->objects[object].name;
+    size_t folder = strlen(writing->state->folder);
+    put_text(writing, (struct str){ name.data + folder, name.size - folder }, &writing->object_memo[object]);
     put_constant(writing, TEXT_OFFSET);
     pickle_put_int(&writing->out, (int64_t)offset);
     put_constant(writing, TEXT_LENGTH);
@@ -359,14 +362,14 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
     reshard_status status = RESHARD_OK;
     begin_dict(writing);
     for (uint32_t i = 0; i < writing->state->item_count && !status; i++) {
-        const struct dcp_item_blob *blob = &writing->state->items[i];
+        const struct dcp_stored *blob = &writing->state->items[i];
         if (!is_written_item(blob))
             continue;
         begin_pair(writing);
         begin_object(writing, CLASS_INDEX);
         begin_attributes(writing);
         put_constant(writing, TEXT_FQN);
-        put_text(writing, writing->request->wanted->items[i].key, &writing->item_memo[i]);
+        put_text(writing, writing->state->items[i].key, &writing->item_memo[i]);
         put_constant(writing, TEXT_INDEX);
         pickle_put_none(&writing->out);
         end_attributes(writing);
@@ -429,7 +432,10 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     if (status)
         return status;
     pickle_put_str(&writing->out, STR("planner_data"));
-    status = put_planner_data(writing, err);
+    if (writing->state->style->has_common)
+        pickle_put_none(&writing->out);
+    else
+        status = put_planner_data(writing, err);
     if (status)
         return status;
     pickle_put_str(&writing->out, STR("storage_data"));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where blobs go. By default everything lies in __0_0.distcp, byte items first as torch writes them; with ranks=N every tensor is cut on
- * axis 0 as DTensor's Shard(0) over N files. With a reference, boxes, files and order are those of the tensor or item of that name there.
+ * axis 0 as DTensor's Shard(0) over N files. torch_dist has chunks of its own, spread evenly. With a reference, boxes, files and order are
+ * those of the tensor or item of that name there.
  */
 #include "formats/dcp/dcp_target.h"
 
@@ -36,15 +37,12 @@ static reshard_status add_file(struct dcp_placing *placing, struct str name, uin
     if (!grow((void **)&placing->files, placing->file_count, &placing->file_capacity, sizeof(*placing->files)))
         return error_set_memory(err);
     struct dcp_out_file file = { .rank = rank, .number = number };
-    if (name.size) {
-        if (!arena_str(arena, name, &file.name))
-            return error_set_memory(err);
-    } else {
-        char *text = arena_printf(arena, "__%" PRIu32 "_%" PRIu32 ".distcp", rank, number);
-        if (!text)
-            return error_set_memory(err);
-        file.name = str_of(text);
-    }
+    const char *folder = dcp_target_state(placing->target)->folder;
+    char *text = name.size ? arena_printf(arena, "%s%.*s", folder, (int)name.size, name.data)
+                           : arena_printf(arena, "%s__%" PRIu32 "_%" PRIu32 ".distcp", folder, rank, number);
+    if (!text)
+        return error_set_memory(err);
+    file.name = str_of(text);
     reshard_status status = catalog_add_object(placing->target->catalog, file.name, 0, &file.object, err);
     if (status)
         return status;
@@ -53,10 +51,14 @@ static reshard_status add_file(struct dcp_placing *placing, struct str name, uin
     return RESHARD_OK;
 }
 
-/* The file of that name. Names are objects of the target, and files are added together with them, one to one. */
+/* The file of that name in the folder. Names are objects of the target, and files are added together with them, one to one. */
 static reshard_status named_file(struct dcp_placing *placing, struct str name, uint32_t *out, reshard_error *err)
 {
-    uint32_t object = name_map_find(&placing->target->catalog->object_names, name);
+    struct buffer *path = &placing->path;
+    buffer_clear(path);
+    if (!buffer_append_text(path, dcp_target_state(placing->target)->folder) || !buffer_append_str(path, name))
+        return error_set_memory(err);
+    uint32_t object = name_map_find(&placing->target->catalog->object_names, buffer_str(path));
     for (uint32_t i = object < placing->file_count ? object : 0; object != NAME_NONE && i < placing->file_count; i++) {
         if (placing->files[i].object == object) {
             *out = i;
@@ -162,7 +164,7 @@ static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t ind
     struct catalog *catalog = placing->target->catalog;
     const struct catalog_tensor *tensor = &catalog->tensors[index];
     struct torch_frame frame;
-    struct dcp_piece piece = { .index = index, .file = file, .order = order };
+    struct dcp_piece piece = { .index = index, .file = file, .order = order, .is_free = file == CATALOG_NONE };
     reshard_status status = dcp_tensor_frame(tensor->dtype, tensor->rank, extent, &frame, err);
     if (status)
         return status;
@@ -174,6 +176,11 @@ static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t ind
     if (piece.start == CATALOG_NONE || piece.extent == CATALOG_NONE)
         return error_set_memory(err);
     return add_piece(placing, &piece, err);
+}
+
+reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, reshard_error *err)
+{
+    return add_tensor_piece(placing, index, start, extent, CATALOG_NONE, ORDER_AFTER_REFERENCE + placing->piece_count, err);
 }
 
 static reshard_status place_like(struct dcp_placing *placing, uint32_t index, const struct catalog_tensor *like, reshard_error *err)
@@ -231,10 +238,34 @@ static bool is_stored(const struct catalog_tensor *tensor)
     return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
 }
 
+/* Many enough that no file is much larger than this, so that several readers find work. */
+#define EVEN_FILE_BYTES (UINT64_C(4) << 30)
+#define EVEN_FILES_MAX 256
+
+static uint32_t even_ranks(const struct dcp_placing *placing)
+{
+    uint64_t total = 0;
+    if (placing->request->ranks)
+        return placing->request->ranks;
+    for (uint32_t i = 0; i < placing->piece_count; i++)
+        total += placing->pieces[i].is_free ? placing->pieces[i].bytes : 0;
+    uint64_t count = total / EVEN_FILE_BYTES + 1;
+    return count < EVEN_FILES_MAX ? (uint32_t)count : EVEN_FILES_MAX;
+}
+
+static reshard_status place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
+{
+    const struct catalog_tensor *like = like_tensor(placing, index);
+    if (like)
+        return place_like(placing, index, like, err);
+    if (dcp_target_state(placing->target)->style->has_common)
+        return torch_dist_place_tensor(placing, index, err);
+    return place_rows(placing, index, placing->request->ranks ? placing->request->ranks : 1, err);
+}
+
 reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err)
 {
     const struct layout_request *request = placing->request;
-    uint32_t ranks = request->ranks ? request->ranks : 1;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &request->wanted->tensors[i];
@@ -242,19 +273,18 @@ reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err
             status = target_note_dropped(placing->target, err, "%.*s: a tensor without data", STR_ARG(tensor->key));
         if (status || !is_stored(tensor))
             continue;
-        const struct catalog_tensor *like = like_tensor(placing, i);
-        status = like ? place_like(placing, i, like, err) : place_rows(placing, i, ranks, err);
+        status = place_tensor(placing, i, err);
         if (status)
             error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
     }
-    return status;
+    return status ? status : dcp_place_evenly(placing, even_ranks(placing), err);
 }
 
 reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64_t bytes, reshard_error *err)
 {
     const struct source *like = placing->request->like;
     struct dcp_piece piece = { .is_item = true, .index = item, .bytes = bytes, .order = ORDER_AFTER_REFERENCE + placing->piece_count };
-    uint32_t found = like ? name_map_find(&placing->like_items, placing->request->wanted->items[item].key) : NAME_NONE;
+    uint32_t found = like ? name_map_find(&placing->like_items, dcp_target_state(placing->target)->items[item].key) : NAME_NONE;
     const struct catalog_item *there = found == NAME_NONE ? NULL : &like->catalog->items[placing->like_item[found]];
     reshard_status status;
     if (there && there->kind == ITEM_BLOB) {
@@ -264,6 +294,82 @@ reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64
         status = rank_file(placing, 0, &piece.file, err);
     }
     return status ? status : add_piece(placing, &piece, err);
+}
+
+/* ---- spreading ---- */
+
+static int by_size(const void *a, const void *b, void *context)
+{
+    const struct dcp_piece *pieces = context;
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    if (pieces[i].bytes != pieces[j].bytes)
+        return pieces[i].bytes > pieces[j].bytes ? -1 : 1;
+    return i < j ? -1 : i > j;
+}
+
+/* A rank in the heap of loads: the least loaded on top, of equal ones the lowest. */
+struct rank_load {
+    uint64_t bytes;
+    uint32_t rank;
+};
+
+static bool is_less(const struct rank_load *a, const struct rank_load *b)
+{
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->rank < b->rank;
+}
+
+static void sink_top(struct rank_load *heap, uint32_t count)
+{
+    struct rank_load moved = heap[0];
+    uint32_t at = 0;
+    for (uint32_t child = 1; child < count; child = 2 * at + 1) {
+        if (child + 1 < count && is_less(&heap[child + 1], &heap[child]))
+            child++;
+        if (!is_less(&heap[child], &moved))
+            break;
+        heap[at] = heap[child];
+        at = child;
+    }
+    heap[at] = moved;
+}
+
+/* The largest first, each to the rank that has least so far. */
+static reshard_status spread(struct dcp_placing *placing, const uint32_t *order, uint32_t count, struct rank_load *heap, uint32_t ranks,
+                             reshard_error *err)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct dcp_piece *piece = &placing->pieces[order[i]];
+        reshard_status status = rank_file(placing, heap[0].rank, &piece->file, err);
+        if (status)
+            return status;
+        if (!checked_add_u64(heap[0].bytes, piece->bytes, &heap[0].bytes))
+            return error_set(err, RESHARD_ERR_LIMIT, "a file would have more than 2^64 bytes");
+        sink_top(heap, ranks);
+    }
+    return RESHARD_OK;
+}
+
+reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err)
+{
+    uint32_t count = 0;
+    uint32_t *order = malloc(((size_t)placing->piece_count + 1) * sizeof(*order));
+    struct rank_load *heap = calloc(ranks, sizeof(*heap));
+    reshard_status status = order && heap ? RESHARD_OK : error_set_memory(err);
+    if (status)
+        goto out;
+    for (uint32_t i = 0; i < placing->piece_count; i++) {
+        if (placing->pieces[i].is_free)
+            order[count++] = i;
+    }
+    for (uint32_t i = 0; i < ranks; i++)
+        heap[i].rank = i;
+    qsort_r(order, count, sizeof(*order), by_size, placing->pieces);
+    status = spread(placing, order, count, heap, ranks, err);
+
+out:
+    free(order);
+    free(heap);
+    return status;
 }
 
 /* ---- offsets ---- */
@@ -325,5 +431,6 @@ void dcp_placing_release(struct dcp_placing *placing)
     free(placing->pieces);
     free(placing->files);
     free(placing->like_item);
+    buffer_release(&placing->path);
     name_map_release(&placing->like_items);
 }

@@ -120,10 +120,10 @@ static reshard_status write_copy(void *context, const void *bytes, size_t size, 
     return status;
 }
 
-static reshard_status copy_item(const struct publish_job *job, uint32_t item, const struct dcp_item_blob *blob, reshard_error *err)
+static reshard_status copy_item(const struct publish_job *job, const struct dcp_stored *blob, reshard_error *err)
 {
     struct source *source = job->source;
-    struct catalog_item from = source->catalog->items[job->request->wanted_items[item]];
+    struct catalog_item from = source->catalog->items[job->request->wanted_items[blob->wanted]];
     struct copying copying = { job->objects[blob->object], blob->offset, blob->offset + blob->bytes };
     if (blob->form == DCP_ITEM_FILE) {
         from.offset = 0;
@@ -141,7 +141,7 @@ static reshard_status storage_crc(const struct publish_job *job, uint32_t item, 
                                   reshard_error *err)
 {
     const struct dcp_item_storage *storage = &pickle->storages[number];
-    const struct dcp_item_blob *blob = &dcp_target_state(job->target)->items[item];
+    const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     const struct catalog *catalog = job->target->catalog;
     if (storage->is_tensor) {
         const struct catalog_tensor *tensor = &catalog->tensors[storage->index];
@@ -153,7 +153,7 @@ static reshard_status storage_crc(const struct publish_job *job, uint32_t item, 
     }
     struct buffer bytes = { 0 };
     uint64_t at = blob->offset + pickle->frame.members[pickle->frame.first_storage + number].payload_offset;
-    reshard_status status = job->source->driver->read_item_storage(job->source, job->request->wanted_items[item], storage->index, &bytes, err);
+    reshard_status status = job->source->driver->read_item_storage(job->source, storage->item, storage->index, &bytes, err);
     if (!status && bytes.size != storage->bytes)
         status = error_set(err, RESHARD_ERR_FORMAT, "storage %u of the item has %zu bytes, its pickle says %" PRIu64, storage->index, bytes.size,
                            storage->bytes);
@@ -166,10 +166,10 @@ static reshard_status storage_crc(const struct publish_job *job, uint32_t item, 
 
 static reshard_status publish_pickled(const struct publish_job *job, uint32_t item, struct blob_writing *writing, reshard_error *err)
 {
-    const struct dcp_item_blob *blob = &dcp_target_state(job->target)->items[item];
+    const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     struct dcp_item_pickle pickle = { 0 };
     uint32_t *crcs = NULL;
-    reshard_status status = dcp_item_pickle_make(job->request, dcp_target_state(job->target), item, &pickle, err);
+    reshard_status status = dcp_item_pickle_make(job->request, dcp_target_state(job->target), item, &pickle, NULL, err);
     if (!status && pickle.frame.bytes != blob->bytes)
         status = error_set(err, RESHARD_ERR_IO, "the source changed while it was read");
     if (!status && !(crcs = calloc((size_t)pickle.storage_count + 1, sizeof(*crcs))))
@@ -189,14 +189,14 @@ static reshard_status publish_pickled(const struct publish_job *job, uint32_t it
 
 static reshard_status publish_item(const struct publish_job *job, uint32_t item, struct blob_writing *writing, reshard_error *err)
 {
-    const struct dcp_item_blob *blob = &dcp_target_state(job->target)->items[item];
+    const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     reshard_status status = RESHARD_OK;
     if (blob->form == DCP_ITEM_PICKLED)
         status = publish_pickled(job, item, writing, err);
     else if (blob->form != DCP_ITEM_DROPPED)
-        status = copy_item(job, item, blob, err);
+        status = copy_item(job, blob, err);
     if (status)
-        error_prefix(err, "item '%.*s'", STR_ARG(job->request->wanted->items[item].key));
+        error_prefix(err, "item '%.*s'", STR_ARG(blob->key));
     return status;
 }
 
@@ -219,6 +219,8 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
         if (!status && copying.offset != copying.end)
             status = error_set_memory(err);
     }
+    if (!status && state->style->is_below_root)
+        status = megatron_root_publish(job, err);
     buffer_release(&writing.pending);
     return status;
 }

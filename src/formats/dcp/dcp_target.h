@@ -8,33 +8,84 @@
 
 #include "encoding/torch_save.h"
 #include "formats/dcp/dcp_lists.h"
+#include "formats/dcp/dcp_tree.h"
 #include "formats/driver.h"
 
 #define DCP_ALIGNMENT 64
 
-/* driver_data of a target chunk: 1 + number of its blob, or this bit and the wanted item in whose blob a hidden tensor lies. */
+#define MEGATRON_TRACKER "latest_checkpointed_iteration.txt"
+
+/* driver_data of a target chunk: 1 + number of its blob, or this bit and the stored item in whose blob a hidden tensor lies. */
 #define DCP_IN_ITEM UINT32_C(0x80000000)
 
 struct dcp_blob {
     uint64_t offset, bytes; /* in its file */
 };
 
+/*
+ * How a flavour of DCP differs in writing. Megatron's lie below a save root: a tracker file and a folder for the iteration. torch_dist keeps
+ * what is not sharded as one dict, the common state; the others store every leaf of it under its path.
+ */
+struct dcp_style {
+    const char *format;
+    bool is_below_root;      /* tracker file and iter_0000010/ */
+    bool has_common;         /* metadata.json, the common state, ShardedObjects; no planner_data */
+    bool flattens;           /* nested items are stored leaf by leaf */
+    bool has_group_meta;     /* fsdp_dtensor: param_groups are stored for each parameter */
+};
+
 enum dcp_item_form { DCP_ITEM_DROPPED, DCP_ITEM_VERBATIM, DCP_ITEM_PICKLED, DCP_ITEM_FILE };
 
-struct dcp_item_blob {
+/* An item as it is stored: a blob of a data file, or a file of its own. */
+struct dcp_stored {
+    struct str key;                /* in .metadata; of a file: its name in the folder */
+    const struct path_part *parts; /* in planner_data; part_count 0: the key alone */
+    uint32_t part_count;
+    uint32_t wanted;               /* wanted item that it comes from, or CATALOG_NONE: the tree's node is what is stored */
+    uint32_t node;
+    const struct value *value;     /* the part of the wanted item's value that is stored; NULL: all of it */
+    uint32_t graph_count;          /* of value's graph */
+    bool is_in_list;               /* stored as [value], as Megatron does with ShardedObjects */
+    bool is_file;                  /* a side file, or common.pt */
     enum dcp_item_form form;
-    uint32_t object;        /* of the target catalog */
+    uint32_t object;               /* of the target catalog */
     uint64_t offset, bytes;
 };
 
+/* A small file whose text is known when the target is laid out. */
+struct dcp_text_file {
+    const char *name;
+    char *text;
+    bool is_in_folder;             /* of the iteration; else in the save root */
+    uint32_t object;
+};
+
 struct dcp_target {
+    const struct dcp_style *style;
     struct dcp_blob *blobs;       /* of tensors, in the order of their chunks */
-    struct dcp_item_blob *items;  /* by wanted item */
+    struct dcp_stored *items;
     uint32_t *wanted_of;          /* source tensor -> wanted tensor, or CATALOG_NONE */
     struct dcp_lists lists;       /* on the paths of all that is stored */
-    uint32_t blob_count, item_count;
+    struct dcp_tree tree;         /* what the common state and rebuilt objects are made of */
+    struct value_graph extra;     /* values that the source does not have */
+    uint32_t blob_count, item_count, item_capacity;
     uint32_t metadata_object;
+    char folder[40];              /* "" or "iter_0000010/" */
+    int64_t iteration;            /* that the folder names, or -1 */
+    struct dcp_text_file texts[2]; /* tracker file, metadata.json */
+    uint32_t text_count;
+    bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
+    bool has_integrity;
+    uint32_t integrity_object;
 };
+
+/* Path of a stored item as parts; a missing path is the one part PATH_KEY key, kept in *single. */
+static inline size_t dcp_stored_path(const struct dcp_stored *item, struct path_part *single, const struct path_part **parts)
+{
+    *single = (struct path_part){ .kind = PATH_KEY, .key = item->key };
+    *parts = item->part_count ? item->parts : single;
+    return item->part_count ? item->part_count : 1;
+}
 
 static inline struct dcp_target *dcp_target_state(const struct target *target)
 {
@@ -46,6 +97,7 @@ static inline struct dcp_target *dcp_target_state(const struct target *target)
 /* A storage inside an item's blob: the payload of a hidden tensor, or bytes that the source driver reads. */
 struct dcp_item_storage {
     bool is_tensor;
+    uint32_t item;          /* source item */
     uint32_t index;         /* wanted tensor, or the source item's storage */
     uint64_t bytes;
 };
@@ -55,9 +107,10 @@ struct dcp_item_pickle {
     uint32_t storage_count, storage_capacity;
 };
 
-/* Pickles wanted item `item` and lays its archive out. UNSUPPORTED says why the item cannot be written. */
+/* Pickles stored item `item` and lays its archive out. UNSUPPORTED says why the item cannot be written; if it was a leaf of the tree, *node
+ * (may be NULL) is which. */
 reshard_status dcp_item_pickle_make(const struct layout_request *request, const struct dcp_target *state, uint32_t item,
-                                    struct dcp_item_pickle *out, reshard_error *err);
+                                    struct dcp_item_pickle *out, uint32_t *node, reshard_error *err);
 void dcp_item_pickle_release(struct dcp_item_pickle *pickle);
 
 /* ---- dcp_layout.c ---- */
@@ -68,12 +121,44 @@ reshard_status dcp_tensor_frame(enum dtype dtype, int rank, const int64_t *shape
 reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 void dcp_close_target(struct target *target);
 
+/* ---- dcp.c ---- */
+
+const struct dcp_style *dcp_style_of(const struct format_driver *driver);
+
+/* ---- dcp_stored.c ---- */
+
+/* Decides what is stored of the wanted items, and under which key: state->items, all DCP_ITEM_DROPPED still. */
+reshard_status dcp_stored_make(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status dcp_stored_add(struct dcp_target *state, const struct dcp_stored *item, reshard_error *err);
+
+/* ---- megatron_items.c ---- */
+
+/* The same for Megatron's flavours. */
+reshard_status megatron_items_make(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* ---- megatron_root.c ---- */
+
+extern const struct format_option torch_dist_options[], megatron_dcp_options[];
+
+/* Reads the options and the reference: the folder, the tracker file, how the common state is kept. */
+reshard_status megatron_root_choose(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* Makes the small files objects of the target; the last step of laying out. */
+reshard_status megatron_root_lay_out(struct target *target, reshard_error *err);
+reshard_status megatron_root_publish(const struct publish_job *job, reshard_error *err);
+
+/* ---- torch_dist_place.c ---- */
+
+/* How many leading axes of a tensor are indexes rather than part of the parameter: layers, then experts. */
+int torch_dist_prepended_axes(struct str key, int rank);
+
 /* ---- dcp_place.c ---- */
 
 /* A blob on its way to a place. */
 struct dcp_piece {
     bool is_item;
-    uint32_t index;          /* wanted tensor or item */
+    bool is_free;            /* tensors: the file is not chosen yet */
+    uint32_t index;          /* wanted tensor or stored item */
     uint32_t start, extent;  /* tensors: vectors of the target catalog */
     uint32_t file;           /* in files */
     uint32_t payload_offset; /* tensors: in the blob */
@@ -95,14 +180,24 @@ struct dcp_placing {
     uint32_t file_count, file_capacity;
     struct name_map like_items; /* keys of the reference's items -> like_item */
     uint32_t *like_item;
+    struct buffer path;         /* scratch */
 };
 
-/* Makes pieces of all wanted tensors and of one wanted item. */
+/* Makes pieces of all wanted tensors and of one stored item. */
 reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err);
 reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64_t bytes, reshard_error *err);
 
 /* Reads what the reference says about items, and notes what cannot be taken over. */
 reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err);
+
+/* Adds one piece of a tensor. */
+reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, reshard_error *err);
+
+/* Gives free pieces files of the ranks 0 to ranks - 1, so that these fill evenly. */
+reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err);
+
+/* torch_dist: a chunk for each layer and expert, and none above the size that is wanted. */
+reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err);
 
 /* Gives every piece its file and offset, and makes the files objects of the target. Pieces keep their order in the array. */
 reshard_status dcp_place_finish(struct dcp_placing *placing, reshard_error *err);

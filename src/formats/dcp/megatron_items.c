@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the items of a source go in Megatron's flavours.
+ *
+ *   torch_dist                 ShardedObjects (KEY/shard_OFFSETS_SHAPE) stay what they are; everything else is put together again as one
+ *                              dict, the common state
+ *   torch_dcp, fsdp_dtensor    every leaf of a nested item is stored under its path, as torch flattens a state dict; ShardedObjects of the
+ *                              RNG and of Transformer Engine belong to one layout and are left out
+ */
+#include "formats/dcp/dcp_target.h"
+
+#include "formats/dcp/megatron_items.h"
+
+#include <stdlib.h>
+
+#define COMMON_FILE "common.pt"
+#define COMMON_OBJECT "common_state/shard_0_1"
+#define RNG_KEY "rng_state"
+
+/* ---- ShardedObjects ---- */
+
+/* Decimal numbers between dots; how many there are, 0 if it is something else. */
+static size_t count_numbers(struct str text)
+{
+    size_t count = 0, digits = 0;
+    for (size_t i = 0; i <= text.size; i++) {
+        if (i < text.size && text.data[i] >= '0' && text.data[i] <= '9') {
+            digits++;
+        } else if (digits > 0 && (i == text.size || text.data[i] == '.')) {
+            count++;
+            digits = 0;
+        } else {
+            return 0;
+        }
+    }
+    return count;
+}
+
+bool megatron_object_key(struct str name, struct str *key)
+{
+    static const char prefix[] = "shard_";
+    size_t slash = name.size;
+    while (slash > 0 && name.data[slash - 1] != '/')
+        slash--;
+    struct str rest = { name.data + slash, name.size - slash };
+    size_t middle;
+    if (slash < 2 || !str_starts_with(rest, prefix))
+        return false;
+    rest = (struct str){ rest.data + sizeof(prefix) - 1, rest.size - (sizeof(prefix) - 1) };
+    if (!str_find_char(rest, '_', &middle))
+        return false;
+    size_t offsets = count_numbers((struct str){ rest.data, middle });
+    if (offsets == 0 || offsets != count_numbers((struct str){ rest.data + middle + 1, rest.size - middle - 1 }))
+        return false;
+    *key = (struct str){ name.data, slash - 1 };
+    return true;
+}
+
+/* ---- the common state ---- */
+
+static reshard_status add_to_tree(const struct layout_request *request, struct dcp_target *state, uint32_t item, reshard_error *err)
+{
+    struct path_part single;
+    const struct path_part *parts;
+    size_t count = catalog_item_path(request->wanted, &request->wanted->items[item], &single, &parts);
+    return dcp_tree_add(&state->tree, parts, count, (struct dcp_tree_node){ .wanted = item }, err);
+}
+
+static reshard_status add_extra(struct dcp_target *state, const char *key, struct value *value, reshard_error *err)
+{
+    struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
+    if (!value)
+        return error_set_memory(err);
+    struct dcp_tree_node leaf = { .wanted = CATALOG_NONE, .value = value };
+    return dcp_tree_add(&state->tree, &part, 1, leaf, err);
+}
+
+/* argparse.Namespace(…) as Megatron pickles it: NEWOBJ and BUILD with its attributes. */
+static struct value *make_arguments(struct value_graph *graph)
+{
+    static const struct {
+        const char *name;
+        bool is_size; /* a parallel size, of one; else a flag that is set */
+    } members[] = {
+        { "tensor_model_parallel_size", true }, { "pipeline_model_parallel_size", true }, { "no_save_optim", false }, { "no_save_rng", false },
+    };
+    size_t count = sizeof(members) / sizeof(members[0]);
+    struct value *made = value_new(graph, VALUE_NEW);
+    struct value **items = arena_array(&graph->arena, 2 * count, sizeof(*items)), **states = arena_array(&graph->arena, 1, sizeof(*states));
+    if (!made || !items || !states)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        items[2 * i] = value_new_str(graph, str_of(members[i].name));
+        items[2 * i + 1] = members[i].is_size ? value_new_int(graph, 1) : value_new(graph, VALUE_BOOL);
+        if (!items[2 * i] || !items[2 * i + 1])
+            return NULL;
+        if (!members[i].is_size)
+            items[2 * i + 1]->boolean = true;
+    }
+    states[0] = value_new_list(graph, VALUE_DICT, items, 2 * count);
+    made->object->callable = value_new_global(graph, "argparse", "Namespace");
+    made->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
+    made->object->states = states;
+    made->object->state_count = 1;
+    return states[0] && made->object->callable && made->object->args ? made : NULL;
+}
+
+/* What Megatron's loader asks for, where the source is none of its checkpoints: weights alone, without optimizer and RNG state. */
+static reshard_status add_minimal_state(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+{
+    static const char *const marks[] = { "args", "checkpoint_version", "iteration", "content_metadata" };
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
+        if (dcp_tree_child(&state->tree, 0, str_of(marks[i])) != CATALOG_NONE)
+            return RESHARD_OK;
+    }
+    if (strcmp(request->source->driver->name, "torch_dist") == 0)
+        return RESHARD_OK;
+    struct value *version = value_new(&state->extra, VALUE_FLOAT);
+    if (version)
+        version->real = 3.0;
+    reshard_status status = add_extra(state, "args", make_arguments(&state->extra), err);
+    if (!status)
+        status = add_extra(state, "checkpoint_version", version, err);
+    if (!status && state->iteration >= 0)
+        status = add_extra(state, "iteration", value_new_int(&state->extra, state->iteration), err);
+    return status;
+}
+
+/* The RNG state is a ShardedObject: in the common state it would be in the way of the one that Megatron asks for. */
+static reshard_status take_rng_state(struct dcp_target *state, reshard_error *err)
+{
+    uint32_t node = dcp_tree_child(&state->tree, 0, STR(RNG_KEY));
+    if (node == CATALOG_NONE)
+        return RESHARD_OK;
+    state->tree.nodes[node].is_left_out = true;
+    struct dcp_stored stored = { .key = STR(RNG_KEY "/shard_0.0_1.1"), .wanted = CATALOG_NONE, .node = node, .is_in_list = true };
+    return dcp_stored_add(state, &stored, err);
+}
+
+static reshard_status add_common(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    bool has_hole;
+    reshard_status status = add_minimal_state(request, state, err);
+    if (!status)
+        status = dcp_tree_finish(&state->tree, &has_hole, err);
+    if (!status && has_hole)
+        status = target_note_changed(target, err, "lists with members left out become dicts of their positions");
+    for (uint32_t i = 0; i < state->tree.node_count; i++) {
+        if (state->tree.nodes[i].value)
+            state->tree.nodes[i].graph_count = state->extra.count;
+    }
+    struct dcp_stored stored = { .key = STR(COMMON_FILE), .wanted = CATALOG_NONE, .node = 0, .is_file = true };
+    if (state->common_is_object)
+        stored = (struct dcp_stored){ .key = STR(COMMON_OBJECT), .wanted = CATALOG_NONE, .node = 0, .is_in_list = true };
+    if (!status)
+        status = dcp_stored_add(state, &stored, err);
+    return status ? status : take_rng_state(state, err);
+}
+
+/* ---- all of them ---- */
+
+static reshard_status add_as_it_is(const struct layout_request *request, struct dcp_target *state, uint32_t item, reshard_error *err)
+{
+    const struct catalog_item *wanted = &request->wanted->items[item];
+    struct dcp_stored stored = { .key = wanted->key, .wanted = item, .node = CATALOG_NONE, .is_file = wanted->kind == ITEM_FILE };
+    if (wanted->path != CATALOG_NONE) {
+        stored.parts = request->wanted->paths + wanted->path;
+        stored.part_count = wanted->path_count;
+    }
+    return dcp_stored_add(state, &stored, err);
+}
+
+static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    bool is_of_layout = str_ends_with(key, RNG_KEY) || str_ends_with(key, "._extra_state");
+    if (state->style->has_common || !is_of_layout)
+        return add_as_it_is(request, state, item, err);
+    return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(request->wanted->items[item].key));
+}
+
+static reshard_status add_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    const struct catalog_item *wanted = &request->wanted->items[item];
+    struct str key;
+    if (wanted->kind == ITEM_FILE)
+        return add_as_it_is(request, state, item, err);
+    if (wanted->path == CATALOG_NONE && megatron_object_key(wanted->key, &key))
+        return add_object(request, target, item, key, err);
+    if (state->style->has_common)
+        return add_to_tree(request, state, item, err);
+    return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : megatron_flatten_item(request, target, item, err);
+}
+
+reshard_status megatron_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
+        status = add_item(request, target, i, err);
+        if (status)
+            error_prefix(err, "item '%.*s'", STR_ARG(request->wanted->items[i].key));
+    }
+    if (!status && dcp_target_state(target)->style->has_common)
+        status = add_common(request, target, err);
+    return status;
+}

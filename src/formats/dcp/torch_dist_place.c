@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The chunks of a torch_dist tensor. Megatron Core stacks the same parameter of all layers into one tensor with a leading axis, and the
+ * experts of a layer into another; every rank stores its layers and experts one by one. So do we: a reader that wants one layer reads no
+ * other. A larger chunk than is wanted is cut along its first axis, and along the next where that is not enough.
+ */
+#include "formats/dcp/dcp_target.h"
+
+#include "base/checked.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define CHUNK_BYTES_DEFAULT (UINT64_C(256) << 20)
+
+/* The name parts that stand for a stacked axis where no index follows them. */
+static const char *const stacked_parts[] = { "layers", "experts" };
+
+static bool is_number(struct str part)
+{
+    uint64_t number;
+    return part.size > 0 && (str_to_u64(part, &number) || part.data[0] == '0');
+}
+
+static struct str next_part(struct str *rest)
+{
+    struct str part = *rest;
+    size_t dot;
+    if (str_find_char(*rest, '.', &dot)) {
+        part.size = dot;
+        *rest = (struct str){ rest->data + dot + 1, rest->size - dot - 1 };
+    } else {
+        *rest = (struct str){ 0 };
+    }
+    return part;
+}
+
+/* decoder.layers.mlp…: layers; ….experts.experts.…: a list of experts within the layer's experts, whose own name comes once more. */
+int torch_dist_prepended_axes(struct str key, int rank)
+{
+    struct str rest = key, previous = { 0 };
+    int axes = 0;
+    while (rest.size) {
+        struct str part = next_part(&rest), after = rest, following = next_part(&after);
+        bool is_list = str_is(part, stacked_parts[0]) || (str_is(part, stacked_parts[1]) && str_is(previous, stacked_parts[1]));
+        axes += is_list && following.size && !is_number(following);
+        previous = part;
+    }
+    return axes < rank ? axes : rank;
+}
+
+/* The largest chunk that is wanted; options say so as a number of bytes. */
+static reshard_status chunk_bytes(const struct layout_request *request, uint64_t *out, reshard_error *err)
+{
+    const char *text = request->option ? request->option(request, "chunk-bytes") : NULL;
+    *out = CHUNK_BYTES_DEFAULT;
+    if (text && (!str_to_u64(str_of(text), out) || *out == 0))
+        return error_set(err, RESHARD_ERR_USAGE, "option chunk-bytes='%s': expected a number of bytes above 0", text);
+    return RESHARD_OK;
+}
+
+/* Makes the block small enough, cutting axis after axis. */
+static void shrink(enum dtype dtype, int rank, int first_axis, uint64_t bytes_max, int64_t *block)
+{
+    for (int axis = first_axis; axis < rank; axis++) {
+        uint64_t bytes = 0;
+        (void)dtype_bytes(dtype, (uint64_t)box_volume(rank, block), &bytes);
+        if (bytes <= bytes_max || block[axis] <= 1)
+            continue;
+        uint64_t parts = bytes / bytes_max + (bytes % bytes_max != 0);
+        if (parts > (uint64_t)block[axis])
+            parts = (uint64_t)block[axis];
+        block[axis] = (block[axis] + (int64_t)parts - 1) / (int64_t)parts;
+    }
+}
+
+/* How many blocks cover the shape; 0 if that is more than can be counted. */
+static uint64_t block_count(int rank, const int64_t *shape, const int64_t *block)
+{
+    uint64_t count = 1;
+    for (int axis = 0; axis < rank; axis++) {
+        uint64_t here = block[axis] ? ((uint64_t)shape[axis] + (uint64_t)block[axis] - 1) / (uint64_t)block[axis] : 1;
+        if (here && !checked_mul_u64(count, here, &count))
+            return 0;
+    }
+    return count;
+}
+
+reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
+{
+    const struct catalog *wanted = placing->request->wanted;
+    const struct catalog_tensor *tensor = &wanted->tensors[index];
+    int rank = tensor->rank, axis;
+    int64_t shape[RANK_MAX], block[RANK_MAX], start[RANK_MAX] = { 0 }, extent[RANK_MAX];
+    uint64_t bytes_max;
+    reshard_status status = chunk_bytes(placing->request, &bytes_max, err);
+    if (status)
+        return status;
+    if (rank)
+        memcpy(shape, catalog_vector_at(wanted, tensor->shape), (size_t)rank * sizeof(*shape));
+    /* An empty tensor has one chunk. */
+    if (box_is_empty(rank, shape))
+        return dcp_place_piece(placing, index, start, shape, err);
+    int prepended = torch_dist_prepended_axes(tensor->key, rank);
+    for (axis = 0; axis < rank; axis++)
+        block[axis] = axis < prepended ? 1 : shape[axis];
+    shrink(tensor->dtype, rank, prepended, bytes_max, block);
+    uint64_t count = block_count(rank, shape, block);
+    if (count == 0 || count > placing->request->limits.chunks)
+        return error_set_limit(err, "chunks", count, placing->request->limits.chunks);
+    do {
+        for (axis = 0; axis < rank; axis++)
+            extent[axis] = shape[axis] - start[axis] < block[axis] ? shape[axis] - start[axis] : block[axis];
+        status = dcp_place_piece(placing, index, start, extent, err);
+        for (axis = rank - 1; axis >= 0 && (start[axis] += block[axis]) >= shape[axis]; axis--)
+            start[axis] = 0;
+    } while (axis >= 0 && !status);
+    return status;
+}
