@@ -83,7 +83,7 @@ static reshard_status blame(struct map_session *session, reshard_error *err)
     if (!status && !session->diagnoses.error_count)
         map_diagnose(&session->diagnoses, MAP_ERROR, (struct map_span){ (uint32_t)session->text.size, 0 }, NULL,
                      "no exact inverse was found: turned round, the statements do not give back the source");
-    return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->text, false, err);
+    return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->file.file, false, err);
 }
 
 static void write_json(struct str text, struct buffer *json)
@@ -102,7 +102,7 @@ static void write_json(struct str text, struct buffer *json)
 reshard_status map_inverse_write(struct map_session *session, struct buffer *text, struct buffer *json, reshard_error *err)
 {
     bool found;
-    if (session->input->reverse)
+    if (session->is_reverse)
         return error_set(err, RESHARD_ERR_USAGE, "the inverse of a text that is read backwards is the same text, read forwards");
     reshard_status status = try_program(session, &session->written, text, &found, err);
     if (!status && !found)

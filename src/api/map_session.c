@@ -12,7 +12,6 @@ static reshard_status read_input(const reshard_map_input *input, enum map_sessio
     session->input = input;
     session->limits = limits_default;
     session->name = str_of(input->name ? input->name : "mapping");
-    session->text = (struct str){ input->size ? input->text : "", input->size };
     for (size_t i = 0; i < input->limit_count; i++) {
         if (!limits_set(&session->limits, str_of(input->limits[i].name), input->limits[i].value))
             return error_set(err, RESHARD_ERR_USAGE, "unknown limit '%s'", input->limits[i].name);
@@ -38,9 +37,15 @@ static reshard_status parse(struct map_session *session, enum map_session_stage 
 {
     bool strict = session->input->strict;
     enum map_grammar grammar = strict && stage == MAP_SESSION_PARSE ? MAP_GRAMMAR_CORE : MAP_GRAMMAR_FULL;
+    struct str file = { session->input->size ? session->input->text : "", session->input->size };
     reshard_status status = read_constants(session, err);
     if (!status)
-        status = map_lex(session->text, strict, &session->limits, &session->tokens, &session->diagnoses, err);
+        status = map_text_read(file, &session->limits, &session->file, &session->diagnoses, err);
+    session->text = session->file.text;
+    session->is_reverse = session->input->reverse || session->file.is_reverse;
+    if (status || session->diagnoses.error_count)
+        return status;
+    status = map_lex(session->text, strict, &session->limits, &session->tokens, &session->diagnoses, err);
     if (!status)
         status = map_parse(session->text, &session->tokens, grammar, strict ? NULL : &session->constants, &session->written, &session->diagnoses, err);
     map_tokens_release(&session->tokens);
@@ -51,7 +56,7 @@ static reshard_status expand(struct map_session *session, reshard_error *err)
 {
     const reshard_map_input *input = session->input;
     struct map_macro_context context = {
-        .source = &input->source->space, .target = input->target ? &input->target->space : NULL, .strict = input->strict, .reverse = input->reverse,
+        .source = &input->source->space, .target = input->target ? &input->target->space : NULL, .strict = input->strict, .reverse = session->is_reverse,
         .limits = &session->limits, .diagnoses = &session->diagnoses,
     };
     return map_expand(&context, &session->written, &session->expanded, err);
@@ -62,7 +67,7 @@ static reshard_status execute(struct map_session *session, reshard_error *err)
     const reshard_map_input *input = session->input;
     session->engine = (struct map_engine_input){
         .program = &session->expanded, .source = &input->source->space, .target = input->target ? &input->target->space : NULL, .strict = input->strict,
-        .reverse = input->reverse, .limits = &session->limits, .diagnoses = &session->diagnoses, .text_size = (uint32_t)session->text.size,
+        .reverse = session->is_reverse, .limits = &session->limits, .diagnoses = &session->diagnoses, .text_size = (uint32_t)session->text.size,
     };
     return map_execute(&session->engine, &session->result, err);
 }
@@ -82,7 +87,7 @@ static reshard_status run_stages(struct map_session *session, enum map_session_s
     if (!status && stage >= MAP_SESSION_EXECUTE && !session->diagnoses.error_count)
         status = execute(session, err);
     bool strict = is_strict(session, stage);
-    return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->text, strict, err);
+    return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->file.file, strict, err);
 }
 
 /* The buffer's bytes as text of its own; NULL without memory. */
@@ -98,7 +103,7 @@ static char *take_text(struct buffer *buffer)
 static reshard_status write_diagnoses(const struct map_session *session, enum map_session_stage stage, reshard_map_output *output, reshard_error *err)
 {
     struct buffer text = { 0 };
-    map_diagnoses_render(&session->diagnoses, session->name, session->text, is_strict(session, stage), &text);
+    map_diagnoses_render(&session->diagnoses, session->name, session->file.file, is_strict(session, stage), &text);
     output->diagnoses = text.failed ? NULL : take_text(&text);
     output->error_count = session->diagnoses.error_count;
     output->warning_count = session->diagnoses.warning_count;
@@ -127,6 +132,7 @@ void map_session_release(struct map_session *session)
     map_program_release(&session->written);
     map_tokens_release(&session->tokens);
     map_constants_release(&session->constants);
+    map_text_release(&session->file);
     map_diagnoses_release(&session->diagnoses);
 }
 

@@ -4,6 +4,7 @@
 #define API_MAP_SESSION_H
 
 #include "api/map_values.h"
+#include "mapping/map_config.h"
 #include "mapping/map_expand.h"
 #include "mapping/map_report.h"
 
@@ -18,6 +19,8 @@ struct map_session {
     const reshard_map_input *input;
     struct limits limits;
     struct str name, text;
+    struct map_text file; /* that the text was taken from; what diagnoses show */
+    bool is_reverse;
     struct map_diagnoses diagnoses;
     struct map_tokens tokens;
     struct map_constants constants;

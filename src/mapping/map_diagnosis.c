@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_diagnosis.h"
 
+#include "mapping/map_config.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +48,7 @@ bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, s
     va_start(args, format);
     vsnprintf(message, sizeof(message), format, args);
     va_end(args);
-    struct map_diagnosis row = { severity, span, escaped(&diagnoses->arena, message), hint ? escaped(&diagnoses->arena, hint) : NULL };
+    struct map_diagnosis row = { severity, diagnoses->text ? map_text_locate(diagnoses->text, span) : span, escaped(&diagnoses->arena, message), hint ? escaped(&diagnoses->arena, hint) : NULL };
     if (!row.message || (hint && !row.hint) || !has_room(diagnoses)) {
         diagnoses->no_memory = true;
         return false;

@@ -30,8 +30,11 @@ struct map_diagnosis {
     const char *message, *hint; /* hint may be NULL */
 };
 
+struct map_text;
+
 struct map_diagnoses {
     struct arena arena;
+    const struct map_text *text; /* that spans are about, if it was taken out of a file (map_config.h); rows hold the places in the file */
     struct map_diagnosis *rows;
     uint32_t count, capacity;
     uint32_t error_count, warning_count, dropped; /* dropped: above MAP_DIAGNOSES_MAX, still counted */

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The part of YAML that mappings are written in: members `name: value`, lists of `- text`, texts plain, in quotes and in blocks (| and >),
+ * and values in brackets, which are read as literals. Members other than ours are passed over.
+ */
+#include "mapping/map_config_parts.h"
+
+struct yaml_line {
+    size_t start, text, end; /* text: behind the indentation; end: without the line end */
+    size_t indent;
+};
+
+static bool is_line_end(char c)
+{
+    return c == '\n' || c == '\r';
+}
+
+/* The line at reader->at; false at the end of the file. */
+static bool peek_line(const struct config_reader *reader, struct yaml_line *out)
+{
+    struct str file = reader->file;
+    if (reader->at >= file.size)
+        return false;
+    *out = (struct yaml_line){ reader->at, reader->at, reader->at, 0 };
+    while (out->text < file.size && file.data[out->text] == ' ')
+        out->text++;
+    out->indent = out->text - out->start;
+    out->end = out->text;
+    while (out->end < file.size && !is_line_end(file.data[out->end]))
+        out->end++;
+    return true;
+}
+
+static void next_line(struct config_reader *reader, const struct yaml_line *line)
+{
+    reader->at = line->end;
+    if (reader->at < reader->file.size && reader->file.data[reader->at] == '\r')
+        reader->at++;
+    if (reader->at < reader->file.size && reader->file.data[reader->at] == '\n')
+        reader->at++;
+}
+
+static bool is_empty(const struct config_reader *reader, const struct yaml_line *line)
+{
+    return line->text == line->end || reader->file.data[line->text] == '#';
+}
+
+/* Where a plain text on this line ends: before a comment and trailing blanks. */
+static size_t plain_end(struct str file, size_t from, size_t end)
+{
+    for (size_t at = from; at < end; at++) {
+        if (file.data[at] == '#' && at > from && (file.data[at - 1] == ' ' || file.data[at - 1] == '\t'))
+            end = at;
+    }
+    while (end > from && (file.data[end - 1] == ' ' || file.data[end - 1] == '\t'))
+        end--;
+    return end;
+}
+
+static size_t skip_blank(struct str file, size_t at, size_t end)
+{
+    while (at < end && (file.data[at] == ' ' || file.data[at] == '\t'))
+        at++;
+    return at;
+}
+
+/* ---- texts ---- */
+
+/* | keeps the lines of a block, > joins them. */
+static bool read_block(struct config_reader *reader, const struct yaml_line *head, size_t indent, bool keeps_lines)
+{
+    struct yaml_line line;
+    bool any = false;
+    next_line(reader, head);
+    while (peek_line(reader, &line) && (line.text == line.end || line.indent > indent)) {
+        if (any && line.text < line.end)
+            config_emit_byte(reader, keeps_lines ? '\n' : ' ', line.start);
+        config_emit(reader, line.text, line.end - line.text);
+        any |= line.text < line.end;
+        next_line(reader, &line);
+    }
+    config_emit_end(reader);
+    return true;
+}
+
+/* A plain text goes on in lines that are indented deeper. */
+static bool read_plain(struct config_reader *reader, const struct yaml_line *head, size_t from, size_t indent)
+{
+    struct yaml_line line;
+    config_emit(reader, from, plain_end(reader->file, from, head->end) - from);
+    next_line(reader, head);
+    while (peek_line(reader, &line) && line.indent > indent && !is_empty(reader, &line)) {
+        config_emit_byte(reader, ' ', line.start);
+        config_emit(reader, line.text, plain_end(reader->file, line.text, line.end) - line.text);
+        next_line(reader, &line);
+    }
+    config_emit_end(reader);
+    return true;
+}
+
+/* Behind a value in quotes or brackets nothing but a comment may stand. */
+static bool end_value(struct config_reader *reader)
+{
+    struct yaml_line line;
+    size_t at = reader->at;
+    if (!peek_line(reader, &line))
+        return true;
+    at = skip_blank(reader->file, at, line.end);
+    if (at < line.end && reader->file.data[at] != '#')
+        return config_fail(reader, at, NULL, "unexpected text behind a value");
+    next_line(reader, &line);
+    return true;
+}
+
+/* One statement, whose text begins at `from` on the line. */
+static bool read_text(struct config_reader *reader, const struct yaml_line *line, size_t from, size_t indent)
+{
+    struct str value, file = reader->file;
+    char c = file.data[from];
+    if (c == '|' || c == '>')
+        return read_block(reader, line, indent, c == '|');
+    if (c != '"' && c != '\'')
+        return read_plain(reader, line, from, indent);
+    reader->at = from;
+    if (!config_string(reader, true, true, &value))
+        return false;
+    config_emit_end(reader);
+    return end_value(reader);
+}
+
+/* ---- lists and members ---- */
+
+/* "- text" lines that are indented at least as deep as their member. */
+static bool read_list(struct config_reader *reader, size_t indent)
+{
+    struct yaml_line line;
+    while (peek_line(reader, &line)) {
+        if (is_empty(reader, &line)) {
+            next_line(reader, &line);
+            continue;
+        }
+        bool is_item = reader->file.data[line.text] == '-' && (line.text + 1 == line.end || reader->file.data[line.text + 1] == ' ');
+        if (!is_item || line.indent < indent)
+            return true;
+        size_t from = skip_blank(reader->file, line.text + 1, line.end);
+        if (from == line.end || reader->file.data[from] == '#')
+            return config_fail(reader, line.text, NULL, "the statement is empty");
+        if (!read_text(reader, &line, from, line.indent))
+            return false;
+    }
+    return true;
+}
+
+static bool read_statements(struct config_reader *reader, const struct yaml_line *line, size_t from)
+{
+    reader->has_statements = true;
+    if (from < line->end && reader->file.data[from] == '[') {
+        reader->at = from;
+        return config_literal(reader, true) && end_value(reader);
+    }
+    if (from < line->end && reader->file.data[from] != '#')
+        return read_text(reader, line, from, line->indent);
+    next_line(reader, line);
+    return read_list(reader, line->indent);
+}
+
+static bool read_reverse(struct config_reader *reader, const struct yaml_line *line, size_t from)
+{
+    struct str word = { reader->file.data + from, plain_end(reader->file, from, line->end) - from };
+    int truth = config_truth(word);
+    if (truth < 0)
+        return config_fail(reader, from, NULL, "aoa_config_reverse is true or false");
+    reader->out->is_reverse = truth;
+    next_line(reader, line);
+    return true;
+}
+
+/* The name before a colon, without quotes; false: the line is no member. */
+static bool member_name(const struct config_reader *reader, const struct yaml_line *line, struct str *name, size_t *value)
+{
+    struct str file = reader->file;
+    size_t at = line->text;
+    while (at < line->end && file.data[at] != ':')
+        at++;
+    if (at == line->end)
+        return false;
+    *name = (struct str){ file.data + line->text, at - line->text };
+    while (name->size && name->data[name->size - 1] == ' ')
+        name->size--;
+    if (name->size >= 2 && (name->data[0] == '"' || name->data[0] == '\''))
+        *name = (struct str){ name->data + 1, name->size - 2 };
+    *value = skip_blank(file, at + 1, line->end);
+    return true;
+}
+
+static bool read_line(struct config_reader *reader, const struct yaml_line *line)
+{
+    struct str name, file = reader->file;
+    size_t value;
+    if (!member_name(reader, line, &name, &value)) {
+        next_line(reader, line);
+        return true;
+    }
+    if (str_is(name, "aoa_statements"))
+        return read_statements(reader, line, value);
+    if (str_is(name, "aoa_config_reverse"))
+        return read_reverse(reader, line, value);
+    if (str_is(name, "aoa_config") && value < line->end && file.data[value] == '{') {
+        reader->at = value;
+        return config_literal(reader, false) && end_value(reader);
+    }
+    next_line(reader, line);
+    return true;
+}
+
+bool config_yaml(struct config_reader *reader)
+{
+    struct yaml_line line;
+    bool is_first = true;
+    while (peek_line(reader, &line)) {
+        struct str text = { reader->file.data + line.text, line.end - line.text };
+        if (is_empty(reader, &line) || str_starts_with(text, "---")) {
+            next_line(reader, &line);
+            continue;
+        }
+        if (is_first && text.data[0] == '-') {
+            reader->has_statements = true;
+            if (!read_list(reader, line.indent))
+                return false;
+        } else if (!read_line(reader, &line)) {
+            return false;
+        }
+        is_first = false;
+    }
+    return true;
+}
