@@ -3,10 +3,10 @@
  * Nested items leaf by leaf, as torch flattens a state dict from 2.4 on: a mapping is always entered, a list if a mapping lies anywhere in
  * the lists that it holds, and everything else is a leaf. Keys become strings. An empty mapping has no leaf.
  */
-#include "formats/dcp/dcp_target.h"
 #include "formats/dcp/megatron_items.h"
 
 #include "encoding/torch_save.h"
+#include "formats/dcp/dcp_target.h"
 
 #include <stdlib.h>
 

@@ -7,9 +7,9 @@
  *   torch_dcp, fsdp_dtensor    every leaf of a nested item is stored under its path, as torch flattens a state dict; ShardedObjects of the
  *                              RNG and of Transformer Engine belong to one layout and are left out
  */
-#include "formats/dcp/dcp_target.h"
-
 #include "formats/dcp/megatron_items.h"
+
+#include "formats/dcp/dcp_target.h"
 
 #include <stdlib.h>
 
