@@ -342,8 +342,10 @@ static reshard_status make_state(const struct layout_request *request, struct ta
     if (!state->wanted_of)
         return error_set_memory(err);
     memset(state->wanted_of, 0xFF, (size_t)source_count * sizeof(*state->wanted_of));
-    for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
-        state->wanted_of[request->wanted_source[i]] = i;
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
+        if (request->wanted_source[i] != CATALOG_NONE)
+            state->wanted_of[request->wanted_source[i]] = i;
+    }
     return RESHARD_OK;
 }
 
@@ -395,7 +397,7 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     struct dcp_placing placing = { .request = request, .target = target };
     reshard_status status = make_state(request, target, err);
     if (!status && dcp_target_state(target)->style->is_below_root)
-        status = megatron_root_choose(request, target, err);
+        status = dist_root_choose(request, target, err);
     if (!status)
         status = dcp_stored_make(request, target, err);
     if (!status)
@@ -409,7 +411,7 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     if (!status)
         status = add_metadata_object(request, target, err);
     if (!status && dcp_target_state(target)->style->is_below_root)
-        status = megatron_root_lay_out(target, err);
+        status = dist_root_lay_out(target, err);
     dcp_placing_release(&placing);
     return status;
 }

@@ -220,7 +220,7 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
             status = error_set_memory(err);
     }
     if (!status && state->style->is_below_root)
-        status = megatron_root_publish(job, err);
+        status = dist_root_publish(job, err);
     buffer_release(&writing.pending);
     return status;
 }

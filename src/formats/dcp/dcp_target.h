@@ -131,21 +131,21 @@ const struct dcp_style *dcp_style_of(const struct format_driver *driver);
 reshard_status dcp_stored_make(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status dcp_stored_add(struct dcp_target *state, const struct dcp_stored *item, reshard_error *err);
 
-/* ---- megatron_items.c ---- */
+/* ---- dist_items.c ---- */
 
 /* The same for Megatron's flavours. */
-reshard_status megatron_items_make(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err);
 
-/* ---- megatron_root.c ---- */
+/* ---- dist_root.c ---- */
 
 extern const struct format_option torch_dist_options[], megatron_dcp_options[];
 
 /* Reads the options and the reference: the folder, the tracker file, how the common state is kept. */
-reshard_status megatron_root_choose(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status dist_root_choose(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /* Makes the small files objects of the target; the last step of laying out. */
-reshard_status megatron_root_lay_out(struct target *target, reshard_error *err);
-reshard_status megatron_root_publish(const struct publish_job *job, reshard_error *err);
+reshard_status dist_root_lay_out(struct target *target, reshard_error *err);
+reshard_status dist_root_publish(const struct publish_job *job, reshard_error *err);
 
 /* ---- torch_dist_place.c ---- */
 

@@ -3,7 +3,7 @@
  * Nested items leaf by leaf, as torch flattens a state dict from 2.4 on: a mapping is always entered, a list if a mapping lies anywhere in
  * the lists that it holds, and everything else is a leaf. Keys become strings. An empty mapping has no leaf.
  */
-#include "formats/dcp/megatron_items.h"
+#include "formats/dcp/dist_items.h"
 
 #include "encoding/torch_save.h"
 #include "formats/dcp/dcp_target.h"
@@ -152,7 +152,7 @@ static reshard_status flatten(struct flattening *flattening, const struct value 
     return status;
 }
 
-reshard_status megatron_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+reshard_status dist_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
     struct source *source = request->source;
     uint32_t source_item = request->wanted_items[item];

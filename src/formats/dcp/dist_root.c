@@ -198,7 +198,7 @@ static reshard_status choose_common(const struct layout_request *request, struct
     return state->texts[state->text_count++].text ? RESHARD_OK : error_set_memory(err);
 }
 
-reshard_status megatron_root_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status dist_root_choose(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = choose_folder(request, state, err);
@@ -281,7 +281,7 @@ static reshard_status add_file(struct target *target, const char *folder, const 
     return path ? catalog_add_object(target->catalog, str_of(path), bytes, out, err) : error_set_memory(err);
 }
 
-reshard_status megatron_root_lay_out(struct target *target, reshard_error *err)
+reshard_status dist_root_lay_out(struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     struct buffer text = { 0 };
@@ -300,7 +300,7 @@ reshard_status megatron_root_lay_out(struct target *target, reshard_error *err)
     return status;
 }
 
-reshard_status megatron_root_publish(const struct publish_job *job, reshard_error *err)
+reshard_status dist_root_publish(const struct publish_job *job, reshard_error *err)
 {
     const struct dcp_target *state = dcp_target_state(job->target);
     struct buffer text = { 0 };

@@ -7,7 +7,7 @@
  *   torch_dcp, fsdp_dtensor    every leaf of a nested item is stored under its path, as torch flattens a state dict; ShardedObjects of the
  *                              RNG and of Transformer Engine belong to one layout and are left out
  */
-#include "formats/dcp/megatron_items.h"
+#include "formats/dcp/dist_items.h"
 
 #include "formats/dcp/dcp_target.h"
 
@@ -36,7 +36,7 @@ static size_t count_numbers(struct str text)
     return count;
 }
 
-bool megatron_object_key(struct str name, struct str *key)
+bool dist_object_key(struct str name, struct str *key)
 {
     static const char prefix[] = "shard_";
     size_t slash = name.size;
@@ -187,14 +187,14 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     struct str key;
     if (wanted->kind == ITEM_FILE)
         return add_as_it_is(request, state, item, err);
-    if (wanted->path == CATALOG_NONE && megatron_object_key(wanted->key, &key))
+    if (wanted->path == CATALOG_NONE && dist_object_key(wanted->key, &key))
         return add_object(request, target, item, key, err);
     if (state->style->has_common)
         return add_to_tree(request, state, item, err);
-    return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : megatron_flatten_item(request, target, item, err);
+    return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : dist_flatten_item(request, target, item, err);
 }
 
-reshard_status megatron_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Loads torch_dist checkpoints that reshard wrote through the real megatron-core.
+
+Every good torch_dist case of the shared fixtures is written anew in several ways (plain, with small chunks over several files, with the common
+state as an object, like a reference with integrity.json); dist_checkpointing.load then asks for everything in it, strictly (raise_all), on one
+process and, cut along the first axis that divides, on two. Values must be those of the manifest, the common state and the objects those
+of the original. The object form is for releases from 0.19 on and is only loaded by those.
+Needs torch, megatron-core (pip install --no-deps megatron-core) and einops, numpy, packaging; skips without them.
+Usage: torch_dist_test.py [--bin PATH] [--root FIXTURES] [--case GLOB] [--temporary FOLDER]
+"""
+import argparse
+import fnmatch
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+try:
+    import torch
+    torch.cuda.current_device = lambda: "cpu"  # no GPU: megatron-core asks for one in passing
+    from megatron.core import __version__ as MEGATRON
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing import ShardedTensor
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    from megatron.core.dist_checkpointing.serialization import load_sharded_metadata
+    from megatron.core.dist_checkpointing.validation import StrictHandling
+except ImportError as missing:
+    print(f"1..0 # SKIP {missing}")
+    sys.exit(0)
+
+HERE = pathlib.Path(__file__).resolve().parent
+WAYS = {
+    "plain": [],
+    "small chunks": ["-o", "chunk-bytes=64", "--layout", "ranks=3"],
+    "object": ["-o", "common=object"],
+    "integrity": ["-o", "integrity=yes", "-o", "root=none"],
+}
+
+
+def start(rank, world, rendezvous):
+    torch.distributed.init_process_group("gloo", init_method="file://" + rendezvous, rank=rank, world_size=world)
+
+
+def folder_of(path):
+    return str(next(p.parent for p in sorted(pathlib.Path(path).rglob("metadata.json"))))
+
+
+def digest(tensor):
+    tensor = tensor.detach().cpu().contiguous()
+    return hashlib.sha256(tensor.reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b"").hexdigest()
+
+
+def cut_axis(shape, world):
+    """First axis that world divides, or None: every process asks for the whole tensor then."""
+    return next((i for i, n in enumerate(shape) if n >= world and n % world == 0), None) if world > 1 else None
+
+
+def load_all(folder, rank, world):
+    request, axes = {}, {}
+    for key, entry in load_sharded_metadata(folder).items():
+        if isinstance(entry, ShardedObject):
+            entry.replica_id = rank
+            request[key] = entry
+            continue
+        shape = list(entry.global_shape)
+        axis = axes[key] = cut_axis(shape, world)
+        if axis is None:
+            request[key] = ShardedTensor.from_rank_offsets(key, torch.empty(shape, dtype=entry.dtype), replica_id=rank)
+        else:
+            shape[axis] //= world
+            request[key] = ShardedTensor.from_rank_offsets(key, torch.empty(shape, dtype=entry.dtype), (axis, rank, world))
+    wanted = set(request)
+    loaded = dist_checkpointing.load(request, folder, strict=StrictHandling.RAISE_ALL)
+    tensors = {k: (axes[k], loaded[k]) for k in wanted if k in axes}
+    return tensors, {k: loaded[k] for k in wanted if k not in axes}, {k: v for k, v in loaded.items() if k not in wanted}
+
+
+def worker(rank, world, rendezvous, folders, out):
+    start(rank, world, rendezvous)
+    result = {}
+    for name, folder in folders.items():
+        try:
+            result[name] = load_all(folder, rank, world)
+        except BaseException as error:  # DCP's CheckpointException is none of Exception
+            result[name] = str(error)[:300]
+    torch.save(result, f"{out}.{rank}")
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def load_with(world, folders, temporary):
+    out = tempfile.mktemp(dir=temporary)
+    torch.multiprocessing.spawn(worker, (world, tempfile.mktemp(dir=temporary), folders, out), nprocs=world)
+    return [torch.load(f"{out}.{rank}", weights_only=False) for rank in range(world)]
+
+
+def whole(parts, key):
+    axis = parts[0][key][0]
+    return parts[0][key][1] if axis is None else torch.cat([part[key][1] for part in parts], axis)
+
+
+def same(a, b):
+    """Loaded objects are equal, tensors and namespaces in them included."""
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and digest(a) == digest(b)
+    if isinstance(a, argparse.Namespace):
+        return isinstance(b, argparse.Namespace) and same(vars(a), vars(b))
+    if isinstance(a, dict):
+        return type(a) is type(b) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if hasattr(a, "tobytes"):
+        return type(a) is type(b) and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+    return type(a) is type(b) and (a == b or (a != a and b != b))
+
+
+def complaints(name, results, original, manifest):
+    parts = [result[name] for result in results]
+    broken = [p for p in parts if isinstance(p, str)]
+    if broken:
+        return broken[:1]
+    tensors = [p[0] for p in parts]
+    bad = [f"missing {k}" for k in manifest if k not in tensors[0]]
+    bad += [f"{k}: other values" for k, w in manifest.items() if k in tensors[0] and digest(whole(tensors, k)) != w["sha256"]]
+    if not isinstance(original, str):
+        _, objects, common = original
+        for part in parts:
+            bad += [f"object {k}" for k in objects if not same(objects[k], part[1].get(k))]
+            bad += [f"common state {k}" for k in common if not same(common[k], part[2].get(k))]
+    return bad
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", default=str(HERE.parents[1] / "build/reshard"))
+    parser.add_argument("--root", default=str(HERE.parents[1] / "../shared/fixtures/megatron"))
+    parser.add_argument("--case", default="*")
+    parser.add_argument("--temporary")
+    options = parser.parse_args()
+    root = pathlib.Path(options.root).resolve()
+    with tempfile.TemporaryDirectory(dir=options.temporary) as temporary:
+        folders, originals, manifests = {}, {}, {}
+        for path in sorted(root.glob("*/manifest.json")):
+            manifest = json.loads(path.read_text())
+            source = path.parent / manifest["path"]
+            if manifest["expect"]["error"] or not fnmatch.fnmatch(manifest["case"], options.case) or not list(source.rglob(".metadata")):
+                continue
+            for way, words in WAYS.items():
+                if way == "object" and tuple(map(int, MEGATRON.split(".")[:2])) < (0, 19):
+                    continue
+                name = f"{manifest['case']}, {way}"
+                target = pathlib.Path(temporary) / f"{manifest['case']}.{len(folders)}"
+                run = subprocess.run([options.bin, "convert", str(source), str(target), "--to", "torch_dist", "--quiet", *words], capture_output=True, text=True)
+                if run.returncode:
+                    print(f"not ok - {name}: {run.stderr.strip()}")
+                    continue
+                folders[name], originals[name], manifests[name] = folder_of(target), f"original of {manifest['case']}", manifest["tensors"]
+                folders[originals[name]] = folder_of(source)
+        failed, count = 0, 0
+        for world in (1, 2):
+            results = load_with(world, folders, temporary)
+            for name in manifests:
+                bad = complaints(name, results, results[0][originals[name]], manifests[name])
+                failed += bool(bad)
+                count += 1
+                print(f"{'not ok' if bad else 'ok'} {count} - {name}, world {world}" + (": " + "; ".join(bad[:4]) if bad else ""))
+        print(f"1..{count}")
+    return bool(failed) or not count
+
+
+if __name__ == "__main__":
+    sys.exit(main())
