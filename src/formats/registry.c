@@ -4,6 +4,7 @@
 
 #include "formats/dcp/dcp.h"
 #include "formats/hf/hf.h"
+#include "formats/megatron/megatron.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
 
@@ -16,6 +17,7 @@ static const struct format_driver *const registry[] = {
     &format_fsdp_dtensor,       /* "fsdp_dtensor" */
     &format_torch_dcp,          /* "torch-dcp" */
     &format_fsdp_ranks,         /* "fsdp-ranks" */
+    &format_megatron,           /* "megatron" */
 };
 
 #define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))

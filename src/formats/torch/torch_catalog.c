@@ -200,7 +200,7 @@ reshard_status torch_source_add_file(struct source *source, uint32_t file_index,
     bool *wanted = calloc((size_t)state->files[file_index].archive.storage_count + 1, sizeof(*wanted));
     reshard_status status = wanted && adding_prepare(&adding) ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = torch_flatten(state->files[file_index].graph, &source->limits, add_leaf, &adding, err);
+        status = torch_flatten_closed(state->files[file_index].graph, &source->limits, state->closed_members, add_leaf, &adding, err);
     if (!status)
         status = add_chunks(&adding, err);
     if (!status) {

@@ -324,6 +324,7 @@ struct walk {
     size_t depth, depth_max, frame_capacity, path_capacity;
     struct arena keys;
     uint64_t leaf_count, leaf_max;
+    const char *const *closed;
     torch_leaf_sink sink;
     void *context;
 };
@@ -346,8 +347,21 @@ static void pop(struct walk *walk)
     frame_release(frame);
 }
 
+/* Whether the place where the walk is, is one of the members that stay closed. */
+static bool is_closed(const struct walk *walk)
+{
+    if (walk->depth != 1 || walk->path[0].kind != PATH_KEY)
+        return false;
+    for (size_t i = 0; walk->closed && walk->closed[i]; i++)
+        if (str_is(walk->path[0].key, walk->closed[i]))
+            return true;
+    return false;
+}
+
 static bool is_opened(const struct walk *walk, const struct value *value)
 {
+    if (is_closed(walk))
+        return false;
     uint32_t number = walk->survey->number[value->id];
     return container_kind(value) != NOT_CONTAINER && number > 0 && walk->survey->holds_tensor[number - 1] && !walk->is_open[number - 1];
 }
@@ -378,8 +392,14 @@ static reshard_status step(struct walk *walk, reshard_error *err)
 reshard_status torch_flatten(const struct value_graph *graph, const struct limits *limits, torch_leaf_sink sink, void *context,
                              reshard_error *err)
 {
+    return torch_flatten_closed(graph, limits, NULL, sink, context, err);
+}
+
+reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed, torch_leaf_sink sink,
+                                    void *context, reshard_error *err)
+{
     struct survey survey = { 0 };
-    struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .sink = sink, .context = context };
+    struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .closed = closed, .sink = sink, .context = context };
     walk.leaf_max = (uint64_t)graph->count * LEAVES_PER_NODE_MAX + 1000;
     if (container_kind(graph->root) == NOT_CONTAINER)
         return emit(&walk, graph->root, err);

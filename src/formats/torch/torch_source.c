@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch_source.h"
 
+#include "base/checked.h"
 #include "formats/torch/torch.h"
 
 #include <inttypes.h>
@@ -173,6 +174,36 @@ reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor_ind
     if (!status && chunk->flags & CHUNK_HAS_CRC)
         file->has_crc_in_chunk[tensor->storage] = true;
     *out = chunk;
+    return status;
+}
+
+reshard_status torch_source_add_box(struct source *source, const struct torch_box *box, reshard_error *err)
+{
+    struct torch_file *file = &torch_source_of(source)->files[box->file];
+    const struct torch_tensor *tensor = &file->archive.tensors[box->archive_tensor];
+    const struct torch_storage *storage = &file->archive.storages[tensor->storage];
+    struct catalog_chunk *chunk;
+    int64_t end;
+    if (box_is_empty(box->rank, box->extent))
+        return RESHARD_OK;
+    if (!strides_span(box->rank, box->extent, box->strides, &end))
+        return error_set(err, RESHARD_ERR_FORMAT, "strides of a part of a tensor do not fit");
+    uint64_t element = dtype_element_bytes(tensor->dtype), base = storage->codec == CODEC_NONE ? storage->offset : 0;
+    uint64_t begin = tensor->offset_bytes + (uint64_t)box->offset * element;
+    if (!range_fits(begin, (uint64_t)end * element, storage->bytes))
+        return error_set(err, RESHARD_ERR_FORMAT, "a part of a tensor lies outside of its storage");
+    reshard_status status = catalog_add_chunk(source->catalog, box->tensor, box->start, box->extent, file->object, base + begin,
+                                              (uint64_t)end * element, &chunk, err);
+    if (status)
+        return status;
+    chunk->flags |= (uint16_t)((tensor->flags & TORCH_TENSOR_SWAP ? CHUNK_SWAP : 0) | (tensor->flags & TORCH_TENSOR_CONJ ? CHUNK_CONJUGATE : 0) |
+                               (tensor->flags & TORCH_TENSOR_NEG ? CHUNK_NEGATE : 0));
+    bool is_row_major = strides_are_row_major(box->rank, box->extent, box->strides);
+    /* The CRC is of the whole storage, so only a chunk that is all of it can carry it without reading more. */
+    bool with_crc = (uint64_t)end * element == storage->bytes && is_row_major && !file->has_crc_in_chunk[tensor->storage];
+    status = set_layout(source->catalog, chunk, storage, box->rank, is_row_major ? NULL : box->strides, with_crc, err);
+    if (!status && chunk->flags & CHUNK_HAS_CRC)
+        file->has_crc_in_chunk[tensor->storage] = true;
     return status;
 }
 

@@ -33,6 +33,7 @@ struct torch_source {
     struct torch_origin *origins; /* by catalog tensor */
     uint32_t origin_count, origin_capacity;
     uint32_t group_count;
+    const char *const *closed_members; /* members of the outermost dict that are one item whatever they hold; ends with NULL, may be NULL */
 };
 
 struct torch_source *torch_source_of(const struct source *source);
@@ -54,6 +55,16 @@ reshard_status torch_source_note_origin(struct torch_source *state, uint32_t ten
 /* Adds the chunk that an archive tensor is of a catalog tensor; start NULL: the whole. Nothing for an empty one. */
 reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor, const int64_t *start, uint32_t file, uint32_t archive_tensor,
                                       bool with_crc, struct catalog_chunk **out, reshard_error *err);
+
+/* Adds the chunk that a part of an archive tensor is: elements offset + Σ index * strides of the tensor's own first element on. start and extent
+ * are a box of the catalog tensor. */
+struct torch_box {
+    uint32_t tensor, file, archive_tensor;
+    int rank;
+    const int64_t *start, *extent, *strides;
+    int64_t offset;
+};
+reshard_status torch_source_add_box(struct source *source, const struct torch_box *box, reshard_error *err);
 
 /* Adds an item whose value lies in the file's graph. */
 reshard_status torch_source_add_item(struct source *source, uint32_t file, struct str key, const struct path_part *parts, size_t count,

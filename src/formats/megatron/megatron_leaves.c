@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The parameters of every rank's file, and their numbers in the whole model: a file counts the layers of its stage and the experts of its
+ * rank from 0.
+ */
+#include "formats/megatron/megatron_source.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct collecting {
+    struct source *source;
+    struct megatron_source *state;
+    struct megatron_items *items;
+    uint32_t rank;
+    int64_t stage;             /* of the chunk that is read */
+    struct buffer text;
+    struct pending_item {      /* of models: their keys have layer numbers too, known only when all layers are counted */
+        struct partition_key key;
+        struct path_part *parts;
+        size_t count;
+        int64_t stage;
+        uint32_t rank;
+        struct value *value;
+    } *pending;
+    size_t pending_count, pending_capacity;
+};
+
+/* ---- collecting ---- */
+
+static bool grow(void **array, size_t count, size_t *capacity, size_t element_size)
+{
+    if (count < *capacity)
+        return true;
+    size_t wanted = *capacity ? *capacity * 2 : 256;
+    void *grown = reallocarray(*array, wanted, element_size);
+    if (!grown)
+        return false;
+    *array = grown;
+    *capacity = wanted;
+    return true;
+}
+
+static struct path_part *copy_parts(struct arena *arena, const struct path_part *parts, size_t count)
+{
+    struct path_part *out = arena_array(arena, count + 1, sizeof(*out));
+    if (!out)
+        return NULL;
+    memcpy(out, parts, count * sizeof(*parts));
+    for (size_t i = 0; i < count; i++)
+        if (out[i].kind == PATH_KEY && !arena_str(arena, parts[i].key, &out[i].key))
+            return NULL;
+    return out;
+}
+
+static reshard_status add_pending(struct collecting *collecting, const struct partition_key *key, const struct torch_leaf *leaf, reshard_error *err)
+{
+    if (!grow((void **)&collecting->pending, collecting->pending_count, &collecting->pending_capacity, sizeof(*collecting->pending)))
+        return error_set_memory(err);
+    struct path_part *parts = copy_parts(&collecting->state->arena, leaf->parts, leaf->part_count);
+    if (!parts)
+        return error_set_memory(err);
+    collecting->pending[collecting->pending_count++] =
+        (struct pending_item){ *key, parts, leaf->part_count, collecting->stage, collecting->rank, leaf->value };
+    return RESHARD_OK;
+}
+
+static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
+{
+    struct collecting *collecting = context;
+    struct megatron_source *state = collecting->state;
+    struct partition_key key;
+    struct str name;
+    buffer_clear(&collecting->text);
+    if (!path_join(leaf->parts, leaf->part_count, &collecting->text) || !arena_str(&state->arena, buffer_str(&collecting->text), &name))
+        return error_set_memory(err);
+    bool is_known = partition_key_read(&state->rules, name, &key);
+    if (leaf->value->tensor == 0 || (is_known && key.rule->is_item))
+        return add_pending(collecting, &key, leaf, err);
+    if (!is_known)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(name));
+    size_t capacity = state->leaf_capacity;
+    if (!grow((void **)&state->leaves, state->leaf_count, &capacity, sizeof(*state->leaves)))
+        return error_set_memory(err);
+    state->leaf_capacity = (uint32_t)capacity;
+    struct path_part *parts = leaf->part_count > 1 ? copy_parts(&state->arena, leaf->parts, leaf->part_count) : NULL;
+    if (leaf->part_count > 1 && !parts)
+        return error_set_memory(err);
+    struct torch_file *file = &state->torch.files[state->ranks[collecting->rank].file];
+    uint32_t tensor = leaf->value->tensor - 1;
+    file->listed[tensor] = UINT32_MAX; /* it is no part of an item; which tensor it is, is not known yet */
+    state->leaves[state->leaf_count] = (struct megatron_leaf){ .rank = collecting->rank, .tensor = tensor, .stage = collecting->stage, .key = key,
+                                                               .name = name, .parts = parts, .part_count = parts ? (uint32_t)leaf->part_count : 0,
+                                                               .order = state->leaf_count };
+    state->leaf_count++;
+    return RESHARD_OK;
+}
+
+/* A member of the file that is no model. Tensors in it are part of the value. */
+static reshard_status add_member(struct collecting *collecting, struct str key, struct value *value, reshard_error *err)
+{
+    struct path_part part = { .kind = PATH_KEY, .key = key };
+    return megatron_items_add(collecting->items, &collecting->state->ranks[collecting->rank], &part, 1, value, err);
+}
+
+/* Number of "model" (-1), "model0" (0) …; false if the member is none. */
+static bool model_number(struct str key, int64_t *out)
+{
+    uint64_t number;
+    *out = -1;
+    if (!str_starts_with(key, "model"))
+        return false;
+    if (key.size == 5)
+        return true;
+    if (!str_to_u64((struct str){ key.data + 5, key.size - 5 }, &number) || number >= MEGATRON_MODELS_MAX)
+        return false;
+    *out = (int64_t)number;
+    return true;
+}
+
+static reshard_status read_model(struct collecting *collecting, struct value *model, int64_t number, reshard_error *err)
+{
+    struct megatron_source *state = collecting->state;
+    struct megatron_rank *rank = &state->ranks[collecting->rank];
+    struct value **pairs;
+    size_t count;
+    int64_t chunk = number < 0 ? 0 : number;
+    if (!value_as_mapping(model, &pairs, &count))
+        return error_set(err, RESHARD_ERR_FORMAT, "member 'model' is no dictionary");
+    if (chunk >= rank->models)
+        rank->models = chunk + 1;
+    collecting->stage = chunk * state->layout.pp + rank->place.pp;
+    struct value_graph part = { .root = model, .count = state->torch.files[rank->file].graph->count };
+    return torch_flatten(&part, &collecting->source->limits, add_model_leaf, collecting, err);
+}
+
+static reshard_status read_rank(struct collecting *collecting, reshard_error *err)
+{
+    struct megatron_source *state = collecting->state;
+    struct megatron_rank *rank = &state->ranks[collecting->rank];
+    const struct value *root = rank->root;
+    reshard_status status = RESHARD_OK;
+    rank->first_leaf = state->leaf_count;
+    for (size_t i = 0; !status && i + 1 < root->list.count; i += 2) {
+        const struct value *key = root->list.items[i];
+        struct value *value = root->list.items[i + 1];
+        int64_t number;
+        if (key->kind != VALUE_STR) {
+            status = error_set(err, RESHARD_ERR_FORMAT, "a member of the file has a key that is no string");
+            break;
+        }
+        char *name = arena_copy(&state->arena, key->text.data, key->text.size);
+        if (!name)
+            return error_set_memory(err);
+        if (value_dict_get(root, name) != value)
+            continue; /* of equal keys the last counts */
+        status = model_number(key->text, &number) ? read_model(collecting, value, number, err) : add_member(collecting, key->text, value, err);
+    }
+    rank->leaf_count = state->leaf_count - rank->first_leaf;
+    if (!status && rank->models == 0)
+        status = error_set(err, RESHARD_ERR_FORMAT, "no member 'model': found %zu others", root->list.count / 2);
+    if (status) {
+        error_prefix(err, "'%.*s'", STR_ARG(rank->folder));
+        error_object(err, "%.*s/%s", STR_ARG(rank->folder), MEGATRON_MODEL_FILE);
+    }
+    return status;
+}
+
+/* ---- layers of the whole model ---- */
+
+/* A stack of layers: what stands before the number in a key. */
+struct stack_counts {
+    struct str prefix;
+    bool is_own;
+    int64_t *counts; /* by stage: highest local number + 1 */
+};
+
+struct stacks {
+    struct name_map names;
+    struct stack_counts *stacks;
+    size_t count, capacity;
+    int64_t stage_count;
+};
+
+static struct str stack_prefix(struct str name, const struct partition_key *key)
+{
+    return (struct str){ name.data, key->layer_at };
+}
+
+static reshard_status count_leaf(struct stacks *stacks, struct arena *arena, const struct megatron_leaf *leaf, reshard_error *err)
+{
+    bool was_new;
+    uint32_t number = name_map_intern(&stacks->names, stack_prefix(leaf->name, &leaf->key), &was_new);
+    if (number == NAME_NONE || !grow((void **)&stacks->stacks, number, &stacks->capacity, sizeof(*stacks->stacks)))
+        return error_set_memory(err);
+    if (was_new) {
+        stacks->stacks[number] = (struct stack_counts){ stack_prefix(leaf->name, &leaf->key), leaf->key.stack->is_own,
+                                                        arena_zalloc(arena, (size_t)stacks->stage_count * sizeof(int64_t)) };
+        stacks->count = number + 1;
+        if (!stacks->stacks[number].counts)
+            return error_set_memory(err);
+    }
+    int64_t *count = &stacks->stacks[number].counts[leaf->stage];
+    *count = leaf->key.layer >= *count ? leaf->key.layer + 1 : *count;
+    return RESHARD_OK;
+}
+
+/* The one stack that num_layers counts; NULL if there are several. */
+static const struct stack_counts *main_stack(const struct stacks *stacks)
+{
+    const struct stack_counts *found = NULL;
+    for (size_t i = 0; i < stacks->count; i++) {
+        if (stacks->stacks[i].is_own)
+            continue;
+        if (found)
+            return NULL;
+        found = &stacks->stacks[i];
+    }
+    return found;
+}
+
+static reshard_status fail_layers(const struct megatron_source *state, int64_t stage, int64_t found, int64_t expected, reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_FORMAT, "pipeline stage %" PRId64 " (rank %" PRId64 ", chunk %" PRId64 ") holds %" PRId64 " layers, the arguments of the run place %" PRId64
+              " there", stage, stage % state->layout.pp, stage / state->layout.pp, found, expected);
+    for (uint32_t i = 0; i < state->rank_count; i++) {
+        if (state->ranks[i].place.pp == stage % state->layout.pp) {
+            error_object(err, "%.*s/%s", STR_ARG(state->ranks[i].folder), MEGATRON_MODEL_FILE);
+            break;
+        }
+    }
+    return RESHARD_ERR_FORMAT;
+}
+
+/*
+ * The pipeline as the arguments place it, checked against what the files hold; without arguments, as the files hold it. A stack
+ * that the arguments do not know (a second one) follows the files.
+ */
+static reshard_status find_pipeline(struct collecting *collecting, struct stacks *stacks, reshard_error *err)
+{
+    struct megatron_source *state = collecting->state;
+    const struct stack_counts *stack = main_stack(stacks);
+    struct megatron_args args = state->args;
+    args.pp = state->layout.pp;
+    args.vp = state->layout.vp;
+    state->pipeline = (struct megatron_pipeline){ state->layout.pp, state->layout.vp, NULL };
+    reshard_error ignored = { 0 };
+    reshard_status status = stack ? megatron_pipeline_make(&args, &state->arena, &state->pipeline, &ignored) : RESHARD_ERR_UNSUPPORTED;
+    if (status == RESHARD_ERR_MEMORY)
+        return error_set_memory(err);
+    if (status) {
+        state->pipeline.counts = stack ? stack->counts : arena_zalloc(&state->arena, (size_t)stacks->stage_count * sizeof(int64_t));
+        int64_t total = 0;
+        for (int64_t i = 0; state->pipeline.counts && i < stacks->stage_count; i++)
+            total += state->pipeline.counts[i];
+        if (stack && args.num_layers != MEGATRON_UNKNOWN && total != args.num_layers && !collecting->source->lenient)
+            return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " layers, the arguments of the run say %" PRId64, total, args.num_layers);
+        return state->pipeline.counts ? RESHARD_OK : error_set_memory(err);
+    }
+    for (int64_t i = 0; i < stacks->stage_count; i++) {
+        int64_t found = stack->counts[i], expected = state->pipeline.counts[i];
+        if (found == expected)
+            continue;
+        if (found > expected || !collecting->source->lenient)
+            return fail_layers(state, i, found, expected, err);
+        catalog_warn(collecting->source->catalog, true, "pipeline stage %" PRId64 " holds %" PRId64 " of %" PRId64 " layers", i, found, expected);
+    }
+    return RESHARD_OK;
+}
+
+static int64_t layer_offset(const struct megatron_source *state, const struct stacks *stacks, struct str prefix, int64_t stage)
+{
+    uint32_t number = name_map_find(&stacks->names, prefix);
+    if (number == NAME_NONE)
+        return 0;
+    const struct stack_counts *stack = &stacks->stacks[number];
+    if (stack == main_stack(stacks))
+        return megatron_pipeline_offset(&state->pipeline, stage);
+    int64_t offset = 0;
+    for (int64_t i = 0; i < stage; i++)
+        offset += stack->counts[i];
+    return offset;
+}
+
+/* ---- numbers of the whole model ---- */
+
+static int64_t local_experts(const struct megatron_source *state)
+{
+    int64_t experts = state->args.experts;
+    return experts > 0 ? experts / state->layout.ep : 0;
+}
+
+/* Text with the layer's and the expert's number replaced; positions count from begin of the key. */
+static bool append_renumbered(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer, int64_t expert)
+{
+    size_t at = begin;
+    bool has_layer = key->stack && key->layer_at >= begin && key->layer_at < end;
+    bool has_expert = key->expert_size > 0 && key->expert_at >= begin && key->expert_at < end;
+    if (has_layer) {
+        buffer_append(out, name.data + at, key->layer_at - at);
+        buffer_printf(out, "%" PRId64, layer);
+        at = key->layer_at + key->layer_size;
+    }
+    if (has_expert) {
+        buffer_append(out, name.data + at, key->expert_at - at);
+        buffer_printf(out, "%" PRId64, expert);
+        at = key->expert_at + key->expert_size;
+    }
+    buffer_append(out, name.data + at, end - at);
+    return !out->failed;
+}
+
+static size_t part_size(const struct path_part *part)
+{
+    char digits[32];
+    return part->kind == PATH_KEY ? part->key.size : (size_t)snprintf(digits, sizeof(digits), "%" PRId64, part->index);
+}
+
+/* The parts of a path with the numbers of the whole model. */
+static reshard_status renumber_parts(struct collecting *collecting, struct str name, const struct partition_key *key, struct path_part *parts, size_t count,
+                                     int64_t layer, int64_t expert, reshard_error *err)
+{
+    size_t begin = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t end = begin + part_size(&parts[i]);
+        if (parts[i].kind == PATH_KEY) {
+            buffer_clear(&collecting->text);
+            if (!append_renumbered(&collecting->text, name, key, begin, end, layer, expert) ||
+                !arena_str(&collecting->state->arena, buffer_str(&collecting->text), &parts[i].key))
+                return error_set_memory(err);
+        }
+        begin = end + 1;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status add_pending_items(struct collecting *collecting, const struct stacks *stacks, uint32_t rank_index, size_t *at, reshard_error *err)
+{
+    struct megatron_source *state = collecting->state;
+    for (; *at < collecting->pending_count && collecting->pending[*at].rank == rank_index; (*at)++) {
+        struct pending_item *item = &collecting->pending[*at];
+        struct str name;
+        struct buffer joined = { 0 };
+        bool is_good = path_join(item->parts, item->count, &joined) && arena_str(&state->arena, buffer_str(&joined), &name);
+        buffer_release(&joined);
+        if (!is_good)
+            return error_set_memory(err);
+        const struct megatron_rank *rank = &state->ranks[rank_index];
+        int64_t layer = item->key.stack ? item->key.layer + layer_offset(state, stacks, stack_prefix(name, &item->key), item->stage) : -1;
+        int64_t expert = item->key.expert_size ? item->key.expert + rank->place.ep * local_experts(state) : -1;
+        reshard_status status = renumber_parts(collecting, name, &item->key, item->parts, item->count, layer, expert, err);
+        if (!status)
+            status = megatron_items_add(collecting->items, rank, item->parts, item->count, item->value, err);
+        if (status)
+            return status;
+    }
+    return RESHARD_OK;
+}
+
+/* Layers and experts in the whole model; anchors: experts of a layer stand together. */
+static reshard_status number_leaves(struct collecting *collecting, const struct stacks *stacks, reshard_error *err)
+{
+    struct megatron_source *state = collecting->state;
+    uint32_t anchor = 0;
+    int64_t anchor_layer = -1, anchor_stage = -1;
+    for (uint32_t i = 0; i < state->leaf_count; i++) {
+        struct megatron_leaf *leaf = &state->leaves[i];
+        const struct megatron_rank *rank = &state->ranks[leaf->rank];
+        int64_t local_layer = leaf->key.layer, experts = local_experts(state);
+        leaf->order = i - rank->first_leaf;
+        leaf->anchor = leaf->order;
+        if (leaf->key.expert_size > 0) {
+            if (experts > 0 && leaf->key.expert >= experts)
+                return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': expert %" PRId64 " of a rank that has %" PRId64, STR_ARG(leaf->name), leaf->key.expert, experts);
+            if (experts == 0 && state->layout.ep > 1)
+                return error_set(err, RESHARD_ERR_FORMAT, "the number of experts is not among the arguments, and ep is %" PRId64, state->layout.ep);
+            if (anchor_layer != local_layer || anchor_stage != leaf->stage || i == rank->first_leaf || anchor > leaf->order)
+                anchor = leaf->order;
+            anchor_layer = local_layer;
+            anchor_stage = leaf->stage;
+            leaf->anchor = anchor;
+            leaf->key.expert += rank->place.ep * experts;
+        }
+        if (leaf->key.stack)
+            leaf->key.layer += layer_offset(state, stacks, stack_prefix(leaf->name, &leaf->key), leaf->stage);
+        if (leaf->part_count > 0) {
+            reshard_status status =
+                renumber_parts(collecting, leaf->name, &leaf->key, (struct path_part *)leaf->parts, leaf->part_count, leaf->key.layer, leaf->key.expert, err);
+            if (status)
+                return status;
+        }
+    }
+    return RESHARD_OK;
+}
+
+/* The local names become those of the whole model; the digits' places go with them. */
+static reshard_status rename_leaves(struct collecting *collecting, reshard_error *err)
+{
+    struct megatron_source *state = collecting->state;
+    for (uint32_t i = 0; i < state->leaf_count; i++) {
+        struct megatron_leaf *leaf = &state->leaves[i];
+        buffer_clear(&collecting->text);
+        if (!append_renumbered(&collecting->text, leaf->name, &leaf->key, 0, leaf->name.size, leaf->key.layer, leaf->key.expert) ||
+            !arena_str(&state->arena, buffer_str(&collecting->text), &leaf->name))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status number_all(struct collecting *collecting, reshard_error *err)
+{
+    struct megatron_source *state = collecting->state;
+    struct stacks stacks = { .stage_count = state->layout.pp * state->layout.vp };
+    reshard_status status = RESHARD_OK;
+    size_t at = 0;
+    for (uint32_t i = 0; !status && i < state->leaf_count; i++)
+        if (state->leaves[i].key.stack)
+            status = count_leaf(&stacks, &state->arena, &state->leaves[i], err);
+    if (!status)
+        status = find_pipeline(collecting, &stacks, err);
+    if (!status)
+        status = number_leaves(collecting, &stacks, err);
+    for (uint32_t i = 0; !status && i < state->rank_count; i++)
+        status = add_pending_items(collecting, &stacks, i, &at, err);
+    if (!status)
+        status = rename_leaves(collecting, err);
+    name_map_release(&stacks.names);
+    free(stacks.stacks);
+    return status;
+}
+
+static reshard_status check_models(struct megatron_source *state, reshard_error *err)
+{
+    state->layout.vp = state->ranks[0].models;
+    for (uint32_t i = 1; i < state->rank_count; i++)
+        if (state->ranks[i].models != state->layout.vp)
+            return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' holds %" PRId64 " model chunks, '%.*s' %" PRId64, STR_ARG(state->ranks[0].folder), state->layout.vp,
+                             STR_ARG(state->ranks[i].folder), state->ranks[i].models);
+    int64_t said = state->args.vp;
+    if (said > 1 && said != state->layout.vp)
+        return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " model chunks each, the arguments of the run say %" PRId64, state->layout.vp, said);
+    return RESHARD_OK;
+}
+
+reshard_status megatron_collect_leaves(struct source *source, struct megatron_items *items, reshard_error *err)
+{
+    struct collecting collecting = { .source = source, .state = megatron_source_of(source), .items = items };
+    reshard_status status = RESHARD_OK;
+    for (; !status && collecting.rank < collecting.state->rank_count; collecting.rank++)
+        status = read_rank(&collecting, err);
+    if (!status)
+        status = check_models(collecting.state, err);
+    if (!status)
+        status = number_all(&collecting, err);
+    buffer_release(&collecting.text);
+    free(collecting.pending);
+    return status;
+}

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ranks' parameters become tensors of the whole model: each is the chunks that its partition rule gives. */
+#include "formats/megatron/megatron_source.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- chunks ---- */
+
+struct adding {
+    struct source *source;
+    const struct megatron_part *part;
+};
+
+static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
+{
+    struct adding *adding = context;
+    const struct megatron_part *part = adding->part;
+    const struct cut *cut = &part->parameter->cut;
+    int64_t start[RANK_MAX], extent[RANK_MAX], strides[RANK_MAX], local_strides[RANK_MAX];
+    int lead = (int)part->parameter->lead_count, rank = lead + cut->rank;
+    if (rank > RANK_MAX)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "more than %d axes", RANK_MAX);
+    if (part->strides)
+        memcpy(local_strides, part->strides, (size_t)cut->rank * sizeof(*strides));
+    else
+        strides_row_major(cut->rank, cut->local, local_strides);
+    int64_t offset = part->offset;
+    for (int i = 0; i < lead; i++) {
+        start[i] = part->parameter->lead[i];
+        extent[i] = 1;
+        strides[i] = 1;
+    }
+    for (int i = 0; i < cut->rank; i++) {
+        start[lead + i] = piece->start[i];
+        extent[lead + i] = piece->extent[i];
+        strides[lead + i] = local_strides[i] * piece->step[i];
+        offset += piece->local_start[i] * local_strides[i];
+    }
+    struct torch_box box = { part->catalog_tensor, part->file, part->tensor, rank, start, extent, strides, offset };
+    return torch_source_add_box(adding->source, &box, err);
+}
+
+reshard_status megatron_add_part(struct source *source, const struct megatron_part *part, reshard_error *err)
+{
+    struct adding adding = { source, part };
+    return cut_pieces(&part->parameter->cut, part->place, add_piece, &adding, err);
+}
+
+static const struct torch_tensor *leaf_tensor(const struct megatron_source *state, const struct megatron_leaf *leaf)
+{
+    return &state->torch.files[state->ranks[leaf->rank].file].archive.tensors[leaf->tensor];
+}
+
+static reshard_status add_leaf(struct source *source, const struct megatron_leaf *leaf, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
+    const struct megatron_rank *rank = &state->ranks[leaf->rank];
+    const struct torch_tensor *tensor = leaf_tensor(state, leaf);
+    if (parameter->is_copy)
+        parameter = &state->parameters[parameter->original];
+    struct megatron_part part = { parameter, &rank->place, parameter->tensor, rank->file, leaf->tensor, 0, tensor->strides };
+    struct torch_file *file = &state->torch.files[rank->file];
+    if (file->listed[leaf->tensor] == UINT32_MAX)
+        file->listed[leaf->tensor] = parameter->tensor + 1;
+    return megatron_add_part(source, &part, err);
+}
+
+/* ---- parameters ---- */
+
+static reshard_status fail_tensor(const struct megatron_source *state, const struct megatron_leaf *leaf, reshard_status status, reshard_error *err)
+{
+    error_prefix(err, "tensor '%.*s' in '%.*s'", STR_ARG(leaf->name), STR_ARG(state->ranks[leaf->rank].folder));
+    error_object(err, "%.*s/%s", STR_ARG(state->ranks[leaf->rank].folder), MEGATRON_MODEL_FILE);
+    return status;
+}
+
+static bool append_shape(struct buffer *out, int rank, const int64_t *shape)
+{
+    for (int i = 0; i < rank; i++)
+        buffer_printf(out, "%s%" PRId64, i ? "," : "", shape[i]);
+    return buffer_append_byte(out, '\0');
+}
+
+static reshard_status fail_shapes(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct megatron_leaf *first, reshard_error *err)
+{
+    const struct torch_tensor *a = leaf_tensor(state, first), *b = leaf_tensor(state, leaf);
+    struct buffer one = { 0 }, other = { 0 };
+    reshard_status status = RESHARD_ERR_FORMAT;
+    if (append_shape(&one, a->rank, a->shape) && append_shape(&other, b->rank, b->shape)) {
+        error_set(err, status, "tensor '%.*s' is %s[%s] in '%.*s' and %s[%s] in '%.*s'", STR_ARG(leaf->name), dtype_info(a->dtype)->name, (const char *)one.data,
+                  STR_ARG(state->ranks[first->rank].folder), dtype_info(b->dtype)->name, (const char *)other.data, STR_ARG(state->ranks[leaf->rank].folder));
+        error_object(err, "%.*s/%s", STR_ARG(state->ranks[leaf->rank].folder), MEGATRON_MODEL_FILE);
+    } else {
+        status = error_set_memory(err);
+    }
+    buffer_release(&one);
+    buffer_release(&other);
+    return status;
+}
+
+static reshard_status check_same_shape(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct megatron_leaf *first, reshard_error *err)
+{
+    const struct torch_tensor *a = leaf_tensor(state, first), *b = leaf_tensor(state, leaf);
+    bool is_same = a->dtype == b->dtype && a->rank == b->rank && memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(*a->shape)) == 0;
+    return is_same ? RESHARD_OK : fail_shapes(state, leaf, first, err);
+}
+
+/* Order of a file of one rank: by stage, then as registered, the experts of a layer one after another. */
+static int leaf_order(const void *a, const void *b)
+{
+    const struct megatron_leaf *x = *(const struct megatron_leaf *const *)a, *y = *(const struct megatron_leaf *const *)b;
+    if (x->stage != y->stage)
+        return x->stage < y->stage ? -1 : 1;
+    if (x->anchor != y->anchor)
+        return x->anchor < y->anchor ? -1 : 1;
+    if (x->key.expert != y->key.expert)
+        return x->key.expert < y->key.expert ? -1 : 1;
+    if (x->order != y->order)
+        return x->order < y->order ? -1 : 1;
+    return x->rank < y->rank ? -1 : x->rank > y->rank;
+}
+
+static reshard_status new_parameter(struct megatron_source *state, struct megatron_leaf *leaf, reshard_error *err)
+{
+    const struct torch_tensor *tensor = leaf_tensor(state, leaf);
+    struct megatron_parameter *parameter = &state->parameters[state->parameter_count];
+    *parameter = (struct megatron_parameter){ .key = leaf->name, .parts = leaf->parts, .part_count = leaf->part_count, .layer = leaf->key.layer,
+                                              .expert = leaf->key.expert, .dtype = tensor->dtype, .rule = leaf->key.rule,
+                                              .first_leaf = (uint32_t)(leaf - state->leaves) };
+    reshard_status status = cut_from_local(&state->context, leaf->key.rule, tensor->rank, tensor->shape, &parameter->cut, err);
+    if (status)
+        return fail_tensor(state, leaf, status, err);
+    leaf->parameter = state->parameter_count++;
+    return RESHARD_OK;
+}
+
+static reshard_status find_parameters(struct megatron_source *state, reshard_error *err)
+{
+    const struct megatron_leaf **order = malloc(((size_t)state->leaf_count + 1) * sizeof(*order));
+    struct name_map names = { 0 };
+    state->parameters = calloc((size_t)state->leaf_count + 1, sizeof(*state->parameters));
+    reshard_status status = order && state->parameters ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < state->leaf_count; i++)
+        order[i] = &state->leaves[i];
+    if (!status && state->leaf_count > 0)
+        qsort(order, state->leaf_count, sizeof(*order), leaf_order);
+    for (uint32_t i = 0; !status && i < state->leaf_count; i++) {
+        struct megatron_leaf *leaf = (struct megatron_leaf *)order[i];
+        bool was_new;
+        uint32_t number = name_map_intern(&names, leaf->name, &was_new);
+        if (number == NAME_NONE)
+            status = error_set_memory(err);
+        else if (was_new)
+            status = new_parameter(state, leaf, err);
+        else
+            status = check_same_shape(state, leaf, &state->leaves[state->parameters[number].first_leaf], err);
+        leaf->parameter = number;
+    }
+    name_map_release(&names);
+    free(order);
+    return status;
+}
+
+/* ---- tied copies ---- */
+
+static struct megatron_parameter *find_parameter(struct megatron_source *state, struct str key)
+{
+    for (uint32_t i = 0; i < state->parameter_count; i++)
+        if (str_equal(state->parameters[i].key, key))
+            return &state->parameters[i];
+    return NULL;
+}
+
+/* Where weights are tied and the pipeline has stages, the last one holds a copy: it is a replica of the original. */
+static reshard_status find_copies(struct megatron_source *state, reshard_error *err)
+{
+    for (uint32_t i = 0; state->is_tied && state->layout.pp > 1 && i < state->rules.copy_count; i++) {
+        struct megatron_parameter *copy = find_parameter(state, state->rules.copies[i].copy);
+        struct megatron_parameter *original = find_parameter(state, state->rules.copies[i].original);
+        if (!copy || !original)
+            continue;
+        reshard_status status = check_same_shape(state, &state->leaves[copy->first_leaf], &state->leaves[original->first_leaf], err);
+        if (status)
+            return status;
+        copy->is_copy = true;
+        copy->original = (uint32_t)(original - state->parameters);
+    }
+    return RESHARD_OK;
+}
+
+/* ---- the catalog ---- */
+
+static reshard_status add_tensor(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    const struct megatron_leaf *leaf = &state->leaves[parameter->first_leaf];
+    struct torch_origin origin = { state->ranks[leaf->rank].file, leaf->tensor, leaf_tensor(state, leaf)->storage };
+    reshard_status status =
+        catalog_add_tensor(source->catalog, parameter->key, parameter->dtype, parameter->cut.rank, parameter->cut.shape, &parameter->tensor, err);
+    if (!status && parameter->part_count > 0)
+        status = catalog_set_tensor_path(source->catalog, parameter->tensor, parameter->parts, parameter->part_count, err);
+    if (!status)
+        status = torch_source_note_origin(&state->torch, parameter->tensor, origin, err);
+    return status;
+}
+
+static reshard_status check_vocabulary(struct source *source, reshard_error *err)
+{
+    const struct megatron_source *state = megatron_source_of(source);
+    int64_t padded = state->args.padded_vocabulary;
+    (void)err;
+    for (uint32_t i = 0; padded > 0 && i < state->parameter_count; i++) {
+        const struct megatron_parameter *parameter = &state->parameters[i];
+        if (parameter->rule->is_vocabulary && parameter->cut.shape[0] != padded)
+            catalog_warn(source->catalog, true, "tensor '%.*s' has %" PRId64 " rows, the arguments of the run say padded_vocab_size %" PRId64, STR_ARG(parameter->key),
+                         parameter->cut.shape[0], padded);
+    }
+    return RESHARD_OK;
+}
+
+/* Experts come as parameters of their own, or as an axis. Every expert must be there. */
+static reshard_status check_experts(struct source *source, reshard_error *err)
+{
+    const struct megatron_source *state = megatron_source_of(source);
+    int64_t experts = state->args.experts, found = 0;
+    for (uint32_t i = 0; experts > 0 && i < state->parameter_count; i++) {
+        const struct megatron_parameter *parameter = &state->parameters[i];
+        const struct megatron_parameter *next = i + 1 < state->parameter_count ? &state->parameters[i + 1] : NULL;
+        if (parameter->expert < 0)
+            continue;
+        if (i == 0 || state->parameters[i - 1].expert != parameter->expert)
+            found++;
+        if (next && next->expert >= 0 && next->layer == parameter->layer)
+            continue;
+        if (found != experts && !source->lenient) {
+            error_set(err, RESHARD_ERR_FORMAT, "layer %" PRId64 " has %" PRId64 " experts, the arguments of the run say %" PRId64, parameter->layer, found, experts);
+            error_object(err, "%.*s", STR_ARG(parameter->key));
+            return RESHARD_ERR_FORMAT;
+        }
+        found = 0;
+    }
+    return RESHARD_OK;
+}
+
+reshard_status megatron_merge(struct source *source, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    reshard_status status = find_parameters(state, err);
+    if (!status)
+        status = find_copies(state, err);
+    if (!status)
+        status = check_vocabulary(source, err);
+    if (!status)
+        status = check_experts(source, err);
+    for (uint32_t i = 0; !status && i < state->parameter_count; i++)
+        if (!state->parameters[i].is_copy)
+            status = add_tensor(source, &state->parameters[i], err);
+    for (uint32_t i = 0; !status && i < state->leaf_count; i++)
+        status = add_leaf(source, &state->leaves[i], err);
+    return status;
+}

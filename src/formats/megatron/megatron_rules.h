@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Partition rules: which axis of which parameter is cut by which parallel dimension, in which blocks. They are data (models/megatron.rules says
+ * how they are written), read into a table once per checkpoint.
+ */
+#ifndef FORMATS_MEGATRON_MEGATRON_RULES_H
+#define FORMATS_MEGATRON_MEGATRON_RULES_H
+
+#include "formats/megatron/megatron_args.h"
+
+#define RULE_COMPONENTS_MAX 8
+#define RULE_BLOCKS_MAX 8
+
+enum partition_group { PARTITION_TP, PARTITION_ETP };
+
+struct partition_rule {
+    struct str components[RULE_COMPONENTS_MAX]; /* of the pattern, the last one first; "*" any */
+    int component_count;
+    bool is_item;
+    bool is_cut;
+    int axis;
+    enum partition_group group;
+    bool is_vocabulary, is_gated, is_grouped;
+    bool is_expert;          /* the number in the pattern is a local expert's */
+    int expert_axis;         /* the experts lie along this axis; -1: along none */
+    int versions;            /* parts of a head that lay apart in old versions; 0: none */
+    struct str blocks[RULE_BLOCKS_MAX]; /* names of sizes */
+    int block_count;
+    struct str unless;       /* name of a size, "" if there is none */
+};
+
+struct partition_stack {
+    struct str path;         /* "decoder.layers" */
+    bool is_own;
+};
+
+struct partition_stage {
+    struct str prefix;
+    bool is_last;
+};
+
+struct partition_copy {
+    struct str copy, original;
+};
+
+struct partition_size {
+    struct str name, expression;
+};
+
+struct partition_rules {
+    struct partition_rule *rules;
+    struct partition_stack *stacks;
+    struct partition_stage *stages;
+    struct partition_copy *copies;
+    struct partition_size *sizes;
+    uint32_t rule_count, stack_count, stage_count, copy_count, size_count;
+};
+
+/* Reads a text of rules; its strings stay in text, which must live as long as the rules. FORMAT errors name line and word. */
+reshard_status partition_rules_parse(struct str text, struct arena *arena, struct partition_rules *out, reshard_error *err);
+
+/* What a key says. */
+struct partition_key {
+    const struct partition_rule *rule;
+    const struct partition_stack *stack;  /* NULL: no layer */
+    size_t layer_at, layer_size;          /* digits of the layer's number in the key */
+    size_t expert_at, expert_size;        /* of the expert's, size 0: none */
+    int64_t layer, expert;                /* -1: none */
+};
+bool partition_key_read(const struct partition_rules *rules, struct str key, struct partition_key *out);
+
+/* The value of a named size; false if no arguments for it are known, or it makes no sense. */
+bool partition_size_value(const struct partition_rules *rules, const struct megatron_args *args, struct str name, int64_t *out);
+
+#endif
