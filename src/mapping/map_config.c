@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "mapping/map_config_parts.h"
+#include "mapping/map_config.h"
 
+#include "mapping/map_config_parts.h"
 #include "mapping/map_lex.h"
 
 #include <stdlib.h>
