@@ -37,6 +37,8 @@ bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, s
 {
     char message[MESSAGE_BYTES_MAX];
     va_list args;
+    if (severity == MAP_UNPORTABLE && diagnoses->is_ours)
+        return false;
     if (severity == MAP_ERROR)
         diagnoses->error_count++;
     else if (severity == MAP_WARNING)

@@ -39,6 +39,7 @@ struct map_diagnoses {
     uint32_t count, capacity;
     uint32_t error_count, warning_count, dropped; /* dropped: above MAP_DIAGNOSES_MAX, still counted */
     bool no_memory;
+    bool is_ours; /* the text has what is ours alone: that something else in it is not portable either is not told */
 };
 
 /* Adds one. hint may be NULL. Always returns false, so that a failure reads `return map_diagnose(...)`. */

@@ -267,7 +267,7 @@ static bool invert_statement(const struct inversion *inversion)
     const struct map_statement *statement = inversion->statement;
     const struct map_attribute *stack = map_attribute_find(statement, "stack");
     stack = stack ? stack : map_attribute_find(statement, "unstack");
-    if (map_attribute_find(statement, "when") || map_attribute_find(statement, "unless"))
+    if (statement->is_optional || map_attribute_find(statement, "offset") || map_attribute_find(statement, "when") || map_attribute_find(statement, "unless"))
         return fail(inversion, statement->span, NULL, "the condition asks for keys of the source, which the way back does not have");
     if (has_offset(statement))
         return fail(inversion, statement->span, NULL, "$LAYER_ID_OFFSET counts down only");

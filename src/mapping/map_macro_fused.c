@@ -142,7 +142,8 @@ static reshard_status emit(const struct fused *fused, struct map_name *left, uin
     if (!left || !right || !axis)
         return error_set_memory(fused->err);
     *axis = fused->axis;
-    struct map_statement statement = { left, right, axis, left_count, right_count, 1, MAP_FLAG_NONE, fused->statement->flag_span, fused->statement->span, true, NULL, false, false };
+    struct map_statement statement = { .left = left, .right = right, .attributes = axis, .left_count = left_count, .right_count = right_count, .attribute_count = 1,
+                                       .flag_span = fused->statement->flag_span, .span = fused->statement->span, .is_expanded = true };
     return map_emit(fused->context, fused->out, &statement, fused->err);
 }
 

@@ -25,7 +25,10 @@ struct id_rows {
 
 struct id_search {
     const struct map_macro_context *context;
+    const struct map_program *program; /* that is being expanded */
     bool is_offset;
+    int64_t offset;           /* how far the right-hand numbers are below the left-hand ones */
+    bool has_base;            /* the offset was written: numbers below it mean nothing here */
     unsigned kinds;           /* of holes in the pattern */
     struct map_pattern pattern;
     struct id_rows found;
@@ -64,12 +67,25 @@ static void rows_sort(struct id_rows *rows)
     rows->count = kept;
 }
 
+static struct str without_zeros(struct str digits)
+{
+    while (digits.size > 1 && digits.data[0] == '0')
+        digits = (struct str){ digits.data + 1, digits.size - 1 };
+    return digits;
+}
+
 static bool search_name(struct id_search *search, struct str name)
 {
     struct str values[MAP_HOLE_KINDS] = { 0 };
     if (!map_pattern_match(&search->pattern, name, values))
         return true;
-    struct id_row row = { values[MAP_HOLE_EXPERT], values[search->is_offset ? MAP_HOLE_OFFSET : MAP_HOLE_LAYER] };
+    struct id_row row = { values[MAP_HOLE_EXPERT], values[MAP_HOLE_LAYER] };
+    if (search->is_offset) {
+        uint64_t number;
+        row = (struct id_row){ .layer = values[MAP_HOLE_OFFSET] };
+        if (!str_to_u64(without_zeros(row.layer), &number) || number > INT64_MAX - (uint64_t)search->offset)
+            return true;
+    }
     return rows_append(&search->found, row);
 }
 
@@ -151,10 +167,17 @@ static unsigned statement_kinds(const struct map_statement *statement, unsigned 
     return found;
 }
 
+/* `name -> _` backwards: what is dropped forwards keeps its value, so the numbers are those of the left side. */
+static bool is_kept_backwards(const struct map_macro_context *context, const struct map_statement *statement)
+{
+    return context->reverse && !context->strict && statement->right_count == 1 && map_is_hole(&statement->right[0]);
+}
+
 /* The name whose numbers are looked for: the first with a placeholder; backwards the first on the right. */
 static const struct map_name *pattern_name(const struct map_macro_context *context, const struct map_statement *statement, unsigned kinds)
 {
-    for (uint32_t i = 0; i < statement->left_count && !context->reverse; i++) {
+    bool takes_left = !context->reverse || is_kept_backwards(context, statement);
+    for (uint32_t i = 0; i < statement->left_count && takes_left; i++) {
         if (name_has(statement->left[i].text, kinds))
             return &statement->left[i];
     }
@@ -190,20 +213,19 @@ static bool check_strings(const struct map_macro_context *context, const struct 
     return true;
 }
 
-static bool append_number(struct buffer *out, struct str digits, int shift)
+static bool append_number(struct buffer *out, struct str digits, int64_t shift)
 {
     uint64_t number;
+    int64_t shifted;
     if (!shift)
         return buffer_append_str(out, digits);
-    while (digits.size > 1 && digits.data[0] == '0')
-        digits = (struct str){ digits.data + 1, digits.size - 1 };
-    if (!str_to_u64(digits, &number) || number > INT64_MAX - 1)
+    if (!str_to_u64(without_zeros(digits), &number) || __builtin_add_overflow(number, shift, &shifted) || shifted < 0)
         return false;
-    return buffer_printf(out, "%lld", (long long)number + shift);
+    return buffer_printf(out, "%lld", (long long)shifted);
 }
 
 /* The name with its placeholders replaced by the row's numbers, the layer's shifted. */
-static bool replace_name(const struct id_search *search, const struct map_name *name, struct id_row row, int shift, struct map_name *out)
+static bool replace_name(const struct id_search *search, const struct map_name *name, struct id_row row, int64_t shift, struct map_name *out)
 {
     struct map_pattern pattern;
     struct buffer text = { 0 };
@@ -223,7 +245,7 @@ static bool replace_name(const struct id_search *search, const struct map_name *
     return done;
 }
 
-static struct map_name *replace_names(const struct id_search *search, const struct map_name *names, uint32_t count, struct id_row row, int shift)
+static struct map_name *replace_names(const struct id_search *search, const struct map_name *names, uint32_t count, struct id_row row, int64_t shift)
 {
     struct map_name *copies = arena_array(search->context->arena, count, sizeof(*copies));
     for (uint32_t i = 0; copies && i < count; i++) {
@@ -251,23 +273,42 @@ static bool is_made(const struct map_program *made, struct str name)
     return false;
 }
 
-/* Backwards towards a target that is not known, a conditional statement is executed where all that it reads is there. */
+/* Backwards towards a target that is not known, a conditional statement is executed only where all that it reads is there. */
 static bool can_be_read(const struct map_macro_context *context, const struct map_statement *statement, const struct map_program *made)
 {
-    *context->work += (uint64_t)made->name_count * statement->right_count;
-    if (*context->work > context->limits->map_names)
-        return !map_diagnose(context->diagnoses, MAP_ERROR, statement->span, "raise the limit map_names", "too many conditions, read backwards, depend on names that others make");
     for (uint32_t i = 0; i < statement->right_count; i++) {
         struct str name = statement->right[i].text;
         bool is_pattern = statement->right[i].has_array || memchr(name.data, '*', name.size);
-        if (!is_pattern && map_space_find(context->source, name) == MAP_NONE && !is_made(made, name))
+        if (is_pattern || map_space_find(context->source, name) != MAP_NONE)
+            continue;
+        *context->work += made->name_count;
+        if (*context->work > context->limits->map_names)
+            return !map_diagnose(context->diagnoses, MAP_ERROR, statement->span, "raise the limit map_names", "too many conditions, read backwards, depend on names that others make");
+        if (!is_made(made, name))
             return false;
     }
     return true;
 }
 
-/* Whether the name space of the left side has the key that a condition names, for "when", or lacks it, for "unless". The conditions are
- * taken off. */
+/* Backwards, what a name of the left side comes from: the first right-hand name of the statement that reads it, or itself. */
+static struct str counterpart(const struct map_program *program, struct str name)
+{
+    for (uint32_t i = 0; i < program->count; i++) {
+        const struct map_statement *statement = &program->statements[i];
+        for (uint32_t j = 0; j < statement->left_count; j++) {
+            struct str text;
+            map_strip_transpose(statement->left[j].text, &text);
+            if (str_equal(text, name) && !map_is_hole(&statement->right[0]))
+                return statement->right[0].text;
+        }
+    }
+    return name;
+}
+
+/*
+ * Whether the left side has the key that a condition names, for "when", or lacks it, for "unless". The conditions are taken off. Backwards
+ * the left side may not be known: then it has the keys that come from some of the source.
+ */
 static reshard_status conditions_hold(const struct id_search *search, struct map_statement *statement, const struct map_program *made, struct id_row row, bool *holds,
                                       reshard_error *err)
 {
@@ -285,9 +326,17 @@ static reshard_status conditions_hold(const struct id_search *search, struct map
             kept[count++] = *attribute;
             continue;
         }
+        if (context->reverse && !context->target)
+            key.text = counterpart(search->program, key.text);
         if (!replace_name(search, &key, row, 0, &replaced))
             return error_set_memory(err);
-        *holds &= space ? (map_space_find(space, replaced.text) != MAP_NONE) == str_is(attribute->key, "when") : can_be_read(context, statement, made);
+        if (name_has(replaced.text, ID_KINDS)) {
+            *holds = map_diagnose(context->diagnoses, MAP_ERROR, attribute->value_span, "a condition has no placeholder but those of the statement's names",
+                                  "no name of the statement has a number for '%.*s'", STR_ARG(replaced.text));
+            return RESHARD_OK;
+        }
+        *holds &= (map_space_find(space ? space : context->source, replaced.text) != MAP_NONE) == str_is(attribute->key, "when");
+        *holds &= space || can_be_read(context, statement, made);
     }
     statement->attributes = kept;
     statement->attribute_count = count;
@@ -303,13 +352,11 @@ static bool has_conditions(const struct map_macro_context *context, const struct
     return false;
 }
 
-static bool is_zero(struct str digits)
+/* Whether the number is below the offset. */
+static bool is_below(struct str digits, int64_t offset)
 {
-    for (size_t i = 0; i < digits.size; i++) {
-        if (digits.data[i] != '0')
-            return false;
-    }
-    return true;
+    uint64_t number;
+    return str_to_u64(without_zeros(digits), &number) && number < (uint64_t)offset;
 }
 
 /* One statement for one row. Forwards the numbers are those of the left side; backwards those of the right. */
@@ -318,9 +365,11 @@ static reshard_status emit_row(const struct id_search *search, const struct map_
 {
     const struct map_macro_context *context = search->context;
     struct map_statement copy = *statement;
-    int left_shift = search->is_offset && context->reverse ? 1 : 0, right_shift = search->is_offset && !context->reverse ? -1 : 0;
-    if (right_shift && is_zero(row.layer)) {
-        map_diagnose(context->diagnoses, MAP_ERROR, statement->span, NULL, "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0");
+    bool from_left = !context->reverse || is_kept_backwards(context, statement);
+    int64_t left_shift = from_left ? 0 : search->offset, right_shift = from_left ? -search->offset : 0;
+    if (from_left && is_below(row.layer, search->offset)) {
+        if (!search->has_base)
+            map_diagnose(context->diagnoses, MAP_ERROR, statement->span, NULL, "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0");
         return RESHARD_OK;
     }
     copy.left = replace_names(search, statement->left, statement->left_count, row, left_shift);
@@ -330,9 +379,39 @@ static reshard_status emit_row(const struct id_search *search, const struct map_
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     bool holds = search->is_offset;
-    if (!holds)
+    if (!holds) {
+        copy.is_optional = false;
         status = conditions_hold(search, &copy, out, row, &holds, err);
+    }
     return status || !holds ? status : map_emit(context, out, &copy, err);
+}
+
+/* offset=number takes the place of the one that $LAYER_ID_OFFSET counts down by; it is taken off the copy. */
+static reshard_status take_offset(struct id_search *search, struct map_statement *statement, bool *is_good, reshard_error *err)
+{
+    const struct map_macro_context *context = search->context;
+    const struct map_attribute *offset = search->is_offset && !context->strict ? map_attribute_find(statement, "offset") : NULL;
+    search->offset = search->is_offset ? 1 : 0;
+    *is_good = true;
+    if (!offset)
+        return RESHARD_OK;
+    if (!offset->is_number || offset->is_huge) {
+        *is_good = map_diagnose(context->diagnoses, MAP_ERROR, offset->value_span, NULL, "the offset is a number");
+        return RESHARD_OK;
+    }
+    struct map_attribute *kept = arena_array(context->arena, statement->attribute_count, sizeof(*kept));
+    uint32_t count = 0;
+    if (!kept)
+        return error_set_memory(err);
+    search->offset = offset->number;
+    search->has_base = true;
+    for (uint32_t i = 0; i < statement->attribute_count; i++) {
+        if (&statement->attributes[i] != offset)
+            kept[count++] = statement->attributes[i];
+    }
+    statement->attributes = kept;
+    statement->attribute_count = count;
+    return RESHARD_OK;
 }
 
 static bool has_repeated(struct str name)
@@ -375,8 +454,9 @@ static bool prepare(struct id_search *search, const struct map_statement *statem
     }
     if (!search->is_offset && has_repeated(text))
         map_diagnose(context->diagnoses, MAP_UNPORTABLE, name->span, NULL, "Paddle's engine fails where a name has one placeholder twice");
-    unsigned kinds = search->kinds | (search->is_offset ? 0 : 1u << MAP_HOLE_STAR);
-    if (!map_pattern_of(text, kinds, context->strict, &search->pattern))
+    /* Holes that a later macro fills match numbers here too. */
+    unsigned later = search->is_offset ? (context->strict ? 0 : 1u << MAP_HOLE_EXPERT | 1u << MAP_HOLE_STAR) : 1u << MAP_HOLE_STAR;
+    if (!map_pattern_of(text, search->kinds | later, context->strict, &search->pattern))
         return map_diagnose(context->diagnoses, MAP_ERROR, name->span, NULL, "more than %d placeholders in one name", MAP_HOLES_MAX);
     return true;
 }
@@ -385,8 +465,13 @@ static bool search_all(struct id_search *search, const struct map_statement *sta
 {
     const struct map_macro_context *context = search->context;
     bool is_twice = search->is_offset && context->strict && search->pattern.count > 1;
-    if (!is_twice && !search_space(search, context->source))
+    bool is_kept = is_kept_backwards(context, statement);
+    if (!is_twice && !search_space(search, is_kept ? context->target : context->source))
         return false;
+    if (is_kept) {
+        rows_sort(&search->found);
+        return true;
+    }
     if (!search->found.count && map_is_hole(&statement->left[0]) && !search_space(search, context->target))
         return false;
     if (!search->found.count && !search->is_offset && !search_made(search, statement, made))
@@ -395,15 +480,17 @@ static bool search_all(struct id_search *search, const struct map_statement *sta
     return !context->strict || search->kinds != ID_KINDS || make_product(&search->found);
 }
 
-static reshard_status expand_one(struct id_search *search, const struct map_statement *statement, const struct map_program *made, struct map_program *out,
+static reshard_status expand_one(struct id_search *search, const struct map_statement *written, const struct map_program *made, struct map_program *out,
                                  reshard_error *err)
 {
-    reshard_status status = RESHARD_OK;
-    if (!check_strings(search->context, statement) || !prepare(search, statement))
-        return RESHARD_OK;
+    struct map_statement copy = *written, *statement = &copy;
+    bool is_good;
+    reshard_status status = take_offset(search, statement, &is_good, err);
+    if (status || !is_good || !check_strings(search->context, statement) || !prepare(search, statement))
+        return status;
     if (!search_all(search, statement, made))
         return error_set_memory(err);
-    if (!search->found.count)
+    if (!search->found.count && !statement->is_optional && !is_kept_backwards(search->context, statement))
         map_diagnose(search->context->diagnoses, MAP_WARNING, statement->span, "the numbers come from the keys of the source", "no key matches: the statement has no effect");
     for (uint32_t i = 0; i < search->found.count && !status; i++)
         status = emit_row(search, statement, search->found.rows[i], out, err);
@@ -422,6 +509,14 @@ static bool has_placeholder(const struct map_macro_context *context, const struc
     return false;
 }
 
+/* Whether the source has what an optional statement without placeholders reads first. */
+static bool is_present(const struct map_macro_context *context, const struct map_statement *statement)
+{
+    struct str name = context->reverse ? statement->right[0].text : statement->left[0].text;
+    map_strip_transpose(name, &name);
+    return map_space_find(context->source, name) != MAP_NONE;
+}
+
 /* Backwards the last statement is executed first: the list is made from its end, and turned round. */
 static void turn_round(struct map_statement *statements, uint32_t count)
 {
@@ -437,12 +532,16 @@ reshard_status map_macro_ids(const struct map_macro_context *context, bool is_of
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < in->count && !status; i++) {
         const struct map_statement *statement = &in->statements[context->reverse ? in->count - 1 - i : i];
-        struct id_search search = { .context = context, .is_offset = is_offset };
+        struct id_search search = { .context = context, .program = in, .is_offset = is_offset };
         if (!has_placeholder(context, statement, is_offset)) {
             struct map_statement copy = *statement;
             bool holds = true;
             if (!is_offset && has_conditions(context, statement))
                 status = conditions_hold(&search, &copy, out, (struct id_row){ 0 }, &holds, err);
+            if (!is_offset && statement->is_optional) {
+                copy.is_optional = false;
+                holds &= is_present(context, statement);
+            }
             if (!status && holds)
                 status = map_emit(context, out, &copy, err);
             continue;

@@ -241,6 +241,7 @@ static bool append_name(struct parser *parser, struct map_name **names, uint32_t
 /* The number that an expression gives, as if it were written. */
 static bool parse_expression(struct parser *parser, struct map_attribute *attribute)
 {
+    parser->diagnoses->is_ours = true;
     if (!map_expression_read(parser->text, &parser->token, parser->constants, parser->diagnoses, &attribute->number))
         return false;
     const struct map_span *last = &parser->token[-1].span;
@@ -289,7 +290,9 @@ static bool parse_attribute(struct parser *parser, struct map_statement *stateme
         attribute.quote = value.data[0];
         attribute.value = (struct str){ value.data + 1, value.size - 2 };
         parser->token++;
-        if (parser->constants && (str_is(attribute.key, "when") || str_is(attribute.key, "unless")) && map_is_comparison(attribute.value))
+        bool is_condition = parser->constants && (str_is(attribute.key, "when") || str_is(attribute.key, "unless"));
+        parser->diagnoses->is_ours |= is_condition;
+        if (is_condition && map_is_comparison(attribute.value))
             return parse_comparison(parser, &attribute, statement);
     } else {
         return fail_expected(parser, "a number or a string", next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
@@ -324,9 +327,20 @@ static bool flag_to_name(struct parser *parser, struct map_statement *statement)
     return statement->right != NULL;
 }
 
+/* `optional` is no word of upstream's. */
+static bool optional_follows(const struct parser *parser)
+{
+    return parser->constants && next_is(parser, TOKEN_NAME) && str_is(token_text(parser, parser->token), "optional") && !attribute_follows(parser);
+}
+
 static bool parse_flag(struct parser *parser, struct map_statement *statement)
 {
     struct map_span span = parser->token->span;
+    if (optional_follows(parser)) {
+        parser->token++;
+        statement->is_optional = parser->diagnoses->is_ours = true;
+        return true;
+    }
     enum map_flag flag = map_flag_of(token_text(parser, parser->token++));
     bool is_strict = parser->constants == NULL;
     if (is_strict && statement->flag == flag && !statement->attribute_count && !flag_to_name(parser, statement))
@@ -349,7 +363,7 @@ static bool parse_tail(struct parser *parser, struct map_statement *statement)
     while (next_is(parser, TOKEN_COMMA)) {
         parser->token++;
         bool done;
-        if (flag_follows(parser)) {
+        if (flag_follows(parser) || optional_follows(parser)) {
             names_over = true;
             done = parse_flag(parser, statement);
         } else if (names_over || attribute_follows(parser)) {

@@ -41,6 +41,7 @@ struct map_statement {
     enum map_flag flag;
     struct map_span flag_span, span;
     bool is_expanded; /* a macro made or changed it: diagnoses show its text */
+    bool is_optional; /* `optional`: without a key for its first name it means nothing; ours, and gone behind the id macro */
     const int64_t *shares; /* made by a macro: the left names' extents on the axis relate like these numbers; NULL: they may be anything */
     bool is_glued;         /* stands on one line with the statement before it */
     bool is_off;           /* a condition on constants does not hold */

@@ -40,6 +40,8 @@ bool map_statement_print(const struct map_statement *statement, struct buffer *o
         if (!attribute->is_number)
             buffer_append_byte(out, (uint8_t)attribute->quote);
     }
+    if (statement->is_optional)
+        buffer_append_text(out, ", optional");
     return !out->failed;
 }
 
@@ -88,6 +90,8 @@ static void attributes_json(const struct map_statement *statement, struct buffer
             buffer_append_json_string(out, attribute->value);
         buffer_append_text(out, "]");
     }
+    if (statement->is_optional)
+        buffer_append_text(out, statement->flag || statement->attribute_count ? ",[\"optional\",true]" : "[\"optional\",true]");
 }
 
 bool map_program_json(const struct map_program *program, struct str text, struct buffer *out)

@@ -46,7 +46,9 @@ static void print_run(const struct map_run *run, struct buffer *out)
     buffer_append_byte(out, '\0');
 }
 
-static void check_cases(const struct text_case *cases, size_t count, bool strict)
+enum reading { FORWARDS, STRICT, BACKWARDS };
+
+static void check_cases(const struct text_case *cases, size_t count, enum reading reading)
 {
     for (size_t i = 0; i < count; i++) {
         struct map_space source = { 0 };
@@ -54,7 +56,10 @@ static void check_cases(const struct text_case *cases, size_t count, bool strict
         struct buffer out = { 0 };
         reshard_error err = { 0 };
         make_source(&source);
-        CHECK_OK(map_run(&run, cases[i].text, &source, NULL, strict, &err));
+        if (reading == BACKWARDS)
+            CHECK_OK(map_run_backwards(&run, cases[i].text, &source, NULL, &err));
+        else
+            CHECK_OK(map_run(&run, cases[i].text, &source, NULL, reading == STRICT, &err));
         print_run(&run, &out);
         if (strcmp((const char *)out.data, cases[i].expected) != 0)
             fail_msg("%s:\n%s\ninstead of\n%s", cases[i].why, (const char *)out.data, cases[i].expected);
@@ -64,7 +69,7 @@ static void check_cases(const struct text_case *cases, size_t count, bool strict
     }
 }
 
-#define CHECK_CASES(cases, strict) check_cases(cases, sizeof(cases) / sizeof(cases[0]), strict)
+#define CHECK_CASES(cases, reading) check_cases(cases, sizeof(cases) / sizeof(cases[0]), reading)
 
 TEST(constants_are_numbers_by_name)
 {
@@ -84,7 +89,7 @@ TEST(constants_are_numbers_by_name)
         { "an operator without blanks", "n = 1+2", "unexpected character '+'" },
         { "nothing behind the operator", "n = 1 + -> b", "expected a number or a constant, found '->'" },
     };
-    CHECK_CASES(cases, false);
+    CHECK_CASES(cases, FORWARDS);
 }
 
 TEST(braces_put_numbers_inside_names)
@@ -101,7 +106,7 @@ TEST(braces_put_numbers_inside_names)
         { "twice", "s -> m.{0:2}.{0:2}.w", "behind braces a name has no other braces and no placeholder" },
         { "not closed", "s -> m.{0:2.w", "unexpected character '{'" },
     };
-    CHECK_CASES(cases, false);
+    CHECK_CASES(cases, FORWARDS);
 }
 
 TEST(conditions_keep_or_drop_a_statement)
@@ -116,7 +121,59 @@ TEST(conditions_keep_or_drop_a_statement)
         { "an unknown number", "a -> x, when=\"n == 1\"", "the constant 'n' has no value" },
         { "half a comparison", "a -> x, when=\"1 ==\"", "expected a number or a constant, found ''" },
     };
-    CHECK_CASES(cases, false);
+    CHECK_CASES(cases, FORWARDS);
+}
+
+TEST(conditions_read_backwards_ask_for_what_keys_come_from)
+{
+    static const struct text_case cases[] = {
+        { "a key that another statement renames", "w.$LAYER_ID -> l.$LAYER_ID.w, when=\"bias.$LAYER_ID\"\nbias.$LAYER_ID -> l.$LAYER_ID.b, optional",
+          "w.0 -> l.0.w\nbias.0 -> l.0.b\n" },
+        { "unless, of such a key", "w.$LAYER_ID -> l.$LAYER_ID.w, unless=\"bias.$LAYER_ID\"\nbias.$LAYER_ID -> l.$LAYER_ID.b", "w.1 -> l.1.w\nbias.0 -> l.0.b\n" },
+        { "a key that none renames", "w.$LAYER_ID -> l.$LAYER_ID.w, when=\"l.$LAYER_ID.b\"", "w.0 -> l.0.w\n" },
+        { "what it reads is not there", "x -> k, unless=\"y\"\nz -> a", "z -> a\n" },
+        { "what is dropped forwards", "x.$LAYER_ID -> _\nz -> a", "z -> a\n" },
+    };
+    CHECK_CASES(cases, BACKWARDS);
+}
+
+TEST(optional_statements_need_their_first_name)
+{
+    static const struct text_case cases[] = {
+        { "it is there", "a -> x, optional", "a -> x\n" },
+        { "it is not", "k -> x, optional\nq -> y", "q -> y\n" },
+        { "transposed", "a^T -> x, optional\nk^T -> y, optional", "a -> a_transpose_tmp, permute=\"[]\"\na_transpose_tmp -> x\n" },
+        { "no layer", "l.$LAYER_ID.k -> m.$LAYER_ID, optional\nq -> y", "q -> y\n" },
+        { "beside attributes, in any order", "a -> x, y, optional, axis=0\nq -> u, v, axis=0, optional, when=\"a\"", "a -> x, y, axis=0\nq -> u, v, axis=0\n" },
+        { "only the first name may be missing", "a, k -> x, axis=0, optional", "'k' is neither a weight of the source nor assigned before" },
+        { "a tensor of that name", "a -> x\nx -> `optional`, y, axis=0", "a -> x\nx -> optional, y, axis=0\n" },
+    };
+    static const struct text_case back[] = {
+        { "it is there", "x -> a, optional", "x -> a\n" },
+        { "it is not", "x -> k, optional\ny -> q", "y -> q\n" },
+        { "for each layer", "x.$LAYER_ID -> l.$LAYER_ID.b, optional\ny.$LAYER_ID -> l.$LAYER_ID.k, optional", "x.0 -> l.0.b\n" },
+    };
+    CHECK_CASES(cases, FORWARDS);
+    CHECK_CASES(back, BACKWARDS);
+}
+
+TEST(an_offset_renumbers_layers_from_there_on)
+{
+    static const struct text_case cases[] = {
+        { "those below it are left alone", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=1", "l.1.w -> m.0.w\n" },
+        { "by a constant", "n = 1\nl.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=n", "l.1.w -> m.0.w\n" },
+        { "none are that high", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=2\nq -> y", "q -> y\n" },
+        { "beside other attributes", "l.$LAYER_ID_OFFSET.w -> x.$LAYER_ID_OFFSET, y.$LAYER_ID_OFFSET, offset=1, axis=0", "l.1.w -> x.0, y.0, axis=0\n" },
+        { "without one it is 1, and layer 0 a mistake", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w", "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0" },
+        { "without the placeholder", "a -> x, offset=1", "unknown attribute 'offset'" },
+        { "no number", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=\"1\"", "the offset is a number" },
+        { "a condition about no number", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=1, when=\"l.$LAYER_ID.b\"", "no name of the statement has a number for 'l.$LAYER_ID.b'" },
+    };
+    static const struct text_case back[] = {
+        { "counted up", "m.$LAYER_ID_OFFSET.w -> l.$LAYER_ID_OFFSET.w, offset=61", "m.61.w -> l.0.w\nm.62.w -> l.1.w\n" },
+    };
+    CHECK_CASES(cases, FORWARDS);
+    CHECK_CASES(back, BACKWARDS);
 }
 
 TEST(stacks_add_and_drop_an_axis)
@@ -136,7 +193,7 @@ TEST(stacks_add_and_drop_an_axis)
         { "the other wrong way", "s -> m, n, stack=0", "a stack makes one tensor, here are 2" },
         { "a star with neither keys nor axis", "a -> x.*.w, axis=0", "a star needs the keys of the target, which is not known" },
     };
-    CHECK_CASES(cases, false);
+    CHECK_CASES(cases, FORWARDS);
 }
 
 TEST(strict_aoa_knows_none_of_it)
@@ -149,8 +206,10 @@ TEST(strict_aoa_knows_none_of_it)
         { "stack", "l.*.w -> m, stack=0", "a join has exactly one attribute, axis=number" },
         { "unstack", "s -> x, y, unstack=0", "a split has exactly one attribute, axis=number" },
         { "when", "a -> x, when=\"q\"", "unknown attribute 'when'" },
+        { "offset", "l.$LAYER_ID_OFFSET.k -> m.$LAYER_ID_OFFSET, offset=1\na -> x, offset=1", "unknown attribute 'offset'" },
+        { "optional is a name", "s -> x, optional, axis=0", "s -> x, optional, axis=0\n" },
     };
-    CHECK_CASES(cases, true);
+    CHECK_CASES(cases, STRICT);
 }
 
 int main(void)
@@ -159,6 +218,9 @@ int main(void)
         cmocka_unit_test(constants_are_numbers_by_name),
         cmocka_unit_test(braces_put_numbers_inside_names),
         cmocka_unit_test(conditions_keep_or_drop_a_statement),
+        cmocka_unit_test(conditions_read_backwards_ask_for_what_keys_come_from),
+        cmocka_unit_test(optional_statements_need_their_first_name),
+        cmocka_unit_test(an_offset_renumbers_layers_from_there_on),
         cmocka_unit_test(stacks_add_and_drop_an_axis),
         cmocka_unit_test(strict_aoa_knows_none_of_it),
     };
