@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify and diff: findings, then a verdict. */
 #include "commands.h"
+#include "mapping_input.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -121,13 +122,14 @@ static int read_tolerance(const struct options *options, reshard_diff_options *d
     return 0;
 }
 
-int command_diff(const struct options *options)
+static int run_diff(const struct options *options, const struct mapping_input *mapping)
 {
     int exit_status = 0;
     reshard_error err = { 0 };
     struct findings findings = { .options = options };
     reshard_diff_options diff = RESHARD_DIFF_OPTIONS_INIT;
     diff.ignore_items = options->items && strcmp(options->items, "ignore") == 0;
+    diff.map = &mapping->map;
     if (read_tolerance(options, &diff))
         return 2;
     reshard_checkpoint *a = open_path(options, 0, &exit_status);
@@ -147,11 +149,21 @@ int command_diff(const struct options *options)
     if (status && status != RESHARD_DIFFERS) {
         if (options->json)
             puts("]}");
-        exit_status = print_error(options, status, &err);
+        exit_status = mapping->has_errors && status == RESHARD_ERR_USAGE ? reshard_status_exit(status) : print_error(options, status, &err);
     } else {
         exit_status = verdict(&findings, status, "same", "different");
     }
     reshard_close(a);
     reshard_close(b);
+    return exit_status;
+}
+
+int command_diff(const struct options *options)
+{
+    struct mapping_input mapping;
+    int exit_status = mapping_input_read(options, &mapping);
+    if (exit_status < 0)
+        exit_status = run_diff(options, &mapping);
+    mapping_input_release(&mapping);
     return exit_status;
 }

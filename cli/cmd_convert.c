@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
+#include "mapping_input.h"
 #include "target_check.h"
 
 #include <string.h>
 
-static reshard_convert_options convert_options(const struct options *options, const reshard_open_options *open)
+static reshard_convert_options convert_options(const struct options *options, const reshard_open_options *open, const struct mapping_input *mapping)
 {
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     convert.to = options->to;
@@ -22,6 +23,7 @@ static reshard_convert_options convert_options(const struct options *options, co
     convert.verify = options->verify;
     convert.checksum = options->checksum && strcmp(options->checksum, "none") != 0 ? options->checksum : NULL;
     convert.open = open;
+    convert.map = &mapping->map;
     return convert;
 }
 
@@ -84,7 +86,13 @@ static void plan_text(const struct options *options, const reshard_report *repor
     print_list(stdout, options, "warning", report->warnings);
 }
 
-int command_plan(const struct options *options)
+/* Diagnoses of a mapping are the error, and have been printed. */
+static int print_status(const struct options *options, const struct mapping_input *mapping, reshard_status status, const reshard_error *err)
+{
+    return mapping->has_errors && status == RESHARD_ERR_USAGE ? reshard_status_exit(status) : print_error(options, status, err);
+}
+
+static int run_plan(const struct options *options, const struct mapping_input *mapping)
 {
     int exit_status = 0;
     reshard_error err = { 0 };
@@ -93,20 +101,30 @@ int command_plan(const struct options *options)
         return exit_status;
     reshard_open_options open = options_open(options);
     open.format = NULL;
-    reshard_convert_options convert = convert_options(options, &open);
+    reshard_convert_options convert = convert_options(options, &open, mapping);
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "plan");
     reshard_report report = { 0 };
     reshard_status status = reshard_plan(source, options->path_count > 1 ? options->paths[1] : NULL, &convert, &run, &report, &err);
     progress_end(&progress);
     if (status)
-        exit_status = print_error(options, status, &err);
+        exit_status = print_status(options, mapping, status, &err);
     else if (options->json)
         report_json(options, &report, "reshard-plan/1");
     else
         plan_text(options, &report);
     reshard_report_release(&report);
     reshard_close(source);
+    return exit_status;
+}
+
+int command_plan(const struct options *options)
+{
+    struct mapping_input mapping;
+    int exit_status = mapping_input_read(options, &mapping);
+    if (exit_status < 0)
+        exit_status = run_plan(options, &mapping);
+    mapping_input_release(&mapping);
     return exit_status;
 }
 
@@ -120,18 +138,16 @@ static void convert_text(const struct options *options, const reshard_report *re
            human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);
 }
 
-static int convert_failed(const struct options *options, reshard_status status, const reshard_error *err)
+static int convert_failed(const struct options *options, const struct mapping_input *mapping, reshard_status status, const reshard_error *err)
 {
     if (status != RESHARD_ERR_CANCELLED)
-        return print_error(options, status, err);
+        return print_status(options, mapping, status, err);
     return print_failure(options, status, options->resume ? "what is done is kept: the same command goes on from there" : NULL, "interrupted: '%s' is not written",
                          options->paths[1]);
 }
 
-int command_convert(const struct options *options)
+static int run_convert(const struct options *options, const struct mapping_input *mapping)
 {
-    if (options->dry_run)
-        return command_plan(options);
     reshard_error err = { 0 };
     int exit_status = target_check(options, options->paths[0], options->paths[1]);
     if (exit_status)
@@ -141,19 +157,31 @@ int command_convert(const struct options *options)
         return exit_status;
     reshard_open_options open = options_open(options);
     open.format = NULL;
-    reshard_convert_options convert = convert_options(options, &open);
+    reshard_convert_options convert = convert_options(options, &open, mapping);
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "convert");
     reshard_report report = { 0 };
     reshard_status status = reshard_convert(source, options->paths[1], &convert, &run, &report, &err);
     progress_end(&progress);
     if (status)
-        exit_status = convert_failed(options, status, &err);
+        exit_status = convert_failed(options, mapping, status, &err);
     else if (options->json)
         report_json(options, &report, "reshard-convert/1");
     else if (!options->quiet)
         convert_text(options, &report);
     reshard_report_release(&report);
     reshard_close(source);
+    return exit_status;
+}
+
+int command_convert(const struct options *options)
+{
+    struct mapping_input mapping;
+    if (options->dry_run)
+        return command_plan(options);
+    int exit_status = mapping_input_read(options, &mapping);
+    if (exit_status < 0)
+        exit_status = run_convert(options, &mapping);
+    mapping_input_release(&mapping);
     return exit_status;
 }

@@ -39,9 +39,12 @@ static const struct row {
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
     { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), WRITING, "largest file of a sharded format (5GB; 0: no limit)" },
     { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), WRITING, "option of the target format; repeatable" },
-    { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), WRITING, "how a model family's tensors are split" },
-    { "map", "FILE", 0, TEXT, FIELD(map), WRITING | BIT(DIFF), "mapping between names and layouts" },
-    { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), WRITING | BIT(DIFF), "one statement of a mapping; repeatable" },
+    { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), WRITING | BIT(DIFF), "family of the model, which relates names (detected; none: as they are)" },
+    { "map", "FILE", 0, LIST, FIELD(maps), WRITING | BIT(DIFF), "mapping text between names, shapes and types; repeatable" },
+    { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), WRITING | BIT(DIFF), "one statement of a mapping, after those of --map; repeatable" },
+    { "set", "NAME=N", 0, LIST, FIELD(constants), WRITING | BIT(DIFF), "a number that mappings may name; repeatable" },
+    { "config", "FILE", 0, TEXT, FIELD(config), WRITING | BIT(DIFF), "config.json of the model, for mappings (that of the source)" },
+    { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF), "refuse what Paddle's own mapping engine does not know" },
     { "checksum", "crc32c|sha256|none", 0, WORD, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
     { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING, "replace an existing target" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
@@ -271,13 +274,6 @@ void options_release(struct options *options)
         free((char *)options->limit_values[i].name);
 }
 
-static void check_mappings(struct options *options)
-{
-    if (options->map || options->statements.count || options->rules)
-        refuse(options, RESHARD_ERR_UNSUPPORTED, "--include, --exclude, --dtype and --like work without them",
-               "mappings between name spaces (--map, -m, --rules) are not in this version");
-}
-
 /* A format that is not there is said before anything is opened. */
 static void check_format_name(struct options *options, const char *name)
 {
@@ -433,7 +429,6 @@ int options_parse(int argc, char **argv, struct options *out)
     }
     if (!out->failure.code)
         take_paths(argc - 1, argv + 1, out);
-    check_mappings(out);
     check_format_name(out, out->to);
     check_format_name(out, out->format);
     read_limits(out);

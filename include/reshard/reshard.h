@@ -168,6 +168,39 @@ reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, 
 /* Tensor indices in order of their keys, bytewise; ties by index, last first. count numbers; free with reshard_free. */
 reshard_status reshard_sorted_tensors(const reshard_checkpoint *checkpoint, size_t **out, reshard_error *err);
 
+/* ------------------------------------------------------------------------------------------------ names */
+
+/* A number that attributes of a mapping may name: num_heads=num_attention_heads. */
+typedef struct reshard_map_constant {
+    const char *name;
+    int64_t value;
+} reshard_map_constant;
+
+/* A text of the mapping language (docs/mapping.md). name is for diagnoses: a file name. */
+typedef struct reshard_map_text {
+    const char *name;
+    const char *text;
+    size_t size;
+} reshard_map_text;
+
+/* How the names, shapes and types of a checkpoint's tensors change before they are written or compared. */
+typedef struct reshard_map_options {
+    size_t struct_size;
+    const reshard_map_text *texts;  /* run one after the other: each sees the names that the one before it made */
+    size_t text_count;
+    const char *rules;              /* family of the model, which relates name spaces; "none"; NULL: detected where there are no texts */
+    const reshard_map_text *rules_text; /* such a text from elsewhere, in place of a built-in one; or NULL */
+    int strict;                     /* refuse what Paddle's own engine does not know */
+    const char *config;             /* JSON object, such as a model's config.json: its integers are constants; NULL: the source's own, if it has one */
+    size_t config_size;
+    const reshard_map_constant *constants; /* these win over the config, and both over what a text defines */
+    size_t constant_count;
+    /* Is given the diagnoses of a text as lines with name, line and column: on failure, and warnings on success. May be NULL. */
+    void (*diagnose)(const char *diagnoses, size_t error_count, void *context);
+    void *context;
+} reshard_map_options;
+#define RESHARD_MAP_OPTIONS_INIT { sizeof(reshard_map_options), NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, NULL }
+
 /* ------------------------------------------------------------------------------------------------ converting */
 
 typedef struct reshard_convert_options {
@@ -184,8 +217,9 @@ typedef struct reshard_convert_options {
     int verify;                   /* read back and compare */
     const char *checksum;         /* "crc32c", "sha256", or NULL: sidecar reshard.json with a digest per tensor */
     const reshard_open_options *open; /* for source and like; NULL: defaults */
+    const reshard_map_options *map;   /* include, exclude and dtypes apply to what comes out; NULL: defaults */
 } reshard_convert_options;
-#define RESHARD_CONVERT_OPTIONS_INIT { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, -1, 0, 0, 0, 0, 0, NULL, NULL }
+#define RESHARD_CONVERT_OPTIONS_INIT { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, -1, 0, 0, 0, 0, 0, NULL, NULL, NULL }
 
 /* What a conversion does, or would do. Lists are NULL-terminated; free with reshard_report_release. */
 typedef struct reshard_report {
@@ -243,8 +277,9 @@ typedef struct reshard_diff_options {
     size_t struct_size;
     int ignore_items;
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
+    const reshard_map_options *map; /* what comes out of a is compared with b; NULL: defaults */
 } reshard_diff_options;
-#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, 0 }
+#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, 0, NULL }
 
 /* RESHARD_OK: same; RESHARD_DIFFERS: not, and the sink was told why. */
 reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,
@@ -283,12 +318,6 @@ reshard_status reshard_map_space_describe(const char *json, size_t size, reshard
 /* From a checkpoint, which may be closed afterwards. */
 reshard_status reshard_map_space_of(const reshard_checkpoint *checkpoint, reshard_map_space **out, reshard_error *err);
 void reshard_map_space_free(reshard_map_space *space);
-
-/* A number that attributes of a mapping may name: num_heads=num_attention_heads. */
-typedef struct reshard_map_constant {
-    const char *name;
-    int64_t value;
-} reshard_map_constant;
 
 typedef struct reshard_map_input {
     size_t struct_size;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Diff: the same tensors and items, whatever the formats and layouts. */
 #include "api/lockstep.h"
+#include "api/selection.h"
 
 #include "kernels/cast.h"
 
@@ -16,6 +17,9 @@ struct pair_result {
 
 struct diff {
     reshard_checkpoint *a, *b;
+    const struct catalog *catalog_a; /* a's tensors as they are compared: its own catalog, or what a mapping makes */
+    struct mapping_stage *mapping;
+    struct selection selection;
     const reshard_diff_options *options;
     struct finding_sink findings;
     struct lockstep_pair *pairs;
@@ -28,28 +32,22 @@ struct diff {
     to_double_function to_double;
 };
 
-static struct str tensor_key(const reshard_checkpoint *checkpoint, uint32_t tensor)
-{
-    return checkpoint_catalog(checkpoint)->tensors[tensor].key;
-}
-
 /* Where keys are ambiguous only the path tells which tensor is meant. */
-static uint32_t find_counterpart(const reshard_checkpoint *in, const struct catalog *from, const struct catalog_tensor *tensor)
+static uint32_t find_counterpart(const struct catalog *catalog, const struct catalog *from, const struct catalog_tensor *tensor)
 {
-    const struct catalog *catalog = checkpoint_catalog(in);
     uint32_t found = catalog_find(catalog, tensor->key);
     if (found == CATALOG_NONE || !((tensor->flags | catalog->tensors[found].flags) & TENSOR_AMBIGUOUS))
         return found;
     struct path_part single, other_single;
     const struct path_part *parts, *other;
     size_t count = catalog_tensor_path(from, tensor, &single, &parts);
-    for (uint32_t i = 0; i < in->listed_count; i++) {
-        const struct catalog_tensor *candidate = &catalog->tensors[in->listed[i]];
-        if (!str_equal(candidate->key, tensor->key))
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        const struct catalog_tensor *candidate = &catalog->tensors[i];
+        if (candidate->flags & TENSOR_HIDDEN || !str_equal(candidate->key, tensor->key))
             continue;
         size_t other_count = catalog_tensor_path(catalog, candidate, &other_single, &other);
         if (path_equal(parts, count, other, other_count))
-            return in->listed[i];
+            return i;
     }
     return CATALOG_NONE;
 }
@@ -74,14 +72,16 @@ static bool same_shape(const struct catalog *a, const struct catalog_tensor *x, 
 /* Finds partners, reports what has none or cannot be compared, and lists the rest in diff->pairs. */
 static reshard_status match_tensors(struct diff *diff, reshard_error *err)
 {
-    const struct catalog *a = checkpoint_catalog(diff->a), *b = checkpoint_catalog(diff->b);
+    const struct catalog *a = diff->catalog_a, *b = checkpoint_catalog(diff->b);
     struct buffer shape_a = { 0 }, shape_b = { 0 };
-    diff->pairs = malloc(((size_t)diff->a->listed_count + 1) * sizeof(*diff->pairs));
+    diff->pairs = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->pairs));
     if (!diff->pairs)
         return error_set_memory(err);
-    for (uint32_t i = 0; i < diff->a->listed_count; i++) {
-        const struct catalog_tensor *x = &a->tensors[diff->a->listed[i]];
-        uint32_t other = find_counterpart(diff->b, a, x);
+    for (uint32_t i = 0; i < a->tensor_count; i++) {
+        const struct catalog_tensor *x = &a->tensors[i];
+        if (x->flags & TENSOR_HIDDEN)
+            continue;
+        uint32_t other = find_counterpart(b, a, x);
         if (other == CATALOG_NONE) {
             finding_report(&diff->findings, 2, "missing", x->key, "missing in the second: %s", dtype_info(x->dtype)->name);
             continue;
@@ -94,12 +94,12 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
         } else if (x->dtype != y->dtype) {
             finding_report(&diff->findings, 2, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name, dtype_info(y->dtype)->name);
         } else if (!((x->flags | y->flags) & TENSOR_NO_DATA)) {
-            diff->pairs[diff->pair_count++] = (struct lockstep_pair){ diff->a->listed[i], other };
+            diff->pairs[diff->pair_count++] = (struct lockstep_pair){ i, other };
         }
     }
     for (uint32_t i = 0; i < diff->b->listed_count; i++) {
         const struct catalog_tensor *y = &b->tensors[diff->b->listed[i]];
-        if (find_counterpart(diff->a, b, y) == CATALOG_NONE)
+        if (find_counterpart(a, b, y) == CATALOG_NONE)
             finding_report(&diff->findings, 2, "unexpected", y->key, "only in the second: %s", dtype_info(y->dtype)->name);
     }
     bool failed = shape_a.failed || shape_b.failed;
@@ -145,7 +145,7 @@ static void compare_elements(struct diff *diff, const uint8_t *a, const uint8_t 
 
 static void start_pair(struct diff *diff, uint32_t pair)
 {
-    enum dtype dtype = checkpoint_catalog(diff->a)->tensors[diff->pairs[pair].a].dtype;
+    enum dtype dtype = diff->catalog_a->tensors[diff->pairs[pair].a].dtype;
     unsigned bytes = dtype_element_bytes(dtype);
     diff->element_bytes = bytes ? bytes : 1;
     diff->to_double = bytes ? cast_to_double_find(dtype) : NULL;
@@ -180,9 +180,21 @@ static reshard_status compare_part(void *context, uint32_t pair, uint64_t offset
         diff->held_b[diff->held++] = b[i];
     }
     if (is_last && diff->result.count)
-        finding_report_values(&diff->findings, tensor_key(diff->a, diff->pairs[pair].a), "values differ", diff->result.first_index,
+        finding_report_values(&diff->findings, diff->catalog_a->tensors[diff->pairs[pair].a].key, "values differ", diff->result.first_index,
                               diff->result.count, diff->result.max_difference);
     return RESHARD_OK;
+}
+
+/* The source tensors that the pairs' made ones are made of. */
+static reshard_status resolve_made(struct diff *diff, reshard_error *err)
+{
+    const struct recipe_table *table = &diff->selection.table;
+    uint32_t *tensors, count;
+    reshard_status status = recipes_read(table->recipes, table->count, checkpoint_catalog(diff->a)->tensor_count, &tensors, &count, err);
+    if (!status)
+        status = source_resolve(diff->a->source, tensors, count, err);
+    free(tensors);
+    return status;
 }
 
 static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
@@ -192,7 +204,7 @@ static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < diff->pair_count; i++)
         tensors[i] = diff->pairs[i].a;
-    reshard_status status = source_resolve(diff->a->source, tensors, diff->pair_count, err);
+    reshard_status status = diff->mapping ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, diff->pair_count, err);
     for (uint32_t i = 0; i < diff->pair_count; i++)
         tensors[i] = diff->pairs[i].b;
     if (!status)
@@ -270,6 +282,36 @@ out:
     return status;
 }
 
+/* a under the names, shapes and types of b, as far as the options' mapping knows them. */
+static reshard_status map_a(struct diff *diff, reshard_error *err)
+{
+    const struct mapping_request request = { .source = diff->a, .pattern = diff->b, .options = diff->options->map };
+    reshard_convert_options everything = RESHARD_CONVERT_OPTIONS_INIT;
+    everything.drop_items = 1;
+    diff->catalog_a = checkpoint_catalog(diff->a);
+    reshard_status status = mapping_make(&request, &diff->mapping, err);
+    if (status || !diff->mapping)
+        return status;
+    status = selection_make(diff->a, diff->mapping, "mapped", &everything, &diff->selection, err);
+    if (!status)
+        status = catalog_seal(diff->selection.wanted, true, err);
+    if (!status)
+        diff->catalog_a = diff->selection.wanted;
+    return status;
+}
+
+static reshard_status compare_tensors(struct diff *diff, const struct engine_options *engine, reshard_error *err)
+{
+    struct engine_source source_a = checkpoint_engine_source(diff->a), source_b = checkpoint_engine_source(diff->b);
+    const struct engine_made made = { diff->catalog_a, diff->selection.table.recipes, diff->selection.table.first };
+    reshard_status status = match_tensors(diff, err);
+    if (!status)
+        status = resolve_pairs(diff, err);
+    if (!status && diff->pair_count)
+        status = lockstep_run(&source_a, diff->mapping ? &made : NULL, &source_b, diff->pairs, diff->pair_count, engine, compare_part, diff, err);
+    return status;
+}
+
 API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options, const reshard_run_options *run,
                                        reshard_finding_sink sink, void *context, reshard_error *err)
 {
@@ -281,15 +323,13 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
     reshard_status status = run_options_read(run, &engine, err);
     if (status)
         return status;
-    status = match_tensors(&diff, err);
+    status = map_a(&diff, err);
     if (!status)
-        status = resolve_pairs(&diff, err);
-    if (!status && diff.pair_count) {
-        struct engine_source source_a = checkpoint_engine_source(a), source_b = checkpoint_engine_source(b);
-        status = lockstep_run(&source_a, &source_b, diff.pairs, diff.pair_count, &engine, compare_part, &diff, err);
-    }
+        status = compare_tensors(&diff, &engine, err);
     if (!status && !diff.options->ignore_items)
         status = compare_items(&diff, err);
     free(diff.pairs);
+    selection_release(&diff.selection);
+    mapping_free(diff.mapping);
     return status ? status : diff.findings.failures ? RESHARD_DIFFERS : RESHARD_OK;
 }

@@ -103,19 +103,43 @@ static char *base_name(const char *path)
 static reshard_status make_recipes(struct conversion *conversion, reshard_error *err)
 {
     const struct catalog *target = conversion->target.catalog;
-    conversion->recipes = calloc((size_t)target->tensor_count + 1, sizeof(*conversion->recipes));
+    const struct recipe_table *table = &conversion->selection.table;
+    conversion->recipes = calloc((size_t)table->count + 1, sizeof(*conversion->recipes));
     if (!conversion->recipes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < target->tensor_count; i++) {
         if (target->tensors[i].chunk_count == 0)
             continue;
-        conversion->recipes[conversion->recipe_count++] = (struct recipe){
-            .source_tensor = conversion->selection.wanted_source[i],
-            .target_tensor = i,
-            .is_whole = true,
-        };
+        conversion->tensor_count++;
+        for (uint32_t r = table->first[i]; r < table->first[i + 1]; r++)
+            conversion->recipes[conversion->recipe_count++] = table->recipes[r];
     }
     return RESHARD_OK;
+}
+
+/* The payload of the tensors that recipes read, each once. */
+static reshard_status resolve_read(const struct conversion *conversion, reshard_error *err)
+{
+    uint32_t *tensors, count;
+    reshard_status status = recipes_read(conversion->recipes, conversion->recipe_count, checkpoint_catalog(conversion->source)->tensor_count, &tensors, &count, err);
+    if (!status)
+        status = source_resolve(conversion->source->source, tensors, count, err);
+    free(tensors);
+    return status;
+}
+
+/* Runs the mapping, if there is one. */
+static reshard_status map_names(struct conversion *conversion, reshard_error *err)
+{
+    const struct mapping_request request = {
+        .source = conversion->source,
+        .reference = conversion->like,
+        .options = conversion->options->map,
+    };
+    reshard_status status = mapping_make(&request, &conversion->mapping, err);
+    if (!status && conversion->mapping)
+        status = mapping_losses(conversion->mapping, checkpoint_catalog(conversion->source), &conversion->notes, &conversion->losses, err);
+    return status;
 }
 
 static reshard_status open_like(struct conversion *conversion, reshard_error *err)
@@ -138,7 +162,10 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     status = check_format_options(conversion, driver, err);
     if (status)
         return status;
-    status = selection_make(conversion->source, driver->name, conversion->options, &conversion->selection, err);
+    status = map_names(conversion, err);
+    if (status)
+        return status;
+    status = selection_make(conversion->source, conversion->mapping, driver->name, conversion->options, &conversion->selection, err);
     if (status)
         return status;
     conversion->file_name = base_name(target_path ? target_path : "checkpoint");
@@ -189,7 +216,7 @@ reshard_status conversion_prepare(reshard_checkpoint *source, const char *target
     if (status)
         goto out;
     if (resolve_source) {
-        status = source_resolve(source->source, out->selection.wanted_source, out->selection.wanted->tensor_count, err);
+        status = resolve_read(out, err);
         if (status)
             goto out;
     }
@@ -207,6 +234,9 @@ void conversion_release(struct conversion *conversion)
     free(conversion->recipes);
     target_free(&conversion->target);
     selection_release(&conversion->selection);
+    mapping_free(conversion->mapping);
+    free(conversion->losses.lines);
+    arena_release(&conversion->notes);
     reshard_close(conversion->like);
     free(conversion->file_name);
     *conversion = (struct conversion){ 0 };
@@ -214,13 +244,15 @@ void conversion_release(struct conversion *conversion)
 
 /* ---- the report ---- */
 
-static bool copy_list(const struct str *texts, uint32_t count, char ***out)
+/* Two lists as one. */
+static bool copy_lists(const struct str *first, uint32_t first_count, const struct str *second, uint32_t second_count, char ***out)
 {
-    *out = calloc((size_t)count + 1, sizeof(**out));
+    *out = calloc((size_t)first_count + second_count + 1, sizeof(**out));
     if (!*out)
         return false;
-    for (uint32_t i = 0; i < count; i++) {
-        (*out)[i] = copy_text(texts[i].data, texts[i].size);
+    for (uint32_t i = 0; i < first_count + second_count; i++) {
+        const struct str *text = i < first_count ? &first[i] : &second[i - first_count];
+        (*out)[i] = copy_text(text->data, text->size);
         if (!(*out)[i])
             return false;
     }
@@ -265,7 +297,7 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
     const struct catalog *source = checkpoint_catalog(conversion->source), *target = conversion->target.catalog;
     const struct plan *plan = conversion->plan;
     *out = (reshard_report){
-        .tensors = conversion->recipe_count,
+        .tensors = conversion->tensor_count,
         .items = conversion->selection.wanted->item_count > conversion->target.dropped_count
                      ? conversion->selection.wanted->item_count - conversion->target.dropped_count
                      : 0,
@@ -279,8 +311,9 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
     };
     out->source_format = copy_text(source->format, strlen(source->format));
     out->target_format = copy_text(target->format, strlen(target->format));
-    if (!out->source_format || !out->target_format || !copy_list(conversion->target.dropped, conversion->target.dropped_count, &out->dropped) ||
-        !copy_list(conversion->target.changed, conversion->target.changed_count, &out->changed) || !copy_warnings(source, &out->warnings) ||
+    if (!out->source_format || !out->target_format || 
+        !copy_lists(conversion->losses.lines, conversion->losses.count, conversion->target.dropped, conversion->target.dropped_count, &out->dropped) ||
+        !copy_lists(NULL, 0, conversion->target.changed, conversion->target.changed_count, &out->changed) || !copy_warnings(source, &out->warnings) ||
         !copy_files(target, plan, out)) {
         reshard_report_release(out);
         return error_set_memory(err);

@@ -13,12 +13,15 @@ struct conversion {
     reshard_checkpoint *source;
     reshard_checkpoint *like;
     const reshard_convert_options *options;
+    struct mapping_stage *mapping; /* NULL: names and shapes are the source's */
+    struct mapping_loss losses;
+    struct arena notes;            /* of the losses' texts */
     struct selection selection;
     struct layout_request request;
     char *file_name;
     struct target target;
     struct recipe *recipes;
-    uint32_t recipe_count;
+    uint32_t recipe_count, tensor_count; /* tensors with a chunk in the target */
     struct plan *plan;
     struct engine_options engine;
 };

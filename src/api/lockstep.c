@@ -76,6 +76,7 @@ static void ring_close(struct ring *ring, bool *side)
 
 struct lockstep {
     const struct engine_source *a;
+    const struct engine_made *made;
     struct engine_options options_a;
     uint32_t *tensors_a, *tensors_b;
     uint32_t count, pair;
@@ -98,7 +99,10 @@ static reshard_status fill_ring(void *context, uint32_t tensor, uint64_t offset,
 static void *run_side_a(void *context)
 {
     struct lockstep *run = context;
-    run->status_a = engine_stream(run->a, run->tensors_a, run->count, NULL, NULL, &run->options_a, fill_ring, run, &run->error_a);
+    if (run->made)
+        run->status_a = engine_stream_made(run->a, run->made, run->tensors_a, run->count, &run->options_a, fill_ring, run, &run->error_a);
+    else
+        run->status_a = engine_stream(run->a, run->tensors_a, run->count, NULL, NULL, &run->options_a, fill_ring, run, &run->error_a);
     ring_close(&run->ring, &run->ring.writer_closed);
     return NULL;
 }
@@ -149,10 +153,10 @@ static reshard_status run_both(struct lockstep *run, const struct engine_source 
     return status;
 }
 
-reshard_status lockstep_run(const struct engine_source *a, const struct engine_source *b, const struct lockstep_pair *pairs, uint32_t count,
-                            const struct engine_options *options, lockstep_compare compare, void *context, reshard_error *err)
+reshard_status lockstep_run(const struct engine_source *a, const struct engine_made *made, const struct engine_source *b, const struct lockstep_pair *pairs,
+                            uint32_t count, const struct engine_options *options, lockstep_compare compare, void *context, reshard_error *err)
 {
-    struct lockstep run = { .a = a, .options_a = *options, .count = count, .compare = compare, .context = context };
+    struct lockstep run = { .a = a, .made = made, .options_a = *options, .count = count, .compare = compare, .context = context };
     run.options_a.threads = 1;
     run.options_a.progress = NULL;
     pthread_mutex_init(&run.ring.lock, NULL);

@@ -175,44 +175,97 @@ static uint32_t written_tensor(const struct conversion *conversion, const reshar
     return CATALOG_NONE;
 }
 
-reshard_status sidecar_compare_conversion(const struct conversion *conversion, reshard_checkpoint *written, reshard_error *err)
+static bool is_compared(const struct conversion *conversion, uint32_t wanted)
 {
-    const struct catalog *source = checkpoint_catalog(conversion->source), *target = checkpoint_catalog(written);
-    const struct catalog *wanted = conversion->target.catalog;
-    uint32_t *tensors = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*tensors)), count = 0;
-    enum dtype *as = malloc(((size_t)source->tensor_count + 1) * sizeof(*as));
-    char(*hex_source)[DIGEST_HEX_MAX] = calloc((size_t)source->tensor_count + 1, sizeof(*hex_source));
-    char(*hex_target)[DIGEST_HEX_MAX] = calloc((size_t)target->tensor_count + 1, sizeof(*hex_target));
-    reshard_status status = RESHARD_OK;
-    if (!tensors || !as || !hex_source || !hex_target) {
-        status = error_set_memory(err);
-        goto out;
-    }
-    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        uint32_t from = conversion->selection.wanted_source[i];
-        if (wanted->tensors[i].flags & (TENSOR_HIDDEN | TENSOR_NO_DATA))
-            continue;
-        as[from] = wanted->tensors[i].dtype;
-        tensors[count++] = from;
-    }
-    status = tensor_digests(conversion->source, DIGEST_XXH3, tensors, count, as, &conversion->engine, hex_source, err);
-    if (!status)
-        status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &conversion->engine, hex_target, err);
-    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
-        if (wanted->tensors[i].flags & (TENSOR_HIDDEN | TENSOR_NO_DATA))
-            continue;
-        uint32_t found = written_tensor(conversion, written, i);
-        const char *expected = hex_source[conversion->selection.wanted_source[i]];
-        if (found == CATALOG_NONE)
-            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(wanted->tensors[i].key));
-        else if (strcmp(hex_target[found], expected) != 0)
-            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(wanted->tensors[i].key), hex_target[found],
-                               expected);
-    }
+    return !(conversion->target.catalog->tensors[wanted].flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
+}
 
-out:
+/* Digests of tensors that a mapping makes, by wanted tensor. They come one after the other, so one digest serves them all. */
+struct made_digests {
+    struct digest *digest;
+    char (*hex)[DIGEST_HEX_MAX];
+};
+
+static reshard_status made_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+{
+    struct made_digests *made = context;
+    (void)offset, (void)err;
+    digest_update(made->digest, bytes, size);
+    if (is_last) {
+        digest_hex(made->digest, made->hex[tensor]);
+        digest_reset(made->digest);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status digest_made(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
+{
+    struct engine_source source = checkpoint_engine_source(conversion->source);
+    struct engine_made made = { conversion->selection.wanted, conversion->selection.table.recipes, conversion->selection.table.first };
+    const struct recipe_table *table = &conversion->selection.table;
+    struct engine_options options = conversion->engine;
+    struct made_digests digests = { 0 };
+    uint32_t *tensors, tensor_count;
+    options.threads = 1;
+    reshard_status status = recipes_read(table->recipes, table->count, checkpoint_catalog(conversion->source)->tensor_count, &tensors, &tensor_count, err);
+    if (!status)
+        status = source_resolve(conversion->source->source, tensors, tensor_count, err);
+    free(tensors);
+    if (status)
+        return status;
+    digests = (struct made_digests){ digest_new(DIGEST_XXH3), hex };
+    status = digests.digest ? engine_stream_made(&source, &made, wanted, count, &options, made_sink, &digests, err) : error_set_memory(err);
+    digest_free(digests.digest);
+    return status;
+}
+
+/* Digests of what the source's tensors are under the wanted types, by wanted tensor. */
+static reshard_status digest_selected(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
+{
+    const struct catalog *source = checkpoint_catalog(conversion->source);
+    uint32_t *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
+    enum dtype *as = malloc(((size_t)source->tensor_count + 1) * sizeof(*as));
+    char(*by_source)[DIGEST_HEX_MAX] = calloc((size_t)source->tensor_count + 1, sizeof(*by_source));
+    reshard_status status = tensors && as && by_source ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < count && !status; i++) {
+        tensors[i] = conversion->selection.wanted_source[wanted[i]];
+        as[tensors[i]] = conversion->target.catalog->tensors[wanted[i]].dtype;
+    }
+    if (!status)
+        status = tensor_digests(conversion->source, DIGEST_XXH3, tensors, count, as, &conversion->engine, by_source, err);
+    for (uint32_t i = 0; i < count && !status; i++)
+        memcpy(hex[wanted[i]], by_source[tensors[i]], DIGEST_HEX_MAX);
     free(tensors);
     free(as);
+    free(by_source);
+    return status;
+}
+
+reshard_status sidecar_compare_conversion(const struct conversion *conversion, reshard_checkpoint *written, reshard_error *err)
+{
+    const struct catalog *target = checkpoint_catalog(written), *wanted = conversion->target.catalog;
+    uint32_t *tensors = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*tensors)), count = 0;
+    char(*hex_source)[DIGEST_HEX_MAX] = calloc((size_t)wanted->tensor_count + 1, sizeof(*hex_source));
+    char(*hex_target)[DIGEST_HEX_MAX] = calloc((size_t)target->tensor_count + 1, sizeof(*hex_target));
+    reshard_status status = tensors && hex_source && hex_target ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        if (is_compared(conversion, i))
+            tensors[count++] = i;
+    }
+    if (!status)
+        status = conversion->mapping ? digest_made(conversion, tensors, count, hex_source, err) : digest_selected(conversion, tensors, count, hex_source, err);
+    if (!status)
+        status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &conversion->engine, hex_target, err);
+    for (uint32_t i = 0; i < count && !status; i++) {
+        uint32_t found = written_tensor(conversion, written, tensors[i]);
+        struct str key = wanted->tensors[tensors[i]].key;
+        const char *expected = hex_source[tensors[i]];
+        if (found == CATALOG_NONE)
+            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(key));
+        else if (strcmp(hex_target[found], expected) != 0)
+            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(key), hex_target[found], expected);
+    }
+    free(tensors);
     free(hex_source);
     free(hex_target);
     return status;

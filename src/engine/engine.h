@@ -59,6 +59,16 @@ typedef reshard_status (*engine_sink)(void *context, uint32_t tensor, uint64_t o
 reshard_status engine_stream(const struct engine_source *source, const uint32_t *tensors, uint32_t count, const int64_t *start, const int64_t *extent,
                              const struct engine_options *options, engine_sink sink, void *context, reshard_error *err);
 
+/* The same for tensors that recipes make: tensors are those of `made` (keys, types, shapes; chunks do not count), each once; recipes come by
+ * target tensor, ascending, and first[t] is the first of tensor t, first[t + 1] the one behind its last. The sink is told tensors of `made`. */
+struct engine_made {
+    const struct catalog *made;
+    const struct recipe *recipes;
+    const uint32_t *first;
+};
+reshard_status engine_stream_made(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors, uint32_t count,
+                                  const struct engine_options *options, engine_sink sink, void *context, reshard_error *err);
+
 /* Streams one chunk's own content (row-major order of its box), for comparing replicas and checking parts. */
 reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options, engine_sink sink, void *context,
                                    reshard_error *err);

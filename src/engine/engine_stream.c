@@ -107,6 +107,51 @@ reshard_status engine_stream(const struct engine_source *source, const uint32_t 
     return status;
 }
 
+/* Recipes of the given tensors, numbered as the targets of the stream. */
+static reshard_status made_plan(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors, uint32_t count,
+                                struct catalog *target, struct plan **out, reshard_error *err)
+{
+    uint64_t offset = 0;
+    size_t total = 0;
+    uint32_t used = 0;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < count; i++)
+        total += made->first[tensors[i] + 1] - made->first[tensors[i]];
+    struct recipe *recipes = total < UINT32_MAX ? calloc(total + 1, sizeof(*recipes)) : NULL;
+    if (!recipes)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < count && !status; i++) {
+        const struct catalog_tensor *tensor = &made->made->tensors[tensors[i]];
+        status = target_add(target, tensor, catalog_vector_at(made->made, tensor->shape), &offset, err);
+        for (uint32_t r = made->first[tensors[i]]; r < made->first[tensors[i] + 1]; r++) {
+            recipes[used] = made->recipes[r];
+            recipes[used++].target_tensor = i;
+        }
+    }
+    if (!status)
+        status = catalog_seal(target, true, err);
+    if (!status)
+        status = plan_new(source->catalog, target, recipes, used, out, err);
+    free(recipes);
+    return status;
+}
+
+reshard_status engine_stream_made(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors, uint32_t count,
+                                  const struct engine_options *options, engine_sink sink, void *context, reshard_error *err)
+{
+    struct catalog *target;
+    struct plan *plan = NULL;
+    reshard_status status = target_new(&target, err);
+    if (status)
+        return status;
+    status = made_plan(source, made, tensors, count, target, &plan, err);
+    if (!status)
+        status = stream_work(plan, source, tensors, options, sink, context, err);
+    plan_free(plan);
+    catalog_free(target);
+    return status;
+}
+
 /* A target with one tensor of the chunk's tensor's shape, and in it the same chunk. */
 static reshard_status chunk_target(const struct catalog *source, const struct catalog_chunk *chunk, struct catalog *target,
                                    reshard_error *err)

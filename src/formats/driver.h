@@ -61,7 +61,7 @@ void source_free(struct source *source);
 struct layout_request {
     struct source *source;         /* where items can be loaded from (source_load_item) */
     const struct catalog *wanted;  /* tensors selected, renamed and retyped (keys, dtypes, shapes, paths, ties) without chunks; items */
-    const uint32_t *wanted_source; /* source tensor of each wanted tensor */
+    const uint32_t *wanted_source; /* source tensor with the very elements of each wanted tensor (its type may differ); CATALOG_NONE: made of others */
     const uint32_t *wanted_items;  /* source item of each wanted item */
     bool is_whole;                 /* nothing was renamed or left out: source->catalog->tree applies as it is, dtypes may differ */
     const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */

@@ -31,6 +31,17 @@ struct recipe {
     unsigned via_count;            /* at most COPY_VIA_MAX */
 };
 
+/* The source axis that a target axis of a recipe is, or -1: one of extent 1 that the source does not have. */
+static inline int recipe_source_axis(const struct recipe *recipe, int axis)
+{
+    if (!recipe->permutation)
+        return axis;
+    return recipe->permutation[axis] == RECIPE_UNIT_AXIS ? -1 : recipe->permutation[axis];
+}
+
+/* The extents of a recipe's box in the source's axes. */
+void recipe_source_extent(const struct recipe *recipe, int source_rank, int64_t *extent);
+
 /* One strided copy between a source chunk and a target chunk. Boxes lie in the plan's vector pool. */
 struct plan_step {
     uint32_t source_chunk, target_chunk; /* source_chunk CATALOG_NONE: zeros */

@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "catalog/catalog_cover.h"
-#include "plan/plan_steps.h"
+#include "plan/plan.h"
 
 /* Where a block lies in a chunk, in elements of the chunk's bytes. */
 struct chunk_place {

@@ -35,17 +35,6 @@ struct plan_build {
 
 /* ---- plan_recipe.c ---- */
 
-/* The source axis that a target axis of the recipe is, or -1: one of extent 1 that the source does not have. */
-static inline int recipe_source_axis(const struct recipe *recipe, int axis)
-{
-    if (!recipe->permutation)
-        return axis;
-    return recipe->permutation[axis] == RECIPE_UNIT_AXIS ? -1 : recipe->permutation[axis];
-}
-
-/* The extents of the recipe's box in the source's axes. */
-void recipe_source_extent(const struct recipe *recipe, int source_rank, int64_t *extent);
-
 /* Copies the recipes, with all fields filled in, and checks that they fit the tensors and do not write an element twice. */
 reshard_status recipes_take(struct plan_build *build, const struct recipe *recipes, uint32_t count, reshard_error *err);
 

@@ -1,0 +1,338 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""convert, plan and diff with mappings: what is written is compared, element by element, with arrays that this script makes. Prints TAP.
+
+usage: map_convert_test.py --bin PATH
+"""
+import argparse
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import tempfile
+import time
+
+
+class Array:
+    """A few axes of Python numbers, row-major: slow, plain, and not the code under test."""
+
+    def __init__(self, shape, values):
+        self.shape, self.values = list(shape), list(values)
+
+    def strides(self):
+        out, step = [], 1
+        for extent in reversed(self.shape):
+            out.insert(0, step)
+            step *= extent
+        return out
+
+    def permute(self, axes):
+        strides, shape = self.strides(), [self.shape[a] for a in axes]
+        count, values = 1, []
+        for extent in shape:
+            count *= extent
+        for flat in range(count):
+            at = 0
+            for axis, extent in reversed(list(zip(axes, shape))):
+                at += flat % extent * strides[axis]
+                flat //= extent
+            values.append(self.values[at])
+        return Array(shape, values)
+
+    def split(self, parts, axis=0):
+        whole = self.permute([axis] + [a for a in range(len(self.shape)) if a != axis])
+        back = list(range(1, axis + 1)) + [0] + list(range(axis + 1, len(self.shape)))
+        width = whole.shape[0] // parts * (len(whole.values) // whole.shape[0])
+        shape = [whole.shape[0] // parts] + whole.shape[1:]
+        return [Array(shape, whole.values[i * width:(i + 1) * width]).permute(back) for i in range(parts)]
+
+    @staticmethod
+    def join(parts, axis=0):
+        rank = len(parts[0].shape)
+        order, back = [axis] + [a for a in range(rank) if a != axis], list(range(1, axis + 1)) + [0] + list(range(axis + 1, rank))
+        turned = [p.permute(order) for p in parts]
+        return Array([sum(p.shape[0] for p in turned)] + turned[0].shape[1:], [v for p in turned for v in p.values]).permute(back)
+
+    @staticmethod
+    def stack(parts, axis=0):
+        return Array.join([Array(p.shape[:axis] + [1] + p.shape[axis:], p.values) for p in parts], axis)
+
+    def unstack(self, axis=0):
+        return [Array(p.shape[:axis] + p.shape[axis + 1:], p.values) for p in self.split(self.shape[axis], axis)]
+
+    def cast(self, dtype):
+        return Array(self.shape, [decode(dtype, encode(dtype, v)) for v in self.values])
+
+
+def bf16(value):
+    bits = struct.unpack("<I", struct.pack("<f", value))[0]
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+
+
+def encode(dtype, value):
+    return struct.pack("<H", bf16(value)) if dtype == "BF16" else struct.pack({"F32": "<f", "F16": "<e", "F64": "<d", "I64": "<q"}[dtype], value)
+
+
+def decode(dtype, data):
+    if dtype == "BF16":
+        return struct.unpack("<f", b"\0\0" + data)[0]
+    return struct.unpack({"F32": "<f", "F16": "<e", "F64": "<d", "I64": "<q"}[dtype], data)[0]
+
+
+def write_safetensors(path, tensors):
+    """tensors: {key: (dtype, Array)}"""
+    header, blobs, at = {}, [], 0
+    for key, (dtype, array) in tensors.items():
+        data = b"".join(encode(dtype, v) for v in array.values)
+        header[key] = {"dtype": dtype, "shape": array.shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+        blobs.append(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {k: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for k, t in header.items()}
+
+
+class Shell:
+    def __init__(self, binary, work):
+        self.binary, self.work, self.draw = binary, work, random.Random(5)
+        t = self.tensors = {}
+        for i in range(3):
+            for name, rows in (("q", 8), ("k", 4), ("v", 4)):
+                t[f"model.layers.{i}.self_attn.{name}_proj.weight"] = ("F32", self.random([rows, 6]))
+            t[f"model.layers.{i}.mlp.up.weight"] = ("F32", self.random([10, 6]))
+        t["model.embed.weight"] = ("BF16", self.random([12, 6]).cast("BF16"))
+        t["model.cube"] = ("F64", self.random([3, 4, 5]))
+        t["step"] = ("I64", Array([], [77]))
+        write_safetensors(work / "source.safetensors", t)
+
+    def random(self, shape):
+        count = 1
+        for extent in shape:
+            count *= extent
+        return Array(shape, [self.draw.gauss(0, 3) for _ in range(count)]).cast("F32")
+
+    def __call__(self, *arguments, status=0):
+        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True, timeout=120, cwd=self.work)
+        assert done.returncode == status, f"{arguments}: exit {done.returncode}, not {status}: {done.stderr.strip()[:400]}"
+        return done
+
+    def map(self, *statements):
+        return [word for statement in statements for word in ("-m", statement)]
+
+    def expect(self, path, expected):
+        """What PATH holds, whatever its format, is exactly {key: (dtype, Array)}."""
+        self("convert", path, "check.safetensors", "--to", "safetensors", "--overwrite", "--quiet", "--rules", "none")
+        found = read_safetensors(self.work / "check.safetensors")
+        assert sorted(found) == sorted(expected), f"{sorted(set(found) ^ set(expected))}"
+        for key, (dtype, array) in expected.items():
+            assert found[key][0] == dtype and found[key][1] == array.shape, f"{key}: {found[key][:2]}, not {dtype} {array.shape}"
+            assert found[key][2] == b"".join(encode(dtype, v) for v in array.values), f"{key}: other values"
+
+
+QKV = "model.layers.$LAYER_ID.self_attn.%s_proj.weight"
+JOIN = f"{QKV % 'q'}, {QKV % 'k'}, {QKV % 'v'} -> blocks.$LAYER_ID.qkv, axis=0"
+
+
+def array(shell, key):
+    return shell.tensors[key][1]
+
+
+def renamed_joined_and_transposed(shell):
+    expected = {"e": ("BF16", array(shell, "model.embed.weight").permute([1, 0])), "cube": ("F64", array(shell, "model.cube").permute([2, 0, 1])),
+                "step": shell.tensors["step"]}
+    for i in range(3):
+        expected[f"blocks.{i}.qkv"] = ("F32", Array.join([array(shell, f"model.layers.{i}.self_attn.{n}_proj.weight") for n in "qkv"]))
+        expected[f"blocks.{i}.up"] = shell.tensors[f"model.layers.{i}.mlp.up.weight"]
+    for target, options in (("torch-dcp", ["--layout", "ranks=3"]), ("hf", ["--max-shard-size", "700"]), ("torch", []), ("safetensors", ["--memory", "64KiB"])):
+        shell("convert", "source.safetensors", f"r-{target}", "--to", target, "--verify", *options, *shell.map(
+            JOIN, "model.layers.$LAYER_ID.mlp.up.weight -> blocks.$LAYER_ID.up", "model.embed.weight^T -> e", 'model.cube -> cube, permute="[2, 0, 1]"'))
+        shell.expect(f"r-{target}", expected)
+
+
+def stacked_and_back(shell):
+    up = [array(shell, f"model.layers.{i}.mlp.up.weight") for i in range(3)]
+    for axis in (0, 1, 2):
+        shell("convert", "source.safetensors", f"stacked{axis}", "--to", "torch-dcp", "--layout", "ranks=2", "--include", "up", "--verify",
+              *shell.map(f"model.layers.*.mlp.up.weight -> up, stack={axis}"))
+        shell.expect(f"stacked{axis}", {"up": ("F32", Array.stack(up, axis))})
+        shell("convert", f"stacked{axis}", f"back{axis}", "--to", "torch", "--verify",
+              *shell.map(f"up -> model.layers.0.mlp.up.weight, model.layers.1.mlp.up.weight, model.layers.2.mlp.up.weight, unstack={axis}"))
+        shell.expect(f"back{axis}", {f"model.layers.{i}.mlp.up.weight": ("F32", up[i]) for i in range(3)})
+
+
+def splits_are_sorted_and_joined_again(shell):
+    """Two texts: the second one sees what the first one made, and cuts it elsewhere."""
+    (shell.work / "first.map").write_text("model.cube -> a, b, axis=1\n")
+    (shell.work / "second.map").write_text('b, a -> cube, axis=1\ncube -> x, y, z, axis=0\nx, y -> w, axis=0\nw -> turned, permute="[1, 0, 2]"\n')
+    shell("convert", "source.safetensors", "texts", "--to", "hf", "--include", "turned", "--include", "z", "--map", "first.map", "--map", "second.map", "--verify")
+    a, b = array(shell, "model.cube").split(2, 1)
+    x, y, z = Array.join([b, a], 1).split(3, 0)
+    shell.expect("texts", {"turned": ("F64", Array.join([x, y], 0).permute([1, 0, 2])), "z": ("F64", z)})
+
+
+def casts_round_one_after_the_other(shell):
+    shell("convert", "source.safetensors", "casts", "--to", "hf", "--include", "x", "--include", "y", "--include", "z", "--dtype", "z=f64", "--verify", *shell.map(
+        'model.layers.0.mlp.up.weight -> n, dtype="bfloat16"', 'n -> x, dtype="float32"', 'model.layers.1.mlp.up.weight -> y, dtype="float16"',
+        'model.cube -> m, dtype="float16"', 'm -> z, dtype="bfloat16"'))
+    shell.expect("casts", {"x": ("F32", array(shell, "model.layers.0.mlp.up.weight").cast("BF16")), "y": ("F16", array(shell, "model.layers.1.mlp.up.weight")),
+                           "z": ("F64", array(shell, "model.cube").cast("F16").cast("BF16"))})
+
+
+def removed_tensors_are_listed(shell):
+    report = json.loads(shell("plan", "source.safetensors", "--to", "hf", "--json", *shell.map("step -> _", "model.cube -> half, rest, axis=1", "rest -> _")).stdout)
+    assert "step: by the mapping" in report["dropped"] and "model.cube: 30 of its 60 elements, by the mapping" in report["dropped"], report["dropped"]
+    assert report["tensors"] == len(shell.tensors) - 1, report
+    done = shell("convert", "source.safetensors", "removed", "--to", "hf", *shell.map("step -> _"))
+    assert "dropped: step: by the mapping" in done.stderr, done.stderr
+
+
+def a_reference_gives_names_and_shapes(shell):
+    reference = {f"blocks.{i}.qkv": ("F32", Array([16, 6], [0] * 96)) for i in range(3)}
+    reference["bias"] = ("F32", Array([5], [1, 2, 3, 4, 5]))
+    write_safetensors(shell.work / "reference.safetensors", reference)
+    expected = {f"blocks.{i}.qkv": ("F32", Array.join([array(shell, f"model.layers.{i}.self_attn.{n}_proj.weight") for n in "qkv"])) for i in range(3)}
+    expected["bias"] = ("F32", Array([5], [0] * 5))
+    for target in ("safetensors", "torch", "torch-dcp"):
+        done = shell("convert", "source.safetensors", f"like-{target}", "--like", "reference.safetensors", "--to", target, "--verify", *shell.map(JOIN, "_ -> bias"))
+        assert "dropped: model.cube: by the mapping" in done.stderr, done.stderr
+        shell.expect(f"like-{target}", expected)
+    done = shell("convert", "source.safetensors", "none", "--like", "reference.safetensors", *shell.map(JOIN), status=2)
+    assert "'bias' has no source" in done.stderr and "`_ -> bias`" in done.stderr, done.stderr
+    reference["blocks.1.qkv"] = ("F32", Array([16, 5], [0] * 80))
+    write_safetensors(shell.work / "reference.safetensors", reference)
+    done = shell("convert", "source.safetensors", "none", "--like", "reference.safetensors", *shell.map(JOIN, "_ -> bias"), status=2)
+    assert "comes out with shape [16,6], the target has [16,5]" in done.stderr, done.stderr
+    assert not (shell.work / "none").exists()
+
+
+def errors_have_a_place(shell):
+    (shell.work / "bad.map").write_text("# names\nmodel.embed.weight -> a\n\nmodel.embad.weight -> b\n")
+    done = shell("convert", "source.safetensors", "bad", "--to", "hf", "--map", "bad.map", status=2)
+    assert "bad.map:4:1: error:" in done.stderr and "did you mean 'model.embed.weight'?" in done.stderr and "reshard:" not in done.stderr, done.stderr
+    done = shell("plan", "source.safetensors", "--to", "hf", "--json", *shell.map("model.cube -> a", "nothing -> b"), status=2)
+    error = json.loads(done.stderr)
+    assert "nothing" in json.dumps(error), error
+    done = shell("convert", "source.safetensors", "bad", "--to", "hf", *shell.map("model.cube -> a", "b c -> d"), status=2)
+    assert "-m:2:" in done.stderr, done.stderr
+    done = shell("plan", "source.safetensors", "--to", "hf", "--strict-aoa", *shell.map("model.layers.*.mlp.up.weight -> up, stack=0"), status=2)
+    assert "-m:1:" in done.stderr, done.stderr
+    done = shell("convert", "source.safetensors", "bad", "--to", "hf", *shell.map("_ -> bias"), status=2)
+    assert "--like" in done.stderr, done.stderr
+
+
+def numbers_come_from_config_and_set(shell):
+    fused = f"{QKV % 'q'}, {QKV % 'k'}, {QKV % 'v'} -> blocks.$LAYER_ID.qkv, fused_qkv, axis=0, num_heads=H, num_key_value_groups=G"
+    shell("convert", "source.safetensors", "set", "--to", "hf", *shell.map(fused), "--set", "H=4", "--set", "G=2", "--include", "blocks.*")
+    (shell.work / "numbers.json").write_text(json.dumps({"H": 4, "G": 2, "name": "x"}))
+    shell("convert", "source.safetensors", "config", "--to", "hf", *shell.map(fused), "--config", "numbers.json", "--include", "blocks.*")
+    shell("convert", "source.safetensors", "plain", "--to", "hf", "--include", "model.layers.*")
+    (shell.work / "plain" / "config.json").write_text(json.dumps({"H": 4, "G": 2}))
+    shell("convert", "plain", "beside", "--to", "hf", *shell.map(fused), "--include", "blocks.*")
+    expected = {}
+    for i in range(3):
+        q, k, v = (array(shell, f"model.layers.{i}.self_attn.{n}_proj.weight").split(2) for n in "qkv")
+        expected[f"blocks.{i}.qkv"] = ("F32", Array.join([part for group in zip(q, k, v) for part in group]))
+    for path in ("set", "config", "beside"):
+        shell.expect(path, expected)
+
+
+def diff_through_a_mapping(shell):
+    shell("convert", "source.safetensors", "other", "--to", "torch-dcp", "--layout", "ranks=2", *shell.map(JOIN, "model.embed.weight^T -> e"))
+    (shell.work / "names.map").write_text(JOIN + "\nmodel.embed.weight^T -> e\n")
+    shell("diff", "source.safetensors", "other", status=1)
+    shell("diff", "source.safetensors", "other", "--map", "names.map")
+    tensors = dict(shell.tensors)
+    key = "model.layers.1.self_attn.k_proj.weight"
+    values = list(array(shell, key).values)
+    values[9] += 1
+    tensors[key] = ("F32", Array([4, 6], values))
+    del tensors["step"]
+    write_safetensors(shell.work / "changed.safetensors", tensors)
+    done = shell("diff", "changed.safetensors", "other", "--map", "names.map", "--json", status=1)
+    found = {(f["kind"], f["key"]): f for f in json.loads(done.stdout)["findings"]}
+    assert sorted(found) == [("unexpected", "step"), ("values", "blocks.1.qkv")], found
+    assert found["values", "blocks.1.qkv"]["index"] == 8 * 6 + 9 and found["values", "blocks.1.qkv"]["count"] == 1, found
+    shell("diff", "changed.safetensors", "other", "--map", "missing.map", status=3)
+
+
+def nested_names_stay_nested(shell):
+    """A renamed tensor of a nested state dict stays beside its neighbours."""
+    shell("convert", "source.safetensors", "nested", "--to", "torch-dcp", *shell.map("step -> optimizer.step"))
+    done = json.loads(shell("ls", "nested", "--json").stdout)
+    assert any(t["key"] == "optimizer.step" for t in done["tensors"])
+
+
+def many_tensors_and_pieces(shell):
+    """20000 keys under a mapping of every one, and a tensor of 2000 pieces: near linear."""
+    path, count = shell.work / "many.safetensors", 20000
+    header = {f"l.{i}.w": {"dtype": "U8", "shape": [2, 2], "data_offsets": [4 * i, 4 * i + 4]} for i in range(count)}
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(i * 7 % 251 for i in range(4 * count)))
+    started = time.monotonic()
+    shell("convert", "many.safetensors", "many", "--to", "torch-dcp", "--layout", "ranks=2", *shell.map("l.$LAYER_ID.w^T -> m.$LAYER_ID"))
+    names = ", ".join(f"m.{i}" for i in range(2000))
+    shell("convert", "many", "joined", "--to", "hf", "--include", "all", *shell.map(f"{names} -> all, axis=0"))
+    took = time.monotonic() - started
+    assert took < 20, f"{took:.1f} s"
+    data = [bytes(i * 7 % 251 for i in range(4 * n, 4 * n + 4)) for n in range(2000)]
+    found = read_safetensors(shell.work / "joined" / "model.safetensors")["all"]
+    assert found == ("U8", [4000, 2], b"".join(bytes([d[0], d[2], d[1], d[3]]) for d in data))
+    return f"{took:.1f} s"
+
+
+def memory_stays_flat(shell):
+    """64 MiB through a permutation and a cast, in 8 MiB of buffers."""
+    rows, columns = 4096, 4096
+    header = json.dumps({"w": {"dtype": "F32", "shape": [rows, columns], "data_offsets": [0, rows * columns * 4]}}).encode()
+    with open(shell.work / "large.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        row = struct.pack(f"<{columns}f", *range(columns))
+        for i in range(rows):
+            file.write(row)
+    runner = ("import resource,subprocess,sys\nstatus=subprocess.run(sys.argv[1:]).returncode\n"
+              "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\nsys.exit(status)")
+    done = subprocess.run(["python3", "-c", runner, shell.binary, "convert", "large.safetensors", "turned.safetensors", "--to", "safetensors", "--memory", "8MiB",
+                           "--quiet", "-m", "w^T -> n", "-m", 'n -> t, dtype="bfloat16"'], capture_output=True, text=True, timeout=120, cwd=shell.work)
+    assert done.returncode == 0, done.stderr
+    peak = int(done.stdout.split()[-1])
+    assert peak < 40 << 10, f"{peak} KiB"
+    found = read_safetensors(shell.work / "turned.safetensors")["t"]
+    assert found[1] == [columns, rows] and found[2][:2 * rows] == bytes(2 * rows) and found[2][-2:] == encode("BF16", columns - 1), found[:2]
+    return f"{peak >> 10} MiB"
+
+
+TESTS = (renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other, removed_tensors_are_listed,
+         a_reference_gives_names_and_shapes, errors_have_a_place, numbers_come_from_config_and_set, diff_through_a_mapping, nested_names_stay_nested,
+         many_tensors_and_pieces, memory_stays_flat)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    binary = str(pathlib.Path(options.bin).resolve())
+    tests = [t for t in TESTS if not options.names or t.__name__ in options.names]
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, test in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                said = test(Shell(binary, pathlib.Path(work)))
+                print(f"ok {number} - {test.__name__}{f' # {said}' if said else ''}", flush=True)
+            except Exception as problem:
+                failed += 1
+                print(f"not ok {number} - {test.__name__}: {type(problem).__name__}: {problem}", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
