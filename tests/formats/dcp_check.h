@@ -214,20 +214,24 @@ struct check_conversion {
     uint32_t *wanted_source, *wanted_items;
 };
 
-static inline const char *check_no_option(const struct layout_request *request, const char *name)
+/* Format options as names and values, ended by a NULL name. */
+static inline const char *check_option(const struct layout_request *request, const char *name)
 {
-    (void)request;
-    (void)name;
+    for (const char *const *pair = request->option_context; pair && pair[0]; pair += 2) {
+        if (strcmp(pair[0], name) == 0)
+            return pair[1];
+    }
     return NULL;
 }
 
 /* Everything of the source is wanted. */
-static inline reshard_status check_lay_out(struct source *source, const struct source *like, uint32_t ranks, int64_t max_shard_bytes,
-                                           struct check_conversion *out, reshard_error *err)
+static inline reshard_status check_lay_out_as(const struct format_driver *driver, const char *const *options, struct source *source,
+                                              const struct source *like, uint32_t ranks, int64_t max_shard_bytes, struct check_conversion *out,
+                                              reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
     *out = (struct check_conversion){ 0 };
-    out->wanted = catalog_new("torch-dcp");
+    out->wanted = catalog_new(driver->name);
     out->wanted_source = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
     out->wanted_items = calloc((size_t)catalog->item_count + 1, sizeof(uint32_t));
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
@@ -256,12 +260,19 @@ static inline reshard_status check_lay_out(struct source *source, const struct s
     }
     out->request = (struct layout_request){
         .source = source, .wanted = out->wanted, .wanted_source = out->wanted_source, .wanted_items = out->wanted_items, .is_whole = true,
-        .like = like, .ranks = ranks, .max_shard_bytes = max_shard_bytes, .file_name = "ckpt", .option = check_no_option, .limits = limits_default,
+        .like = like, .ranks = ranks, .max_shard_bytes = max_shard_bytes, .file_name = "ckpt", .option = check_option,
+        .option_context = (void *)options, .limits = limits_default,
     };
-    out->target.driver = &format_torch_dcp;
-    out->target.catalog = catalog_new("torch-dcp");
-    reshard_status status = format_torch_dcp.lay_out(&out->request, &out->target, err);
+    out->target.driver = driver;
+    out->target.catalog = catalog_new(driver->name);
+    reshard_status status = driver->lay_out(&out->request, &out->target, err);
     return status ? status : catalog_seal(out->target.catalog, true, err);
+}
+
+static inline reshard_status check_lay_out(struct source *source, const struct source *like, uint32_t ranks, int64_t max_shard_bytes,
+                                           struct check_conversion *out, reshard_error *err)
+{
+    return check_lay_out_as(&format_torch_dcp, NULL, source, like, ranks, max_shard_bytes, out, err);
 }
 
 static inline void check_conversion_release(struct check_conversion *conversion)

@@ -67,7 +67,7 @@ static reshard_status option_word(const struct layout_request *request, const ch
 /* The last part of the directory that a source was read from: "iter_0000010", "release", "" for the root of its store. */
 static struct str folder_of(const struct source *source)
 {
-    struct str name = str_of(source->name);
+    struct str name = str_of(source->name ? source->name : "");
     while (name.size && name.data[name.size - 1] == '/')
         name.size--;
     for (size_t i = name.size; i > 0; i--) {
