@@ -162,6 +162,34 @@ static reshard_status choose_tracked(const struct root_listing *listing, const c
     return RESHARD_ERR_FORMAT;
 }
 
+/*
+ * Sub-directories that hold the one checkpoint of a root without iterations: a release, or the weights of NeMo 2 and NeMo 1, which are
+ * distributed checkpoints.
+ */
+static reshard_status choose_only(struct store *store, const struct root_listing *listing, struct arena *arena, struct root_choice *out,
+                                  reshard_error *err)
+{
+    static const struct {
+        const char *name;
+        const char *file; /* that must lie in it, NULL: none */
+    } known[] = { { "release", NULL }, { "weights", "metadata.json" }, { "model_weights", "metadata.json" } };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        size_t found = find_directory(listing, str_of(known[i].name));
+        bool is_directory = false;
+        uint64_t bytes;
+        if (found == listing->count)
+            continue;
+        char *name = arena_printf(arena, "%.*s", (int)listing->entries[found].name.size, listing->entries[found].name.data);
+        char *path = name && known[i].file ? root_join(arena, name, known[i].file) : name;
+        if (!path)
+            return error_set_memory(err);
+        if (known[i].file && (!store_exists(store, path, &is_directory, &bytes) || is_directory))
+            continue;
+        return choose_entry(listing, found, -1, arena, out) ? RESHARD_OK : error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status choose_latest(struct store *store, const char *directory, const struct root_listing *listing, struct arena *arena,
                                     struct root_choice *out, reshard_error *err)
 {
@@ -179,8 +207,10 @@ static reshard_status choose_latest(struct store *store, const char *directory, 
         }
     }
     size_t highest = find_iteration(listing, -1);
-    if (highest == listing->count)
+    if (highest == listing->count) {
+        status = choose_only(store, listing, arena, out, err);
         goto out;
+    }
     int64_t iteration = -1;
     iteration_of(entry_base(listing, highest), &iteration);
     out->is_guess = true;

@@ -3,32 +3,39 @@
 
 #include <stdlib.h>
 
+/* How much of .metadata is looked at to tell whose it is. */
+#define FIRST_BYTES ((size_t)1 << 20)
+
 /* Files that belong to the checkpoint itself, or to us. */
-static bool is_own_file(struct str base)
+static bool is_own_file(const struct source *source, struct str base)
 {
-    return base.size == 0 || base.data[0] == '.' || str_ends_with(base, ".distcp") || str_ends_with(base, ".metadata") ||
-           str_is(base, "reshard.json");
+    bool is_plain = base.size == 0 || base.data[0] == '.' || str_ends_with(base, ".distcp") || str_ends_with(base, ".metadata") ||
+                    str_is(base, "reshard.json");
+    if (is_plain || strcmp(source->driver->name, "torch_dist") != 0)
+        return is_plain;
+    return str_is(base, "metadata.json") || str_is(base, "common.pt") || str_is(base, "integrity.json") ||
+           str_is(base, "latest_checkpointed_iteration.txt");
 }
 
-/* Side files, such as a tokenizer, travel along as items. */
-static reshard_status add_side_files(struct source *source, reshard_error *err)
+reshard_status dcp_add_side_files(struct source *source, const char *sub_directory, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count, size = strlen(dcp_state(source)->directory);
-    char *plain = arena_copy(&arena, dcp_state(source)->directory, size);
+    size_t count, prefix = strlen(dcp_state(source)->directory);
+    char *plain = arena_printf(&arena, "%s%s", dcp_state(source)->directory, sub_directory);
     reshard_status status = RESHARD_OK;
     if (!plain) {
         status = error_set_memory(err);
         goto out;
     }
+    size_t size = strlen(plain);
     if (size > 0)
         plain[size - 1] = '\0';
     status = store_list(source->store, plain, &arena, &entries, &count, err);
     for (size_t i = 0; i < count && !status; i++) {
-        struct str base = { entries[i].name.data + size, entries[i].name.size - size };
+        struct str base = { entries[i].name.data + prefix, entries[i].name.size - prefix };
         struct catalog_item item = { .key = base, .path = CATALOG_NONE, .kind = ITEM_FILE, .bytes = entries[i].bytes };
-        if (entries[i].is_directory || is_own_file(base))
+        if (entries[i].is_directory || (!sub_directory[0] && is_own_file(source, base)))
             continue;
         status = catalog_add_object(source->catalog, entries[i].name, entries[i].bytes, &item.object, err);
         if (!status)
@@ -74,7 +81,7 @@ static reshard_status read_plain(struct source *source, bool with_files, reshard
     if (!status)
         status = note_megatron(source, err);
     if (!status && with_files)
-        status = add_side_files(source, err);
+        status = dcp_add_side_files(source, "", err);
     return status;
 }
 
@@ -154,19 +161,55 @@ int dcp_probe(struct store *store, const char *name)
     return seen & HAS_DATA ? 40 : seen & HAS_TEMPORARY ? 30 : 0;
 }
 
-int dcp_megatron_probe(struct store *store, const char *name)
+/* What the keys of Megatron-FSDP hold, and no others. */
+static const char *const fsdp_marks[] = { "optimizer.param_to_group_meta.", "model.module." };
+
+/* Whether one of the first marks stands in the beginning of .metadata. */
+static bool begins_with_mark(struct store *store, const char *name, size_t mark_count)
+{
+    struct store_object *object = NULL;
+    char *directory = NULL, *path = NULL;
+    bool found = false;
+    uint8_t *bytes = NULL;
+    if (dcp_directory_find(store, name, &directory, NULL) || dcp_name_join(directory, STR(DCP_METADATA), &path, NULL) ||
+        store_open_object(store, path, &object, NULL))
+        goto out;
+    size_t size = store_object_size(object) < FIRST_BYTES ? (size_t)store_object_size(object) : FIRST_BYTES;
+    bytes = malloc(size + 1);
+    if (!bytes || store_read_at(object, 0, bytes, size, NULL))
+        goto out;
+    for (size_t i = 0; i < mark_count; i++)
+        found = found || memmem(bytes, size, fsdp_marks[i], strlen(fsdp_marks[i]));
+
+out:
+    store_object_close(object);
+    free(bytes);
+    free(path);
+    free(directory);
+    return found;
+}
+
+/* A directory with .metadata that is no torch_dist checkpoint. */
+static bool is_plain(struct store *store, const char *name)
 {
     enum dist_backend backend;
     unsigned seen = look_at(store, name, &backend);
-    bool is_plain = backend == DIST_ABSENT && (seen & HAS_METADATA) && !(seen & HAS_COMMON);
-    return is_plain && dcp_is_iteration(store, name) ? 92 : 0;
+    return backend == DIST_ABSENT && (seen & HAS_METADATA) && !(seen & HAS_COMMON);
 }
 
+int dcp_megatron_probe(struct store *store, const char *name)
+{
+    return dcp_is_iteration(store, name) && is_plain(store, name) ? 92 : 0;
+}
+
+/* In an iteration's folder either mark is enough; elsewhere others wrap modules in 'model.module.' too. */
 int fsdp_dtensor_probe(struct store *store, const char *name)
 {
     enum dist_backend backend;
     (void)look_at(store, name, &backend);
-    return backend == DIST_FSDP_DTENSOR ? 100 : 0;
+    if (backend == DIST_FSDP_DTENSOR)
+        return 100;
+    return is_plain(store, name) && begins_with_mark(store, name, dcp_is_iteration(store, name) ? 2 : 1) ? 94 : 0;
 }
 
 int torch_dist_probe(struct store *store, const char *name)

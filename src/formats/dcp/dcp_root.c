@@ -109,6 +109,8 @@ bool dcp_is_iteration(const struct store *store, const char *name)
     while (path.size && path.data[path.size - 1] == '/')
         path.size--;
     struct str parent = parent_of(path), base = { path.data + parent.size, path.size - parent.size };
+    if (str_is(base, "release"))
+        return true;
     if (!str_starts_with(base, "iter_") || base.size == 5)
         return false;
     for (size_t i = 5; i < base.size; i++) {

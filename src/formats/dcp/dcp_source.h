@@ -104,6 +104,11 @@ bool dcp_file_rank(struct str name, uint64_t *out);
 reshard_status dcp_add_flattened(struct catalog *catalog, uint32_t tensor, const struct dcp_reshape *reshape, int rank, const int64_t *size,
                                  const int64_t *start, const int64_t *extent, const struct catalog_chunk *like, reshard_error *err);
 
+/* ---- dcp_read.c ---- */
+
+/* Adds the files of a directory in the checkpoint's, "" or one that ends with '/', that are none of its own: a tokenizer, say. */
+reshard_status dcp_add_side_files(struct source *source, const char *sub_directory, reshard_error *err);
+
 /* ---- dcp_resolve.c, dcp_repair.c, dcp_safetensors.c ---- */
 
 reshard_status dcp_resolve(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err);
@@ -163,7 +168,7 @@ reshard_status dist_config_read(struct store *store, const char *directory, stru
 /* The directory that name means: itself, or the one that a file .metadata lies in. It ends with '/' unless it is ""; free it. */
 reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err);
 
-/* Whether the directory is called as Megatron calls the sub-directory of an iteration. */
+/* Whether the directory is called as Megatron calls the sub-directory of an iteration or a release. */
 bool dcp_is_iteration(const struct store *store, const char *name);
 
 #endif

@@ -162,13 +162,37 @@ static reshard_status check_config(struct source *source, reshard_error *err)
     case DIST_TORCH_DIST:
         break;
     case DIST_ABSENT:
-        return error_set(err, RESHARD_ERR_FORMAT, "no metadata.json with a 'sharded_backend': the save was never finished");
+        error_set(err, RESHARD_ERR_FORMAT, "no metadata.json with a 'sharded_backend': the save was never finished");
+        error_hint(err, "metadata.json is written last: --format torch-dcp reads what .metadata describes, where that is there");
+        return RESHARD_ERR_FORMAT;
     default:
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'metadata.json': sharded_backend '%s', expected 'torch_dist'", config.name);
     }
     if (config.version != 1)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'metadata.json': sharded_backend_version %" PRId64 ", expected 1", config.version);
     return RESHARD_OK;
+}
+
+/* The tokenizer lies in a directory of its own; a quantizer's state there is a checkpoint by itself. */
+static reshard_status add_files(struct source *source, reshard_error *err)
+{
+    static const char tokenizer[] = "tokenizer/";
+    bool is_directory;
+    uint64_t bytes;
+    char *name = NULL;
+    reshard_status status = dcp_add_side_files(source, "", err);
+    if (!status)
+        status = dcp_name_join(dcp_state(source)->directory, STR("tokenizer"), &name, err);
+    if (!status && store_exists(source->store, name, &is_directory, &bytes) && is_directory)
+        status = dcp_add_side_files(source, tokenizer, err);
+    free(name);
+    name = NULL;
+    if (!status)
+        status = dcp_name_join(dcp_state(source)->directory, STR("modelopt_state"), &name, err);
+    if (!status && store_exists(source->store, name, &is_directory, &bytes) && is_directory)
+        catalog_warn(source->catalog, false, "'%s' is a checkpoint of its own, which is not read with this one", name);
+    free(name);
+    return status;
 }
 
 reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err)
@@ -184,6 +208,8 @@ reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err
         status = read_common_file(&reading, err);
     if (!status)
         status = dcp_read_tensors(source, &flavour, err);
+    if (!status)
+        status = add_files(source, err);
     if (!status)
         status = note_layout(source, err);
     mcore_data_release(&reading.mcore);
