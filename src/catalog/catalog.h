@@ -149,6 +149,7 @@ struct catalog {
     const struct value *tree;    /* the original nested object (torch files), or NULL; value.tensor counts this catalog's tensors */
     const struct value_graph *tree_graph;
     uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
+    bool has_stored_optimizer; /* optimizer state is listed as it is stored; opened with relate_optimizer it is that of parameters */
 };
 
 struct catalog *catalog_new(const char *format);
@@ -180,6 +181,9 @@ static inline const struct chunk_layout *catalog_layout_of(const struct catalog 
     return chunk->layout ? &catalog->layouts[chunk->layout - 1] : 0;
 }
 reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count, uint32_t *out, reshard_error *err);
+
+/* Takes tensors and their chunks out again, by tensor index; those that stay keep their order. No item or tree may refer to a tensor by number. */
+reshard_status catalog_remove_tensors(struct catalog *catalog, const uint8_t *is_removed, reshard_error *err);
 
 /* Gives the catalog a graph to own. On failure the graph is released. */
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);

@@ -37,6 +37,7 @@ struct source {
     void *driver_state;        /* freed by driver->close_source */
     bool is_borrowed_store;
     bool lenient;
+    bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state */
     int64_t iteration;         /* wanted; -1: the latest */
 };
 
@@ -52,7 +53,7 @@ struct open_options {
     const char *format;
     struct limits limits;
     int64_t iteration; /* -1 */
-    bool borrow_store, lenient;
+    bool borrow_store, lenient, relate_optimizer;
 };
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out, reshard_error *err);
 void source_free(struct source *source);

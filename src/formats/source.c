@@ -29,6 +29,7 @@ static struct source *source_new(struct store *store, const char *name, const st
     source->limits = options->limits;
     source->is_borrowed_store = options->borrow_store;
     source->lenient = options->lenient;
+    source->relate_optimizer = options->relate_optimizer;
     source->iteration = options->iteration;
     source->name = strdup(name);
     if (!source->name) {

@@ -5,6 +5,8 @@
  */
 #include "formats/dcp/dcp_read.h"
 #include "formats/dcp/torch_dist_mcore.h"
+#include "formats/megatron/optimizer_dist.h"
+#include "formats/megatron/optimizer_model.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -17,6 +19,8 @@ struct dist_reading {
     struct source *source;
     struct mcore_data mcore;
     bool has_common_file;
+    struct optimizer_object *objects; /* objects with optimizer state that is to be related to parameters */
+    uint32_t object_count, object_capacity;
 };
 
 /* ---- common state ---- */
@@ -91,11 +95,121 @@ static reshard_status read_common_file(struct dist_reading *reading, reshard_err
     return status;
 }
 
+/* ---- optimizer state ---- */
+
+/* Only what the archive says about its tensors is read; chunks will say where they are. */
+static reshard_status open_optimizer_object(struct dist_reading *reading, uint32_t object, uint64_t offset, uint64_t bytes, struct torch_archive *out,
+                                            reshard_error *err)
+{
+    struct store_object *file = NULL;
+    struct reader all, window;
+    reshard_status status = dcp_open_object(reading->source, object, &file, err);
+    if (status)
+        return status;
+    all = store_object_reader(file);
+    status = reader_window(&all, offset, bytes, &window, err);
+    if (!status)
+        status = torch_save_open(&window, &reading->source->limits, -1, out, err);
+    if (status)
+        error_shift(err, offset);
+    store_object_close(file);
+    return status;
+}
+
+static reshard_status take_optimizer_object(struct dist_reading *reading, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
+                                            reshard_error *err)
+{
+    if (codec != CODEC_NONE)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer state in a compressed object");
+    if (reading->object_count == reading->object_capacity) {
+        uint32_t capacity = reading->object_capacity ? reading->object_capacity * 2 : 16;
+        struct optimizer_object *grown = reallocarray(reading->objects, capacity, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        reading->objects = grown;
+        reading->object_capacity = capacity;
+    }
+    struct optimizer_object taken = { .object = object, .offset = offset };
+    struct torch_archive *archive = calloc(1, sizeof(*archive));
+    if (!archive || !arena_str(&reading->source->catalog->arena, name, &taken.name)) {
+        free(archive);
+        return error_set_memory(err);
+    }
+    reshard_status status = open_optimizer_object(reading, object, offset, bytes, archive, err);
+    if (status) {
+        torch_save_release(archive);
+        free(archive);
+        return status;
+    }
+    taken.archive = archive;
+    reading->objects[reading->object_count++] = taken;
+    return RESHARD_OK;
+}
+
+static void release_optimizer_objects(struct dist_reading *reading)
+{
+    for (uint32_t i = 0; i < reading->object_count; i++) {
+        torch_save_release(reading->objects[i].archive);
+        free(reading->objects[i].archive);
+    }
+    free(reading->objects);
+}
+
+static const struct value *item_value(const struct catalog *catalog, const char *name)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (str_is(catalog->items[i].key, name))
+            return catalog->items[i].value;
+    }
+    return NULL;
+}
+
+/* Names of fully_reshardable for state that was flattened, and names without the number of the optimizer. */
+static reshard_status rename_states(struct dist_reading *reading, reshard_error *err)
+{
+    struct catalog *catalog = reading->source->catalog;
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        struct dcp_reshape reshape;
+        struct str key = catalog->tensors[i].key;
+        bool is_flattened = mcore_data_find(&reading->mcore, key, &reshape);
+        if (optimizer_is_state(key) && !optimizer_is_bucket(key) && !optimizer_state_key(&catalog->arena, key, is_flattened, &catalog->tensors[i].key))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+/* Notes what is stored otherwise than by parameter, relates it if that is asked for, and warns of what upstream may have written wrongly. */
+static reshard_status read_optimizer(struct dist_reading *reading, reshard_error *err)
+{
+    struct catalog *catalog = reading->source->catalog;
+    const struct value *args = item_value(catalog, "args"), *content = item_value(catalog, "content_metadata");
+    const struct value *kind = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
+    struct str name;
+    if (reading->source->relate_optimizer) {
+        reshard_status status = rename_states(reading, err);
+        return status ? status : optimizer_dist_relate(catalog, args, reading->objects, reading->object_count, err);
+    }
+    for (uint32_t i = 0; i < catalog->tensor_count && !catalog->has_stored_optimizer; i++) {
+        struct dcp_reshape reshape;
+        struct str key = catalog->tensors[i].key;
+        catalog->has_stored_optimizer = optimizer_is_state(key) && (optimizer_is_bucket(key) || mcore_data_find(&reading->mcore, key, &reshape));
+    }
+    if (args && kind && value_as_str(kind, &name) && str_is(name, "fully_reshardable"))
+        return optimizer_dist_check(catalog, args, err);
+    return RESHARD_OK;
+}
+
 /* common.pt takes precedence over the object, as upstream. */
 static reshard_status take_item(void *context, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec, bool *taken,
                                 reshard_error *err)
 {
-    const struct dist_reading *reading = context;
+    struct dist_reading *reading = context;
+    bool is_state = optimizer_object_is_state(name);
+    if (reading->source->relate_optimizer && (is_state || optimizer_object_is_layout(name))) {
+        *taken = true;
+        return is_state ? take_optimizer_object(reading, name, object, offset, bytes, codec, err) : RESHARD_OK;
+    }
+    reading->source->catalog->has_stored_optimizer |= is_state;
     if (reading->has_common_file || !str_is(name, COMMON_ITEM))
         return RESHARD_OK;
     *taken = true;
@@ -105,7 +219,10 @@ static reshard_status take_item(void *context, struct str name, uint32_t object,
 static bool reshape(void *context, struct str name, struct dcp_reshape *out)
 {
     const struct dist_reading *reading = context;
-    return mcore_data_find(&reading->mcore, name, out);
+    if (!mcore_data_find(&reading->mcore, name, out))
+        return false;
+    out->is_flat &= !reading->source->relate_optimizer;
+    return true;
 }
 
 /* ---- facts ---- */
@@ -209,9 +326,12 @@ reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err
     if (!status)
         status = dcp_read_tensors(source, &flavour, err);
     if (!status)
+        status = read_optimizer(&reading, err);
+    if (!status)
         status = add_files(source, err);
     if (!status)
         status = note_layout(source, err);
+    release_optimizer_objects(&reading);
     mcore_data_release(&reading.mcore);
     return status;
 }
