@@ -4,6 +4,7 @@
  * rank from 0.
  */
 #include "formats/megatron/megatron_source.h"
+#include "formats/megatron/optimizer_source.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -101,7 +102,14 @@ static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *contex
 static reshard_status add_member(struct collecting *collecting, struct str key, struct value *value, reshard_error *err)
 {
     struct path_part part = { .kind = PATH_KEY, .key = key };
-    return megatron_items_add(collecting->items, &collecting->state->ranks[collecting->rank], &part, 1, value, err);
+    struct megatron_rank *rank = &collecting->state->ranks[collecting->rank];
+    if (str_is(key, "optimizer")) {
+        collecting->state->has_optimizer |= megatron_rank_has_optimizer(rank);
+        value = megatron_optimizer_item(collecting->state, rank, value);
+        if (!value)
+            return error_set_memory(err);
+    }
+    return megatron_items_add(collecting->items, rank, &part, 1, value, err);
 }
 
 /* Number of "model" (-1), "model0" (0) …; false if the member is none. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks' parameters become tensors of the whole model: each is the chunks that its partition rule gives. */
 #include "formats/megatron/megatron_source.h"
+#include "formats/megatron/optimizer_source.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -254,10 +255,14 @@ reshard_status megatron_merge(struct source *source, reshard_error *err)
         status = check_vocabulary(source, err);
     if (!status)
         status = check_experts(source, err);
-    for (uint32_t i = 0; !status && i < state->parameter_count; i++)
+    if (!status && state->has_optimizer)
+        status = megatron_add_distributed_tensors(source, err);
+    for (uint32_t i = 0; !status && !state->has_optimizer && i < state->parameter_count; i++)
         if (!state->parameters[i].is_copy)
             status = add_tensor(source, &state->parameters[i], err);
     for (uint32_t i = 0; !status && i < state->leaf_count; i++)
         status = add_leaf(source, &state->leaves[i], err);
+    if (!status && state->has_optimizer)
+        status = megatron_add_optimizer(source, err);
     return status;
 }

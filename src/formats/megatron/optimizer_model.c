@@ -53,12 +53,6 @@ static reshard_status read_run(struct optimizer_model *model, const struct value
     return megatron_pipeline_make(args, &model->arena, &model->pipeline, err);
 }
 
-static unsigned conditions_of(const struct megatron_args *args)
-{
-    return (args->is_local_spec ? NAME_LOCAL : 0) | (megatron_args_int(args, "multi_latent_attention") == 1 ? NAME_MLA : 0) |
-           (megatron_args_int(args, "moe_grouped_gemm") == 1 ? NAME_GROUPED : 0);
-}
-
 /* ---- parameters ---- */
 
 static struct model_parameter *add_parameter(struct optimizer_model *model, uint64_t most)
@@ -112,7 +106,7 @@ static reshard_status add_copy(struct taking *taking, const struct model_paramet
 {
     struct optimizer_model *model = taking->model;
     struct parameter_name read;
-    if (!optimizer_name_read(&model->names, conditions_of(&model->args), name, &read))
+    if (!optimizer_name_read(&model->names, megatron_name_conditions(&model->args), name, &read))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the order of '%.*s' among the parameters is not known", STR_ARG(name));
     struct model_parameter made = *original, *added = add_parameter(model, UINT32_MAX);
     if (!added)
@@ -173,7 +167,7 @@ static int64_t count_experts(const struct taking *taking, const int64_t *shape, 
 static reshard_status take_name(struct taking *taking, struct str key, int rank, int *lead_count, bool *is_parameter, reshard_error *err)
 {
     struct optimizer_model *model = taking->model;
-    bool is_known = optimizer_key_read(&model->names, conditions_of(&model->args), key, &taking->name);
+    bool is_known = optimizer_key_read(&model->names, megatron_name_conditions(&model->args), key, &taking->name);
     const struct name_line *line = is_known ? &model->names.lines[taking->name.line] : NULL;
     *is_parameter = !line || !line->is_buffer;
     *lead_count = 0;

@@ -11,11 +11,14 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/error.h"
+#include "formats/megatron/megatron_args.h"
 
 #define NAME_NUMBERS_MAX 4
 
 /* What lines may depend on. */
 enum name_condition { NAME_LOCAL = 1, NAME_MLA = 2, NAME_GROUPED = 4 };
+
+unsigned megatron_name_conditions(const struct megatron_args *args);
 
 struct name_line {
     unsigned wanted, unwanted; /* conditions that must and must not hold */

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/megatron/optimizer_source.h"
+
+#include "formats/megatron/optimizer_legacy.h"
+
+#include "base/model_data.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static const struct value *optimizer_member(const struct megatron_rank *rank)
+{
+    return value_dict_get(rank->root, "optimizer");
+}
+
+bool megatron_rank_has_optimizer(const struct megatron_rank *rank)
+{
+    const struct value *member = optimizer_member(rank);
+    return rank->optimizer_file != TORCH_NONE || (member && optimizer_legacy_has_state(member));
+}
+
+/* ---- the item ---- */
+
+static bool holds_tensors(const struct value *key)
+{
+    static const char *const names[] = { "state", "fp32_from_fp16_params", "fp32_from_fp16" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        if (key->kind == VALUE_STR && str_is(key->text, names[i]))
+            return true;
+    }
+    return false;
+}
+
+/* The dict without the members that hold tensors of parameters, and the optimizer inside it likewise. */
+static struct value *prune_dict(struct value_graph *graph, const struct value *dict, bool is_inner)
+{
+    struct value **items = arena_array(&graph->arena, dict->list.count + 1, sizeof(struct value *));
+    size_t count = 0;
+    if (!items)
+        return NULL;
+    for (size_t i = 0; i + 1 < dict->list.count; i += 2) {
+        struct value *key = dict->list.items[i], *value = dict->list.items[i + 1];
+        bool is_optimizer = !is_inner && key->kind == VALUE_STR && value->kind == VALUE_DICT &&
+                            (str_is(key->text, "optimizer") || str_is(key->text, "optimizer_state_dict"));
+        if (holds_tensors(key))
+            continue;
+        if (is_optimizer)
+            value = prune_dict(graph, value, true);
+        if (!value)
+            return NULL;
+        items[count++] = key;
+        items[count++] = value;
+    }
+    return value_new_list(graph, VALUE_DICT, items, count);
+}
+
+struct value *megatron_optimizer_item(struct megatron_source *state, const struct megatron_rank *rank, struct value *optimizer)
+{
+    struct value_graph *graph = state->torch.files[rank->file].graph;
+    if (!optimizer_legacy_has_state(optimizer))
+        return optimizer;
+    if (optimizer->kind == VALUE_DICT)
+        return prune_dict(graph, optimizer, false);
+    struct value **items = arena_array(&graph->arena, optimizer->list.count + 1, sizeof(struct value *));
+    if (!items)
+        return NULL;
+    for (size_t i = 0; i < optimizer->list.count; i++) {
+        items[i] = optimizer->list.items[i]->kind == VALUE_DICT ? prune_dict(graph, optimizer->list.items[i], false) : optimizer->list.items[i];
+        if (!items[i])
+            return NULL;
+    }
+    return value_new_list(graph, VALUE_LIST, items, optimizer->list.count);
+}
+
+/* ---- keys ---- */
+
+/* Parameters that share a key, while their tensors are made. */
+struct stacked {
+    struct str key;
+    uint32_t first, count;       /* first parameter, and how many */
+    int64_t extent[NAME_NUMBERS_MAX];
+    uint32_t tensor;
+};
+
+struct stacking {
+    struct source *source;
+    struct megatron_source *state;
+    struct optimizer_names names;
+    int kept;                    /* numbers that stay in keys: 1 where layers differ */
+    struct name_map keys;
+    struct stacked *stacks;
+    uint32_t *stack_of;          /* by parameter */
+};
+
+/* The key of a parameter, and its places along the axes in front. Names that are not known stay as they are. */
+static bool distributed_key(struct stacking *stacking, struct megatron_parameter *parameter, struct buffer *out)
+{
+    struct parameter_name name;
+    buffer_clear(out);
+    parameter->lead_count = 0;
+    if (!optimizer_name_read(&stacking->names, megatron_name_conditions(&stacking->state->args), parameter->key, &name))
+        return buffer_append_str(out, parameter->key);
+    optimizer_key_write(&stacking->names, &name, stacking->kept, out);
+    for (int i = stacking->kept; i < name.number_count && i < stacking->kept + 2; i++)
+        parameter->lead[parameter->lead_count++] = name.numbers[i];
+    return !out->failed;
+}
+
+static reshard_status stack_parameter(struct stacking *stacking, uint32_t index, struct buffer *text, reshard_error *err)
+{
+    struct megatron_source *state = stacking->state;
+    struct megatron_parameter *parameter = &state->parameters[index];
+    bool is_new;
+    if (!distributed_key(stacking, parameter, text))
+        return error_set_memory(err);
+    uint32_t number = name_map_intern(&stacking->keys, buffer_str(text), &is_new);
+    if (number == NAME_NONE)
+        return error_set_memory(err);
+    struct stacked *stack = &stacking->stacks[number];
+    if (is_new)
+        *stack = (struct stacked){ .key = name_map_at(&stacking->keys, number), .first = index };
+    stack->count++;
+    stacking->stack_of[index] = number;
+    for (uint32_t i = 0; i < parameter->lead_count; i++) {
+        if (parameter->lead[i] >= stack->extent[i])
+            stack->extent[i] = parameter->lead[i] + 1;
+    }
+    return RESHARD_OK;
+}
+
+static bool is_like(const struct megatron_parameter *a, const struct megatron_parameter *b)
+{
+    return a->dtype == b->dtype && a->lead_count == b->lead_count && a->cut.rank == b->cut.rank &&
+           memcmp(a->cut.shape, b->cut.shape, (size_t)a->cut.rank * sizeof(*a->cut.shape)) == 0;
+}
+
+/* Whether what shares a key fills its axes and is alike. Parameters are distinct, so counting suffices. */
+static bool all_fill(const struct stacking *stacking)
+{
+    const struct megatron_source *state = stacking->state;
+    for (uint32_t i = 0; i < state->parameter_count; i++) {
+        const struct megatron_parameter *parameter = &state->parameters[i];
+        if (!parameter->is_copy && !is_like(parameter, &state->parameters[stacking->stacks[stacking->stack_of[i]].first]))
+            return false;
+    }
+    for (uint32_t i = 0; i < stacking->keys.count; i++) {
+        const struct stacked *stack = &stacking->stacks[i];
+        int64_t volume = 1;
+        for (uint32_t k = 0; k < state->parameters[stack->first].lead_count; k++) {
+            if (__builtin_mul_overflow(volume, stack->extent[k], &volume))
+                return false;
+        }
+        if (volume != stack->count)
+            return false;
+    }
+    return true;
+}
+
+static reshard_status stack_all(struct stacking *stacking, int kept, reshard_error *err)
+{
+    struct megatron_source *state = stacking->state;
+    struct buffer text = { 0 };
+    reshard_status status = RESHARD_OK;
+    name_map_release(&stacking->keys);
+    stacking->keys = (struct name_map){ 0 };
+    stacking->kept = kept;
+    for (uint32_t i = 0; i < state->parameter_count && !status; i++) {
+        if (!state->parameters[i].is_copy)
+            status = stack_parameter(stacking, i, &text, err);
+    }
+    buffer_release(&text);
+    return status;
+}
+
+static reshard_status add_stack(struct stacking *stacking, struct stacked *stack, reshard_error *err)
+{
+    struct megatron_source *state = stacking->state;
+    const struct megatron_parameter *first = &state->parameters[stack->first];
+    const struct megatron_leaf *leaf = &state->leaves[first->first_leaf];
+    uint32_t file = state->ranks[leaf->rank].file;
+    int64_t shape[RANK_MAX];
+    int rank = (int)first->lead_count + first->cut.rank;
+    if (rank > RANK_MAX)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "more than %d axes", RANK_MAX);
+    memcpy(shape, stack->extent, first->lead_count * sizeof(*shape));
+    memcpy(shape + first->lead_count, first->cut.shape, (size_t)first->cut.rank * sizeof(*shape));
+    reshard_status status = catalog_add_tensor(stacking->source->catalog, stack->key, first->dtype, rank, shape, &stack->tensor, err);
+    if (status)
+        return status;
+    const struct torch_origin origin = { file, leaf->tensor, state->torch.files[file].archive.tensors[leaf->tensor].storage };
+    return torch_source_note_origin(&state->torch, stack->tensor, origin, err);
+}
+
+static reshard_status read_names(struct stacking *stacking, reshard_error *err)
+{
+    const struct model_data *data = model_data_find(STR("megatron.names"));
+    if (!data)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.names");
+    return optimizer_names_parse(data->text, &stacking->state->arena, &stacking->names, err);
+}
+
+reshard_status megatron_add_distributed_tensors(struct source *source, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    struct stacking stacking = { .source = source, .state = state };
+    stacking.stacks = calloc((size_t)state->parameter_count + 1, sizeof(*stacking.stacks));
+    stacking.stack_of = calloc((size_t)state->parameter_count + 1, sizeof(*stacking.stack_of));
+    reshard_status status = stacking.stacks && stacking.stack_of ? read_names(&stacking, err) : error_set_memory(err);
+    if (!status)
+        status = stack_all(&stacking, state->args.has_mixed_layers ? 1 : 0, err);
+    /* Layers that differ keep their numbers, whatever the arguments say. */
+    if (!status && !stacking.kept && !all_fill(&stacking))
+        status = stack_all(&stacking, 1, err);
+    if (!status && !all_fill(&stacking) && !source->lenient)
+        status = error_set(err, RESHARD_ERR_FORMAT, "layers or experts of the model are missing or not alike, so that they have no common key");
+    for (uint32_t i = 0; i < stacking.keys.count && !status; i++)
+        status = add_stack(&stacking, &stacking.stacks[i], err);
+    for (uint32_t i = 0; i < state->parameter_count && !status; i++) {
+        if (!state->parameters[i].is_copy)
+            state->parameters[i].tensor = stacking.stacks[stacking.stack_of[i]].tensor;
+    }
+    name_map_release(&stacking.keys);
+    free(stacking.stacks);
+    free(stacking.stack_of);
+    return status;
+}
+
+/* ---- state ---- */
+
+/* What one rank has of the optimizer. */
+struct rank_state {
+    struct source *source;
+    struct megatron_source *state;
+    const struct optimizer_names *names;
+    const struct megatron_rank *rank;
+    struct optimizer_parameter *parameters;
+    uint32_t *leaves;            /* by parameter */
+    uint32_t count;
+    struct name_map *tensors;    /* keys of state -> tensor, in the order of addition */
+    uint32_t *tensor_of, tensor_capacity;
+    struct buffer text;
+};
+
+/* The other end of a tie: the embedding that has a copy on the last stage, or the copy. */
+static bool is_tied(const struct megatron_source *state, uint32_t parameter)
+{
+    if (!state->is_tied || state->layout.pp == 1)
+        return false;
+    if (state->parameters[parameter].is_copy)
+        return true;
+    for (uint32_t i = 0; i < state->rules.copy_count; i++) {
+        if (str_equal(state->rules.copies[i].original, state->parameters[parameter].key))
+            return true;
+    }
+    return false;
+}
+
+static bool is_parameter(const struct rank_state *all, const struct megatron_leaf *leaf)
+{
+    struct parameter_name name;
+    return !optimizer_name_read(all->names, megatron_name_conditions(&all->state->args), leaf->name, &name) || !all->names->lines[name.line].is_buffer;
+}
+
+static void list_parameters(struct rank_state *all)
+{
+    struct megatron_source *state = all->state;
+    const struct torch_archive *archive = &state->torch.files[all->rank->file].archive;
+    for (uint32_t i = 0; i < all->rank->leaf_count; i++) {
+        const struct megatron_leaf *leaf = &state->leaves[all->rank->first_leaf + i];
+        const struct torch_tensor *tensor = &archive->tensors[leaf->tensor];
+        const struct partition_rule *rule = leaf->key.rule;
+        if (!is_parameter(all, leaf))
+            continue;
+        all->leaves[all->count] = all->rank->first_leaf + i;
+        all->parameters[all->count++] = (struct optimizer_parameter){
+            .name = leaf->name, .param_dtype = tensor->dtype, .grad_dtype = DTYPE_F32, .rank = tensor->rank, .shape = tensor->shape,
+            .chunk = (uint32_t)(leaf->stage / state->layout.pp), .is_expert = state->layout.ep > 1 && (rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped),
+            .is_embedding = rule->is_vocabulary && tensor->rank == 2, .is_shared_embedding = is_tied(state, leaf->parameter),
+        };
+    }
+}
+
+/* The tensor of a parameter's state. */
+static reshard_status state_tensor(struct rank_state *all, const struct megatron_parameter *parameter, const struct optimizer_piece *piece, uint32_t file,
+                                   uint32_t *out, reshard_error *err)
+{
+    struct catalog *catalog = all->source->catalog;
+    const struct torch_tensor *stored = &all->state->torch.files[file].archive.tensors[piece->tensor];
+    const struct catalog_tensor *weight = &catalog->tensors[parameter->tensor];
+    bool is_new;
+    int64_t shape[RANK_MAX];
+    buffer_clear(&all->text);
+    if (!buffer_printf(&all->text, "optimizer.state.%.*s.%.*s", (int)piece->state.size, piece->state.data, (int)weight->key.size, weight->key.data))
+        return error_set_memory(err);
+    uint32_t number = name_map_intern(all->tensors, buffer_str(&all->text), &is_new);
+    if (number == NAME_NONE)
+        return error_set_memory(err);
+    if (!is_new) {
+        *out = all->tensor_of[number];
+        return catalog->tensors[*out].dtype == stored->dtype ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "it is of another dtype than in other files");
+    }
+    if (number >= all->tensor_capacity) {
+        uint32_t capacity = all->tensor_capacity ? all->tensor_capacity * 2 : 256;
+        uint32_t *grown = reallocarray(all->tensor_of, capacity, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        all->tensor_of = grown;
+        all->tensor_capacity = capacity;
+    }
+    memcpy(shape, catalog_vector_at(catalog, weight->shape), (size_t)weight->rank * sizeof(*shape));
+    reshard_status status = catalog_add_tensor(catalog, name_map_at(all->tensors, number), stored->dtype, weight->rank, shape, out, err);
+    if (status)
+        return status;
+    all->tensor_of[number] = *out;
+    const struct torch_origin origin = { file, piece->tensor, stored->storage };
+    return torch_source_note_origin(&all->state->torch, *out, origin, err);
+}
+
+static reshard_status add_pieces(struct rank_state *all, const struct optimizer_pieces *pieces, uint32_t file, reshard_error *err)
+{
+    struct megatron_source *state = all->state;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < pieces->count && !status; i++) {
+        const struct optimizer_piece *piece = &pieces->pieces[i];
+        const struct megatron_leaf *leaf = &state->leaves[all->leaves[piece->parameter]];
+        const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
+        uint32_t tensor;
+        if (parameter->is_copy)
+            parameter = &state->parameters[parameter->original];
+        status = state_tensor(all, parameter, piece, file, &tensor, err);
+        if (!status) {
+            const struct megatron_part part = { .parameter = parameter, .place = &all->rank->place, .catalog_tensor = tensor, .file = file, .tensor = piece->tensor,
+                                                .offset = piece->offset };
+            state->torch.files[file].listed[piece->tensor] = tensor + 1;
+            status = megatron_add_part(all->source, &part, err);
+        }
+        if (status)
+            error_prefix(err, "state '%.*s' of '%.*s'", STR_ARG(piece->state), STR_ARG(leaf->name));
+    }
+    return status;
+}
+
+static void warn_guess(struct rank_state *all, const struct optimizer_pieces *pieces)
+{
+    if (pieces->is_guessed)
+        catalog_warn(all->source->catalog, false, "'%.*s/%s': the sizes do not follow from the arguments of the run; they are those of an optimizer without "
+                     "buckets or without alignment, which is taken to have written them", STR_ARG(all->rank->folder), MEGATRON_OPTIMIZER_FILE);
+}
+
+static reshard_status read_state(struct rank_state *all, reshard_error *err)
+{
+    const struct megatron_rank *rank = all->rank;
+    struct megatron_source *state = all->state;
+    struct optimizer_pieces pieces = { 0 };
+    const struct value *member = optimizer_member(rank);
+    const struct optimizer_run run = { .args = rank->args.members, .stage = rank->place.pp };
+    uint32_t file = rank->file;
+    reshard_status status = RESHARD_OK;
+    if (rank->optimizer_file != TORCH_NONE) {
+        file = rank->optimizer_file;
+        const struct torch_file *opened = &state->torch.files[file];
+        status = optimizer_distributed_read(&opened->archive, opened->graph->root, &run, all->parameters, all->count, &pieces, err);
+        warn_guess(all, &pieces);
+    } else if (member && optimizer_legacy_has_state(member)) {
+        status = optimizer_legacy_read(&state->torch.files[file].archive, member, all->parameters, all->count, &pieces, err);
+    }
+    if (!status)
+        status = add_pieces(all, &pieces, file, err);
+    optimizer_pieces_release(&pieces);
+    return status;
+}
+
+static reshard_status add_rank(struct rank_state *all, reshard_error *err)
+{
+    all->count = 0;
+    all->parameters = calloc((size_t)all->rank->leaf_count + 1, sizeof(*all->parameters));
+    all->leaves = calloc((size_t)all->rank->leaf_count + 1, sizeof(*all->leaves));
+    reshard_status status = all->parameters && all->leaves ? RESHARD_OK : error_set_memory(err);
+    if (!status) {
+        list_parameters(all);
+        status = read_state(all, err);
+    }
+    if (status) {
+        const char *file = all->rank->optimizer_file != TORCH_NONE ? MEGATRON_OPTIMIZER_FILE : MEGATRON_MODEL_FILE;
+        error_prefix(err, "'%.*s/%s'", STR_ARG(all->rank->folder), file);
+        error_object(err, "%.*s/%s", STR_ARG(all->rank->folder), file);
+    }
+    free(all->parameters);
+    free(all->leaves);
+    return status;
+}
+
+reshard_status megatron_add_optimizer(struct source *source, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    struct stacking names = { .state = state };
+    struct name_map tensors = { 0 };
+    struct rank_state all = { .source = source, .state = state, .names = &names.names, .tensors = &tensors };
+    reshard_status status = read_names(&names, err);
+    for (uint32_t i = 0; i < state->rank_count && !status; i++) {
+        all.rank = &state->ranks[i];
+        status = add_rank(&all, err);
+    }
+    buffer_release(&all.text);
+    free(all.tensor_of);
+    name_map_release(&tensors);
+    return status;
+}

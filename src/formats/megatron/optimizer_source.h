@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer state of legacy rank files in the catalog. The files name nothing in it, so the whole checkpoint is listed under the keys that a
+ * distributed checkpoint of the same content has: layers along an axis, and optimizer.state.STATE.KEY for the state.
+ */
+#ifndef FORMATS_MEGATRON_OPTIMIZER_SOURCE_H
+#define FORMATS_MEGATRON_OPTIMIZER_SOURCE_H
+
+#include "formats/megatron/megatron_source.h"
+#include "formats/megatron/optimizer_names.h"
+
+/* Whether the rank's files hold optimizer state. */
+bool megatron_rank_has_optimizer(const struct megatron_rank *rank);
+
+/* What stays an item of member `optimizer` when its tensors are listed: groups and scaler. NULL without memory. */
+struct value *megatron_optimizer_item(struct megatron_source *state, const struct megatron_rank *rank, struct value *optimizer);
+
+/* Adds the tensors of all parameters under their distributed keys, and sets tensor, lead and lead_count of each. */
+reshard_status megatron_add_distributed_tensors(struct source *source, reshard_error *err);
+
+/* Adds the state of all ranks. After the parameters have their tensors. */
+reshard_status megatron_add_optimizer(struct source *source, reshard_error *err);
+
+#endif
