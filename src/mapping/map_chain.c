@@ -247,9 +247,13 @@ static int64_t weight_degree(const struct map_macro_context *context, const stru
 {
     int64_t degree = 0;
     const char *first = "";
+    struct str base;
     for (int state = 0; state < MAP_STATE_COUNT; state++) {
         uint32_t tensor = space->weights[weight].tensors[state];
         if (!map_state_is_shaped[state] || tensor == MAP_NONE)
+            continue;
+        /* How the optimizers of other frameworks cut their states says nothing about the weight. */
+        if (map_state_of(space->tensors[tensor].key, &base) != (enum map_state)state)
             continue;
         int64_t found = tensor_degree(&space->tensors[tensor], axis);
         if (!found) {
@@ -258,11 +262,11 @@ static int64_t weight_degree(const struct map_macro_context *context, const stru
         }
         if (degree && found != degree) {
             struct str name = space->weights[weight].name;
-            map_diagnose(context->diagnoses, MAP_ERROR, span, NULL, "'%.*s%s' is cut into %lld parts along axis %lld, '%.*s%s' into %lld", STR_ARG(name), first,
-                         (long long)degree, (long long)axis, STR_ARG(name), map_state_suffix[state], (long long)found);
+            map_diagnose(context->diagnoses, MAP_ERROR, span, NULL, "%s of '%.*s' is cut into %lld parts along axis %lld, %s into %lld", first, STR_ARG(name),
+                         (long long)degree, (long long)axis, map_state_name[state], (long long)found);
             return 0;
         }
-        first = degree ? first : map_state_suffix[state];
+        first = degree ? first : map_state_name[state];
         degree = found;
     }
     return degree;

@@ -89,16 +89,16 @@ reshard_status map_machine_input(struct map_machine *machine, uint32_t weight, c
 static void fail_unknown(struct map_machine *machine, const struct map_name *name)
 {
     char hint[400];
-    struct str base, near = map_space_nearest(machine->input->source, name->text);
+    struct str base = map_space_weight_of(machine->input->source, name->text), near = map_space_nearest(machine->input->source, name->text);
     if (map_is_hole(name)) {
         map_machine_fail(machine, name->span, NULL, "'_' is no tensor: it stands alone on its side of the arrow");
         return;
     }
-    if (map_state_of(name->text, &base) != MAP_STATE_WEIGHT)
+    if (base.size)
         snprintf(hint, sizeof(hint), "statements name weights; optimizer states follow them: write '%.*s'", STR_ARG(base));
     else
         snprintf(hint, sizeof(hint), "did you mean '%.*s'?", STR_ARG(near));
-    map_machine_fail(machine, name->span, near.size || base.size != name->text.size ? hint : NULL,
+    map_machine_fail(machine, name->span, near.size || base.size ? hint : NULL,
                      "'%.*s' is neither a weight of the source nor assigned before", STR_ARG(name->text));
 }
 

@@ -74,14 +74,13 @@ static const struct map_tensor *state_tensor(const struct map_machine *machine, 
     return found;
 }
 
-static reshard_status add_output_tensor(struct map_machine *machine, struct str name, enum map_state state, enum dtype dtype, int rank, const int64_t *shape,
-                                        reshard_error *err)
+/* A state of an output, spelled as the source spells it. */
+static reshard_status add_output_state(struct map_machine *machine, struct str name, const struct map_tensor *tensor, int rank, const int64_t *shape, reshard_error *err)
 {
     buffer_clear(&machine->text);
-    buffer_append_str(&machine->text, name);
-    if (!buffer_append_text(&machine->text, map_state_suffix[state]))
+    if (!map_space_state_key(machine->input->source, tensor, name, &machine->text))
         return error_set_memory(err);
-    return map_space_add(&machine->result->made, buffer_str(&machine->text), dtype, rank, shape, NULL, 0, err);
+    return map_space_add(&machine->result->made, buffer_str(&machine->text), tensor->dtype, rank, shape, NULL, 0, err);
 }
 
 static reshard_status add_output(struct map_machine *machine, struct str name, const struct map_variable *variable, reshard_error *err)
@@ -89,13 +88,13 @@ static reshard_status add_output(struct map_machine *machine, struct str name, c
     enum dtype dtype = output_dtype(machine, name, variable);
     reshard_status status = RESHARD_OK;
     if (dtype != MAP_DTYPE_NONE)
-        status = add_output_tensor(machine, name, MAP_STATE_WEIGHT, dtype, variable->rank, variable->shape, err);
+        status = map_space_add(&machine->result->made, name, dtype, variable->rank, variable->shape, NULL, 0, err);
     for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT && !status; state++) {
         const struct map_tensor *tensor = state_tensor(machine, variable, state);
         if (tensor && map_state_is_shaped[state])
-            status = add_output_tensor(machine, name, state, tensor->dtype, variable->rank, variable->shape, err);
+            status = add_output_state(machine, name, tensor, variable->rank, variable->shape, err);
         else if (tensor)
-            status = add_output_tensor(machine, name, state, tensor->dtype, tensor->rank, tensor->shape, err);
+            status = add_output_state(machine, name, tensor, tensor->rank, tensor->shape, err);
     }
     return status;
 }
@@ -105,7 +104,7 @@ static reshard_status make_target(struct map_machine *machine, reshard_error *er
 {
     const struct map_space *source = machine->input->source;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < map_space_weight_count(source) && !status; i++) {
+    for (uint32_t i = 0; i < source->sorted_count && !status; i++) {
         uint32_t weight = source->sorted[i];
         const struct map_symbol *symbol = map_machine_symbol(machine, source->weights[weight].name);
         const struct map_variable *variable;
@@ -172,8 +171,8 @@ static const struct map_tensor *piece_tensor(struct map_machine *machine, const 
     struct str name = source->weights[weight].name;
     char a[160], b[160];
     if (index == MAP_NONE) {
-        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' needs '%.*s%s', which the source does not have", STR_ARG(target->key), STR_ARG(name),
-                         target->state == MAP_STATE_WEIGHT ? " itself" : map_state_suffix[target->state]);
+        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' needs %s of '%.*s', which the source does not have", STR_ARG(target->key),
+                         map_state_name[target->state], STR_ARG(name));
         return NULL;
     }
     const struct map_tensor *tensor = &source->tensors[index];
@@ -293,7 +292,7 @@ reshard_status map_machine_output(struct map_machine *machine, reshard_error *er
     if (!result->outcomes || !is_good)
         return error_set_memory(err);
     for (uint32_t i = 0; i < weights && !status; i++)
-        status = find_outcome(machine, i, &is_good[i], err);
+        status = result->target->weights[i].is_state ? RESHARD_OK : find_outcome(machine, i, &is_good[i], err);
     for (uint32_t i = 0; i < map_space_tensor_count(result->target) && !status; i++) {
         if (is_good[result->target->tensors[i].weight])
             status = copy_tensor(machine, i, err);

@@ -3,31 +3,6 @@
 
 #include <stdlib.h>
 
-const char *const map_state_suffix[MAP_STATE_COUNT] = {
-#define X(id, suffix, shaped) suffix,
-    MAP_STATES(X)
-#undef X
-};
-
-const bool map_state_is_shaped[MAP_STATE_COUNT] = {
-#define X(id, suffix, shaped) shaped,
-    MAP_STATES(X)
-#undef X
-};
-
-enum map_state map_state_of(struct str key, struct str *name)
-{
-    for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT; state++) {
-        size_t size = strlen(map_state_suffix[state]);
-        if (key.size > size && str_ends_with(key, map_state_suffix[state])) {
-            *name = (struct str){ key.data, key.size - size };
-            return state;
-        }
-    }
-    *name = key;
-    return MAP_STATE_WEIGHT;
-}
-
 static bool tensors_fit(struct map_space *space, uint32_t count)
 {
     if (count <= space->tensor_capacity)
@@ -96,6 +71,7 @@ static uint32_t weight_of(struct map_space *space, struct str name)
     uint32_t weight = name_map_intern(&space->names, name, &is_new);
     if (weight != NAME_NONE && is_new) {
         space->weights[weight].name = name_map_at(&space->names, weight);
+        space->weights[weight].is_state = false;
         for (int i = 0; i < MAP_STATE_COUNT; i++)
             space->weights[weight].tensors[i] = MAP_NONE;
     }
@@ -121,6 +97,7 @@ reshard_status map_space_add(struct map_space *space, struct str key, enum dtype
         return error_set(err, RESHARD_ERR_FORMAT, "two tensors have the key '%.*s'", STR_ARG(key));
     struct map_tensor tensor = { .key = name_map_at(&space->keys, index), .dtype = dtype, .rank = rank };
     tensor.state = map_state_of(tensor.key, &name);
+    tensor.name_size = (uint32_t)name.size;
     tensor.weight = weight_of(space, name);
     tensor.shape = copy_vector(&space->arena, shape, rank);
     if (tensor.weight == MAP_NONE || !tensor.shape)
@@ -133,23 +110,126 @@ reshard_status map_space_add(struct map_space *space, struct str key, enum dtype
     return RESHARD_OK;
 }
 
+static bool is_empty(const struct map_space *space, uint32_t weight)
+{
+    for (int state = 0; state < MAP_STATE_COUNT; state++) {
+        if (space->weights[weight].tensors[state] != MAP_NONE)
+            return false;
+    }
+    return true;
+}
+
 static int compare_weights(const void *a, const void *b, void *context)
 {
     const struct map_space *space = context;
     return str_compare(space->weights[*(const uint32_t *)a].name, space->weights[*(const uint32_t *)b].name);
 }
 
+/* The weight itself, if there is a tensor of it. */
+static uint32_t find_weight(const struct map_space *space, const struct str parts[3], struct buffer *text)
+{
+    buffer_clear(text);
+    for (int i = 0; i < 3; i++)
+        buffer_append_str(text, parts[i]);
+    uint32_t weight = text->failed ? MAP_NONE : map_space_find(space, buffer_str(text));
+    return weight == MAP_NONE || space->weights[weight].tensors[MAP_STATE_WEIGHT] == MAP_NONE ? MAP_NONE : weight;
+}
+
+/* The weight that a reading of a key means. States often lack the name of the container that the weights are in. */
+static uint32_t weight_of_reading(const struct map_space *space, const struct map_state_key *reading, struct buffer *text)
+{
+    static const struct str containers[] = { { "model.", 6 }, { "module.", 7 }, { "state_dict.", 11 } };
+    size_t parent = reading->before.size; /* "app." of "app.optim." */
+    uint32_t weight = find_weight(space, (struct str[3]){ { "", 0 }, { "", 0 }, reading->name }, text);
+    while (parent && reading->before.data[parent - 1] == '.')
+        parent--;
+    while (parent && reading->before.data[parent - 1] != '.')
+        parent--;
+    for (size_t i = 0; i < sizeof(containers) / sizeof(containers[0]) && weight == MAP_NONE; i++) {
+        weight = find_weight(space, (struct str[3]){ { reading->before.data, parent }, containers[i], reading->name }, text);
+        if (weight == MAP_NONE && parent)
+            weight = find_weight(space, (struct str[3]){ { "", 0 }, containers[i], reading->name }, text);
+    }
+    return weight;
+}
+
+static bool has_shape_of(const struct map_tensor *a, const struct map_tensor *b)
+{
+    return a->rank == b->rank && (a->rank == 0 || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(*a->shape)) == 0);
+}
+
+/* Makes a tensor the state of another weight, if that is what its key says. */
+static void attach_state(struct map_space *space, uint32_t index, struct buffer *text)
+{
+    struct map_tensor *tensor = &space->tensors[index];
+    struct map_state_key reading;
+    for (int i = 0; map_state_reading(tensor->key, i, &reading); i++) {
+        uint32_t weight = weight_of_reading(space, &reading, text);
+        if (weight == MAP_NONE || weight == tensor->weight || space->weights[weight].tensors[reading.state] != MAP_NONE)
+            continue;
+        const struct map_tensor *own = &space->tensors[space->weights[weight].tensors[MAP_STATE_WEIGHT]];
+        if (own->state != MAP_STATE_WEIGHT || (map_state_is_shaped[reading.state] && !has_shape_of(tensor, own)))
+            continue;
+        space->weights[tensor->weight].tensors[MAP_STATE_WEIGHT] = MAP_NONE;
+        space->weights[tensor->weight].is_state = is_empty(space, tensor->weight);
+        space->weights[weight].tensors[reading.state] = index;
+        tensor->weight = weight;
+        tensor->state = reading.state;
+        tensor->name_at = (uint32_t)(reading.name.data - tensor->key.data);
+        tensor->name_size = (uint32_t)reading.name.size;
+        return;
+    }
+}
+
+static reshard_status attach_states(struct map_space *space, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    for (uint32_t i = 0; i < map_space_tensor_count(space); i++) {
+        if (space->tensors[i].state == MAP_STATE_WEIGHT)
+            attach_state(space, i, &text);
+    }
+    bool failed = text.failed;
+    buffer_release(&text);
+    return failed ? error_set_memory(err) : RESHARD_OK;
+}
+
 reshard_status map_space_seal(struct map_space *space, reshard_error *err)
 {
     uint32_t count = map_space_weight_count(space);
+    reshard_status status = attach_states(space, err);
+    if (status)
+        return status;
     space->sorted = arena_array(&space->arena, count, sizeof(*space->sorted));
     if (!space->sorted)
         return error_set_memory(err);
-    for (uint32_t i = 0; i < count; i++)
-        space->sorted[i] = i;
-    if (count)
-        qsort_r(space->sorted, count, sizeof(*space->sorted), compare_weights, space);
+    for (uint32_t i = 0; i < count; i++) {
+        if (!space->weights[i].is_state)
+            space->sorted[space->sorted_count++] = i;
+    }
+    if (space->sorted_count)
+        qsort_r(space->sorted, space->sorted_count, sizeof(*space->sorted), compare_weights, space);
     return RESHARD_OK;
+}
+
+bool map_space_state_key(const struct map_space *space, const struct map_tensor *tensor, struct str name, struct buffer *out)
+{
+    struct str own = space->weights[tensor->weight].name, lacking = { own.data, own.size - tensor->name_size };
+    bool lacks = name.size > lacking.size && (lacking.size == 0 || memcmp(name.data, lacking.data, lacking.size) == 0);
+    size_t behind = (size_t)tensor->name_at + tensor->name_size;
+    buffer_append(out, tensor->key.data, tensor->name_at);
+    buffer_append(out, name.data + (lacks ? lacking.size : 0), name.size - (lacks ? lacking.size : 0));
+    return buffer_append(out, tensor->key.data + behind, tensor->key.size - behind);
+}
+
+struct str map_space_weight_of(const struct map_space *space, struct str name)
+{
+    struct str base;
+    if (map_state_of(name, &base) != MAP_STATE_WEIGHT)
+        return base;
+    uint32_t tensor = name_map_find(&space->keys, name);
+    if (tensor == NAME_NONE || space->tensors[tensor].state == MAP_STATE_WEIGHT)
+        return (struct str){ 0 };
+    return space->weights[space->tensors[tensor].weight].name;
 }
 
 static reshard_status add_catalog_tensor(struct map_space *space, const struct catalog *catalog, const struct catalog_tensor *tensor, reshard_error *err)
@@ -182,7 +262,7 @@ reshard_status map_space_from_catalog(const struct catalog *catalog, struct map_
 uint32_t map_space_find(const struct map_space *space, struct str name)
 {
     uint32_t found = name_map_find(&space->names, name);
-    return found == NAME_NONE ? MAP_NONE : found;
+    return found == NAME_NONE || space->weights[found].is_state ? MAP_NONE : found;
 }
 
 const struct map_tensor *map_space_shaped(const struct map_space *space, uint32_t weight)
@@ -205,7 +285,7 @@ static int compare_prefix(struct str name, struct str prefix)
 
 void map_space_prefix(const struct map_space *space, struct str prefix, uint32_t *first, uint32_t *end)
 {
-    uint32_t low = 0, high = map_space_weight_count(space), count = high;
+    uint32_t low = 0, high = space->sorted_count, count = high;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
         if (compare_prefix(space->weights[space->sorted[middle]].name, prefix) < 0)

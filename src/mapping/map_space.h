@@ -3,31 +3,14 @@
  * A name space: the tensors of one side of a mapping, as a mapping sees them. It comes from a checkpoint's catalog or from a description.
  *
  * Statements speak of weights only. A tensor `w.moment1_0` is a state of the weight `w` (which need not exist itself), so keys are grouped:
- * a weight has up to STATE_COUNT tensors, one a state.
+ * a weight has up to STATE_COUNT tensors, one a state. A key in the spelling of another framework (map_state.h) is a state where the weight
+ * that it names exists, and has its shape; else it is a tensor like others.
  */
 #ifndef MAPPING_MAP_SPACE_H
 #define MAPPING_MAP_SPACE_H
 
 #include "catalog/catalog.h"
-
-/* id, suffix of the key, whether it has the weight's shape (beta powers have their own). */
-#define MAP_STATES(X)                    \
-    X(WEIGHT, "", true)                  \
-    X(MASTER, ".w_0", true)              \
-    X(MOMENT1, ".moment1_0", true)       \
-    X(MOMENT2, ".moment2_0", true)       \
-    X(BETA1, ".beta1_pow_acc_0", false)  \
-    X(BETA2, ".beta2_pow_acc_0", false)
-
-enum map_state {
-#define X(id, suffix, shaped) MAP_STATE_##id,
-    MAP_STATES(X)
-#undef X
-    MAP_STATE_COUNT
-};
-
-extern const char *const map_state_suffix[MAP_STATE_COUNT];
-extern const bool map_state_is_shaped[MAP_STATE_COUNT];
+#include "mapping/map_state.h"
 
 #define MAP_NONE UINT32_MAX
 
@@ -44,11 +27,13 @@ struct map_tensor {
     uint32_t shard_count;
     uint32_t weight;                /* number of the weight it belongs to */
     enum map_state state;
+    uint32_t name_at, name_size;    /* where the key has the weight's name; it may lack the beginning of it, such as "model." */
 };
 
 struct map_weight {
     struct str name;
     uint32_t tensors[MAP_STATE_COUNT]; /* tensor index, or MAP_NONE */
+    bool is_state;                     /* no weight: its tensor turned out to be the state of another one */
 };
 
 struct map_space {
@@ -57,6 +42,7 @@ struct map_space {
     struct map_tensor *tensors;
     struct map_weight *weights;
     uint32_t *sorted;            /* weights in bytewise order of their names, after map_space_seal */
+    uint32_t sorted_count;       /* of weights that are no states */
     uint32_t tensor_capacity, weight_capacity;
 };
 
@@ -87,8 +73,11 @@ uint32_t map_space_find(const struct map_space *space, struct str name);
 /* First of weight, master, moments that exists: what gives the weight its shape; NULL if there are only beta powers. */
 const struct map_tensor *map_space_shaped(const struct map_space *space, uint32_t weight);
 
-/* Splits a key into the weight's name and the state. */
-enum map_state map_state_of(struct str key, struct str *name);
+/* The key that a state has if its weight is called by another name, spelled like that of `tensor`. false without memory. */
+bool map_space_state_key(const struct map_space *space, const struct map_tensor *tensor, struct str name, struct buffer *out);
+
+/* The weight whose state a written name is, or an empty string. */
+struct str map_space_weight_of(const struct map_space *space, struct str name);
 
 /* Positions in `sorted` of the first weight whose name has the prefix, and behind the last. */
 void map_space_prefix(const struct map_space *space, struct str prefix, uint32_t *first, uint32_t *end);
