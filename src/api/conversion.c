@@ -58,8 +58,23 @@ static reshard_status check_format_options(const struct conversion *conversion, 
     return RESHARD_OK;
 }
 
-/* Words of --layout. The formats here know one: on how many ranks the tensors are spread. */
-static reshard_status read_layout(const char *layout, struct layout_request *request, reshard_error *err)
+/* Where a word's number goes; NULL: the format does not know the word. */
+static uint32_t *layout_word(const struct format_driver *driver, struct layout_request *request, struct str word)
+{
+    const struct {
+        const char *name;
+        uint32_t *number;
+    } words[] = { { "tp", &request->words.tp }, { "pp", &request->words.pp }, { "vp", &request->words.vp }, { "ep", &request->words.ep }, { "etp", &request->words.etp } };
+    if (str_is(word, "ranks") || str_is(word, "dp"))
+        return &request->ranks;
+    for (size_t i = 0; driver->abilities & FORMAT_IS_PARALLEL && i < sizeof(words) / sizeof(words[0]); i++)
+        if (str_is(word, words[i].name))
+            return words[i].number;
+    return NULL;
+}
+
+/* Words of --layout: on how many ranks the tensors are spread, and how those are arranged where the format knows it. */
+static reshard_status read_layout(const char *layout, const struct format_driver *driver, struct layout_request *request, reshard_error *err)
 {
     struct str rest = layout ? str_of(layout) : (struct str){ 0 };
     while (rest.size) {
@@ -77,11 +92,12 @@ static reshard_status read_layout(const char *layout, struct layout_request *req
             value > 1000000)
             return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(word));
         word.size = equals;
-        if (str_is(word, "ranks") || str_is(word, "dp")) {
-            request->ranks = (uint32_t)value;
+        uint32_t *number = layout_word(driver, request, word);
+        if (number) {
+            *number = (uint32_t)value;
         } else if (value != 1) {
-            error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format has no '%.*s'", layout, STR_ARG(word));
-            error_hint(err, "this format knows ranks=N");
+            error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format '%s' has no '%.*s'", layout, driver->name, STR_ARG(word));
+            error_hint(err, driver->abilities & FORMAT_IS_PARALLEL ? "this format knows tp=, pp=, vp=, ep=, etp= and dp=" : "this format knows ranks=N");
             return RESHARD_ERR_UNSUPPORTED;
         }
     }
@@ -187,7 +203,7 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
         .option_context = conversion,
         .limits = conversion->source->source->limits,
     };
-    status = read_layout(conversion->options->layout, request, err);
+    status = read_layout(conversion->options->layout, driver, request, err);
     if (status)
         return status;
     status = driver->lay_out(request, &conversion->target, err);

@@ -19,7 +19,8 @@ enum format_abilities {
     FORMAT_HOLDS_PATHS = 16, /* nested structure survives */
     FORMAT_HOLDS_TIES = 32,
     FORMAT_SHARDED = 64,     /* a tensor may be stored in several chunks */
-    FORMAT_ALLOWS_HOLES = 128 /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
+    FORMAT_ALLOWS_HOLES = 128, /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
+    FORMAT_IS_PARALLEL = 256 /* what it writes is laid out by model-parallel ranks: it knows the words of struct layout_words */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */
@@ -58,6 +59,11 @@ struct open_options {
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out, reshard_error *err);
 void source_free(struct source *source);
 
+/* Words of --layout: ranks of each parallel dimension; 0: not said. */
+struct layout_words {
+    uint32_t tp, pp, vp, ep, etp;
+};
+
 /* What the target should look like. */
 struct layout_request {
     struct source *source;         /* where items can be loaded from (source_load_item) */
@@ -67,6 +73,7 @@ struct layout_request {
     bool is_whole;                 /* nothing was renamed or left out: source->catalog->tree applies as it is, dtypes may differ */
     const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */
     uint32_t ranks;                /* 0: the driver's default */
+    struct layout_words words;     /* FORMAT_IS_PARALLEL only */
     int64_t max_shard_bytes;       /* -1: default; 0: no limit */
     const char *file_name;         /* base name of the destination */
     const char *(*option)(const struct layout_request *request, const char *name); /* value of a format option or NULL */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/megatron/megatron.h"
-#include "formats/megatron/megatron_source.h"
+#include "formats/megatron/megatron_target.h"
 
 #include <stdlib.h>
 
@@ -119,9 +119,12 @@ static void megatron_close_source(struct source *source)
 const struct format_driver format_megatron = {
     .name = "megatron",
     .summary = "legacy Megatron-LM folders mp_rank_XX, a torch.save file a rank",
-    .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
     .probe = megatron_probe,
     .read_catalog = megatron_read_catalog,
     .verify = torch_source_verify,
+    .lay_out = megatron_lay_out,
+    .publish = megatron_publish,
     .close_source = megatron_close_source,
+    .close_target = megatron_close_target,
 };

@@ -7,7 +7,6 @@
 #include "formats/megatron/optimizer_source.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 struct collecting {
@@ -299,50 +298,6 @@ static int64_t local_experts(const struct megatron_source *state)
     return experts > 0 ? experts / state->layout.ep : 0;
 }
 
-/* Text with the layer's and the expert's number replaced; positions count from begin of the key. */
-static bool append_renumbered(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer, int64_t expert)
-{
-    size_t at = begin;
-    bool has_layer = key->stack && key->layer_at >= begin && key->layer_at < end;
-    bool has_expert = key->expert_size > 0 && key->expert_at >= begin && key->expert_at < end;
-    if (has_layer) {
-        buffer_append(out, name.data + at, key->layer_at - at);
-        buffer_printf(out, "%" PRId64, layer);
-        at = key->layer_at + key->layer_size;
-    }
-    if (has_expert) {
-        buffer_append(out, name.data + at, key->expert_at - at);
-        buffer_printf(out, "%" PRId64, expert);
-        at = key->expert_at + key->expert_size;
-    }
-    buffer_append(out, name.data + at, end - at);
-    return !out->failed;
-}
-
-static size_t part_size(const struct path_part *part)
-{
-    char digits[32];
-    return part->kind == PATH_KEY ? part->key.size : (size_t)snprintf(digits, sizeof(digits), "%" PRId64, part->index);
-}
-
-/* The parts of a path with the numbers of the whole model. */
-static reshard_status renumber_parts(struct collecting *collecting, struct str name, const struct partition_key *key, struct path_part *parts, size_t count,
-                                     int64_t layer, int64_t expert, reshard_error *err)
-{
-    size_t begin = 0;
-    for (size_t i = 0; i < count; i++) {
-        size_t end = begin + part_size(&parts[i]);
-        if (parts[i].kind == PATH_KEY) {
-            buffer_clear(&collecting->text);
-            if (!append_renumbered(&collecting->text, name, key, begin, end, layer, expert) ||
-                !arena_str(&collecting->state->arena, buffer_str(&collecting->text), &parts[i].key))
-                return error_set_memory(err);
-        }
-        begin = end + 1;
-    }
-    return RESHARD_OK;
-}
-
 static reshard_status add_pending_items(struct collecting *collecting, const struct stacks *stacks, uint32_t rank_index, size_t *at, reshard_error *err)
 {
     struct megatron_source *state = collecting->state;
@@ -357,7 +312,7 @@ static reshard_status add_pending_items(struct collecting *collecting, const str
         const struct megatron_rank *rank = &state->ranks[rank_index];
         int64_t layer = item->key.stack ? item->key.layer + layer_offset(state, stacks, stack_prefix(name, &item->key), item->stage) : -1;
         int64_t expert = item->key.expert_size ? item->key.expert + rank->place.ep * local_experts(state) : -1;
-        reshard_status status = renumber_parts(collecting, name, &item->key, item->parts, item->count, layer, expert, err);
+        reshard_status status = partition_renumber_parts(&state->arena, name, &item->key, item->parts, item->count, layer, expert, err);
         if (!status)
             status = megatron_items_add(collecting->items, rank, item->parts, item->count, item->value, err);
         if (status)
@@ -394,7 +349,8 @@ static reshard_status number_leaves(struct collecting *collecting, const struct 
             leaf->key.layer += layer_offset(state, stacks, stack_prefix(leaf->name, &leaf->key), leaf->stage);
         if (leaf->part_count > 0) {
             reshard_status status =
-                renumber_parts(collecting, leaf->name, &leaf->key, (struct path_part *)leaf->parts, leaf->part_count, leaf->key.layer, leaf->key.expert, err);
+                partition_renumber_parts(&state->arena, leaf->name, &leaf->key, (struct path_part *)leaf->parts, leaf->part_count, leaf->key.layer,
+                                         leaf->key.expert, err);
             if (status)
                 return status;
         }
@@ -409,7 +365,7 @@ static reshard_status rename_leaves(struct collecting *collecting, reshard_error
     for (uint32_t i = 0; i < state->leaf_count; i++) {
         struct megatron_leaf *leaf = &state->leaves[i];
         buffer_clear(&collecting->text);
-        if (!append_renumbered(&collecting->text, leaf->name, &leaf->key, 0, leaf->name.size, leaf->key.layer, leaf->key.expert) ||
+        if (!partition_renumber(&collecting->text, leaf->name, &leaf->key, 0, leaf->name.size, leaf->key.layer, leaf->key.expert) ||
             !arena_str(&state->arena, buffer_str(&collecting->text), &leaf->name))
             return error_set_memory(err);
     }

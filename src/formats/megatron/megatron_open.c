@@ -280,6 +280,20 @@ static void read_run(struct megatron_source *state)
     state->context.version_order = state->version >= 2 ? 2 : state->version >= 1 ? 1 : 0;
 }
 
+/* The directory's own name, also where it was opened by itself. */
+static reshard_status name_directory(struct source *source, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    const char *path = source->name[0] ? source->name : store_path(source->store);
+    size_t size = strlen(path);
+    while (size > 0 && path[size - 1] == '/')
+        size--;
+    size_t begin = size;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    return arena_str(&state->arena, (struct str){ path + begin, size - begin }, &state->directory) ? RESHARD_OK : error_set_memory(err);
+}
+
 reshard_status megatron_open_ranks(struct source *source, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
@@ -313,5 +327,5 @@ reshard_status megatron_open_ranks(struct source *source, reshard_error *err)
         status = place_ranks(source, folders, folder_count, err);
     if (!status)
         read_run(state);
-    return status;
+    return status ? status : name_directory(source, err);
 }

@@ -196,6 +196,12 @@ static reshard_status parse_line(struct parsing *parsing, reshard_error *err)
         rules->copies[rules->copy_count++] = (struct partition_copy){ line->words[1], line->words[3] };
         return RESHARD_OK;
     }
+    if (str_is(word, "gate")) {
+        if (line->count != 4 || !str_is(line->words[2], "by"))
+            return fail(line, word, "gate KEY by KEY", err);
+        rules->gates[rules->gate_count++] = (struct partition_gate){ line->words[1], line->words[3] };
+        return RESHARD_OK;
+    }
     if (str_is(word, "let")) {
         if (line->count < 4 || !str_is(line->words[2], "="))
             return fail(line, word, "let NAME = EXPRESSION", err);
@@ -214,8 +220,9 @@ reshard_status partition_rules_parse(struct str text, struct arena *arena, struc
                                      .stacks = arena_array(arena, lines, sizeof(*rules.stacks)),
                                      .stages = arena_array(arena, lines, sizeof(*rules.stages)),
                                      .copies = arena_array(arena, lines, sizeof(*rules.copies)),
+                                     .gates = arena_array(arena, lines, sizeof(*rules.gates)),
                                      .sizes = arena_array(arena, lines, sizeof(*rules.sizes)) };
-    if (!rules.rules || !rules.stacks || !rules.stages || !rules.copies || !rules.sizes)
+    if (!rules.rules || !rules.stacks || !rules.stages || !rules.copies || !rules.sizes || !rules.gates)
         return error_set_memory(err);
     struct parsing parsing = { .rules = &rules, .arena = arena };
     for (size_t at = 0; at < text.size;) {

@@ -6,6 +6,7 @@
 #ifndef FORMATS_MEGATRON_MEGATRON_RULES_H
 #define FORMATS_MEGATRON_MEGATRON_RULES_H
 
+#include "catalog/catalog.h"
 #include "formats/megatron/megatron_args.h"
 
 #define RULE_COMPONENTS_MAX 8
@@ -43,6 +44,10 @@ struct partition_copy {
     struct str copy, original;
 };
 
+struct partition_gate {
+    struct str wide, narrow;
+};
+
 struct partition_size {
     struct str name, expression;
 };
@@ -53,7 +58,8 @@ struct partition_rules {
     struct partition_stage *stages;
     struct partition_copy *copies;
     struct partition_size *sizes;
-    uint32_t rule_count, stack_count, stage_count, copy_count, size_count;
+    struct partition_gate *gates;
+    uint32_t gate_count, rule_count, stack_count, stage_count, copy_count, size_count;
 };
 
 /* Reads a text of rules; its strings stay in text, which must live as long as the rules. FORMAT errors name line and word. */
@@ -68,6 +74,16 @@ struct partition_key {
     int64_t layer, expert;                /* -1: none */
 };
 bool partition_key_read(const struct partition_rules *rules, struct str key, struct partition_key *out);
+
+/* Appends bytes [begin, end) of the key with the layer's and the expert's number replaced. */
+bool partition_renumber(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer, int64_t expert);
+
+/* The same for the parts of the path whose joined form is name; new texts lie in arena. */
+reshard_status partition_renumber_parts(struct arena *arena, struct str name, const struct partition_key *key, struct path_part *parts, size_t count,
+                                        int64_t layer, int64_t expert, reshard_error *err);
+
+/* Whether a key outside of layers belongs to the first or the last stage; false if nothing says so. */
+bool partition_key_stage(const struct partition_rules *rules, struct str key, bool *is_last);
 
 /* The value of a named size; false if no arguments for it are known, or it makes no sense. */
 bool partition_size_value(const struct partition_rules *rules, const struct megatron_args *args, struct str name, int64_t *out);

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which stage holds which parameter, and which parts of it each rank's file. */
+#include "formats/megatron/megatron_target.h"
+
+#include "base/checked.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- parameters ---- */
+
+static reshard_status add_parameter(struct megatron_target *state, const struct target_parameter *parameter, reshard_error *err)
+{
+    if (state->parameter_count == state->parameter_capacity) {
+        uint32_t wanted = state->parameter_capacity ? state->parameter_capacity * 2 : 256;
+        struct target_parameter *grown = state->parameter_capacity > UINT32_MAX / 2 ? NULL : reallocarray(state->parameters, wanted, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        state->parameters = grown;
+        state->parameter_capacity = wanted;
+    }
+    state->parameters[state->parameter_count++] = *parameter;
+    return RESHARD_OK;
+}
+
+static int64_t stage_count(const struct megatron_target *state)
+{
+    return state->layout.pp * state->layout.vp;
+}
+
+/* Layers stand where the pipeline has them, the rest where the rules say; what nobody knows stands first. */
+static reshard_status find_stage(const struct megatron_target *state, struct str name, const struct partition_key *key, int64_t *out, reshard_error *err)
+{
+    bool is_last = false;
+    *out = 0;
+    if (!key->stack || key->stack->is_own) {
+        bool is_known = partition_key_stage(&state->rules, name, &is_last);
+        *out = is_known && is_last ? stage_count(state) - 1 : 0;
+        return RESHARD_OK;
+    }
+    if (stage_count(state) == 1)
+        return RESHARD_OK;
+    *out = megatron_pipeline_stage(&state->pipeline, key->layer);
+    if (*out == stage_count(state))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': layer %" PRId64 " is beyond the pipeline's last", STR_ARG(name), key->layer);
+    return RESHARD_OK;
+}
+
+int64_t megatron_first_layer(const struct megatron_target *state, const struct target_parameter *parameter)
+{
+    if (!parameter->key.stack || parameter->key.stack->is_own || stage_count(state) == 1)
+        return 0;
+    return megatron_pipeline_offset(&state->pipeline, parameter->stage);
+}
+
+static reshard_status cut_parameter(const struct layout_request *request, struct target *target, struct target_parameter *parameter, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    const struct catalog_tensor *tensor = &request->wanted->tensors[parameter->wanted];
+    int64_t shape[RANK_MAX];
+    memcpy(shape, catalog_vector_at(request->wanted, tensor->shape), (size_t)tensor->rank * sizeof(*shape));
+    parameter->rows = tensor->rank > 0 ? shape[0] : 1;
+    if (!torch_save_can_hold(tensor->dtype)) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+        error_hint(err, "--dtype 'GLOB=TYPE' converts it to one that torch has");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    int64_t old = state->args.padded_vocabulary;
+    if (parameter->key.rule->is_vocabulary && tensor->rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&
+        (old <= 0 || shape[0] == old)) {
+        reshard_status status = target_note_changed(target, err, "'%.*s' has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s", STR_ARG(tensor->key),
+                                                    state->padded_vocabulary, state->layout.tp, shape[0],
+                                                    state->padded_vocabulary > shape[0] ? "; the new rows are zero" : "");
+        if (status)
+            return status;
+        shape[0] = state->padded_vocabulary;
+        parameter->rows = shape[0] < parameter->rows ? shape[0] : parameter->rows;
+    }
+    reshard_status status = cut_from_whole(&state->context, parameter->key.rule, tensor->rank, shape, &parameter->cut, err);
+    if (status) {
+        error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
+        error_object(err, "%.*s", STR_ARG(tensor->key));
+    }
+    return status;
+}
+
+static reshard_status make_parameter(const struct layout_request *request, struct target *target, uint32_t index, struct target_parameter *out, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    const struct catalog_tensor *tensor = &request->wanted->tensors[index];
+    struct path_part *single = arena_alloc(&state->arena, sizeof(*single));
+    if (!single)
+        return error_set_memory(err);
+    *out = (struct target_parameter){ .wanted = index, .name = tensor->key };
+    out->part_count = catalog_tensor_path(request->wanted, tensor, single, &out->parts);
+    if (!partition_key_read(&state->rules, tensor->key, &out->key))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(tensor->key));
+    if (out->key.expert >= state->experts && out->key.expert_size > 0)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': the arguments of the run say %" PRId64 " experts", STR_ARG(tensor->key), state->experts);
+    reshard_status status = find_stage(state, out->name, &out->key, &out->stage, err);
+    return status ? status : cut_parameter(request, target, out, err);
+}
+
+/* ---- copies on the last stage ---- */
+
+static uint32_t find_parameter(const struct megatron_target *state, struct str name, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        if (str_equal(state->parameters[i].name, name))
+            return i;
+    return TORCH_NONE;
+}
+
+/* "word_embeddings_for_head.weight" is a dict in the nested files of old models, one key in the flat ones. */
+static reshard_status name_copy(struct megatron_target *state, struct str name, struct target_parameter *copy, reshard_error *err)
+{
+    size_t dot = name.size;
+    while (dot > 0 && name.data[dot - 1] != '.')
+        dot--;
+    bool is_nested = copy->part_count > 1 && dot > 0;
+    struct path_part *parts = arena_array(&state->arena, 2, sizeof(*parts));
+    if (!parts)
+        return error_set_memory(err);
+    parts[0] = (struct path_part){ .kind = PATH_KEY, .key = { name.data, is_nested ? dot - 1 : name.size } };
+    parts[1] = (struct path_part){ .kind = PATH_KEY, .key = { name.data + dot, name.size - dot } };
+    copy->name = name;
+    copy->parts = parts;
+    copy->part_count = is_nested ? 2 : 1;
+    return RESHARD_OK;
+}
+
+static reshard_status add_tied_copies(struct megatron_target *state, uint32_t count, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && state->is_tied && i < state->rules.copy_count; i++) {
+        const struct partition_copy *rule = &state->rules.copies[i];
+        uint32_t original = find_parameter(state, rule->original, count);
+        if (original == TORCH_NONE || find_parameter(state, rule->copy, count) != TORCH_NONE)
+            continue;
+        struct target_parameter copy = state->parameters[original];
+        copy.stage = stage_count(state) - 1;
+        status = name_copy(state, rule->copy, &copy, err);
+        if (!status)
+            status = add_parameter(state, &copy, err);
+    }
+    return status;
+}
+
+/* Layers of a stack of its own (multi-token prediction) read the embedding: their stage has a copy under the same name. */
+static reshard_status add_embedding_copies(struct megatron_target *state, uint32_t count, reshard_error *err)
+{
+    bool has_own = false;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < count; i++)
+        has_own = has_own || (state->parameters[i].key.stack && state->parameters[i].key.stack->is_own);
+    for (uint32_t i = 0; !status && has_own && i < count; i++) {
+        bool is_last = true;
+        struct target_parameter copy = state->parameters[i];
+        if (copy.key.stack || !partition_key_stage(&state->rules, copy.name, &is_last) || is_last)
+            continue;
+        copy.stage = stage_count(state) - 1;
+        status = add_parameter(state, &copy, err);
+    }
+    return status;
+}
+
+static int stage_order(const void *a, const void *b)
+{
+    const struct target_parameter *x = a, *y = b;
+    if (x->stage != y->stage)
+        return x->stage < y->stage ? -1 : 1;
+    return x->wanted < y->wanted ? -1 : x->wanted > y->wanted;
+}
+
+reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < request->wanted->tensor_count; i++) {
+        struct target_parameter parameter;
+        if (request->wanted->tensors[i].flags & TENSOR_HIDDEN)
+            continue;
+        status = make_parameter(request, target, i, &parameter, err);
+        if (!status)
+            status = add_parameter(state, &parameter, err);
+    }
+    uint32_t count = state->parameter_count;
+    if (!status && state->layout.pp > 1)
+        status = add_tied_copies(state, count, err);
+    if (!status && state->layout.pp > 1)
+        status = add_embedding_copies(state, count, err);
+    if (status)
+        return status;
+    if (state->parameter_count > 0)
+        qsort(state->parameters, state->parameter_count, sizeof(*state->parameters), stage_order);
+    state->stage_first = arena_zalloc(&state->arena, ((size_t)stage_count(state) + 1) * sizeof(*state->stage_first));
+    if (!state->stage_first)
+        return error_set_memory(err);
+    for (int64_t stage = 0, at = 0; stage <= stage_count(state); stage++) {
+        while (at < state->parameter_count && state->parameters[at].stage < stage)
+            at++;
+        state->stage_first[stage] = (uint32_t)at;
+    }
+    return RESHARD_OK;
+}
+
+/* ---- ranks ---- */
+
+static uint32_t rank_at(const struct megatron_source *source, const struct rank_place *place)
+{
+    for (uint32_t i = 0; source && i < source->rank_count; i++) {
+        const struct rank_place *found = &source->ranks[i].place;
+        if (found->tp == place->tp && found->pp == place->pp && found->ep == place->ep)
+            return i;
+    }
+    return TORCH_NONE;
+}
+
+struct ranking {
+    const struct layout_request *request;
+    struct megatron_target *state;
+};
+
+static reshard_status add_rank(const struct rank_place *place, int64_t global_rank, void *context, reshard_error *err)
+{
+    struct ranking *ranking = context;
+    struct megatron_target *state = ranking->state;
+    if (state->rank_count == state->rank_capacity) {
+        uint32_t wanted = state->rank_capacity ? state->rank_capacity * 2 : 16;
+        struct target_rank *grown = state->rank_capacity > UINT32_MAX / 2 ? NULL : reallocarray(state->ranks, wanted, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        state->ranks = grown;
+        state->rank_capacity = wanted;
+    }
+    struct target_rank *rank = &state->ranks[state->rank_count++];
+    *rank = (struct target_rank){ .place = *place, .global_rank = global_rank };
+    rank->like = rank_at(megatron_folder_state(ranking->request->like), place);
+    rank->source = rank_at(megatron_folder_state(ranking->request->source), place);
+    rank->folder = rank_folder_name(&state->arena, &state->layout, place);
+    return rank->folder ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status megatron_add_ranks(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    struct ranking ranking = { request, state };
+    if (state->layout.tp > INT32_MAX || state->layout.etp * state->layout.ep > INT32_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "the layout has too many ranks");
+    return rank_places(&state->layout, add_rank, &ranking, err);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layout of a target: what was asked for, what the reference has, what the model allows. */
+#include "formats/megatron/megatron.h"
+#include "formats/megatron/megatron_target.h"
+
+#include "base/model_data.h"
+
+#include <inttypes.h>
+
+const struct megatron_source *megatron_folder_state(const struct source *source)
+{
+    if (!source || source->driver != &format_megatron)
+        return NULL;
+    const struct megatron_source *state = source->driver_state;
+    return state->is_rank_file ? NULL : state;
+}
+
+static int64_t first_said(int64_t a, int64_t b)
+{
+    return a > 0 ? a : b;
+}
+
+static void choose_sizes(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state)
+{
+    const struct layout_words *words = &request->words;
+    struct parallel_layout *layout = &state->layout;
+    const struct parallel_layout none = { 1, 1, 1, 1, 0 }, *reference = like ? &like->layout : &none;
+    layout->tp = first_said(words->tp, reference->tp);
+    layout->pp = first_said(words->pp, reference->pp);
+    layout->vp = first_said(words->vp, words->pp ? 1 : reference->vp);
+    layout->ep = first_said(words->ep, reference->ep);
+    layout->etp = first_said(words->etp, words->tp || reference->etp == 0 ? layout->tp : reference->etp);
+    if (state->experts == 0)
+        layout->etp = layout->tp;
+    state->is_like_layout = like && !words->tp && !words->pp && !words->vp && !words->ep && !words->etp;
+}
+
+/* ---- what the model has ---- */
+
+struct counting {
+    int64_t layers, experts;
+    struct str stack;           /* of the layers that count, "" before the first one */
+    bool has_second, is_known, has_output;
+    struct str strange;         /* a key that is no model's */
+};
+
+static void count_key(const struct megatron_target *state, struct str key, struct counting *counting)
+{
+    struct partition_key found;
+    bool is_last;
+    if (!partition_key_read(&state->rules, key, &found))
+        return;
+    if (found.expert >= counting->experts)
+        counting->experts = found.expert + 1;
+    if (str_ends_with(key, "output_layer.weight"))
+        counting->has_output = true;
+    if (!found.stack) {
+        bool is_placed = partition_key_stage(&state->rules, key, &is_last);
+        counting->is_known = counting->is_known || is_placed;
+        if (!is_placed && counting->strange.size == 0)
+            counting->strange = key;
+        return;
+    }
+    counting->is_known = true;
+    if (found.stack->is_own)
+        return;
+    struct str prefix = { key.data, found.layer_at };
+    if (counting->stack.size == 0)
+        counting->stack = prefix;
+    counting->has_second = counting->has_second || !str_equal(counting->stack, prefix);
+    if (found.layer >= counting->layers)
+        counting->layers = found.layer + 1;
+}
+
+static reshard_status find_args(const struct layout_request *request, struct megatron_target *state, reshard_error *err)
+{
+    const struct megatron_source *like = megatron_folder_state(request->like);
+    const struct catalog *wanted = request->wanted;
+    state->args_item = TORCH_NONE;
+    state->iteration = -1;
+    megatron_args_read(NULL, &state->args);
+    for (uint32_t i = 0; i < wanted->item_count; i++) {
+        if (!str_is(wanted->items[i].key, "args") && !str_is(wanted->items[i].key, "iteration"))
+            continue;
+        reshard_status status = source_load_item(request->source, request->wanted_items[i], err);
+        if (status)
+            return status;
+        const struct value *value = request->source->catalog->items[request->wanted_items[i]].value;
+        if (str_is(wanted->items[i].key, "iteration")) {
+            if (value && !value_as_int(value, &state->iteration))
+                state->iteration = -1;
+            continue;
+        }
+        state->args_item = i;
+        megatron_args_read(value, &state->args);
+    }
+    if (!state->args.members && like)
+        state->args = like->args;
+    return RESHARD_OK;
+}
+
+/* Whether a key ends with these components. */
+static bool ends_with(struct str key, struct str end)
+{
+    return key.size >= end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 &&
+           (key.size == end.size || key.data[key.size - end.size - 1] == '.');
+}
+
+/* Without arguments, shapes tell: a gated activation has twice the rows in the first matrix that the second one has columns. */
+static bool is_gated_by_shape(const struct layout_request *request, const struct partition_rules *rules)
+{
+    const struct catalog *wanted = request->wanted;
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        for (uint32_t j = 0; j < rules->gate_count; j++) {
+            const struct partition_gate *gate = &rules->gates[j];
+            const struct catalog_tensor *tensor = &wanted->tensors[i];
+            if (tensor->rank != 2 || !ends_with(tensor->key, gate->wide))
+                continue;
+            char key[1024];
+            size_t prefix = tensor->key.size - gate->wide.size;
+            if (prefix + gate->narrow.size > sizeof(key))
+                continue;
+            memcpy(key, tensor->key.data, prefix);
+            memcpy(key + prefix, gate->narrow.data, gate->narrow.size);
+            for (uint32_t k = 0; k < wanted->tensor_count; k++)
+                if (str_equal(wanted->tensors[k].key, (struct str){ key, prefix + gate->narrow.size }) && wanted->tensors[k].rank == 2)
+                    return catalog_vector_at(wanted, tensor->shape)[0] == 2 * catalog_vector_at(wanted, wanted->tensors[k].shape)[1];
+        }
+    }
+    return false;
+}
+
+static reshard_status check_model(const struct layout_request *request, const struct megatron_target *state, const struct counting *counting, reshard_error *err)
+{
+    if (!counting->is_known && request->wanted->tensor_count > 0) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "no key is one of a Megatron model, such as 'decoder.layers.0.self_attention.linear_qkv.weight'; found '%.*s'",
+                  STR_ARG(counting->strange));
+        error_hint(err, "--rules NAME or --map FILE relates other names to Megatron's");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    if (counting->has_second && state->layout.pp * state->layout.vp > 1)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "two stacks of layers share a pipeline in a way that is not known: pp=1 and vp=1 work");
+    if (state->layout.ep > 1 && counting->experts == 0 && state->experts == 0)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 ", but the model has no experts: ep=1 works", state->layout.ep);
+    if (state->experts % state->layout.ep) {
+        char divisors[DIVISORS_TEXT_MAX];
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 " does not divide %" PRId64 " experts", state->layout.ep, state->experts);
+        error_hint(err, "ep may be %s", megatron_divisors(state->experts, divisors));
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
+/* ---- the pipeline ---- */
+
+static reshard_status choose_pipeline(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state, reshard_error *err)
+{
+    const struct megatron_source *source = megatron_folder_state(request->source), *model = NULL;
+    if (like && !request->words.pp && !request->words.vp)
+        model = like;
+    else if (source && source->layout.pp == state->layout.pp && source->layout.vp == state->layout.vp)
+        model = source;
+    struct megatron_args args = state->args;
+    args.num_layers = state->layers;
+    args.pp = state->layout.pp;
+    args.vp = state->layout.vp;
+    args.first_layers = model ? model->args.first_layers : MEGATRON_UNKNOWN;
+    args.last_layers = model ? model->args.last_layers : MEGATRON_UNKNOWN;
+    args.with_embedding = model ? model->args.with_embedding : MEGATRON_UNKNOWN;
+    args.with_loss = model ? model->args.with_loss : MEGATRON_UNKNOWN;
+    args.layout = model ? model->args.layout : (struct str){ 0 };
+    int64_t total = 0;
+    for (int64_t i = 0; model && i < model->layout.pp * model->layout.vp; i++)
+        total += model->pipeline.counts[i];
+    if (model && total == state->layers) {
+        state->pipeline = model->pipeline;
+        return RESHARD_OK;
+    }
+    return megatron_pipeline_make(&args, &state->arena, &state->pipeline, err);
+}
+
+/* ---- the vocabulary ---- */
+
+static int64_t padded(int64_t vocabulary, int64_t unit)
+{
+    return (vocabulary + unit - 1) / unit * unit;
+}
+
+/*
+ * Megatron pads the vocabulary to a multiple of a unit and TP, so another TP may have other padding. That is followed where the vocabulary is known
+ * and the source was padded so; else its rows stay as they are.
+ */
+static void choose_vocabulary(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state)
+{
+    const struct megatron_args *args = &state->args;
+    int64_t v = args->vocabulary, unit = args->vocabulary_unit, old = args->padded_vocabulary, tp = args->tp;
+    state->padded_vocabulary = 0;
+    if (like && like->args.padded_vocabulary > 0 && !request->words.tp && (v <= 0 || like->args.vocabulary == v)) {
+        state->padded_vocabulary = like->args.padded_vocabulary;
+        return;
+    }
+    if (v <= 0 || unit <= 0 || old <= 0 || tp <= 0 || v > INT32_MAX || unit > INT32_MAX || tp > INT32_MAX || state->layout.tp > INT32_MAX ||
+        unit > INT64_MAX / 4 / tp || unit > INT64_MAX / 4 / state->layout.tp || padded(v, unit * tp) != old)
+        return;
+    state->padded_vocabulary = padded(v, unit * state->layout.tp);
+}
+
+reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    const struct megatron_source *like = megatron_folder_state(request->like);
+    const struct model_data *rules = model_data_find(STR("megatron.rules"));
+    struct counting counting = { 0 };
+    if (!rules)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.rules");
+    reshard_status status = partition_rules_parse(rules->text, &state->arena, &state->rules, err);
+    if (!status)
+        status = find_args(request, state, err);
+    if (status)
+        return status;
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
+        if (!(request->wanted->tensors[i].flags & TENSOR_HIDDEN))
+            count_key(state, request->wanted->tensors[i].key, &counting);
+    state->layers = counting.layers;
+    state->experts = state->args.experts > 0 ? state->args.experts : counting.experts;
+    state->args.experts = state->experts > 0 ? state->experts : MEGATRON_UNKNOWN;
+    state->is_tied = state->args.members && state->args.is_untied != MEGATRON_UNKNOWN ? state->args.is_untied == 0 : !counting.has_output;
+    choose_sizes(request, like, state);
+    status = check_model(request, state, &counting, err);
+    if (!status)
+        status = choose_pipeline(request, like, state, err);
+    if (status)
+        return status;
+    choose_vocabulary(request, like, state);
+    state->context = (struct cut_context){ .rules = &state->rules, .args = &state->args, .layout = state->layout, .version_order = 2 };
+    state->context.is_split_down = state->args.is_local_spec;
+    bool is_said = state->args.is_swiglu != MEGATRON_UNKNOWN || state->args.is_geglu != MEGATRON_UNKNOWN;
+    state->context.is_gated = is_said ? state->args.is_swiglu == 1 || state->args.is_geglu == 1 : is_gated_by_shape(request, &state->rules);
+    return RESHARD_OK;
+}

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Laying a target out, and writing what is no payload. */
+#include "formats/megatron/megatron_target.h"
+
+#include "base/crc32.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define TOP_NAME "model_optim_rng"
+#define ALIGNMENT 64
+#define WINDOW_BYTES 65536
+
+/* ---- chunks ---- */
+
+struct chunking {
+    const struct layout_request *request;
+    struct target *target;
+    struct target_rank *rank;
+    const struct target_parameter *parameter;
+    uint32_t record;   /* of the target */
+    uint64_t payload;  /* offset in the file */
+};
+
+static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
+{
+    struct chunking *chunking = context;
+    struct megatron_target *state = chunking->target->driver_state;
+    struct catalog *catalog = chunking->target->catalog;
+    const struct cut *cut = &chunking->parameter->cut;
+    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->parameter->wanted].dtype);
+    int64_t extent[RANK_MAX], strides[RANK_MAX], offset = 0, end;
+    memcpy(extent, piece->extent, (size_t)cut->rank * sizeof(*extent));
+    if (cut->rank > 0) {
+        /* Rows beyond those that have values are left as they are: zero. */
+        int64_t room = chunking->parameter->rows - piece->start[0];
+        if (room <= 0)
+            return RESHARD_OK;
+        extent[0] = extent[0] > room ? room : extent[0];
+    }
+    strides_row_major(cut->rank, cut->local, strides);
+    for (int i = 0; i < cut->rank; i++) {
+        offset += piece->local_start[i] * strides[i];
+        strides[i] *= piece->step[i];
+    }
+    if (!strides_span(cut->rank, extent, strides, &end))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor is too large");
+    struct catalog_chunk *chunk;
+    reshard_status status = catalog_add_chunk(catalog, chunking->parameter->wanted, piece->start, extent, chunking->rank->object,
+                                              chunking->payload + (uint64_t)offset * element, (uint64_t)end * element, &chunk, err);
+    if (status)
+        return status;
+    chunk->driver_data = chunking->record;
+    chunk->flags |= CHUNK_WANT_CRC;
+    if (strides_are_row_major(cut->rank, extent, strides))
+        return RESHARD_OK;
+    uint32_t vector = catalog_vector(catalog, strides, cut->rank);
+    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->strides = vector;
+    state->records[chunking->record].is_strided = true;
+    return RESHARD_OK;
+}
+
+/* The chunks of one record; which parameter's it is, the order says: parameters come first, then storages of items. */
+static reshard_status add_record(struct chunking *chunking, reshard_error *err)
+{
+    struct megatron_target *state = chunking->target->driver_state;
+    const struct target_record *record = &state->records[chunking->record];
+    struct catalog_chunk *chunk;
+    if (record->wanted == TORCH_NONE || record->bytes == 0)
+        return RESHARD_OK;
+    if (chunking->parameter)
+        return cut_pieces(&chunking->parameter->cut, &chunking->rank->place, add_piece, chunking, err);
+    reshard_status status =
+        catalog_add_chunk(chunking->target->catalog, record->wanted, NULL, NULL, chunking->rank->object, chunking->payload, record->bytes, &chunk, err);
+    if (!status) {
+        chunk->flags |= CHUNK_WANT_CRC;
+        chunk->driver_data = chunking->record;
+    }
+    return status;
+}
+
+static reshard_status add_chunks(const struct layout_request *request, struct target *target, struct target_rank *rank, const uint32_t *parameters,
+                                 uint32_t parameter_count, reshard_error *err)
+{
+    struct chunking chunking = { .request = request, .target = target, .rank = rank };
+    struct megatron_target *state = target->driver_state;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < rank->record_count; i++) {
+        chunking.record = rank->first_record + i;
+        chunking.payload = rank->frame.members[rank->frame.first_storage + i].payload_offset;
+        chunking.parameter = i < parameter_count ? &state->parameters[parameters[i]] : NULL;
+        status = add_record(&chunking, err);
+    }
+    return status;
+}
+
+/* ---- files ---- */
+
+static char *iteration_name(const struct layout_request *request, struct megatron_target *state)
+{
+    const struct megatron_source *like = megatron_folder_state(request->like);
+    bool is_release = state->iteration < 0 || (like && str_is(like->directory, "release"));
+    if (is_release) {
+        state->tracker = STR("release");
+        return arena_printf(&state->arena, "release");
+    }
+    char *tracker = arena_printf(&state->arena, "%" PRId64, state->iteration);
+    if (tracker)
+        state->tracker = str_of(tracker);
+    return tracker ? arena_printf(&state->arena, "iter_%07" PRId64, state->iteration) : NULL;
+}
+
+/* Parameters of the rank's records, in their order. */
+static uint32_t list_parameters(const struct megatron_target *state, const struct target_rank *rank, uint32_t *out)
+{
+    int64_t experts = state->experts / state->layout.ep;
+    uint32_t count = 0;
+    for (int64_t chunk = 0; chunk < state->layout.vp; chunk++) {
+        int64_t stage = chunk * state->layout.pp + rank->place.pp;
+        for (uint32_t i = state->stage_first[stage]; i < state->stage_first[stage + 1]; i++) {
+            const struct partition_key *key = &state->parameters[i].key;
+            if (key->expert_size == 0 || experts == 0 || key->expert / experts == rank->place.ep)
+                out[count++] = i;
+        }
+    }
+    return count;
+}
+
+static reshard_status plan_frame(struct megatron_target *state, struct target_rank *rank, struct buffer *pickle, reshard_error *err)
+{
+    uint64_t *bytes = calloc((size_t)rank->record_count + 1, sizeof(*bytes));
+    if (!bytes)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < rank->record_count; i++)
+        bytes[i] = state->records[rank->first_record + i].bytes;
+    reshard_status status = torch_frame_plan(TOP_NAME, pickle, bytes, rank->record_count, ALIGNMENT, &rank->frame, err);
+    free(bytes);
+    return status;
+}
+
+static reshard_status lay_out_rank(const struct layout_request *request, struct target *target, const char *iteration, uint32_t index, uint32_t *parameters,
+                                   reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    struct buffer pickle = { 0 };
+    reshard_status status = megatron_emit_rank(request, target, index, &pickle, err);
+    struct target_rank *rank = &state->ranks[index];
+    free(rank->items);
+    rank->items = NULL;
+    if (!status)
+        status = plan_frame(state, rank, &pickle, err);
+    char *name = status ? NULL : arena_printf(&state->arena, "%s/%s/%s", iteration, rank->folder, MEGATRON_MODEL_FILE);
+    if (!status && !name)
+        status = error_set_memory(err);
+    if (!status)
+        status = catalog_add_object(target->catalog, str_of(name), rank->frame.bytes, &rank->object, err);
+    if (!status)
+        status = add_chunks(request, target, rank, parameters, list_parameters(state, rank, parameters), err);
+    buffer_release(&pickle);
+    return status;
+}
+
+static reshard_status find_hidden(const struct layout_request *request, struct megatron_target *state, reshard_error *err)
+{
+    uint32_t count = request->source->catalog->tensor_count;
+    state->hidden_records = arena_zalloc(&state->arena, ((size_t)count + 1) * sizeof(*state->hidden_records));
+    if (!state->hidden_records)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
+        if (request->wanted->tensors[i].flags & TENSOR_HIDDEN && request->wanted_source[i] < count)
+            state->hidden_records[request->wanted_source[i]] = i + 1;
+    return RESHARD_OK;
+}
+
+static reshard_status lay_out_ranks(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    char *iteration = iteration_name(request, state);
+    uint32_t *parameters = malloc(((size_t)state->parameter_count + 1) * sizeof(*parameters));
+    reshard_status status = iteration && parameters ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < state->rank_count; i++)
+        status = lay_out_rank(request, target, iteration, i, parameters, err);
+    free(parameters);
+    if (!status)
+        status = catalog_add_object(target->catalog, STR("latest_checkpointed_iteration.txt"), state->tracker.size, &state->tracker_object, err);
+    return status;
+}
+
+reshard_status megatron_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = calloc(1, sizeof(*state));
+    if (!state)
+        return error_set_memory(err);
+    target->driver_state = state;
+    reshard_status status = target_add_tensors(request, target, err);
+    if (!status)
+        status = find_hidden(request, state, err);
+    if (!status)
+        status = megatron_choose_layout(request, target, err);
+    if (!status)
+        status = megatron_assign(request, target, err);
+    if (!status)
+        status = megatron_add_ranks(request, target, err);
+    if (!status)
+        status = megatron_note_items(request, target, err);
+    if (!status)
+        status = lay_out_ranks(request, target, err);
+    return status;
+}
+
+void megatron_close_target(struct target *target)
+{
+    struct megatron_target *state = target->driver_state;
+    if (!state)
+        return;
+    for (uint32_t i = 0; i < state->record_count; i++)
+        buffer_release(&state->records[i].memory);
+    for (uint32_t i = 0; i < state->rank_count; i++) {
+        torch_frame_release(&state->ranks[i].frame);
+        free(state->ranks[i].items);
+    }
+    free(state->records);
+    free(state->ranks);
+    free(state->parameters);
+    arena_release(&state->arena);
+    free(state);
+    target->driver_state = NULL;
+}
+
+/* ---- publishing ---- */
+
+/* What is known of a record's CRC: that of its first `bytes`, chunk after chunk. */
+struct record_crc {
+    uint64_t bytes;
+    uint32_t crc;
+    bool is_broken; /* the chunks do not follow each other */
+};
+
+static reshard_status write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+{
+    return store_write_at(context, offset, bytes, size, err);
+}
+
+static uint64_t payload_of(const struct target_rank *rank, uint32_t record)
+{
+    return rank->frame.members[rank->frame.first_storage + record].payload_offset;
+}
+
+struct chunk_place {
+    uint32_t record;
+    uint64_t offset;
+    uint32_t chunk;
+};
+
+static int place_order(const void *a, const void *b)
+{
+    const struct chunk_place *x = a, *y = b;
+    if (x->record != y->record)
+        return x->record < y->record ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* The chunks by record and offset; free with free(). NULL without memory. */
+static struct chunk_place *sort_chunks(const struct catalog *catalog)
+{
+    struct chunk_place *out = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*out));
+    for (uint32_t i = 0; out && i < catalog->chunk_count; i++)
+        out[i] = (struct chunk_place){ catalog->chunks[i].driver_data, catalog->chunks[i].offset, i };
+    if (out && catalog->chunk_count > 0)
+        qsort(out, catalog->chunk_count, sizeof(*out), place_order);
+    return out;
+}
+
+/* Reads a record back whose chunks are interleaved. */
+static reshard_status read_crc(struct store_object *object, uint64_t offset, uint64_t bytes, uint32_t *out, reshard_error *err)
+{
+    uint8_t window[WINDOW_BYTES];
+    *out = 0;
+    while (bytes > 0) {
+        size_t part = bytes < WINDOW_BYTES ? (size_t)bytes : WINDOW_BYTES;
+        reshard_status status = store_read_at(object, offset, window, part, err);
+        if (status)
+            return status;
+        *out = crc32_zip(*out, window, part);
+        offset += part;
+        bytes -= part;
+    }
+    return RESHARD_OK;
+}
+
+/* CRC-32 of a run of zeros, by squaring: combining two equal runs doubles the length. */
+static uint32_t crc_of_zeros(uint64_t bytes)
+{
+    uint32_t crc = 0, power = crc32_zip(0, "", 1);
+    uint64_t size = 1;
+    for (; bytes > 0; bytes >>= 1) {
+        if (bytes & 1)
+            crc = crc32_zip_combine(crc, power, size);
+        power = crc32_zip_combine(power, power, size);
+        size *= 2;
+    }
+    return crc;
+}
+
+static reshard_status record_checksum(const struct publish_job *job, const struct target_rank *rank, uint32_t index, const struct record_crc *known, uint32_t *out,
+                                      reshard_error *err)
+{
+    const struct megatron_target *state = job->target->driver_state;
+    const struct target_record *record = &state->records[rank->first_record + index];
+    struct store_object *object = job->objects[rank->object];
+    uint64_t payload = payload_of(rank, index);
+    *out = known->crc;
+    if (record->wanted == TORCH_NONE) {
+        *out = crc32_zip(0, record->memory.data, record->memory.size);
+        return record->bytes ? store_write_at(object, payload, record->memory.data, record->memory.size, err) : RESHARD_OK;
+    }
+    if (record->is_strided || known->is_broken)
+        return read_crc(object, payload, record->bytes, out, err);
+    if (known->bytes < record->bytes)
+        *out = crc32_zip_combine(known->crc, crc_of_zeros(record->bytes - known->bytes), record->bytes - known->bytes);
+    return RESHARD_OK;
+}
+
+static void add_crcs(const struct publish_job *job, const struct target_rank *rank, const struct chunk_place *places, uint32_t *at, struct record_crc *crcs)
+{
+    const struct catalog *catalog = job->target->catalog;
+    for (; *at < catalog->chunk_count && places[*at].record < rank->first_record + rank->record_count; (*at)++) {
+        uint32_t index = places[*at].record - rank->first_record;
+        const struct catalog_chunk *chunk = &catalog->chunks[places[*at].chunk];
+        struct record_crc *crc = &crcs[index];
+        crc->is_broken = crc->is_broken || chunk->offset != payload_of(rank, index) + crc->bytes;
+        crc->crc = crc32_zip_combine(crc->crc, job->chunk_crcs[places[*at].chunk], chunk->bytes);
+        crc->bytes += chunk->bytes;
+    }
+}
+
+static reshard_status publish_rank(const struct publish_job *job, struct target_rank *rank, const struct chunk_place *places, uint32_t *at, reshard_error *err)
+{
+    struct record_crc *known = calloc((size_t)rank->record_count + 1, sizeof(*known));
+    uint32_t *crcs = calloc((size_t)rank->record_count + 1, sizeof(*crcs));
+    reshard_status status = known && crcs ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        add_crcs(job, rank, places, at, known);
+    for (uint32_t i = 0; !status && i < rank->record_count; i++)
+        status = record_checksum(job, rank, i, &known[i], &crcs[i], err);
+    if (!status)
+        status = torch_frame_write(&rank->frame, crcs, write_frame, job->objects[rank->object], err);
+    free(known);
+    free(crcs);
+    return status;
+}
+
+reshard_status megatron_publish(const struct publish_job *job, reshard_error *err)
+{
+    struct megatron_target *state = job->target->driver_state;
+    struct chunk_place *places = sort_chunks(job->target->catalog);
+    reshard_status status = places ? RESHARD_OK : error_set_memory(err);
+    uint32_t at = 0;
+    for (uint32_t i = 0; !status && i < state->rank_count; i++)
+        status = publish_rank(job, &state->ranks[i], places, &at, err);
+    if (!status)
+        status = store_write_at(job->objects[state->tracker_object], 0, state->tracker.data, state->tracker.size, err);
+    free(places);
+    return status;
+}

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The dict of one rank's file: its parts of the parameters, and the items. An item may have a value for each rank of the source ("mp_rank_01.KEY"):
+ * a rank gets that of the rank at its own place, or the one that stands for all.
+ */
+#include "formats/megatron/megatron_target.h"
+
+#include "encoding/pickle_write.h"
+#include "formats/torch/torch_nesting.h"
+#include "formats/torch/torch_spell.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct making {
+    const struct layout_request *request;
+    struct target *target;
+    struct megatron_target *state;
+    uint32_t rank;
+    struct value_graph graph;
+    struct nest nest;
+    reshard_status status; /* of the substitute */
+    reshard_error *err;
+};
+
+/* ---- records ---- */
+
+reshard_status megatron_record_add(struct megatron_target *state, uint32_t wanted, uint64_t bytes, uint32_t *out, reshard_error *err)
+{
+    if (state->record_count == state->record_capacity) {
+        uint32_t capacity = state->record_capacity ? state->record_capacity * 2 : 256;
+        struct target_record *grown = state->record_capacity > UINT32_MAX / 2 ? NULL : reallocarray(state->records, capacity, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        state->records = grown;
+        state->record_capacity = capacity;
+    }
+    state->records[state->record_count] = (struct target_record){ .wanted = wanted, .bytes = bytes };
+    *out = state->record_count++;
+    return RESHARD_OK;
+}
+
+/* ---- places in the dict ---- */
+
+static bool put(struct making *making, const struct path_part *parts, size_t count, struct value *leaf)
+{
+    bool is_taken;
+    return nest_put(&making->nest, parts, count, leaf, &is_taken);
+}
+
+/* The path below the chunk of a model. Names are local ones: layers of the stage, experts of the rank. */
+static reshard_status put_in_model(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts, size_t count,
+                                   int64_t stage, int64_t first_layer, struct value *leaf, reshard_error *err)
+{
+    struct megatron_target *state = making->state;
+    int64_t chunk = stage / state->layout.pp, experts = state->experts / state->layout.ep;
+    struct path_part *local = arena_array(&making->graph.arena, count + 1, sizeof(*local));
+    char *model = state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
+    if (!local || !model)
+        return error_set_memory(err);
+    local[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(model) };
+    memcpy(local + 1, parts, count * sizeof(*parts));
+    int64_t expert = key->expert_size > 0 && experts > 0 ? key->expert % experts : key->expert;
+    reshard_status status = partition_renumber_parts(&making->graph.arena, name, key, local + 1, count, key->layer - first_layer, expert, err);
+    if (!status && !put(making, local, count + 1, leaf))
+        status = error_set_memory(err);
+    return status;
+}
+
+static bool holds_expert(const struct megatron_target *state, const struct partition_key *key, const struct rank_place *place)
+{
+    int64_t experts = state->experts / state->layout.ep;
+    return key->expert_size == 0 || experts == 0 || key->expert / experts == place->ep;
+}
+
+static reshard_status put_parameter(struct making *making, const struct target_parameter *parameter, reshard_error *err)
+{
+    struct megatron_target *state = making->state;
+    const struct catalog_tensor *tensor = &making->request->wanted->tensors[parameter->wanted];
+    uint64_t bytes;
+    uint32_t record;
+    if (!holds_expert(state, &parameter->key, &state->ranks[making->rank].place))
+        return RESHARD_OK;
+    if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(parameter->cut.rank, parameter->cut.local), &bytes))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is too large", STR_ARG(tensor->key));
+    struct value *leaf = value_new(&making->graph, VALUE_NONE);
+    if (!leaf)
+        return error_set_memory(err);
+    reshard_status status = megatron_record_add(state, parameter->wanted, bytes, &record, err);
+    if (status)
+        return status;
+    /* The record's number in the file is its number in the target less the file's first. */
+    leaf->tensor = record - state->ranks[making->rank].first_record + 1;
+    leaf->storage = (uint32_t)(parameter - state->parameters);
+    return put_in_model(making, &parameter->key, parameter->name, parameter->parts, parameter->part_count, parameter->stage, megatron_first_layer(state, parameter),
+                        leaf, err);
+}
+
+static reshard_status put_parameters(struct making *making, reshard_error *err)
+{
+    struct megatron_target *state = making->state;
+    reshard_status status = RESHARD_OK;
+    for (int64_t chunk = 0; !status && chunk < state->layout.vp; chunk++) {
+        int64_t stage = chunk * state->layout.pp + state->ranks[making->rank].place.pp;
+        for (uint32_t i = state->stage_first[stage]; !status && i < state->stage_first[stage + 1]; i++)
+            status = put_parameter(making, &state->parameters[i], err);
+    }
+    return status;
+}
+
+/* ---- items ---- */
+
+enum item_use { ITEM_UNUSED, ITEM_TOP, ITEM_MODEL, ITEM_FOREIGN };
+
+/* What is left of an item's path below the folder of a rank; *folder "" if it stands for all. */
+static const struct path_part *item_path(const struct layout_request *request, uint32_t index, struct path_part *single, size_t *count, struct str *folder)
+{
+    const struct path_part *parts;
+    struct rank_folder parsed;
+    *count = catalog_item_path(request->wanted, &request->wanted->items[index], single, &parts);
+    *folder = (struct str){ 0 };
+    if (*count > 1 && parts[0].kind == PATH_KEY && rank_folder_parse(parts[0].key, &parsed)) {
+        *folder = parts[0].key;
+        parts++;
+        (*count)--;
+    }
+    return parts;
+}
+
+static bool is_object_key(struct str key)
+{
+    for (size_t i = 0; i + 7 <= key.size; i++)
+        if (memcmp(key.data + i, "/shard_", 7) == 0)
+            return true;
+    return false;
+}
+
+/* Where an item belongs. Parts of models are told by their keys; objects of distributed checkpoints have names of their own. */
+static enum item_use item_use(const struct megatron_target *state, const struct catalog_item *item, struct str name, struct partition_key *key)
+{
+    bool is_last;
+    if (item->kind == ITEM_FILE || is_object_key(name) || str_is(name, "content_metadata"))
+        return ITEM_FOREIGN;
+    if (partition_key_read(&state->rules, name, key) && (key->rule->is_item || key->stack))
+        return ITEM_MODEL;
+    return partition_key_stage(&state->rules, name, &is_last) ? ITEM_MODEL : ITEM_TOP;
+}
+
+static reshard_status item_value(struct making *making, uint32_t index, struct value **out, reshard_error *err)
+{
+    struct source *source = making->request->source;
+    struct target_rank *rank = &making->state->ranks[making->rank];
+    uint32_t source_item = making->request->wanted_items[index], first = making->graph.count;
+    *out = NULL;
+    reshard_status status = source_load_item(source, source_item, err);
+    if (status == RESHARD_ERR_UNSUPPORTED)
+        return RESHARD_OK;
+    const struct catalog_item *item = &source->catalog->items[source_item];
+    if (status || !item->value || !item->graph)
+        return status;
+    *out = value_copy(&making->graph, item->value, item->graph->count);
+    if (!*out)
+        return error_set_memory(err);
+    if (rank->item_count == rank->item_capacity) {
+        uint32_t capacity = rank->item_capacity ? rank->item_capacity * 2 : 64;
+        struct item_nodes *grown = reallocarray(rank->items, capacity, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        rank->items = grown;
+        rank->item_capacity = capacity;
+    }
+    rank->items[rank->item_count++] = (struct item_nodes){ first, making->graph.count, index };
+    return RESHARD_OK;
+}
+
+static reshard_status put_model_item(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts, size_t count,
+                                     struct value *value, reshard_error *err)
+{
+    struct megatron_target *state = making->state;
+    const struct rank_place *place = &state->ranks[making->rank].place;
+    int64_t stages = state->layout.pp * state->layout.vp, stage = 0, first = 0;
+    bool is_last = false;
+    if (key->stack && !key->stack->is_own && stages > 1) {
+        stage = megatron_pipeline_stage(&state->pipeline, key->layer);
+        if (stage == stages)
+            return RESHARD_OK;
+        first = megatron_pipeline_offset(&state->pipeline, stage);
+    } else if (partition_key_stage(&state->rules, name, &is_last) && is_last) {
+        stage = stages - 1;
+    }
+    if (stage % state->layout.pp != place->pp || !holds_expert(state, key, place))
+        return RESHARD_OK;
+    return put_in_model(making, key, name, parts, count, stage, first, value, err);
+}
+
+/* Whether another wanted item is this one's value for exactly the source rank that stands for the target's. */
+static bool is_overruled(const struct making *making, uint32_t index, const struct name_map *own)
+{
+    const struct megatron_source *source = megatron_folder_state(making->request->source);
+    uint32_t rank = making->state->ranks[making->rank].source;
+    if (!source || rank == TORCH_NONE)
+        return false;
+    struct buffer text = { 0 };
+    struct str key = making->request->wanted->items[index].key;
+    bool found = buffer_printf(&text, "%.*s.", STR_ARG(source->ranks[rank].folder)) && buffer_append_str(&text, key) &&
+                 name_map_find(own, buffer_str(&text)) != NAME_NONE;
+    buffer_release(&text);
+    return found;
+}
+
+/* "rng_state/shard_0.1_1.2": the list that rank (0, 1) of a (PP, TP) grid of (1, 2) stored around its value. */
+static bool rng_object(struct str key, int64_t *pp, int64_t *tp)
+{
+    static const char prefix[] = "rng_state/shard_";
+    uint64_t a, b;
+    size_t at = sizeof(prefix) - 1, begin = at;
+    if (!str_starts_with(key, prefix))
+        return false;
+    while (at < key.size && key.data[at] != '.')
+        at++;
+    if (!str_to_u64((struct str){ key.data + begin, at - begin }, &a) || at == key.size)
+        return false;
+    begin = ++at;
+    while (at < key.size && key.data[at] >= '0' && key.data[at] <= '9')
+        at++;
+    if (!str_to_u64((struct str){ key.data + begin, at - begin }, &b) || a > INT32_MAX || b > INT32_MAX)
+        return false;
+    *pp = (int64_t)a;
+    *tp = (int64_t)b;
+    return true;
+}
+
+/* The random number state of a distributed checkpoint: that of the same place, else the first one. */
+static reshard_status put_rng_object(struct making *making, reshard_error *err)
+{
+    const struct catalog *wanted = making->request->wanted;
+    const struct rank_place *place = &making->state->ranks[making->rank].place;
+    uint32_t found = TORCH_NONE;
+    for (uint32_t i = 0; i < wanted->item_count; i++) {
+        int64_t pp, tp;
+        if (rng_object(wanted->items[i].key, &pp, &tp) && (found == TORCH_NONE || (pp == place->pp && tp == place->tp)))
+            found = i;
+    }
+    struct value *value = NULL, **items;
+    size_t count;
+    reshard_status status = found == TORCH_NONE ? RESHARD_OK : item_value(making, found, &value, err);
+    if (status || !value || !value_as_sequence(value, &items, &count) || count != 1)
+        return status;
+    struct path_part part = { .kind = PATH_KEY, .key = STR("rng_state") };
+    return put(making, &part, 1, items[0]) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* "args", changed. One that the source lacks is made of what is known. */
+static reshard_status put_args(struct making *making, reshard_error *err)
+{
+    struct value *value = NULL;
+    uint32_t item = making->state->args_item;
+    reshard_status status = item == TORCH_NONE ? RESHARD_OK : item_value(making, item, &value, err);
+    if (status)
+        return status;
+    struct path_part part = { .kind = PATH_KEY, .key = STR("args") };
+    value = megatron_write_args(making->request, making->state, making->rank, value, &making->graph);
+    return value && put(making, &part, 1, value) ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status put_version(struct making *making, reshard_error *err)
+{
+    struct path_part part = { .kind = PATH_KEY, .key = STR("checkpoint_version") };
+    struct value *version = value_new(&making->graph, VALUE_FLOAT);
+    if (version)
+        version->real = 3.0;
+    return version && put(making, &part, 1, version) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Optimizer state by number belongs to one rank of one layout. */
+static bool can_keep_optimizer(const struct making *making)
+{
+    const struct megatron_source *source = megatron_folder_state(making->request->source);
+    const struct parallel_layout *a = &making->state->layout, *b = source ? &source->layout : NULL;
+    return b && a->tp == b->tp && a->pp == b->pp && a->vp == b->vp && a->ep == b->ep && a->etp == b->etp;
+}
+
+static reshard_status put_item(struct making *making, uint32_t index, const struct name_map *own, reshard_error *err)
+{
+    struct megatron_target *state = making->state;
+    const struct megatron_source *source = megatron_folder_state(making->request->source);
+    uint32_t source_rank = state->ranks[making->rank].source;
+    struct path_part single;
+    struct partition_key key;
+    struct str folder, name;
+    size_t count;
+    const struct path_part *parts = item_path(making->request, index, &single, &count, &folder);
+    if (folder.size > 0 ? !source || source_rank == TORCH_NONE || !str_equal(folder, source->ranks[source_rank].folder) : is_overruled(making, index, own))
+        return RESHARD_OK;
+    struct buffer joined = { 0 };
+    bool is_good = path_join(parts, count, &joined) && arena_str(&making->graph.arena, buffer_str(&joined), &name);
+    buffer_release(&joined);
+    if (!is_good)
+        return error_set_memory(err);
+    enum item_use use = item_use(state, &making->request->wanted->items[index], name, &key);
+    if (use == ITEM_FOREIGN || str_is(name, "args") || str_is(name, "checkpoint_version") || (str_is(name, "optimizer") && !can_keep_optimizer(making)))
+        return RESHARD_OK;
+    struct value *value;
+    reshard_status status = item_value(making, index, &value, err);
+    if (status || !value)
+        return status;
+    if (use == ITEM_MODEL)
+        return put_model_item(making, &key, name, parts, count, value, err);
+    return put(making, parts, count, value) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Extra state that says nothing: the reference has it where its layers have a place for it. */
+static reshard_status put_like_items(struct making *making, reshard_error *err)
+{
+    const struct source *like = making->request->like;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && megatron_folder_state(like) && i < like->catalog->item_count; i++) {
+        const struct catalog_item *item = &like->catalog->items[i];
+        struct path_part single;
+        const struct path_part *parts;
+        struct partition_key key;
+        size_t count = catalog_item_path(like->catalog, item, &single, &parts);
+        if (!item->value || item->value->kind != VALUE_NONE || !partition_key_read(&making->state->rules, item->key, &key) || !key.rule->is_item)
+            continue;
+        struct value *value = value_new(&making->graph, VALUE_NONE);
+        status = value ? put_model_item(making, &key, item->key, parts, count, value, err) : error_set_memory(err);
+    }
+    return status;
+}
+
+static reshard_status put_items(struct making *making, reshard_error *err)
+{
+    const struct catalog *wanted = making->request->wanted;
+    struct name_map own = { 0 }; /* keys of items of single ranks */
+    reshard_status status = put_args(making, err);
+    for (uint32_t i = 0; !status && i < wanted->item_count; i++)
+        if (str_starts_with(wanted->items[i].key, "mp_rank_") && name_map_intern(&own, wanted->items[i].key, NULL) == NAME_NONE)
+            status = error_set_memory(err);
+    if (!status)
+        status = put_version(making, err);
+    for (uint32_t i = 0; !status && i < wanted->item_count; i++)
+        status = put_item(making, i, &own, err);
+    if (!status)
+        status = put_rng_object(making, err);
+    if (!status)
+        status = put_like_items(making, err);
+    name_map_release(&own);
+    return status;
+}
+
+/* ---- the pickle ---- */
+
+static reshard_status find_storage(void *context, const struct value *persid, uint32_t *record, uint64_t *bytes)
+{
+    struct making *making = context;
+    struct megatron_target *state = making->state;
+    struct target_rank *rank = &state->ranks[making->rank];
+    struct source *source = making->request->source;
+    uint32_t number = persid->storage - 1;
+    reshard_status status = RESHARD_OK;
+    if (source->driver->read_item_storage) {
+        uint32_t item = TORCH_NONE;
+        for (uint32_t i = 0; i < rank->item_count; i++)
+            if (persid->id >= rank->items[i].first && persid->id < rank->items[i].end)
+                item = rank->items[i].item;
+        if (item == TORCH_NONE)
+            return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "a storage outside of items");
+        struct buffer content = { .limit = (size_t)making->request->limits.item_bytes };
+        status = source->driver->read_item_storage(source, making->request->wanted_items[item], number, &content, making->err);
+        if (!status)
+            status = megatron_record_add(state, TORCH_NONE, content.size, record, making->err);
+        if (status)
+            buffer_release(&content);
+        else
+            state->records[*record].memory = content;
+    } else if (number >= source->catalog->tensor_count || state->hidden_records[number] == 0) {
+        return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "an item refers to a storage that is not converted");
+    } else {
+        uint32_t wanted = state->hidden_records[number] - 1;
+        status = megatron_record_add(state, wanted, catalog_tensor_bytes(making->request->wanted, &making->request->wanted->tensors[wanted]), record, making->err);
+    }
+    if (status)
+        return status;
+    *bytes = state->records[*record].bytes;
+    *record -= rank->first_record;
+    return RESHARD_OK;
+}
+
+static bool substitute(const struct value *value, struct buffer *out, void *context)
+{
+    struct making *making = context;
+    struct megatron_target *state = making->state;
+    if (value->kind == VALUE_NONE && value->tensor > 0) {
+        const struct target_parameter *parameter = &state->parameters[value->storage];
+        const struct catalog_tensor *tensor = &making->request->wanted->tensors[parameter->wanted];
+        uint32_t record = value->tensor - 1;
+        char key[16];
+        snprintf(key, sizeof(key), "%" PRIu32, record);
+        torch_save_put_tensor(out, tensor->dtype, tensor->rank, parameter->cut.local, NULL, 0, key,
+                              state->records[state->ranks[making->rank].first_record + record].bytes, false);
+        return true;
+    }
+    struct torch_storage_finder finder = { find_storage, making };
+    return torch_spell(value, &finder, &making->status, out);
+}
+
+/* Models of today are an OrderedDict; the nested ones of old are dicts all through. A chunk without layers is an empty one. */
+static reshard_status finish_models(struct making *making, reshard_error *err)
+{
+    struct value *root = making->graph.root;
+    for (size_t i = 0; i + 1 < root->list.count; i += 2) {
+        struct value *inner = root->list.items[i + 1];
+        if (!str_starts_with(root->list.items[i]->text, "model") || inner->kind != VALUE_DICT)
+            continue;
+        bool is_flat = true;
+        for (size_t j = 1; j < inner->list.count; j += 2)
+            is_flat = is_flat && inner->list.items[j]->kind != VALUE_DICT;
+        if (!is_flat)
+            continue;
+        struct value *callable = value_new_global(&making->graph, "collections", "OrderedDict");
+        struct value *ordered = callable ? value_new_call(&making->graph, callable, NULL, 0) : NULL;
+        if (!ordered)
+            return error_set_memory(err);
+        ordered->object->dict_items = inner->list.items;
+        ordered->object->dict_count = (uint32_t)inner->list.count;
+        root->list.items[i + 1] = ordered;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status put_empty_models(struct making *making, reshard_error *err)
+{
+    struct megatron_target *state = making->state;
+    for (int64_t chunk = 0; chunk < state->layout.vp; chunk++) {
+        int64_t stage = chunk * state->layout.pp + state->ranks[making->rank].place.pp;
+        if (state->stage_first[stage + 1] > state->stage_first[stage])
+            continue;
+        char *name = state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
+        struct value *empty = value_new_list(&making->graph, VALUE_DICT, NULL, 0);
+        if (!name || !empty)
+            return error_set_memory(err);
+        struct path_part part = { .kind = PATH_KEY, .key = str_of(name) };
+        if (!put(making, &part, 1, empty))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err)
+{
+    struct making making = { .request = request, .target = target, .state = target->driver_state, .rank = rank, .err = err };
+    making.state->ranks[rank].first_record = making.state->record_count;
+    reshard_status status = nest_begin(&making.nest, &making.graph) ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        status = put_parameters(&making, err);
+    if (!status)
+        status = put_empty_models(&making, err);
+    if (!status)
+        status = put_items(&making, err);
+    if (!status)
+        status = nest_finish(&making.nest, err);
+    if (!status)
+        status = finish_models(&making, err);
+    if (!status)
+        status = pickle_write(making.graph.root, making.graph.count, substitute, &making, out, err);
+    making.state->ranks[rank].record_count = making.state->record_count - making.state->ranks[rank].first_record;
+    nest_release(&making.nest);
+    value_graph_release(&making.graph);
+    return making.status ? making.status : status;
+}
+
+/* ---- what is left out ---- */
+
+reshard_status megatron_note_items(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    struct making making = { .request = request, .state = state };
+    uint32_t other_ranks = 0;
+    bool has_optimizer = false;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < request->wanted->item_count; i++) {
+        struct path_part single;
+        struct partition_key key;
+        struct str folder, name = request->wanted->items[i].key;
+        size_t count;
+        const struct path_part *parts = item_path(request, i, &single, &count, &folder);
+        bool is_used = folder.size == 0;
+        for (uint32_t j = 0; j < state->rank_count && !is_used; j++) {
+            const struct megatron_source *source = megatron_folder_state(request->source);
+            is_used = source && state->ranks[j].source != TORCH_NONE && str_equal(folder, source->ranks[state->ranks[j].source].folder);
+        }
+        other_ranks += !is_used;
+        has_optimizer = has_optimizer || (count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "optimizer"));
+        if (folder.size == 0 && item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
+            status = target_note_dropped(target, err, "%.*s: legacy files have no place for it", STR_ARG(name));
+    }
+    if (!status && other_ranks > 0)
+        status = target_note_dropped(target, err, "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
+    if (!status && has_optimizer && !can_keep_optimizer(&making))
+        status = target_note_dropped(target, err, "optimizer: its state is numbered by the parameters of a rank, and the layout changes");
+    return status;
+}

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the writing side shares: the ranks of the target, and what each one's file holds. */
+#ifndef FORMATS_MEGATRON_MEGATRON_TARGET_H
+#define FORMATS_MEGATRON_MEGATRON_TARGET_H
+
+#include "formats/megatron/megatron_source.h"
+
+/* A parameter as it will be written: a wanted tensor, or a copy of it on another stage. */
+struct target_parameter {
+    uint32_t wanted;
+    struct str name;               /* with the numbers of the whole model */
+    const struct path_part *parts; /* of the path below the model */
+    size_t part_count;
+    struct partition_key key;
+    int64_t stage;                 /* chunk * pp + pipeline rank */
+    struct cut cut;                /* of the padded shape */
+    int64_t rows;                  /* that have values, along axis 0: fewer than the cut's, if rows were added */
+};
+
+/* A record data/N of one file. */
+struct target_record {
+    uint32_t wanted;               /* tensor whose bytes it gets, or TORCH_NONE: they are in memory */
+    uint64_t bytes;
+    bool is_strided;               /* its chunks do not follow each other */
+    struct buffer memory;
+};
+
+/* Nodes [first, end) of the graph of a rank's file are a wanted item's. */
+struct item_nodes {
+    uint32_t first, end, item;
+};
+
+struct target_rank {
+    struct rank_place place;
+    int64_t global_rank;
+    char *folder;
+    uint32_t like, source;         /* rank of the reference, of the source, at the same place; TORCH_NONE: there is none */
+    struct torch_frame frame;
+    uint32_t object, first_record, record_count; /* records of the target */
+    struct item_nodes *items;      /* while its pickle is made */
+    uint32_t item_count, item_capacity;
+};
+
+/* driver_state of a target. */
+struct megatron_target {
+    struct arena arena;
+    struct partition_rules rules;
+    struct megatron_args args;     /* of the source, or of the reference where the source has none */
+    struct parallel_layout layout;
+    struct megatron_pipeline pipeline;
+    struct cut_context context;
+    bool is_tied, is_like_layout;  /* the reference's layout is taken as it is */
+    int64_t layers, experts, padded_vocabulary;
+    int64_t iteration;             /* -1: not known */
+    struct target_parameter *parameters; /* by stage */
+    uint32_t parameter_count, parameter_capacity;
+    uint32_t *stage_first;         /* [stages + 1] */
+    struct target_rank *ranks;
+    uint32_t rank_count, rank_capacity;
+    struct target_record *records;
+    uint32_t record_count, record_capacity;
+    uint32_t *hidden_records;      /* by source tensor: 1 + record of the file that is being made */
+    uint32_t tracker_object;
+    struct str tracker;            /* what it says */
+    uint32_t args_item;            /* wanted item, TORCH_NONE: there is none */
+};
+
+/* The driver state of a whole checkpoint of this format; NULL if the source is none. */
+const struct megatron_source *megatron_folder_state(const struct source *source);
+
+/* megatron_choose.c: the layout, the pipeline, the numbers of layers and experts. */
+reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* megatron_assign.c: which rank holds which parameter. */
+reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status megatron_add_ranks(const struct layout_request *request, struct target *target, reshard_error *err);
+int64_t megatron_first_layer(const struct megatron_target *state, const struct target_parameter *parameter);
+
+/* megatron_members.c: the pickle of one rank's file; adds its records. */
+reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err);
+reshard_status megatron_note_items(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* megatron_write_args.c: the Namespace of one rank in graph; NULL without memory. */
+struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value *copied,
+                                  struct value_graph *graph);
+
+reshard_status megatron_record_add(struct megatron_target *state, uint32_t wanted, uint64_t bytes, uint32_t *out, reshard_error *err);
+reshard_status megatron_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status megatron_publish(const struct publish_job *job, reshard_error *err);
+void megatron_close_target(struct target *target);
+
+#endif

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The arguments in a written file: the source's, with the sizes of the target. */
+#include "formats/megatron/megatron_target.h"
+
+struct editing {
+    struct value_graph *graph;
+    struct value *members; /* DICT */
+    bool failed;
+};
+
+static struct value *none(struct value_graph *graph)
+{
+    return value_new(graph, VALUE_NONE);
+}
+
+/* Sets a member; one that is not there is added if must_be. */
+static void set_value(struct editing *editing, const char *name, struct value *value, bool must_be)
+{
+    struct value *members = editing->members;
+    editing->failed = editing->failed || !value;
+    if (editing->failed)
+        return;
+    for (size_t i = members->list.count; i >= 2; i -= 2) {
+        const struct value *key = members->list.items[i - 2];
+        if (key->kind == VALUE_STR && str_is(key->text, name)) {
+            members->list.items[i - 1] = value;
+            return;
+        }
+    }
+    if (!must_be)
+        return;
+    size_t count = members->list.count;
+    struct value **items = arena_array(&editing->graph->arena, count + 2, sizeof(*items));
+    struct value *key = value_new_str(editing->graph, str_of(name));
+    if (!items || !key) {
+        editing->failed = true;
+        return;
+    }
+    if (count > 0)
+        memcpy(items, members->list.items, count * sizeof(*items));
+    items[count] = key;
+    items[count + 1] = value;
+    members->list.items = items;
+    members->list.count = count + 2;
+}
+
+static void set_number(struct editing *editing, const char *name, int64_t number, bool must_be)
+{
+    set_value(editing, name, value_new_int(editing->graph, number), must_be);
+}
+
+/* A number that is None where it is not in use. */
+static void set_optional(struct editing *editing, const char *name, int64_t number, bool is_used)
+{
+    set_value(editing, name, is_used ? value_new_int(editing->graph, number) : none(editing->graph), false);
+}
+
+static void set_bool(struct editing *editing, const char *name, bool boolean)
+{
+    struct value *value = value_new(editing->graph, VALUE_BOOL);
+    if (value)
+        value->boolean = boolean;
+    set_value(editing, name, value, false);
+}
+
+static void set_sizes(struct editing *editing, const struct megatron_target *state, uint32_t rank)
+{
+    const struct parallel_layout *layout = &state->layout;
+    int64_t world = least_world(layout);
+    set_number(editing, "tensor_model_parallel_size", layout->tp, true);
+    set_number(editing, "model_parallel_size", layout->tp, false);
+    set_number(editing, "pipeline_model_parallel_size", layout->pp, true);
+    set_number(editing, "transformer_pipeline_model_parallel_size", layout->pp, false);
+    set_value(editing, "virtual_pipeline_model_parallel_size", layout->vp > 1 ? value_new_int(editing->graph, layout->vp) : none(editing->graph), true);
+    set_optional(editing, "num_virtual_stages_per_pipeline_rank", layout->vp, layout->vp > 1);
+    set_optional(editing, "num_layers_per_virtual_pipeline_stage", 0, false);
+    set_number(editing, "expert_model_parallel_size", layout->ep, true);
+    set_number(editing, "expert_tensor_parallel_size", layout->etp, layout->etp != layout->tp);
+    set_number(editing, "world_size", world, true);
+    set_number(editing, "data_parallel_size", world / (layout->tp * layout->pp), true);
+    set_number(editing, "inprocess_active_world_size", world, false);
+    set_number(editing, "rank", state->ranks[rank].global_rank, false);
+    set_number(editing, "local_rank", state->ranks[rank].global_rank, false);
+    if (state->padded_vocabulary > 0)
+        set_number(editing, "padded_vocab_size", state->padded_vocabulary, true);
+    set_value(editing, "ckpt_format", value_new_str(editing->graph, STR("torch")), false);
+    set_bool(editing, "use_dist_ckpt", false);
+}
+
+/* An even pipeline, unless the split of the source or the reference was kept. */
+static void set_pipeline(struct editing *editing, const struct megatron_target *state, const struct megatron_source *model)
+{
+    static const char *const names[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split",
+                                         "account_for_loss_in_pipeline_split", "pipeline_model_parallel_layout" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct value *value = model && model->args.members ? value_dict_get(model->args.members, names[i]) : NULL;
+        if (value)
+            set_value(editing, names[i], value_copy(editing->graph, value, model->torch.files[model->ranks[0].file].graph->count), true);
+        else if (i == 2 || i == 3)
+            set_bool(editing, names[i], false);
+        else
+            set_value(editing, names[i], none(editing->graph), false);
+    }
+    (void)state;
+}
+
+/* What a layout is in the reference's arguments, apart from the pipeline's split: taken as it is. */
+static void take_layout(struct editing *editing, const struct megatron_source *like, uint32_t like_rank)
+{
+    static const char *const names[] = { "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage",
+                                         "world_size", "data_parallel_size", "inprocess_active_world_size", "rank", "local_rank", "overlap_p2p_comm",
+                                         "align_param_gather", "sequence_parallel", "context_parallel_size", "expert_tensor_parallel_size" };
+    const struct megatron_rank *rank = &like->ranks[like_rank];
+    for (size_t i = 0; rank->args.members && i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct value *value = value_dict_get(rank->args.members, names[i]);
+        if (value)
+            set_value(editing, names[i], value_copy(editing->graph, value, like->torch.files[rank->file].graph->count), true);
+    }
+}
+
+static struct value *new_namespace(struct value_graph *graph)
+{
+    struct value *namespace = value_new(graph, VALUE_NEW), *members = value_new_list(graph, VALUE_DICT, NULL, 0);
+    struct value **states = arena_array(&graph->arena, 1, sizeof(*states));
+    if (!namespace || !members || !states)
+        return NULL;
+    namespace->object->callable = value_new_global(graph, "argparse", "Namespace");
+    namespace->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
+    states[0] = members;
+    namespace->object->states = states;
+    namespace->object->state_count = 1;
+    return namespace->object->callable && namespace->object->args ? namespace : NULL;
+}
+
+/* The layout that the target's pipeline split was taken from. */
+static const struct megatron_source *pipeline_model(const struct layout_request *request, const struct megatron_target *state)
+{
+    const struct megatron_source *like = megatron_folder_state(request->like), *source = megatron_folder_state(request->source);
+    if (like && !request->words.pp && !request->words.vp)
+        return like;
+    return source && source->layout.pp == state->layout.pp && source->layout.vp == state->layout.vp ? source : NULL;
+}
+
+struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value *copied,
+                                  struct value_graph *graph)
+{
+    struct value *namespace = copied && megatron_namespace_members(copied) ? copied : new_namespace(graph);
+    const struct megatron_source *like = megatron_folder_state(request->like);
+    if (!namespace)
+        return NULL;
+    struct editing editing = { graph, (struct value *)megatron_namespace_members(namespace), false };
+    set_sizes(&editing, state, rank);
+    set_pipeline(&editing, state, pipeline_model(request, state));
+    if (state->layers > 0 && !copied)
+        set_number(&editing, "num_layers", state->layers, true);
+    if (state->is_like_layout && state->ranks[rank].like != TORCH_NONE)
+        take_layout(&editing, like, state->ranks[rank].like);
+    return editing.failed ? NULL : namespace;
+}
