@@ -22,14 +22,50 @@ struct chunking {
     uint64_t payload;  /* offset in the file */
 };
 
+static reshard_status add_chunk(struct chunking *chunking, const int64_t *start, const int64_t *extent, uint64_t offset, struct catalog_chunk **out,
+                                reshard_error *err)
+{
+    const struct target_parameter *parameter = chunking->parameter;
+    const struct catalog_tensor *tensor = &chunking->request->wanted->tensors[parameter->wanted];
+    uint64_t bytes;
+    if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(parameter->cut.rank, extent), &bytes))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor is too large");
+    reshard_status status = catalog_add_chunk(chunking->target->catalog, parameter->wanted, start, extent, chunking->rank->object, chunking->payload + offset, bytes,
+                                              out, err);
+    if (!status) {
+        (*out)->driver_data = chunking->record;
+        (*out)->flags |= CHUNK_WANT_CRC;
+    }
+    return status;
+}
+
+/* A target's chunks are runs of their files: a box whose rows lie apart is a chunk a row. */
+static reshard_status add_rows(struct chunking *chunking, const struct cut_piece *piece, int64_t rows, reshard_error *err)
+{
+    const struct cut *cut = &chunking->parameter->cut;
+    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->parameter->wanted].dtype);
+    int64_t start[RANK_MAX], extent[RANK_MAX], strides[RANK_MAX], offset = 0;
+    reshard_status status = RESHARD_OK;
+    memcpy(start, piece->start, (size_t)cut->rank * sizeof(*start));
+    memcpy(extent, piece->extent, (size_t)cut->rank * sizeof(*extent));
+    strides_row_major(cut->rank, cut->local, strides);
+    for (int i = 0; i < cut->rank; i++)
+        offset += piece->local_start[i] * strides[i];
+    extent[0] = 1;
+    for (int64_t row = 0; !status && row < rows; row++) {
+        struct catalog_chunk *chunk;
+        start[0] = piece->start[0] + row;
+        status = add_chunk(chunking, start, extent, (uint64_t)(offset + row * piece->step[0] * strides[0]) * element, &chunk, err);
+    }
+    return status;
+}
+
 static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
 {
     struct chunking *chunking = context;
-    struct megatron_target *state = chunking->target->driver_state;
-    struct catalog *catalog = chunking->target->catalog;
     const struct cut *cut = &chunking->parameter->cut;
     uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->parameter->wanted].dtype);
-    int64_t extent[RANK_MAX], strides[RANK_MAX], offset = 0, end;
+    int64_t extent[RANK_MAX], strides[RANK_MAX], offset = 0;
     memcpy(extent, piece->extent, (size_t)cut->rank * sizeof(*extent));
     if (cut->rank > 0) {
         /* Rows beyond those that have values are left as they are: zero. */
@@ -43,23 +79,30 @@ static reshard_status add_piece(const struct cut_piece *piece, void *context, re
         offset += piece->local_start[i] * strides[i];
         strides[i] *= piece->step[i];
     }
-    if (!strides_span(cut->rank, extent, strides, &end))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor is too large");
     struct catalog_chunk *chunk;
-    reshard_status status = catalog_add_chunk(catalog, chunking->parameter->wanted, piece->start, extent, chunking->rank->object,
-                                              chunking->payload + (uint64_t)offset * element, (uint64_t)end * element, &chunk, err);
+    if (!strides_are_row_major(cut->rank, extent, strides))
+        return add_rows(chunking, piece, extent[0], err);
+    return add_chunk(chunking, piece->start, extent, (uint64_t)offset * element, &chunk, err);
+}
+
+/* Whole experts of a matrix of them: one run of the whole, which its declared shape would cut in boxes. */
+static reshard_status add_flat(struct chunking *chunking, reshard_error *err)
+{
+    const struct cut *cut = &chunking->parameter->cut;
+    struct catalog *catalog = chunking->target->catalog;
+    int64_t count = box_volume(cut->rank, cut->local);
+    struct catalog_chunk *chunk;
+    const struct target_record *record = &((struct megatron_target *)chunking->target->driver_state)->records[chunking->record];
+    reshard_status status = catalog_add_chunk(catalog, record->wanted, NULL, NULL, chunking->rank->object, chunking->payload, record->bytes, &chunk, err);
     if (status)
         return status;
-    chunk->driver_data = chunking->record;
-    chunk->flags |= CHUNK_WANT_CRC;
-    if (strides_are_row_major(cut->rank, extent, strides))
-        return RESHARD_OK;
-    uint32_t vector = catalog_vector(catalog, strides, cut->rank);
-    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
+    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
     if (!layout)
         return error_set_memory(err);
-    layout->strides = vector;
-    state->records[chunking->record].is_strided = true;
+    layout->flat_begin = chunking->rank->place.ep * count;
+    layout->flat_count = count;
+    chunk->driver_data = chunking->record;
+    chunk->flags |= CHUNK_WANT_CRC;
     return RESHARD_OK;
 }
 
@@ -71,6 +114,8 @@ static reshard_status add_record(struct chunking *chunking, reshard_error *err)
     struct catalog_chunk *chunk;
     if (record->wanted == TORCH_NONE || record->bytes == 0)
         return RESHARD_OK;
+    if (chunking->parameter && chunking->parameter->cut.is_grouped && chunking->parameter->cut.parts == 1)
+        return add_flat(chunking, err);
     if (chunking->parameter)
         return cut_pieces(&chunking->parameter->cut, &chunking->rank->place, add_piece, chunking, err);
     reshard_status status =
@@ -317,7 +362,7 @@ static reshard_status record_checksum(const struct publish_job *job, const struc
         *out = crc32_zip(0, record->memory.data, record->memory.size);
         return record->bytes ? store_write_at(object, payload, record->memory.data, record->memory.size, err) : RESHARD_OK;
     }
-    if (record->is_strided || known->is_broken)
+    if (known->is_broken)
         return read_crc(object, payload, record->bytes, out, err);
     if (known->bytes < record->bytes)
         *out = crc32_zip_combine(known->crc, crc_of_zeros(record->bytes - known->bytes), record->bytes - known->bytes);

@@ -21,7 +21,6 @@ struct target_parameter {
 struct target_record {
     uint32_t wanted;               /* tensor whose bytes it gets, or TORCH_NONE: they are in memory */
     uint64_t bytes;
-    bool is_strided;               /* its chunks do not follow each other */
     struct buffer memory;
 };
 
