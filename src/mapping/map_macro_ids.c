@@ -512,9 +512,18 @@ static bool has_placeholder(const struct map_macro_context *context, const struc
 /* Whether the source has what an optional statement without placeholders reads first. */
 static bool is_present(const struct map_macro_context *context, const struct map_statement *statement)
 {
-    struct str name = context->reverse ? statement->right[0].text : statement->left[0].text;
+    struct str name = context->reverse ? statement->right[0].text : statement->left[0].text, values[MAP_HOLE_KINDS];
+    struct map_pattern pattern;
+    uint32_t first, end;
     map_strip_transpose(name, &name);
-    return map_space_find(context->source, name) != MAP_NONE;
+    if (!map_contains(name, "*") || !map_pattern_of(name, 1u << MAP_HOLE_STAR, false, &pattern))
+        return map_space_find(context->source, name) != MAP_NONE;
+    map_space_prefix(context->source, pattern.literals[0], &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        if (map_pattern_match(&pattern, context->source->weights[context->source->sorted[i]].name, values))
+            return true;
+    }
+    return false;
 }
 
 /* Backwards the last statement is executed first: the list is made from its end, and turned round. */
