@@ -24,7 +24,7 @@ EXPERTS = dict(num_moe_experts=4, moe_router_topk=2, moe_router_load_balancing_t
 LATENT = dict(q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
 DEEP = dict(num_key_value_heads=8, n_routed_experts=4, moe_intermediate_size=24, num_experts_per_tok=2, n_shared_experts=2, first_k_dense_replace=1, n_group=1,
             topk_group=1, routed_scaling_factor=1.0)
-DEEP_TO = dict(EXPERTS, multi_latent_attention=True, kv_lora_rank=10, qk_head_dim=6, qk_pos_emb_head_dim=4, v_head_dim=5, moe_layer_freq=[0, 1, 1],
+DEEP_TO = dict(EXPERTS, multi_latent_attention=True, qk_layernorm=True, kv_lora_rank=10, qk_head_dim=6, qk_pos_emb_head_dim=4, v_head_dim=5, moe_layer_freq=[0, 1, 1],
                moe_shared_expert_intermediate_size=48, num_query_groups=8)
 
 # Name: class and configuration of Transformers, what Megatron's configuration differs in, what its model does, the text.
@@ -74,6 +74,27 @@ def make_hf(name):
     return model
 
 
+def attention_without_gpu():
+    """What stands between q, k, v and the projection has no weights; the local module of Megatron 0.16.1 cannot be built for latent attention."""
+    import torch
+
+    class Attention(torch.nn.Module):
+        def __init__(self, config, layer_number, attn_mask_type, attention_type, softmax_scale=None, **_):
+            super().__init__()
+            self.softmax_scale = softmax_scale
+
+        def forward(self, query, key, value, attention_mask, **_):
+            scores = torch.einsum("qbnd,kbnd->bnqk", query, key) * (self.softmax_scale or query.shape[-1] ** -0.5)
+            out = torch.einsum("bnqk,kbnd->qbnd", scores.masked_fill(attention_mask, float("-inf")).softmax(-1), value)
+            return out.reshape(*out.shape[:2], -1)
+
+    from megatron.core.models.backends import LocalSpecProvider
+    from megatron.core.transformer import multi_latent_attention
+    for absent in ("TELinear", "TEColumnParallelLinear", "Linear"):
+        setattr(multi_latent_attention, absent, type(absent, (), {}))
+    LocalSpecProvider.core_attention = lambda self: Attention
+
+
 def make_megatron(name, eps, theta):
     import torch
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
@@ -88,6 +109,7 @@ def make_megatron(name, eps, theta):
         masked_softmax_fusion=False, persist_layer_norm=False, gradient_accumulation_fusion=False, apply_rope_fusion=False)
     settings.update(more)
     if settings.get("multi_latent_attention"):
+        attention_without_gpu()
         config = MLATransformerConfig(**settings, rope_type="rope", rotary_base=theta, rotary_percent=1.0)
     else:
         config = TransformerConfig(**settings)
@@ -146,6 +168,8 @@ def compare(binary, models, name):
         from megatron.core import parallel_state
         from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
         CudaRNGStatesTracker.fork = lambda self, name="": contextlib.nullcontext()   # dropout is off, and there is no GPU
+        from megatron.core.transformer.moe import moe_utils
+        moe_utils.te_general_gemm = None   # a name that 0.16.1 defines only where Transformer Engine is installed
         parallel_state.initialize_model_parallel(1)
         hf = make_hf(name)
         config = hf.config.to_dict()
