@@ -16,7 +16,23 @@ import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 FIXTURES = HERE.parent / "tests" / "fixtures"
-TARGETS = ["convert", "dcp_metadata", "json", "pickle", "safetensors", "torch_save", "zip"]
+TARGETS = ["convert", "dcp_metadata", "json", "mapping", "pickle", "safetensors", "torch_save", "zip"]
+VECTORS = HERE.parent.parent / "shared" / "fixtures" / "aoa"
+MAPPINGS = [
+    "l.*.q -> s, stack=0",
+    "a -> n.*.w, unstack=1\nn.{0:3}.w -> k, stack=2",
+    "n = 2 * 3 - 4 / 2\nm -> p[0:n], axis=n - 3 # comment\n`m` -> `x/y`",
+    "l.$LAYER_ID.q -> r.$LAYER_ID, when=\"l.$LAYER_ID.k\"\nn = 1\na -> b2, unless=\"n >= 2\"",
+    "l.0.q, l.0.k, l.0.v -> qkv, fused_qkv, num_heads=4, num_key_value_groups=2, axis=0",
+    "l.0.q^T, l.0.k^T, l.0.v^T -> qkv, fused_qkv_old, num_heads=4, num_key_value_heads=2",
+    "m -> m, fused_ffn",
+    "l.$LAYER_ID.e.*.w -> x.$LAYER_ID, axis=0",
+    "a -> c, permute=\"[2, 0, 1]\"\nc -> d, src_dtype=\"float32\", dst_dtype=\"bfloat16\"",
+    '{"aoa_config": {"aoa_statements": ["a -> b\\u00e9", "m -> _"], "aoa_config_reverse": true}}',
+    "aoa_statements:\n  - \"a -> c\"\n  - |\n    m -> d\n    b -> e\n  - 'l.0.q^T -> z, axis=0'\naoa_config_reverse: no\n",
+    "s = [\n 'a -> '\n 'b', # c\n \"\"\"m -> n\"\"\"]",
+    "_ -> new\nb -> _\nl.1.q -> a",
+]
 FORMATS = 4  # that can be written
 SEEDS_MAX = 48
 SEED_BYTES_MAX, PACKED_BYTES_MAX, CORPUS_BYTES_MAX, PACKED_CORPUS_BYTES_MAX = 6000, 26000, 100000, 350000
@@ -58,8 +74,25 @@ def header_of(content):
     return content[8 : 8 + size] if size <= len(content) else b""
 
 
+def mappings():
+    """The vectors of Paddle's engine where they are present, and what is only in our language."""
+    for name in ("engine", "errors", "macros", "numeric"):
+        path = VECTORS / f"{name}.json"
+        for vector in json.loads(path.read_text())["vectors"] if path.is_file() else []:
+            flags = (name == "macros") | bool(vector.get("reverse")) << 1
+            source = json.dumps({"tensors": vector["source"]}, separators=(",", ":"))
+            yield vector["id"], bytes([flags]) + "\n".join(vector["statements"]).encode() + b"\0" + source.encode()
+    for number, text in enumerate(MAPPINGS):
+        yield f"own-{number}", b"\0" + text.encode()
+        yield f"own-{number}-reverse", b"\2" + text.encode()
+        yield f"own-{number}-target", b"\4" + text.encode()
+
+
 def candidates(target):
     """(name, bytes) of everything that may become a seed."""
+    if target == "mapping":
+        yield from mappings()
+        return
     for number, (case, path) in enumerate(cases()):
         if target == "convert":
             flags = number % FORMATS | (number // 4 % 16) << 3

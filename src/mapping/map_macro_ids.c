@@ -526,13 +526,13 @@ static bool is_present(const struct map_macro_context *context, const struct map
     return false;
 }
 
-/* Backwards the last statement is executed first: the list is made from its end, and turned round. */
-static void turn_round(struct map_statement *statements, uint32_t count)
+/* Backwards the last statement is executed first: the list is made from its end, and turned round. from: the first to be turned. */
+static void turn_round(struct map_program *list, uint32_t from)
 {
-    for (uint32_t i = 0; i < count / 2; i++) {
-        struct map_statement spare = statements[i];
-        statements[i] = statements[count - 1 - i];
-        statements[count - 1 - i] = spare;
+    for (uint32_t i = 0; i < (list->count - from) / 2; i++) {
+        struct map_statement spare = list->statements[from + i];
+        list->statements[from + i] = list->statements[list->count - 1 - i];
+        list->statements[list->count - 1 - i] = spare;
     }
 }
 
@@ -558,10 +558,10 @@ reshard_status map_macro_ids(const struct map_macro_context *context, bool is_of
         uint32_t before = out->count;
         status = expand_one(&search, statement, out, out, err);
         if (context->reverse)
-            turn_round(out->statements + before, out->count - before);
+            turn_round(out, before);
         free(search.found.rows);
     }
     if (context->reverse)
-        turn_round(out->statements, out->count);
+        turn_round(out, 0);
     return status;
 }
