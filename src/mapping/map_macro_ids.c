@@ -91,12 +91,14 @@ static bool search_name(struct id_search *search, struct str name)
 
 static bool search_space(struct id_search *search, const struct map_space *space)
 {
-    uint32_t first, end;
+    const uint32_t *weights;
+    uint32_t count;
     if (!space)
         return true;
-    map_space_prefix(space, search->pattern.literals[0], &first, &end);
-    for (uint32_t i = first; i < end; i++) {
-        if (!search_name(search, space->weights[space->sorted[i]].name))
+    if (!map_space_candidates(space, &search->pattern, &weights, &count))
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!search_name(search, space->weights[weights[i]].name))
             return false;
     }
     return true;

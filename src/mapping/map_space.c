@@ -208,7 +208,7 @@ reshard_status map_space_seal(struct map_space *space, reshard_error *err)
     }
     if (space->sorted_count)
         qsort_r(space->sorted, space->sorted_count, sizeof(*space->sorted), compare_weights, space);
-    return RESHARD_OK;
+    return map_space_outline(space, err);
 }
 
 bool map_space_state_key(const struct map_space *space, const struct map_tensor *tensor, struct str name, struct buffer *out)
@@ -355,6 +355,7 @@ void map_space_release(struct map_space *space)
 {
     name_map_release(&space->keys);
     name_map_release(&space->names);
+    name_map_release(&space->outlines);
     arena_release(&space->arena);
     free(space->tensors);
     free(space->weights);

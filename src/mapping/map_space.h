@@ -10,6 +10,7 @@
 #define MAPPING_MAP_SPACE_H
 
 #include "catalog/catalog.h"
+#include "mapping/map_pattern.h"
 #include "mapping/map_state.h"
 
 #define MAP_NONE UINT32_MAX
@@ -43,6 +44,8 @@ struct map_space {
     struct map_weight *weights;
     uint32_t *sorted;            /* weights in bytewise order of their names, after map_space_seal */
     uint32_t sorted_count;       /* of weights that are no states */
+    struct name_map outlines;    /* names with '#' for numbers; of each the weights are outline_weights[outline_first[n] …) in sorted order */
+    uint32_t *outline_first, *outline_weights;
     uint32_t tensor_capacity, weight_capacity;
 };
 
@@ -81,6 +84,12 @@ struct str map_space_weight_of(const struct map_space *space, struct str name);
 
 /* Positions in `sorted` of the first weight whose name has the prefix, and behind the last. */
 void map_space_prefix(const struct map_space *space, struct str prefix, uint32_t *first, uint32_t *end);
+
+/* Groups the weights of a space by outline; part of sealing it. */
+reshard_status map_space_outline(struct map_space *space, reshard_error *err);
+
+/* Weights that a pattern may match, in sorted order; none else can. false without memory. */
+bool map_space_candidates(const struct map_space *space, const struct map_pattern *pattern, const uint32_t **weights, uint32_t *count);
 
 /* The name of the space that is most like the given one, or an empty string if none is near. */
 struct str map_space_nearest(const struct map_space *space, struct str name);
