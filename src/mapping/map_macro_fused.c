@@ -194,6 +194,11 @@ static reshard_status emit_join(const struct fused *fused, struct map_name *join
 
 /* ---- the layouts by rank ---- */
 
+static bool is_known_weight(const struct map_macro_context *context, struct str name)
+{
+    return map_space_find(context->source, name) != MAP_NONE || (context->target && map_space_find(context->target, name) != MAP_NONE);
+}
+
 static bool check_names(const struct fused *fused, const struct map_name *names, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -201,7 +206,7 @@ static bool check_names(const struct fused *fused, const struct map_name *names,
         struct str text = names[i].transpose_of.size ? names[i].transpose_of : names[i].text;
         if (map_is_hole(&names[i]))
             return fail(fused, names[i].span, NULL, "'_' is no tensor");
-        if (map_state_of(text, &base) != MAP_STATE_WEIGHT)
+        if (map_state_of(text, &base) != MAP_STATE_WEIGHT && is_known_weight(fused->context, base))
             return map_diagnose(fused->context->diagnoses, MAP_ERROR, names[i].span, "name the weight: its optimizer states follow it",
                                 "'%.*s' is an optimizer state", STR_ARG(text));
     }
