@@ -35,6 +35,12 @@ class Bench:
     def wants(self, *words):
         return not self.args.only or any(word in self.args.only.split(",") for word in words)
 
+    def program(self, name):
+        """A program of the bench folder of the build that the command is from."""
+        folder = os.path.dirname(self.args.reshard)
+        places = [os.path.join(build, "bench", name) for build in (folder, os.path.dirname(folder))]
+        return next((place for place in places if os.path.exists(place)), places[0])
+
     def make(self, kind, *numbers):
         path = os.path.join(self.root, "-".join([kind, *map(str, numbers)]))
         subprocess.run([self.args.python, os.path.join(HERE, "make_checkpoints.py"), kind, path, *map(str, numbers)], check=True,
@@ -104,11 +110,11 @@ class Bench:
         reshard, source = self.args.reshard, self.make("metadata", 1000, 1000, 2048)
         chunks = 1_000_000
         found = self.side_by_side({"inspect": [reshard, "inspect", source], "plan": [reshard, "plan", source, "--to", "torch-dcp", "--layout", "ranks=500"]})
-        decode = subprocess.run([os.path.join(os.path.dirname(reshard), "bench", "bench_metadata"), source + "/.metadata"], capture_output=True, text=True)
+        decode = subprocess.run([self.program("bench_metadata"), source + "/.metadata"], capture_output=True, text=True)
         self.row(".metadata of 1,000,000 chunks: decode", decode.stdout.strip() or "not built", "1 M/s", "10 M/s", "median of 5 in one process")
         self.row("the same: whole `inspect`", f"{chunks / found['inspect'][0] / 1e6:.1f} M chunks/s", "", "", f"{found['inspect'][0]:.2f} s, {found['inspect'][1]:.0f} MiB")
         self.row("the same: whole `plan` into another layout", f"{found['plan'][0]:.2f} s", "", "", "with opening it")
-        program = os.path.join(os.path.dirname(reshard), "bench", "bench_plan")
+        program = self.program("bench_plan")
         for line in subprocess.run([program], capture_output=True, text=True).stdout.splitlines() if os.path.exists(program) else []:
             found = re.match(r"(.*?)\s+(\d+) -> +(\d+) chunks: +(\d+) steps in ([\d.]+) s", line)
             if found and int(found[2]) >= chunks:
@@ -119,6 +125,23 @@ class Bench:
         found = self.side_by_side({"inspect": [reshard, "inspect", source]}, rounds=7)
         self.row(f"`inspect` of {size / 1e12:.2f} TB (64,000 chunks, sparse files)", f"{found['inspect'][0]:.3f} s", "0.3 s", "0.05 s", f"{found['inspect'][1]:.0f} MiB")
         shutil.rmtree(source)
+
+    def mapping(self):
+        """50 statements over a million keys; Paddle's own engine over a part of them, where PADDLE_PYTHON names a Python that has it."""
+        program = self.program("bench_mapping")
+        if not os.path.exists(program):
+            return
+        pattern = re.compile(r"with target .*sum +([\d.]+) s")
+        seconds = lambda *size: float(pattern.search(subprocess.run([program, *map(str, size)], capture_output=True, text=True, check=True).stdout)[1])
+        self.row("mapping of 1,000,000 keys by 50 statements", f"{statistics.median(seconds() for _ in range(3)):.2f} s", "10 s", "1 s", "parse, expand, execute")
+        python = os.environ.get("PADDLE_PYTHON")
+        if python:
+            layers, experts = 20, 20
+            output = subprocess.run([python, os.path.join(HERE, "aoa_upstream.py"), str(layers), str(experts)], capture_output=True, text=True).stdout
+            found = re.search(r"^(\d+) ([\d.]+)$", output, re.M)
+            if found:
+                ours = seconds(layers, experts)
+                self.row(f"the same over {int(found[1]):,} keys, against Paddle's engine", f"{float(found[2]) / ours:.0f}x", "", "", f"Paddle {float(found[2]):.1f} s, reshard {ours:.3f} s")
 
     def megatron(self, gigabytes):
         """Legacy rank files into another layout, and torch_dist to Hugging Face names, against a copy of the same bytes."""
@@ -171,6 +194,8 @@ def main():
                 bench.convert(int(gigabytes))
         if bench.wants("metadata"):
             bench.metadata()
+        if bench.wants("mapping"):
+            bench.mapping()
         if bench.wants("megatron"):
             bench.megatron(int(args.gigabytes.split(",")[-1]))
         if bench.wants("small"):
