@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Diff: the same tensors and items, whatever the formats and layouts. */
 #include "api/lockstep.h"
+#include "api/mapping_make.h"
 #include "api/selection.h"
 
 #include "kernels/cast.h"
@@ -18,7 +19,7 @@ struct pair_result {
 struct diff {
     reshard_checkpoint *a, *b;
     const struct catalog *catalog_a; /* a's tensors as they are compared: its own catalog, or what a mapping makes */
-    struct mapping_stage *mapping;
+    struct mapping_made mapping;
     struct selection selection;
     const reshard_diff_options *options;
     struct finding_sink findings;
@@ -204,7 +205,7 @@ static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < diff->pair_count; i++)
         tensors[i] = diff->pairs[i].a;
-    reshard_status status = diff->mapping ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, diff->pair_count, err);
+    reshard_status status = diff->mapping.stage ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, diff->pair_count, err);
     for (uint32_t i = 0; i < diff->pair_count; i++)
         tensors[i] = diff->pairs[i].b;
     if (!status)
@@ -285,14 +286,16 @@ out:
 /* a under the names, shapes and types of b, as far as the options' mapping knows them. */
 static reshard_status map_a(struct diff *diff, reshard_error *err)
 {
-    const struct mapping_request request = { .source = diff->a, .pattern = diff->b, .options = diff->options->map };
+    const struct mapping_request request = { .source = diff->a, .other = diff->b, .is_comparison = true, .options = diff->options->map };
     reshard_convert_options everything = RESHARD_CONVERT_OPTIONS_INIT;
     everything.drop_items = 1;
     diff->catalog_a = checkpoint_catalog(diff->a);
     reshard_status status = mapping_make(&request, &diff->mapping, err);
-    if (status || !diff->mapping)
+    if (!status && diff->mapping.names)
+        finding_report(&diff->findings, 0, "names", STR(""), "compared under other %s", diff->mapping.names);
+    if (status || !diff->mapping.stage)
         return status;
-    status = selection_make(diff->a, diff->mapping, "mapped", &everything, &diff->selection, err);
+    status = selection_make(diff->a, diff->mapping.stage, "mapped", &everything, &diff->selection, err);
     if (!status)
         status = catalog_seal(diff->selection.wanted, true, err);
     if (!status)
@@ -308,7 +311,7 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
     if (!status)
         status = resolve_pairs(diff, err);
     if (!status && diff->pair_count)
-        status = lockstep_run(&source_a, diff->mapping ? &made : NULL, &source_b, diff->pairs, diff->pair_count, engine, compare_part, diff, err);
+        status = lockstep_run(&source_a, diff->mapping.stage ? &made : NULL, &source_b, diff->pairs, diff->pair_count, engine, compare_part, diff, err);
     return status;
 }
 
@@ -330,6 +333,6 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
         status = compare_items(&diff, err);
     free(diff.pairs);
     selection_release(&diff.selection);
-    mapping_free(diff.mapping);
+    mapping_made_release(&diff.mapping);
     return status ? status : diff.findings.failures ? RESHARD_DIFFERS : RESHARD_OK;
 }

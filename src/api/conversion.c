@@ -145,16 +145,17 @@ static reshard_status resolve_read(const struct conversion *conversion, reshard_
 }
 
 /* Runs the mapping, if there is one. */
-static reshard_status map_names(struct conversion *conversion, reshard_error *err)
+static reshard_status map_names(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
     const struct mapping_request request = {
         .source = conversion->source,
-        .reference = conversion->like,
+        .other = conversion->like,
+        .target_names = driver->name_space,
         .options = conversion->options->map,
     };
     reshard_status status = mapping_make(&request, &conversion->mapping, err);
-    if (!status && conversion->mapping)
-        status = mapping_losses(conversion->mapping, checkpoint_catalog(conversion->source), &conversion->notes, &conversion->losses, err);
+    if (!status && conversion->mapping.stage)
+        status = mapping_losses(conversion->mapping.stage, checkpoint_catalog(conversion->source), &conversion->notes, &conversion->losses, err);
     return status;
 }
 
@@ -178,10 +179,10 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     status = check_format_options(conversion, driver, err);
     if (status)
         return status;
-    status = map_names(conversion, err);
+    status = map_names(conversion, driver, err);
     if (status)
         return status;
-    status = selection_make(conversion->source, conversion->mapping, driver->name, conversion->options, &conversion->selection, err);
+    status = selection_make(conversion->source, conversion->mapping.stage, driver->name, conversion->options, &conversion->selection, err);
     if (status)
         return status;
     conversion->file_name = base_name(target_path ? target_path : "checkpoint");
@@ -250,7 +251,7 @@ void conversion_release(struct conversion *conversion)
     free(conversion->recipes);
     target_free(&conversion->target);
     selection_release(&conversion->selection);
-    mapping_free(conversion->mapping);
+    mapping_made_release(&conversion->mapping);
     free(conversion->losses.lines);
     arena_release(&conversion->notes);
     reshard_close(conversion->like);
@@ -275,10 +276,13 @@ static bool copy_lists(const struct str *first, uint32_t first_count, const stru
     return true;
 }
 
-static bool copy_warnings(const struct catalog *catalog, char ***out)
+/* The catalog's, and one more if it is not NULL. */
+static bool copy_warnings(const struct catalog *catalog, const char *last, char ***out)
 {
-    *out = calloc((size_t)catalog->warning_count + 1, sizeof(**out));
+    *out = calloc((size_t)catalog->warning_count + 2, sizeof(**out));
     if (!*out)
+        return false;
+    if (last && !((*out)[catalog->warning_count] = copy_text(last, strlen(last))))
         return false;
     for (uint32_t i = 0; i < catalog->warning_count; i++) {
         (*out)[i] = copy_text(catalog->warnings[i].text.data, catalog->warnings[i].text.size);
@@ -312,6 +316,7 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
 {
     const struct catalog *source = checkpoint_catalog(conversion->source), *target = conversion->target.catalog;
     const struct plan *plan = conversion->plan;
+    const struct str names = str_of(conversion->mapping.names ? conversion->mapping.names : "");
     *out = (reshard_report){
         .tensors = conversion->tensor_count,
         .items = conversion->selection.wanted->item_count > conversion->target.dropped_count
@@ -329,7 +334,7 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
     out->target_format = copy_text(target->format, strlen(target->format));
     if (!out->source_format || !out->target_format || 
         !copy_lists(conversion->losses.lines, conversion->losses.count, conversion->target.dropped, conversion->target.dropped_count, &out->dropped) ||
-        !copy_lists(NULL, 0, conversion->target.changed, conversion->target.changed_count, &out->changed) || !copy_warnings(source, &out->warnings) ||
+        !copy_lists(&names, names.size > 0, conversion->target.changed, conversion->target.changed_count, &out->changed) || !copy_warnings(source, conversion->mapping.warning, &out->warnings) ||
         !copy_files(target, plan, out)) {
         reshard_report_release(out);
         return error_set_memory(err);

@@ -6,6 +6,7 @@
 #ifndef API_CONVERSION_H
 #define API_CONVERSION_H
 
+#include "api/mapping_make.h"
 #include "api/selection.h"
 #include "plan/plan.h"
 
@@ -13,7 +14,7 @@ struct conversion {
     reshard_checkpoint *source;
     reshard_checkpoint *like;
     const reshard_convert_options *options;
-    struct mapping_stage *mapping; /* NULL: names and shapes are the source's */
+    struct mapping_made mapping;   /* stage NULL: names and shapes are the source's */
     struct mapping_loss losses;
     struct arena notes;            /* of the losses' texts */
     struct selection selection;

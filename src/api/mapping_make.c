@@ -1,12 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which texts a conversion or a comparison needs, and the constants that they may name. */
-#include "api/mapping_stage.h"
+/* Which texts a conversion or a comparison needs, and the numbers that they may name. */
+#include "api/mapping_make.h"
 
+#include "api/mapping_relate.h"
+
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define CONFIG_NAME "config.json"
+#define CONTAINER_NAMES "hf"
+#define NUMBERS_MAX 256
 
-/* The config.json that the checkpoint carries beside its weights, for its numbers. Nothing is appended if there is none. */
+/* ---- numbers ---- */
+
+/* Options of the run, completed with what the checkpoints say. */
+struct numbers {
+    reshard_map_options options;
+    struct buffer config;
+    struct arena arena;
+    reshard_map_constant constants[NUMBERS_MAX];
+};
+
+/* The config.json that a checkpoint carries beside its weights. Nothing is appended if there is none. */
 static reshard_status read_config(const reshard_checkpoint *checkpoint, struct buffer *out, reshard_error *err)
 {
     const struct source *source = checkpoint->source;
@@ -23,43 +39,304 @@ static reshard_status read_config(const reshard_checkpoint *checkpoint, struct b
     return RESHARD_OK;
 }
 
-static reshard_status run_texts(const struct mapping_request *request, const struct mapping_context *context, struct mapping_stage **stage, reshard_error *err)
+/* The members of a dictionary, or the attributes of an object. */
+static const struct value *members_of(const struct value *value)
 {
-    const reshard_map_options *options = request->options;
+    if (value && value->kind == VALUE_NEW)
+        value = value->object->state_count ? value->object->states[0] : NULL;
+    return value && value->kind == VALUE_DICT ? value : NULL;
+}
+
+static bool has_constant(const reshard_map_options *options, const char *name)
+{
+    for (size_t i = 0; i < options->constant_count; i++) {
+        if (strcmp(options->constants[i].name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static reshard_status add_number(const struct mapping_number *number, const struct value *members, struct numbers *out, reshard_error *err)
+{
+    char *name = arena_copy(&out->arena, number->name.data, number->name.size), *member = arena_copy(&out->arena, number->member.data, number->member.size);
+    int64_t value;
+    if (!name || !member)
+        return error_set_memory(err);
+    if (out->options.constant_count == NUMBERS_MAX || has_constant(&out->options, name) || !value_as_int(value_dict_get(members, member), &value) || value < 0)
+        return RESHARD_OK;
+    out->constants[out->options.constant_count++] = (reshard_map_constant){ name, value };
+    return RESHARD_OK;
+}
+
+/* Numbers that rules find in a checkpoint's items, such as the arguments of the run. */
+static reshard_status read_numbers(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct numbers *out, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
     reshard_status status = RESHARD_OK;
-    for (size_t i = 0; i < options->text_count && !status; i++) {
-        struct mapping_text text = { options->texts[i].name ? options->texts[i].name : "mapping", { options->texts[i].text, options->texts[i].size }, false };
-        status = mapping_apply(stage, checkpoint_catalog(request->source), context, &text, i + 1 == options->text_count, err);
+    for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
+        const struct value *members = NULL;
+        for (uint32_t n = 0; n < rules->number_count && !status; n++) {
+            if (!str_equal(rules->numbers[n].item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE)
+                continue;
+            status = members ? RESHARD_OK : source_load_item(checkpoint->source, i, err);
+            members = status ? NULL : members_of(catalog->items[i].value);
+            if (members)
+                status = add_number(&rules->numbers[n], members, out, err);
+        }
     }
     return status;
 }
 
-reshard_status mapping_make(const struct mapping_request *request, struct mapping_stage **out, reshard_error *err)
+/* What the caller gave comes first, then what the source says, then the other checkpoint. */
+static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out, reshard_error *err)
 {
-    const reshard_map_options *given = request->options;
-    *out = NULL;
-    if (given && given->struct_size < sizeof(*given))
-        return error_set(err, RESHARD_ERR_USAGE, "map options: struct_size is %zu, expected %zu", given->struct_size, sizeof(*given));
-    if (!given || !given->text_count)
-        return RESHARD_OK;
-    struct buffer config = { 0 };
-    struct mapping_stage *stage = NULL;
-    reshard_map_options options = *given;
-    struct mapping_context context = { .options = &options, .limits = &request->source->source->limits, .reference = request->reference, .pattern = request->pattern };
+    static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
+    const reshard_checkpoint *sides[] = { request->source, request->other };
     reshard_status status = RESHARD_OK;
-    if (!options.config) {
-        status = read_config(request->source, &config, err);
-        options.config = (const char *)config.data;
-        options.config_size = config.size;
+    out->options = request->options ? *request->options : defaults;
+    if (out->options.constant_count > NUMBERS_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "more than %d constants", NUMBERS_MAX);
+    for (size_t i = 0; i < out->options.constant_count; i++)
+        out->constants[i] = out->options.constants[i];
+    out->options.constants = out->constants;
+    for (int i = 0; i < 2 && !status && sides[i] && !out->options.config_size; i++) {
+        size_t before = out->options.constant_count;
+        status = read_config(sides[i], &out->config, err);
+        out->options.config = (const char *)out->config.data;
+        out->options.config_size = out->config.size;
+        if (!status && !out->config.size)
+            status = read_numbers(rules, sides[i], out, err);
+        if (out->options.constant_count > before)
+            break;
+    }
+    return status;
+}
+
+/* ---- which names ---- */
+
+static bool is_container(const char *name_space)
+{
+    return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
+}
+
+/* Whether every listed key of one is one of the other: then there is nothing to relate. */
+static bool keys_are_among(const struct catalog *a, const struct catalog *b)
+{
+    for (uint32_t i = 0; i < a->tensor_count; i++) {
+        if (!(a->tensors[i].flags & TENSOR_HIDDEN) && catalog_find(b, a->tensors[i].key) == CATALOG_NONE)
+            return false;
+    }
+    return true;
+}
+
+static bool is_word(const char *text, const char *word)
+{
+    return text && strcmp(text, word) == 0;
+}
+
+/* What options ask for about names: nothing, what is recognised, or a family. */
+struct wish {
+    bool is_asked;   /* by --rules: not to be able to is an error */
+    bool is_wanted;
+    struct str family;
+};
+
+static struct wish wish_of(const struct mapping_request *request)
+{
+    const reshard_map_options *options = request->options;
+    struct wish wish = { .is_asked = options && (options->rules_text || (options->rules && !is_word(options->rules, "none"))) };
+    bool is_container_target = request->target_names ? is_container(request->target_names) : true;
+    if (options && !options->rules_text && is_word(options->rules, "none"))
+        return wish;
+    if (wish.is_asked && options->rules && !is_word(options->rules, "auto"))
+        wish.family = str_of(options->rules);
+    /* A folder or file takes any names, so theirs stay unless the caller says otherwise. */
+    bool is_implied = !(options && options->text_count) && (request->other || !is_container_target);
+    wish.is_wanted = wish.is_asked || is_implied;
+    if (wish.is_asked)
+        return wish;
+    const char *own = request->source->source->driver->name_space;
+    if (request->other && keys_are_among(checkpoint_catalog(request->source), checkpoint_catalog(request->other)))
+        wish.is_wanted = false;
+    if (!request->other && own && is_word(request->target_names, own))
+        wish.is_wanted = false;
+    return wish;
+}
+
+static reshard_status check_family(const struct mapping_rules *rules, struct str family, reshard_error *err)
+{
+    struct buffer known = { 0 };
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        const struct mapping_relation *relation = &rules->relations[i];
+        if (!family.size || mapping_relation_has_family(relation, family))
+            return RESHARD_OK;
+        for (uint32_t f = 0; f < relation->family_count; f++) {
+            bool is_new = true;
+            for (uint32_t before = 0; before < i && is_new; before++)
+                is_new = !mapping_relation_has_family(&rules->relations[before], relation->families[f]);
+            if (is_new)
+                buffer_printf(&known, "%s%.*s", known.size ? ", " : "", STR_ARG(relation->families[f]));
+        }
+    }
+    error_set(err, RESHARD_ERR_USAGE, "--rules: unknown family '%.*s'", STR_ARG(family));
+    error_hint(err, "known: %.*s", STR_ARG(buffer_str(&known)));
+    buffer_release(&known);
+    return RESHARD_ERR_USAGE;
+}
+
+/* ---- making ---- */
+
+struct making {
+    const struct mapping_request *request;
+    struct mapping_rules rules;
+    struct numbers numbers;
+    struct mapping_context context;
+    struct mapping_stage *stage;
+    struct map_space other;
+    struct mapping_made *out;
+};
+
+static void unwind(struct mapping_stage **stage, struct mapping_stage *to)
+{
+    while (*stage != to) {
+        struct mapping_stage *last = *stage;
+        *stage = last->before;
+        last->before = NULL;
+        mapping_free(last);
+    }
+}
+
+static reshard_status note(char **out, reshard_error *err, const char *format, ...) PRINTF_LIKE(3, 4);
+static reshard_status note(char **out, reshard_error *err, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int size = vasprintf(out, format, args);
+    va_end(args);
+    if (size < 0)
+        *out = NULL;
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status say_failure(struct making *making, const struct wish *wish, enum mapping_way way, const char *goal, struct str said, reshard_error *err)
+{
+    const char *from = making->request->source->source->driver->name_space;
+    char what[400];
+    if (way == MAPPING_WAY_AMBIGUOUS)
+        snprintf(what, sizeof(what), "more than one family fits: %.*s", (int)(said.size < 300 ? said.size : 300), said.data);
+    else
+        snprintf(what, sizeof(what), "the model's family is not recognised");
+    if (wish->is_asked) {
+        error_set(err, RESHARD_ERR_USAGE, "--rules: names of %s do not become those of %s: %s", from ? from : "the source", goal, what);
+        error_hint(err, way == MAPPING_WAY_AMBIGUOUS ? "--rules FAMILY picks one, --map FILE runs a text of your own" : "--map FILE runs a text of your own");
+        return RESHARD_ERR_USAGE;
+    }
+    return note(&making->out->warning, err, "names are kept as they are, %s: --rules FAMILY|FILE or --map FILE makes them those of %s", what, goal);
+}
+
+/* Walks from the source's names to those wanted. */
+static reshard_status relate(struct making *making, const struct wish *wish, reshard_error *err)
+{
+    const struct mapping_request *request = making->request;
+    const char *own = request->source->source->driver->name_space;
+    const char *goal_names = request->other ? request->other->source->driver->name_space : request->target_names;
+    struct mapping_stage *before = making->stage;
+    struct buffer said = { 0 };
+    enum mapping_way way;
+    struct mapping_goal goal = { .name_space = request->other || goal_names ? goal_names : CONTAINER_NAMES, .family = wish->family };
+    reshard_status status = RESHARD_OK;
+    if (request->other) {
+        status = map_space_from_catalog(checkpoint_catalog(request->other), &making->other, err);
+        goal.reference = &making->other;
+        if (!status && !mapping_names_of(&making->rules, goal_names, &making->other) && !wish->is_asked)
+            return RESHARD_OK;
     }
     if (!status)
-        status = mapping_begin(request->source, &stage, err);
-    if (!status)
-        status = run_texts(request, &context, &stage, err);
-    buffer_release(&config);
-    if (status)
-        mapping_free(stage);
-    else
-        *out = stage;
+        status = mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &way, &said, err);
+    const char *target = goal.name_space ? goal.name_space : "the other checkpoint";
+    if (!status && (way == MAPPING_WAY_NONE || way == MAPPING_WAY_AMBIGUOUS)) {
+        unwind(&making->stage, before);
+        status = say_failure(making, wish, way, target, buffer_str(&said), err);
+    } else if (!status && way == MAPPING_WAY_WALKED) {
+        status = note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target, STR_ARG(buffer_str(&said)));
+    }
+    buffer_release(&said);
     return status;
+}
+
+static reshard_status run_texts(struct making *making, reshard_error *err)
+{
+    const reshard_map_options *options = making->request->options;
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; options && i < options->text_count && !status; i++) {
+        struct mapping_text text = { options->texts[i].name ? options->texts[i].name : "mapping", { options->texts[i].text, options->texts[i].size }, false };
+        status = mapping_apply(&making->stage, checkpoint_catalog(making->request->source), &making->context, &text, i + 1 == options->text_count, err);
+    }
+    return status;
+}
+
+static reshard_status make(struct making *making, const struct wish *wish, reshard_error *err)
+{
+    const struct mapping_request *request = making->request;
+    const reshard_map_options *options = request->options;
+    bool has_texts = options && options->text_count;
+    reshard_status status = mapping_rules_load(options ? options->rules_text : NULL, &making->rules, err);
+    if (!status)
+        status = check_family(&making->rules, wish->family, err);
+    if (!status)
+        status = find_numbers(request, &making->rules, &making->numbers, err);
+    if (!status)
+        status = mapping_begin(request->source, &making->stage, err);
+    /* What nobody asked for need not be possible. */
+    if (status == RESHARD_ERR_UNSUPPORTED && !has_texts && !wish->is_asked)
+        return RESHARD_OK;
+    if (status)
+        return status;
+    making->context = (struct mapping_context){ .options = &making->numbers.options, .limits = &request->source->source->limits };
+    if (request->is_comparison)
+        making->context.pattern = request->other;
+    else
+        making->context.reference = request->other;
+    if (wish->is_wanted)
+        status = relate(making, wish, err);
+    return status ? status : run_texts(making, err);
+}
+
+reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err)
+{
+    const reshard_map_options *options = request->options;
+    *out = (struct mapping_made){ 0 };
+    if (options && options->struct_size < sizeof(*options))
+        return error_set(err, RESHARD_ERR_USAGE, "map options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
+    struct wish wish = wish_of(request);
+    if (!wish.is_wanted && !(options && options->text_count))
+        return RESHARD_OK;
+    struct making *making = calloc(1, sizeof(*making));
+    if (!making)
+        return error_set_memory(err);
+    making->request = request;
+    making->out = out;
+    reshard_status status = make(making, &wish, err);
+    /* Nothing ran: the source is as it is. */
+    if (!status && making->stage && making->stage->before) {
+        out->stage = making->stage;
+        making->stage = NULL;
+    }
+    mapping_free(making->stage);
+    map_space_release(&making->other);
+    mapping_rules_release(&making->rules);
+    buffer_release(&making->numbers.config);
+    arena_release(&making->numbers.arena);
+    free(making);
+    if (status)
+        mapping_made_release(out);
+    return status;
+}
+
+void mapping_made_release(struct mapping_made *made)
+{
+    mapping_free(made->stage);
+    free(made->names);
+    free(made->warning);
+    *made = (struct mapping_made){ 0 };
 }

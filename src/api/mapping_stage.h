@@ -42,15 +42,6 @@ reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog 
                              bool is_last, reshard_error *err);
 void mapping_free(struct mapping_stage *stage);
 
-/* What a conversion or a comparison wants of the names. */
-struct mapping_request {
-    const reshard_checkpoint *source, *reference, *pattern; /* see mapping_context; the last two may be NULL */
-    const reshard_map_options *options;                     /* may be NULL */
-};
-
-/* All texts of a request, in their order. *out is NULL if there is nothing to do. */
-reshard_status mapping_make(const struct mapping_request *request, struct mapping_stage **out, reshard_error *err);
-
 /* What of the checkpoint does not arrive, as lines "key: what". Texts lie in arena. */
 struct mapping_loss {
     struct str *lines;

@@ -253,7 +253,7 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, r
             tensors[count++] = i;
     }
     if (!status)
-        status = conversion->mapping ? digest_made(conversion, tensors, count, hex_source, err) : digest_selected(conversion, tensors, count, hex_source, err);
+        status = conversion->mapping.stage ? digest_made(conversion, tensors, count, hex_source, err) : digest_selected(conversion, tensors, count, hex_source, err);
     if (!status)
         status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &conversion->engine, hex_target, err);
     for (uint32_t i = 0; i < count && !status; i++) {

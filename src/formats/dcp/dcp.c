@@ -22,6 +22,7 @@ const struct format_driver format_torch_dcp = {
 
 const struct format_driver format_torch_dist = {
     .name = "torch_dist",
+    .name_space = "torch_dist",
     .summary = "Megatron Core distributed checkpoint: DCP with metadata.json and a common state",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
     .options = torch_dist_options,

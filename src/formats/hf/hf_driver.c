@@ -33,6 +33,7 @@ static const struct format_option hf_options[] = {
 
 const struct format_driver format_hf = {
     .name = "hf",
+    .name_space = "hf",
     .summary = "Hugging Face folder: safetensors files, an index if there are several, side files",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_SHARDED,
     .options = hf_options,

@@ -118,6 +118,7 @@ static void megatron_close_source(struct source *source)
 
 const struct format_driver format_megatron = {
     .name = "megatron",
+    .name_space = "megatron",
     .summary = "legacy Megatron-LM folders mp_rank_XX, a torch.save file a rank",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
     .probe = megatron_probe,

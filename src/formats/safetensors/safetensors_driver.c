@@ -190,6 +190,7 @@ static const struct format_option st_options[] = {
 
 const struct format_driver format_safetensors = {
     .name = "safetensors",
+    .name_space = "hf",
     .summary = "one safetensors file",
     .abilities = FORMAT_READS | FORMAT_WRITES,
     .options = st_options,

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/mapping_relate.h"
+
+#define STEPS_MAX 8
+
+/* Folders and files that hold names of any origin, though mostly their own. */
+#define CONTAINER_NAMES "hf"
+
+struct walk {
+    const struct mapping_rules *rules;
+    const struct mapping_goal *goal;
+    uint64_t goals;                   /* nodes */
+    unsigned distance[MAPPING_NODES_MAX]; /* to the nearest goal, in texts; STEPS_MAX + 1: out of reach */
+    bool is_used[1024];               /* by relation */
+    struct buffer *said;
+};
+
+uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_space, const struct map_space *space)
+{
+    uint64_t own = mapping_recognise(rules, space, mapping_nodes_of(rules, name_space));
+    bool is_container = !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
+    if (!own && !name_space)
+        own = mapping_recognise(rules, space, mapping_nodes_of(rules, CONTAINER_NAMES));
+    return own || !is_container ? own : mapping_recognise(rules, space, UINT64_MAX);
+}
+
+/* With a family named, relations of others do not count. */
+static bool is_allowed(const struct walk *walk, const struct mapping_relation *relation)
+{
+    return !walk->goal->family.size || !relation->family_count || mapping_relation_has_family(relation, walk->goal->family);
+}
+
+static void measure(struct walk *walk)
+{
+    for (uint32_t i = 0; i < MAPPING_NODES_MAX; i++)
+        walk->distance[i] = walk->goals >> i & 1 ? 0 : STEPS_MAX + 1;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
+            const struct mapping_relation *relation = &walk->rules->relations[i];
+            unsigned *from = &walk->distance[relation->from], *to = &walk->distance[relation->to];
+            if (!is_allowed(walk, relation))
+                continue;
+            if (*to + 1 < *from) {
+                *from = *to + 1;
+                changed = true;
+            }
+            if (*from + 1 < *to) {
+                *to = *from + 1;
+                changed = true;
+            }
+        }
+    }
+}
+
+struct step {
+    const struct mapping_relation *relation;
+    bool is_back;
+    uint32_t end;
+    bool is_tie; /* another one is as good */
+};
+
+/* Whether a is better than b: fewer texts; else towards the plain name space. */
+static bool is_better(const struct walk *walk, const struct step *a, const struct step *b)
+{
+    unsigned x = walk->distance[a->end], y = walk->distance[b->end];
+    if (x != y)
+        return x < y;
+    return mapping_node_is_plain(walk->rules, a->end) && !mapping_node_is_plain(walk->rules, b->end);
+}
+
+static void offer(const struct walk *walk, struct step *best, const struct step *other)
+{
+    if (!best->relation || is_better(walk, other, best))
+        *best = *other;
+    else if (!is_better(walk, best, other) && best->relation->text.data != other->relation->text.data)
+        best->is_tie = true;
+}
+
+/* The best relation that leads on from any of the nodes; relation NULL if there is none. by_name: the family's are taken whatever the keys are. */
+static struct step find_step(const struct walk *walk, uint64_t here, const struct map_space *space, bool by_name)
+{
+    struct step best = { 0 };
+    for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
+        const struct mapping_relation *relation = &walk->rules->relations[i];
+        for (int back = 0; back < 2; back++) {
+            struct step step = { relation, back, back ? relation->from : relation->to, false };
+            uint32_t begin = back ? relation->to : relation->from;
+            if (walk->is_used[i] || !is_allowed(walk, relation) || !(here >> begin & 1) || walk->distance[step.end] > STEPS_MAX)
+                continue;
+            bool is_named = by_name && relation->family_count && walk->goal->family.size;
+            if (is_named || mapping_relation_fits(relation, space, back))
+                offer(walk, &best, &step);
+        }
+    }
+    return best;
+}
+
+static void say_step(struct walk *walk, const struct step *step)
+{
+    buffer_printf(walk->said, "%s%s%s", walk->said->size ? ", " : "", step->relation->name, step->is_back ? " backwards" : "");
+}
+
+/* Names of the relations that fit as well as the best one. */
+static void say_tie(struct walk *walk, const struct step *best, uint64_t here, const struct map_space *space)
+{
+    buffer_clear(walk->said);
+    for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
+        const struct mapping_relation *relation = &walk->rules->relations[i];
+        uint32_t begin = best->is_back ? relation->to : relation->from, end = best->is_back ? relation->from : relation->to;
+        if (here >> begin & 1 && end == best->end && is_allowed(walk, relation) && mapping_relation_fits(relation, space, best->is_back))
+            buffer_printf(walk->said, "%s%s", walk->said->size ? ", " : "", relation->name);
+    }
+}
+
+static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
+                              enum mapping_way *way, reshard_error *err)
+{
+    uint64_t fallback = mapping_nodes_of(walk->rules, walk->goal->name_space);
+    bool walked = false;
+    for (unsigned steps = 0; steps < STEPS_MAX && !(here & walk->goals); steps++) {
+        struct step step = find_step(walk, here, (*stage)->space, false);
+        if (!step.relation)
+            step = find_step(walk, here, (*stage)->space, true);
+        if (!step.relation || step.is_tie) {
+            /* Where nothing leads on, any spelling of the goal's names will do. */
+            if (walked && !step.relation && !walk->goal->reference && here & fallback)
+                break;
+            if (step.relation)
+                say_tie(walk, &step, here, (*stage)->space);
+            *way = step.relation ? MAPPING_WAY_AMBIGUOUS : MAPPING_WAY_NONE;
+            return RESHARD_OK;
+        }
+        struct mapping_text text = { step.relation->name, step.relation->text, step.is_back };
+        reshard_status status = mapping_apply(stage, source, context, &text, false, err);
+        if (status)
+            return status;
+        say_step(walk, &step);
+        walk->is_used[step.relation - walk->rules->relations] = true;
+        here = UINT64_C(1) << step.end;
+        walked = true;
+    }
+    *way = walked ? MAPPING_WAY_WALKED : MAPPING_WAY_SAME;
+    return RESHARD_OK;
+}
+
+/* Where to arrive: at the reference's names; without one at the name space, but not at a spelling that is only a way station. */
+static uint64_t goal_nodes(const struct mapping_rules *rules, const struct mapping_goal *goal)
+{
+    if (goal->reference)
+        return mapping_names_of(rules, goal->name_space, goal->reference);
+    uint64_t nodes = mapping_nodes_of(rules, goal->name_space);
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        if (rules->relations[i].is_onward)
+            nodes &= ~(UINT64_C(1) << rules->relations[i].from);
+    }
+    return nodes;
+}
+
+reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,
+                              const struct catalog *source, struct mapping_stage **stage, enum mapping_way *way, struct buffer *said, reshard_error *err)
+{
+    struct walk walk = { .rules = rules, .goal = goal, .goals = goal_nodes(rules, goal), .said = said };
+    uint64_t here = mapping_names_of(rules, name_space, (*stage)->space), all = mapping_nodes_of(rules, name_space);
+    *way = MAPPING_WAY_NONE;
+    if (rules->relation_count > sizeof(walk.is_used))
+        return error_set(err, RESHARD_ERR_LIMIT, "more than %zu relations between names", sizeof(walk.is_used));
+    /* A name space without a reference has every spelling. */
+    if (here & walk.goals || (!goal->reference && goal->name_space && name_space && strcmp(goal->name_space, name_space) == 0 && here & all)) {
+        *way = MAPPING_WAY_SAME;
+        return RESHARD_OK;
+    }
+    if (!here && goal->family.size)
+        here = all ? all : mapping_nodes_of(rules, CONTAINER_NAMES);
+    if (!here || !walk.goals)
+        return RESHARD_OK;
+    measure(&walk);
+    return walk_on(&walk, here, context, source, stage, way, err);
+}

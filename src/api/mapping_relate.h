@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds the way from the names of one checkpoint to those of another, and walks it. */
+#ifndef API_MAPPING_RELATE_H
+#define API_MAPPING_RELATE_H
+
+#include "api/mapping_rules.h"
+
+/* Where to. */
+struct mapping_goal {
+    const char *name_space;     /* of the target's format, or NULL */
+    const struct map_space *reference; /* keys that are to come out, or NULL: any spelling of the name space */
+    struct str family;          /* empty: whichever is recognised */
+};
+
+enum mapping_way {
+    MAPPING_WAY_NONE,      /* names are not recognised, or no relation leads on */
+    MAPPING_WAY_SAME,      /* the names are those of the goal */
+    MAPPING_WAY_AMBIGUOUS, /* several relations fit */
+    MAPPING_WAY_WALKED
+};
+
+/*
+ * Puts the texts that lead to the goal behind *stage. name_space: of the source's format, or NULL. said gets words about it: which texts were
+ * used, or which would fit equally well.
+ */
+reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,
+                              const struct catalog *source, struct mapping_stage **stage, enum mapping_way *way, struct buffer *said, reshard_error *err);
+
+/* Whether the checkpoint's keys are recognised as its format's name space, or, if the format has none or is only a container of names
+ * (`hf`), as any. */
+uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_space, const struct map_space *space);
+
+#endif

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/mapping_rules.h"
+
+#include "base/model_data.h"
+#include "mapping/map_pattern.h"
+
+#include <stdlib.h>
+
+#define DIRECTIVE "#:"
+
+void mapping_rules_release(struct mapping_rules *rules)
+{
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        free(rules->relations[i].families);
+        free(rules->relations[i].keys);
+        free(rules->relations[i].back);
+    }
+    free(rules->relations);
+    free(rules->numbers);
+    free(rules->nodes);
+    arena_release(&rules->arena);
+    *rules = (struct mapping_rules){ 0 };
+}
+
+/* ---- words and lines ---- */
+
+/* The next word of rest, which is shortened; empty at its end. */
+static struct str next_word(struct str *rest)
+{
+    size_t begin = 0, end;
+    while (begin < rest->size && (rest->data[begin] == ' ' || rest->data[begin] == '\t' || rest->data[begin] == '\r'))
+        begin++;
+    for (end = begin; end < rest->size && rest->data[end] != ' ' && rest->data[end] != '\t' && rest->data[end] != '\r';)
+        end++;
+    struct str word = { rest->data + begin, end - begin };
+    *rest = (struct str){ rest->data + end, rest->size - end };
+    return word;
+}
+
+static bool next_line(struct str *rest, struct str *line)
+{
+    size_t end;
+    if (!rest->size)
+        return false;
+    if (!str_find_char(*rest, '\n', &end))
+        end = rest->size;
+    *line = (struct str){ rest->data, end };
+    size_t used = end < rest->size ? end + 1 : end;
+    *rest = (struct str){ rest->data + used, rest->size - used };
+    return true;
+}
+
+static bool append_str(struct str **list, uint32_t *count, struct str value)
+{
+    struct str *larger = reallocarray(*list, (size_t)*count + 1, sizeof(*larger));
+    if (!larger)
+        return false;
+    *list = larger;
+    larger[(*count)++] = value;
+    return true;
+}
+
+static reshard_status node_of(struct mapping_rules *rules, struct str name, uint32_t *out, reshard_error *err)
+{
+    for (*out = 0; *out < rules->node_count; (*out)++) {
+        if (str_equal(rules->nodes[*out], name))
+            return RESHARD_OK;
+    }
+    if (rules->node_count == MAPPING_NODES_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "more than %d name spaces", MAPPING_NODES_MAX);
+    return append_str(&rules->nodes, &rules->node_count, name) ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status add_relation(struct mapping_rules *rules, const char *name, struct str text, struct str from, reshard_error *err)
+{
+    if (rules->relation_count == rules->relation_capacity) {
+        uint32_t wanted = rules->relation_capacity ? rules->relation_capacity * 2 : 32;
+        struct mapping_relation *larger = reallocarray(rules->relations, wanted, sizeof(*larger));
+        if (!larger)
+            return error_set_memory(err);
+        rules->relations = larger;
+        rules->relation_capacity = wanted;
+    }
+    struct mapping_relation *relation = &rules->relations[rules->relation_count];
+    *relation = (struct mapping_relation){ .name = name, .text = text, .to = UINT32_MAX };
+    reshard_status status = node_of(rules, from, &relation->from, err);
+    if (!status)
+        rules->relation_count++;
+    return status;
+}
+
+static reshard_status add_number(struct mapping_rules *rules, struct str name, struct str place, reshard_error *err)
+{
+    size_t dot;
+    if (!name.size || !str_find_char(place, '.', &dot))
+        return RESHARD_OK;
+    if (rules->number_count == rules->number_capacity) {
+        uint32_t wanted = rules->number_capacity ? rules->number_capacity * 2 : 16;
+        struct mapping_number *larger = reallocarray(rules->numbers, wanted, sizeof(*larger));
+        if (!larger)
+            return error_set_memory(err);
+        rules->numbers = larger;
+        rules->number_capacity = wanted;
+    }
+    rules->numbers[rules->number_count++] = (struct mapping_number){ name, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 } };
+    return RESHARD_OK;
+}
+
+/* One line behind "#:". Lines of a relation follow its `from`; words that are not known are remarks. */
+static reshard_status read_directive(struct mapping_rules *rules, const char *name, struct str text, struct str rest, bool *has_relation, reshard_error *err)
+{
+    struct str word = next_word(&rest);
+    struct mapping_relation *relation = *has_relation ? &rules->relations[rules->relation_count - 1] : NULL;
+    bool done = true;
+    if (str_is(word, "from")) {
+        *has_relation = true;
+        return add_relation(rules, name, text, next_word(&rest), err);
+    }
+    if (str_is(word, "number")) {
+        struct str number = next_word(&rest);
+        return add_number(rules, number, next_word(&rest), err);
+    }
+    if (!relation)
+        return RESHARD_OK;
+    if (str_is(word, "to"))
+        return node_of(rules, next_word(&rest), &relation->to, err);
+    if (str_is(word, "onward"))
+        relation->is_onward = true;
+    else if (str_is(word, "family"))
+        done = append_str(&relation->families, &relation->family_count, next_word(&rest));
+    else if (str_is(word, "keys"))
+        done = append_str(&relation->keys, &relation->key_count, rest);
+    else if (str_is(word, "back"))
+        done = append_str(&relation->back, &relation->back_count, rest);
+    return done ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status read_text(struct mapping_rules *rules, const char *name, struct str text, reshard_error *err)
+{
+    struct str rest = text, line;
+    bool has_relation = false;
+    uint32_t first = rules->relation_count;
+    reshard_status status = RESHARD_OK;
+    while (!status && next_line(&rest, &line)) {
+        if (str_starts_with(line, DIRECTIVE))
+            status = read_directive(rules, name, text, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) }, &has_relation, err);
+    }
+    for (uint32_t i = first; i < rules->relation_count && !status; i++) {
+        if (rules->relations[i].to == UINT32_MAX)
+            status = error_set(err, RESHARD_ERR_USAGE, "%s: 'from' without 'to'", name);
+    }
+    return status;
+}
+
+static void drop_families(struct mapping_rules *rules)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        struct mapping_relation *relation = &rules->relations[i];
+        if (!relation->family_count) {
+            rules->relations[kept++] = *relation;
+            continue;
+        }
+        free(relation->families);
+        free(relation->keys);
+        free(relation->back);
+    }
+    rules->relation_count = kept;
+}
+
+reshard_status mapping_rules_load(const reshard_map_text *own, struct mapping_rules *out, reshard_error *err)
+{
+    struct mapping_rules rules = { 0 };
+    const struct model_data *data;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && (data = model_data_at(i)); i++) {
+        if (str_ends_with(str_of(data->name), ".map"))
+            status = read_text(&rules, data->name, data->text, err);
+    }
+    if (!status && own) {
+        drop_families(&rules);
+        uint32_t before = rules.relation_count;
+        status = read_text(&rules, own->name, (struct str){ own->text, own->size }, err);
+        if (!status && rules.relation_count == before) {
+            status = error_set(err, RESHARD_ERR_USAGE, "%s: no line `#: from NAMES` and `#: to NAMES` says what it relates", own->name);
+            error_hint(err, "--map FILE runs a text as it is");
+        }
+    }
+    if (status)
+        mapping_rules_release(&rules);
+    else
+        *out = rules;
+    return status;
+}
+
+/* ---- recognising ---- */
+
+#define ALL_HOLES (1u << MAP_HOLE_EXPERT | 1u << MAP_HOLE_LAYER | 1u << MAP_HOLE_STAR)
+
+static bool has_key(const struct map_space *space, struct str name)
+{
+    struct map_pattern pattern;
+    struct str values[MAP_HOLE_KINDS];
+    uint32_t first, end;
+    if (!map_pattern_of(name, ALL_HOLES, false, &pattern))
+        return false;
+    if (!pattern.count)
+        return map_space_find(space, name) != MAP_NONE;
+    map_space_prefix(space, pattern.literals[0], &first, &end);
+    for (uint32_t i = first; i < end; i++) {
+        memset(values, 0, sizeof(values));
+        if (map_pattern_match(&pattern, space->weights[space->sorted[i]].name, values))
+            return true;
+    }
+    return false;
+}
+
+/* Whether some line's patterns all have a key, and those with ! none. */
+static bool fits_any(const struct map_space *space, const struct str *lines, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        struct str rest = lines[i], word;
+        bool fits = true;
+        while (fits && (word = next_word(&rest)).size) {
+            bool is_absent = word.data[0] == '!';
+            struct str name = { word.data + is_absent, word.size - is_absent };
+            fits = has_key(space, name) != is_absent;
+        }
+        if (fits)
+            return true;
+    }
+    return false;
+}
+
+bool mapping_relation_fits(const struct mapping_relation *relation, const struct map_space *space, bool is_back)
+{
+    return is_back ? fits_any(space, relation->back, relation->back_count) : fits_any(space, relation->keys, relation->key_count);
+}
+
+uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed)
+{
+    uint64_t found = 0;
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        const struct mapping_relation *relation = &rules->relations[i];
+        uint64_t from = UINT64_C(1) << relation->from, to = UINT64_C(1) << relation->to;
+        if (from & allowed && !(from & found) && mapping_relation_fits(relation, space, false))
+            found |= from;
+        if (to & allowed && !(to & found) && mapping_relation_fits(relation, space, true))
+            found |= to;
+    }
+    return found;
+}
+
+uint64_t mapping_nodes_of(const struct mapping_rules *rules, const char *name_space)
+{
+    uint64_t found = 0;
+    size_t size = name_space ? strlen(name_space) : 0;
+    for (uint32_t i = 0; i < rules->node_count && name_space; i++) {
+        struct str node = rules->nodes[i];
+        if (str_starts_with(node, name_space) && (node.size == size || node.data[size] == '-'))
+            found |= UINT64_C(1) << i;
+    }
+    return found;
+}
+
+bool mapping_relation_has_family(const struct mapping_relation *relation, struct str family)
+{
+    for (uint32_t i = 0; i < relation->family_count; i++) {
+        if (str_equal(relation->families[i], family))
+            return true;
+    }
+    return false;
+}
+
+bool mapping_node_is_plain(const struct mapping_rules *rules, uint32_t node)
+{
+    size_t hyphen;
+    return !str_find_char(rules->nodes[node], '-', &hyphen);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Relations between name spaces: mapping texts with directives that say what they relate and how to recognise it (models/README.md). A name
+ * space is a node, a relation an edge that can be walked both ways; the part of a node's name before a hyphen is the name space as formats
+ * call it, what follows is a spelling of it.
+ */
+#ifndef API_MAPPING_RULES_H
+#define API_MAPPING_RULES_H
+
+#include "api/mapping_stage.h"
+
+#define MAPPING_NODES_MAX 64
+
+struct mapping_relation {
+    const char *name;               /* of the text's file */
+    struct str text;
+    uint32_t from, to;              /* nodes */
+    bool is_onward;                 /* names of `from` are only kept where this relation does not fit */
+    struct str *families, *keys, *back; /* back: as keys, on the side of `to` */
+    uint32_t family_count, key_count, back_count;
+};
+
+/* A number that mappings may name, from a member of an item. */
+struct mapping_number {
+    struct str name, item, member;
+};
+
+struct mapping_rules {
+    struct arena arena;
+    struct mapping_relation *relations;
+    struct mapping_number *numbers;
+    struct str *nodes;
+    uint32_t relation_count, relation_capacity, number_count, number_capacity, node_count;
+};
+
+/* The built-in relations; with `own`, a text from elsewhere, those of it in place of built-in ones of model families. */
+reshard_status mapping_rules_load(const reshard_map_text *own, struct mapping_rules *out, reshard_error *err);
+void mapping_rules_release(struct mapping_rules *rules);
+
+/* Nodes of a name space, as bits; none for NULL. */
+uint64_t mapping_nodes_of(const struct mapping_rules *rules, const char *name_space);
+
+/* Which nodes the keys are recognised as, of those allowed. */
+uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed);
+
+/* Whether the keys are recognised as what the relation reads: from left to right, or back. */
+bool mapping_relation_fits(const struct mapping_relation *relation, const struct map_space *space, bool is_back);
+
+bool mapping_relation_has_family(const struct mapping_relation *relation, struct str family);
+
+/* A node that is the whole name space, not a spelling of it. */
+bool mapping_node_is_plain(const struct mapping_rules *rules, uint32_t node);
+
+#endif
