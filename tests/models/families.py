@@ -4,7 +4,6 @@ spelling of Megatron and of Paddle, made by the rules in words. Nothing here rea
 
 A tensor is a nested list of its elements, whatever these are. A model is a dict from key to tensor.
 """
-import itertools
 
 # ---- tensors ----
 
@@ -477,6 +476,3 @@ CASES = {
                     "gpt2", None, None),
 }
 
-
-def counted():
-    return itertools.count()

@@ -6,12 +6,17 @@ usage: models_test.py --bin PATH --models DIR [--case GLOB]
 
 Every element of a model is another number. `map eval` must give exactly the tensors, shapes and numbers of the rules; the same text read
 backwards, and the text that `map invert` derives, must give the first model again; `map check` must find the mapping bijective. Where a
-mapping leaves tensors behind, all of this holds for the rest.
+mapping leaves tensors behind, all of this holds for the rest. Checkpoints of random bytes are converted with the text, and back with its
+inverse, and must come out byte by byte. The lines that say how a text recognises a model must fit the models of its family, and no others.
 """
 import argparse
 import fnmatch
+import itertools
 import json
 import pathlib
+import random
+import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -52,9 +57,61 @@ def must_be(what, found, expected):
         assert found[key] == tensor, f"{what}: {key}: {families.flat(found[key])[:8]}, expected {families.flat(tensor)[:8]}"
 
 
+# ---- bytes ----
+
+
+def write_checkpoint(path, model):
+    """Safetensors of a model whose elements are two bytes each."""
+    header, parts, at = {}, [], 0
+    for key, tensor in model.items():
+        data = b"".join(families.flat(tensor))
+        header[key] = {"dtype": "BF16", "shape": families.shape_of(tensor), "data_offsets": [at, at + len(data)]}
+        parts.append(data)
+        at += len(data)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+def read_checkpoint(path):
+    data = path.read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    header, payload = json.loads(data[8:8 + size]), data[8 + size:]
+    header.pop("__metadata__", None)
+    assert all(t["dtype"] == "BF16" for t in header.values())
+    return {key: families.fill(t["shape"], (payload[at:at + 2] for at in range(*t["data_offsets"], 2))) for key, t in header.items()}
+
+
+def converted(trial, text, source):
+    """What `convert` makes of a Hugging Face folder, which finds the numbers that the text names in config.json itself."""
+    folder, target = trial.work / f"{trial.count}.hf", trial.work / f"{trial.count}.safetensors"
+    trial.count += 1
+    folder.mkdir()
+    write_checkpoint(folder / "model.safetensors", source)
+    (folder / "config.json").write_bytes(trial.config.read_bytes())
+    done = subprocess.run([trial.binary, "convert", folder, target, "--to", "safetensors", "--map", text, "--quiet"], capture_output=True, timeout=300)
+    assert done.returncode == 0, f"convert --map {text}: exit {done.returncode}: {done.stderr.decode()[:1500]}"
+    return read_checkpoint(target)
+
+
+def random_elements(seed):
+    draw = random.Random(seed)
+    return (draw.randbytes(2) for _ in itertools.count())
+
+
+def try_bytes(trial, text, source, expected, whole):
+    must_be("converted", converted(trial, text, source), expected)
+    if all(map(whole, source)):
+        inverse = trial.put("\n".join(trial.map("invert", text, trial.put({"tensors": {
+            key: {"dtype": "BF16", "shape": families.shape_of(tensor)} for key, tensor in source.items()}}))["statements"]))
+        must_be("converted back", converted(trial, inverse, expected), source)
+
+
+# ---- numbers ----
+
+
 def try_text(trial, text, source, expected, whole):
-    """source: the model to start with; whole: nothing of it is left behind."""
-    start, rest = trial.describe(source), {key: t for key, t in source.items() if not whole(key)}
+    """source: the model to start with; whole(key): the tensor is not left behind."""
+    start, rest = trial.describe(source), {key: t for key, t in source.items() if whole(key)}
     must_be("forwards", trial.evaluate(text, start), expected)
     end = trial.describe(expected)
     must_be("backwards", trial.evaluate(text, end, "--reverse"), rest)
@@ -80,12 +137,54 @@ def tests_of(name, models):
 
 def run(binary, name, text, start, make):
     c = families.CASES[name][0]
-    hf = families.hf_model(c, families.counted())
+    to_megatron = text.name.endswith("-megatron.map")
+
+    def whole(key):
+        return not families.is_left_behind(c, key) and not (to_megatron and "mtp_" in key)
+
     with tempfile.TemporaryDirectory() as work:
         trial = Trial(binary, pathlib.Path(work), c)
-        source = start(c, hf) if start else hf
-        to_megatron = text.name.endswith("-megatron.map")
-        try_text(trial, text, source, make(hf), lambda key: families.is_left_behind(c, key) or (to_megatron and "mtp_" in key))
+        for attempt, elements in ((try_text, itertools.count()), (try_bytes, random_elements(name))):
+            hf = families.hf_model(c, elements)
+            attempt(trial, text, start(c, hf) if start else hf, make(hf), whole)
+
+
+# ---- recognising ----
+
+
+def relations(models):
+    """Of every text of a family: its name, the families, where it leads, and the lines of patterns for the way there and back."""
+    for path in sorted(models.glob("*.map")):
+        lines = [line[2:].split() for line in path.read_text().splitlines() if line.startswith("#:")]
+        if any(line[0] == "family" for line in lines):
+            yield (path.name, [line[1] for line in lines if line[0] == "family"], next(line[1] for line in lines if line[0] == "to"),
+                   {word: [line[1:] for line in lines if line[0] == word] for word in ("keys", "back")})
+
+
+def fits(lines, keys):
+    def has(pattern):
+        wanted = re.compile(re.escape(pattern).replace(r"\$LAYER_ID", r"\d+").replace(r"\*", r"\d+"))
+        return any(wanted.fullmatch(key) for key in keys)
+    return any(all(not has(word[1:]) if word.startswith("!") else has(word) for word in line) for line in lines)
+
+
+def recognise(models):
+    for name, (c, megatron, paddle, unfused) in families.CASES.items():
+        hf = {key: [] for key in families.hf_shapes(c)}
+        filled = families.hf_model(c, itertools.count())
+        spaces = {"megatron": (megatron, "megatron", families.megatron_model(c, filled)), "paddle": (paddle, "paddle", paddle and families.paddle_model(c, filled)),
+                  "paddle-unfused": (unfused, "paddle-unfused", unfused and families.paddle_model(c, filled, fused=False))}
+        for to, (text, space, there) in spaces.items():
+            if not text:
+                continue
+            expected = [f"{text}.hf-{space}.map"]
+            found = [(file, kinds) for file, kinds, target, words in relations(models) if target == to and fits(words["keys"], hf)]
+            assert [file for file, _ in found] == expected, f"{name} to {to}: {found}, expected {expected}"
+            assert c["model_type"] in found[0][1], f"{name}: {expected[0]} does not name the family {c['model_type']}"
+            # Tensors in Megatron's spelling do not tell ChatGLM and GLM from Llama with biases: the family has to be named.
+            back = ["llama.hf-megatron.map"] if to == "megatron" and name in ("chatglm", "glm") else expected
+            found = [file for file, _, target, words in relations(models) if target == to and fits(words["back"], there)]
+            assert found == back, f"{name} from {to}: {found}, expected {back}"
 
 
 def main():
@@ -95,15 +194,17 @@ def main():
     parser.add_argument("--case", default="*")
     options = parser.parse_args()
     tests = [(name, *test) for name in families.CASES if fnmatch.fnmatch(name, options.case) for test in tests_of(name, options.models)]
+    tests = [(f"{name}: {what}", lambda more=more: run(options.bin, *more)) for name, what, *more in ((t[0], t[1], t[0], *t[2:]) for t in tests)]
+    tests.append(("texts recognise the models of their families, and no others", lambda: recognise(options.models)))
     print(f"1..{len(tests)}")
     failed = 0
-    for number, (name, what, text, start, make) in enumerate(tests, 1):
+    for number, (what, test) in enumerate(tests, 1):
         try:
-            run(options.bin, name, text, start, make)
-            print(f"ok {number} - {name}: {what}", flush=True)
+            test()
+            print(f"ok {number} - {what}", flush=True)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             failed += 1
-            print(f"not ok {number} - {name}: {what}")
+            print(f"not ok {number} - {what}")
             print("".join(f"# {line}\n" for line in str(error).splitlines()), end="", flush=True)
     return 1 if failed else 0
 
