@@ -215,6 +215,11 @@ def hf_shapes(c):
     return out
 
 
+def without_prefix(hf):
+    """GPT-2 saved as the model without its head."""
+    return {key.replace("transformer.", "", 1): tensor for key, tensor in hf.items()}
+
+
 def hf_model(c, elements):
     return {key: fill(shape, elements) for key, shape in hf_shapes(c).items()}
 
@@ -355,6 +360,28 @@ class Megatron:
 def megatron_model(c, hf, te=True):
     model = Megatron(c, hf, te)
     return {"gpt2": model.gpt2, "chatglm": model.chatglm}.get(c["model_type"], model.decoder)()
+
+
+# Names of Megatron-LM's modules from before Megatron Core: of the stack, the norms, the attention.
+OLD_NAMES = {
+    "of 2022": ("encoder", "input_norm", "post_attention_norm", "final_norm", "self_attention"),
+    "of 2021": ("encoder", "input_layernorm", "post_attention_layernorm", "final_layernorm", "self_attention"),
+    "of 2020": ("transformer", "input_layernorm", "post_attention_layernorm", "final_layernorm", "attention"),
+}
+
+
+def megatron_old_model(model, names):
+    """A dense model in those names, from one in the names of Transformer Engine's modules."""
+    stack, before, after, last, attention = names
+    renamed = (("self_attention.linear_qkv.layer_norm_", before + "."), ("mlp.linear_fc1.layer_norm_", after + "."),
+               ("self_attention.linear_qkv.", attention + ".query_key_value."), ("self_attention.linear_proj.", attention + ".dense."),
+               ("linear_fc1.", "dense_h_to_4h."), ("linear_fc2.", "dense_4h_to_h."), ("decoder.final_layernorm.", f"{stack}.{last}."), ("decoder.", stack + "."))
+    out = {}
+    for key, tensor in model.items():
+        for name, old in renamed:
+            key = key.replace(name, old)
+        out["language_model." + key] = tensor
+    return out
 
 
 # ---- Paddle ----

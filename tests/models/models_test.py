@@ -135,6 +135,23 @@ def tests_of(name, models):
         yield "paddle, not fused", models / f"{unfused}.hf-paddle-unfused.map", None, lambda hf: families.paddle_model(c, hf, fused=False)
 
 
+def forwards_only(binary, models):
+    """Texts of one direction: name of the test, and the test."""
+    def of(text, c, source, expected):
+        with tempfile.TemporaryDirectory() as work:
+            trial = Trial(binary, pathlib.Path(work), c)
+            must_be("forwards", trial.evaluate(text, trial.describe(source)), expected)
+    for name in ("llama", "qwen2", "gpt2"):
+        c = families.CASES[name][0]
+        megatron = families.megatron_model(c, families.hf_model(c, itertools.count()))
+        for age, names in families.OLD_NAMES.items():
+            yield f"{name}: megatron {age}", lambda a=(models / "megatron.old-te.map", c, families.megatron_old_model(megatron, names), megatron): of(*a)
+    for name in ("gpt2", "gpt2-old"):
+        c = families.CASES[name][0]
+        hf = families.hf_model(c, itertools.count())
+        yield f"{name}: without its prefix", lambda a=(models / "gpt2.bare-hf.map", c, families.without_prefix(hf), hf): of(*a)
+
+
 def run(binary, name, text, start, make):
     c = families.CASES[name][0]
     to_megatron = text.name.endswith("-megatron.map")
@@ -195,6 +212,7 @@ def main():
     options = parser.parse_args()
     tests = [(name, *test) for name in families.CASES if fnmatch.fnmatch(name, options.case) for test in tests_of(name, options.models)]
     tests = [(f"{name}: {what}", lambda more=more: run(options.bin, *more)) for name, what, *more in ((t[0], t[1], t[0], *t[2:]) for t in tests)]
+    tests += [test for test in forwards_only(options.bin, options.models) if fnmatch.fnmatch(test[0].split(":")[0], options.case)]
     tests.append(("texts recognise the models of their families, and no others", lambda: recognise(options.models)))
     print(f"1..{len(tests)}")
     failed = 0
