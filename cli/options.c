@@ -446,5 +446,7 @@ reshard_open_options options_open(const struct options *options)
     open.limit_count = options->limits.count;
     open.follow_links = options->follow_links;
     open.lenient = options->lenient;
+    /* Who only looks sees the rest, and that something is missing. */
+    open.skip_unsupported = options->verb == VERB_INSPECT || options->verb == VERB_LS || options->verb == VERB_VERIFY;
     return open;
 }

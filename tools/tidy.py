@@ -34,11 +34,14 @@ THIRD_PARTY = {  # each library is behind one file of src/
     "zstd": r"zstd(_errors)?\.h",
     "xxhash": r"xxh(ash|3)\.h",
     "openssl": r"openssl/.*",
-    "isa-l": r"isa-l.*|isa-l/.*|crc\.h|igzip_lib\.h",
+    "isa-l's checksums": r"isa-l\.h|isa-l/crc\.h|crc\.h",
+    "isa-l's inflate": r"(isa-l/)?igzip_lib\.h",
     "liburing": r"liburing.*",
     "curl": r"curl/.*",
     "lz4": r"lz4.*\.h",
     "blosc": r"blosc.*\.h",
+    "bz2": r"bzlib\.h",
+    "lzma": r"lzma\.h",
     "mpi": r"mpi\.h",
 }
 FOLDERS = ["include", "src", "cli", "examples", "tests", "fuzz", "bench", "tools", "docs"]

@@ -52,8 +52,9 @@ typedef struct reshard_open_options {
     size_t limit_count;
     int follow_links;            /* symbolic links may lead out of the directory */
     int lenient;                 /* accept what is ambiguous but readable (duplicate names: the last wins) */
+    int skip_unsupported;        /* leave out, with a warning, tensors of types and codings that are not supported; for looking */
 } reshard_open_options;
-#define RESHARD_OPEN_OPTIONS_INIT { sizeof(reshard_open_options), NULL, -1, NULL, 0, 0, 0 }
+#define RESHARD_OPEN_OPTIONS_INIT { sizeof(reshard_open_options), NULL, -1, NULL, 0, 0, 0, 0 }
 
 /* Opens a file or directory. options may be NULL. Reads metadata only; no payload. */
 reshard_status reshard_open(const char *path, const reshard_open_options *options, reshard_checkpoint **out, reshard_error *err);

@@ -92,6 +92,10 @@ static const char *encoding_name(const struct chunk_layout *layout)
     static const char *const names[CODEC_COUNT] = { [CODEC_NONE] = "", [CODEC_DEFLATE] = "deflate", [CODEC_ZSTD] = "zstd" };
     if (!layout)
         return "";
+    if (layout->chain && layout->chain->literal)
+        return "fill";
+    if (layout->chain)
+        return layout->chain->step_count ? chain_kind_name(layout->chain->steps[0].kind) : "";
     return names[layout->outer_codec != CODEC_NONE ? layout->outer_codec : layout->codec];
 }
 
@@ -105,7 +109,7 @@ API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint,
         return RESHARD_ERR_USAGE;
     const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + index];
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    bool encoded = layout && layout->codec != CODEC_NONE;
+    bool encoded = catalog_chunk_is_coded(catalog, chunk);
     *out = (reshard_chunk){
         .start = catalog_vector_at(catalog, chunk->start),
         .extent = catalog_vector_at(catalog, chunk->extent),

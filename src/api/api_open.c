@@ -11,13 +11,14 @@ static struct open_options open_options_read(const reshard_open_options *options
     *status = RESHARD_OK;
     if (!options)
         return out;
-    if (options->struct_size < sizeof(*options)) {
+    if (options->struct_size < offsetof(reshard_open_options, skip_unsupported)) {
         *status = error_set(err, RESHARD_ERR_USAGE, "open options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
         return out;
     }
     out.format = options->format;
     out.iteration = options->iteration;
     out.lenient = options->lenient != 0;
+    out.skip_unsupported = options->struct_size >= sizeof(*options) && options->skip_unsupported != 0;
     *store_flags = options->follow_links ? STORE_FOLLOW_LINKS : 0;
     for (size_t i = 0; i < options->limit_count; i++) {
         const reshard_limit *limit = &options->limits[i];

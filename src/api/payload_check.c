@@ -41,7 +41,7 @@ static bool is_plain(const struct catalog *catalog, const struct catalog_chunk *
         return false;
     if (dtype_element_bytes(tensor->dtype) == 0)
         return false;
-    return !layout || (layout->strides == CATALOG_NONE && layout->codec == CODEC_NONE);
+    return !layout || (layout->strides == CATALOG_NONE && !catalog_chunk_is_coded(catalog, chunk));
 }
 
 static uint64_t element_count(const struct catalog *catalog, const struct catalog_chunk *chunk)

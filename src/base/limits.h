@@ -23,6 +23,7 @@
     X(zip_entries, UINT64_C(4) << 20, "members of one zip archive")                                                  \
     X(inflate_ratio, 200, "expansion of a compressed part, above 1 MiB")                                             \
     X(inflate_bytes, UINT64_C(64) << 30, "decompressed size of one compressed part")                                 \
+    X(chunk_bytes, UINT64_C(2) << 30, "size of one chunk that is decoded as a whole (zarr)")                         \
     X(tensors, UINT64_C(100000000), "tensors of one checkpoint")                                                     \
     X(chunks, UINT64_C(100000000), "chunks of one checkpoint")                                                       \
     X(objects, UINT64_C(10000000), "files of one checkpoint")                                                        \

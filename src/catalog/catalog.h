@@ -16,6 +16,7 @@
 #include "base/limits.h"
 #include "base/name_map.h"
 #include "base/value.h"
+#include "encoding/chain.h"
 #include "encoding/compress.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
@@ -58,7 +59,8 @@ enum chunk_flags {
     CHUNK_CONJUGATE = 8,
     CHUNK_NEGATE = 16,
     CHUNK_HAS_CRC = 32,     /* the side table knows a CRC-32 of the payload */
-    CHUNK_WANT_CRC = 64     /* target: the driver wants the CRC-32 of what was written */
+    CHUNK_WANT_CRC = 64,    /* target: the driver wants the CRC-32 of what was written */
+    CHUNK_PLAIN_NAN = 128   /* BF16: the framework reads it by way of float32, which makes every NaN 0xffff */
 };
 
 struct catalog_chunk {
@@ -82,6 +84,8 @@ struct chunk_layout {
     uint64_t coded_offset, coded_bytes;
     enum codec outer_codec;    /* a coded range inside a coded range (a deflated member of a zstd blob): decoded first */
     uint64_t outer_offset, outer_bytes;
+    const struct chain *chain; /* not NULL: the chunk is coded as a whole; [coded_offset, +coded_bytes) decodes to chain->decoded_bytes,
+                                * in which the chunk's offset counts. codec is NONE then. The chain lives in the arena. */
     uint32_t crc32;            /* of [crc_offset, crc_offset + crc_bytes) of the object */
     uint64_t crc_offset, crc_bytes;
 };
@@ -211,6 +215,13 @@ size_t catalog_item_path(const struct catalog *catalog, const struct catalog_ite
 
 /* Bytes that the catalog itself takes. */
 uint64_t catalog_memory(const struct catalog *catalog);
+
+/* Whether a chunk's bytes must be decoded before they can be used. */
+static inline bool catalog_chunk_is_coded(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    return layout && (layout->codec != CODEC_NONE || layout->chain);
+}
 
 /* A tensor's size; false only if it overflowed, which add_tensor refuses. */
 uint64_t catalog_tensor_bytes(const struct catalog *catalog, const struct catalog_tensor *tensor);

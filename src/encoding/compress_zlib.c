@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/compress_parts.h"
+#include "encoding/chain_parts.h"
 
 #include <stdlib.h>
 #include <zlib.h>
@@ -111,3 +112,27 @@ const struct codec_library codec_zlib = {
     .complaint = zlib_complaint,
     .encode = zlib_encode,
 };
+
+/* ---- whole chunks, see chain.h ---- */
+
+#define GZIP_WINDOW (MAX_WBITS + 16)
+#define MEMORY_LEVEL 8
+
+reshard_status chain_zlib_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
+{
+    z_stream stream = { 0 };
+    int window = packing->kind == CHAIN_GZIP ? GZIP_WINDOW : MAX_WBITS;
+    if (deflateInit2(&stream, packing->level, Z_DEFLATED, window, MEMORY_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK)
+        return error_set_memory(err);
+    size_t before = out->size, left = size;
+    const uint8_t *next = bytes;
+    int result;
+    do {
+        result = deflate_step(&stream, &next, &left, out);
+    } while (result == Z_OK || result == Z_BUF_ERROR);
+    deflateEnd(&stream);
+    if (result == Z_STREAM_END)
+        return RESHARD_OK;
+    out->size = before;
+    return error_set_memory(err);
+}

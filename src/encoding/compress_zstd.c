@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/compress_parts.h"
+#include "encoding/chain_parts.h"
 
 #include <stdlib.h>
 #include <zstd.h>
@@ -105,3 +106,50 @@ const struct codec_library codec_zstd = {
     .complaint = zstd_complaint,
     .encode = zstd_encode,
 };
+
+/* ---- whole chunks, see chain.h ---- */
+
+void chain_unzstd_free(void *state)
+{
+    ZSTD_freeDCtx(state);
+}
+
+reshard_status chain_unzstd(struct chain_call *call, reshard_error *err)
+{
+    uint8_t nowhere;
+    if (!call->scratch->zstd)
+        call->scratch->zstd = ZSTD_createDCtx();
+    if (!call->scratch->zstd)
+        return error_set_memory(err);
+    size_t made = ZSTD_decompressDCtx(call->scratch->zstd, call->room ? call->out : &nowhere, call->room, call->in, call->in_size);
+    if (!ZSTD_isError(made)) {
+        call->made = made;
+        return RESHARD_OK;
+    }
+    switch (ZSTD_getErrorCode(made)) {
+    case ZSTD_error_memory_allocation:
+        return error_set_memory(err);
+    case ZSTD_error_dstSize_tooSmall:
+        return chain_too_long(call, err);
+    default:
+        return error_set(err, RESHARD_ERR_FORMAT, "invalid zstd data: %s", ZSTD_getErrorName(made));
+    }
+}
+
+reshard_status chain_zstd_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
+{
+    size_t bound = ZSTD_compressBound(size), before = out->size;
+    if (ZSTD_isError(bound))
+        return error_set(err, RESHARD_ERR_LIMIT, "%zu bytes are too many for one zstd frame", size);
+    uint8_t *room = buffer_extend(out, bound);
+    if (!room)
+        return error_set_memory(err);
+    size_t made = ZSTD_compress(room, bound, bytes, size, packing->level);
+    out->size = before;
+    if (ZSTD_isError(made))
+        return ZSTD_getErrorCode(made) == ZSTD_error_memory_allocation
+                   ? error_set_memory(err)
+                   : error_set(err, RESHARD_ERR_UNSUPPORTED, "zstd cannot compress %zu bytes: %s", size, ZSTD_getErrorName(made));
+    out->size += made;
+    return RESHARD_OK;
+}

@@ -133,12 +133,12 @@ static reshard_status copyable_cut(struct cutter *cutter, uint32_t *steps, uint3
 static reshard_status large_cut(struct cutter *cutter, uint32_t tensor, const uint32_t *steps, uint32_t count, reshard_error *err)
 {
     const struct plan *plan = cutter->mode->plan;
-    bool is_encoded = false;
+    bool is_streamed = false;
     for (uint32_t i = 0; i < count; i++)
-        is_encoded |= step_is_encoded(plan, steps[i]);
+        is_streamed |= step_is_streamed(plan, steps[i]);
     reshard_status status = batch_close(cutter, err);
     if (!status)
-        status = lane_open(cutter, is_encoded, err);
+        status = lane_open(cutter, is_streamed, err);
     if (!status && dtype_element_bytes(plan->target->tensors[tensor].dtype))
         return box_cut(cutter, tensor, steps, count, err);
     uint64_t window = cutter->budget->data_bytes / 2 - ITEM_SLACK - 2 * cutter->mode->source_align;

@@ -37,11 +37,32 @@ static unsigned workers_wanted(uint64_t target_bytes, const struct engine_option
     return !options->threads && useful < wanted ? (unsigned)useful : wanted;
 }
 
-struct engine_budget budget_of(uint64_t target_bytes, const struct engine_options *options)
+/* Size of the largest chunk that the plan reads and that is decoded as a whole; 0: there is none. */
+static uint64_t decoded_chunk_max(const struct plan *plan)
 {
-    struct engine_budget budget = { .workers = workers_wanted(target_bytes, options) };
+    uint64_t largest = 0;
+    for (uint32_t i = 0; i < plan->step_count; i++) {
+        uint32_t chunk = plan->steps[i].source_chunk;
+        const struct chunk_layout *layout = chunk == CATALOG_NONE ? NULL : catalog_layout_of(plan->source, &plan->source->chunks[chunk]);
+        if (layout && layout->chain && layout->chain->decoded_bytes > largest)
+            largest = layout->chain->decoded_bytes;
+    }
+    return largest;
+}
+
+struct engine_budget budget_of(const struct plan *plan, const struct engine_options *options)
+{
+    struct engine_budget budget = { .workers = workers_wanted(plan->write_bytes, options) };
     uint64_t memory = options->memory_bytes ? options->memory_bytes : MEMORY_DEFAULT;
     uint64_t usable = memory - memory / 4; /* the rest is for stacks, decoders and the code itself */
+    uint64_t chunk_bytes = decoded_chunk_max(plan);
+    if (chunk_bytes) {
+        /* Most of it is for decoded chunks: the more of them are kept, the fewer are decoded twice. */
+        usable = memory / 4;
+        budget.decoded_bytes = memory / 2;
+        if (budget.decoded_bytes < chunk_bytes)
+            budget.decoded_bytes = chunk_bytes; /* one at least, whatever was asked for */
+    }
     while (budget.workers > 1 && usable / budget.workers < SHARE_MIN)
         budget.workers--;
     uint64_t share = usable / budget.workers / 4096 * 4096;
@@ -61,6 +82,6 @@ struct engine_budget budget_of(uint64_t target_bytes, const struct engine_option
 
 uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_options *options)
 {
-    struct engine_budget budget = budget_of(plan->write_bytes, options);
-    return (uint64_t)budget.workers * budget.share_bytes;
+    struct engine_budget budget = budget_of(plan, options);
+    return (uint64_t)budget.workers * budget.share_bytes + budget.decoded_bytes;
 }

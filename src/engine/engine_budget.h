@@ -14,9 +14,10 @@ struct engine_budget {
     size_t data_bytes;     /* the end of a share, aligned to 64, and to 4096 in shares that are not tiny */
     uint32_t parts_max;    /* records of a share */
     uint32_t decoders_max; /* streams that a worker keeps open */
+    uint64_t decoded_bytes; /* of chunks that are decoded as a whole, shared by all; 0: the plan has none */
 };
 
-/* For moving target_bytes. The block is workers * share_bytes. */
-struct engine_budget budget_of(uint64_t target_bytes, const struct engine_options *options);
+/* The block is workers * share_bytes. */
+struct engine_budget budget_of(const struct plan *plan, const struct engine_options *options);
 
 #endif

@@ -92,6 +92,10 @@ static void part_classify(const struct layout_mode *mode, const struct copy_spec
     part->kind = PART_RANGE;
     part->block_count = 1;
     part->is_plain = copy_is_plain_run(spec, &run_bytes);
+    if (part->is_chunk) {
+        part->kind = PART_DECODED;
+        return;
+    }
     if (part->is_encoded)
         return;
     if (part->is_plain) {
@@ -113,18 +117,13 @@ static void part_classify(const struct layout_mode *mode, const struct copy_spec
     }
 }
 
-static bool chunk_is_encoded(const struct catalog *catalog, const struct catalog_chunk *chunk)
-{
-    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    return layout && layout->codec != CODEC_NONE;
-}
-
 static reshard_status part_make(const struct layout_mode *mode, const struct job_shape *shape, uint32_t step_index, unsigned fill_min,
                                 struct part *part, uint64_t *target_end, reshard_error *err)
 {
     const struct plan *plan = mode->plan;
     uint32_t source_chunk = plan->steps[step_index].source_chunk;
     const struct catalog_chunk *source = source_chunk == CATALOG_NONE ? NULL : &plan->source->chunks[source_chunk];
+    const struct chunk_layout *layout = source ? catalog_layout_of(plan->source, source) : NULL;
     struct plan_copy copy;
     if (source && source->flags & CHUNK_UNRESOLVED)
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s' is not resolved", STR_ARG(plan->source->tensors[source->tensor].key));
@@ -139,8 +138,9 @@ static reshard_status part_make(const struct layout_mode *mode, const struct job
         return RESHARD_OK;
     }
     part->source_bytes = spec_source_bytes(&copy.spec);
-    part->is_encoded = chunk_is_encoded(plan->source, source);
-    part->origin = part->is_encoded ? source_chunk : source->object;
+    part->is_chunk = layout && layout->chain;
+    part->is_encoded = layout && layout->codec != CODEC_NONE;
+    part->origin = part->is_encoded || part->is_chunk ? source_chunk : source->object;
     part_classify(mode, &copy.spec, fill_min, part);
     return RESHARD_OK;
 }

@@ -35,7 +35,8 @@ enum part_kind {
     PART_RANGE,  /* its source lies in a range */
     PART_BLOCKS, /* its source is far apart: blocks read one after the other, packed */
     PART_PLACE,  /* its runs are read straight into the target's place */
-    PART_ZEROS   /* it has no source: all of its elements are zero bytes */
+    PART_ZEROS,  /* it has no source: all of its elements are zero bytes */
+    PART_DECODED /* its source is in a chunk that is decoded as a whole: copied to the target's place from there */
 };
 
 struct part {
@@ -48,10 +49,12 @@ struct part {
     uint8_t *packed;        /* room for the blocks of PART_BLOCKS */
     struct store_object *pinned;
     uint32_t step, piece, range;
-    uint32_t origin; /* source object, or source chunk if that is encoded */
+    uint32_t origin; /* source object, or source chunk if that is coded */
     uint32_t block_count;
     uint8_t kind;
-    bool is_encoded, is_plain; /* plain: one run of equal bytes on both sides */
+    bool is_encoded; /* its source is a decoded stream */
+    bool is_chunk;   /* its source is a decoded chunk */
+    bool is_plain;   /* one run of equal bytes on both sides */
 };
 
 struct piece {

@@ -172,6 +172,32 @@ static reshard_status part_read(struct worker *worker, const struct job_shape *s
     return status;
 }
 
+/* Copies a part out of a decoded chunk. Taking and giving back one chunk at a time, a worker never waits while it holds another. */
+static reshard_status part_decode(struct worker *worker, const struct job_shape *shape, struct part *part, reshard_error *err)
+{
+    struct decoded_chunks *decoded = &worker->engine->decoded;
+    const struct catalog *catalog = worker->engine->plan->source;
+    const struct chain *chain = catalog_layout_of(catalog, &catalog->chunks[part->origin])->chain;
+    const uint8_t *bytes;
+    uint64_t read;
+    if (part->is_plain && part->source_offset == 0 && part->bytes == chain->decoded_bytes) {
+        reshard_status status = decoded_copy(decoded, &worker->scratch, part->origin, part->target, &read, err);
+        worker->bytes_read += read;
+        return status;
+    }
+    if (!range_fits(part->source_offset, part->source_bytes, chain->decoded_bytes))
+        return error_set(err, RESHARD_ERR_FORMAT, "bytes [%" PRIu64 ", +%" PRIu64 ") of a chunk that decodes to %" PRIu64,
+                         part->source_offset, part->source_bytes, chain->decoded_bytes);
+    reshard_status status = decoded_take(decoded, &worker->scratch, part->origin, &bytes, &read, err);
+    worker->bytes_read += read;
+    if (status)
+        return status;
+    part->source = bytes + part->source_offset;
+    status = part_move(worker, shape, part, false, err);
+    decoded_give(decoded, part->origin);
+    return status;
+}
+
 /* How many of the parts from first on are read by one call: plain ones that continue each other in the file and in memory. */
 static uint32_t parts_in_row(const struct job_memory *memory, uint32_t first, uint64_t *bytes)
 {
@@ -227,6 +253,8 @@ reshard_status job_read(struct worker *worker, const struct job_shape *shape, re
         } else if (part->kind == PART_ZEROS) {
             part->source = zeros;
             status = part_move(worker, shape, part, false, err);
+        } else if (part->kind == PART_DECODED) {
+            status = part_decode(worker, shape, part, err);
         } else {
             status = row_read(worker, i, &row_count, err);
             if (!status && row_count == 0)

@@ -56,16 +56,18 @@ reshard_status engine_init(struct engine *engine, const struct plan *plan, const
                            const struct engine_options *options, bool is_stream, reshard_error *err)
 {
     *engine = (struct engine){ .plan = plan, .source = source, .options = options };
-    engine->budget = budget_of(plan->write_bytes, options);
+    engine->budget = budget_of(plan, options);
     bool is_direct = options->io == ENGINE_IO_DIRECT && engine->budget.data_bytes >= DIRECT_SHARE_MIN / 2;
     engine->mode = (struct layout_mode){ .plan = plan, .is_stream = is_stream, .source_align = is_direct ? DIRECT_ALIGN : 1 };
     engine->progress.bytes_total = plan->write_bytes;
-    engine->progress.memory_bytes = (uint64_t)engine->budget.workers * engine->budget.share_bytes;
+    engine->progress.memory_bytes = (uint64_t)engine->budget.workers * engine->budget.share_bytes + engine->budget.decoded_bytes;
     atomic_init(&engine->is_stopped, false);
     reshard_status status = locks_init(engine, err);
     if (status)
         return status;
     status = origins_init(&engine->origins, source, options->io, err);
+    if (!status)
+        status = decoded_init(&engine->decoded, &engine->origins, engine->budget.decoded_bytes, err);
     if (!status)
         status = workers_init(engine, err);
     if (!status)
@@ -77,12 +79,15 @@ reshard_status engine_init(struct engine *engine, const struct plan *plan, const
 
 void engine_release(struct engine *engine)
 {
-    for (unsigned i = 0; engine->workers && i < engine->budget.workers; i++)
+    for (unsigned i = 0; engine->workers && i < engine->budget.workers; i++) {
         streams_release(&engine->workers[i].streams);
+        decoded_scratch_release(&engine->workers[i].scratch);
+    }
     free(engine->workers);
     free(engine->pool);
     free(engine->crc_parts);
     job_list_release(&engine->list);
+    decoded_release(&engine->decoded);
     origins_release(&engine->origins);
     journal_release(&engine->journal);
     pthread_mutex_destroy(&engine->lock);

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 
+#include "engine/engine_decoded.h"
 #include "engine/engine_jobs.h"
 #include "engine/engine_origin.h"
 
@@ -32,6 +33,7 @@ struct worker {
     struct engine *engine;
     struct job_memory memory;
     struct streams streams;
+    struct decoded_scratch scratch;
     uint32_t lane;                      /* it works on, or JOB_NONE */
     bool copy_refused;                  /* the kernel cannot copy between these stores */
     uint64_t bytes_read, bytes_written; /* of the job in hand */
@@ -47,6 +49,7 @@ struct engine {
     struct layout_mode mode;
     struct engine_budget budget;
     struct origins origins;
+    struct decoded_chunks decoded;
     struct job_list list;
     uint8_t *pool;
     struct worker *workers;

@@ -39,6 +39,7 @@ struct source {
     bool is_borrowed_store;
     bool lenient;
     bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state */
+    bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */
     int64_t iteration;         /* wanted; -1: the latest */
 };
 
@@ -54,7 +55,7 @@ struct open_options {
     const char *format;
     struct limits limits;
     int64_t iteration; /* -1 */
-    bool borrow_store, lenient, relate_optimizer;
+    bool borrow_store, lenient, relate_optimizer, skip_unsupported;
 };
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out, reshard_error *err);
 void source_free(struct source *source);

@@ -7,6 +7,7 @@
 #include "formats/megatron/megatron.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
+#include "formats/zarr/zarr.h"
 
 static const struct format_driver *const registry[] = {
     &format_safetensors,        /* "safetensors" */
@@ -18,6 +19,7 @@ static const struct format_driver *const registry[] = {
     &format_torch_dcp,          /* "torch-dcp" */
     &format_fsdp_ranks,         /* "fsdp-ranks" */
     &format_megatron,           /* "megatron" */
+    &format_zarr,               /* "zarr" */
 };
 
 #define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))

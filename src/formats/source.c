@@ -30,6 +30,7 @@ static struct source *source_new(struct store *store, const char *name, const st
     source->is_borrowed_store = options->borrow_store;
     source->lenient = options->lenient;
     source->relate_optimizer = options->relate_optimizer;
+    source->skip_unsupported = options->skip_unsupported || options->lenient;
     source->iteration = options->iteration;
     source->name = strdup(name);
     if (!source->name) {

@@ -138,7 +138,7 @@ static reshard_status target_check(const struct catalog *catalog, const struct c
 {
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     bool is_plain = !(chunk->flags & (CHUNK_SWAP | CHUNK_CONJUGATE | CHUNK_NEGATE | CHUNK_UNRESOLVED));
-    if (layout && layout->codec != CODEC_NONE)
+    if (catalog_chunk_is_coded(catalog, chunk))
         is_plain = false;
     if (layout && layout->strides != CATALOG_NONE)
         is_plain &=

@@ -112,6 +112,15 @@ static uint64_t hash_number(uint64_t hash, uint64_t number)
     return hash64(&number, sizeof(number), hash);
 }
 
+static uint64_t hash_chain(uint64_t hash, const struct chain *chain)
+{
+    if (chain->literal)
+        hash = hash64(chain->literal, (size_t)chain->decoded_bytes, hash);
+    for (uint32_t i = 0; i < chain->step_count; i++)
+        hash = hash_number(hash, chain->steps[i].kind);
+    return hash_number(hash, chain->decoded_bytes);
+}
+
 /* Objects and what the chunks in use say about their bytes; boxes are in the steps. */
 static uint64_t hash_chunk(uint64_t hash, const struct catalog *catalog, const struct catalog_chunk *chunk)
 {
@@ -124,6 +133,8 @@ static uint64_t hash_chunk(uint64_t hash, const struct catalog *catalog, const s
     const uint64_t rare[] = { (uint64_t)layout->flat_begin, (uint64_t)layout->flat_count, layout->codec,        layout->coded_offset,
                               layout->coded_bytes,          layout->outer_codec,          layout->outer_offset, layout->outer_bytes };
     hash = hash64(rare, sizeof(rare), hash);
+    if (layout->chain)
+        hash = hash_chain(hash, layout->chain);
     if (layout->strides != CATALOG_NONE)
         hash = hash64(catalog_vector_at(catalog, layout->strides), (size_t)tensor->rank * sizeof(int64_t), hash);
     return hash;

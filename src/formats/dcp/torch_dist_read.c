@@ -75,9 +75,8 @@ static reshard_status read_common(struct source *source, uint32_t object, uint64
     return status;
 }
 
-static reshard_status read_common_file(struct dist_reading *reading, reshard_error *err)
+reshard_status dcp_common_file_read(struct source *source, bool *has_file, reshard_error *err)
 {
-    struct source *source = reading->source;
     char *name = NULL;
     bool is_directory;
     uint64_t bytes;
@@ -85,8 +84,8 @@ static reshard_status read_common_file(struct dist_reading *reading, reshard_err
     reshard_status status = dcp_name_join(dcp_state(source)->directory, STR(COMMON_FILE), &name, err);
     if (status)
         return status;
-    reading->has_common_file = store_exists(source->store, name, &is_directory, &bytes) && !is_directory;
-    if (reading->has_common_file) {
+    *has_file = store_exists(source->store, name, &is_directory, &bytes) && !is_directory;
+    if (*has_file) {
         status = catalog_add_object(source->catalog, str_of(name), bytes, &object, err);
         if (!status)
             status = read_common(source, object, 0, bytes, CODEC_NONE, "'" COMMON_FILE "'", err);
@@ -247,8 +246,7 @@ static const struct value *attributes_of(const struct value *value)
     return state->kind == VALUE_DICT ? state : NULL;
 }
 
-/* The layout under which it was saved, as its own arguments say. */
-static reshard_status note_layout(struct source *source, reshard_error *err)
+reshard_status dcp_note_parallel_sizes(struct source *source, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
     const struct value *arguments = NULL;
@@ -322,7 +320,7 @@ reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err
     if (!status)
         status = mcore_data_read(source, &reading.mcore, err);
     if (!status)
-        status = read_common_file(&reading, err);
+        status = dcp_common_file_read(source, &reading.has_common_file, err);
     if (!status)
         status = dcp_read_tensors(source, &flavour, err);
     if (!status)
@@ -330,7 +328,7 @@ reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err
     if (!status)
         status = add_files(source, err);
     if (!status)
-        status = note_layout(source, err);
+        status = dcp_note_parallel_sizes(source, err);
     release_optimizer_objects(&reading);
     mcore_data_release(&reading.mcore);
     return status;

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blosc 1 buffers. The header is looked at before the library sees it: the library takes sizes from the header alone, and prints when
+ * it lacks a codec.
+ *
+ *   u8 version, u8 version of the codec's format, u8 flags, u8 item size, u32 bytes, u32 block size, u32 stored bytes, data
+ */
+#include "encoding/chain_parts.h"
+
+#include <inttypes.h>
+
+#include "base/cursor.h"
+
+#if RESHARD_WITH_BLOSC
+#include <blosc.h>
+
+#define CODEC_SHIFT 5
+#define CODEC_SNAPPY 2
+#define CODEC_LAST 4
+#define FLAG_STORED 2
+#define VERSION_MAX 2
+
+struct blosc_header {
+    uint8_t version, codec_version, flags, item_bytes;
+    uint32_t bytes, block_bytes, stored_bytes;
+};
+
+static reshard_status header_check(const struct blosc_header *header, const struct chain_call *call, reshard_error *err)
+{
+    unsigned codec = header->flags >> CODEC_SHIFT;
+    if (header->version == 0 || header->version > VERSION_MAX)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc version %u, supported are 1 and 2 (Blosc 1.x; a Blosc2 frame is another format)",
+                         header->version);
+    if (codec > CODEC_LAST)
+        return error_set(err, RESHARD_ERR_FORMAT, "blosc codec number %u is unknown", codec);
+    if (codec == CODEC_SNAPPY && !(header->flags & FLAG_STORED))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc with snappy; blosclz, lz4, lz4hc, zlib and zstd are supported");
+    if (header->stored_bytes != call->in_size)
+        return error_set(err, RESHARD_ERR_FORMAT, "blosc header says %" PRIu32 " stored bytes, there are %zu", header->stored_bytes,
+                         call->in_size);
+    if (header->bytes > call->room)
+        return error_set(err, RESHARD_ERR_FORMAT, "blosc header says %" PRIu32 " decoded bytes, at most %zu expected", header->bytes,
+                         call->room);
+    if (header->item_bytes == 0)
+        return error_set(err, RESHARD_ERR_FORMAT, "blosc item size 0");
+    if (header->bytes > 0 && header->block_bytes == 0)
+        return error_set(err, RESHARD_ERR_FORMAT, "blosc block size 0");
+    return RESHARD_OK;
+}
+
+reshard_status chain_unblosc(struct chain_call *call, reshard_error *err)
+{
+    struct blosc_header header;
+    struct cursor cursor = cursor_over(call->in, call->in_size);
+    size_t bytes;
+    if (!cursor_u8(&cursor, &header.version) || !cursor_u8(&cursor, &header.codec_version) || !cursor_u8(&cursor, &header.flags) ||
+        !cursor_u8(&cursor, &header.item_bytes) || !cursor_u32le(&cursor, &header.bytes) || !cursor_u32le(&cursor, &header.block_bytes) ||
+        !cursor_u32le(&cursor, &header.stored_bytes))
+        return error_set(err, RESHARD_ERR_FORMAT, "blosc data of %zu bytes, shorter than its header", call->in_size);
+    reshard_status status = header_check(&header, call, err);
+    if (status)
+        return status;
+    if (blosc_cbuffer_validate(call->in, call->in_size, &bytes) < 0 || bytes != header.bytes)
+        return error_set(err, RESHARD_ERR_FORMAT, "invalid blosc header");
+    if (bytes == 0)
+        return RESHARD_OK;
+    int made = blosc_decompress_ctx(call->in, call->out, call->room, 1);
+    if (made < 0 || (size_t)made != bytes)
+        return error_set(err, RESHARD_ERR_FORMAT, "invalid blosc data, %zu decoded bytes expected", bytes);
+    call->made = bytes;
+    return RESHARD_OK;
+}
+
+reshard_status chain_blosc_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
+{
+    if (size > BLOSC_MAX_BUFFERSIZE)
+        return error_set(err, RESHARD_ERR_LIMIT, "%zu bytes are too many for one blosc buffer", size);
+    size_t before = out->size, bound = size + BLOSC_MAX_OVERHEAD;
+    uint8_t *room = buffer_extend(out, bound);
+    if (!room)
+        return error_set_memory(err);
+    size_t item_bytes = packing->element_bytes ? packing->element_bytes : 1;
+    int made = blosc_compress_ctx(packing->level, packing->shuffle, item_bytes, size, bytes, room, bound, packing->inner, 0, 1);
+    out->size = before;
+    if (made <= 0)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc cannot compress %zu bytes with '%s' (result %d)", size, packing->inner, made);
+    out->size += (size_t)made;
+    return RESHARD_OK;
+}
+
+#else
+
+reshard_status chain_unblosc(struct chain_call *call, reshard_error *err)
+{
+    (void)call;
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "built without libblosc");
+}
+
+reshard_status chain_blosc_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
+{
+    (void)packing, (void)bytes, (void)size, (void)out;
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "built without libblosc");
+}
+
+#endif

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "engine/engine_decoded.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/checked.h"
+
+#define SLOTS_MAX 1024u
+
+enum slot_state { SLOT_FREE, SLOT_LOADING, SLOT_READY };
+
+struct decoded_slot {
+    uint8_t *bytes;
+    uint64_t capacity, last_used;
+    uint32_t chunk, users;
+    uint32_t next; /* in the bucket, slot + 1 */
+    uint8_t state; /* enum slot_state */
+};
+
+reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *origins, uint64_t bytes_max, reshard_error *err)
+{
+    *decoded = (struct decoded_chunks){ .bytes_max = bytes_max };
+    if (pthread_mutex_init(&decoded->lock, NULL))
+        return error_set(err, RESHARD_ERR_MEMORY, "cannot make a lock");
+    if (pthread_cond_init(&decoded->changed, NULL)) {
+        pthread_mutex_destroy(&decoded->lock);
+        return error_set(err, RESHARD_ERR_MEMORY, "cannot make a lock");
+    }
+    decoded->origins = origins;
+    decoded->slots = calloc(SLOTS_MAX, sizeof(*decoded->slots));
+    decoded->buckets = calloc(SLOTS_MAX, sizeof(*decoded->buckets));
+    if (decoded->slots && decoded->buckets)
+        return RESHARD_OK;
+    decoded_release(decoded);
+    return error_set_memory(err);
+}
+
+void decoded_release(struct decoded_chunks *decoded)
+{
+    if (!decoded->origins)
+        return;
+    for (uint32_t i = 0; i < decoded->slot_count; i++)
+        free(decoded->slots[i].bytes);
+    free(decoded->slots);
+    free(decoded->buckets);
+    pthread_cond_destroy(&decoded->changed);
+    pthread_mutex_destroy(&decoded->lock);
+    *decoded = (struct decoded_chunks){ 0 };
+}
+
+void decoded_scratch_release(struct decoded_scratch *scratch)
+{
+    chain_scratch_release(&scratch->chain);
+    buffer_release(&scratch->stored);
+}
+
+/* ---- decoding ---- */
+
+/* The stored bytes: where the object is mapped, else read into the scratch. */
+static reshard_status stored_read(const struct decoded_chunks *decoded, struct decoded_scratch *scratch, const struct chunk_layout *layout,
+                                  const struct store_object *object, const uint8_t **out, reshard_error *err)
+{
+    const uint8_t *map = decoded->origins->use_maps ? store_object_map(object) : NULL;
+    if (!range_fits(layout->coded_offset, layout->coded_bytes, store_object_size(object)))
+        return error_set_at(err, RESHARD_ERR_FORMAT, layout->coded_offset,
+                            "file of %" PRIu64 " bytes ends inside the %" PRIu64 " bytes at %" PRIu64, store_object_size(object),
+                            layout->coded_bytes, layout->coded_offset);
+    if (map) {
+        *out = map + layout->coded_offset;
+        return RESHARD_OK;
+    }
+    buffer_clear(&scratch->stored);
+    uint8_t *room = buffer_extend(&scratch->stored, layout->coded_bytes ? (size_t)layout->coded_bytes : 1);
+    if (!room)
+        return error_set_memory(err);
+    *out = room;
+    return layout->coded_bytes ? store_read_at(object, layout->coded_offset, room, (size_t)layout->coded_bytes, err) : RESHARD_OK;
+}
+
+static reshard_status chunk_decode(const struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk_index, void *out,
+                                   uint64_t *read, reshard_error *err)
+{
+    const struct catalog *catalog = decoded->origins->source->catalog;
+    const struct catalog_chunk *chunk = &catalog->chunks[chunk_index];
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    struct store_object *object;
+    const uint8_t *stored = NULL;
+    *read = layout->coded_bytes;
+    reshard_status status = origin_take(decoded->origins, chunk->object, &object, err);
+    if (status)
+        return status;
+    status = stored_read(decoded, scratch, layout, object, &stored, err);
+    if (!status) {
+        status = chain_decode(layout->chain, stored, (size_t)layout->coded_bytes, out, &scratch->chain, err);
+        if (status == RESHARD_ERR_FORMAT && err)
+            error_prefix(err, "chunk at byte %" PRIu64, layout->coded_offset);
+    }
+    origin_give(decoded->origins, chunk->object);
+    return status;
+}
+
+static const struct chain *chain_of(const struct decoded_chunks *decoded, uint32_t chunk)
+{
+    const struct catalog *catalog = decoded->origins->source->catalog;
+    return catalog_layout_of(catalog, &catalog->chunks[chunk])->chain;
+}
+
+/* ---- slots; the lock is held ---- */
+
+static uint32_t *bucket_of(struct decoded_chunks *decoded, uint32_t chunk)
+{
+    return &decoded->buckets[chunk % SLOTS_MAX];
+}
+
+static struct decoded_slot *slot_find(struct decoded_chunks *decoded, uint32_t chunk)
+{
+    for (uint32_t i = *bucket_of(decoded, chunk); i; i = decoded->slots[i - 1].next)
+        if (decoded->slots[i - 1].chunk == chunk)
+            return &decoded->slots[i - 1];
+    return NULL;
+}
+
+static void slot_unlink(struct decoded_chunks *decoded, struct decoded_slot *slot)
+{
+    uint32_t *link = bucket_of(decoded, slot->chunk);
+    while (*link && &decoded->slots[*link - 1] != slot)
+        link = &decoded->slots[*link - 1].next;
+    if (*link)
+        *link = slot->next;
+    slot->state = SLOT_FREE;
+    slot->users = 0;
+}
+
+/* The slot with memory that was not used for the longest time and that nobody uses; NULL: none. */
+static struct decoded_slot *slot_oldest(struct decoded_chunks *decoded)
+{
+    struct decoded_slot *oldest = NULL;
+    for (uint32_t i = 0; i < decoded->slot_count; i++) {
+        struct decoded_slot *slot = &decoded->slots[i];
+        if (slot->state != SLOT_LOADING && slot->users == 0 && slot->capacity && (!oldest || slot->last_used < oldest->last_used))
+            oldest = slot;
+    }
+    return oldest;
+}
+
+static void slot_empty(struct decoded_chunks *decoded, struct decoded_slot *slot)
+{
+    free(slot->bytes);
+    decoded->bytes -= slot->capacity;
+    slot->bytes = NULL;
+    slot->capacity = 0;
+}
+
+/* A slot without memory, or NULL. */
+static struct decoded_slot *slot_vacant(struct decoded_chunks *decoded)
+{
+    for (uint32_t i = 0; i < decoded->slot_count; i++)
+        if (decoded->slots[i].state == SLOT_FREE && !decoded->slots[i].capacity)
+            return &decoded->slots[i];
+    return decoded->slot_count < SLOTS_MAX ? &decoded->slots[decoded->slot_count++] : NULL;
+}
+
+/* A free slot with room for so many bytes, which may be an old chunk's. What is in use may push the sum beyond its limit, but not for
+ * long. NULL without memory. */
+static struct decoded_slot *slot_with_room(struct decoded_chunks *decoded, uint64_t size)
+{
+    struct decoded_slot *slot = NULL, *oldest;
+    bool is_full = decoded->slot_count == SLOTS_MAX;
+    while ((decoded->bytes + size > decoded->bytes_max || (is_full && !slot)) && (oldest = slot_oldest(decoded))) {
+        slot = oldest;
+        if (slot->state == SLOT_READY)
+            slot_unlink(decoded, slot);
+        if (slot->capacity >= size && slot->capacity / 2 <= size)
+            return slot;
+        slot_empty(decoded, slot);
+    }
+    if (!slot)
+        slot = slot_vacant(decoded);
+    if (!slot)
+        return NULL;
+    slot->bytes = malloc(size ? (size_t)size : 1);
+    if (!slot->bytes)
+        return NULL;
+    slot->capacity = size ? size : 1;
+    decoded->bytes += slot->capacity;
+    return slot;
+}
+
+static struct decoded_slot *slot_make(struct decoded_chunks *decoded, uint32_t chunk, uint64_t size)
+{
+    struct decoded_slot *slot = slot_with_room(decoded, size);
+    if (!slot)
+        return NULL;
+    slot->chunk = chunk;
+    slot->users = 0;
+    slot->state = SLOT_LOADING;
+    slot->next = *bucket_of(decoded, chunk);
+    *bucket_of(decoded, chunk) = (uint32_t)(slot - decoded->slots) + 1;
+    return slot;
+}
+
+/* ---- taking ---- */
+
+/* The chunk's slot once it is ready, with the caller as a user; NULL if nobody has it. */
+static struct decoded_slot *slot_wait(struct decoded_chunks *decoded, uint32_t chunk)
+{
+    struct decoded_slot *slot = slot_find(decoded, chunk);
+    while (slot && slot->state == SLOT_LOADING) {
+        pthread_cond_wait(&decoded->changed, &decoded->lock);
+        slot = slot_find(decoded, chunk);
+    }
+    if (slot) {
+        slot->users++;
+        slot->last_used = ++decoded->clock;
+    }
+    return slot;
+}
+
+reshard_status decoded_take(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, const uint8_t **out,
+                            uint64_t *read, reshard_error *err)
+{
+    const struct chain *chain = chain_of(decoded, chunk);
+    *read = 0;
+    *out = chain->literal;
+    if (chain->literal)
+        return RESHARD_OK;
+    pthread_mutex_lock(&decoded->lock);
+    struct decoded_slot *slot = slot_wait(decoded, chunk);
+    bool is_new = !slot;
+    if (is_new)
+        slot = slot_make(decoded, chunk, chain->decoded_bytes);
+    pthread_mutex_unlock(&decoded->lock);
+    if (!slot)
+        return error_set_memory(err);
+    reshard_status status = RESHARD_OK;
+    if (is_new) {
+        status = chunk_decode(decoded, scratch, chunk, slot->bytes, read, err);
+        pthread_mutex_lock(&decoded->lock);
+        if (status) {
+            slot_unlink(decoded, slot);
+        } else {
+            slot->state = SLOT_READY;
+            slot->users = 1;
+            slot->last_used = ++decoded->clock;
+        }
+        pthread_cond_broadcast(&decoded->changed);
+        pthread_mutex_unlock(&decoded->lock);
+    }
+    *out = slot->bytes;
+    return status;
+}
+
+void decoded_give(struct decoded_chunks *decoded, uint32_t chunk)
+{
+    if (chain_of(decoded, chunk)->literal)
+        return;
+    pthread_mutex_lock(&decoded->lock);
+    struct decoded_slot *slot = slot_find(decoded, chunk);
+    if (slot)
+        slot->users--;
+    pthread_mutex_unlock(&decoded->lock);
+}
+
+reshard_status decoded_copy(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, void *out, uint64_t *read,
+                            reshard_error *err)
+{
+    const struct chain *chain = chain_of(decoded, chunk);
+    *read = 0;
+    if (chain->literal) {
+        memcpy(out, chain->literal, (size_t)chain->decoded_bytes);
+        return RESHARD_OK;
+    }
+    pthread_mutex_lock(&decoded->lock);
+    struct decoded_slot *slot = slot_wait(decoded, chunk);
+    pthread_mutex_unlock(&decoded->lock);
+    if (!slot)
+        return chunk_decode(decoded, scratch, chunk, out, read, err);
+    memcpy(out, slot->bytes, (size_t)chain->decoded_bytes);
+    decoded_give(decoded, chunk);
+    return RESHARD_OK;
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/zarr/zarr_keys.h"
+
+#include <stdlib.h>
+
+void zarr_keys_release(struct zarr_keys *keys)
+{
+    free(keys->entries);
+    zip_release(&keys->zip);
+    store_object_close(keys->zip_object);
+    arena_release(&keys->arena);
+    *keys = (struct zarr_keys){ 0 };
+}
+
+static reshard_status entry_add(struct zarr_keys *keys, const struct limits *limits, const struct zarr_entry *entry, reshard_error *err)
+{
+    if (keys->count >= limits->objects || keys->count >= UINT32_MAX / 2)
+        return error_set_limit(err, "objects", (uint64_t)keys->count + 1, limits->objects);
+    if (keys->count == keys->capacity) {
+        uint32_t wanted = keys->capacity ? keys->capacity * 2 : 256;
+        struct zarr_entry *grown = reallocarray(keys->entries, wanted, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        keys->entries = grown;
+        keys->capacity = wanted;
+    }
+    keys->entries[keys->count++] = *entry;
+    return RESHARD_OK;
+}
+
+static int entry_order(const void *a, const void *b)
+{
+    const struct zarr_entry *x = a, *y = b;
+    return str_compare(x->name, y->name);
+}
+
+/* ---- directories ---- */
+
+struct walk {
+    struct str *stack; /* directories still to be listed, as names in the store */
+    size_t count, capacity;
+};
+
+static reshard_status walk_push(struct walk *walk, struct str name, reshard_error *err)
+{
+    if (walk->count == walk->capacity) {
+        size_t wanted = walk->capacity ? walk->capacity * 2 : 64;
+        struct str *grown = reallocarray(walk->stack, wanted, sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        walk->stack = grown;
+        walk->capacity = wanted;
+    }
+    walk->stack[walk->count++] = name;
+    return RESHARD_OK;
+}
+
+static reshard_status list_directory(struct store *store, struct str directory, size_t prefix, const struct limits *limits,
+                                     struct walk *walk, struct zarr_keys *keys, reshard_error *err)
+{
+    struct store_entry *found;
+    size_t count;
+    char *name = arena_copy(&keys->arena, directory.data, directory.size);
+    if (!name)
+        return error_set_memory(err);
+    reshard_status status = store_list(store, name, &keys->arena, &found, &count, err);
+    for (size_t i = 0; i < count && !status; i++) {
+        if (found[i].is_directory) {
+            status = walk_push(walk, found[i].name, err);
+            continue;
+        }
+        struct zarr_entry entry = { .name = { found[i].name.data + prefix, found[i].name.size - prefix },
+                                    .object = found[i].name,
+                                    .bytes = found[i].bytes };
+        status = entry_add(keys, limits, &entry, err);
+    }
+    return status;
+}
+
+static reshard_status list_tree(struct store *store, const char *name, const struct limits *limits, struct zarr_keys *keys,
+                                reshard_error *err)
+{
+    struct walk walk = { 0 };
+    size_t prefix = name[0] ? strlen(name) + 1 : 0;
+    reshard_status status = walk_push(&walk, str_of(name), err);
+    while (!status && walk.count) {
+        struct str directory = walk.stack[--walk.count];
+        status = list_directory(store, directory, prefix, limits, &walk, keys, err);
+    }
+    free(walk.stack);
+    return status;
+}
+
+/* ---- zip files ---- */
+
+static reshard_status list_zip(struct store *store, const char *name, const struct limits *limits, struct zarr_keys *keys,
+                               reshard_error *err)
+{
+    reshard_status status = store_open_object(store, name, &keys->zip_object, err);
+    if (status)
+        return status;
+    struct reader reader = store_object_reader(keys->zip_object);
+    keys->is_zip = true;
+    status = zip_open(&reader, limits, &keys->zip, err);
+    char *object = status ? NULL : arena_copy(&keys->arena, name, strlen(name));
+    if (!status && !object)
+        status = error_set_memory(err);
+    for (uint32_t i = 0; !status && i < keys->zip.member_count; i++) {
+        const struct zip_member *member = &keys->zip.members[i];
+        if (member->is_directory)
+            continue;
+        struct zarr_entry entry = { .name = member->name,
+                                    .object = { object, strlen(name) },
+                                    .offset = member->payload_offset,
+                                    .bytes = member->stored_bytes,
+                                    .is_deflated = member->method != 0,
+                                    .member = i };
+        status = entry_add(keys, limits, &entry, err);
+    }
+    if (status) {
+        error_prefix(err, "'%s'", name);
+        error_object(err, "%s", name);
+    }
+    return status;
+}
+
+static bool is_document(struct str name)
+{
+    static const char *const documents[] = { ".zarray", ".zgroup", ".zmetadata", "zarr.json" };
+    size_t start = name.size;
+    while (start > 0 && name.data[start - 1] != '/')
+        start--;
+    struct str base = { name.data + start, name.size - start };
+    for (size_t i = 0; i < sizeof(documents) / sizeof(documents[0]); i++)
+        if (str_is(base, documents[i]))
+            return true;
+    return false;
+}
+
+bool zarr_zip_probe(struct store *store, const char *name)
+{
+    static const uint8_t magic[] = { 'P', 'K', 3, 4 };
+    struct store_object *object = NULL;
+    struct zip_archive zip = { 0 };
+    uint8_t first[sizeof(magic)];
+    bool is_zarr = false;
+    if (store_open_object(store, name, &object, NULL))
+        return false;
+    struct reader reader = store_object_reader(object);
+    if (reader.size > sizeof(magic) && !store_read_at(object, 0, first, sizeof(first), NULL) &&
+        memcmp(first, magic, sizeof(magic)) == 0 && !zip_open(&reader, &limits_default, &zip, NULL)) {
+        for (uint32_t i = 0; i < zip.member_count && !is_zarr; i++)
+            is_zarr = is_document(zip.members[i].name);
+    }
+    zip_release(&zip);
+    store_object_close(object);
+    return is_zarr;
+}
+
+/* ---- both ---- */
+
+reshard_status zarr_keys_list(struct store *store, const char *name, const struct limits *limits, struct zarr_keys *out, reshard_error *err)
+{
+    bool is_directory = true;
+    uint64_t bytes;
+    *out = (struct zarr_keys){ 0 };
+    if (name[0] && !store_exists(store, name, &is_directory, &bytes))
+        return error_set(err, RESHARD_ERR_IO, "'%s' does not exist", name);
+    reshard_status status = is_directory ? list_tree(store, name, limits, out, err) : list_zip(store, name, limits, out, err);
+    if (!status && out->count)
+        qsort(out->entries, out->count, sizeof(*out->entries), entry_order);
+    return status;
+}
+
+uint32_t zarr_keys_lower(const struct zarr_keys *keys, struct str name)
+{
+    uint32_t low = 0, high = keys->count;
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (str_compare(keys->entries[middle].name, name) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct zarr_entry *zarr_keys_find(const struct zarr_keys *keys, struct str name)
+{
+    uint32_t at = zarr_keys_lower(keys, name);
+    return at < keys->count && str_equal(keys->entries[at].name, name) ? &keys->entries[at] : NULL;
+}
+
+reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry, const struct limits *limits,
+                              uint64_t bytes_max, struct buffer *out, reshard_error *err)
+{
+    reshard_status status;
+    if (keys->is_zip) {
+        struct reader reader = store_object_reader(keys->zip_object);
+        const struct zip_member *member = &keys->zip.members[entry->member];
+        if (member->bytes > bytes_max)
+            return error_set_limit(err, "json_bytes", member->bytes, bytes_max);
+        status = zip_read_member(&reader, &keys->zip, member, limits, out, err);
+    } else {
+        status = store_read_all(store, entry->object.data, bytes_max, out, err);
+    }
+    if (status) {
+        error_prefix(err, "'%.*s'", STR_ARG(entry->name));
+        error_object(err, "%.*s", STR_ARG(entry->name));
+    }
+    return status;
+}

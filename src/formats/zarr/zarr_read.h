@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the reading half share. */
+#ifndef FORMATS_ZARR_ZARR_READ_H
+#define FORMATS_ZARR_ZARR_READ_H
+
+#include "formats/zarr/zarr_array.h"
+#include "formats/zarr/zarr_keys.h"
+
+struct zarr_reading {
+    struct source *source;
+    struct zarr_keys keys;
+    struct zarr_hints hints;
+    struct value_graph *kept; /* attributes; belongs to the catalog */
+    struct chain_scratch scratch;
+    bool is_megatron;
+    bool is_loadable_by_megatron; /* it has a common.pt too; else it is only arrays */
+    uint32_t array_count, group_count, format_counts[4];
+};
+
+/* Adds the chunks of an array: those that are there, and its fill value for those that are not. document: the index of the entry that
+ * describes it. prefix: the array's name with a '/' behind, or "". */
+reshard_status zarr_chunks_add(struct zarr_reading *reading, const struct zarr_array *array, uint32_t tensor, uint32_t document,
+                               struct str prefix, reshard_error *err);
+
+/* A block of the array on its way to chunks of the catalog. */
+struct zarr_block {
+    int64_t start[RANK_MAX], extent[RANK_MAX]; /* along the array's axes; it may reach beyond the array */
+    uint8_t axis[RANK_MAX];                    /* array axis of each of the block's axes */
+    int level;
+    uint32_t object;
+    uint64_t offset, bytes;                    /* in the object */
+    struct chain_step prefix[CHAIN_STEPS_MAX]; /* steps before the level's own: of what lies around it */
+    uint32_t prefix_count;
+};
+
+/* State while one array's chunks are added. */
+struct zarr_adding {
+    struct zarr_reading *reading;
+    const struct zarr_array *array;
+    uint32_t tensor, document_object;
+    const struct chain *chain; /* of blocks without a prefix, made on first use */
+    const struct chain *fill;
+    uint64_t fill_bytes, missing, beyond;
+};
+
+reshard_status zarr_block_add(struct zarr_adding *adding, const struct zarr_block *block, reshard_error *err);
+
+/* Adds a box that holds the fill value; the parts beyond the array are left out. */
+reshard_status zarr_fill_add(struct zarr_adding *adding, const int64_t *start, const int64_t *extent, reshard_error *err);
+
+/* ---- zarr_shard.c ---- */
+reshard_status zarr_shard_add(struct zarr_adding *adding, const struct zarr_block *block, reshard_error *err);
+
+/* ---- zarr_megatron.c ---- */
+
+/* Reads metadata.json, common.pt and the objects of a Megatron checkpoint. */
+reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *err);
+bool zarr_is_megatron(struct store *store, const char *directory);
+
+reshard_status zarr_read_catalog(struct source *source, reshard_error *err);
+
+#endif
