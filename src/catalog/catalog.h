@@ -93,6 +93,8 @@ struct chunk_layout {
 struct catalog_object {
     struct str name;  /* relative to the store's root */
     uint64_t bytes;
+    const struct chain_packing *packing; /* target: compress the whole object once its payload is written; NULL: leave it. bytes are those
+                                          * before that */
 };
 
 enum item_kind {

@@ -4,7 +4,9 @@
 #include <stdio.h>
 
 #include "formats/dcp/dcp_source.h"
+#include "formats/safetensors/safetensors_target.h"
 #include "formats/zarr/zarr_read.h"
+#include "formats/zarr/zarr_write.h"
 
 #define FOLDERS_LOOKED_AT 64
 
@@ -60,10 +62,14 @@ static int zarr_probe(struct store *store, const char *name)
 const struct format_driver format_zarr = {
     .name = "zarr",
     .summary = "zarr arrays and groups of format 2 or 3, and Megatron Core's zarr checkpoints",
-    .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
+    .options = zarr_options,
     .probe = zarr_probe,
     .read_catalog = zarr_read_catalog,
     .load_item = dcp_load_item,
     .read_item_storage = dcp_read_item_storage,
+    .lay_out = zarr_lay_out,
+    .publish = st_target_publish,
     .close_source = dcp_close_source,
+    .close_target = st_target_close,
 };
