@@ -58,15 +58,16 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     struct megatron_target *state = target->driver_state;
     const struct catalog_tensor *tensor = &request->wanted->tensors[parameter->wanted];
     int64_t shape[RANK_MAX];
-    memcpy(shape, catalog_vector_at(request->wanted, tensor->shape), (size_t)tensor->rank * sizeof(*shape));
-    parameter->rows = tensor->rank > 0 ? shape[0] : 1;
+    int rank = tensor->rank - parameter->lead_count;
+    memcpy(shape, catalog_vector_at(request->wanted, tensor->shape) + parameter->lead_count, (size_t)rank * sizeof(*shape));
+    parameter->rows = rank > 0 ? shape[0] : 1;
     if (!torch_save_can_hold(tensor->dtype)) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
         error_hint(err, "--dtype 'GLOB=TYPE' converts it to one that torch has");
         return RESHARD_ERR_UNSUPPORTED;
     }
     int64_t old = state->args.padded_vocabulary;
-    if (parameter->key.rule->is_vocabulary && tensor->rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&
+    if (parameter->key.rule->is_vocabulary && rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&
         (old <= 0 || shape[0] == old)) {
         reshard_status status = target_note_changed(target, err, "'%.*s' has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s", STR_ARG(tensor->key),
                                                     state->padded_vocabulary, state->layout.tp, shape[0],
@@ -76,7 +77,7 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
         shape[0] = state->padded_vocabulary;
         parameter->rows = shape[0] < parameter->rows ? shape[0] : parameter->rows;
     }
-    reshard_status status = cut_from_whole(&state->context, parameter->key.rule, tensor->rank, shape, &parameter->cut, err);
+    reshard_status status = cut_from_whole(&state->context, parameter->key.rule, rank, shape, &parameter->cut, err);
     if (status) {
         error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
         error_object(err, "%.*s", STR_ARG(tensor->key));
@@ -84,21 +85,24 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     return status;
 }
 
-static reshard_status make_parameter(const struct layout_request *request, struct target *target, uint32_t index, struct target_parameter *out, reshard_error *err)
+struct assigning {
+    const struct layout_request *request;
+    struct target *target;
+};
+
+static reshard_status take_parameter(const struct target_parameter *found, void *context, reshard_error *err)
 {
-    struct megatron_target *state = target->driver_state;
-    const struct catalog_tensor *tensor = &request->wanted->tensors[index];
-    struct path_part *single = arena_alloc(&state->arena, sizeof(*single));
-    if (!single)
-        return error_set_memory(err);
-    *out = (struct target_parameter){ .wanted = index, .name = tensor->key };
-    out->part_count = catalog_tensor_path(request->wanted, tensor, single, &out->parts);
-    if (!partition_key_read(&state->rules, tensor->key, &out->key))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(tensor->key));
-    if (out->key.expert >= state->experts && out->key.expert_size > 0)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': the arguments of the run say %" PRId64 " experts", STR_ARG(tensor->key), state->experts);
-    reshard_status status = find_stage(state, out->name, &out->key, &out->stage, err);
-    return status ? status : cut_parameter(request, target, out, err);
+    struct assigning *assigning = context;
+    struct megatron_target *state = assigning->target->driver_state;
+    struct target_parameter parameter = *found;
+    if (!partition_key_read(&state->rules, parameter.name, &parameter.key))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(parameter.name));
+    if (parameter.key.expert >= state->experts && parameter.key.expert_size > 0)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': the arguments of the run say %" PRId64 " experts", STR_ARG(parameter.name), state->experts);
+    reshard_status status = find_stage(state, parameter.name, &parameter.key, &parameter.stage, err);
+    if (!status)
+        status = cut_parameter(assigning->request, assigning->target, &parameter, err);
+    return status ? status : add_parameter(state, &parameter, err);
 }
 
 /* ---- copies on the last stage ---- */
@@ -164,26 +168,43 @@ static reshard_status add_embedding_copies(struct megatron_target *state, uint32
     return status;
 }
 
-static int stage_order(const void *a, const void *b)
+/* ---- order ---- */
+
+static int stage_order(const void *a, const void *b, void *context)
 {
     const struct target_parameter *x = a, *y = b;
+    const struct megatron_target *state = context;
+    int order = 0;
     if (x->stage != y->stage)
         return x->stage < y->stage ? -1 : 1;
-    return x->wanted < y->wanted ? -1 : x->wanted > y->wanted;
+    if (state->has_order)
+        order = optimizer_name_compare(&state->names, &x->registered, &y->registered);
+    if (order)
+        return order;
+    if (x->wanted != y->wanted)
+        return x->wanted < y->wanted ? -1 : 1;
+    for (int i = 0; i < x->lead_count; i++)
+        if (x->lead[i] != y->lead[i])
+            return x->lead[i] < y->lead[i] ? -1 : 1;
+    return 0;
+}
+
+/* Files list parameters as ranks register them: state of optimizers follows that order. A source's own order serves where it is not known. */
+static void find_order(struct megatron_target *state)
+{
+    state->has_order = true;
+    for (uint32_t i = 0; state->has_order && i < state->parameter_count; i++) {
+        struct target_parameter *parameter = &state->parameters[i];
+        state->has_order = optimizer_name_read(&state->names, state->conditions, parameter->name, &parameter->registered) &&
+                           !state->names.lines[parameter->registered.line].has_rest;
+    }
 }
 
 reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
-    reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; !status && i < request->wanted->tensor_count; i++) {
-        struct target_parameter parameter;
-        if (request->wanted->tensors[i].flags & TENSOR_HIDDEN)
-            continue;
-        status = make_parameter(request, target, i, &parameter, err);
-        if (!status)
-            status = add_parameter(state, &parameter, err);
-    }
+    struct assigning assigning = { request, target };
+    reshard_status status = megatron_each_parameter(request, state, take_parameter, &assigning, err);
     uint32_t count = state->parameter_count;
     if (!status && state->layout.pp > 1)
         status = add_tied_copies(state, count, err);
@@ -191,8 +212,9 @@ reshard_status megatron_assign(const struct layout_request *request, struct targ
         status = add_embedding_copies(state, count, err);
     if (status)
         return status;
+    find_order(state);
     if (state->parameter_count > 0)
-        qsort(state->parameters, state->parameter_count, sizeof(*state->parameters), stage_order);
+        qsort_r(state->parameters, state->parameter_count, sizeof(*state->parameters), stage_order, state);
     state->stage_first = arena_zalloc(&state->arena, ((size_t)stage_count(state) + 1) * sizeof(*state->stage_first));
     if (!state->stage_first)
         return error_set_memory(err);

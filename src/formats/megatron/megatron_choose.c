@@ -38,6 +38,7 @@ static void choose_sizes(const struct layout_request *request, const struct mega
 /* ---- what the model has ---- */
 
 struct counting {
+    const struct megatron_target *state;
     int64_t layers, experts;
     struct str stack;           /* of the layers that count, "" before the first one */
     bool has_second, is_known, has_output;
@@ -70,6 +71,14 @@ static void count_key(const struct megatron_target *state, struct str key, struc
     counting->has_second = counting->has_second || !str_equal(counting->stack, prefix);
     if (found.layer >= counting->layers)
         counting->layers = found.layer + 1;
+}
+
+static reshard_status count_parameter(const struct target_parameter *parameter, void *context, reshard_error *err)
+{
+    struct counting *counting = context;
+    (void)err;
+    count_key(counting->state, parameter->name, counting);
+    return RESHARD_OK;
 }
 
 static reshard_status find_args(const struct layout_request *request, struct megatron_target *state, reshard_error *err)
@@ -210,17 +219,23 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     struct megatron_target *state = target->driver_state;
     const struct megatron_source *like = megatron_folder_state(request->like);
     const struct model_data *rules = model_data_find(STR("megatron.rules"));
-    struct counting counting = { 0 };
-    if (!rules)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.rules");
+    const struct model_data *names = model_data_find(STR("megatron.names"));
+    struct counting counting = { .state = state };
+    if (!rules || !names)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.rules or models/megatron.names");
     reshard_status status = partition_rules_parse(rules->text, &state->arena, &state->rules, err);
     if (!status)
+        status = optimizer_names_parse(names->text, &state->arena, &state->names, err);
+    if (!status)
         status = find_args(request, state, err);
+    if (!status) {
+        state->conditions = megatron_name_conditions(&state->args);
+        status = megatron_find_names(request, state, err);
+    }
+    if (!status)
+        status = megatron_each_parameter(request, state, count_parameter, &counting, err);
     if (status)
         return status;
-    for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
-        if (!(request->wanted->tensors[i].flags & TENSOR_HIDDEN))
-            count_key(state, request->wanted->tensors[i].key, &counting);
     state->layers = counting.layers;
     state->experts = state->args.experts > 0 ? state->args.experts : counting.experts;
     state->args.experts = state->experts > 0 ? state->experts : MEGATRON_UNKNOWN;

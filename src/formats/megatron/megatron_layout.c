@@ -30,8 +30,16 @@ static reshard_status add_chunk(struct chunking *chunking, const int64_t *start,
     uint64_t bytes;
     if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(parameter->cut.rank, extent), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor is too large");
-    reshard_status status = catalog_add_chunk(chunking->target->catalog, parameter->wanted, start, extent, chunking->rank->object, chunking->payload + offset, bytes,
-                                              out, err);
+    /* Axes in front of what is cut: one layer, one expert. */
+    int64_t whole_start[RANK_MAX], whole_extent[RANK_MAX];
+    for (int i = 0; i < parameter->lead_count; i++) {
+        whole_start[i] = parameter->lead[i];
+        whole_extent[i] = 1;
+    }
+    memcpy(whole_start + parameter->lead_count, start, (size_t)parameter->cut.rank * sizeof(*start));
+    memcpy(whole_extent + parameter->lead_count, extent, (size_t)parameter->cut.rank * sizeof(*extent));
+    reshard_status status = catalog_add_chunk(chunking->target->catalog, parameter->wanted, whole_start, whole_extent, chunking->rank->object,
+                                              chunking->payload + offset, bytes, out, err);
     if (!status) {
         (*out)->driver_data = chunking->record;
         (*out)->flags |= CHUNK_WANT_CRC;

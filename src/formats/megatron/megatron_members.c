@@ -6,6 +6,7 @@
 #include "formats/megatron/megatron_target.h"
 
 #include "encoding/pickle_write.h"
+#include "formats/megatron/optimizer_model.h"
 #include "formats/torch/torch_nesting.h"
 #include "formats/torch/torch_spell.h"
 
@@ -397,7 +398,7 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
         uint32_t record = value->tensor - 1;
         char key[16];
         snprintf(key, sizeof(key), "%" PRIu32, record);
-        torch_save_put_tensor(out, tensor->dtype, tensor->rank, parameter->cut.local, NULL, 0, key,
+        torch_save_put_tensor(out, tensor->dtype, parameter->cut.rank, parameter->cut.local, NULL, 0, key,
                               state->records[state->ranks[making->rank].first_record + record].bytes, false);
         return true;
     }
@@ -478,7 +479,12 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
     struct making making = { .request = request, .state = state };
     uint32_t other_ranks = 0;
     bool has_optimizer = false;
+    uint32_t states = 0;
     reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
+        states += !(request->wanted->tensors[i].flags & TENSOR_HIDDEN) && optimizer_is_state(request->wanted->tensors[i].key);
+    if (states > 0)
+        status = target_note_dropped(target, err, "optimizer.state: %" PRIu32 " tensors of optimizer state", states);
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++) {
         struct path_part single;
         struct partition_key key;

@@ -4,8 +4,11 @@
 #define FORMATS_MEGATRON_MEGATRON_TARGET_H
 
 #include "formats/megatron/megatron_source.h"
+#include "formats/megatron/optimizer_names.h"
 
-/* A parameter as it will be written: a wanted tensor, or a copy of it on another stage. */
+#define TARGET_LEAD_MAX 2
+
+/* A parameter as it will be written: a wanted tensor, a slice of one where layers and experts lie along axes, or a copy on another stage. */
 struct target_parameter {
     uint32_t wanted;
     struct str name;               /* with the numbers of the whole model */
@@ -14,6 +17,9 @@ struct target_parameter {
     struct partition_key key;
     int64_t stage;                 /* chunk * pp + pipeline rank */
     struct cut cut;                /* of the padded shape */
+    int lead_count;                /* axes in front for the layer and the expert; the cut is of what lies behind them */
+    int64_t lead[TARGET_LEAD_MAX];
+    struct parameter_name registered; /* for the order; valid if the state's has_order is */
     int64_t rows;                  /* that have values, along axis 0: fewer than the cut's, if rows were added */
 };
 
@@ -44,6 +50,10 @@ struct target_rank {
 struct megatron_target {
     struct arena arena;
     struct partition_rules rules;
+    struct optimizer_names names;
+    unsigned conditions;           /* under which names are read */
+    bool is_distributed;           /* wanted keys are a distributed checkpoint's */
+    bool has_order;                /* the order in which ranks register their parameters is known */
     struct megatron_args args;     /* of the source, or of the reference where the source has none */
     struct parallel_layout layout;
     struct megatron_pipeline pipeline;
@@ -66,6 +76,14 @@ struct megatron_target {
 
 /* The driver state of a whole checkpoint of this format; NULL if the source is none. */
 const struct megatron_source *megatron_folder_state(const struct source *source);
+
+/* megatron_expand.c. The first says whether wanted keys are a distributed checkpoint's. */
+reshard_status megatron_find_names(const struct layout_request *request, struct megatron_target *state, reshard_error *err);
+
+/* Calls emit for every parameter, with tensor, name, path and axes in front. */
+typedef reshard_status (*megatron_parameter_sink)(const struct target_parameter *parameter, void *context, reshard_error *err);
+reshard_status megatron_each_parameter(const struct layout_request *request, struct megatron_target *state, megatron_parameter_sink emit, void *context,
+                                       reshard_error *err);
 
 /* megatron_choose.c: the layout, the pipeline, the numbers of layers and experts. */
 reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err);
