@@ -31,7 +31,7 @@ static struct open_options open_options_read(const reshard_open_options *options
     return out;
 }
 
-static reshard_status list_tensors(reshard_checkpoint *checkpoint, reshard_error *err)
+reshard_status checkpoint_list_tensors(reshard_checkpoint *checkpoint, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     checkpoint->listed = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
@@ -73,7 +73,7 @@ API_EXPORT reshard_status reshard_open(const char *path, const reshard_open_opti
         error_prefix(err, "'%s'", path);
         goto out;
     }
-    status = list_tensors(checkpoint, err);
+    status = checkpoint_list_tensors(checkpoint, err);
 
 out:
     free(file_name);
@@ -88,6 +88,7 @@ API_EXPORT void reshard_close(reshard_checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
+    reshard_close(checkpoint->related);
     source_free(checkpoint->source);
     buffer_release(&checkpoint->class_name);
     free(checkpoint->listed);

@@ -23,6 +23,7 @@ struct reshard_checkpoint {
     reshard_path_part *parts; /* scratch of reshard_path_of */
     size_t part_capacity;
     struct buffer class_name; /* scratch of reshard_item_at */
+    reshard_checkpoint *related; /* the same with optimizer state of parameters; made on first use, borrows the store */
 };
 
 static inline const struct catalog *checkpoint_catalog(const reshard_checkpoint *checkpoint)
@@ -32,6 +33,16 @@ static inline const struct catalog *checkpoint_catalog(const reshard_checkpoint 
 
 /* Public indices in the order of keys: bytewise; equal keys by index, last first. Owned by the handle; NULL without memory. */
 const uint32_t *checkpoint_sorted(reshard_checkpoint *checkpoint);
+
+/* Fills listed and public_index. */
+reshard_status checkpoint_list_tensors(reshard_checkpoint *checkpoint, reshard_error *err);
+
+/*
+ * The view in which optimizer state is one tensor for each parameter and kind of state: the checkpoint itself, unless it stores state by bucket or
+ * flattened. The second function takes what cannot be related as it is stored, with a warning. The result belongs to the checkpoint.
+ */
+reshard_status checkpoint_relate(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err);
+reshard_status checkpoint_relate_if_possible(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err);
 
 /* The engine's view of the handle, and its options from the public ones (NULL: defaults), which must outlive the result. */
 struct engine_source checkpoint_engine_source(const reshard_checkpoint *checkpoint);

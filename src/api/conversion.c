@@ -213,6 +213,19 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     return catalog_seal(conversion->target.catalog, true, err);
 }
 
+/* Formats that name state by parameter get it so, whatever way the source stores it. */
+static reshard_status relate_optimizer(struct conversion *conversion, reshard_error *err)
+{
+    const struct format_driver *driver;
+    reshard_status status = find_driver(conversion, &driver, err);
+    if (status || !(driver->abilities & FORMAT_STATE_BY_PARAMETER))
+        return status;
+    status = checkpoint_relate(conversion->source, &conversion->source, err);
+    if (status)
+        error_hint(err, "--exclude leaves tensors out; --to torch-dcp keeps them as they are stored");
+    return status;
+}
+
 reshard_status conversion_prepare(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                   const reshard_run_options *run, bool resolve_source, struct conversion *out, reshard_error *err)
 {
@@ -226,6 +239,10 @@ reshard_status conversion_prepare(reshard_checkpoint *source, const char *target
     status = open_like(out, err);
     if (status)
         goto out;
+    status = relate_optimizer(out, err);
+    if (status)
+        goto out;
+    source = out->source;
     status = lay_out(out, target_path, err);
     if (status)
         goto out;

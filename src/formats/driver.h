@@ -20,7 +20,8 @@ enum format_abilities {
     FORMAT_HOLDS_TIES = 32,
     FORMAT_SHARDED = 64,     /* a tensor may be stored in several chunks */
     FORMAT_ALLOWS_HOLES = 128, /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
-    FORMAT_IS_PARALLEL = 256 /* what it writes is laid out by model-parallel ranks: it knows the words of struct layout_words */
+    FORMAT_IS_PARALLEL = 256, /* what it writes is laid out by model-parallel ranks: it knows the words of struct layout_words */
+    FORMAT_STATE_BY_PARAMETER = 512 /* what it writes names optimizer state by parameter */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */
