@@ -120,7 +120,8 @@ const struct format_driver format_megatron = {
     .name = "megatron",
     .name_space = "megatron",
     .summary = "legacy Megatron-LM folders mp_rank_XX, a torch.save file a rank",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
+                 FORMAT_STATE_BY_PARAMETER,
     .probe = megatron_probe,
     .read_catalog = megatron_read_catalog,
     .verify = torch_source_verify,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Laying a target out, and writing what is no payload. */
 #include "formats/megatron/megatron_target.h"
+#include "formats/megatron/optimizer_target.h"
 
 #include "base/crc32.h"
 
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 
 #define TOP_NAME "model_optim_rng"
+#define OPTIMIZER_TOP_NAME "distrib_optim"
 #define ALIGNMENT 64
 #define WINDOW_BYTES 65536
 
@@ -18,6 +20,7 @@ struct chunking {
     struct target *target;
     struct target_rank *rank;
     const struct target_parameter *parameter;
+    uint32_t tensor;   /* wanted: the parameter, or state of it */
     uint32_t record;   /* of the target */
     uint64_t payload;  /* offset in the file */
 };
@@ -26,7 +29,7 @@ static reshard_status add_chunk(struct chunking *chunking, const int64_t *start,
                                 reshard_error *err)
 {
     const struct target_parameter *parameter = chunking->parameter;
-    const struct catalog_tensor *tensor = &chunking->request->wanted->tensors[parameter->wanted];
+    const struct catalog_tensor *tensor = &chunking->request->wanted->tensors[chunking->tensor];
     uint64_t bytes;
     if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(parameter->cut.rank, extent), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor is too large");
@@ -38,7 +41,7 @@ static reshard_status add_chunk(struct chunking *chunking, const int64_t *start,
     }
     memcpy(whole_start + parameter->lead_count, start, (size_t)parameter->cut.rank * sizeof(*start));
     memcpy(whole_extent + parameter->lead_count, extent, (size_t)parameter->cut.rank * sizeof(*extent));
-    reshard_status status = catalog_add_chunk(chunking->target->catalog, parameter->wanted, whole_start, whole_extent, chunking->rank->object,
+    reshard_status status = catalog_add_chunk(chunking->target->catalog, chunking->tensor, whole_start, whole_extent, chunking->rank->object,
                                               chunking->payload + offset, bytes, out, err);
     if (!status) {
         (*out)->driver_data = chunking->record;
@@ -51,7 +54,7 @@ static reshard_status add_chunk(struct chunking *chunking, const int64_t *start,
 static reshard_status add_rows(struct chunking *chunking, const struct cut_piece *piece, int64_t rows, reshard_error *err)
 {
     const struct cut *cut = &chunking->parameter->cut;
-    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->parameter->wanted].dtype);
+    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
     int64_t start[RANK_MAX], extent[RANK_MAX], strides[RANK_MAX], offset = 0;
     reshard_status status = RESHARD_OK;
     memcpy(start, piece->start, (size_t)cut->rank * sizeof(*start));
@@ -72,7 +75,7 @@ static reshard_status add_piece(const struct cut_piece *piece, void *context, re
 {
     struct chunking *chunking = context;
     const struct cut *cut = &chunking->parameter->cut;
-    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->parameter->wanted].dtype);
+    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
     int64_t extent[RANK_MAX], strides[RANK_MAX], offset = 0;
     memcpy(extent, piece->extent, (size_t)cut->rank * sizeof(*extent));
     if (cut->rank > 0) {
@@ -100,8 +103,8 @@ static reshard_status add_flat(struct chunking *chunking, reshard_error *err)
     struct catalog *catalog = chunking->target->catalog;
     int64_t count = box_volume(cut->rank, cut->local);
     struct catalog_chunk *chunk;
-    const struct target_record *record = &((struct megatron_target *)chunking->target->driver_state)->records[chunking->record];
-    reshard_status status = catalog_add_chunk(catalog, record->wanted, NULL, NULL, chunking->rank->object, chunking->payload, record->bytes, &chunk, err);
+    uint64_t bytes = (uint64_t)count * dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
+    reshard_status status = catalog_add_chunk(catalog, chunking->tensor, NULL, NULL, chunking->rank->object, chunking->payload, bytes, &chunk, err);
     if (status)
         return status;
     struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
@@ -114,7 +117,32 @@ static reshard_status add_flat(struct chunking *chunking, reshard_error *err)
     return RESHARD_OK;
 }
 
-/* The chunks of one record; which parameter's it is, the order says: parameters come first, then storages of items. */
+/* The chunks of a parameter, or of state of it, from the payload on. */
+static reshard_status add_parameter(struct chunking *chunking, reshard_error *err)
+{
+    const struct cut *cut = &chunking->parameter->cut;
+    if (cut->is_grouped && cut->parts == 1)
+        return add_flat(chunking, err);
+    return cut_pieces(cut, &chunking->rank->place, add_piece, chunking, err);
+}
+
+/* A vector of optimizer state: each parameter's has its place in it, and what lies between is zero. */
+static reshard_status add_vector(struct chunking *chunking, const struct target_record *record, reshard_error *err)
+{
+    const struct megatron_target *state = chunking->target->driver_state;
+    uint64_t payload = chunking->payload;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < record->place_count; i++) {
+        const struct record_place *place = &record->places[i];
+        chunking->parameter = &state->parameters[place->parameter];
+        chunking->tensor = place->tensor;
+        chunking->payload = payload + (uint64_t)place->offset * dtype_element_bytes(chunking->request->wanted->tensors[place->tensor].dtype);
+        status = add_parameter(chunking, err);
+    }
+    return status;
+}
+
+/* The chunks of one record; which parameter's it is, the order says: parameters come first, then storages of items and optimizer state. */
 static reshard_status add_record(struct chunking *chunking, reshard_error *err)
 {
     struct megatron_target *state = chunking->target->driver_state;
@@ -122,10 +150,13 @@ static reshard_status add_record(struct chunking *chunking, reshard_error *err)
     struct catalog_chunk *chunk;
     if (record->wanted == TORCH_NONE || record->bytes == 0)
         return RESHARD_OK;
-    if (chunking->parameter && chunking->parameter->cut.is_grouped && chunking->parameter->cut.parts == 1)
-        return add_flat(chunking, err);
+    if (record->places)
+        return add_vector(chunking, record, err);
+    chunking->tensor = record->wanted;
+    if (record->parameter)
+        chunking->parameter = &state->parameters[record->parameter - 1];
     if (chunking->parameter)
-        return cut_pieces(&chunking->parameter->cut, &chunking->rank->place, add_piece, chunking, err);
+        return add_parameter(chunking, err);
     reshard_status status =
         catalog_add_chunk(chunking->target->catalog, record->wanted, NULL, NULL, chunking->rank->object, chunking->payload, record->bytes, &chunk, err);
     if (!status) {
@@ -167,7 +198,7 @@ static char *iteration_name(const struct layout_request *request, struct megatro
 }
 
 /* Parameters of the rank's records, in their order. */
-static uint32_t list_parameters(const struct megatron_target *state, const struct target_rank *rank, uint32_t *out)
+uint32_t megatron_list_parameters(const struct megatron_target *state, const struct target_rank *rank, uint32_t *out)
 {
     int64_t experts = state->experts / state->layout.ep;
     uint32_t count = 0;
@@ -189,7 +220,7 @@ static reshard_status plan_frame(struct megatron_target *state, struct target_ra
         return error_set_memory(err);
     for (uint32_t i = 0; i < rank->record_count; i++)
         bytes[i] = state->records[rank->first_record + i].bytes;
-    reshard_status status = torch_frame_plan(TOP_NAME, pickle, bytes, rank->record_count, ALIGNMENT, &rank->frame, err);
+    reshard_status status = torch_frame_plan(rank->is_optimizer ? OPTIMIZER_TOP_NAME : TOP_NAME, pickle, bytes, rank->record_count, ALIGNMENT, &rank->frame, err);
     free(bytes);
     return status;
 }
@@ -199,19 +230,20 @@ static reshard_status lay_out_rank(const struct layout_request *request, struct 
 {
     struct megatron_target *state = target->driver_state;
     struct buffer pickle = { 0 };
-    reshard_status status = megatron_emit_rank(request, target, index, &pickle, err);
+    bool is_optimizer = state->ranks[index].is_optimizer;
+    reshard_status status = is_optimizer ? megatron_emit_optimizer(request, target, index, &pickle, err) : megatron_emit_rank(request, target, index, &pickle, err);
     struct target_rank *rank = &state->ranks[index];
     free(rank->items);
     rank->items = NULL;
     if (!status)
         status = plan_frame(state, rank, &pickle, err);
-    char *name = status ? NULL : arena_printf(&state->arena, "%s/%s/%s", iteration, rank->folder, MEGATRON_MODEL_FILE);
+    char *name = status ? NULL : arena_printf(&state->arena, "%s/%s/%s", iteration, rank->folder, is_optimizer ? MEGATRON_OPTIMIZER_FILE : MEGATRON_MODEL_FILE);
     if (!status && !name)
         status = error_set_memory(err);
     if (!status)
         status = catalog_add_object(target->catalog, str_of(name), rank->frame.bytes, &rank->object, err);
     if (!status)
-        status = add_chunks(request, target, rank, parameters, list_parameters(state, rank, parameters), err);
+        status = add_chunks(request, target, rank, parameters, is_optimizer ? 0 : megatron_list_parameters(state, rank, parameters), err);
     buffer_release(&pickle);
     return status;
 }
@@ -256,7 +288,11 @@ reshard_status megatron_lay_out(const struct layout_request *request, struct tar
     if (!status)
         status = megatron_assign(request, target, err);
     if (!status)
+        status = megatron_find_states(request, target, err);
+    if (!status)
         status = megatron_add_ranks(request, target, err);
+    if (!status)
+        status = megatron_add_optimizer_files(target, err);
     if (!status)
         status = megatron_note_items(request, target, err);
     if (!status)
@@ -384,7 +420,11 @@ static void add_crcs(const struct publish_job *job, const struct target_rank *ra
         uint32_t index = places[*at].record - rank->first_record;
         const struct catalog_chunk *chunk = &catalog->chunks[places[*at].chunk];
         struct record_crc *crc = &crcs[index];
-        crc->is_broken = crc->is_broken || chunk->offset != payload_of(rank, index) + crc->bytes;
+        /* What lies between chunks of a vector of optimizer state is zero. */
+        uint64_t end = payload_of(rank, index) + crc->bytes, gap = chunk->offset > end ? chunk->offset - end : 0;
+        crc->crc = gap ? crc32_zip_combine(crc->crc, crc_of_zeros(gap), gap) : crc->crc;
+        crc->bytes += gap;
+        crc->is_broken = crc->is_broken || chunk->offset < end;
         crc->crc = crc32_zip_combine(crc->crc, job->chunk_crcs[places[*at].chunk], chunk->bytes);
         crc->bytes += chunk->bytes;
     }

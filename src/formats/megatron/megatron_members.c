@@ -7,6 +7,7 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/megatron/optimizer_model.h"
+#include "formats/megatron/optimizer_target.h"
 #include "formats/torch/torch_nesting.h"
 #include "formats/torch/torch_spell.h"
 
@@ -302,6 +303,8 @@ static reshard_status put_item(struct making *making, uint32_t index, const stru
     enum item_use use = item_use(state, &making->request->wanted->items[index], name, &key);
     if (use == ITEM_FOREIGN || str_is(name, "args") || str_is(name, "checkpoint_version") || (str_is(name, "optimizer") && !can_keep_optimizer(making)))
         return RESHARD_OK;
+    if (state->optimizer && str_is(name, "optimizer"))
+        return RESHARD_OK; /* put_optimizer */
     struct value *value;
     reshard_status status = item_value(making, index, &value, err);
     if (status || !value)
@@ -330,6 +333,32 @@ static reshard_status put_like_items(struct making *making, reshard_error *err)
     return status;
 }
 
+/* Member "optimizer", made of what the source says about groups and of state by number. */
+static reshard_status put_optimizer(struct making *making, reshard_error *err)
+{
+    const struct catalog *wanted = making->request->wanted;
+    const struct path_part part = { .kind = PATH_KEY, .key = STR("optimizer") };
+    uint32_t count = 0;
+    struct value *value = NULL;
+    if (!making->state->optimizer)
+        return RESHARD_OK;
+    struct optimizer_item *items = arena_array(&making->graph.arena, (size_t)wanted->item_count + 1, sizeof(*items));
+    reshard_status status = items ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < wanted->item_count; i++) {
+        struct optimizer_item item = { .key = wanted->items[i].key };
+        if (!optimizer_item_is_known(item.key))
+            continue;
+        status = item_value(making, i, &item.value, err);
+        if (item.value)
+            items[count++] = item;
+    }
+    if (!status)
+        status = megatron_optimizer_value(making->request, making->target, making->rank, items, count, &making->graph, &value, err);
+    if (!status && value && !put(making, &part, 1, value))
+        status = error_set_memory(err);
+    return status;
+}
+
 static reshard_status put_items(struct making *making, reshard_error *err)
 {
     const struct catalog *wanted = making->request->wanted;
@@ -342,6 +371,8 @@ static reshard_status put_items(struct making *making, reshard_error *err)
         status = put_version(making, err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++)
         status = put_item(making, i, &own, err);
+    if (!status)
+        status = put_optimizer(making, err);
     if (!status)
         status = put_rng_object(making, err);
     if (!status)
@@ -394,8 +425,8 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
     struct megatron_target *state = making->state;
     if (value->kind == VALUE_NONE && value->tensor > 0) {
         const struct target_parameter *parameter = &state->parameters[value->storage];
-        const struct catalog_tensor *tensor = &making->request->wanted->tensors[parameter->wanted];
         uint32_t record = value->tensor - 1;
+        const struct catalog_tensor *tensor = &making->request->wanted->tensors[state->records[state->ranks[making->rank].first_record + record].wanted];
         char key[16];
         snprintf(key, sizeof(key), "%" PRIu32, record);
         torch_save_put_tensor(out, tensor->dtype, parameter->cut.rank, parameter->cut.local, NULL, 0, key,
@@ -479,12 +510,7 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
     struct making making = { .request = request, .state = state };
     uint32_t other_ranks = 0;
     bool has_optimizer = false;
-    uint32_t states = 0;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < request->wanted->tensor_count; i++)
-        states += !(request->wanted->tensors[i].flags & TENSOR_HIDDEN) && optimizer_is_state(request->wanted->tensors[i].key);
-    if (states > 0)
-        status = target_note_dropped(target, err, "optimizer.state: %" PRIu32 " tensors of optimizer state", states);
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++) {
         struct path_part single;
         struct partition_key key;
@@ -498,12 +524,12 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
         }
         other_ranks += !is_used;
         has_optimizer = has_optimizer || (count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "optimizer"));
-        if (folder.size == 0 && item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
+        if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) && item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
             status = target_note_dropped(target, err, "%.*s: legacy files have no place for it", STR_ARG(name));
     }
     if (!status && other_ranks > 0)
         status = target_note_dropped(target, err, "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
-    if (!status && has_optimizer && !can_keep_optimizer(&making))
+    if (!status && has_optimizer && !state->optimizer && !can_keep_optimizer(&making))
         status = target_note_dropped(target, err, "optimizer: its state is numbered by the parameters of a rank, and the layout changes");
     return status;
 }

@@ -23,11 +23,21 @@ struct target_parameter {
     int64_t rows;                  /* that have values, along axis 0: fewer than the cut's, if rows were added */
 };
 
+/* Where a parameter's state begins in a vector of optimizer state. */
+struct record_place {
+    uint32_t parameter, tensor;    /* of the target's parameters; the wanted tensor of its state */
+    int64_t offset;                /* elements */
+};
+
 /* A record data/N of one file. */
 struct target_record {
     uint32_t wanted;               /* tensor whose bytes it gets, or TORCH_NONE: they are in memory */
+    uint32_t parameter;            /* 1 + the parameter that it is state of; 0: none */
     uint64_t bytes;
     struct buffer memory;
+    const struct record_place *places; /* a vector of the state of several parameters: what lies in it; NULL: none */
+    uint32_t place_count;
+    int64_t count;                 /* its elements */
 };
 
 /* Nodes [first, end) of the graph of a rank's file are a wanted item's. */
@@ -39,6 +49,7 @@ struct target_rank {
     struct rank_place place;
     int64_t global_rank;
     char *folder;
+    bool is_optimizer;             /* its distrib_optim.pt, which is an entry behind those of all ranks */
     uint32_t like, source;         /* rank of the reference, of the source, at the same place; TORCH_NONE: there is none */
     struct torch_frame frame;
     uint32_t object, first_record, record_count; /* records of the target */
@@ -53,6 +64,7 @@ struct megatron_target {
     struct optimizer_names names;
     unsigned conditions;           /* under which names are read */
     bool is_distributed;           /* wanted keys are a distributed checkpoint's */
+    struct target_optimizer *optimizer; /* state that is to be written, NULL: none */
     bool has_order;                /* the order in which ranks register their parameters is known */
     struct megatron_args args;     /* of the source, or of the reference where the source has none */
     struct parallel_layout layout;

@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which state is to be written, and distrib_optim.pt. */
+#include "formats/megatron/optimizer_target.h"
+
+#include "formats/megatron/optimizer_model.h"
+#include "formats/megatron/optimizer_source.h"
+
+#include "base/checked.h"
+#include "encoding/pickle_write.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define STATE_PREFIX "optimizer.state."
+#define MASTER "param"          /* the distributed optimizer's masters */
+#define PLAIN_MASTER "fp32_param"
+
+/* ---- which state there is ---- */
+
+/* "optimizer.state.STATE.KEY"; false if the key is none of that form. */
+static bool split_state(struct str key, struct str *state, struct str *weight)
+{
+    size_t prefix = sizeof(STATE_PREFIX) - 1, dot;
+    if (!str_starts_with(key, STATE_PREFIX))
+        return false;
+    struct str rest = { key.data + prefix, key.size - prefix };
+    if (!str_find_char(rest, '.', &dot))
+        return false;
+    *state = (struct str){ rest.data, dot };
+    *weight = (struct str){ rest.data + dot + 1, rest.size - dot - 1 };
+    return dot > 0 && weight->size > 0;
+}
+
+static struct target_state *find_state(struct target_optimizer *optimizer, struct str name)
+{
+    for (uint32_t i = 0; i < optimizer->state_count; i++) {
+        if (str_equal(optimizer->states[i].name, name))
+            return &optimizer->states[i];
+    }
+    return NULL;
+}
+
+static reshard_status note_state(struct megatron_target *state, const struct catalog *wanted, uint32_t tensor, const struct name_map *weights,
+                                 reshard_error *err)
+{
+    struct target_optimizer *optimizer = state->optimizer;
+    struct str name, weight;
+    if (!split_state(wanted->tensors[tensor].key, &name, &weight))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is optimizer state, but not of one parameter", STR_ARG(wanted->tensors[tensor].key));
+    uint32_t index = name_map_find(weights, weight);
+    if (index == NAME_NONE)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is state of '%.*s', which is not to be written", STR_ARG(wanted->tensors[tensor].key), STR_ARG(weight));
+    const struct catalog_tensor *own = &wanted->tensors[tensor], *of = &wanted->tensors[index];
+    if (own->rank != of->rank || memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
+    struct target_state *found = find_state(optimizer, name);
+    if (!found) {
+        if (optimizer->state_count == OPTIMIZER_STATES_MAX)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", OPTIMIZER_STATES_MAX);
+        found = &optimizer->states[optimizer->state_count++];
+        *found = (struct target_state){ .name = name, .is_master = str_is(name, MASTER) || str_is(name, PLAIN_MASTER),
+                                        .tensors = arena_zalloc(&state->arena, ((size_t)wanted->tensor_count + 1) * sizeof(*found->tensors)) };
+        if (!found->tensors)
+            return error_set_memory(err);
+    }
+    found->tensors[index] = tensor + 1;
+    return RESHARD_OK;
+}
+
+/* Keys of weights; their numbers are tensor indices because every tensor gets one. */
+static reshard_status list_weights(const struct catalog *wanted, struct name_map *out, reshard_error *err)
+{
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        char place[32];
+        bool is_weight = !(wanted->tensors[i].flags & TENSOR_HIDDEN) && !optimizer_is_state(wanted->tensors[i].key), is_new;
+        /* A name that no weight has keeps the numbers in step. */
+        int size = snprintf(place, sizeof(place), "\n%" PRIu32, i);
+        struct str name = is_weight ? wanted->tensors[i].key : (struct str){ place, (size_t)size };
+        if (name_map_intern(out, name, &is_new) == NAME_NONE)
+            return error_set_memory(err);
+        if (!is_new)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is there twice", STR_ARG(name));
+    }
+    return RESHARD_OK;
+}
+
+static bool is_parameter(const struct megatron_target *state, const struct target_parameter *parameter)
+{
+    return !state->has_order || !state->names.lines[parameter->registered.line].is_buffer;
+}
+
+static bool is_expert(const struct megatron_target *state, const struct target_parameter *parameter)
+{
+    const struct partition_rule *rule = parameter->key.rule;
+    return state->layout.ep > 1 && (rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped);
+}
+
+/* The reference's kind of optimizer, else what the source's masters are called. */
+static bool choose_distributed(const struct layout_request *request, struct target_optimizer *optimizer)
+{
+    const struct megatron_source *like = megatron_folder_state(request->like);
+    for (uint32_t i = 0; like && like->has_optimizer && i < like->rank_count; i++) {
+        if (like->ranks[i].optimizer_file != TORCH_NONE)
+            return true;
+    }
+    return like && like->has_optimizer ? false : find_state(optimizer, STR(MASTER)) != NULL;
+}
+
+static reshard_status check_states(const struct megatron_target *state, const struct catalog *wanted, reshard_error *err)
+{
+    const struct target_optimizer *optimizer = state->optimizer;
+    bool has_master = false;
+    for (uint32_t s = 0; s < optimizer->state_count; s++)
+        has_master |= optimizer->states[s].is_master;
+    if (!state->has_order)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "in which order the ranks register their parameters is not known, and legacy optimizer state follows it");
+    if (optimizer->is_distributed && !has_master)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the distributed optimizer has fp32 masters of the parameters, and the source has none");
+    for (uint32_t i = 0; i < state->parameter_count; i++) {
+        const struct target_parameter *parameter = &state->parameters[i];
+        for (uint32_t s = 0; s < optimizer->state_count && is_parameter(state, parameter); s++) {
+            bool is_needed = optimizer->is_distributed || !optimizer->states[s].is_master || dtype_info(wanted->tensors[parameter->wanted].dtype)->bits == 16;
+            if (is_needed && !optimizer->states[s].tensors[parameter->wanted])
+                return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has no state '%.*s', which other parameters have", STR_ARG(parameter->name),
+                                 STR_ARG(optimizer->states[s].name));
+        }
+    }
+    return RESHARD_OK;
+}
+
+reshard_status megatron_find_states(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    const struct catalog *wanted = request->wanted;
+    struct name_map weights = { 0 };
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < wanted->tensor_count; i++)
+        count += !(wanted->tensors[i].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[i].key);
+    if (count == 0)
+        return RESHARD_OK;
+    state->optimizer = arena_zalloc(&state->arena, sizeof(*state->optimizer));
+    reshard_status status = state->optimizer ? list_weights(wanted, &weights, err) : error_set_memory(err);
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        if (!(wanted->tensors[i].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[i].key))
+            status = note_state(state, wanted, i, &weights, err);
+    }
+    name_map_release(&weights);
+    if (status)
+        return status;
+    state->optimizer->is_distributed = choose_distributed(request, state->optimizer);
+    for (uint32_t i = 0; i < state->parameter_count; i++)
+        state->optimizer->has_experts |= is_expert(state, &state->parameters[i]);
+    return check_states(state, wanted, err);
+}
+
+/* ---- the parameters of a rank ---- */
+
+static bool is_tied(const struct megatron_target *state, const struct target_parameter *parameter)
+{
+    if (!state->is_tied || state->layout.pp == 1)
+        return false;
+    for (uint32_t i = 0; i < state->rules.copy_count; i++) {
+        if (str_equal(state->rules.copies[i].original, parameter->name) || str_equal(state->rules.copies[i].copy, parameter->name))
+            return true;
+    }
+    return false;
+}
+
+/* Gradients are reduced in fp32 unless the arguments say otherwise. */
+static enum dtype gradient_dtype(const struct megatron_target *state, enum dtype parameter)
+{
+    return megatron_args_int(&state->args, "accumulate_allreduce_grads_in_fp32") == 0 ? parameter : DTYPE_F32;
+}
+
+reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank,
+                                        struct optimizer_parameter **out, uint32_t **indices, uint32_t *count, reshard_error *err)
+{
+    *out = calloc((size_t)state->parameter_count + 1, sizeof(**out));
+    *indices = calloc((size_t)state->parameter_count + 1, sizeof(**indices));
+    *count = 0;
+    if (!*out || !*indices)
+        return error_set_memory(err);
+    uint32_t all = megatron_list_parameters(state, rank, *indices);
+    for (uint32_t i = 0; i < all; i++) {
+        const struct target_parameter *parameter = &state->parameters[(*indices)[i]];
+        enum dtype dtype = request->wanted->tensors[parameter->wanted].dtype;
+        if (!is_parameter(state, parameter))
+            continue;
+        (*indices)[*count] = (*indices)[i];
+        (*out)[(*count)++] = (struct optimizer_parameter){
+            .name = parameter->name, .param_dtype = dtype, .grad_dtype = gradient_dtype(state, dtype), .rank = parameter->cut.rank, .shape = parameter->cut.local,
+            .chunk = (uint32_t)(parameter->stage / state->layout.pp), .is_expert = is_expert(state, parameter),
+            .is_embedding = parameter->key.rule->is_vocabulary && parameter->cut.rank == 2, .is_shared_embedding = is_tied(state, parameter),
+        };
+    }
+    return RESHARD_OK;
+}
+
+/* ---- distrib_optim.pt ---- */
+
+/* The first rank of those that share parameters of the kind writes their state. */
+static bool writes_state(const struct megatron_target *state, const struct target_rank *rank, bool of_experts)
+{
+    const struct parallel_layout *layout = &state->layout;
+    int64_t in_stage = rank->global_rank % (least_world(layout) / layout->pp);
+    return in_stage < (of_experts ? layout->etp * layout->ep : layout->tp);
+}
+
+reshard_status megatron_add_optimizer_files(struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    uint32_t count = state->rank_count;
+    if (!state->optimizer || !state->optimizer->is_distributed)
+        return RESHARD_OK;
+    struct target_rank *grown = reallocarray(state->ranks, (size_t)count + 1, 2 * sizeof(*grown));
+    if (!grown)
+        return error_set_memory(err);
+    state->ranks = grown;
+    state->rank_capacity = 2 * (count + 1);
+    for (uint32_t i = 0; i < count; i++) {
+        bool has_state = writes_state(state, &grown[i], false) || (state->optimizer->has_experts && writes_state(state, &grown[i], true));
+        if (!has_state)
+            continue;
+        grown[state->rank_count] = grown[i];
+        grown[state->rank_count++].is_optimizer = true;
+    }
+    return RESHARD_OK;
+}
+
+/* One distrib_optim.pt being made. */
+struct emitting_file {
+    const struct layout_request *request;
+    struct megatron_target *state;
+    struct target_rank *rank;
+    struct value_graph graph;
+    struct optimizer_parameter *parameters;
+    uint32_t *indices, count;
+};
+
+/* The vector of one state of a buffer: a record whose places are the parameters'. */
+static reshard_status add_vector(struct emitting_file *file, const struct optimizer_buffers *made, const struct optimizer_buffer *buffer,
+                                 const struct target_state *kind, struct value **out, reshard_error *err)
+{
+    struct megatron_target *state = file->state;
+    const struct catalog *wanted = file->request->wanted;
+    uint32_t record;
+    uint64_t bytes;
+    struct record_place *places = arena_array(&state->arena, buffer->place_count, sizeof(*places));
+    if (!places)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < buffer->place_count; i++) {
+        const struct optimizer_place *place = &made->places[buffer->first_place + i];
+        uint32_t parameter = file->indices[place->parameter];
+        places[i] = (struct record_place){ .parameter = parameter, .tensor = kind->tensors[state->parameters[parameter].wanted] - 1,
+                                           .offset = optimizer_packed_start(made, place) };
+        if (wanted->tensors[places[i].tensor].dtype != wanted->tensors[places[0].tensor].dtype)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' has several dtypes, and would lie in one vector", STR_ARG(kind->name));
+    }
+    enum dtype dtype = wanted->tensors[places[0].tensor].dtype;
+    if (!dtype_bytes(dtype, (uint64_t)buffer->unpadded, &bytes))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a buffer of optimizer state is too large");
+    reshard_status status = megatron_record_add(state, places[0].tensor, bytes, &record, err);
+    if (status)
+        return status;
+    state->records[record].places = places;
+    state->records[record].place_count = buffer->place_count;
+    state->records[record].count = buffer->unpadded;
+    *out = value_new(&file->graph, VALUE_NONE);
+    if (!*out)
+        return error_set_memory(err);
+    (*out)->tensor = record - file->rank->first_record + 1;
+    return RESHARD_OK;
+}
+
+static struct value *new_dict(struct value_graph *graph, size_t pairs)
+{
+    struct value **items = arena_array(&graph->arena, 2 * pairs + 1, sizeof(struct value *));
+    struct value *dict = items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
+    return dict;
+}
+
+/* The dict has room; false without memory. */
+static bool set_member(struct value *dict, struct value *key, struct value *value)
+{
+    if (!dict || !key || !value)
+        return false;
+    dict->list.items[dict->list.count++] = key;
+    dict->list.items[dict->list.count++] = value;
+    return true;
+}
+
+static struct value *dtype_pair(struct value_graph *graph, enum dtype param, enum dtype grad)
+{
+    struct value **items = arena_array(&graph->arena, 2, sizeof(struct value *));
+    if (!items)
+        return NULL;
+    items[0] = value_new_global(graph, "torch", dtype_info(param)->torch_name);
+    items[1] = value_new_global(graph, "torch", dtype_info(grad)->torch_name);
+    return items[0] && items[1] ? value_new_list(graph, VALUE_TUPLE, items, 2) : NULL;
+}
+
+static reshard_status add_buffer(struct emitting_file *file, const struct optimizer_buffers *made, uint32_t index, struct value *root, reshard_error *err)
+{
+    const struct target_optimizer *optimizer = file->state->optimizer;
+    const struct optimizer_buffer *buffer = &made->buffers[index];
+    struct value *states = new_dict(&file->graph, optimizer->state_count + 1), *by_dtype = new_dict(&file->graph, 1);
+    bool is_good = states && by_dtype;
+    for (uint32_t i = 0; i < optimizer->state_count && is_good; i++) {
+        struct value *vector;
+        const struct target_state *kind = &optimizer->states[i];
+        reshard_status status = add_vector(file, made, buffer, kind, &vector, err);
+        if (status)
+            return status;
+        is_good = set_member(states, value_new_str(&file->graph, kind->is_master ? STR(MASTER) : kind->name), vector);
+    }
+    is_good = is_good && set_member(states, value_new_str(&file->graph, STR("numel_unpadded")), value_new_int(&file->graph, buffer->unpadded)) &&
+              set_member(by_dtype, dtype_pair(&file->graph, buffer->param_dtype, buffer->grad_dtype), states) &&
+              set_member(root, value_new_int(&file->graph, index), by_dtype);
+    return is_good ? RESHARD_OK : error_set_memory(err);
+}
+
+/* The dict of one optimizer; None where another rank writes its state. */
+static reshard_status add_optimizer(struct emitting_file *file, bool of_experts, struct value **out, reshard_error *err)
+{
+    struct optimizer_buffers made = { 0 };
+    struct optimizer_rules rules;
+    const struct optimizer_run run = { .args = file->state->args.members, .stage = file->rank->place.pp };
+    if (!writes_state(file->state, file->rank, of_experts)) {
+        *out = value_new(&file->graph, VALUE_NONE);
+        return *out ? RESHARD_OK : error_set_memory(err);
+    }
+    reshard_status status = optimizer_rules_of(&run, file->parameters, file->count, of_experts, &rules, err);
+    if (!status)
+        status = optimizer_buffers_make(file->parameters, file->count, of_experts, &rules, &made, err);
+    if (!status) {
+        struct value *coalesced = value_new(&file->graph, VALUE_BOOL);
+        *out = new_dict(&file->graph, (size_t)made.buffer_count + 1);
+        if (coalesced)
+            coalesced->boolean = true;
+        status = set_member(*out, value_new_str(&file->graph, STR("buckets_coalesced")), coalesced) ? RESHARD_OK : error_set_memory(err);
+    }
+    for (uint32_t i = 0; i < made.buffer_count && !status; i++)
+        status = add_buffer(file, &made, i, *out, err);
+    optimizer_buffers_release(&made);
+    return status;
+}
+
+static bool has_members(const struct emitting_file *file, bool of_experts)
+{
+    for (uint32_t i = 0; i < file->count; i++) {
+        if (file->parameters[i].is_expert == of_experts)
+            return true;
+    }
+    return false;
+}
+
+static bool spell_vector(const struct value *value, struct buffer *out, void *context)
+{
+    const struct emitting_file *file = context;
+    if (value->kind != VALUE_NONE || value->tensor == 0)
+        return false;
+    const struct target_record *record = &file->state->records[file->rank->first_record + value->tensor - 1];
+    char key[16];
+    snprintf(key, sizeof(key), "%" PRIu32, value->tensor - 1);
+    torch_save_put_tensor(out, file->request->wanted->tensors[record->wanted].dtype, 1, &record->count, NULL, 0, key, record->bytes, false);
+    return true;
+}
+
+static reshard_status make_root(struct emitting_file *file, reshard_error *err)
+{
+    bool has_dense = has_members(file, false), has_experts = has_members(file, true);
+    if (!(has_dense && has_experts))
+        return add_optimizer(file, has_experts, &file->graph.root, err);
+    struct value **both = arena_array(&file->graph.arena, 2, sizeof(struct value *));
+    if (!both)
+        return error_set_memory(err);
+    reshard_status status = add_optimizer(file, false, &both[0], err);
+    if (!status)
+        status = add_optimizer(file, true, &both[1], err);
+    if (status)
+        return status;
+    file->graph.root = value_new_list(&file->graph, VALUE_LIST, both, 2);
+    return file->graph.root ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status megatron_emit_optimizer(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    struct emitting_file file = { .request = request, .state = state, .rank = &state->ranks[rank] };
+    file.rank->first_record = state->record_count;
+    reshard_status status = megatron_rank_parameters(request, state, file.rank, &file.parameters, &file.indices, &file.count, err);
+    if (!status)
+        status = make_root(&file, err);
+    if (!status)
+        status = pickle_write(file.graph.root, file.graph.count, spell_vector, &file, out, err);
+    file.rank->record_count = state->record_count - file.rank->first_record;
+    value_graph_release(&file.graph);
+    free(file.parameters);
+    free(file.indices);
+    return status;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing optimizer state into legacy files: distrib_optim.pt beside model_optim_rng.pt where it is the distributed optimizer's (its masters
+ * are called param), by number inside of it where it is not.
+ */
+#ifndef FORMATS_MEGATRON_OPTIMIZER_TARGET_H
+#define FORMATS_MEGATRON_OPTIMIZER_TARGET_H
+
+#include "formats/megatron/megatron_target.h"
+#include "formats/megatron/optimizer_buffers.h"
+
+#define OPTIMIZER_STATES_MAX 16
+
+/* A kind of state. */
+struct target_state {
+    struct str name;           /* "exp_avg" */
+    bool is_master;            /* the fp32 copy of the parameter */
+    uint32_t *tensors;         /* by wanted weight: 1 + wanted tensor of its state */
+};
+
+struct target_optimizer {
+    struct target_state states[OPTIMIZER_STATES_MAX];
+    uint32_t state_count;
+    bool is_distributed;
+    bool has_experts;          /* experts have an optimizer of their own */
+};
+
+/* A value of the source that says something about the optimizer, copied into the graph of a rank's file. */
+struct optimizer_item {
+    struct str key;
+    struct value *value;
+};
+
+/* Whether the item is one that megatron_optimizer_value takes. */
+bool optimizer_item_is_known(struct str key);
+
+/* Finds the wanted tensors that are state and sets state->optimizer, NULL if there are none. After megatron_assign. */
+reshard_status megatron_find_states(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* Adds an entry for every distrib_optim.pt behind the ranks. */
+reshard_status megatron_add_optimizer_files(struct target *target, reshard_error *err);
+
+/* The pickle of a rank's distrib_optim.pt; adds its records. */
+reshard_status megatron_emit_optimizer(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err);
+
+/*
+ * Member `optimizer` of a rank's model file, in graph: groups and scaler of the source, and state by number if it is not distributed. A leaf NONE
+ * whose tensor is set is a record's: its number in the file + 1; storage is the parameter. *out is NULL if the source says nothing.
+ */
+reshard_status megatron_optimizer_value(const struct layout_request *request, struct target *target, uint32_t rank, const struct optimizer_item *items,
+                                        uint32_t item_count, struct value_graph *graph, struct value **out, reshard_error *err);
+
+/* Those of a rank's parameters that its optimizers know, in order, and which of the state's they are; the arrays are the caller's to free. */
+reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank,
+                                        struct optimizer_parameter **out, uint32_t **indices, uint32_t *count, reshard_error *err);
+
+/* Parameters of a rank's files, in order of registration; out has room for all. */
+uint32_t megatron_list_parameters(const struct megatron_target *state, const struct target_rank *rank, uint32_t *out);
+
+#endif

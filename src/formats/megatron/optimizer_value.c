@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Member `optimizer` of a legacy file. The source's groups come as legacy files have them (a dict, or a list of one for each optimizer), as a
+ * common state has them (a dict by number for several), or as objects of data-parallel groups.
+ */
+#include "formats/megatron/optimizer_groups.h"
+#include "formats/megatron/optimizer_target.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define OPTIMIZERS_MAX 2 /* dense, experts */
+
+/* What the source says about one optimizer. */
+struct group_source {
+    struct value *groups, *scaler; /* a list; a dict or NULL */
+};
+
+struct making_value {
+    const struct layout_request *request;
+    struct megatron_target *state;
+    struct target_rank *rank;
+    struct value_graph *graph;
+    struct group_source sources[OPTIMIZERS_MAX];
+    struct optimizer_parameter *parameters;
+    uint32_t *indices, count;
+};
+
+/* ---- reading what the source says ---- */
+
+/* "[chained_<k>.]optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1": the first group's stands for all. */
+static bool read_object_key(struct str key, uint32_t *optimizer)
+{
+    *optimizer = 0;
+    if (str_starts_with(key, "chained_0.") || str_starts_with(key, "chained_1.")) {
+        *optimizer = key.data[8] == '1';
+        key.data += 10;
+        key.size -= 10;
+    }
+    return str_is(key, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1");
+}
+
+bool optimizer_item_is_known(struct str key)
+{
+    uint32_t optimizer;
+    return str_is(key, "optimizer") || read_object_key(key, &optimizer);
+}
+
+static void take_source(struct group_source *source, struct value *optimizer)
+{
+    struct value *inner = (struct value *)value_dict_get(optimizer, "optimizer"), *scaler = (struct value *)value_dict_get(optimizer, "grad_scaler");
+    struct value *groups = (struct value *)value_dict_get(inner && inner->kind == VALUE_DICT ? inner : optimizer, "param_groups");
+    if (groups && groups->kind == VALUE_LIST && !source->groups)
+        source->groups = groups;
+    if (scaler && !source->scaler)
+        source->scaler = scaler;
+}
+
+static void take_item(struct making_value *making, const struct optimizer_item *item)
+{
+    struct value *value = item->value;
+    uint32_t number;
+    if (read_object_key(item->key, &number)) {
+        if (value->kind == VALUE_LIST && value->list.count == 1 && value->list.items[0]->kind == VALUE_DICT)
+            take_source(&making->sources[number], value->list.items[0]);
+    } else if (value->kind == VALUE_LIST) {
+        for (size_t i = 0; i < value->list.count && i < OPTIMIZERS_MAX; i++) {
+            if (value->list.items[i]->kind == VALUE_DICT)
+                take_source(&making->sources[i], value->list.items[i]);
+        }
+    } else if (value->kind == VALUE_DICT) {
+        take_source(&making->sources[0], value);
+        for (size_t i = 0; i + 1 < value->list.count; i += 2) {
+            int64_t index;
+            if (value_as_int(value->list.items[i], &index) && index >= 0 && index < OPTIMIZERS_MAX && value->list.items[i + 1]->kind == VALUE_DICT)
+                take_source(&making->sources[index], value->list.items[i + 1]);
+        }
+    }
+}
+
+/* ---- groups ---- */
+
+static bool is_zero(const struct value *value)
+{
+    return (value->kind == VALUE_FLOAT && value->real == 0.0) || (value->kind == VALUE_INT && value->integer == 0);
+}
+
+static bool is_true(const struct value *group, const char *name)
+{
+    const struct value *value = value_dict_get(group, name);
+    return value && value->kind == VALUE_BOOL && value->boolean;
+}
+
+/* A copy of the group without its list of parameters, with room for one. */
+static struct value *copy_group(struct value_graph *graph, const struct value *group)
+{
+    struct value **items = arena_array(&graph->arena, group->list.count + 2, sizeof(struct value *));
+    size_t count = 0;
+    for (size_t i = 0; items && i + 1 < group->list.count; i += 2) {
+        const struct value *key = group->list.items[i];
+        if (key->kind == VALUE_STR && str_is(key->text, "params"))
+            continue;
+        items[count++] = group->list.items[i];
+        items[count++] = group->list.items[i + 1];
+    }
+    return items ? value_new_list(graph, VALUE_DICT, items, count) : NULL;
+}
+
+/*
+ * Groups of the optimizer in hand. Where the source had one optimizer for everything, the experts' has copies of its groups; where it had two and the
+ * target has one, the dense ones serve.
+ */
+static struct value *copy_groups(struct making_value *making, bool of_experts)
+{
+    struct value_graph *graph = making->graph;
+    struct value *source = making->sources[of_experts].groups ? making->sources[of_experts].groups : making->sources[0].groups;
+    struct value **groups = arena_array(&graph->arena, source->list.count + 1, sizeof(struct value *));
+    size_t count = 0;
+    for (size_t i = 0; groups && i < source->list.count; i++) {
+        if (source->list.items[i]->kind != VALUE_DICT)
+            continue;
+        struct value *group = copy_group(graph, source->list.items[i]);
+        if (!group)
+            return NULL;
+        for (size_t k = 0; k + 1 < group->list.count; k += 2) {
+            const struct value *key = group->list.items[k];
+            if (key->kind != VALUE_STR || !str_is(key->text, "is_expert_parallel"))
+                continue;
+            struct value *flag = value_new(graph, VALUE_BOOL);
+            if (!flag)
+                return NULL;
+            flag->boolean = of_experts;
+            group->list.items[k + 1] = flag;
+        }
+        groups[count++] = group;
+    }
+    return groups ? value_new_list(graph, VALUE_LIST, groups, count) : NULL;
+}
+
+/* ---- state by number ---- */
+
+static bool set_member(struct value_graph *graph, struct value *dict, struct value *key, struct value *value)
+{
+    (void)graph;
+    if (!dict || !key || !value)
+        return false;
+    dict->list.items[dict->list.count++] = key;
+    dict->list.items[dict->list.count++] = value;
+    return true;
+}
+
+static struct value *new_dict(struct value_graph *graph, size_t pairs)
+{
+    struct value **items = arena_array(&graph->arena, 2 * pairs + 1, sizeof(struct value *));
+    return items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
+}
+
+static reshard_status add_tensor(struct making_value *making, uint32_t parameter, const struct target_state *kind, struct value **out, reshard_error *err)
+{
+    struct megatron_target *state = making->state;
+    const struct target_parameter *info = &state->parameters[making->indices[parameter]];
+    uint32_t tensor = kind->tensors[info->wanted] - 1, record;
+    uint64_t bytes;
+    if (!dtype_bytes(making->request->wanted->tensors[tensor].dtype, (uint64_t)box_volume(info->cut.rank, info->cut.local), &bytes))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "state of '%.*s' is too large", STR_ARG(info->name));
+    reshard_status status = megatron_record_add(state, tensor, bytes, &record, err);
+    if (status)
+        return status;
+    state->records[record].parameter = making->indices[parameter] + 1;
+    *out = value_new(making->graph, VALUE_NONE);
+    if (!*out)
+        return error_set_memory(err);
+    (*out)->tensor = record - making->rank->first_record + 1;
+    (*out)->storage = making->indices[parameter];
+    return RESHARD_OK;
+}
+
+/* {STATE: tensor} of one parameter; masters lie apart. */
+static reshard_status add_entry(struct making_value *making, uint32_t parameter, struct value **out, reshard_error *err)
+{
+    const struct target_optimizer *optimizer = making->state->optimizer;
+    reshard_status status = RESHARD_OK;
+    *out = new_dict(making->graph, optimizer->state_count);
+    for (uint32_t s = 0; s < optimizer->state_count && *out && !status; s++) {
+        struct value *tensor;
+        if (optimizer->states[s].is_master)
+            continue;
+        status = add_tensor(making, parameter, &optimizer->states[s], &tensor, err);
+        if (!status && !set_member(making->graph, *out, value_new_str(making->graph, optimizer->states[s].name), tensor))
+            status = error_set_memory(err);
+    }
+    return *out ? status : error_set_memory(err);
+}
+
+static const struct target_state *master_of(const struct target_optimizer *optimizer)
+{
+    for (uint32_t i = 0; i < optimizer->state_count; i++) {
+        if (optimizer->states[i].is_master)
+            return &optimizer->states[i];
+    }
+    return NULL;
+}
+
+/* One optimizer's dicts while parameters are dealt out to its groups. */
+struct dealing {
+    struct value *state, *masters; /* DICT by number; LIST of a list for each group */
+    int64_t number;
+};
+
+/* A group's parameters get numbers, entries and masters. */
+static reshard_status deal_group(struct making_value *making, bool of_experts, const struct value *decay, struct value *group, struct dealing *dealing,
+                                 reshard_error *err)
+{
+    struct value_graph *graph = making->graph;
+    const struct target_state *master = master_of(making->state->optimizer);
+    struct value **numbers = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
+    struct value **masters = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
+    size_t number_count = 0, master_count = 0;
+    bool has_decay = !is_zero(decay), is_decoupled = is_true(group, "is_decoupled_lr");
+    reshard_status status = numbers && masters ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < making->count && !status; i++) {
+        const struct optimizer_parameter *parameter = &making->parameters[i];
+        struct value *entry;
+        if (parameter->is_expert != of_experts || optimizer_has_decay(parameter) != has_decay || (is_decoupled && !parameter->is_embedding))
+            continue;
+        numbers[number_count] = value_new_int(graph, dealing->number);
+        if (!numbers[number_count++])
+            return error_set_memory(err);
+        status = add_entry(making, i, &entry, err);
+        if (!status && !set_member(graph, dealing->state, value_new_int(graph, dealing->number++), entry))
+            status = error_set_memory(err);
+        if (!status && master && dtype_info(parameter->param_dtype)->bits == 16)
+            status = add_tensor(making, i, master, &masters[master_count++], err);
+    }
+    if (status)
+        return status;
+    struct value *list = value_new_list(graph, VALUE_LIST, masters, master_count), *params = value_new_list(graph, VALUE_LIST, numbers, number_count);
+    if (!list || !set_member(graph, group, value_new_str(graph, STR("params")), params))
+        return error_set_memory(err);
+    dealing->masters->list.items[dealing->masters->list.count++] = list;
+    return RESHARD_OK;
+}
+
+static uint32_t count_kind(const struct making_value *making, bool of_experts)
+{
+    uint32_t members = 0;
+    for (uint32_t i = 0; i < making->count; i++)
+        members += making->parameters[i].is_expert == of_experts;
+    return members;
+}
+
+static reshard_status deal(struct making_value *making, bool of_experts, struct value *groups, struct dealing *out, reshard_error *err)
+{
+    struct value_graph *graph = making->graph;
+    struct value **lists = arena_array(&graph->arena, groups->list.count + 1, sizeof(struct value *));
+    *out = (struct dealing){ .state = new_dict(graph, making->count), .masters = lists ? value_new_list(graph, VALUE_LIST, lists, 0) : NULL };
+    if (!out->state || !out->masters)
+        return error_set_memory(err);
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < groups->list.count && !status; i++) {
+        struct value *group = groups->list.items[i];
+        const struct value *decay = value_dict_get(group, "wd_mult");
+        if (!decay)
+            decay = value_dict_get(group, "pre_wd_mult");
+        status = decay ? deal_group(making, of_experts, decay, group, out, err)
+                       : error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
+    }
+    if (!status && out->number != count_kind(making, of_experts))
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the source's parameter groups take %" PRId64 " of %" PRIu32 " parameters", out->number,
+                           count_kind(making, of_experts));
+    return status;
+}
+
+/* ---- one optimizer ---- */
+
+static reshard_status make_plain(struct making_value *making, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
+{
+    struct value_graph *graph = making->graph;
+    struct value *scaler = making->sources[of_experts].scaler, *inner = new_dict(graph, 2);
+    bool has_master = master_of(making->state->optimizer) != NULL;
+    struct dealing dealing;
+    reshard_status status = deal(making, of_experts, groups, &dealing, err);
+    if (status)
+        return status;
+    bool is_good = set_member(graph, inner, value_new_str(graph, STR("state")), dealing.state) && set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups);
+    *out = inner;
+    if (is_good && has_master) {
+        *out = new_dict(graph, 3);
+        is_good = set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
+                  (!scaler || set_member(graph, *out, value_new_str(graph, STR("grad_scaler")), scaler)) &&
+                  set_member(graph, *out, value_new_str(graph, STR("fp32_from_fp16_params")), dealing.masters);
+    }
+    return is_good ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status make_distributed(struct making_value *making, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
+{
+    struct value_graph *graph = making->graph;
+    struct value *scaler = making->sources[of_experts].scaler, *inner = new_dict(graph, 1);
+    *out = new_dict(graph, 2);
+    bool is_good = *out && set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups) &&
+                   set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
+                   (!scaler || set_member(graph, *out, value_new_str(graph, STR("grad_scaler")), scaler));
+    return is_good ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status make_one(struct making_value *making, bool of_experts, struct value **out, reshard_error *err)
+{
+    struct value *groups = copy_groups(making, of_experts);
+    if (!groups)
+        return error_set_memory(err);
+    bool is_distributed = making->state->optimizer->is_distributed;
+    return is_distributed ? make_distributed(making, of_experts, groups, out, err) : make_plain(making, of_experts, groups, out, err);
+}
+
+static reshard_status make_all(struct making_value *making, struct value **out, reshard_error *err)
+{
+    bool has_dense = count_kind(making, false) > 0, has_experts = count_kind(making, true) > 0;
+    if (!(has_dense && has_experts))
+        return make_one(making, has_experts, out, err);
+    struct value **both = arena_array(&making->graph->arena, 2, sizeof(struct value *));
+    reshard_status status = both ? make_one(making, false, &both[0], err) : error_set_memory(err);
+    if (!status)
+        status = make_one(making, true, &both[1], err);
+    if (status)
+        return status;
+    *out = value_new_list(making->graph, VALUE_LIST, both, 2);
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status megatron_optimizer_value(const struct layout_request *request, struct target *target, uint32_t rank, const struct optimizer_item *items,
+                                        uint32_t item_count, struct value_graph *graph, struct value **out, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    struct making_value making = { .request = request, .state = state, .rank = &state->ranks[rank], .graph = graph };
+    *out = NULL;
+    for (uint32_t i = 0; i < item_count; i++)
+        take_item(&making, &items[i]);
+    if (!making.sources[0].groups && !state->optimizer->is_distributed)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the source says nothing about parameter groups, by which the state would be numbered");
+    if (!making.sources[0].groups)
+        return RESHARD_OK;
+    reshard_status status = megatron_rank_parameters(request, state, making.rank, &making.parameters, &making.indices, &making.count, err);
+    if (!status)
+        status = make_all(&making, out, err);
+    free(making.parameters);
+    free(making.indices);
+    return status;
+}
