@@ -60,6 +60,12 @@ struct dcp_text_file {
     uint32_t object;
 };
 
+/* How many ranks each parallel dimension has, as Megatron's arguments say. */
+struct dist_sizes {
+    int64_t tp, pp, vp, ep, etp, dp;
+    bool is_known;                 /* there are arguments */
+};
+
 struct dcp_target {
     const struct dcp_style *style;
     struct dcp_blob *blobs;       /* of tensors, in the order of their chunks */
@@ -74,7 +80,9 @@ struct dcp_target {
     int64_t iteration;            /* that the folder names, or -1 */
     struct dcp_text_file texts[2]; /* tracker file, metadata.json */
     uint32_t text_count;
+    bool has_module_state;        /* objects of modules are made where the source has none */
     bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
+    struct dist_sizes source_sizes, sizes; /* torch_dist: the source's, and those that the target is for */
     bool has_integrity;
     uint32_t integrity_object;
 };

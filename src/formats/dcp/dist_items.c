@@ -2,8 +2,8 @@
 /*
  * Where the items of a source go in Megatron's flavours.
  *
- *   torch_dist                 ShardedObjects (KEY/shard_OFFSETS_SHAPE) stay what they are; everything else is put together again as one
- *                              dict, the common state
+ *   torch_dist                 ShardedObjects (KEY/shard_OFFSETS_SHAPE) stay what they are; the state of modules and of random number
+ *                              generators becomes such; everything else is put together again as one dict, the common state
  *   torch_dcp, fsdp_dtensor    every leaf of a nested item is stored under its path, as torch flattens a state dict; ShardedObjects of the
  *                              RNG and of Transformer Engine belong to one layout and are left out
  */
@@ -16,6 +16,7 @@
 #define COMMON_FILE "common.pt"
 #define COMMON_OBJECT "common_state/shard_0_1"
 #define RNG_KEY "rng_state"
+#define RERUN_KEY "rerun_state_machine_state"
 
 /* ---- ShardedObjects ---- */
 
@@ -66,7 +67,7 @@ static reshard_status add_to_tree(const struct layout_request *request, struct d
     return dcp_tree_add(&state->tree, parts, count, (struct dcp_tree_node){ .wanted = item }, err);
 }
 
-static reshard_status add_extra(struct dcp_target *state, const char *key, struct value *value, reshard_error *err)
+reshard_status dist_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err)
 {
     struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
     if (!value)
@@ -118,23 +119,12 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
     struct value *version = value_new(&state->extra, VALUE_FLOAT);
     if (version)
         version->real = 3.0;
-    reshard_status status = add_extra(state, "args", make_arguments(&state->extra), err);
+    reshard_status status = dist_add_value(state, "args", make_arguments(&state->extra), err);
     if (!status)
-        status = add_extra(state, "checkpoint_version", version, err);
+        status = dist_add_value(state, "checkpoint_version", version, err);
     if (!status && state->iteration >= 0)
-        status = add_extra(state, "iteration", value_new_int(&state->extra, state->iteration), err);
+        status = dist_add_value(state, "iteration", value_new_int(&state->extra, state->iteration), err);
     return status;
-}
-
-/* The RNG state is a ShardedObject: in the common state it would be in the way of the one that Megatron asks for. */
-static reshard_status take_rng_state(struct dcp_target *state, reshard_error *err)
-{
-    uint32_t node = dcp_tree_child(&state->tree, 0, STR(RNG_KEY));
-    if (node == CATALOG_NONE)
-        return RESHARD_OK;
-    state->tree.nodes[node].is_left_out = true;
-    struct dcp_stored stored = { .key = STR(RNG_KEY "/shard_0.0_1.1"), .wanted = CATALOG_NONE, .node = node, .is_in_list = true };
-    return dcp_stored_add(state, &stored, err);
 }
 
 static reshard_status add_common(const struct layout_request *request, struct target *target, reshard_error *err)
@@ -143,9 +133,12 @@ static reshard_status add_common(const struct layout_request *request, struct ta
     bool has_hole;
     reshard_status status = add_minimal_state(request, state, err);
     if (!status)
+        status = dist_state_adapt(request, target, err);
+    if (!status)
         status = dcp_tree_finish(&state->tree, &has_hole, err);
     if (!status && has_hole)
         status = target_note_changed(target, err, "lists with members left out become dicts of their positions");
+    /* All values of its own are in the one graph, which has grown. */
     for (uint32_t i = 0; i < state->tree.node_count; i++) {
         if (state->tree.nodes[i].value)
             state->tree.nodes[i].graph_count = state->extra.count;
@@ -155,7 +148,7 @@ static reshard_status add_common(const struct layout_request *request, struct ta
         stored = (struct dcp_stored){ .key = STR(COMMON_OBJECT), .wanted = CATALOG_NONE, .node = 0, .is_in_list = true };
     if (!status)
         status = dcp_stored_add(state, &stored, err);
-    return status ? status : take_rng_state(state, err);
+    return status;
 }
 
 /* ---- all of them ---- */
@@ -174,8 +167,9 @@ static reshard_status add_as_it_is(const struct layout_request *request, struct 
 static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
-    bool is_of_layout = str_ends_with(key, RNG_KEY) || str_ends_with(key, "._extra_state");
-    if (state->style->has_common || !is_of_layout)
+    bool is_of_ranks = str_ends_with(key, RNG_KEY) || str_is(key, RERUN_KEY);
+    bool is_kept = state->style->has_common ? !(is_of_ranks && dist_layout_changes(target)) : !is_of_ranks && !dist_is_module_state(key);
+    if (is_kept)
         return add_as_it_is(request, state, item, err);
     return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(request->wanted->items[item].key));
 }
@@ -189,20 +183,30 @@ static reshard_status add_item(const struct layout_request *request, struct targ
         return add_as_it_is(request, state, item, err);
     if (wanted->path == CATALOG_NONE && dist_object_key(wanted->key, &key))
         return add_object(request, target, item, key, err);
-    if (state->style->has_common)
+    bool is_common = state->style->has_common;
+    if (is_common && dist_is_rank_item(request->wanted, wanted))
+        return str_ends_with(wanted->key, "." RNG_KEY) && !dist_layout_changes(target)
+                   ? RESHARD_OK
+                   : target_note_dropped(target, err, "%.*s: torch_dist keeps the first rank's alone", STR_ARG(wanted->key));
+    if (dist_is_module_state(wanted->key))
+        return is_common ? RESHARD_OK
+                         : target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(wanted->key));
+    if (is_common)
         return add_to_tree(request, state, item, err);
     return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : dist_flatten_item(request, target, item, err);
 }
 
 reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    reshard_status status = RESHARD_OK;
+    bool has_common = dcp_target_state(target)->style->has_common;
+    reshard_status status = has_common ? dist_sizes_choose(request, target, err) : RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
         status = add_item(request, target, i, err);
         if (status)
             error_prefix(err, "item '%.*s'", STR_ARG(request->wanted->items[i].key));
     }
-    if (!status && dcp_target_state(target)->style->has_common)
-        status = add_common(request, target, err);
-    return status;
+    if (status || !has_common)
+        return status;
+    status = dist_module_states_add(request, target, dcp_target_state(target)->has_module_state, err);
+    return status ? status : add_common(request, target, err);
 }

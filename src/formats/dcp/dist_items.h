@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and nesting of Megatron's items. */
+/* Names and nesting of Megatron's items, and what becomes of those that belong to a layout. */
 #ifndef FORMATS_DCP_DIST_ITEMS_H
 #define FORMATS_DCP_DIST_ITEMS_H
 
@@ -10,5 +10,39 @@ bool dist_object_key(struct str name, struct str *key);
 
 /* Stores the leaves of a nested item one by one, each under its path. */
 reshard_status dist_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err);
+
+/* Adds a value of the target's own graph to the root of the common state. */
+struct dcp_target;
+reshard_status dist_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err);
+
+/* ---- dist_objects.c ---- */
+
+/* Whether a key is that of a module's own state (…._extra_state). */
+bool dist_is_module_state(struct str key);
+
+/* Adds the objects of modules, unless the source has ShardedObjects itself or they are not wanted; notes what finds no place. */
+reshard_status dist_module_states_add(const struct layout_request *request, struct target *target, bool is_wanted, reshard_error *err);
+
+/* ---- dist_state.c ---- */
+
+/* Reads how the source is spread, and how the target is to be: by the words of the layout, the reference, or as the source. */
+reshard_status dist_sizes_choose(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* Whether the target's ranks are others than the source's. */
+bool dist_layout_changes(const struct target *target);
+
+/* Whether the item is one of a single legacy rank, in a folder mp_rank_…. */
+bool dist_is_rank_item(const struct catalog *wanted, const struct catalog_item *item);
+
+/*
+ * What of the common state depends on how the model is spread: the arguments get the sizes of the target, and the RNG states of the ranks
+ * become ShardedObjects where the target's ranks are the source's. The tree is complete but for them.
+ */
+reshard_status dist_state_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* ---- dist_optimizer.c ---- */
+
+/* Makes the common state say how the optimizer's state is stored. */
+reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
 
 #endif

@@ -23,6 +23,7 @@ const struct format_option torch_dist_options[] = {
       "what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },
     { "iteration", "N", "the source's", "the iteration that the folder and the tracker file name" },
     { "common", "file|object", "file", "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
+    { "module-state", "yes|no", "yes", "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
     { "integrity", "yes|no", "no", "write integrity.json with the sha256 of every file" },
     { "chunk-bytes", "N", "268435456", "no chunk is larger; layers and experts have their own chunks in any case" },
     { NULL, NULL, NULL, NULL },
@@ -180,14 +181,17 @@ static reshard_status choose_common(const struct layout_request *request, struct
 {
     static const char *const kinds[] = { "file", "object", NULL }, *const answers[] = { "no", "yes", NULL };
     /* A reference's object is not taken over: releases before 0.19 cannot read it, and all of them read the file. */
-    int is_object = 0, has_integrity = like_has(request->like, INTEGRITY_FILE);
+    int is_object = 0, has_module_state = 1, has_integrity = like_has(request->like, INTEGRITY_FILE);
     reshard_status status = option_word(request, "common", kinds, &is_object, err);
     if (!status)
         status = option_word(request, "integrity", answers, &has_integrity, err);
+    if (!status)
+        status = option_word(request, "module-state", answers, &has_module_state, err);
     if (status)
         return status;
     state->common_is_object = is_object;
     state->has_integrity = has_integrity;
+    state->has_module_state = has_module_state;
     state->texts[state->text_count].name = "metadata.json";
     state->texts[state->text_count].is_in_folder = true;
     /* Releases before 0.19 refuse members that they do not know, and need these four. */

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the common state says about the optimizer. A run builds its request from it: content_metadata says in which of Megatron's layouts the
+ * state is stored. Tensors for each parameter, with the distributed optimizer's own copies among them (optimizer.state.param.…), are the
+ * layout fully_reshardable; several optimizers are a dict by number, where legacy files have a list.
+ */
+#include "formats/dcp/dist_items.h"
+
+#include "formats/dcp/dcp_target.h"
+#include "formats/dcp/dist_edit.h"
+
+#define OPTIMIZER_KEY "optimizer"
+#define CONTENT_KEY "content_metadata"
+#define LAYOUT "fully_reshardable"
+
+/* What the tensors show. */
+struct found_state {
+    bool has_any, has_copies, has_buckets;
+};
+
+static struct found_state look(const struct catalog *wanted)
+{
+    struct found_state found = { 0 };
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        struct str key = wanted->tensors[i].key;
+        const char *at = memmem(key.data, key.size, OPTIMIZER_KEY ".", sizeof(OPTIMIZER_KEY ".") - 1);
+        if (!at || !(at == key.data || str_starts_with(key, "chained_")))
+            continue;
+        struct str rest = { at, key.size - (size_t)(at - key.data) };
+        found.has_any = true;
+        found.has_copies = found.has_copies || str_starts_with(rest, OPTIMIZER_KEY ".state.param.");
+        found.has_buckets = found.has_buckets || str_starts_with(rest, OPTIMIZER_KEY ".distributed.");
+    }
+    return found;
+}
+
+/* A copy, in the target's own graph, of the value that a leaf of the tree's root has; *out NULL if there is none. */
+static reshard_status copy_leaf(const struct layout_request *request, struct dcp_target *state, const char *key, uint32_t *node, struct value **out,
+                                reshard_error *err)
+{
+    *out = NULL;
+    *node = dcp_tree_child(&state->tree, 0, str_of(key));
+    if (*node == CATALOG_NONE || !state->tree.nodes[*node].is_leaf || state->tree.nodes[*node].wanted == CATALOG_NONE)
+        return RESHARD_OK;
+    uint32_t item = request->wanted_items[state->tree.nodes[*node].wanted];
+    reshard_status status = source_load_item(request->source, item, err);
+    const struct catalog_item *loaded = &request->source->catalog->items[item];
+    if (status || !loaded->value || !loaded->graph)
+        return status;
+    *out = value_copy(&state->extra, loaded->value, loaded->graph->count);
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Several optimizers: a list becomes a dict of their numbers. */
+static bool number_members(struct value_graph *graph, struct value *list)
+{
+    size_t count = list->list.count;
+    struct value **items = arena_array(&graph->arena, 2 * count + 1, sizeof(*items));
+    for (size_t i = 0; items && i < count; i++) {
+        items[2 * i] = value_new_int(graph, (int64_t)i);
+        items[2 * i + 1] = list->list.items[i];
+        if (!items[2 * i])
+            return false;
+    }
+    if (!items)
+        return false;
+    list->kind = VALUE_DICT;
+    list->list.items = items;
+    list->list.count = 2 * count;
+    return true;
+}
+
+static bool is_numbered(const struct value *dict)
+{
+    return dict->list.count >= 2 && dict->list.items[0]->kind == VALUE_INT;
+}
+
+static void set_layout(struct value_graph *graph, struct value *optimizer, bool *failed)
+{
+    struct dist_editing editing = { .graph = graph, .members = optimizer };
+    if (optimizer->kind == VALUE_DICT)
+        dist_set_text(&editing, "param_state_sharding_type", LAYOUT);
+    *failed = *failed || editing.failed;
+}
+
+static reshard_status adapt_optimizer(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_error *err)
+{
+    struct value *optimizer;
+    uint32_t node;
+    bool failed = false;
+    reshard_status status = copy_leaf(request, state, OPTIMIZER_KEY, &node, &optimizer, err);
+    if (status || !optimizer)
+        return status;
+    if (optimizer->kind == VALUE_LIST && !number_members(&state->extra, optimizer))
+        return error_set_memory(err);
+    if (is_distributed && optimizer->kind == VALUE_DICT && !is_numbered(optimizer))
+        set_layout(&state->extra, optimizer, &failed);
+    for (size_t i = 1; is_distributed && optimizer->kind == VALUE_DICT && is_numbered(optimizer) && i < optimizer->list.count; i += 2)
+        set_layout(&state->extra, optimizer->list.items[i], &failed);
+    state->tree.nodes[node].value = optimizer;
+    return failed ? error_set_memory(err) : RESHARD_OK;
+}
+
+static reshard_status adapt_content(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_error *err)
+{
+    struct value *content;
+    uint32_t node;
+    reshard_status status = copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
+    bool is_new = !content;
+    if (status || (node != CATALOG_NONE && is_new))
+        return status;
+    if (is_new && !(content = value_new_list(&state->extra, VALUE_DICT, NULL, 0)))
+        return error_set_memory(err);
+    if (content->kind != VALUE_DICT)
+        return RESHARD_OK;
+    struct dist_editing editing = { .graph = &state->extra, .members = content };
+    if (is_distributed) {
+        dist_set_text(&editing, "distrib_optim_sharding_type", LAYOUT);
+        dist_set_bool(&editing, "distrib_optim_fully_reshardable_mem_efficient", false);
+    }
+    dist_set_bool(&editing, "singleton_local_shards", false);
+    dist_set_bool(&editing, "chained_optim_avoid_prefix", true);
+    if (editing.failed)
+        return error_set_memory(err);
+    if (is_new)
+        return dist_add_value(state, CONTENT_KEY, content, err);
+    state->tree.nodes[node].value = content;
+    return RESHARD_OK;
+}
+
+/* State that a torch_dist checkpoint stores in that layout already, or in another that stays as it is, is described well. */
+static bool is_described(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_status *status,
+                         reshard_error *err)
+{
+    struct value *content;
+    uint32_t node;
+    struct str layout;
+    if (strcmp(request->source->driver->name, "torch_dist") != 0)
+        return false;
+    *status = copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
+    const struct value *type = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
+    return *status || !is_distributed || (type && value_as_str(type, &layout) && str_is(layout, LAYOUT));
+}
+
+reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    struct found_state found = look(request->wanted);
+    bool is_distributed = found.has_copies && !found.has_buckets;
+    reshard_status status = RESHARD_OK;
+    if (is_described(request, state, is_distributed, &status, err))
+        return status;
+    status = adapt_optimizer(request, state, is_distributed, err);
+    return status ? status : adapt_content(request, state, is_distributed, err);
+}
