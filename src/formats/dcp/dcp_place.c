@@ -245,8 +245,13 @@ static bool is_stored(const struct catalog_tensor *tensor)
 static uint32_t even_ranks(const struct dcp_placing *placing)
 {
     uint64_t total = 0;
+    const struct layout_words *words = &placing->request->words;
     if (placing->request->ranks)
         return placing->request->ranks;
+    if (words->tp || words->pp) {
+        uint64_t ranks = (uint64_t)(words->tp ? words->tp : 1) * (words->pp ? words->pp : 1);
+        return ranks < EVEN_FILES_MAX ? (uint32_t)ranks : EVEN_FILES_MAX;
+    }
     for (uint32_t i = 0; i < placing->piece_count; i++)
         total += placing->pieces[i].is_free ? placing->pieces[i].bytes : 0;
     uint64_t count = total / EVEN_FILE_BYTES + 1;
@@ -432,5 +437,6 @@ void dcp_placing_release(struct dcp_placing *placing)
     free(placing->files);
     free(placing->like_item);
     buffer_release(&placing->path);
+    dcp_cuts_free(placing->cuts);
     name_map_release(&placing->like_items);
 }

@@ -189,6 +189,7 @@ struct dcp_placing {
     struct name_map like_items; /* keys of the reference's items -> like_item */
     uint32_t *like_item;
     struct buffer path;         /* scratch */
+    struct dcp_cuts *cuts;      /* torch_dist_place.c's own */
 };
 
 /* Makes pieces of all wanted tensors and of one stored item. */
@@ -205,6 +206,7 @@ reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, cons
 reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err);
 
 /* torch_dist: a chunk for each layer and expert, and none above the size that is wanted. */
+void dcp_cuts_free(struct dcp_cuts *cuts);
 reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err);
 
 /* Gives every piece its file and offset, and makes the files objects of the target. Pieces keep their order in the array. */

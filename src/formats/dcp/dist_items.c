@@ -174,6 +174,16 @@ static reshard_status add_object(const struct layout_request *request, struct ta
     return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(request->wanted->items[item].key));
 }
 
+/* The RNG states of ranks are taken when the common state is made; of the rest torch_dist keeps the first rank's. */
+static reshard_status add_rank_item(struct target *target, const struct catalog_item *item, reshard_error *err)
+{
+    bool is_rng = str_ends_with(item->key, "." RNG_KEY);
+    if (is_rng && !dist_layout_changes(target))
+        return RESHARD_OK;
+    return target_note_dropped(target, err, "%.*s: %s", STR_ARG(item->key),
+                               is_rng ? "it belongs to the layout that it was saved under" : "torch_dist keeps the first rank's alone");
+}
+
 static reshard_status add_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
@@ -185,9 +195,7 @@ static reshard_status add_item(const struct layout_request *request, struct targ
         return add_object(request, target, item, key, err);
     bool is_common = state->style->has_common;
     if (is_common && dist_is_rank_item(request->wanted, wanted))
-        return str_ends_with(wanted->key, "." RNG_KEY) && !dist_layout_changes(target)
-                   ? RESHARD_OK
-                   : target_note_dropped(target, err, "%.*s: torch_dist keeps the first rank's alone", STR_ARG(wanted->key));
+        return add_rank_item(target, wanted, err);
     if (dist_is_module_state(wanted->key))
         return is_common ? RESHARD_OK
                          : target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(wanted->key));

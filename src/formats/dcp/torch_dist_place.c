@@ -2,11 +2,14 @@
 /*
  * The chunks of a torch_dist tensor. Megatron Core stacks the same parameter of all layers into one tensor with a leading axis, and the
  * experts of a layer into another; every rank stores its layers and experts one by one. So do we: a reader that wants one layer reads no
- * other. A larger chunk than is wanted is cut along its first axis, and along the next where that is not enough.
+ * other. Where the target is for tensor-parallel ranks, every rank's part is a chunk too (models/megatron.rules says which axis is cut; gated
+ * halves are cut one by one). A larger chunk than is wanted is cut along its first axis, and along the next where that is not enough.
  */
 #include "formats/dcp/dcp_target.h"
 
 #include "base/checked.h"
+#include "base/model_data.h"
+#include "formats/megatron/megatron_rules.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -74,6 +77,50 @@ static void shrink(enum dtype dtype, int rank, int first_axis, uint64_t bytes_ma
     }
 }
 
+/* The partition rules, read once. */
+struct dcp_cuts {
+    struct arena arena;
+    struct partition_rules rules;
+};
+
+static reshard_status read_rules(struct dcp_placing *placing, reshard_error *err)
+{
+    const struct model_data *data = model_data_find(STR("megatron.rules"));
+    if (placing->cuts || !data)
+        return RESHARD_OK;
+    placing->cuts = calloc(1, sizeof(*placing->cuts));
+    return placing->cuts ? partition_rules_parse(data->text, &placing->cuts->arena, &placing->cuts->rules, err) : error_set_memory(err);
+}
+
+void dcp_cuts_free(struct dcp_cuts *cuts)
+{
+    if (cuts)
+        arena_release(&cuts->arena);
+    free(cuts);
+}
+
+/* Makes the block the part of one tensor-parallel rank, where the axis divides. */
+static reshard_status cut_for_ranks(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, int64_t *block, reshard_error *err)
+{
+    const struct dist_sizes *sizes = &dcp_target_state(placing->target)->sizes;
+    struct partition_key key;
+    if (sizes->tp <= 1 && sizes->etp <= 1)
+        return RESHARD_OK;
+    reshard_status status = read_rules(placing, err);
+    if (status || !placing->cuts || !partition_key_read(&placing->cuts->rules, tensor->key, &key) || !key.rule->is_cut || key.rule->is_grouped)
+        return status;
+    /* The rule counts an axis of experts, which is among those in front. */
+    int axis = key.rule->axis + prepended - (key.rule->expert_axis == 0 && prepended > 0);
+    int64_t parts = key.rule->group == PARTITION_ETP ? sizes->etp : sizes->tp;
+    if (axis < prepended || axis >= tensor->rank || parts <= 1)
+        return RESHARD_OK;
+    if (key.rule->is_gated && block[axis] % parts == 0 && block[axis] / parts % 2 == 0)
+        parts *= 2;
+    if (block[axis] % parts == 0)
+        block[axis] /= parts;
+    return RESHARD_OK;
+}
+
 /* How many blocks cover the shape; 0 if that is more than can be counted. */
 static uint64_t block_count(int rank, const int64_t *shape, const int64_t *block)
 {
@@ -104,6 +151,9 @@ reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t ind
     int prepended = torch_dist_prepended_axes(tensor->key, rank);
     for (axis = 0; axis < rank; axis++)
         block[axis] = axis < prepended ? 1 : shape[axis];
+    status = cut_for_ranks(placing, tensor, prepended, block, err);
+    if (status)
+        return status;
     shrink(tensor->dtype, rank, prepended, bytes_max, block);
     uint64_t count = block_count(rank, shape, block);
     if (count == 0 || count > placing->request->limits.chunks)
