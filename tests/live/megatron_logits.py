@@ -76,10 +76,10 @@ def compare(folder, kind, rank):
         from megatron.core import dist_checkpointing
         from megatron.core.dist_checkpointing.validation import StrictHandling
         inside = next(pathlib.Path(folder, kind).rglob("metadata.json")).parent
-        state = model.sharded_state_dict()
-        # A checkpoint of weights has no state of Transformer Engine, and the local specification none to load.
-        state = {key: value for key, value in state.items() if not key.endswith("_extra_state")}
-        model.load_state_dict(dist_checkpointing.load(state, str(inside), strict=StrictHandling.RAISE_ALL), strict=False)
+        request = model.sharded_state_dict()
+        wanted = set(request)   # the common state comes along
+        loaded = dist_checkpointing.load(request, str(inside), strict=StrictHandling.RAISE_ALL)
+        model.load_state_dict({key: value for key, value in loaded.items() if key in wanted}, strict=True)
     difference = (logits(model) - torch.load(folder + "/logits.pt")).abs().max().item()
     print(f"{kind}: rank {rank}: largest difference {difference:.2e}")
     return int(difference > 1e-5)
