@@ -102,8 +102,7 @@ static void fail_unknown(struct map_machine *machine, const struct map_name *nam
                      "'%.*s' is neither a weight of the source nor assigned before", STR_ARG(name->text));
 }
 
-/* What a name stands for: *out is NULL if it was diagnosed. */
-static reshard_status read_name(struct map_machine *machine, const struct map_name *name, const struct map_variable **out, reshard_error *err)
+reshard_status map_machine_read(struct map_machine *machine, const struct map_name *name, const struct map_variable **out, reshard_error *err)
 {
     struct str text;
     *out = NULL;
@@ -124,7 +123,7 @@ static reshard_status read_name(struct map_machine *machine, const struct map_na
     return map_machine_input(machine, weight, out, err);
 }
 
-static reshard_status assign(struct map_machine *machine, const struct map_name *name, struct map_variable *variable, reshard_error *err)
+reshard_status map_machine_assign(struct map_machine *machine, const struct map_name *name, struct map_variable *variable, reshard_error *err)
 {
     if (map_is_hole(name))
         return RESHARD_OK;
@@ -189,7 +188,7 @@ static reshard_status execute_split(struct map_machine *machine, reshard_error *
     const struct map_variable *in;
     int axis;
     bool is_good;
-    reshard_status status = read_name(machine, &statement->left[0], &in, err);
+    reshard_status status = map_machine_read(machine, &statement->left[0], &in, err);
     if (status || !in || !read_axis(machine, "split", in, &axis))
         return status;
     int64_t *ends = split_ends(machine, in, axis, &is_good);
@@ -200,7 +199,7 @@ static reshard_status execute_split(struct map_machine *machine, reshard_error *
         return error_set_memory(err);
     status = map_variable_split(&machine->workshop, in, axis, ends, statement->right_count, parts, err);
     for (uint32_t i = 0; i < statement->right_count && !status; i++)
-        status = assign(machine, &statement->right[i], &parts[i], err);
+        status = map_machine_assign(machine, &statement->right[i], &parts[i], err);
     return status;
 }
 
@@ -272,7 +271,7 @@ static reshard_status execute_concat(struct map_machine *machine, reshard_error 
     bool is_good = true;
     int axis;
     for (uint32_t i = 0; i < statement->left_count && !status; i++) {
-        status = read_name(machine, &statement->left[i], &parts[i], err);
+        status = map_machine_read(machine, &statement->left[i], &parts[i], err);
         is_good = is_good && !status && parts[i];
     }
     if (status || !is_good || !read_axis(machine, "join", parts[0], &axis) || !parts_fit(machine, parts, statement->left_count, axis) ||
@@ -282,96 +281,7 @@ static reshard_status execute_concat(struct map_machine *machine, reshard_error 
     if (!trace_join(machine, parts, statement->left_count, axis))
         return error_set_memory(err);
     status = map_variable_concat(&machine->workshop, parts, statement->left_count, axis, joined, err);
-    return status ? status : assign(machine, &statement->right[0], joined, err);
-}
-
-/* ---- stack and unstack ---- */
-
-/* The attribute of a statement that changes the number of axes, or NULL. *is_stack: whether, as it is executed, it adds one. */
-static const struct map_attribute *stack_attribute(const struct map_machine *machine, bool *is_stack)
-{
-    const struct map_attribute *stack = map_attribute_find(machine->statement, "stack");
-    *is_stack = (stack != NULL) != machine->input->reverse;
-    if (machine->input->strict)
-        return NULL;
-    return stack ? stack : map_attribute_find(machine->statement, "unstack");
-}
-
-/* axes: how many the axis may be below. */
-static bool read_stack_axis(struct map_machine *machine, const struct map_attribute *attribute, int axes, int *out)
-{
-    const struct map_statement *statement = machine->statement;
-    if (statement->attribute_count != 1)
-        return map_machine_fail(machine, attribute->key_span, "do other things in a statement of their own", "%.*s stands alone", STR_ARG(attribute->key));
-    if (!attribute->is_number || attribute->is_huge || attribute->number >= axes)
-        return map_machine_fail(machine, attribute->value_span, "it is counted in the tensor that has the axis", "the axis is a number below %d", axes);
-    *out = (int)attribute->number;
-    return true;
-}
-
-static reshard_status execute_unstack(struct map_machine *machine, const struct map_attribute *attribute, reshard_error *err)
-{
-    const struct map_statement *statement = machine->statement;
-    const struct map_variable *in;
-    int axis;
-    if (statement->left_count != 1) {
-        map_machine_fail(machine, attribute->key_span, machine->input->reverse ? NULL : "to join tensors write stack=",
-                         "an unstack takes one tensor apart, here are %u", statement->left_count);
-        return RESHARD_OK;
-    }
-    reshard_status status = read_name(machine, &statement->left[0], &in, err);
-    if (status || !in || !read_stack_axis(machine, attribute, in->rank, &axis))
-        return status;
-    if (in->shape[axis] != statement->right_count) {
-        map_machine_fail(machine, statement->span, NULL, "'%.*s' has %lld on axis %d, for %u names", STR_ARG(statement->left[0].text), (long long)in->shape[axis], axis,
-                         statement->right_count);
-        return RESHARD_OK;
-    }
-    struct map_variable *parts = arena_array(machine->workshop.arena, statement->right_count, sizeof(*parts));
-    if (!parts)
-        return error_set_memory(err);
-    status = map_variable_unstack(&machine->workshop, in, axis, statement->right_count, parts, err);
-    for (uint32_t i = 0; i < statement->right_count && !status; i++)
-        status = assign(machine, &statement->right[i], &parts[i], err);
-    return status;
-}
-
-/* Parts of a stack have one shape. */
-static bool stack_fits(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count)
-{
-    const struct map_name *names = machine->statement->left;
-    for (uint32_t i = 0; i < count; i++) {
-        for (int k = 0; k < parts[i]->rank && parts[i]->rank == parts[0]->rank; k++) {
-            if (parts[i]->shape[k] != parts[0]->shape[k])
-                return map_machine_fail(machine, names[i].span, NULL, "on axis %d '%.*s' has %lld, '%.*s' has %lld: what is stacked has one shape", k,
-                                        STR_ARG(names[i].text), (long long)parts[i]->shape[k], STR_ARG(names[0].text), (long long)parts[0]->shape[k]);
-        }
-        if (parts[i]->rank != parts[0]->rank)
-            return map_machine_fail(machine, names[i].span, NULL, "'%.*s' has %d axes, '%.*s' has %d", STR_ARG(names[i].text), parts[i]->rank, STR_ARG(names[0].text),
-                                    parts[0]->rank);
-    }
-    return parts[0]->rank < RANK_MAX || map_machine_fail(machine, names[0].span, NULL, "a tensor has at most %d axes", RANK_MAX);
-}
-
-static reshard_status execute_stack(struct map_machine *machine, const struct map_attribute *attribute, reshard_error *err)
-{
-    const struct map_statement *statement = machine->statement;
-    const struct map_variable **parts = arena_array(machine->workshop.arena, statement->left_count, sizeof(*parts));
-    struct map_variable *joined = arena_alloc(machine->workshop.arena, sizeof(*joined));
-    reshard_status status = parts && joined ? RESHARD_OK : error_set_memory(err);
-    bool is_good = statement->right_count == 1;
-    int axis;
-    if (!is_good)
-        map_machine_fail(machine, attribute->key_span, machine->input->reverse ? NULL : "to take a tensor apart write unstack=", "a stack makes one tensor, here are %u",
-                         statement->right_count);
-    for (uint32_t i = 0; i < statement->left_count && !status && is_good; i++) {
-        status = read_name(machine, &statement->left[i], &parts[i], err);
-        is_good = !status && parts[i];
-    }
-    if (status || !is_good || !stack_fits(machine, parts, statement->left_count) || !read_stack_axis(machine, attribute, parts[0]->rank + 1, &axis))
-        return status;
-    status = map_variable_stack(&machine->workshop, parts, statement->left_count, axis, joined, err);
-    return status ? status : assign(machine, &statement->right[0], joined, err);
+    return status ? status : map_machine_assign(machine, &statement->right[0], joined, err);
 }
 
 /* ---- one to one ---- */
@@ -460,7 +370,7 @@ static reshard_status execute_one(struct map_machine *machine, reshard_error *er
     struct map_variable *made = arena_alloc(machine->workshop.arena, sizeof(*made));
     if (!made)
         return error_set_memory(err);
-    reshard_status status = read_name(machine, &statement->left[0], &in, err);
+    reshard_status status = map_machine_read(machine, &statement->left[0], &in, err);
     enum one_action action = one_action(machine);
     if (status || !in || action == ACTION_FAILED)
         return status;
@@ -478,7 +388,7 @@ static reshard_status execute_one(struct map_machine *machine, reshard_error *er
     } else {
         *made = *in;
     }
-    return status ? status : assign(machine, &statement->right[0], made, err);
+    return status ? status : map_machine_assign(machine, &statement->right[0], made, err);
 }
 
 /* ---- add and delete ---- */
@@ -531,10 +441,9 @@ static reshard_status execute(struct map_machine *machine, reshard_error *err)
         return execute_keep(machine, err);
     if (right_hole)
         return execute_remove(machine, err);
-    bool is_stack;
-    const struct map_attribute *stack = stack_attribute(machine, &is_stack);
-    if (stack)
-        return is_stack ? execute_stack(machine, stack, err) : execute_unstack(machine, stack, err);
+    const struct map_attribute *axes = map_machine_axes_attribute(machine);
+    if (axes)
+        return map_machine_change_axes(machine, axes, err);
     if (is_single)
         return execute_one(machine, err);
     return statement->left_count == 1 ? execute_split(machine, err) : execute_concat(machine, err);

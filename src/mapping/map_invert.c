@@ -262,6 +262,15 @@ static bool invert_stack(const struct inversion *inversion, const struct map_att
     return true;
 }
 
+/* Whichever shape the target has is taken: the same text serves both ways. */
+static bool invert_reshape(const struct inversion *inversion, const struct map_attribute *attribute)
+{
+    append_turned(inversion);
+    buffer_printf(inversion->out, ", reshape=\"%.*s\"\n", STR_ARG(attribute->value));
+    append_transposes(inversion);
+    return true;
+}
+
 static bool invert_statement(const struct inversion *inversion)
 {
     const struct map_statement *statement = inversion->statement;
@@ -273,6 +282,9 @@ static bool invert_statement(const struct inversion *inversion)
         return fail(inversion, statement->span, NULL, "$LAYER_ID_OFFSET counts down only");
     if (stack)
         return invert_stack(inversion, stack);
+    const struct map_attribute *reshape = map_attribute_find(statement, "reshape");
+    if (reshape)
+        return invert_reshape(inversion, reshape);
     bool is_join = statement->left_count > 1 || statement->left[0].has_array || memchr(statement->left[0].text.data, '*', statement->left[0].text.size);
     if (!statement->flag && statement->left_count == 1 && statement->right_count == 1 && !statement->right[0].has_array && !is_join)
         return invert_one(inversion);

@@ -196,6 +196,21 @@ TEST(stacks_add_and_drop_an_axis)
     CHECK_CASES(cases, FORWARDS);
 }
 
+TEST(reshape_fits_or_says_why)
+{
+    static const struct text_case cases[] = {
+        { "rows become two axes", "a -> x, reshape=\"[2, 2, 6]\"", "a -> x, reshape=\"[2, 2, 6]\"\n" },
+        { "columns too", "a -> x, reshape=\"[2, 2, 3, 2]\"", "a -> x, reshape=\"[2, 2, 3, 2]\"\n" },
+        { "another shape", "a -> x, reshape=\"[2, 3, 4]\"", "'a' has neither the shape that reshape gives nor the one with two axes" },
+        { "too few axes", "a -> x, reshape=\"[4, 6]\"", "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
+        { "no number", "a -> x, reshape=\"[4, x, 6]\"", "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
+        { "nothing", "a -> x, reshape=\"[4, 0, 6]\"", "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
+        { "too large", "a -> x, reshape=\"[4294967296, 4294967296, 6]\"", "'a' has neither the shape that reshape gives nor the one with two axes" },
+        { "two names", "a -> x, y, reshape=\"[2, 2, 6]\"", "a reshape makes one tensor of one" },
+    };
+    CHECK_CASES(cases, false);
+}
+
 TEST(strict_aoa_knows_none_of_it)
 {
     static const struct text_case cases[] = {
@@ -222,6 +237,7 @@ int main(void)
         cmocka_unit_test(optional_statements_need_their_first_name),
         cmocka_unit_test(an_offset_renumbers_layers_from_there_on),
         cmocka_unit_test(stacks_add_and_drop_an_axis),
+        cmocka_unit_test(reshape_fits_or_says_why),
         cmocka_unit_test(strict_aoa_knows_none_of_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
