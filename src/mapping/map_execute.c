@@ -356,7 +356,8 @@ static enum one_action one_action(struct map_machine *machine)
         return ACTION_PERMUTE;
     if (is_pair || str_is(first->key, "dtype"))
         return ACTION_CAST;
-    map_machine_fail(machine, first->key_span, str_is(first->key, "transpose") ? "its name is permute" : "axis, permute, dtype, or src_dtype and dst_dtype",
+    map_machine_fail(machine, first->key_span, str_is(first->key, "transpose") ? "its name is permute" :
+                     machine->input->strict ? "axis, permute, dtype, or src_dtype and dst_dtype" : "axis, permute, dtype, src_dtype and dst_dtype, reshape, stack, unstack",
                      "unknown attribute '%.*s'", STR_ARG(first->key));
     return ACTION_FAILED;
 }

@@ -70,15 +70,15 @@ static size_t behind_state(struct str key, int index)
     return 0;
 }
 
-/* w-exp_avg */
-static bool read_dash(struct str key, struct map_state_key *out)
+/* w-exp_avg, w.exp_avg */
+static bool read_suffix(struct str key, char mark, struct map_state_key *out)
 {
-    size_t dash = key.size;
-    while (dash && key.data[dash - 1] != '-')
-        dash--;
-    if (dash < 2)
+    size_t at = key.size;
+    while (at && key.data[at - 1] != mark)
+        at--;
+    if (at < 2)
         return false;
-    *out = (struct map_state_key){ state_of_word(part(key, dash, key.size)), part(key, 0, dash - 1), { key.data, 0 } };
+    *out = (struct map_state_key){ state_of_word(part(key, at, key.size)), part(key, 0, at - 1), { key.data, 0 } };
     return out->state != MAP_STATE_WEIGHT;
 }
 
@@ -112,5 +112,7 @@ bool map_state_reading(struct str key, int index, struct map_state_key *out)
                 return true;
         }
     }
-    return read_dash(key, out) && index == 0;
+    if (read_suffix(key, '-', out) && index-- == 0)
+        return true;
+    return read_suffix(key, '.', out) && index == 0;
 }

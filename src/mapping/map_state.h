@@ -5,6 +5,7 @@
  *   Megatron     optimizer.state.exp_avg.w        (`state`, the state's name, the weight, behind anything)
  *   torch (DCP)  optim.state.w.exp_avg            (`state`, the weight, the state's name, behind anything)
  *   FSDP files   w-exp_avg
+ *   others       w.exp_avg
  */
 #ifndef MAPPING_MAP_STATE_H
 #define MAPPING_MAP_STATE_H
@@ -14,15 +15,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* id, what it is called in messages, Paddle's suffix, whether it has the weight's shape (others are numbers that belong to the whole weight),
+/* id, what it is called in messages, the suffix if Paddle's mapping engine knows the state by it, whether it has the weight's shape (others are numbers that belong to the whole weight),
  * the name that torch's optimizers give it, another one. */
 #define MAP_STATES(X)                                                                                 \
     X(WEIGHT, "the weight itself", "", true, NULL, NULL)                                              \
     X(MASTER, "the master weight", ".w_0", true, "param", "fp32_param")                               \
     X(MOMENT1, "the first moment", ".moment1_0", true, "exp_avg", NULL)                               \
     X(MOMENT2, "the second moment", ".moment2_0", true, "exp_avg_sq", NULL)                           \
-    X(MAX_MOMENT2, "the maximal second moment", ".moment2_max_0", true, "max_exp_avg_sq", NULL)       \
-    X(MOMENTUM, "the momentum", ".velocity_0", true, "momentum_buffer", NULL)                         \
+    X(MAX_MOMENT2, "the maximal second moment", NULL, true, "max_exp_avg_sq", "moment2_max_0")        \
+    X(MOMENTUM, "the momentum", NULL, true, "momentum_buffer", "velocity_0")                          \
     X(BETA1, "the first beta power", ".beta1_pow_acc_0", false, NULL, NULL)                           \
     X(BETA2, "the second beta power", ".beta2_pow_acc_0", false, NULL, NULL)                          \
     X(STEP, "the step", NULL, false, "step", NULL)
