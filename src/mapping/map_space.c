@@ -128,6 +128,8 @@ static int compare_weights(const void *a, const void *b, void *context)
 /* The weight itself, if there is a tensor of it. */
 static uint32_t find_weight(const struct map_space *space, const struct str parts[3], struct buffer *text)
 {
+    if (text->failed)
+        return MAP_NONE;
     buffer_clear(text);
     for (int i = 0; i < 3; i++)
         buffer_append_str(text, parts[i]);
