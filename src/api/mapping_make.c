@@ -59,9 +59,13 @@ static bool has_constant(const reshard_map_options *options, const char *name)
 static reshard_status add_number(const struct mapping_number *number, const struct value *members, struct numbers *out, reshard_error *err)
 {
     char *name = arena_copy(&out->arena, number->name.data, number->name.size), *member = arena_copy(&out->arena, number->member.data, number->member.size);
+    char *condition = arena_copy(&out->arena, number->condition.data, number->condition.size);
     int64_t value;
-    if (!name || !member)
+    if (!name || !member || !condition)
         return error_set_memory(err);
+    const struct value *flag = number->condition.size ? value_dict_get(members, condition) : NULL;
+    if (flag && flag->kind == VALUE_BOOL && !flag->boolean)
+        return RESHARD_OK;
     if (out->options.constant_count == NUMBERS_MAX || has_constant(&out->options, name) || !value_as_int(value_dict_get(members, member), &value) || value < 0)
         return RESHARD_OK;
     out->constants[out->options.constant_count++] = (reshard_map_constant){ name, value };

@@ -77,9 +77,19 @@ static void offer(const struct walk *walk, struct step *best, const struct step 
         best->is_tie = true;
 }
 
-/* The best relation that leads on from any of the nodes; relation NULL if there is none. by_name: the family's are taken whatever the keys are. */
-static struct step find_step(const struct walk *walk, uint64_t here, const struct map_space *space, bool by_name)
+/* How relations are looked for, the narrower way first. */
+enum search {
+    SEARCH_NEARER,     /* towards the goal, by keys */
+    SEARCH_NAMED,      /* towards the goal, the family's whatever the keys are */
+    SEARCH_ANY,        /* by keys, also on a way round */
+    SEARCH_NAMED_ANY,
+    SEARCH_COUNT
+};
+
+/* The best relation that leads on from any of the nodes; relation NULL if there is none. */
+static struct step find_step(const struct walk *walk, uint64_t here, const struct map_space *space, enum search search)
 {
+    bool is_nearer = search == SEARCH_NEARER || search == SEARCH_NAMED, by_name = search == SEARCH_NAMED || search == SEARCH_NAMED_ANY;
     struct step best = { 0 };
     for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
         const struct mapping_relation *relation = &walk->rules->relations[i];
@@ -87,6 +97,8 @@ static struct step find_step(const struct walk *walk, uint64_t here, const struc
             struct step step = { relation, back, back ? relation->from : relation->to, false };
             uint32_t begin = back ? relation->to : relation->from;
             if (walk->is_used[i] || !is_allowed(walk, relation) || !(here >> begin & 1) || walk->distance[step.end] > STEPS_MAX)
+                continue;
+            if (is_nearer && walk->distance[step.end] >= walk->distance[begin])
                 continue;
             bool is_named = by_name && relation->family_count && walk->goal->family.size;
             if (is_named || mapping_relation_fits(relation, space, back))
@@ -119,9 +131,9 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
     uint64_t fallback = mapping_nodes_of(walk->rules, walk->goal->name_space);
     bool walked = false;
     for (unsigned steps = 0; steps < STEPS_MAX && !(here & walk->goals); steps++) {
-        struct step step = find_step(walk, here, (*stage)->space, false);
-        if (!step.relation)
-            step = find_step(walk, here, (*stage)->space, true);
+        struct step step = { 0 };
+        for (enum search search = 0; search < SEARCH_COUNT && !step.relation; search++)
+            step = find_step(walk, here, (*stage)->space, search);
         if (!step.relation || step.is_tie) {
             /* Where nothing leads on, any spelling of the goal's names will do. */
             if (walked && !step.relation && !walk->goal->reference && here & fallback)

@@ -89,9 +89,13 @@ static reshard_status add_relation(struct mapping_rules *rules, const char *name
     return status;
 }
 
-static reshard_status add_number(struct mapping_rules *rules, struct str name, struct str place, reshard_error *err)
+/* number = NAME ITEM.MEMBER [ "if" MEMBER ] */
+static reshard_status add_number(struct mapping_rules *rules, struct str rest, reshard_error *err)
 {
+    struct str name = next_word(&rest), place = next_word(&rest), condition = { 0 };
     size_t dot;
+    if (str_is(next_word(&rest), "if"))
+        condition = next_word(&rest);
     if (!name.size || !str_find_char(place, '.', &dot))
         return RESHARD_OK;
     if (rules->number_count == rules->number_capacity) {
@@ -102,7 +106,7 @@ static reshard_status add_number(struct mapping_rules *rules, struct str name, s
         rules->numbers = larger;
         rules->number_capacity = wanted;
     }
-    rules->numbers[rules->number_count++] = (struct mapping_number){ name, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 } };
+    rules->numbers[rules->number_count++] = (struct mapping_number){ name, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, condition };
     return RESHARD_OK;
 }
 
@@ -116,10 +120,8 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
         *has_relation = true;
         return add_relation(rules, name, text, next_word(&rest), err);
     }
-    if (str_is(word, "number")) {
-        struct str number = next_word(&rest);
-        return add_number(rules, number, next_word(&rest), err);
-    }
+    if (str_is(word, "number"))
+        return add_number(rules, rest, err);
     if (!relation)
         return RESHARD_OK;
     if (str_is(word, "to"))

@@ -20,9 +20,9 @@ struct mapping_relation {
     uint32_t family_count, key_count, back_count;
 };
 
-/* A number that mappings may name, from a member of an item. */
+/* A number that mappings may name, from a member of an item; not where the member `condition` of that item, if there is one, is false. */
 struct mapping_number {
-    struct str name, item, member;
+    struct str name, item, member, condition;
 };
 
 struct mapping_rules {
