@@ -7,19 +7,23 @@ usage: models_test.py --bin PATH --models DIR [--case GLOB]
 Every element of a model is another number. `map eval` must give exactly the tensors, shapes and numbers of the rules; the same text read
 backwards, and the text that `map invert` derives, must give the first model again; `map check` must find the mapping bijective. Where a
 mapping leaves tensors behind, all of this holds for the rest. Checkpoints of random bytes are converted with the text, and back with its
-inverse, and must come out byte by byte. The lines that say how a text recognises a model must fit the models of its family, and no others.
+inverse, and must come out byte by byte. The lines that say how a text recognises a model must fit the models of its family, and no others;
+then converting to a format of Megatron and back needs no text at all.
 """
 import argparse
 import fnmatch
 import itertools
 import json
 import pathlib
+import pickle
 import random
 import re
 import struct
 import subprocess
 import sys
 import tempfile
+import types
+import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import families  # noqa: E402
@@ -44,6 +48,10 @@ class Trial:
         assert done.returncode == 0, f"map {verb} {text} {' '.join(map(str, more))}: exit {done.returncode}: {done.stderr.decode()[:1500]}"
         assert not done.stderr, f"map {verb} {text} {' '.join(map(str, more))}: {done.stderr.decode()[:1500]}"
         return json.loads(done.stdout)
+
+    def convert(self, source, target, *more):
+        done = subprocess.run([self.binary, "convert", source, target, "--quiet", *more], capture_output=True, timeout=300)
+        assert done.returncode == 0, f"convert {' '.join(map(str, more))}: exit {done.returncode}: {done.stderr.decode()[:1500]}"
 
     def evaluate(self, text, source, *more):
         found = self.map("eval", text, source, *more)["tensors"]
@@ -88,8 +96,7 @@ def converted(trial, text, source):
     folder.mkdir()
     write_checkpoint(folder / "model.safetensors", source)
     (folder / "config.json").write_bytes(trial.config.read_bytes())
-    done = subprocess.run([trial.binary, "convert", folder, target, "--to", "safetensors", "--map", text, "--quiet"], capture_output=True, timeout=300)
-    assert done.returncode == 0, f"convert --map {text}: exit {done.returncode}: {done.stderr.decode()[:1500]}"
+    trial.convert(folder, target, "--to", "safetensors", "--map", text)
     return read_checkpoint(target)
 
 
@@ -166,6 +173,98 @@ def run(binary, name, text, start, make):
             attempt(trial, text, start(c, hf) if start else hf, make(hf), whole)
 
 
+# ---- from format to format ----
+
+
+def through(binary, name, to):
+    """Hugging Face's folder to a format of Megatron and back; names change by themselves."""
+    c = families.CASES[name][0]
+    hf = families.hf_model(c, random_elements(name))
+    with tempfile.TemporaryDirectory() as work:
+        trial = Trial(binary, pathlib.Path(work), c)
+        folder, there, back = (trial.work / part for part in ("hf", "there", "back"))
+        folder.mkdir()
+        write_checkpoint(folder / "model.safetensors", hf)
+        (folder / "config.json").write_bytes(trial.config.read_bytes())
+        # Tensors in Megatron's spelling do not tell ChatGLM and GLM from Llama with biases: the family has to be named.
+        trial.convert(folder, there, "--to", to)
+        trial.convert(there, back, "--to", "hf", "--rules", c["model_type"] if name in ("chatglm", "glm") else "auto", "--config", trial.config)
+        must_be("back", read_folder(back), {key: t for key, t in hf.items() if not families.is_left_behind(c, key) and "mtp_" not in key})
+
+
+def read_folder(folder):
+    return {key: t for file in sorted(folder.glob("*.safetensors")) for key, t in read_checkpoint(file).items()}
+
+
+def write_torch_file(path, root, storages):
+    """A torch.save file without torch: modules of its names stand in for it while the pickle is written. A tensor is a Tensor below."""
+    torch, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+    torch.BFloat16Storage = type("BFloat16Storage", (), {"__module__": "torch"})
+
+    def rebuild():
+        pass
+    rebuild.__module__, rebuild.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
+    utils._rebuild_tensor_v2 = rebuild
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value):
+            return ("storage", torch.BFloat16Storage, value.key, "cpu", value.count) if isinstance(value, Storage) else None
+
+        def reducer_override(self, value):
+            if not isinstance(value, Tensor):
+                return NotImplemented
+            strides = [1] * len(value.shape)
+            for i in reversed(range(len(strides) - 1)):
+                strides[i] = strides[i + 1] * value.shape[i + 1]
+            return rebuild, (value.storage, 0, tuple(value.shape), tuple(strides), False, {})
+
+    kept = {name: sys.modules.get(name) for name in ("torch", "torch._utils")}
+    sys.modules.update({"torch": torch, "torch._utils": utils})
+    try:
+        with zipfile.ZipFile(path, "w") as archive:
+            with archive.open("archive/data.pkl", "w") as file:
+                Pickler(file, 2).dump(root)
+            for storage in storages:
+                archive.writestr(f"archive/data/{storage.key}", storage.data)
+            archive.writestr("archive/version", "3\n")
+    finally:
+        for name, module in kept.items():
+            sys.modules.pop(name)
+            if module:
+                sys.modules[name] = module
+
+
+class Storage:
+    def __init__(self, key, data):
+        self.key, self.data, self.count = str(key), data, len(data) // 2
+
+
+class Tensor:
+    def __init__(self, shape, storage):
+        self.shape, self.storage = shape, storage
+
+
+def by_arguments(binary, name, **arguments):
+    """A legacy Megatron file, whose arguments have the numbers that the text names; there is no config.json."""
+    c = families.CASES[name][0]
+    hf = families.hf_model(c, random_elements(name))
+    rest = {key: t for key, t in hf.items() if not families.is_left_behind(c, key)}
+    with tempfile.TemporaryDirectory() as work:
+        trial = Trial(binary, pathlib.Path(work), c)
+        rank = trial.work / "run" / "iter_0000010" / "mp_rank_00"
+        rank.mkdir(parents=True)
+        (trial.work / "run" / "latest_checkpointed_iteration.txt").write_text("10")
+        model, storages = {}, []
+        for key, tensor in families.megatron_model(c, hf).items():
+            storages.append(Storage(len(storages), b"".join(families.flat(tensor))))
+            model[key] = Tensor(families.shape_of(tensor), storages[-1])
+        args = argparse.Namespace(num_layers=c["num_hidden_layers"], num_attention_heads=c["num_attention_heads"], hidden_size=c["hidden_size"], swiglu=True,
+                                  tensor_model_parallel_size=1, pipeline_model_parallel_size=1, **arguments)
+        write_torch_file(rank / "model_optim_rng.pt", {"args": args, "checkpoint_version": 3.0, "iteration": 10, "model": model}, storages)
+        trial.convert(trial.work / "run", trial.work / "back", "--to", "hf", "--rules", "auto", "--items", "drop")
+        must_be("back", read_folder(trial.work / "back"), rest)
+
+
 # ---- recognising ----
 
 
@@ -213,6 +312,11 @@ def main():
     tests = [(name, *test) for name in families.CASES if fnmatch.fnmatch(name, options.case) for test in tests_of(name, options.models)]
     tests = [(f"{name}: {what}", lambda more=more: run(options.bin, *more)) for name, what, *more in ((t[0], t[1], t[0], *t[2:]) for t in tests)]
     tests += [test for test in forwards_only(options.bin, options.models) if fnmatch.fnmatch(test[0].split(":")[0], options.case)]
+    for name in families.CASES:
+        if fnmatch.fnmatch(name, options.case):
+            tests += [(f"{name}: through {to} and back", lambda a=(options.bin, name, to): through(*a)) for to in ("megatron", "torch_dist")]
+    tests += [("heads and groups from a run's arguments", lambda: by_arguments(options.bin, "llama", num_query_groups=2, group_query_attention=True)),
+              ("groups that the run did not use", lambda: by_arguments(options.bin, "llama-heads-alike", num_query_groups=1, group_query_attention=False))]
     tests.append(("texts recognise the models of their families, and no others", lambda: recognise(options.models)))
     print(f"1..{len(tests)}")
     failed = 0
