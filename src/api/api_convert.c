@@ -103,7 +103,13 @@ static reshard_status write_target(struct run *run, const char *target_path, res
     if (status)
         return status;
     struct engine_source source = checkpoint_engine_source(conversion->source);
-    status = engine_run(conversion->plan, &source, run->objects, run->crcs, run->txn, &conversion->engine, err);
+    /* Objects that were compressed are no longer what a later run could take up. */
+    bool is_packed = false;
+    for (uint32_t i = 0; i < conversion->target.catalog->object_count && !is_packed; i++)
+        is_packed = conversion->target.catalog->objects[i].packing != NULL;
+    status = engine_run(conversion->plan, &source, run->objects, run->crcs, is_packed ? NULL : run->txn, &conversion->engine, err);
+    if (!status && is_packed)
+        status = engine_pack(conversion->target.catalog, run->objects, &conversion->engine, err);
     if (status)
         return status;
     return publish(run, err);

@@ -50,6 +50,12 @@ reshard_status engine_run(const struct plan *plan, const struct engine_source *s
                           struct store_txn *journal, const struct engine_options *options, reshard_error *err);
 
 /*
+ * Compresses the target's objects that have a packing, each as a whole, once their payload is written: object by object, in as many threads as
+ * the memory allows two buffers of its size. Until then they take their full size on the disk.
+ */
+reshard_status engine_pack(const struct catalog *target, struct store_object **objects, const struct engine_options *options, reshard_error *err);
+
+/*
  * Streams tensors as row-major little-endian bytes: for each given tensor, in order, calls sink with consecutive windows of its full content (or of box
  * start/extent if given: then count must be 1). sink(tensor, offset, bytes, size, is_last); a false from sink cancels. With
  * threads > 1 several tensors are in flight; the calls for one tensor are in order and from one thread at a time. Replicas are

@@ -80,6 +80,15 @@ struct engine_budget budget_of(const struct plan *plan, const struct engine_opti
     return budget;
 }
 
+unsigned packers_wanted(uint64_t object_bytes, const struct engine_options *options)
+{
+    uint64_t memory = options->memory_bytes ? options->memory_bytes : MEMORY_DEFAULT;
+    unsigned wanted = workers_wanted(UINT64_MAX / 2, options);
+    while (wanted > 1 && 2 * object_bytes > memory / wanted)
+        wanted--;
+    return wanted;
+}
+
 uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_options *options)
 {
     struct engine_budget budget = budget_of(plan, options);

@@ -20,4 +20,7 @@ struct engine_budget {
 /* The block is workers * share_bytes. */
 struct engine_budget budget_of(const struct plan *plan, const struct engine_options *options);
 
+/* How many threads may compress objects of up to so many bytes at a time. */
+unsigned packers_wanted(uint64_t object_bytes, const struct engine_options *options);
+
 #endif

@@ -181,6 +181,20 @@ reshard_status store_write_at(struct store_object *object, uint64_t offset, cons
     return status;
 }
 
+reshard_status store_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+{
+    reshard_status status;
+    if (!object->ops->resize)
+        status = error_set(err, RESHARD_ERR_USAGE, "cannot be given another size");
+    else
+        status = object->ops->resize(object, bytes, err);
+    if (!status)
+        object->size = bytes;
+    else
+        error_object(err, "%s", object->name);
+    return status;
+}
+
 /* A window's offsets are its own, also in errors. */
 static reshard_status read_through(const struct reader *reader, uint64_t offset, void *out, size_t size, reshard_error *err)
 {

@@ -112,6 +112,9 @@ const char *store_txn_path(const struct store_txn *txn);
 reshard_status store_txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err);
 reshard_status store_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err);
 
+/* Gives a created object another size: what was written beyond `bytes` is gone, what is new is zero. Nobody else may use it meanwhile. */
+reshard_status store_resize(struct store_object *object, uint64_t bytes, reshard_error *err);
+
 /* Kernel-side copy between two objects of file systems; RESHARD_ERR_UNSUPPORTED if it cannot be done here: then use buffers. */
 reshard_status store_copy_range(const struct store_object *source, uint64_t source_offset, struct store_object *target,
                                 uint64_t target_offset, uint64_t bytes, reshard_error *err);

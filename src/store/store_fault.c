@@ -132,10 +132,17 @@ static reshard_status object_write_at(struct store_object *object, uint64_t offs
     return status;
 }
 
+static reshard_status object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+{
+    const struct fault_object *fault = object_of(object);
+    return hits(fault->store, TOUCH_NAMES) ? injected(fault->store, "resize", err) : store_resize(fault->inner, bytes, err);
+}
+
 static const struct object_ops fault_object_ops = {
     .close = object_close,
     .read_at = object_read_at,
     .write_at = object_write_at,
+    .resize = object_resize,
 };
 
 /* Takes over inner, also on failure. */

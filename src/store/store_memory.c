@@ -126,13 +126,28 @@ static reshard_status object_write_at(struct store_object *object, uint64_t offs
     return RESHARD_OK;
 }
 
+static reshard_status object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+{
+    struct memory_data *data = ((struct memory_object *)(void *)object)->data;
+    if (bytes > data->size) {
+        uint8_t *grown = realloc(data->bytes, (size_t)bytes);
+        if (!grown)
+            return error_set_memory(err);
+        memset(grown + data->size, 0, (size_t)bytes - data->size);
+        data->bytes = grown;
+    }
+    data->size = (size_t)bytes;
+    return RESHARD_OK;
+}
+
 static const void *object_map(const struct store_object *object)
 {
     return bytes_of(object);
 }
 
 static const struct object_ops read_ops = { .close = object_close, .read_at = object_read_at, .map = object_map };
-static const struct object_ops write_ops = { .close = object_close, .read_at = object_read_at, .write_at = object_write_at, .map = object_map };
+static const struct object_ops write_ops = { .close = object_close, .read_at = object_read_at, .write_at = object_write_at, .resize = object_resize,
+                                              .map = object_map };
 
 reshard_status memory_object_new(struct memory_store *store, const char *name, struct memory_data *data, bool is_writable,
                                  struct store_object **out, reshard_error *err)

@@ -54,10 +54,17 @@ static reshard_status object_write_at(struct store_object *object, uint64_t offs
     return RESHARD_OK;
 }
 
+static reshard_status object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+{
+    (void)object, (void)bytes, (void)err;
+    return RESHARD_OK;
+}
+
 static const struct object_ops null_object_ops = {
     .close = object_close,
     .read_at = object_read_at,
     .write_at = object_write_at,
+    .resize = object_resize,
 };
 
 static reshard_status txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err)

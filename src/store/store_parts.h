@@ -29,6 +29,7 @@ struct object_ops {
     void (*close)(struct store_object *object);
     reshard_status (*read_at)(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err);
     reshard_status (*write_at)(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err);
+    reshard_status (*resize)(struct store_object *object, uint64_t bytes, reshard_error *err);
     const void *(*map)(const struct store_object *object);
     int (*fd)(const struct store_object *object);
 };

@@ -112,6 +112,20 @@ static reshard_status posix_write_at(struct store_object *object, uint64_t offse
     return RESHARD_ERR_IO;
 }
 
+static reshard_status posix_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+{
+    struct posix_object *posix = object_of(object);
+    int result;
+    atomic_store_explicit(&posix->file->is_dirty, true, memory_order_relaxed);
+    do {
+        result = ftruncate(posix->fd, (off_t)bytes);
+    } while (result < 0 && errno == EINTR);
+    if (result < 0)
+        return error_set_errno(err, "cannot give it %" PRIu64 " bytes", bytes);
+    posix->file->size = bytes;
+    return RESHARD_OK;
+}
+
 /* ---- objects ---- */
 
 static const void *posix_map(const struct store_object *object)
@@ -274,6 +288,7 @@ static const struct object_ops write_ops = {
     .close = close_written,
     .read_at = posix_read_at,
     .write_at = posix_write_at,
+    .resize = posix_resize,
     .fd = posix_fd,
 };
 
