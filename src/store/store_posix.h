@@ -21,6 +21,8 @@ struct sync_group {
     pthread_mutex_t lock; /* over everything here and in the files but is_dirty */
     size_t refs;
     size_t kept;          /* descriptors that are open only for the sync at the end */
+    size_t open_count, open_max; /* written files that keep a descriptor, and how many may */
+    int directory_fd;     /* that the names are relative to; -1: not set */
     bool no_sync;
 };
 
@@ -31,6 +33,7 @@ struct written_file {
     uint64_t size;
     int fd;                /* -1: closed, after it was synced */
     int refs;
+    bool is_parked;        /* it was one too many: opened for each access */
     int sync_errno;        /* of a sync that failed */
     atomic_bool is_dirty;  /* written to since the last sync */
 };
@@ -41,6 +44,10 @@ void sync_group_unref(struct sync_group *group);
 /* Takes over fd, also on failure. The caller holds one reference. */
 struct written_file *written_file_new(struct sync_group *group, const char *name, int fd, uint64_t size);
 void written_file_unref(struct written_file *file);
+
+/* A descriptor of the file for one access, -1 with errno if it cannot be opened; ends with written_file_give. */
+int written_file_take(const struct written_file *file);
+void written_file_give(const struct written_file *file, int fd);
 reshard_status posix_object_for_writing(struct written_file *file, struct store_object **out, reshard_error *err);
 
 /* Syncs every file that is dirty, several at a time; data_only leaves times and the like behind. */

@@ -6,11 +6,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define TRANSFER_BYTES_MAX ((size_t)1 << 30) /* Linux moves at most 2 GiB - 4096 a call */
 #define DIRECT_ALIGN 4096
+#define OPEN_FILES_MAX 4096 /* written files that stay open; beyond them each access opens */
 #define KEPT_FILES_MAX 256 /* closed files whose descriptor waits for the sync at the end */
 
 struct posix_object {
@@ -91,9 +93,11 @@ static reshard_status posix_read_at(const struct store_object *object, uint64_t 
     if (posix->direct_fd >= 0 && is_aligned(offset, out, size) && pread_whole(posix->direct_fd, offset, out, size, &done))
         return RESHARD_OK;
     /* What direct access could not do, the page cache does or explains. */
-    if (!pread_whole(posix->fd, offset, out, size, &done))
-        return read_failed(object, offset, size, done, err);
-    return RESHARD_OK;
+    int fd = posix->file ? written_file_take(posix->file) : posix->fd;
+    bool good = pread_whole(fd, offset, out, size, &done);
+    if (posix->file)
+        written_file_give(posix->file, fd);
+    return good ? RESHARD_OK : read_failed(object, offset, size, done, err);
 }
 
 static reshard_status posix_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
@@ -101,7 +105,10 @@ static reshard_status posix_write_at(struct store_object *object, uint64_t offse
     struct posix_object *posix = object_of(object);
     size_t done;
     atomic_store_explicit(&posix->file->is_dirty, true, memory_order_relaxed);
-    if (pwrite_whole(posix->fd, offset, bytes, size, &done))
+    int fd = written_file_take(posix->file);
+    bool good = pwrite_whole(fd, offset, bytes, size, &done);
+    written_file_give(posix->file, fd);
+    if (good)
         return RESHARD_OK;
     int number = errno;
     error_set_errno(err, "cannot write %zu bytes at offset %" PRIu64 " of %" PRIu64, size, offset + done, object->size);
@@ -117,9 +124,11 @@ static reshard_status posix_resize(struct store_object *object, uint64_t bytes, 
     struct posix_object *posix = object_of(object);
     int result;
     atomic_store_explicit(&posix->file->is_dirty, true, memory_order_relaxed);
+    int fd = written_file_take(posix->file);
     do {
-        result = ftruncate(posix->fd, (off_t)bytes);
+        result = ftruncate(fd, (off_t)bytes);
     } while (result < 0 && errno == EINTR);
+    written_file_give(posix->file, fd);
     if (result < 0)
         return error_set_errno(err, "cannot give it %" PRIu64 " bytes", bytes);
     posix->file->size = bytes;
@@ -193,8 +202,12 @@ struct sync_group *sync_group_new(bool no_sync)
         group = NULL;
     }
     if (group) {
+        struct rlimit files = { 0 };
+        bool is_known = getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY;
         group->refs = 1;
         group->no_sync = no_sync;
+        group->directory_fd = -1;
+        group->open_max = is_known && files.rlim_cur / 2 < OPEN_FILES_MAX ? (size_t)files.rlim_cur / 2 : OPEN_FILES_MAX;
     }
     return group;
 }
@@ -207,6 +220,8 @@ void sync_group_unref(struct sync_group *group)
     bool is_last = --group->refs == 0;
     pthread_mutex_unlock(&group->lock);
     if (is_last) {
+        if (group->directory_fd >= 0)
+            close(group->directory_fd);
         pthread_mutex_destroy(&group->lock);
         free(group);
     }
@@ -230,8 +245,29 @@ struct written_file *written_file_new(struct sync_group *group, const char *name
     atomic_init(&file->is_dirty, true); /* its size is news already */
     pthread_mutex_lock(&group->lock);
     group->refs++;
+    file->is_parked = group->directory_fd >= 0 && group->open_count >= group->open_max;
+    group->open_count += !file->is_parked;
     pthread_mutex_unlock(&group->lock);
+    if (file->is_parked) {
+        close(fd);
+        file->fd = -1;
+    }
     return file;
+}
+
+int written_file_take(const struct written_file *file)
+{
+    if (!file->is_parked)
+        return file->fd;
+    return openat(file->group->directory_fd, file->name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+}
+
+void written_file_give(const struct written_file *file, int fd)
+{
+    int number = errno;
+    if (file->is_parked && fd >= 0)
+        close(fd);
+    errno = number;
 }
 
 void written_file_unref(struct written_file *file)
@@ -258,6 +294,8 @@ void written_file_unref(struct written_file *file)
 static void retire(struct written_file *file)
 {
     struct sync_group *group = file->group;
+    if (file->is_parked)
+        return;
     pthread_mutex_lock(&group->lock);
     bool keep = file->refs == 1 || group->kept < KEPT_FILES_MAX;
     group->kept += keep;

@@ -20,12 +20,13 @@ struct sync_work {
 
 static void sync_file(struct written_file *file, bool data_only)
 {
-    if (file->fd < 0 || !atomic_exchange(&file->is_dirty, false))
+    if ((file->fd < 0 && !file->is_parked) || !atomic_exchange(&file->is_dirty, false))
         return;
-    int result;
+    int result, fd = written_file_take(file);
     do {
-        result = data_only ? fdatasync(file->fd) : fsync(file->fd);
+        result = data_only ? fdatasync(fd) : fsync(fd);
     } while (result < 0 && errno == EINTR);
+    written_file_give(file, fd);
     if (result < 0)
         file->sync_errno = errno;
 }
@@ -45,10 +46,12 @@ static size_t count_dirty(struct written_file **files, size_t count)
 {
     size_t dirty = 0;
     for (size_t i = 0; i < count; i++) {
-        if (files[i]->fd < 0 || !atomic_load(&files[i]->is_dirty))
+        bool is_open = files[i]->fd >= 0;
+        if ((!is_open && !files[i]->is_parked) || !atomic_load(&files[i]->is_dirty))
             continue;
         dirty++;
-        sync_file_range(files[i]->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
+        if (is_open)
+            sync_file_range(files[i]->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     }
     return dirty;
 }

@@ -187,7 +187,11 @@ static reshard_status take_over(struct posix_txn *txn, reshard_error *err)
     if (!txn->base.is_resumed && mkdirat(txn->partial_fd, txn->name, 0777) < 0)
         return failed(txn, "cannot make the directory of the unfinished target", err);
     txn->data_fd = openat(txn->partial_fd, txn->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return txn->data_fd < 0 ? failed(txn, "cannot open the directory of the unfinished target", err) : RESHARD_OK;
+    if (txn->data_fd < 0)
+        return failed(txn, "cannot open the directory of the unfinished target", err);
+    /* Without it files are never parked. */
+    txn->group->directory_fd = fcntl(txn->data_fd, F_DUPFD_CLOEXEC, 0);
+    return RESHARD_OK;
 }
 
 /*
