@@ -269,5 +269,5 @@ reshard_status megatron_add_ranks(const struct layout_request *request, struct t
     struct ranking ranking = { request, state };
     if (state->layout.tp > INT32_MAX || state->layout.etp * state->layout.ep > INT32_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "the layout has too many ranks");
-    return rank_places(&state->layout, add_rank, &ranking, err);
+    return rank_places(&state->layout, true, add_rank, &ranking, err);
 }

@@ -66,10 +66,10 @@ int64_t least_world(const struct parallel_layout *layout)
     return least_multiple(layout->tp, layout->etp * layout->ep) * layout->pp;
 }
 
-reshard_status rank_places(const struct parallel_layout *layout, rank_sink emit, void *context, reshard_error *err)
+reshard_status rank_places(const struct parallel_layout *layout, bool is_for_all, rank_sink emit, void *context, reshard_error *err)
 {
     int64_t experts = layout->etp * layout->ep, first = layout->tp > experts ? layout->tp : experts;
-    int64_t stage_ranks = least_world(layout) / layout->pp;
+    int64_t stage_ranks = least_world(layout) / layout->pp, count = is_for_all ? stage_ranks : first;
     reshard_status status = RESHARD_OK;
     if (layout->tp % layout->etp) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "etp=%" PRId64 " does not divide tp=%" PRId64 ": ranks with different experts would share a folder", layout->etp, layout->tp);
@@ -77,7 +77,7 @@ reshard_status rank_places(const struct parallel_layout *layout, rank_sink emit,
         return RESHARD_ERR_UNSUPPORTED;
     }
     for (int64_t pp = 0; !status && pp < layout->pp; pp++) {
-        for (int64_t rank = 0; !status && rank < first; rank++) {
+        for (int64_t rank = 0; !status && rank < count; rank++) {
             struct rank_place place = { rank % layout->tp, pp, rank / layout->etp % layout->ep, rank % layout->etp };
             status = emit(&place, pp * stage_ranks + rank, context, err);
         }

@@ -24,12 +24,13 @@ bool rank_folder_parse(struct str base, struct rank_folder *out);
 char *rank_folder_name(struct arena *arena, const struct parallel_layout *layout, const struct rank_place *place);
 
 /*
- * The places whose files a run writes: for every stage the ranks that come first among those with the same dense or the same expert weights. With
- * etp = tp that is the whole grid of TP and EP; else a part of it. Calls emit for each with the global rank of the least world, until one fails.
- * UNSUPPORTED if two ranks with different weights would share a folder.
+ * Places whose files there are. With etp = tp that is the whole grid of TP and EP for every stage, else a part of it. A run writes those that come
+ * first among the ranks with the same dense or the same expert weights; a rank that resumes opens the file of its own place, so for
+ * is_for_all there are those of all ranks of the least world. Calls emit for each with its global rank, until one fails. UNSUPPORTED if two
+ * ranks with different weights would share a folder.
  */
 typedef reshard_status (*rank_sink)(const struct rank_place *place, int64_t global_rank, void *context, reshard_error *err);
-reshard_status rank_places(const struct parallel_layout *layout, rank_sink emit, void *context, reshard_error *err);
+reshard_status rank_places(const struct parallel_layout *layout, bool is_for_all, rank_sink emit, void *context, reshard_error *err);
 
 /* Ranks that the layout needs at least. */
 int64_t least_world(const struct parallel_layout *layout);

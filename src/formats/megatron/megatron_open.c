@@ -204,7 +204,7 @@ static reshard_status check_complete(struct source *source, reshard_error *err)
     const struct megatron_source *state = megatron_source_of(source);
     const struct parallel_layout *layout = &state->layout;
     struct expecting expecting = { .source = source };
-    reshard_status status = rank_places(layout, expect_rank, &expecting, err);
+    reshard_status status = rank_places(layout, false, expect_rank, &expecting, err);
     if (!status && expecting.missing_count > 0) {
         struct str names = buffer_str(&expecting.missing);
         if (source->lenient) {
