@@ -155,7 +155,7 @@ struct catalog {
     const struct value *tree;    /* the original nested object (torch files), or NULL; value.tensor counts this catalog's tensors */
     const struct value_graph *tree_graph;
     uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
-    bool has_stored_optimizer; /* optimizer state is listed as it is stored; opened with relate_optimizer it is that of parameters */
+    bool has_stored_optimizer; /* optimizer state, or experts in one matrix, are listed as they are stored; opened with relate_optimizer they are by parameter */
 };
 
 struct catalog *catalog_new(const char *format);

@@ -39,7 +39,7 @@ struct source {
     void *driver_state;        /* freed by driver->close_source */
     bool is_borrowed_store;
     bool lenient;
-    bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state */
+    bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state, and experts in one matrix theirs */
     bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */
     int64_t iteration;         /* wanted; -1: the latest */
 };

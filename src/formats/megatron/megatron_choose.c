@@ -20,6 +20,19 @@ static int64_t first_said(int64_t a, int64_t b)
     return a > 0 ? a : b;
 }
 
+/* Whether the experts of a rank are one matrix: as in the reference, else as the arguments say. */
+static bool is_grouped(const struct megatron_source *like, const struct megatron_args *args)
+{
+    bool is_said = megatron_args_int(args, "moe_grouped_gemm") == 1 && (args->is_local_spec || megatron_args_int(args, "moe_use_legacy_grouped_gemm") == 1);
+    for (uint32_t i = 0; like && i < like->parameter_count; i++) {
+        if (like->parameters[i].cut.is_grouped)
+            return true;
+        if (like->parameters[i].rule->is_expert)
+            return false;
+    }
+    return is_said;
+}
+
 static void choose_sizes(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state)
 {
     const struct layout_words *words = &request->words;
@@ -229,7 +242,9 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     if (!status)
         status = find_args(request, state, err);
     if (!status) {
-        state->conditions = megatron_name_conditions(&state->args);
+        /* Names are those of single experts; the matrix is made of them in the end. */
+        state->is_grouped = is_grouped(like, &state->args);
+        state->conditions = megatron_name_conditions(&state->args) & ~(state->is_grouped ? (unsigned)NAME_GROUPED : 0);
         status = megatron_find_names(request, state, err);
     }
     if (!status)

@@ -71,9 +71,27 @@ static reshard_status add_rows(struct chunking *chunking, const struct cut_piece
     return status;
 }
 
+/* The same for a part of a matrix of experts, where a column is a run. */
+static reshard_status add_columns(struct chunking *chunking, const struct cut_piece *piece, reshard_error *err)
+{
+    const struct cut *cut = &chunking->parameter->cut;
+    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
+    int64_t start[2] = { piece->start[0], 0 }, extent[2] = { piece->extent[0], 1 };
+    reshard_status status = RESHARD_OK;
+    for (int64_t column = 0; !status && column < piece->extent[1]; column++) {
+        struct catalog_chunk *chunk;
+        int64_t offset = piece->local_start[0] + (piece->local_start[1] + column) * cut->local[0];
+        start[1] = piece->start[1] + column;
+        status = add_chunk(chunking, start, extent, (uint64_t)offset * element, &chunk, err);
+    }
+    return status;
+}
+
 static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
 {
     struct chunking *chunking = context;
+    if (chunking->parameter->is_transposed)
+        return add_columns(chunking, piece, err);
     const struct cut *cut = &chunking->parameter->cut;
     uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
     int64_t extent[RANK_MAX], strides[RANK_MAX], offset = 0;
@@ -142,7 +160,7 @@ static reshard_status add_vector(struct chunking *chunking, const struct target_
     return status;
 }
 
-/* The chunks of one record; which parameter's it is, the order says: parameters come first, then storages of items and optimizer state. */
+/* The chunks of one record: of a parameter, of several, or of a storage of an item. */
 static reshard_status add_record(struct chunking *chunking, reshard_error *err)
 {
     struct megatron_target *state = chunking->target->driver_state;
@@ -166,16 +184,14 @@ static reshard_status add_record(struct chunking *chunking, reshard_error *err)
     return status;
 }
 
-static reshard_status add_chunks(const struct layout_request *request, struct target *target, struct target_rank *rank, const uint32_t *parameters,
-                                 uint32_t parameter_count, reshard_error *err)
+static reshard_status add_chunks(const struct layout_request *request, struct target *target, struct target_rank *rank, reshard_error *err)
 {
     struct chunking chunking = { .request = request, .target = target, .rank = rank };
-    struct megatron_target *state = target->driver_state;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < rank->record_count; i++) {
         chunking.record = rank->first_record + i;
         chunking.payload = rank->frame.members[rank->frame.first_storage + i].payload_offset;
-        chunking.parameter = i < parameter_count ? &state->parameters[parameters[i]] : NULL;
+        chunking.parameter = NULL;
         status = add_record(&chunking, err);
     }
     return status;
@@ -225,8 +241,7 @@ static reshard_status plan_frame(struct megatron_target *state, struct target_ra
     return status;
 }
 
-static reshard_status lay_out_rank(const struct layout_request *request, struct target *target, const char *iteration, uint32_t index, uint32_t *parameters,
-                                   reshard_error *err)
+static reshard_status lay_out_rank(const struct layout_request *request, struct target *target, const char *iteration, uint32_t index, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
     struct buffer pickle = { 0 };
@@ -243,7 +258,7 @@ static reshard_status lay_out_rank(const struct layout_request *request, struct 
     if (!status)
         status = catalog_add_object(target->catalog, str_of(name), rank->frame.bytes, &rank->object, err);
     if (!status)
-        status = add_chunks(request, target, rank, parameters, is_optimizer ? 0 : megatron_list_parameters(state, rank, parameters), err);
+        status = add_chunks(request, target, rank, err);
     buffer_release(&pickle);
     return status;
 }
@@ -264,11 +279,9 @@ static reshard_status lay_out_ranks(const struct layout_request *request, struct
 {
     struct megatron_target *state = target->driver_state;
     char *iteration = iteration_name(request, state);
-    uint32_t *parameters = malloc(((size_t)state->parameter_count + 1) * sizeof(*parameters));
-    reshard_status status = iteration && parameters ? RESHARD_OK : error_set_memory(err);
+    reshard_status status = iteration ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < state->rank_count; i++)
-        status = lay_out_rank(request, target, iteration, i, parameters, err);
-    free(parameters);
+        status = lay_out_rank(request, target, iteration, i, err);
     if (!status)
         status = catalog_add_object(target->catalog, STR("latest_checkpointed_iteration.txt"), state->tracker.size, &state->tracker_object, err);
     return status;
@@ -289,6 +302,10 @@ reshard_status megatron_lay_out(const struct layout_request *request, struct tar
         status = megatron_assign(request, target, err);
     if (!status)
         status = megatron_find_states(request, target, err);
+    if (!status && state->is_grouped && state->optimizer && state->experts > 0) {
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "state of an optimizer whose experts are one matrix is not written");
+        error_hint(err, "--exclude 'optimizer.*' leaves it out");
+    }
     if (!status)
         status = megatron_add_ranks(request, target, err);
     if (!status)

@@ -59,6 +59,10 @@ static reshard_status add_leaf(struct source *source, const struct megatron_leaf
     const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
     const struct megatron_rank *rank = &state->ranks[leaf->rank];
     const struct torch_tensor *tensor = leaf_tensor(state, leaf);
+    if (parameter->member_count > 0) {
+        state->torch.files[rank->file].listed[leaf->tensor] = parameter->members[0].tensor + 1;
+        return megatron_add_members(source, leaf, err);
+    }
     if (parameter->is_copy)
         parameter = &state->parameters[parameter->original];
     struct megatron_part part = { parameter, &rank->place, parameter->tensor, rank->file, leaf->tensor, 0, tensor->strides };
@@ -207,6 +211,15 @@ static reshard_status add_tensor(struct source *source, struct megatron_paramete
     return status;
 }
 
+/* A parameter's tensor, or those of what it is taken apart into. */
+static reshard_status add_tensors(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
+{
+    reshard_status status = parameter->member_count > 0 ? RESHARD_OK : add_tensor(source, parameter, err);
+    for (uint32_t i = 0; !status && i < parameter->member_count; i++)
+        status = add_tensor(source, &parameter->members[i], err);
+    return status;
+}
+
 static reshard_status check_vocabulary(struct source *source, reshard_error *err)
 {
     const struct megatron_source *state = megatron_source_of(source);
@@ -255,11 +268,13 @@ reshard_status megatron_merge(struct source *source, reshard_error *err)
         status = check_vocabulary(source, err);
     if (!status)
         status = check_experts(source, err);
+    if (!status)
+        status = megatron_split_grouped(source, err);
     if (!status && state->has_optimizer)
         status = megatron_add_distributed_tensors(source, err);
     for (uint32_t i = 0; !status && !state->has_optimizer && i < state->parameter_count; i++)
         if (!state->parameters[i].is_copy)
-            status = add_tensor(source, &state->parameters[i], err);
+            status = add_tensors(source, &state->parameters[i], err);
     for (uint32_t i = 0; !status && i < state->leaf_count; i++)
         status = add_leaf(source, &state->leaves[i], err);
     if (!status && state->has_optimizer)

@@ -196,6 +196,12 @@ static reshard_status parse_line(struct parsing *parsing, reshard_error *err)
         rules->copies[rules->copy_count++] = (struct partition_copy){ line->words[1], line->words[3] };
         return RESHARD_OK;
     }
+    if (str_is(word, "group")) {
+        if (line->count != 4 || !str_is(line->words[2], "of"))
+            return fail(line, word, "group KEY of KEY", err);
+        rules->groupings[rules->grouping_count++] = (struct partition_grouping){ line->words[1], line->words[3] };
+        return RESHARD_OK;
+    }
     if (str_is(word, "gate")) {
         if (line->count != 4 || !str_is(line->words[2], "by"))
             return fail(line, word, "gate KEY by KEY", err);
@@ -220,9 +226,10 @@ reshard_status partition_rules_parse(struct str text, struct arena *arena, struc
                                      .stacks = arena_array(arena, lines, sizeof(*rules.stacks)),
                                      .stages = arena_array(arena, lines, sizeof(*rules.stages)),
                                      .copies = arena_array(arena, lines, sizeof(*rules.copies)),
+                                     .groupings = arena_array(arena, lines, sizeof(*rules.groupings)),
                                      .gates = arena_array(arena, lines, sizeof(*rules.gates)),
                                      .sizes = arena_array(arena, lines, sizeof(*rules.sizes)) };
-    if (!rules.rules || !rules.stacks || !rules.stages || !rules.copies || !rules.sizes || !rules.gates)
+    if (!rules.rules || !rules.stacks || !rules.stages || !rules.copies || !rules.sizes || !rules.gates || !rules.groupings)
         return error_set_memory(err);
     struct parsing parsing = { .rules = &rules, .arena = arena };
     for (size_t at = 0; at < text.size;) {

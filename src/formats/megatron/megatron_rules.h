@@ -44,6 +44,10 @@ struct partition_copy {
     struct str copy, original;
 };
 
+struct partition_grouping {
+    struct str matrix, member; /* the member's '#' is the expert */
+};
+
 struct partition_gate {
     struct str wide, narrow;
 };
@@ -59,7 +63,8 @@ struct partition_rules {
     struct partition_copy *copies;
     struct partition_size *sizes;
     struct partition_gate *gates;
-    uint32_t gate_count, rule_count, stack_count, stage_count, copy_count, size_count;
+    struct partition_grouping *groupings;
+    uint32_t grouping_count, gate_count, rule_count, stack_count, stage_count, copy_count, size_count;
 };
 
 /* Reads a text of rules; its strings stay in text, which must live as long as the rules. FORMAT errors name line and word. */

@@ -34,6 +34,8 @@ struct megatron_parameter {
     bool is_copy;              /* a tied copy: its chunks belong to the original */
     uint32_t original;         /* parameter, if is_copy */
     uint32_t tensor;           /* of the catalog */
+    struct megatron_parameter *members; /* of a matrix of experts that is taken apart: each expert's part */
+    uint32_t member_count;
     uint32_t lead_count;       /* axes in front: [layer][expert] */
     int64_t lead[2];
     struct cut cut;
@@ -99,6 +101,14 @@ struct megatron_part {
     const int64_t *strides; /* of the rank's tensor; NULL: row-major */
 };
 reshard_status megatron_add_part(struct source *source, const struct megatron_part *part, reshard_error *err);
+
+/* megatron_grouped.c: the first takes matrices of experts apart if the source was opened so, or notes that it could be; the second adds the
+ * chunks of one rank's matrix. */
+reshard_status megatron_split_grouped(struct source *source, reshard_error *err);
+reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err);
+
+/* What a key that ends in a matrix of experts groups, NULL if it is none; *prefix: bytes before the matrix' own name. */
+const struct partition_grouping *megatron_grouping_of(const struct partition_rules *rules, struct str key, size_t *prefix);
 
 /* megatron_items.c */
 reshard_status megatron_items_new(struct source *source, struct megatron_items **out, reshard_error *err);

@@ -20,6 +20,7 @@ struct target_parameter {
     int lead_count;                /* axes in front for the layer and the expert; the cut is of what lies behind them */
     int64_t lead[TARGET_LEAD_MAX];
     struct parameter_name registered; /* for the order; valid if the state's has_order is */
+    bool is_transposed;            /* an expert's part of a matrix of all: in the file its axes are exchanged */
     int64_t rows;                  /* that have values, along axis 0: fewer than the cut's, if rows were added */
 };
 
@@ -32,12 +33,13 @@ struct record_place {
 /* A record data/N of one file. */
 struct target_record {
     uint32_t wanted;               /* tensor whose bytes it gets, or TORCH_NONE: they are in memory */
-    uint32_t parameter;            /* 1 + the parameter that it is state of; 0: none */
+    uint32_t parameter;            /* 1 + the parameter that it holds, or is state of; 0: none */
     uint64_t bytes;
     struct buffer memory;
     const struct record_place *places; /* a vector of the state of several parameters: what lies in it; NULL: none */
     uint32_t place_count;
     int64_t count;                 /* its elements */
+    int64_t matrix[2];             /* a matrix of experts: its declared shape; 0: it is none */
 };
 
 /* Nodes [first, end) of the graph of a rank's file are a wanted item's. */
@@ -53,6 +55,7 @@ struct target_rank {
     uint32_t like, source;         /* rank of the reference, of the source, at the same place; TORCH_NONE: there is none */
     struct torch_frame frame;
     uint32_t object, first_record, record_count; /* records of the target */
+    struct open_matrix *matrices;  /* by grouping, while its pickle is made */
     struct item_nodes *items;      /* while its pickle is made */
     uint32_t item_count, item_capacity;
 };
@@ -65,6 +68,7 @@ struct megatron_target {
     unsigned conditions;           /* under which names are read */
     bool is_distributed;           /* wanted keys are a distributed checkpoint's */
     struct target_optimizer *optimizer; /* state that is to be written, NULL: none */
+    bool is_grouped;               /* experts of a rank are written as one matrix */
     bool has_order;                /* the order in which ranks register their parameters is known */
     struct megatron_args args;     /* of the source, or of the reference where the source has none */
     struct parallel_layout layout;

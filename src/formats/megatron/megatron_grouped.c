@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Matrices that hold all experts of a rank (the grouped kernels of Megatron Core up to 0.16), taken apart: each expert's part is a parameter as
+ * the modules with one expert each have it. In memory an expert's part is transposed, one after another, whatever the matrix' shape says.
+ */
+#include "formats/megatron/megatron_source.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+const struct partition_grouping *megatron_grouping_of(const struct partition_rules *rules, struct str key, size_t *prefix)
+{
+    for (uint32_t i = 0; i < rules->grouping_count; i++) {
+        struct str matrix = rules->groupings[i].matrix;
+        if (key.size <= matrix.size || memcmp(key.data + key.size - matrix.size, matrix.data, matrix.size) != 0 || key.data[key.size - matrix.size - 1] != '.')
+            continue;
+        *prefix = key.size - matrix.size;
+        return &rules->groupings[i];
+    }
+    return NULL;
+}
+
+/* The member's key: its pattern with the expert's number for '#'. */
+static char *member_key(struct arena *arena, struct str key, size_t prefix, struct str member, int64_t expert)
+{
+    size_t at;
+    if (!str_find_char(member, '#', &at))
+        return NULL;
+    struct str before = { key.data, prefix }, head = { member.data, at }, tail = { member.data + at + 1, member.size - at - 1 };
+    return arena_printf(arena, "%.*s%.*s%" PRId64 "%.*s", STR_ARG(before), STR_ARG(head), expert, STR_ARG(tail));
+}
+
+/* Rows and columns of an expert's part on one rank, as its own parameter has them. */
+static void member_shape(const struct cut *matrix, int64_t shape[2])
+{
+    shape[0] = matrix->local[1];
+    shape[1] = matrix->local[0];
+    shape[matrix->axis == 1 ? 0 : 1] /= matrix->repeats;
+}
+
+static reshard_status split_parameter(struct megatron_source *state, struct megatron_parameter *parameter, const struct partition_grouping *grouping, size_t prefix,
+                                      reshard_error *err)
+{
+    int64_t experts = parameter->cut.repeats * parameter->cut.expert_parts, local[2];
+    struct megatron_parameter *members = arena_array(&state->arena, (size_t)experts, sizeof(*members));
+    if (!members)
+        return error_set_memory(err);
+    member_shape(&parameter->cut, local);
+    for (int64_t i = 0; i < experts; i++) {
+        struct partition_key key;
+        char *text = member_key(&state->arena, parameter->key, prefix, grouping->member, i);
+        if (!text)
+            return error_set_memory(err);
+        members[i] = *parameter;
+        members[i].key = str_of(text);
+        members[i].expert = i;
+        if (!partition_key_read(&state->rules, members[i].key, &key))
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%s'", text);
+        members[i].rule = key.rule;
+        reshard_status status = cut_from_local(&state->context, key.rule, 2, local, &members[i].cut, err);
+        if (status)
+            return status;
+    }
+    parameter->members = members;
+    parameter->member_count = (uint32_t)experts;
+    return RESHARD_OK;
+}
+
+reshard_status megatron_split_grouped(struct source *source, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < state->parameter_count; i++) {
+        struct megatron_parameter *parameter = &state->parameters[i];
+        size_t prefix;
+        const struct partition_grouping *grouping = parameter->cut.is_grouped ? megatron_grouping_of(&state->rules, parameter->key, &prefix) : NULL;
+        if (!grouping)
+            continue;
+        if (!source->relate_optimizer || state->has_optimizer)
+            source->catalog->has_stored_optimizer = !state->has_optimizer;
+        else
+            status = split_parameter(state, parameter, grouping, prefix, err);
+        if (status)
+            error_prefix(err, "tensor '%.*s'", STR_ARG(parameter->key));
+    }
+    return status;
+}
+
+reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err)
+{
+    struct megatron_source *state = megatron_source_of(source);
+    const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
+    const struct megatron_rank *rank = &state->ranks[leaf->rank];
+    const struct torch_tensor *tensor = &state->torch.files[rank->file].archive.tensors[leaf->tensor];
+    int64_t local[2];
+    if (!strides_are_row_major(tensor->rank, tensor->shape, tensor->strides))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a matrix of experts that is no contiguous run of memory", STR_ARG(leaf->name));
+    member_shape(&parameter->cut, local);
+    const int64_t strides[2] = { 1, local[0] };
+    reshard_status status = RESHARD_OK;
+    for (int64_t i = 0; !status && i < parameter->cut.repeats; i++) {
+        const struct megatron_parameter *member = &parameter->members[rank->place.ep * parameter->cut.repeats + i];
+        const struct megatron_part part = { .parameter = member, .place = &rank->place, .catalog_tensor = member->tensor, .file = rank->file, .tensor = leaf->tensor,
+                                            .offset = i * local[0] * local[1], .strides = strides };
+        status = megatron_add_part(source, &part, err);
+    }
+    return status;
+}
