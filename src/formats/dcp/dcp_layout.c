@@ -3,6 +3,7 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/dcp/dcp_source.h"
+#include "formats/dcp/dist_model_space.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -20,6 +21,17 @@ reshard_status dcp_tensor_frame(enum dtype dtype, int rank, const int64_t *shape
     reshard_status status = torch_frame_plan("archive", &pickle, &bytes, 1, DCP_ALIGNMENT, out, err);
     buffer_release(&pickle);
     return status;
+}
+
+reshard_status dcp_chunk_frame(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent,
+                               struct torch_frame *out, reshard_error *err)
+{
+    const struct catalog_tensor *info = &catalog->tensors[tensor];
+    int64_t stored_start[RANK_MAX], stored_extent[RANK_MAX];
+    if (!dist_is_flattened(state, catalog, tensor))
+        return dcp_tensor_frame(info->dtype, info->rank, extent, out, err);
+    dist_flattened_box(catalog, tensor, start, extent, stored_start, stored_extent);
+    return dcp_tensor_frame(info->dtype, info->rank + 1, stored_extent, out, err);
 }
 
 /* ---- keys ---- */
@@ -398,6 +410,8 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     reshard_status status = make_state(request, target, err);
     if (!status && dcp_target_state(target)->style->is_below_root)
         status = dist_root_choose(request, target, err);
+    if (!status)
+        status = dist_model_space_choose(request, target, err);
     if (!status)
         status = dcp_stored_make(request, target, err);
     if (!status)

@@ -6,6 +6,7 @@
 #include "formats/dcp/dcp_target.h"
 
 #include "encoding/pickle_write.h"
+#include "formats/dcp/dist_model_space.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +54,7 @@ struct writing {
     uint32_t memo_count;
     uint32_t constants[CONSTANTS];   /* memo number + 1 */
     uint32_t *tensor_memo, *item_memo, *object_memo; /* the same, by wanted tensor, wanted item, target object */
+    struct arena names;              /* of flattened tensors */
     uint32_t in_batch;
 };
 
@@ -202,6 +204,31 @@ static void end_dict(struct writing *writing)
 
 /* ---- the attributes ---- */
 
+/* A tensor's own name, or that under which it is stored flattened. */
+static void put_key(struct writing *writing, uint32_t tensor)
+{
+    struct str key = writing->catalog->tensors[tensor].key;
+    if (!writing->tensor_memo[tensor] && dist_is_flattened(writing->state, writing->catalog, tensor))
+        key = dist_flattened_key(&writing->names, key);
+    writing->out.failed = writing->out.failed || key.size == 0;
+    put_text(writing, key, &writing->tensor_memo[tensor]);
+}
+
+/* Where a chunk lies in what is stored; returns the rank of that. */
+static int stored_box(const struct writing *writing, const struct catalog_chunk *chunk, int64_t *start, int64_t *extent)
+{
+    const struct catalog *catalog = writing->catalog;
+    const int64_t *own_start = catalog_vector_at(catalog, chunk->start), *own_extent = catalog_vector_at(catalog, chunk->extent);
+    int rank = catalog->tensors[chunk->tensor].rank;
+    if (dist_is_flattened(writing->state, catalog, chunk->tensor)) {
+        dist_flattened_box(catalog, chunk->tensor, own_start, own_extent, start, extent);
+        return rank + 1;
+    }
+    memcpy(start, own_start, (size_t)rank * sizeof(*start));
+    memcpy(extent, own_extent, (size_t)rank * sizeof(*extent));
+    return rank;
+}
+
 static bool is_tensor_chunk(const struct catalog_chunk *chunk)
 {
     return chunk->driver_data != 0 && !(chunk->driver_data & DCP_IN_ITEM);
@@ -215,7 +242,7 @@ static bool is_written_item(const struct dcp_stored *item)
 static reshard_status put_chunk_list(struct writing *writing, uint32_t tensor, uint32_t first, uint32_t *next, reshard_error *err)
 {
     const struct catalog *catalog = writing->catalog;
-    int rank = catalog->tensors[tensor].rank;
+    int64_t start[RANK_MAX], extent[RANK_MAX];
     uint32_t count = 0, i;
     pickle_put_opcode(&writing->out, PICKLE_EMPTY_LIST);
     for (i = first; i < catalog->chunk_count && catalog->chunks[i].tensor == tensor; i++) {
@@ -230,10 +257,11 @@ static reshard_status put_chunk_list(struct writing *writing, uint32_t tensor, u
         count++;
         begin_object(writing, CLASS_CHUNK);
         begin_attributes(writing);
+        int rank = stored_box(writing, chunk, start, extent);
         put_constant(writing, TEXT_OFFSETS);
-        put_size(writing, rank, catalog_vector_at(catalog, chunk->start));
+        put_size(writing, rank, start);
         put_constant(writing, TEXT_SIZES);
-        put_size(writing, rank, catalog_vector_at(catalog, chunk->extent));
+        put_size(writing, rank, extent);
         end_attributes(writing);
         reshard_status status = flush(writing, FLUSH_BYTES, err);
         if (status)
@@ -250,14 +278,18 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
     const struct catalog *catalog = writing->catalog;
     uint32_t index = catalog->chunks[first].tensor;
     const struct catalog_tensor *tensor = &catalog->tensors[index];
+    int64_t flattened[RANK_MAX];
+    bool is_flattened = dist_is_flattened(writing->state, catalog, index);
     begin_pair(writing);
-    put_text(writing, tensor->key, &writing->tensor_memo[index]);
+    put_key(writing, index);
     begin_object(writing, CLASS_TENSOR);
     begin_attributes(writing);
     put_constant(writing, TEXT_PROPERTIES);
     put_properties(writing, tensor->dtype);
     put_constant(writing, TEXT_SIZE);
-    put_size(writing, tensor->rank, catalog_vector_at(catalog, tensor->shape));
+    if (is_flattened)
+        dist_flattened_size(catalog, index, flattened);
+    put_size(writing, tensor->rank + is_flattened, is_flattened ? flattened : catalog_vector_at(catalog, tensor->shape));
     put_constant(writing, TEXT_CHUNKS);
     reshard_status status = put_chunk_list(writing, index, first, next, err);
     end_attributes(writing);
@@ -388,14 +420,40 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
         begin_object(writing, CLASS_INDEX);
         begin_attributes(writing);
         put_constant(writing, TEXT_FQN);
-        put_text(writing, catalog->tensors[tensor].key, &writing->tensor_memo[tensor]);
+        put_key(writing, tensor);
         put_constant(writing, TEXT_INDEX);
         pickle_put_int(&writing->out, position);
         put_constant(writing, TEXT_OFFSET);
-        put_size(writing, catalog->tensors[tensor].rank, catalog_vector_at(catalog, chunk->start));
+        int64_t start[RANK_MAX], extent[RANK_MAX];
+        int rank = stored_box(writing, chunk, start, extent);
+        put_size(writing, rank, start);
         end_attributes(writing);
         const struct dcp_blob *blob = &writing->state->blobs[chunk->driver_data - 1];
         put_info(writing, chunk->object, blob->offset, blob->bytes);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    end_dict(writing);
+    return status;
+}
+
+/* Real shapes of flattened tensors: {key: {"nd_reformulated_orig_global_shape": shape}}, and {key: {}} for the others. */
+static reshard_status put_real_shapes(struct writing *writing, reshard_error *err)
+{
+    const struct catalog *catalog = writing->catalog;
+    reshard_status status = RESHARD_OK;
+    begin_dict(writing);
+    for (uint32_t i = 0; i < catalog->tensor_count && !status; i++) {
+        if (!writing->tensor_memo[i])
+            continue;
+        begin_pair(writing);
+        put_key(writing, i);
+        pickle_put_opcode(&writing->out, PICKLE_EMPTY_DICT);
+        if (dist_is_flattened(writing->state, catalog, i)) {
+            pickle_put_opcode(&writing->out, PICKLE_MARK);
+            pickle_put_str(&writing->out, STR("nd_reformulated_orig_global_shape"));
+            pickle_put_int_tuple(&writing->out, catalog_vector_at(catalog, catalog->tensors[i].shape), (size_t)catalog->tensors[i].rank);
+            pickle_put_opcode(&writing->out, PICKLE_SETITEMS);
+        }
         status = flush(writing, FLUSH_BYTES, err);
     }
     end_dict(writing);
@@ -442,6 +500,12 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     status = put_storage_data(writing, err);
     if (status)
         return status;
+    if (writing->state->is_model_space) {
+        pickle_put_str(&writing->out, STR("mcore_data"));
+        status = put_real_shapes(writing, err);
+        if (status)
+            return status;
+    }
     pickle_put_str(&writing->out, STR("storage_meta"));
     put_storage_meta(writing);
     pickle_put_str(&writing->out, STR("version"));
@@ -460,6 +524,7 @@ reshard_status dcp_metadata_write(const struct layout_request *request, const st
     writing.object_memo = calloc((size_t)catalog->object_count + 1, sizeof(uint32_t));
     reshard_status status = writing.tensor_memo && writing.item_memo && writing.object_memo ? put_metadata(&writing, err) : error_set_memory(err);
     buffer_release(&writing.out);
+    arena_release(&writing.names);
     free(writing.tensor_memo);
     free(writing.item_memo);
     free(writing.object_memo);

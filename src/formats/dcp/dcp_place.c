@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "formats/dcp/dcp_source.h"
+#include "formats/dcp/dist_model_space.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -165,7 +166,7 @@ static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t ind
     const struct catalog_tensor *tensor = &catalog->tensors[index];
     struct torch_frame frame;
     struct dcp_piece piece = { .index = index, .file = file, .order = order, .is_free = file == CATALOG_NONE };
-    reshard_status status = dcp_tensor_frame(tensor->dtype, tensor->rank, extent, &frame, err);
+    reshard_status status = dcp_chunk_frame(dcp_target_state(placing->target), catalog, index, start, extent, &frame, err);
     if (status)
         return status;
     piece.payload_offset = (uint32_t)frame.members[frame.first_storage].payload_offset;
@@ -260,6 +261,8 @@ static uint32_t even_ranks(const struct dcp_placing *placing)
 
 static reshard_status place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
 {
+    if (dist_is_flattened(dcp_target_state(placing->target), placing->target->catalog, index))
+        return dist_place_flattened(placing, index, err);
     const struct catalog_tensor *like = like_tensor(placing, index);
     if (like)
         return place_like(placing, index, like, err);

@@ -54,9 +54,9 @@ static reshard_status publish_chunk(const struct publish_job *job, uint32_t inde
 {
     const struct catalog *catalog = job->target->catalog;
     const struct catalog_chunk *chunk = &catalog->chunks[index];
-    const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
     struct torch_frame frame;
-    reshard_status status = dcp_tensor_frame(tensor->dtype, tensor->rank, catalog_vector_at(catalog, chunk->extent), &frame, err);
+    reshard_status status = dcp_chunk_frame(dcp_target_state(job->target), catalog, chunk->tensor, catalog_vector_at(catalog, chunk->start),
+                                            catalog_vector_at(catalog, chunk->extent), &frame, err);
     if (status)
         return status;
     /* Nothing is written for an empty chunk, and the CRC of nothing is 0. */

@@ -83,6 +83,7 @@ struct dcp_target {
     bool has_module_state;        /* objects of modules are made where the source has none */
     bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
     struct dist_sizes source_sizes, sizes; /* torch_dist: the source's, and those that the target is for */
+    bool is_model_space;          /* torch_dist: optimizer state is flattened */
     bool has_integrity;
     uint32_t integrity_object;
 };
@@ -124,6 +125,9 @@ void dcp_item_pickle_release(struct dcp_item_pickle *pickle);
 /* ---- dcp_layout.c ---- */
 
 /* The archive around one chunk's payload. */
+/* As that, for a box of the target's tensor, which may be flattened. */
+reshard_status dcp_chunk_frame(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent,
+                               struct torch_frame *out, reshard_error *err);
 reshard_status dcp_tensor_frame(enum dtype dtype, int rank, const int64_t *shape, struct torch_frame *out, reshard_error *err);
 
 reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);

@@ -8,6 +8,7 @@
 
 #include "formats/dcp/dcp_target.h"
 #include "formats/dcp/dist_edit.h"
+#include "formats/dcp/dist_model_space.h"
 
 #define OPTIMIZER_KEY "optimizer"
 #define CONTENT_KEY "content_metadata"
@@ -75,11 +76,16 @@ static bool is_numbered(const struct value *dict)
     return dict->list.count >= 2 && dict->list.items[0]->kind == VALUE_INT;
 }
 
-static void set_layout(struct value_graph *graph, struct value *optimizer, bool *failed)
+static const char *layout_of(const struct dcp_target *state)
 {
-    struct dist_editing editing = { .graph = graph, .members = optimizer };
+    return state->is_model_space ? MODEL_SPACE_LAYOUT : LAYOUT;
+}
+
+static void set_layout(struct dcp_target *state, struct value *optimizer, bool *failed)
+{
+    struct dist_editing editing = { .graph = &state->extra, .members = optimizer };
     if (optimizer->kind == VALUE_DICT)
-        dist_set_text(&editing, "param_state_sharding_type", LAYOUT);
+        dist_set_text(&editing, "param_state_sharding_type", layout_of(state));
     *failed = *failed || editing.failed;
 }
 
@@ -94,9 +100,9 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     if (optimizer->kind == VALUE_LIST && !number_members(&state->extra, optimizer))
         return error_set_memory(err);
     if (is_distributed && optimizer->kind == VALUE_DICT && !is_numbered(optimizer))
-        set_layout(&state->extra, optimizer, &failed);
+        set_layout(state, optimizer, &failed);
     for (size_t i = 1; is_distributed && optimizer->kind == VALUE_DICT && is_numbered(optimizer) && i < optimizer->list.count; i += 2)
-        set_layout(&state->extra, optimizer->list.items[i], &failed);
+        set_layout(state, optimizer->list.items[i], &failed);
     state->tree.nodes[node].value = optimizer;
     return failed ? error_set_memory(err) : RESHARD_OK;
 }
@@ -115,8 +121,9 @@ static reshard_status adapt_content(const struct layout_request *request, struct
         return RESHARD_OK;
     struct dist_editing editing = { .graph = &state->extra, .members = content };
     if (is_distributed) {
-        dist_set_text(&editing, "distrib_optim_sharding_type", LAYOUT);
-        dist_set_bool(&editing, "distrib_optim_fully_reshardable_mem_efficient", false);
+        dist_set_text(&editing, "distrib_optim_sharding_type", layout_of(state));
+        if (!state->is_model_space)
+            dist_set_bool(&editing, "distrib_optim_fully_reshardable_mem_efficient", false);
     }
     dist_set_bool(&editing, "singleton_local_shards", false);
     dist_set_bool(&editing, "chained_optim_avoid_prefix", true);
@@ -139,7 +146,7 @@ static bool is_described(const struct layout_request *request, struct dcp_target
         return false;
     *status = copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
     const struct value *type = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
-    return *status || !is_distributed || (type && value_as_str(type, &layout) && str_is(layout, LAYOUT));
+    return *status || !is_distributed || (type && value_as_str(type, &layout) && str_is(layout, layout_of(state)));
 }
 
 reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
