@@ -343,10 +343,37 @@ static void put_path(struct writing *writing, struct str name, const struct path
     pickle_put_opcode(&writing->out, count > 3 || count == 0 ? PICKLE_TUPLE : (uint8_t)(PICKLE_TUPLE1 + count - 1));
 }
 
+/*
+ * Path of a tensor. Megatron's state dicts have the model, and the state of each parameter of its FSDP, as dicts of whole names; a source that
+ * knows no paths gives keys alone.
+ */
+static size_t tensor_path(const struct writing *writing, const struct catalog_tensor *tensor, struct path_part made[4], const struct path_part **parts)
+{
+    static const char model[] = "model.", state[] = "optimizer.state.";
+    struct str key = tensor->key;
+    size_t count = catalog_tensor_path(writing->request->wanted, tensor, &made[0], parts), end = key.size;
+    if (!writing->state->style->flattens || tensor->path != CATALOG_NONE)
+        return count;
+    if (str_starts_with(key, model)) {
+        made[0].key.size = sizeof(model) - 2;
+        made[1] = (struct path_part){ .kind = PATH_KEY, .key = { key.data + sizeof(model) - 1, key.size - (sizeof(model) - 1) } };
+        return 2;
+    }
+    while (end > 0 && key.data[end - 1] != '.')
+        end--;
+    if (!writing->state->style->has_group_meta || !str_starts_with(key, state) || end <= sizeof(state))
+        return count;
+    made[0].key = STR("optimizer");
+    made[1] = (struct path_part){ .kind = PATH_KEY, .key = STR("state") };
+    made[2] = (struct path_part){ .kind = PATH_KEY, .key = { key.data + sizeof(state) - 1, end - sizeof(state) } };
+    made[3] = (struct path_part){ .kind = PATH_KEY, .key = { key.data + end, key.size - end } };
+    return 4;
+}
+
 static reshard_status put_planner_data(struct writing *writing, reshard_error *err)
 {
     const struct catalog *wanted = writing->request->wanted;
-    struct path_part single;
+    struct path_part single, made[4];
     const struct path_part *parts;
     reshard_status status = RESHARD_OK;
     begin_dict(writing);
@@ -365,7 +392,7 @@ static reshard_status put_planner_data(struct writing *writing, reshard_error *e
             continue;
         begin_pair(writing);
         put_text(writing, wanted->tensors[i].key, &writing->tensor_memo[i]);
-        size_t count = catalog_tensor_path(wanted, &wanted->tensors[i], &single, &parts);
+        size_t count = tensor_path(writing, &wanted->tensors[i], made, &parts);
         put_path(writing, wanted->tensors[i].key, parts, count);
         status = flush(writing, FLUSH_BYTES, err);
     }

@@ -28,6 +28,7 @@ struct flattening {
     struct path_part parts[DEPTH_MAX + 1];
     size_t depth, base; /* base: parts of the item's own path */
     uint64_t key_bytes;
+    bool shortens;        /* fsdp_dtensor: the optimizer's own optimizer is not on paths to param_groups */
 };
 
 /* Whether torch looks for leaves in the list: it holds a tensor or a mapping, or a list that does. */
@@ -73,6 +74,14 @@ static bool key_text(struct arena *arena, const struct value *key, struct str *o
     return done;
 }
 
+/* optimizer.optimizer.param_groups is optimizer.param_groups in fsdp_dtensor. */
+static bool is_longer(const struct flattening *flattening, size_t count)
+{
+    const struct path_part *parts = flattening->parts;
+    return flattening->shortens && count > 2 && str_is(parts[0].key, "optimizer") && parts[1].kind == PATH_KEY && str_is(parts[1].key, "optimizer") &&
+           parts[2].kind == PATH_KEY && str_is(parts[2].key, "param_groups");
+}
+
 /* Stores the value that the parts lead to. */
 static reshard_status add_leaf(struct flattening *flattening, const struct value *value, reshard_error *err)
 {
@@ -83,6 +92,8 @@ static reshard_status add_leaf(struct flattening *flattening, const struct value
     struct path_part *parts = arena_array(arena, count, sizeof(*parts));
     if (parts)
         memcpy(parts, flattening->parts, count * sizeof(*parts));
+    if (parts && is_longer(flattening, count))
+        memmove(parts + 1, parts + 2, (--count - 1) * sizeof(*parts));
     bool done = parts && path_join(parts, count, &key) && arena_str(arena, buffer_str(&key), &stored.key);
     flattening->key_bytes += key.size;
     buffer_release(&key);
@@ -152,32 +163,57 @@ static reshard_status flatten(struct flattening *flattening, const struct value 
     return status;
 }
 
-reshard_status dist_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+static reshard_status flatten_at(const struct layout_request *request, struct target *target, uint32_t item, const struct path_part *parts,
+                                 size_t count, const struct value *value, reshard_error *err)
 {
-    struct source *source = request->source;
-    uint32_t source_item = request->wanted_items[item];
-    struct path_part single;
-    const struct path_part *parts;
-    reshard_status status = source_load_item(source, source_item, err);
-    if (status)
-        return status;
-    const struct catalog_item *loaded = &source->catalog->items[source_item];
-    if (!loaded->value || !loaded->graph)
-        return target_note_dropped(target, err, "%.*s: it has no value", STR_ARG(loaded->key));
+    if (count >= DEPTH_MAX)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "it is nested more than %d deep", DEPTH_MAX);
     struct flattening *flattening = calloc(1, sizeof(*flattening));
     if (!flattening)
         return error_set_memory(err);
     flattening->request = request;
     flattening->target = target;
     flattening->item = item;
-    flattening->graph = loaded->graph;
-    flattening->base = catalog_item_path(request->wanted, &request->wanted->items[item], &single, &parts);
-    if (flattening->base >= DEPTH_MAX) {
-        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it is nested more than %d deep", DEPTH_MAX);
-    } else {
-        memcpy(flattening->parts, parts, flattening->base * sizeof(*parts));
-        status = flatten(flattening, loaded->value, err);
-    }
+    flattening->graph = request->source->catalog->items[request->wanted_items[item]].graph;
+    flattening->shortens = dcp_target_state(target)->style->has_group_meta;
+    flattening->base = count;
+    memcpy(flattening->parts, parts, count * sizeof(*parts));
+    reshard_status status = flatten(flattening, value, err);
     free(flattening);
     return status;
+}
+
+/* The value of a wanted item; *out NULL and a note if it has none. */
+static reshard_status load(const struct layout_request *request, struct target *target, uint32_t item, const struct value **out, reshard_error *err)
+{
+    uint32_t source_item = request->wanted_items[item];
+    reshard_status status = source_load_item(request->source, source_item, err);
+    const struct catalog_item *loaded = &request->source->catalog->items[source_item];
+    *out = !status && loaded->graph ? loaded->value : NULL;
+    if (status || *out)
+        return status;
+    return target_note_dropped(target, err, "%.*s: it has no value", STR_ARG(loaded->key));
+}
+
+reshard_status dist_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+{
+    struct path_part single;
+    const struct path_part *parts;
+    const struct value *value;
+    reshard_status status = load(request, target, item, &value, err);
+    if (status || !value)
+        return status;
+    size_t count = catalog_item_path(request->wanted, &request->wanted->items[item], &single, &parts);
+    return flatten_at(request, target, item, parts, count, value, err);
+}
+
+reshard_status dist_flatten_object(const struct layout_request *request, struct target *target, uint32_t item, const struct path_part *parts,
+                                   size_t count, reshard_error *err)
+{
+    const struct value *value;
+    reshard_status status = load(request, target, item, &value, err);
+    if (status || !value)
+        return status;
+    bool is_wrapped = value->kind == VALUE_LIST && value->list.count == 1;
+    return flatten_at(request, target, item, parts, count, is_wrapped ? value->list.items[0] : value, err);
 }

@@ -15,6 +15,7 @@
 
 #define COMMON_FILE "common.pt"
 #define COMMON_OBJECT "common_state/shard_0_1"
+#define CHECKPOINT_VERSION 3.0
 #define RNG_KEY "rng_state"
 #define RERUN_KEY "rerun_state_machine_state"
 
@@ -118,7 +119,7 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
         return RESHARD_OK;
     struct value *version = value_new(&state->extra, VALUE_FLOAT);
     if (version)
-        version->real = 3.0;
+        version->real = CHECKPOINT_VERSION;
     reshard_status status = dist_add_value(state, "args", make_arguments(&state->extra), err);
     if (!status)
         status = dist_add_value(state, "checkpoint_version", version, err);
@@ -164,11 +165,25 @@ static reshard_status add_as_it_is(const struct layout_request *request, struct 
     return dcp_stored_add(state, &stored, err);
 }
 
+/* Of the objects that every rank has, the first is kept, leaf by leaf. */
+static reshard_status add_rerun_state(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+{
+    const struct path_part parts[] = { { .kind = PATH_KEY, .key = STR("rerun_state_machine") }, { .kind = PATH_KEY, .key = STR("sharded") } };
+    struct str name = request->wanted->items[item].key;
+    const char *at = memmem(name.data, name.size, "/shard_0", 8);
+    bool is_first = at && (at[8] == '_' || (at[8] == '.' && at[9] == '0' && at[10] == '_'));
+    if (is_first)
+        return dist_flatten_object(request, target, item, parts, 2, err);
+    return target_note_dropped(target, err, "%.*s: the first rank's is kept", STR_ARG(name));
+}
+
 static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     bool is_of_ranks = str_ends_with(key, RNG_KEY) || str_is(key, RERUN_KEY);
     bool is_kept = state->style->has_common ? !(is_of_ranks && dist_layout_changes(target)) : !is_of_ranks && !dist_is_module_state(key);
+    if (!state->style->has_common && str_is(key, RERUN_KEY))
+        return add_rerun_state(request, target, item, err);
     if (is_kept)
         return add_as_it_is(request, state, item, err);
     return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(request->wanted->items[item].key));
@@ -204,6 +219,23 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : dist_flatten_item(request, target, item, err);
 }
 
+/* Megatron's loaders ask for the version, and ours tells its checkpoints by it. */
+static reshard_status add_version(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    for (uint32_t i = 0; i < request->wanted->item_count; i++) {
+        if (str_is(request->wanted->items[i].key, "checkpoint_version"))
+            return RESHARD_OK;
+    }
+    struct value *version = value_new(&state->extra, VALUE_FLOAT);
+    if (!version)
+        return error_set_memory(err);
+    version->real = CHECKPOINT_VERSION;
+    struct dcp_stored stored = { .key = STR("checkpoint_version"), .wanted = CATALOG_NONE, .node = CATALOG_NONE, .value = version,
+                                 .graph_count = state->extra.count };
+    return dcp_stored_add(state, &stored, err);
+}
+
 reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     bool has_common = dcp_target_state(target)->style->has_common;
@@ -213,6 +245,10 @@ reshard_status dist_items_make(const struct layout_request *request, struct targ
         if (status)
             error_prefix(err, "item '%.*s'", STR_ARG(request->wanted->items[i].key));
     }
+    if (!status && !has_common)
+        status = add_version(request, target, err);
+    if (!status && dcp_target_state(target)->style->has_group_meta)
+        status = dist_group_meta_add(request, target, err);
     if (status || !has_common)
         return status;
     status = dist_module_states_add(request, target, dcp_target_state(target)->has_module_state, err);

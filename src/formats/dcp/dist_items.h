@@ -11,6 +11,13 @@ bool dist_object_key(struct str name, struct str *key);
 /* Stores the leaves of a nested item one by one, each under its path. */
 reshard_status dist_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err);
 
+/* The same for what a ShardedObject holds, below the given path. */
+reshard_status dist_flatten_object(const struct layout_request *request, struct target *target, uint32_t item, const struct path_part *parts,
+                                   size_t count, reshard_error *err);
+
+/* fsdp_dtensor: stores the members of its param_group for every parameter. */
+reshard_status dist_group_meta_add(const struct layout_request *request, struct target *target, reshard_error *err);
+
 /* Adds a value of the target's own graph to the root of the common state. */
 struct dcp_target;
 reshard_status dist_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err);

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Megatron-FSDP keeps what torch has in param_groups once more for each parameter, by name: optimizer.param_to_group_meta.PARAMETER.MEMBER.
+ * Other checkpoints do not say which parameter is in which group, but Megatron makes the groups by two rules: biases and vectors have no
+ * weight decay, and experts are apart.
+ */
+#include "formats/dcp/dist_items.h"
+
+#include "formats/dcp/dcp_target.h"
+
+#define MODEL_PREFIX "model.module."
+#define META_PREFIX "module.module.module."
+#define GROUPS_MAX 64
+
+struct group {
+    struct value **members; /* key, value, … */
+    size_t count;
+    bool is_expert, has_no_decay;
+};
+
+struct groups {
+    struct group groups[GROUPS_MAX];
+    size_t count;
+    uint32_t item, graph_count;
+};
+
+static bool number_is_zero(const struct value *value)
+{
+    int64_t integer;
+    return value && (value->kind == VALUE_FLOAT ? value->real == 0 : value_as_int(value, &integer) && integer == 0);
+}
+
+static void add_group(struct groups *groups, const struct value *value)
+{
+    struct value **members;
+    size_t count;
+    if (groups->count == GROUPS_MAX || !value_as_mapping(value, &members, &count))
+        return;
+    const struct value *expert = value_dict_get(value, "is_expert_parallel"), *decay = value_dict_get(value, "wd_mult");
+    groups->groups[groups->count++] = (struct group){
+        members, count, expert && expert->kind == VALUE_BOOL && expert->boolean, number_is_zero(decay ? decay : value_dict_get(value, "pre_wd_mult"))
+    };
+}
+
+/* The groups of one optimizer: {optimizer: {param_groups}}, or {param_groups}. */
+static void add_groups_of(struct groups *groups, const struct value *optimizer)
+{
+    const struct value *inner = optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "optimizer") : NULL;
+    const struct value *dict = inner ? inner : optimizer;
+    const struct value *list = dict->kind == VALUE_DICT ? value_dict_get(dict, "param_groups") : NULL;
+    for (size_t i = 0; list && list->kind == VALUE_LIST && i < list->list.count; i++)
+        add_group(groups, list->list.items[i]);
+}
+
+/* One optimizer, or several in a list or in a dict by number. */
+static reshard_status read_groups(const struct layout_request *request, struct groups *groups, reshard_error *err)
+{
+    struct source *source = request->source;
+    for (uint32_t i = 0; i < request->wanted->item_count; i++) {
+        const struct catalog_item *wanted = &request->wanted->items[i];
+        uint32_t item = request->wanted_items[i];
+        if (!str_is(wanted->key, "optimizer") || wanted->kind == ITEM_FILE)
+            continue;
+        reshard_status status = source_load_item(source, item, err);
+        const struct value *value = source->catalog->items[item].value;
+        if (status || !value || !source->catalog->items[item].graph)
+            return status;
+        groups->item = i;
+        groups->graph_count = source->catalog->items[item].graph->count;
+        bool is_list = value->kind == VALUE_LIST, is_numbered = value->kind == VALUE_DICT && value->list.count > 0 && value->list.items[0]->kind == VALUE_INT;
+        if (!is_list && !is_numbered)
+            add_groups_of(groups, value);
+        for (size_t at = is_numbered; (is_list || is_numbered) && at < value->list.count; at += 1 + is_numbered)
+            add_groups_of(groups, value->list.items[at]);
+        return RESHARD_OK;
+    }
+    return RESHARD_OK;
+}
+
+/* The only group that fits the parameter; NULL if none or several do. */
+static const struct group *find_group(const struct groups *groups, const struct catalog_tensor *tensor)
+{
+    bool is_expert = memmem(tensor->key.data, tensor->key.size, ".mlp.experts.", 13) != NULL;
+    bool has_no_decay = tensor->rank == 1 || str_ends_with(tensor->key, ".bias");
+    const struct group *found = NULL;
+    if (groups->count == 1)
+        return &groups->groups[0];
+    for (size_t i = 0; i < groups->count; i++) {
+        const struct group *group = &groups->groups[i];
+        if (group->is_expert != is_expert || group->has_no_decay != has_no_decay)
+            continue;
+        if (found)
+            return NULL;
+        found = group;
+    }
+    return found;
+}
+
+static reshard_status add_member(struct target *target, const struct groups *groups, struct str parameter, const struct value *key,
+                                 const struct value *value, reshard_error *err)
+{
+    struct arena *arena = &target->catalog->arena;
+    struct str name;
+    if (!value_as_str(key, &name) || str_is(name, "params"))
+        return RESHARD_OK;
+    struct path_part *parts = arena_array(arena, 4, sizeof(*parts));
+    char *text = parts ? arena_printf(arena, "optimizer.param_to_group_meta.%.*s.%.*s", (int)parameter.size, parameter.data, (int)name.size, name.data) : NULL;
+    if (!text)
+        return error_set_memory(err);
+    parts[0] = (struct path_part){ .kind = PATH_KEY, .key = STR("optimizer") };
+    parts[1] = (struct path_part){ .kind = PATH_KEY, .key = STR("param_to_group_meta") };
+    parts[2] = (struct path_part){ .kind = PATH_KEY, .key = parameter };
+    parts[3] = (struct path_part){ .kind = PATH_KEY, .key = name };
+    struct dcp_stored stored = { .key = str_of(text), .parts = parts, .part_count = 4, .wanted = groups->item, .node = CATALOG_NONE,
+                                 .value = value, .graph_count = groups->graph_count };
+    return dcp_stored_add(dcp_target_state(target), &stored, err);
+}
+
+static reshard_status add_parameter(struct target *target, const struct groups *groups, const struct group *group, const struct catalog_tensor *tensor,
+                                    reshard_error *err)
+{
+    size_t prefix = sizeof(MODEL_PREFIX) - 1;
+    char *text = arena_printf(&target->catalog->arena, META_PREFIX "%.*s", (int)(tensor->key.size - prefix), tensor->key.data + prefix);
+    reshard_status status = text ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; i + 1 < group->count && !status; i += 2)
+        status = add_member(target, groups, str_of(text), group->members[i], group->members[i + 1], err);
+    return status;
+}
+
+reshard_status dist_group_meta_add(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct groups groups = { 0 };
+    uint32_t unknown = 0;
+    reshard_status status = read_groups(request, &groups, err);
+    for (uint32_t i = 0; i < request->wanted->tensor_count && !status && groups.count; i++) {
+        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
+        if (tensor->flags & TENSOR_HIDDEN || !str_starts_with(tensor->key, MODEL_PREFIX))
+            continue;
+        const struct group *group = find_group(&groups, tensor);
+        if (group)
+            status = add_parameter(target, &groups, group, tensor, err);
+        else
+            unknown++;
+    }
+    if (!status && unknown)
+        status = target_note_dropped(target, err, "optimizer.param_to_group_meta of %u parameters: not exactly one param_group fits them", unknown);
+    return status;
+}
