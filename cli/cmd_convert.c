@@ -133,6 +133,7 @@ static void convert_text(const struct options *options, const reshard_report *re
     char size[32];
     print_list(stderr, options, "dropped", report->dropped);
     print_list(stderr, options, "changed", report->changed);
+    print_list(stderr, options, "warning", report->warnings);
     print_text(stdout, options->paths[1], strlen(options->paths[1]));
     printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
            human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);

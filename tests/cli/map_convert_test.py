@@ -263,6 +263,78 @@ def diff_through_a_mapping(shell):
     shell("diff", "changed.safetensors", "other", "--map", "missing.map", status=3)
 
 
+def llama(shell):
+    """A small model under the names of Hugging Face, and the same under those of Megatron's distributed checkpoints."""
+    heads, groups, size, hidden, inner, layers, words = 4, 2, 4, 16, 24, 3, 20
+    hf, stacks = {}, {}
+
+    def make(key, *shape):
+        hf[key] = shell.random(list(shape)).cast("BF16")
+        return hf[key]
+
+    megatron = {"embedding.word_embeddings.weight": make("model.embed_tokens.weight", words, hidden), "output_layer.weight": make("lm_head.weight", words, hidden),
+                "decoder.final_layernorm.weight": make("model.norm.weight", hidden)}
+    for i in range(layers):
+        of = f"model.layers.{i}."
+        q, k, v = (make(f"{of}self_attn.{n}_proj.weight", rows * size, hidden) for n, rows in (("q", heads), ("k", groups), ("v", groups)))
+        fused = Array.join([part for group in zip(q.split(groups), k.split(groups), v.split(groups)) for part in group])
+        one = {"self_attention.linear_qkv.weight": fused, "self_attention.linear_proj.weight": make(of + "self_attn.o_proj.weight", hidden, heads * size),
+               "self_attention.linear_qkv.layer_norm_weight": make(of + "input_layernorm.weight", hidden),
+               "mlp.linear_fc1.layer_norm_weight": make(of + "post_attention_layernorm.weight", hidden),
+               "mlp.linear_fc1.weight": Array.join([make(of + "mlp.gate_proj.weight", inner, hidden), make(of + "mlp.up_proj.weight", inner, hidden)]),
+               "mlp.linear_fc2.weight": make(of + "mlp.down_proj.weight", hidden, inner)}
+        for key, value in one.items():
+            stacks.setdefault(key, []).append(value)
+    for key, parts in stacks.items():
+        megatron["decoder.layers." + key] = Array.stack(parts)
+    (shell.work / "model").mkdir()
+    write_safetensors(shell.work / "model" / "model.safetensors", {k: ("BF16", a) for k, a in hf.items()})
+    (shell.work / "model" / "config.json").write_text(json.dumps({"num_attention_heads": heads, "num_key_value_heads": groups, "num_hidden_layers": layers}))
+    return {k: ("BF16", a) for k, a in hf.items()}, {k: ("BF16", a) for k, a in megatron.items()}
+
+
+def name_spaces_are_related(shell):
+    hf, megatron = llama(shell)
+    done = shell("convert", "model", "dist", "--to", "torch_dist", "--verify")
+    assert "names: hf to torch_dist, by llama.hf-megatron.map" in done.stderr, done.stderr
+    shell.expect("dist", megatron)
+    for a, b in (("model", "dist"), ("dist", "model")):
+        done = shell("diff", "--items", "ignore", a, b)
+        assert "names" in done.stdout and "llama.hf-megatron.map" in done.stdout, done.stdout
+        shell("diff", "--items", "ignore", "--rules", "none", a, b, status=1)
+    shell("convert", "dist", "kept", "--to", "hf")
+    shell.expect("kept", megatron)
+    numbers = ["--set", "num_attention_heads=4", "--set", "num_key_value_heads=2"]
+    for rules in ("llama", "auto", "mistral"):
+        shell("convert", "dist", f"back-{rules}", "--to", "hf", "--rules", rules, "--verify", *numbers)
+        shell.expect(f"back-{rules}", hf)
+    shell("convert", "dist", "like", "--like", "model", "--verify")
+    shell.expect("like", hf)
+    (shell.work / "own.map").write_text("#: from hf\n#: to torch_dist\n#: keys a.weight\n#: back b.weight\na.weight -> b.weight\n")
+    write_safetensors(shell.work / "other.safetensors", {"a.weight": ("F32", Array([2], [1, 2]))})
+    shell("convert", "other.safetensors", "own", "--to", "torch_dist", "--rules", "own.map")
+    shell.expect("own", {"b.weight": ("F32", Array([2], [1, 2]))})
+
+
+def rules_that_do_not_fit(shell):
+    hf, _ = llama(shell)
+    done = shell("convert", "source.safetensors", "unknown", "--to", "torch_dist")
+    assert "names are kept as they are" in done.stderr and "--rules" in done.stderr, done.stderr
+    assert shell("convert", "source.safetensors", "quiet", "--to", "torch_dist", "--quiet").stderr == ""
+    done = shell("convert", "source.safetensors", "none", "--to", "hf", "--rules", "lama", status=2)
+    assert "unknown family 'lama'" in done.stderr and "llama" in done.stderr, done.stderr
+    done = shell("convert", "source.safetensors", "none", "--to", "torch_dist", "--rules", "auto", status=2)
+    assert "not recognised" in done.stderr, done.stderr
+    shell("convert", "model", "kept", "--to", "torch_dist", "--rules", "none")
+    shell.expect("kept", hf)
+    (shell.work / "bad.map").write_text("a -> b\n")
+    done = shell("convert", "model", "none", "--to", "hf", "--rules", "bad.map", status=2)
+    assert "#: from" in done.stderr, done.stderr
+    (shell.work / "model" / "config.json").unlink()
+    done = shell("convert", "model", "none", "--to", "torch_dist", status=2)
+    assert "llama.hf-megatron.map:" in done.stderr, done.stderr
+
+
 def nested_names_stay_nested(shell):
     """A renamed tensor of a nested state dict stays beside its neighbours."""
     shell("convert", "source.safetensors", "nested", "--to", "torch-dcp", *shell.map("step -> optimizer.step"))
@@ -310,7 +382,7 @@ def memory_stays_flat(shell):
 
 
 TESTS = (renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other, removed_tensors_are_listed,
-         a_reference_gives_names_and_shapes, errors_have_a_place, numbers_come_from_config_and_set, diff_through_a_mapping, nested_names_stay_nested,
+         a_reference_gives_names_and_shapes, errors_have_a_place, numbers_come_from_config_and_set, diff_through_a_mapping, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested,
          many_tensors_and_pieces, memory_stays_flat)
 
 
