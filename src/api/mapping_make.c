@@ -170,10 +170,13 @@ static struct wish wish_of(const struct mapping_request *request)
 static reshard_status check_family(const struct mapping_rules *rules, struct str family, reshard_error *err)
 {
     struct buffer known = { 0 };
+    bool is_known = !family.size;
+    for (uint32_t i = 0; i < rules->relation_count && !is_known; i++)
+        is_known = mapping_relation_has_family(&rules->relations[i], family);
+    if (is_known)
+        return RESHARD_OK;
     for (uint32_t i = 0; i < rules->relation_count; i++) {
         const struct mapping_relation *relation = &rules->relations[i];
-        if (!family.size || mapping_relation_has_family(relation, family))
-            return RESHARD_OK;
         for (uint32_t f = 0; f < relation->family_count; f++) {
             bool is_new = true;
             for (uint32_t before = 0; before < i && is_new; before++)

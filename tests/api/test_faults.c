@@ -82,6 +82,85 @@ static reshard_status convert_dcp(reshard_error *err)
     return convert_to(target_path, "torch-dcp", err);
 }
 
+static void ignore_diagnoses(const char *diagnoses, size_t error_count, void *context)
+{
+    (void)diagnoses, (void)error_count, (void)context;
+}
+
+/* Two texts that cut, turn, stack and cast, and in the end give what was there. */
+static reshard_status convert_mapped(reshard_error *err)
+{
+    static const char there[] = "w^T -> t\ni -> p0, p1, p2, unstack=0\nv.x -> u, dtype=\"float32\"\nzeros -> z0, z1, axis=1\n";
+    static const char back[] = "t^T -> w\np0, p1, p2 -> i, stack=0\nu -> v.x, dtype=\"bfloat16\"\nz0, z1 -> zeros, axis=1\n";
+    const reshard_map_text texts[] = { { "there", there, sizeof(there) - 1 }, { "back", back, sizeof(back) - 1 } };
+    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_checkpoint *checkpoint = NULL;
+    map.texts = texts;
+    map.text_count = 2;
+    map.diagnose = ignore_diagnoses;
+    options.to = "torch-dcp";
+    options.map = &map;
+    options.verify = 1;
+    reshard_status status = reshard_open(source_path, NULL, &checkpoint, err);
+    if (!status)
+        status = reshard_convert(checkpoint, target_path, &options, NULL, NULL, err);
+    reshard_close(checkpoint);
+    return status;
+}
+
+/* A relation that is recognised, and a reference whose tensors are partly kept. */
+static reshard_status plan_related(reshard_error *err)
+{
+    static const char text[] = "#: from hf\n#: to torch_dist\n#: family small\n#: keys w big !none\nw -> `x`\n";
+    static const char kept[] = "w -> big\n_ -> i\n";
+    const reshard_map_text own = { "own.map", text, sizeof(text) - 1 }, statements = { "-m", kept, sizeof(kept) - 1 };
+    reshard_map_options related = RESHARD_MAP_OPTIONS_INIT, like = RESHARD_MAP_OPTIONS_INIT;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_checkpoint *checkpoint = NULL;
+    reshard_report report = { 0 };
+    related.rules_text = &own;
+    options.to = "torch_dist";
+    options.map = &related;
+    reshard_status status = reshard_open(source_path, NULL, &checkpoint, err);
+    if (!status)
+        status = reshard_plan(checkpoint, NULL, &options, NULL, &report, err);
+    reshard_report_release(&report);
+    like.texts = &statements;
+    like.text_count = 1;
+    options.map = &like;
+    options.to = "hf";
+    options.like = source_path;
+    if (!status) {
+        status = reshard_plan(checkpoint, NULL, &options, NULL, &report, err);
+        reshard_report_release(&report);
+        status = status == RESHARD_ERR_USAGE ? RESHARD_OK : status; /* shapes differ, and the diagnosis says so */
+    }
+    reshard_close(checkpoint);
+    return status;
+}
+
+static reshard_status diff_mapped(reshard_error *err)
+{
+    static const char text[] = "w -> a, b, c, d, e, f, g, axis=1\na, b, c, d, e, f, g -> w, axis=1\n";
+    const reshard_map_text statements = { "-m", text, sizeof(text) - 1 };
+    reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
+    reshard_diff_options options = RESHARD_DIFF_OPTIONS_INIT;
+    reshard_checkpoint *a = NULL, *b = NULL;
+    map.texts = &statements;
+    map.text_count = 1;
+    options.map = &map;
+    options.ignore_items = 1;
+    reshard_status status = reshard_open(source_path, NULL, &a, err);
+    if (!status)
+        status = reshard_open(source_path, NULL, &b, err);
+    if (!status)
+        status = reshard_diff(a, b, &options, NULL, NULL, NULL, err);
+    reshard_close(a);
+    reshard_close(b);
+    return status;
+}
+
 static void remove_tree(const char *path)
 {
     DIR *directory = opendir(path);
@@ -123,6 +202,8 @@ static const struct {
     { "read", read_once, NULL },          { "verify", verify_once, NULL },
     { "convert to hf", convert_hf, target_path }, { "convert to torch", convert_torch, file_path },
     { "convert to torch-dcp", convert_dcp, target_path },
+    { "convert through mappings", convert_mapped, target_path },
+    { "plan with rules", plan_related, NULL }, { "diff through a mapping", diff_mapped, NULL },
 };
 
 static unsigned expected_sum(void)
