@@ -91,7 +91,7 @@ static reshard_status read_numbers(const struct mapping_rules *rules, const resh
     return status;
 }
 
-/* What the caller gave comes first, then what the source says, then the other checkpoint. */
+/* What the caller gave comes first, then what the source says, then the other checkpoint: for what the ones before leave open. */
 static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out, reshard_error *err)
 {
     static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
@@ -104,14 +104,11 @@ static reshard_status find_numbers(const struct mapping_request *request, const 
         out->constants[i] = out->options.constants[i];
     out->options.constants = out->constants;
     for (int i = 0; i < 2 && !status && sides[i] && !out->options.config_size; i++) {
-        size_t before = out->options.constant_count;
         status = read_config(sides[i], &out->config, err);
         out->options.config = (const char *)out->config.data;
         out->options.config_size = out->config.size;
         if (!status && !out->config.size)
             status = read_numbers(rules, sides[i], out, err);
-        if (out->options.constant_count > before)
-            break;
     }
     return status;
 }

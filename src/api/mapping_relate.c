@@ -45,7 +45,7 @@ static void measure(struct walk *walk)
                 *from = *to + 1;
                 changed = true;
             }
-            if (*from + 1 < *to) {
+            if (relation->back_count && *from + 1 < *to) {
                 *to = *from + 1;
                 changed = true;
             }
@@ -93,7 +93,8 @@ static struct step find_step(const struct walk *walk, uint64_t here, const struc
     struct step best = { 0 };
     for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
         const struct mapping_relation *relation = &walk->rules->relations[i];
-        for (int back = 0; back < 2; back++) {
+        /* Without keys to recognise on the way back there is none. */
+        for (int back = 0; back < (relation->back_count ? 2 : 1); back++) {
             struct step step = { relation, back, back ? relation->from : relation->to, false };
             uint32_t begin = back ? relation->to : relation->from;
             if (walk->is_used[i] || !is_allowed(walk, relation) || !(here >> begin & 1) || walk->distance[step.end] > STEPS_MAX)
