@@ -213,12 +213,21 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     return catalog_seal(conversion->target.catalog, true, err);
 }
 
-/* Formats that name state by parameter get it so, whatever way the source stores it. */
+/* Whether names are to become those of another framework, as far as options tell before anything is looked at. */
+static bool names_may_change(const struct conversion *conversion)
+{
+    const reshard_map_options *map = conversion->options->map;
+    const char *own = conversion->source->source->driver->name_space, *other = conversion->like ? conversion->like->source->driver->name_space : NULL;
+    bool is_asked = map && (map->rules_text || (map->rules && strcmp(map->rules, "none") != 0));
+    return is_asked || (own && other && strcmp(own, other) != 0);
+}
+
+/* Formats that name state by parameter get it so, whatever way the source stores it; other names are for parameters too. */
 static reshard_status relate_optimizer(struct conversion *conversion, reshard_error *err)
 {
     const struct format_driver *driver;
     reshard_status status = find_driver(conversion, &driver, err);
-    if (status || !(driver->abilities & FORMAT_STATE_BY_PARAMETER))
+    if (status || (!(driver->abilities & FORMAT_STATE_BY_PARAMETER) && !names_may_change(conversion)))
         return status;
     status = checkpoint_relate(conversion->source, &conversion->source, err);
     if (status)

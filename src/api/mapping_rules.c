@@ -239,11 +239,14 @@ bool mapping_relation_fits(const struct mapping_relation *relation, const struct
     return is_back ? fits_any(space, relation->back, relation->back_count) : fits_any(space, relation->keys, relation->key_count);
 }
 
-uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed)
+/* The nodes that relations of families, or all others, recognise. */
+static uint64_t recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed, bool of_families)
 {
     uint64_t found = 0;
     for (uint32_t i = 0; i < rules->relation_count; i++) {
         const struct mapping_relation *relation = &rules->relations[i];
+        if ((relation->family_count > 0) != of_families)
+            continue;
         uint64_t from = UINT64_C(1) << relation->from, to = UINT64_C(1) << relation->to;
         if (from & allowed && !(from & found) && mapping_relation_fits(relation, space, false))
             found |= from;
@@ -251,6 +254,13 @@ uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_s
             found |= to;
     }
     return found;
+}
+
+/* Relations of spellings know better which one it is than those of families, for which several will do. */
+uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed)
+{
+    uint64_t found = recognise(rules, space, allowed, false);
+    return found ? found : recognise(rules, space, allowed, true);
 }
 
 uint64_t mapping_nodes_of(const struct mapping_rules *rules, const char *name_space)
