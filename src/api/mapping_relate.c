@@ -30,6 +30,12 @@ static bool is_allowed(const struct walk *walk, const struct mapping_relation *r
     return !walk->goal->family.size || !relation->family_count || mapping_relation_has_family(relation, walk->goal->family);
 }
 
+/* Without keys to recognise on the way back there is one only where the family is named. */
+static bool leads_back(const struct walk *walk, const struct mapping_relation *relation)
+{
+    return relation->back_count || (walk->goal->family.size && relation->family_count);
+}
+
 static void measure(struct walk *walk)
 {
     for (uint32_t i = 0; i < MAPPING_NODES_MAX; i++)
@@ -45,7 +51,7 @@ static void measure(struct walk *walk)
                 *from = *to + 1;
                 changed = true;
             }
-            if (relation->back_count && *from + 1 < *to) {
+            if (leads_back(walk, relation) && *from + 1 < *to) {
                 *to = *from + 1;
                 changed = true;
             }
@@ -93,8 +99,7 @@ static struct step find_step(const struct walk *walk, uint64_t here, const struc
     struct step best = { 0 };
     for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
         const struct mapping_relation *relation = &walk->rules->relations[i];
-        /* Without keys to recognise on the way back there is none. */
-        for (int back = 0; back < (relation->back_count ? 2 : 1); back++) {
+        for (int back = 0; back < (leads_back(walk, relation) ? 2 : 1); back++) {
             struct step step = { relation, back, back ? relation->from : relation->to, false };
             uint32_t begin = back ? relation->to : relation->from;
             if (walk->is_used[i] || !is_allowed(walk, relation) || !(here >> begin & 1) || walk->distance[step.end] > STEPS_MAX)
