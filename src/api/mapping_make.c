@@ -291,6 +291,8 @@ static reshard_status make(struct making *making, const struct wish *wish, resha
         status = find_numbers(request, &making->rules, &making->numbers, err);
     if (!status)
         status = mapping_begin(request->source, &making->stage, err);
+    if (!status && request->other)
+        status = mapping_check_keys(checkpoint_catalog(request->other), err);
     /* What nobody asked for need not be possible. */
     if (status == RESHARD_ERR_UNSUPPORTED && !has_texts && !wish->is_asked)
         return RESHARD_OK;

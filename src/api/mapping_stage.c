@@ -19,8 +19,7 @@ void mapping_free(struct mapping_stage *stage)
     }
 }
 
-/* Statements name tensors by their keys, so every key must be one tensor's. */
-static reshard_status check_keys(const struct catalog *catalog, reshard_error *err)
+reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *err)
 {
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[i];
@@ -54,7 +53,7 @@ reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_st
     if (!stage)
         return error_set_memory(err);
     stage->space = &stage->own;
-    reshard_status status = check_keys(catalog, err);
+    reshard_status status = mapping_check_keys(catalog, err);
     if (!status)
         status = map_space_from_catalog(catalog, &stage->own, err);
     if (!status)
@@ -178,7 +177,7 @@ static reshard_status run_towards(const struct mapping_stage *before, const resh
 {
     struct map_space space = { 0 };
     struct mapping_stage first = { 0 };
-    reshard_status status = check_keys(checkpoint_catalog(reference), err);
+    reshard_status status = mapping_check_keys(checkpoint_catalog(reference), err);
     if (!status)
         status = map_space_from_catalog(checkpoint_catalog(reference), &space, err);
     if (!status)
@@ -198,7 +197,7 @@ static reshard_status run_text(const struct mapping_stage *before, const struct 
         return run_towards(before, context->reference, context, text, stage, err);
     if (!is_last || !context->pattern)
         return run_session(before, NULL, context, text, false, false, stage, err);
-    reshard_status status = check_keys(checkpoint_catalog(context->pattern), err);
+    reshard_status status = mapping_check_keys(checkpoint_catalog(context->pattern), err);
     if (!status)
         status = map_space_from_catalog(checkpoint_catalog(context->pattern), &space, err);
     if (!status)

@@ -34,6 +34,9 @@ struct mapping_stage {
     struct arena arena;
 };
 
+/* Statements name tensors by their keys, so every key must be one tensor's; else RESHARD_ERR_UNSUPPORTED. */
+reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *err);
+
 /* The checkpoint as it is. */
 reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_stage **out, reshard_error *err);
 
