@@ -163,6 +163,32 @@ static bool read_axis(struct map_machine *machine, const char *what, const struc
     return true;
 }
 
+/* Backwards, what a part is wide in the target; -1 if it is no key of it. */
+static int64_t wanted_extent(const struct map_machine *machine, const struct map_name *name, int rank, int axis)
+{
+    const struct map_space *target = machine->input->target;
+    struct str text = name->is_made ? name->transpose_of : name->text;
+    uint32_t weight = target && text.size ? map_space_find(target, text) : MAP_NONE;
+    const struct map_tensor *tensor = weight == MAP_NONE ? NULL : map_space_shaped(target, weight);
+    if (!tensor || tensor->rank != rank)
+        return -1;
+    return tensor->shape[name->is_made ? rank - 1 - axis : axis];
+}
+
+/* Backwards a join is a split, whose parts the target may know. false: it does not know all, or they do not fit. */
+static bool wanted_ends(const struct map_machine *machine, const struct map_variable *in, int axis, int64_t *ends)
+{
+    const struct map_statement *statement = machine->statement;
+    int64_t at = 0;
+    for (uint32_t i = 0; i < statement->right_count; i++) {
+        int64_t extent = wanted_extent(machine, &statement->right[i], in->rank, axis);
+        if (extent < 0 || extent > in->shape[axis] - at)
+            return false;
+        ends[i] = at += extent;
+    }
+    return at == in->shape[axis];
+}
+
 /* Where the parts end: by the shares that a macro knows, else all alike. NULL: *is_good tells memory from a diagnosis. */
 static int64_t *split_ends(struct map_machine *machine, const struct map_variable *in, int axis, bool *is_good)
 {
@@ -171,6 +197,8 @@ static int64_t *split_ends(struct map_machine *machine, const struct map_variabl
     int64_t total = 0, at = 0, *ends = arena_array(machine->workshop.arena, count, sizeof(*ends));
     const int64_t *shares = machine->input->reverse ? statement->shares : NULL;
     *is_good = true;
+    if (ends && machine->input->reverse && !machine->input->strict && !shares && wanted_ends(machine, in, axis, ends))
+        return ends;
     for (uint32_t i = 0; i < count; i++)
         total += shares ? shares[i] : 1;
     if (in->shape[axis] % total) {
