@@ -163,22 +163,19 @@ static reshard_status reshape(struct map_machine *machine, const struct map_vari
     return status;
 }
 
-/* The shape that the right-hand name is to have: its key's in the target; without a target forwards the one with more axes. */
-static bool wants_flat(struct map_machine *machine, const int64_t flat[2], int rank, const int64_t *shape, bool *is_flat)
+/* Which of the two shapes the right-hand name is to have: its key's in the target; else the one that the left-hand name has not. Without a
+ * target it is forwards the one with more axes. */
+static bool wants_flat(const struct map_machine *machine, const int64_t flat[2], int rank, const int64_t *shape, bool comes_flat)
 {
-    const struct map_name *name = &machine->statement->right[0];
     const struct map_space *target = machine->input->target;
-    uint32_t weight = target ? map_space_find(target, name->text) : MAP_NONE;
+    uint32_t weight = target ? map_space_find(target, machine->statement->right[0].text) : MAP_NONE;
     const struct map_tensor *tensor = weight == MAP_NONE ? NULL : map_space_shaped(target, weight);
-    *is_flat = machine->input->reverse;
-    if (!target)
+    struct map_variable wanted = { .rank = tensor ? tensor->rank : -1, .shape = tensor ? tensor->shape : NULL };
+    if (tensor && has_shape(&wanted, 2, flat))
         return true;
-    if (!tensor)
-        return map_machine_fail(machine, name->span, "reshape into the target's own key", "'%.*s' is no key of the target, whose shape reshape needs", STR_ARG(name->text));
-    struct map_variable wanted = { .rank = tensor->rank, .shape = tensor->shape };
-    *is_flat = has_shape(&wanted, 2, flat);
-    return *is_flat || has_shape(&wanted, rank, shape) ||
-           map_machine_fail(machine, name->span, NULL, "'%.*s' has neither the shape that reshape gives nor [%lld,%lld]", STR_ARG(name->text), (long long)flat[0], (long long)flat[1]);
+    if (tensor && has_shape(&wanted, rank, shape))
+        return false;
+    return target ? !comes_flat : machine->input->reverse;
 }
 
 static reshard_status execute_reshape(struct map_machine *machine, const struct map_attribute *attribute, reshard_error *err)
@@ -204,8 +201,7 @@ static reshard_status execute_reshape(struct map_machine *machine, const struct 
         map_machine_fail(machine, statement->left[0].span, NULL, "'%.*s' has neither the shape that reshape gives nor the one with two axes", STR_ARG(statement->left[0].text));
         return RESHARD_OK;
     }
-    if (!wants_flat(machine, flat, rank, shape, &is_flat))
-        return RESHARD_OK;
+    is_flat = wants_flat(machine, flat, rank, shape, comes_flat);
     *made = *in;
     if (is_flat != comes_flat)
         status = reshape(machine, in, rank, shape, is_flat, made, err);

@@ -39,6 +39,10 @@ reshard_status map_macro_ids(const struct map_macro_context *context, bool is_of
 reshard_status map_macro_arrays(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err);
 reshard_status map_macro_stars(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err);
 
+/* The extent of the axis along which a statement stacks or unstacks, if the tensor that has the axis is a key of its side; else -1. Where no
+ * keys say which there are, a star on the other side counts below it. */
+int64_t map_stack_extent(const struct map_macro_context *context, const struct map_statement *statement);
+
 /* Refuses several -> several, and ^T on the right. */
 void map_macro_check_sides(const struct map_macro_context *context, struct map_program *list);
 reshard_status map_macro_transposes(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err);

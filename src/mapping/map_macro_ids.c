@@ -104,6 +104,41 @@ static bool search_space(struct id_search *search, const struct map_space *space
     return true;
 }
 
+/* A name that is made for each number from begin to end, such as name{0:4} or the star of an unstack. */
+static bool search_numbered(struct id_search *search, struct str before, const char *mark, struct str behind, int64_t begin, int64_t end)
+{
+    struct str name;
+    for (int64_t i = begin; i < end; i++) {
+        char *text = arena_printf(search->context->arena, "%.*s%s%lld%.*s", (int)before.size, before.data, mark, (long long)i, (int)behind.size, behind.data ? behind.data : "");
+        if (!text)
+            return false;
+        map_strip_transpose(str_of(text), &name);
+        if (!search_name(search, name))
+            return false;
+    }
+    return true;
+}
+
+/* Later macros make many names of an array or a star. *count: how many, to be looked at one by one; 0: the name is what it is. */
+static bool search_list(struct id_search *search, const struct map_statement *statement, const struct map_name *name, uint64_t *count)
+{
+    struct map_pattern pattern;
+    *count = 0;
+    if (search->context->strict)
+        return true;
+    if (name->has_array) {
+        *count = (uint64_t)(name->end - name->begin);
+        return *count > search->context->limits->map_names ||
+               search_numbered(search, name->text, name->is_inline ? "" : "_", name->is_inline ? name->array_suffix : (struct str){ 0 }, name->begin, name->end);
+    }
+    bool is_made = map_attribute_find(statement, search->context->reverse ? "stack" : "unstack") && memchr(name->text.data, '*', name->text.size);
+    int64_t extent = is_made ? map_stack_extent(search->context, statement) : -1;
+    if (extent < 0 || !map_pattern_of(name->text, 1u << MAP_HOLE_STAR, false, &pattern) || pattern.count != 1)
+        return true;
+    *count = (uint64_t)extent;
+    return *count > search->context->limits->map_names || search_numbered(search, pattern.literals[0], "", pattern.literals[1], 0, extent);
+}
+
 /* Names that statements executed before this one make. */
 static bool search_made(struct id_search *search, const struct map_statement *asking, const struct map_program *made)
 {
@@ -119,9 +154,13 @@ static bool search_made(struct id_search *search, const struct map_statement *as
         uint32_t count = reverse ? statement->left_count : statement->right_count;
         for (uint32_t j = 0; j < count; j++) {
             struct str name = names[j].text;
+            uint64_t listed;
+            if (!search_list(search, statement, &names[j], &listed))
+                return false;
+            *search->context->work += listed;
             if (reverse)
                 map_strip_transpose(name, &name);
-            if (!search_name(search, name))
+            if (!listed && !search_name(search, name))
                 return false;
         }
     }

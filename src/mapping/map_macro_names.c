@@ -159,18 +159,17 @@ static bool append_matches(const struct map_macro_context *context, const struct
     return true;
 }
 
-/* The statement's one tensor that is taken apart along an axis (unstack; stack, read backwards), if it is a key of the source: then a star
- * counts along the axis, and needs no keys of a target. -1: it is not. */
-static int64_t unstacked_extent(const struct map_macro_context *context, const struct map_statement *statement)
+int64_t map_stack_extent(const struct map_macro_context *context, const struct map_statement *statement)
 {
-    const struct map_attribute *attribute = map_attribute_find(statement, context->reverse ? "stack" : "unstack");
-    const struct map_name *names = context->reverse ? statement->right : statement->left;
+    const struct map_attribute *unstack = map_attribute_find(statement, "unstack"), *attribute = unstack ? unstack : map_attribute_find(statement, "stack");
+    const struct map_name *names = unstack ? statement->left : statement->right;
+    const struct map_space *space = unstack ? map_left_space(context) : map_right_space(context);
     struct str text;
-    if (context->strict || !attribute || !attribute->is_number || (context->reverse ? statement->right_count : statement->left_count) != 1)
+    if (context->strict || !space || !attribute || !attribute->is_number || (unstack ? statement->left_count : statement->right_count) != 1)
         return -1;
     bool is_transposed = map_strip_transpose(names[0].text, &text);
-    uint32_t weight = map_space_find(context->source, text);
-    const struct map_tensor *tensor = weight == MAP_NONE ? NULL : map_space_shaped(context->source, weight);
+    uint32_t weight = map_space_find(space, text);
+    const struct map_tensor *tensor = weight == MAP_NONE ? NULL : map_space_shaped(space, weight);
     if (!tensor || attribute->number >= tensor->rank)
         return -1;
     return tensor->shape[is_transposed ? tensor->rank - 1 - attribute->number : attribute->number];
@@ -237,6 +236,10 @@ static reshard_status append_star(const struct map_macro_context *context, const
         free(matches);
         return error_set_memory(err);
     }
+    if (matches && !count && counted >= 0) {
+        free(matches);
+        return append_counted(context, name, is_transposed, &pattern, counted, list, err);
+    }
     bool done = matches && append_matches(context, name, is_transposed, matches, count, list);
     free(matches);
     if (!done)
@@ -270,14 +273,14 @@ reshard_status map_macro_stars(const struct map_macro_context *context, const st
     for (uint32_t i = 0; i < in->count && !status; i++) {
         struct map_statement copy = in->statements[i];
         bool is_good = true;
-        int64_t counted = unstacked_extent(context, &copy);
+        int64_t counted = map_stack_extent(context, &copy);
         if (has_stars(copy.left, copy.left_count)) {
             copy.is_expanded = true;
-            status = expand_stars(context, true, context->reverse ? counted : -1, &copy.left, &copy.left_count, &is_good, err);
+            status = expand_stars(context, true, counted, &copy.left, &copy.left_count, &is_good, err);
         }
         if (!status && is_good && has_stars(copy.right, copy.right_count)) {
             copy.is_expanded = true;
-            status = expand_stars(context, false, context->reverse ? -1 : counted, &copy.right, &copy.right_count, &is_good, err);
+            status = expand_stars(context, false, counted, &copy.right, &copy.right_count, &is_good, err);
         }
         if (!status && is_good)
             status = map_emit(context, out, &copy, err);
