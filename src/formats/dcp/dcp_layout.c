@@ -342,14 +342,12 @@ static reshard_status collect_lists(const struct dcp_placing *placing, reshard_e
     return status;
 }
 
-static reshard_status make_state(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status dcp_target_init(const struct layout_request *request, struct target *target, struct dcp_target *state,
+                               const struct dcp_style *style, reshard_error *err)
 {
-    struct dcp_target *state = calloc(1, sizeof(*state));
-    if (!state)
-        return error_set_memory(err);
-    target->driver_state = state;
     uint32_t source_count = request->source->catalog->tensor_count;
-    state->style = dcp_style_of(target->driver);
+    target->driver_state = state;
+    state->style = style;
     state->wanted_of = malloc(((size_t)source_count + 1) * sizeof(*state->wanted_of));
     if (!state->wanted_of)
         return error_set_memory(err);
@@ -359,6 +357,12 @@ static reshard_status make_state(const struct layout_request *request, struct ta
             state->wanted_of[request->wanted_source[i]] = i;
     }
     return RESHARD_OK;
+}
+
+static reshard_status make_state(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = calloc(1, sizeof(*state));
+    return state ? dcp_target_init(request, target, state, dcp_style_of(target->driver), err) : error_set_memory(err);
 }
 
 static reshard_status add_files(struct dcp_placing *placing, reshard_error *err)
@@ -425,6 +429,39 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     if (!status)
         status = add_metadata_object(request, target, err);
     if (!status && dcp_target_state(target)->style->is_below_root)
+        status = dist_root_lay_out(target, err);
+    dcp_placing_release(&placing);
+    return status;
+}
+
+reshard_status dcp_item_files_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_placing placing = { .request = request, .target = target };
+    struct dcp_target *state = dcp_target_state(target);
+    reshard_status status = dist_root_choose(request, target, err);
+    if (!status)
+        status = dcp_stored_make(request, target, err);
+    for (uint32_t i = 0; i < state->item_count && !status; i++) {
+        struct dcp_stored *item = &state->items[i];
+        bool is_side_file = item->is_file && item->wanted != CATALOG_NONE, is_object = !item->is_file;
+        if (is_side_file) {
+            status = lay_out_file(&placing, item, err);
+            continue;
+        }
+        item->is_in_list = false;
+        item->is_file = true;
+        status = lay_out_item(&placing, i, item, err);
+        char *name = is_object ? arena_printf(&target->catalog->arena, "%.*s.pt", (int)item->key.size, item->key.data) : NULL;
+        if (!status && is_object && !name)
+            status = error_set_memory(err);
+        if (!status && is_object)
+            item->key = str_of(name);
+        if (!status && item->form != DCP_ITEM_DROPPED)
+            status = add_item_file(&placing, item, err);
+        if (!status)
+            status = add_item_chunks(request, target, i, err);
+    }
+    if (!status)
         status = dist_root_lay_out(target, err);
     dcp_placing_release(&placing);
     return status;

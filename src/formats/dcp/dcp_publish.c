@@ -213,7 +213,7 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
         if (data && !(data & DCP_IN_ITEM))
             status = publish_chunk(job, i, &writing, err);
     }
-    if (!status) {
+    if (!status && !state->style->items_are_files) {
         struct copying copying = { job->objects[state->metadata_object], 0, catalog->objects[state->metadata_object].bytes };
         status = dcp_metadata_write(job->request, job->target, write_copy, &copying, err);
         if (!status && copying.offset != copying.end)

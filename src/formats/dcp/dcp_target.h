@@ -32,6 +32,7 @@ struct dcp_style {
     bool has_common;         /* metadata.json, the common state, ShardedObjects; no planner_data */
     bool flattens;           /* nested items are stored leaf by leaf */
     bool has_group_meta;     /* fsdp_dtensor: param_groups are stored for each parameter */
+    bool items_are_files;    /* zarr: a file for each ShardedObject, without the list around its value; no .metadata, tensors elsewhere */
 };
 
 enum dcp_item_form { DCP_ITEM_DROPPED, DCP_ITEM_VERBATIM, DCP_ITEM_PICKLED, DCP_ITEM_FILE };
@@ -132,6 +133,13 @@ reshard_status dcp_tensor_frame(enum dtype dtype, int rank, const int64_t *shape
 
 reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 void dcp_close_target(struct target *target);
+
+/* Fills in the state of a target, which is zero, and makes it target->driver_state. */
+reshard_status dcp_target_init(const struct layout_request *request, struct target *target, struct dcp_target *state,
+                               const struct dcp_style *style, reshard_error *err);
+
+/* Lays out, for a style whose items are files, everything but the tensors: items, common.pt, metadata.json and the save root. */
+reshard_status dcp_item_files_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /* ---- dcp.c ---- */
 

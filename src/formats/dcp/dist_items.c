@@ -154,6 +154,21 @@ static reshard_status add_common(const struct layout_request *request, struct ta
 
 /* ---- all of them ---- */
 
+/* Of a list of one value, which a ShardedObject is in torch_dist, the value alone. */
+static reshard_status take_out_of_list(const struct layout_request *request, struct dcp_stored *stored, reshard_error *err)
+{
+    uint32_t source_item = request->wanted_items[stored->wanted];
+    reshard_status status = source_load_item(request->source, source_item, err);
+    if (status)
+        return status;
+    const struct catalog_item *item = &request->source->catalog->items[source_item];
+    if (!item->value || !item->graph || item->value->kind != VALUE_LIST || item->value->list.count != 1)
+        return RESHARD_OK;
+    stored->value = item->value->list.items[0];
+    stored->graph_count = item->graph->count;
+    return RESHARD_OK;
+}
+
 static reshard_status add_as_it_is(const struct layout_request *request, struct dcp_target *state, uint32_t item, reshard_error *err)
 {
     const struct catalog_item *wanted = &request->wanted->items[item];
@@ -162,7 +177,8 @@ static reshard_status add_as_it_is(const struct layout_request *request, struct 
         stored.parts = request->wanted->paths + wanted->path;
         stored.part_count = wanted->path_count;
     }
-    return dcp_stored_add(state, &stored, err);
+    reshard_status status = state->style->items_are_files && !stored.is_file ? take_out_of_list(request, &stored, err) : RESHARD_OK;
+    return status ? status : dcp_stored_add(state, &stored, err);
 }
 
 /* Of the objects that every rank has, the first is kept, leaf by leaf. */
@@ -206,6 +222,9 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     struct str key;
     if (wanted->kind == ITEM_FILE)
         return add_as_it_is(request, state, item, err);
+    /* A zarr checkpoint's own metadata.json: the target has one of its own. */
+    if (str_is(wanted->key, "metadata.json") && wanted->kind == ITEM_VALUE && strcmp(request->source->driver->name, "zarr") == 0)
+        return RESHARD_OK;
     if (wanted->path == CATALOG_NONE && dist_object_key(wanted->key, &key))
         return add_object(request, target, item, key, err);
     bool is_common = state->style->has_common;

@@ -115,6 +115,8 @@ static reshard_status adapt_content(const struct layout_request *request, struct
     bool is_new = !content;
     if (status || (node != CATALOG_NONE && is_new))
         return status;
+    if (is_new && state->style->items_are_files)
+        return RESHARD_OK; /* releases that read zarr know nothing of it */
     if (is_new && !(content = value_new_list(&state->extra, VALUE_DICT, NULL, 0)))
         return error_set_memory(err);
     if (content->kind != VALUE_DICT)

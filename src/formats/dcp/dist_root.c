@@ -126,7 +126,7 @@ static enum root_kind choose_kind(const struct layout_request *request, int64_t 
     if (iteration >= 0)
         return ROOT_ITERATION;
     const char *format = request->source->driver->name;
-    bool is_alone = name.size == 0 && (strcmp(format, "torch_dist") == 0 || strcmp(format, "torch_dcp") == 0 || strcmp(format, "fsdp_dtensor") == 0);
+    bool is_alone = name.size == 0 && (strcmp(format, "torch_dist") == 0 || strcmp(format, "zarr") == 0 || strcmp(format, "torch_dcp") == 0 || strcmp(format, "fsdp_dtensor") == 0);
     return is_alone ? ROOT_NONE : ROOT_RELEASE;
 }
 
@@ -197,10 +197,10 @@ static reshard_status choose_common(const struct layout_request *request, struct
     state->texts[state->text_count].name = "metadata.json";
     state->texts[state->text_count].is_in_folder = true;
     /* Releases before 0.19 refuse members that they do not know, and need these four. */
-    state->texts[state->text_count].text =
-        strdup(is_object ? "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1}"
-                         : "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 1, \"common_backend\": \"torch\", "
-                           "\"common_backend_version\": 1}");
+    char text[160];
+    snprintf(text, sizeof(text), "{\"sharded_backend\": \"%s\", \"sharded_backend_version\": 1%s}", state->style->format,
+             is_object ? "" : ", \"common_backend\": \"torch\", \"common_backend_version\": 1");
+    state->texts[state->text_count].text = strdup(text);
     return state->texts[state->text_count++].text ? RESHARD_OK : error_set_memory(err);
 }
 

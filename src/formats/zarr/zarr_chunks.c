@@ -134,7 +134,7 @@ static reshard_status leaf_add(struct zarr_adding *adding, const struct zarr_blo
     if (array->is_swapped)
         chunk->flags |= CHUNK_SWAP;
     if (adding->reading->is_loadable_by_megatron && array->dtype == DTYPE_BF16)
-        chunk->flags |= CHUNK_PLAIN_NAN; /* Megatron makes a float32 array of it first, and numpy's NaN differs from torch's */
+        chunk->flags |= CHUNK_NUMPY_NAN; /* Megatron saves and loads it by way of float32 */
     strides_of(adding, block, clipped, strides, &is_row_major);
     if (is_row_major && !is_coded)
         return RESHARD_OK;

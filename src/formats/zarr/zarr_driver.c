@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 #include "formats/dcp/dcp_source.h"
-#include "formats/safetensors/safetensors_target.h"
 #include "formats/zarr/zarr_read.h"
+#include "formats/zarr/zarr_target.h"
 #include "formats/zarr/zarr_write.h"
 
 #define FOLDERS_LOOKED_AT 64
@@ -69,7 +69,7 @@ const struct format_driver format_zarr = {
     .load_item = dcp_load_item,
     .read_item_storage = dcp_read_item_storage,
     .lay_out = zarr_lay_out,
-    .publish = st_target_publish,
+    .publish = zarr_publish,
     .close_source = dcp_close_source,
-    .close_target = st_target_close,
+    .close_target = zarr_close_target,
 };

@@ -2,8 +2,8 @@
 /* Lays a store out: the documents of groups and arrays, and the chunk files. */
 #include <stdlib.h>
 
-#include "formats/safetensors/safetensors_target.h"
 #include "formats/zarr/zarr_array.h"
+#include "formats/zarr/zarr_target.h"
 #include "formats/zarr/zarr_write.h"
 
 #define ATTRIBUTES ".zattrs"
@@ -139,15 +139,22 @@ static reshard_status note_items(struct zarr_laying *laying, reshard_error *err)
 
 /* ---- nodes ---- */
 
+/* What all names begin with: Megatron's "iter_0000010/". */
+static const char *folder_of(const struct zarr_laying *laying)
+{
+    return laying->style.is_megatron ? dcp_target_state(laying->target)->folder : "";
+}
+
 static reshard_status text_add(struct zarr_laying *laying, struct str node, const char *name, struct buffer *text, reshard_error *err)
 {
     struct buffer path = { 0 };
+    buffer_append_text(&path, folder_of(laying));
     buffer_append_str(&path, node);
     buffer_append_text(&path, node.size ? "/" : "");
     buffer_append_text(&path, name);
     reshard_status status = path.failed || text->failed ? error_set_memory(err) : RESHARD_OK;
     if (!status)
-        status = st_target_add_text(laying->target, buffer_str(&path), text, err);
+        status = zarr_target_add_text(laying->target, buffer_str(&path), text, err);
     buffer_release(&path);
     return status;
 }
@@ -204,7 +211,7 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
     }
     zarr_chunk_choose(laying->request, &laying->style, index, chunk);
     reshard_status status = array_document_add(laying, tensor, chunk, err);
-    char *prefix = status ? NULL : arena_printf(&laying->target->catalog->arena, "%.*s%s", (int)tensor->key.size, tensor->key.size ? tensor->key.data : "", tensor->key.size ? "/" : "");
+    char *prefix = status ? NULL : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", folder_of(laying), (int)tensor->key.size, tensor->key.size ? tensor->key.data : "", tensor->key.size ? "/" : "");
     if (!status && !prefix)
         status = error_set_memory(err);
     if (!status)
@@ -234,10 +241,13 @@ static reshard_status nodes_add(struct zarr_laying *laying, reshard_error *err)
 reshard_status zarr_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct zarr_laying laying = { .request = request, .target = target };
-    target->driver_state = st_target_new();
-    reshard_status status = target->driver_state ? target_add_tensors(request, target, err) : error_set_memory(err);
+    reshard_status status = zarr_style_choose(request, target, &laying.style, err);
     if (!status)
-        status = zarr_style_choose(request, target, &laying.style, err);
+        status = zarr_target_new(request, target, laying.style.is_megatron, err);
+    if (!status)
+        status = target_add_tensors(request, target, err);
+    if (!status && laying.style.is_megatron)
+        status = dcp_item_files_lay_out(request, target, err);
     if (!status)
         status = collect_arrays(&laying, err);
     if (!status)
@@ -246,7 +256,7 @@ reshard_status zarr_lay_out(const struct layout_request *request, struct target 
         status = collect_items(&laying, err);
     if (!status)
         status = nodes_add(&laying, err);
-    if (!status)
+    if (!status && !laying.style.is_megatron)
         status = note_items(&laying, err);
     name_map_release(&laying.arrays);
     name_map_release(&laying.groups);

@@ -16,6 +16,10 @@ const struct format_option zarr_options[] = {
     { "codec", "none|zstd|gzip|zlib|lz4|blosc[:CNAME]", "none", "compression of chunks" },
     { "level", "number", "", "of the compression; without it the codec's usual one" },
     { "shuffle", "none|byte|bit", "byte", "blosc: how bytes are grouped" },
+    { "root", "auto|iteration|release|none", "auto",
+      "megatron: what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },
+    { "iteration", "N", "the source's", "megatron: the iteration that the folder and the tracker file name" },
+    { "module-state", "yes|no", "yes", "megatron: weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
     { "separator", ".|/", "", "between the numbers in names of chunks; without it '.', in format 3 '/'" },
     { 0 },
 };
