@@ -9,7 +9,7 @@
 set -u
 build=${1:?usage: fuzz/run.sh BUILD [SECONDS [TARGET]...]}
 seconds=${2:-0}
-[ $# -gt 2 ] && shift 2 || set -- convert dcp_metadata json mapping pickle safetensors torch_save zip
+[ $# -gt 2 ] && shift 2 || set -- convert dcp_metadata json mapping pickle safetensors torch_save zarr zip
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 passed=0
@@ -35,7 +35,7 @@ for target in "$@"; do
     corpus=$here/corpus/$target
     grown=${FUZZ_KEEP:-$work}/$target
     mkdir -p "$grown"
-    case $target in json | safetensors) words=$here/json.dict ;; mapping) words=$here/mapping.dict ;; *) words=$here/pickle.dict ;; esac
+    case $target in json | safetensors | zarr) words=$here/json.dict ;; mapping) words=$here/mapping.dict ;; *) words=$here/pickle.dict ;; esac
     step replay -runs=0 "$corpus"
     [ "$seconds" -gt 0 ] && step fuzz -max_total_time="$seconds" -max_len=32768 -entropic=0 -dict="$words" "$grown" "$corpus"
 done

@@ -18,7 +18,7 @@ import tempfile
 import time
 
 REFUSALS = (4, 5, 6)
-FAMILIES = {"torch-dcp", "torch-file", "safetensors"}
+FAMILIES = {"torch-dcp", "torch-file", "safetensors", "zarr"}
 
 # Types without a safetensors name: the manifests of the families spell them differently, and torch counts packed F4 in pairs.
 UNNAMED_TYPES = {"COMPLEX32", "F4_E2M1FN_X2", "complex32", "float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "F4", "F6_E2M3", "F6_E3M2"}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "encoding/chain.h"
+#include "fail_malloc.h"
+
+#include "check.h"
+
+static reshard_error err;
+
+/* Bytes from "00 ff 3f"; spaces are left out. */
+static struct buffer bytes_of(const char *hex)
+{
+    struct buffer bytes = { 0 };
+    unsigned value;
+    for (; *hex; hex += 2) {
+        while (*hex == ' ')
+            hex++;
+        assert_int_equal(sscanf(hex, "%2x", &value), 1);
+        buffer_append_byte(&bytes, (uint8_t)value);
+    }
+    return bytes;
+}
+
+static reshard_status decode(const struct chain *chain, const void *in, size_t size, void *out)
+{
+    struct chain_scratch scratch = { 0 };
+    err = (reshard_error){ 0 };
+    reshard_status status = chain_check(chain, &err);
+    if (!status)
+        status = chain_decode(chain, in, size, out, &scratch, &err);
+    chain_scratch_release(&scratch);
+    return status;
+}
+
+#define I4 { DTYPE_I32, false }
+#define BIG_I2 { DTYPE_I16, true }
+#define F8 { DTYPE_F64, false }
+
+/* The right sides are what numcodecs 0.13 decodes the left sides to. */
+TEST(stored_bytes_decode_as_numcodecs_decodes_them)
+{
+    static const struct {
+        const char *why;
+        struct chain_step step;
+        const char *stored, *decoded;
+    } cases[] = {
+        { "blosc that only copied", { .kind = CHAIN_BLOSC },
+          "02013304 18000000 18000000 28000000 00000000 0000803f 00000040 0000a040 0000c040 0000e040",
+          "00000000 0000803f 00000040 0000a040 0000c040 0000e040" },
+        { "lz4, one literal run", { .kind = CHAIN_LZ4 }, "04000000 40 61626364", "61626364" },
+        { "crc32c behind", { .kind = CHAIN_CRC32C }, "31323334 35363738 39 839206e3", "31323334 35363738 39" },
+        { "crc32 before", { .kind = CHAIN_CRC32, .at_start = true }, "2639f4cb 31323334 35363738 39", "31323334 35363738 39" },
+        { "adler32 before", { .kind = CHAIN_ADLER32, .at_start = true }, "9803e611 57696b69 70656469 61", "57696b69 70656469 61" },
+        { "a part of a shard", { .kind = CHAIN_SLICE, .slice_offset = 2, .slice_bytes = 3, .slice_within = 6 }, "0001020304 05", "020304" },
+        { "shuffle with a rest", { .kind = CHAIN_SHUFFLE, .element_bytes = 2 }, "0103 0204 09", "01020304 09" },
+        { "delta", { .kind = CHAIN_DELTA, .stored = I4, .shown = I4 }, "05000000 ffffffff 02000000", "05000000 04000000 06000000" },
+        { "delta stored smaller", { .kind = CHAIN_DELTA, .stored = BIG_I2, .shown = I4 }, "0005 ffff", "05000000 04000000" },
+        { "astype", { .kind = CHAIN_ASTYPE, .stored = BIG_I2, .shown = F8 }, "fffe", "00000000 000000c0" },
+        { "scale", { .kind = CHAIN_SCALE, .stored = I4, .shown = F8, .scale = 10, .offset = 1 }, "05000000", "00000000 0000f83f" },
+        { "packed bits", { .kind = CHAIN_PACKBITS }, "03 a8", "0100010001" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer stored = bytes_of(cases[i].stored), decoded = bytes_of(cases[i].decoded);
+        const char *library;
+        if (chain_kind_is_built_in(cases[i].step.kind, &library)) {
+            struct chain chain = { .steps = &cases[i].step, .step_count = 1, .decoded_bytes = decoded.size };
+            uint8_t *out = calloc(decoded.size, 1);
+            reshard_status status = decode(&chain, stored.data, stored.size, out);
+            if (status || memcmp(out, decoded.data, decoded.size) != 0)
+                fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+            free(out);
+        }
+        buffer_release(&stored);
+        buffer_release(&decoded);
+    }
+}
+
+static const struct chain_packing packings[] = {
+    { .kind = CHAIN_ZLIB, .level = 1 },
+    { .kind = CHAIN_GZIP, .level = 9 },
+    { .kind = CHAIN_ZSTD, .level = 3 },
+    { .kind = CHAIN_LZ4, .level = 1 },
+    { .kind = CHAIN_BLOSC, .level = 5, .inner = "lz4", .shuffle = 1, .element_bytes = 4 },
+    { .kind = CHAIN_BLOSC, .level = 5, .inner = "zstd", .shuffle = 2, .element_bytes = 2 },
+    { .kind = CHAIN_BLOSC, .level = 1, .inner = "blosclz", .shuffle = 0, .element_bytes = 8 },
+};
+
+#define PACKING_COUNT (sizeof(packings) / sizeof(packings[0]))
+
+static struct buffer make_noise(size_t size, uint64_t seed, unsigned kinds)
+{
+    struct buffer bytes = { 0 };
+    for (size_t i = 0; i < size; i++)
+        buffer_append_byte(&bytes, (uint8_t)(test_random(&seed) % kinds));
+    return bytes;
+}
+
+static bool pack(size_t index, const struct buffer *plain, struct buffer *packed)
+{
+    const char *library;
+    if (!chain_kind_is_built_in(packings[index].kind, &library))
+        return false;
+    CHECK_OK(chain_pack(&packings[index], plain->data, plain->size, packed, &err));
+    return true;
+}
+
+TEST(what_is_packed_decodes_to_itself)
+{
+    static const size_t sizes[] = { 1, 7, 65536, 300001 };
+    for (size_t p = 0; p < PACKING_COUNT; p++) {
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+            struct buffer plain = make_noise(sizes[i], i, i & 1 ? 256 : 3), packed = { 0 };
+            struct chain_step step = { .kind = packings[p].kind };
+            struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = plain.size };
+            uint8_t *out = malloc(plain.size);
+            if (pack(p, &plain, &packed)) {
+                CHECK_OK(decode(&chain, packed.data, packed.size, out));
+                assert_memory_equal(out, plain.data, plain.size);
+            }
+            free(out);
+            buffer_release(&plain);
+            buffer_release(&packed);
+        }
+    }
+}
+
+/* A compressor's result may be any size, so what says the size is the chunk. */
+TEST(data_for_another_size_is_refused)
+{
+    for (size_t p = 0; p < PACKING_COUNT; p++) {
+        struct buffer plain = make_noise(5000, 3, 7), packed = { 0 };
+        struct chain_step step = { .kind = packings[p].kind };
+        uint8_t *out = malloc(plain.size + 1);
+        for (int off = -1; off <= 1 && pack(p, &plain, &packed); off += 2) {
+            struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = plain.size + (size_t)off };
+            CHECK_FAILS(decode(&chain, packed.data, packed.size, out), RESHARD_ERR_FORMAT);
+            buffer_clear(&packed);
+        }
+        free(out);
+        buffer_release(&plain);
+        buffer_release(&packed);
+    }
+}
+
+TEST(cut_and_damaged_data_never_passes_for_more_than_it_is)
+{
+    uint64_t seed = 11;
+    for (size_t p = 0; p < PACKING_COUNT; p++) {
+        struct buffer plain = make_noise(3000, 5, 9), packed = { 0 };
+        struct chain_step step = { .kind = packings[p].kind };
+        struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = plain.size };
+        uint8_t *out = malloc(plain.size);
+        if (pack(p, &plain, &packed)) {
+            for (size_t size = 0; size < packed.size; size += 1 + size / 16) {
+                uint8_t *copy = malloc(size ? size : 1); /* of this size, so that reading on is noticed */
+                memcpy(copy, packed.data, size);
+                assert_true(decode(&chain, copy, size, out) != RESHARD_OK);
+                free(copy);
+            }
+            for (int i = 0; i < 300; i++) {
+                size_t at = test_random(&seed) % packed.size;
+                uint8_t old = packed.data[at];
+                packed.data[at] ^= (uint8_t)(1 << test_random(&seed) % 8);
+                decode(&chain, packed.data, packed.size, out);
+                packed.data[at] = old;
+            }
+        }
+        free(out);
+        buffer_release(&plain);
+        buffer_release(&packed);
+    }
+}
+
+TEST(several_steps_are_undone_one_after_the_other)
+{
+    struct buffer plain = bytes_of("05000000 04000000 06000000"), filtered = bytes_of("05ff0200ff0000ff0000ff00"), packed = { 0 };
+    struct chain_packing packing = { .kind = CHAIN_ZSTD, .level = 1 };
+    CHECK_OK(chain_pack(&packing, filtered.data, filtered.size, &packed, &err));
+    struct chain_step steps[] = { { .kind = CHAIN_ZSTD },
+                                  { .kind = CHAIN_SHUFFLE, .element_bytes = 4 },
+                                  { .kind = CHAIN_DELTA, .stored = I4, .shown = I4 } };
+    struct chain chain = { .steps = steps, .step_count = 3, .decoded_bytes = plain.size };
+    uint8_t out[12];
+    CHECK_OK(decode(&chain, packed.data, packed.size, out));
+    assert_memory_equal(out, plain.data, sizeof(out));
+    buffer_release(&plain);
+    buffer_release(&filtered);
+    buffer_release(&packed);
+}
+
+TEST(wrong_checksums_and_filters_that_do_not_fit_are_refused)
+{
+    static const struct {
+        const char *why;
+        struct chain_step step;
+        const char *stored;
+        uint64_t decoded_bytes;
+        reshard_status status;
+        const char *message;
+    } cases[] = {
+        { "another crc", { .kind = CHAIN_CRC32C }, "31 00000000", 1, RESHARD_ERR_FORMAT, "stored 00000000" },
+        { "no room for a crc", { .kind = CHAIN_CRC32 }, "0102", 1, RESHARD_ERR_FORMAT, "fewer than" },
+        { "half an element", { .kind = CHAIN_DELTA, .stored = I4, .shown = I4 }, "00000000", 6, RESHARD_ERR_FORMAT, "do not fit" },
+        { "a type without arithmetic", { .kind = CHAIN_ASTYPE, .stored = { DTYPE_BF16, false }, .shown = F8 }, "0000", 8, RESHARD_ERR_UNSUPPORTED, "BF16" },
+        { "another number of elements", { .kind = CHAIN_ASTYPE, .stored = I4, .shown = F8 }, "0000000000000000", 8, RESHARD_ERR_FORMAT, "expected 1 elements" },
+        { "a slice beyond the shard", { .kind = CHAIN_SLICE, .slice_offset = 2, .slice_bytes = 2, .slice_within = 3 }, "000000", 2, RESHARD_ERR_FORMAT, "beyond" },
+        { "too many packed bits", { .kind = CHAIN_PACKBITS }, "03 a8 a8", 5, RESHARD_ERR_FORMAT, "packed" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer stored = bytes_of(cases[i].stored);
+        struct chain chain = { .steps = &cases[i].step, .step_count = 1, .decoded_bytes = cases[i].decoded_bytes };
+        uint8_t out[16];
+        reshard_status status = decode(&chain, stored.data, stored.size, out);
+        if (status != cases[i].status || !strstr(err.message, cases[i].message))
+            fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+        buffer_release(&stored);
+    }
+}
+
+TEST(failed_allocations_end_in_an_error)
+{
+    struct buffer plain = make_noise(4000, 1, 5), packed = { 0 };
+    struct chain_step steps[] = { { .kind = CHAIN_GZIP }, { .kind = CHAIN_ZSTD }, { .kind = CHAIN_SHUFFLE, .element_bytes = 4 } };
+    struct chain chain = { .steps = steps, .step_count = 3, .decoded_bytes = plain.size };
+    struct buffer inner = { 0 };
+    struct chain_packing zstd = { .kind = CHAIN_ZSTD, .level = 1 }, gzip = { .kind = CHAIN_GZIP, .level = 1 };
+    CHECK_OK(chain_pack(&zstd, plain.data, plain.size, &inner, &err));
+    CHECK_OK(chain_pack(&gzip, inner.data, inner.size, &packed, &err));
+    unsigned long nth = 0;
+    uint8_t *out = malloc(plain.size);
+    bool was_hit;
+    do {
+        fail_malloc_at(++nth);
+        reshard_status status = decode(&chain, packed.data, packed.size, out);
+        was_hit = fail_malloc_was_hit();
+        assert_int_equal(status, was_hit ? RESHARD_ERR_MEMORY : RESHARD_OK);
+    } while (was_hit);
+    assert_true(nth > 3);
+    free(out);
+    buffer_release(&plain);
+    buffer_release(&inner);
+    buffer_release(&packed);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stored_bytes_decode_as_numcodecs_decodes_them),
+        cmocka_unit_test(what_is_packed_decodes_to_itself),
+        cmocka_unit_test(data_for_another_size_is_refused),
+        cmocka_unit_test(cut_and_damaged_data_never_passes_for_more_than_it_is),
+        cmocka_unit_test(several_steps_are_undone_one_after_the_other),
+        cmocka_unit_test(wrong_checksums_and_filters_that_do_not_fit_are_refused),
+        cmocka_unit_test(failed_allocations_end_in_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "memory_checkpoint.h"
+
+#include "engine/engine.h"
+#include "fail_malloc.h"
+
+static reshard_error err;
+
+#define V2(members) "{\"zarr_format\":2," members "}"
+#define V2_F4 "\"dtype\":\"<f4\",\"compressor\":null,\"filters\":null,"
+#define V3(shape, members) "{\"zarr_format\":3,\"node_type\":\"array\",\"shape\":" shape "," members "}"
+#define GRID(shape) "\"chunk_grid\":{\"name\":\"regular\",\"configuration\":{\"chunk_shape\":" shape "}},"
+#define KEYS "\"chunk_key_encoding\":{\"name\":\"default\",\"configuration\":{\"separator\":\"/\"}},"
+#define LITTLE "{\"name\":\"bytes\",\"configuration\":{\"endian\":\"little\"}}"
+
+static void put_hex(struct store *store, const char *name, const char *hex)
+{
+    struct buffer bytes = { 0 };
+    unsigned value;
+    for (; *hex; hex += 2) {
+        while (*hex == ' ')
+            hex++;
+        assert_int_equal(sscanf(hex, "%2x", &value), 1);
+        buffer_append_byte(&bytes, (uint8_t)value);
+    }
+    memory_put(store, name, bytes.data, bytes.size);
+    buffer_release(&bytes);
+}
+
+/* ---- reading ---- */
+
+static reshard_status collect(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *error)
+{
+    (void)tensor, (void)offset, (void)is_last, (void)error;
+    return buffer_append(context, bytes, size) ? RESHARD_OK : RESHARD_ERR_MEMORY;
+}
+
+static reshard_status read_tensor(struct source *source, uint32_t tensor, struct buffer *out)
+{
+    struct engine_source from = { source->store, source->catalog, &source->limits };
+    struct engine_options options = { .threads = 1, .memory_bytes = 1 << 20 };
+    return engine_stream(&from, &tensor, 1, NULL, NULL, &options, collect, out, &err);
+}
+
+/* The first tensor as numbers of one byte each between spaces: the elements of the tests are small. */
+static void check_elements(const char *why, struct store *store, unsigned width, const char *expected)
+{
+    struct source *source = NULL;
+    struct buffer bytes = { 0 }, text = { 0 };
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    assert_string_equal(source->driver->name, "zarr");
+    CHECK_OK(read_tensor(source, 0, &bytes));
+    for (size_t i = 0; i < bytes.size; i += width) {
+        float value;
+        memcpy(&value, bytes.data + i, width == 4 ? 4 : 0);
+        buffer_printf(&text, "%s%d", i ? " " : "", width == 4 ? (int)value : bytes.data[i]);
+    }
+    buffer_append_byte(&text, 0);
+    if (strcmp((char *)text.data, expected) != 0)
+        fail_msg("%s: '%s', expected '%s'", why, (char *)text.data, expected);
+    buffer_release(&bytes);
+    buffer_release(&text);
+    source_free(source);
+}
+
+#define CHUNK_C "00000000 0000803f 00000040 0000a040 0000c040 0000e040"
+#define EDGE_C "00004040 00008040 00000000 00000041 00001041 00000000"
+
+TEST(chunks_at_the_edge_are_of_full_size_in_every_order)
+{
+    static const struct {
+        const char *why, *document_name, *document, *first, *first_bytes, *second, *second_bytes;
+    } cases[] = {
+        { "format 2", ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":0.0,\"order\":\"C\""), "0.0", CHUNK_C, "0.1", EDGE_C },
+        { "column-major", ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":0.0,\"order\":\"F\""), "0.0",
+          "00000000 0000a040 0000803f 0000c040 00000040 0000e040", "0.1", "00004040 00000041 00008040 00001041 00000000 00000000" },
+        { "slashes", ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":null,\"order\":\"C\",\"dimension_separator\":\"/\""),
+          "0/0", CHUNK_C, "0/1", EDGE_C },
+        { "format 3", "zarr.json", V3("[2,5]", "\"data_type\":\"float32\"," GRID("[2,3]") KEYS "\"fill_value\":0.0,\"codecs\":[" LITTLE "]"),
+          "c/0/0", CHUNK_C, "c/0/1", EDGE_C },
+        { "transposed, big-endian", "zarr.json",
+          V3("[2,5]", "\"data_type\":\"float32\"," GRID("[2,3]") KEYS "\"fill_value\":0.0,\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":[1,0]}},"
+             "{\"name\":\"bytes\",\"configuration\":{\"endian\":\"big\"}}]"),
+          "c/0/0", "00000000 40a00000 3f800000 40c00000 40000000 40e00000", "c/0/1", "40400000 41000000 40800000 41100000 00000000 00000000" },
+        { "names as in format 2", "zarr.json",
+          V3("[2,5]", "\"data_type\":{\"name\":\"float32\"}," GRID("[2,3]") "\"chunk_key_encoding\":\"v2\",\"fill_value\":\"0x00000000\",\"codecs\":[" LITTLE "]"),
+          "0.0", CHUNK_C, "0.1", EDGE_C },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = store_new_memory();
+        memory_put_text(store, cases[i].document_name, cases[i].document);
+        put_hex(store, cases[i].first, cases[i].first_bytes);
+        put_hex(store, cases[i].second, cases[i].second_bytes);
+        check_elements(cases[i].why, store, 4, "0 1 2 3 4 5 6 7 8 9");
+        store_free(store);
+    }
+}
+
+TEST(absent_chunks_hold_the_fill_value)
+{
+    struct store *store = store_new_memory();
+    memory_put_text(store, ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":7,\"order\":\"C\""));
+    put_hex(store, "0.1", EDGE_C);
+    check_elements("one of two", store, 4, "7 7 7 3 4 7 7 7 8 9");
+    struct source *source = NULL;
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    assert_int_equal(source->catalog->warning_count, 1);
+    source_free(source);
+    memory_put_text(store, ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":null,\"order\":\"C\""));
+    err = (reshard_error){ 0 };
+    CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "'0.0' is missing"));
+    CHECK_OK(memory_open(store, "", true, &source, &err)); /* what is there, for who asks for it */
+    source_free(source);
+    store_free(store);
+}
+
+#define SHARDED(extra)                                                                                                                     \
+    V3("[4,6]", "\"data_type\":\"uint16\"," GRID("[4,4]") KEYS "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\","            \
+       "\"configuration\":{\"chunk_shape\":[2,2],\"codecs\":[" LITTLE "],\"index_codecs\":[" LITTLE ",{\"name\":\"crc32c\"}]" extra "}}]")
+#define SHARD                                                                                                                              \
+    "0000 0100 0600 0700 0c00 0d00 1200 1300 0200 0300 0800 0900 0e00 0f00 1400 1500"                                                    \
+    "0000000000000000 0800000000000000 1000000000000000 0800000000000000 0800000000000000 0800000000000000 1800000000000000 0800000000000000"
+#define SHARD_2                                                                                                                            \
+    "0400 0500 0a00 0b00 1000 1100 1600 1700"                                                                                            \
+    "0000000000000000 0800000000000000 ffffffffffffffff ffffffffffffffff 0800000000000000 0800000000000000 ffffffffffffffff ffffffffffffffff"
+
+TEST(shards_are_read_through_their_index)
+{
+    struct store *store = store_new_memory();
+    memory_put_text(store, "zarr.json", SHARDED(""));
+    put_hex(store, "c/0/0", SHARD "02ac3a26");
+    put_hex(store, "c/0/1", SHARD_2 "9fd65780");
+    check_elements("two shards", store, 2, "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23");
+    put_hex(store, "c/0/0", SHARD "02ac3a27");
+    struct source *source = NULL;
+    err = (reshard_error){ 0 };
+    CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "'c/0/0': shard index: crc32c"));
+    store_free(store);
+}
+
+TEST(wrong_documents_are_refused_with_the_member)
+{
+    static const struct {
+        const char *why, *name, *document;
+        reshard_status status;
+        const char *message;
+    } cases[] = {
+#define GOOD2 V2_F4 "\"fill_value\":0,\"order\":\"C\","
+        { "no chunks", ".zarray", V2(GOOD2 "\"shape\":[2]"), RESHARD_ERR_FORMAT, "'chunks' is missing" },
+        { "an extent of 0", ".zarray", V2(GOOD2 "\"shape\":[2],\"chunks\":[0]"), RESHARD_ERR_FORMAT, "extent 0" },
+        { "another rank", ".zarray", V2(GOOD2 "\"shape\":[2],\"chunks\":[1,1]"), RESHARD_ERR_FORMAT, "chunks has 2 axes" },
+        { "a fraction", ".zarray", V2(GOOD2 "\"shape\":[2.0],\"chunks\":[1]"), RESHARD_ERR_FORMAT, "no list of integers" },
+        { "too large", ".zarray", V2(GOOD2 "\"shape\":[4611686018427387904,4],\"chunks\":[1,1]"), RESHARD_ERR_FORMAT, "2^63" },
+        { "fields", ".zarray", V2("\"dtype\":[[\"a\",\"<i4\"]],\"compressor\":null,\"filters\":null,\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_UNSUPPORTED, "records" },
+        { "bytes without meaning", ".zarray", V2("\"dtype\":\"|V2\",\"compressor\":null,\"filters\":null,\"fill_value\":null,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_UNSUPPORTED, "unknown meaning" },
+        { "pickled elements", ".zarray", V2("\"dtype\":\"|O\",\"compressor\":null,\"filters\":[{\"id\":\"pickle\"}],\"fill_value\":null,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_UNSUPPORTED, "'pickle'" },
+        { "a fill value of another type", ".zarray", V2(V2_F4 "\"fill_value\":\"x\",\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"), RESHARD_ERR_FORMAT, "no F32" },
+        { "a huge hole", ".zarray", V2(GOOD2 "\"shape\":[1099511627776],\"chunks\":[1024]"), RESHARD_ERR_LIMIT, "tensor_expansion" },
+#define GOOD3 "\"data_type\":\"float32\"," GRID("[2]") KEYS "\"fill_value\":0.0,"
+        { "no codecs", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[]"), RESHARD_ERR_FORMAT, "no codec makes bytes" },
+        { "bytes twice", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "," LITTLE "]"), RESHARD_ERR_FORMAT, "behind the one" },
+        { "compressed before it is bytes", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"gzip\"}," LITTLE "]"), RESHARD_ERR_FORMAT, "before the one" },
+        { "no byte order", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[\"bytes\"]"), RESHARD_ERR_FORMAT, "endian" },
+        { "no permutation", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":[1]}}," LITTLE "]"), RESHARD_ERR_FORMAT, "no permutation" },
+        { "what must be understood", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"x\":{\"must_understand\":true}"), RESHARD_ERR_UNSUPPORTED, "'x'" },
+        { "an unknown grid", "zarr.json", V3("[2]", "\"data_type\":\"float32\",\"chunk_grid\":\"rectilinear\"," KEYS "\"fill_value\":0,\"codecs\":[" LITTLE "]"),
+          RESHARD_ERR_UNSUPPORTED, "rectilinear" },
+        { "a fill value that is none", "zarr.json", V3("[2]", "\"data_type\":\"float32\"," GRID("[2]") KEYS "\"fill_value\":null,\"codecs\":[" LITTLE "]"),
+          RESHARD_ERR_FORMAT, "no F32" },
+        { "inner chunks that do not divide", "zarr.json",
+          V3("[4]", "\"data_type\":\"uint8\"," GRID("[4]") KEYS "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{\"chunk_shape\":[3],"
+             "\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]}}]"), RESHARD_ERR_FORMAT, "do not divide" },
+        { "a name that leads out", ".zmetadata", "{\"metadata\":{\"../x/.zarray\":{}}}", RESHARD_ERR_FORMAT, "'..'" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = store_new_memory();
+        struct source *source = NULL;
+        memory_put_text(store, cases[i].name, cases[i].document);
+        err = (reshard_error){ 0 };
+        reshard_status status = memory_open(store, "", false, &source, &err);
+        if (status != cases[i].status || !strstr(err.message, cases[i].message) || !strstr(err.message, cases[i].name))
+            fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+        store_free(store);
+    }
+}
+
+static struct store *nested_store(void)
+{
+    struct store *store = store_new_memory();
+    memory_put_text(store, ".zgroup", "{\"zarr_format\":2}");
+    memory_put_text(store, ".zattrs", "{\"step\":17}");
+    memory_put_text(store, "a/b/.zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":0.0,\"order\":\"C\""));
+    memory_put_text(store, "a/b/.zattrs", "{}");
+    put_hex(store, "a/b/0.0", CHUNK_C);
+    put_hex(store, "a/b/0.1", EDGE_C);
+    memory_put_text(store, "a/b.w/zarr.json",
+                    V3("[]", "\"data_type\":\"uint8\"," GRID("[]") KEYS "\"fill_value\":3,\"codecs\":[{\"name\":\"bytes\"}],\"attributes\":{\"u\":\"m\"}"));
+    memory_put_text(store, "left", "over");
+    return store;
+}
+
+TEST(groups_attributes_and_stray_files_are_found)
+{
+    struct store *store = nested_store();
+    struct source *source = NULL;
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    assert_int_equal(source->catalog->tensor_count, 2);
+    assert_true(catalog_find(source->catalog, STR("a/b")) != CATALOG_NONE);
+    assert_true(catalog_find(source->catalog, STR("a/b.w")) != CATALOG_NONE);
+    assert_int_equal(source->catalog->item_count, 2);
+    assert_true(str_is(source->catalog->items[0].key, ".zattrs"));
+    assert_true(str_is(source->catalog->items[1].key, "a/b.w/.zattrs"));
+    assert_int_equal(source->catalog->warning_count, 1);
+    source_free(source);
+    CHECK_OK(memory_open(store, "a", false, &source, &err));
+    assert_true(str_is(source->catalog->tensors[0].key, "b.w"));
+    source_free(source);
+    store_free(store);
+}
+
+TEST(unsupported_arrays_can_be_left_out)
+{
+    struct store *store = nested_store();
+    struct source *source = NULL;
+    memory_put_text(store, "s/.zarray", V2("\"dtype\":\"<U3\",\"compressor\":null,\"filters\":null,\"fill_value\":\"\",\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"));
+    CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_UNSUPPORTED);
+    struct open_options options = { .limits = limits_default, .iteration = -1, .borrow_store = true, .skip_unsupported = true };
+    CHECK_OK(format_open(store, "", &options, &source, &err));
+    assert_int_equal(source->catalog->tensor_count, 2);
+    source_free(source);
+    store_free(store);
+}
+
+/* ---- Megatron ---- */
+
+TEST(an_extent_that_old_versions_lost_is_found_again)
+{
+    struct store *store = store_new_memory();
+    struct source *source = NULL;
+    memory_put_text(store, "metadata.json", "{\"sharded_backend\": \"zarr\", \"sharded_backend_version\": 1}");
+    memory_put_text(store, "w/.zarray", V2("\"dtype\":\"<V2\",\"compressor\":null,\"filters\":null,\"fill_value\":null,\"order\":\"C\",\"shape\":[1],\"chunks\":[1]"));
+    put_hex(store, "w/0", "803f");
+    /* Bytes that are no torch.save container are their own value. */
+    memory_put_text(store, "rng/shard_0.0_1.pt", "first");
+    memory_put_text(store, "rng/shard_0.2_1.pt", "third");
+    memory_put_text(store, "extra/shard_0_4.pt", "whole");
+    memory_put_text(store, "w.sync/1.lock", "");
+    CHECK_OK(memory_open(store, "", false, &source, &err));
+    assert_int_equal(source->catalog->tensors[0].dtype, DTYPE_BF16);
+    static const char *const keys[] = { "metadata.json", "extra/shard_0_4", "rng/shard_0.0_1.3", "rng/shard_0.2_1.3" };
+    assert_int_equal(source->catalog->item_count, 4);
+    for (uint32_t i = 0; i < 4; i++)
+        assert_true(str_is(source->catalog->items[i].key, keys[i]));
+    assert_int_equal(source->catalog->items[1].value->kind, VALUE_LIST);
+    assert_int_equal(source->catalog->warning_count, 0);
+    source_free(source);
+    store_free(store);
+}
+
+/* ---- writing ---- */
+
+static struct str object_text(const struct target *target, const char *name, uint64_t *bytes)
+{
+    for (uint32_t i = 0; i < target->catalog->object_count; i++) {
+        if (str_is(target->catalog->objects[i].name, name)) {
+            *bytes = target->catalog->objects[i].bytes;
+            return target->catalog->objects[i].name;
+        }
+    }
+    return (struct str){ 0 };
+}
+
+TEST(chunk_files_have_the_names_and_sizes_of_their_grid)
+{
+    static const struct {
+        const char *why;
+        struct test_option options[4];
+        const char *name;
+        uint64_t bytes;
+    } cases[] = {
+        { "one chunk", { { 0 } }, "a/b/0.0", 40 },
+        { "a grid", { { "chunks", "2,3" } }, "a/b/0.1", 24 },
+        { "leading axes", { { "chunks", "1" } }, "a/b/1.0", 20 },
+        { "as the source", { { "chunks", "source" } }, "a/b/0.1", 24 },
+        { "slashes", { { "chunks", "2,3" }, { "separator", "/" } }, "a/b/0/1", 24 },
+        { "format 3", { { "chunks", "2,3" }, { "zarr-format", "3" } }, "a/b/c/0/1", 24 },
+        { "format 3 with dots", { { "chunks", "2,3" }, { "zarr-format", "3" }, { "separator", "." } }, "a/b/c.0.1", 24 },
+        { "no axes", { { 0 } }, "a/b.w/0", 1 },
+        { "no axes in format 3", { { "zarr-format", "3" } }, "a/b.w/c", 1 },
+        { "a group", { { 0 } }, "a/.zgroup", 24 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = nested_store();
+        struct source *source = NULL;
+        struct target target;
+        uint64_t bytes = 0;
+        CHECK_OK(memory_open(store, "", false, &source, &err));
+        struct whole_request whole = request_whole(source, cases[i].options);
+        CHECK_OK(lay_out("zarr", &whole.request, &target, &err));
+        if (!object_text(&target, cases[i].name, &bytes).data || bytes != cases[i].bytes)
+            fail_msg("%s: '%s' has %llu bytes", cases[i].why, cases[i].name, (unsigned long long)bytes);
+        target_free(&target);
+        request_release(&whole);
+        source_free(source);
+        store_free(store);
+    }
+}
+
+TEST(options_that_do_not_fit_are_refused)
+{
+    static const struct {
+        struct test_option options[3];
+        reshard_status status;
+    } cases[] = {
+        { { { "zarr-format", "4" } }, RESHARD_ERR_USAGE },
+        { { { "chunks", "0" } }, RESHARD_ERR_USAGE },
+        { { { "chunks", "2,x" } }, RESHARD_ERR_USAGE },
+        { { { "codec", "snappy" } }, RESHARD_ERR_USAGE },
+        { { { "codec", "zstd:x" } }, RESHARD_ERR_USAGE },
+        { { { "codec", "zlib" }, { "zarr-format", "3" } }, RESHARD_ERR_UNSUPPORTED },
+        { { { "codec", "zstd" }, { "flavour", "megatron" } }, RESHARD_ERR_UNSUPPORTED },
+        { { { "zarr-format", "3" }, { "flavour", "megatron" } }, RESHARD_ERR_USAGE },
+        { { { "separator", "-" } }, RESHARD_ERR_USAGE },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = nested_store();
+        struct source *source = NULL;
+        struct target target;
+        CHECK_OK(memory_open(store, "", false, &source, &err));
+        struct whole_request whole = request_whole(source, cases[i].options);
+        assert_int_equal(lay_out("zarr", &whole.request, &target, &err), cases[i].status);
+        target_free(&target);
+        request_release(&whole);
+        source_free(source);
+        store_free(store);
+    }
+}
+
+/* ---- faults ---- */
+
+static reshard_status open_and_lay_out(struct store *store)
+{
+    static const struct test_option options[] = { { "chunks", "2,3" }, { "codec", "zstd" }, { NULL, NULL } };
+    struct source *source = NULL;
+    struct target target = { 0 };
+    reshard_status status = memory_open(store, "", false, &source, &err);
+    if (status)
+        return status;
+    struct whole_request whole = request_whole(source, options);
+    if (whole.tensors && whole.items)
+        status = lay_out("zarr", &whole.request, &target, &err);
+    else
+        status = RESHARD_ERR_MEMORY;
+    if (target.catalog)
+        target_free(&target);
+    request_release(&whole);
+    source_free(source);
+    return status;
+}
+
+TEST(failed_allocations_end_in_an_error_and_leak_nothing)
+{
+    struct store *store = nested_store();
+    put_hex(store, "s/c/0/0", SHARD "02ac3a26");
+    put_hex(store, "s/c/0/1", SHARD_2 "9fd65780");
+    memory_put_text(store, "s/zarr.json", SHARDED(""));
+    unsigned long nth = 0;
+    bool was_hit;
+    do {
+        fail_malloc_at(++nth);
+        reshard_status status = open_and_lay_out(store);
+        was_hit = fail_malloc_was_hit();
+        if (!was_hit)
+            assert_int_equal(status, RESHARD_OK);
+    } while (was_hit);
+    assert_true(nth > 50);
+    store_free(store);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chunks_at_the_edge_are_of_full_size_in_every_order),
+        cmocka_unit_test(absent_chunks_hold_the_fill_value),
+        cmocka_unit_test(shards_are_read_through_their_index),
+        cmocka_unit_test(wrong_documents_are_refused_with_the_member),
+        cmocka_unit_test(groups_attributes_and_stray_files_are_found),
+        cmocka_unit_test(unsupported_arrays_can_be_left_out),
+        cmocka_unit_test(an_extent_that_old_versions_lost_is_found_again),
+        cmocka_unit_test(chunk_files_have_the_names_and_sizes_of_their_grid),
+        cmocka_unit_test(options_that_do_not_fit_are_refused),
+        cmocka_unit_test(failed_allocations_end_in_an_error_and_leak_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
