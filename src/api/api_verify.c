@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verify: what opening proves already (structure, coverage), then stored checksums, replicas, the sidecar and, deep, the values. */
 #include "api/payload_check.h"
+#include "api/replica_compare.h"
 #include "api/sidecar.h"
 
 #include "base/hash.h"
@@ -36,6 +37,20 @@ static uint32_t original_of(const struct catalog *catalog, const struct catalog_
     return replica;
 }
 
+static reshard_status report_replica(reshard_checkpoint *checkpoint, uint32_t original, uint32_t copy, const struct engine_options *options,
+                                     struct finding_sink *findings, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    const struct catalog_chunk *chunk = &catalog->chunks[copy];
+    struct replica_difference difference;
+    reshard_status status = replica_compare(checkpoint, original, copy, options, &difference, err);
+    if (!status)
+        finding_report(findings, 2, "replica", catalog->tensors[chunk->tensor].key, "the copies in '%.*s' and '%.*s' differ: %llu elements, first at %llu, max abs %g",
+                       STR_ARG(catalog->objects[catalog->chunks[original].object].name), STR_ARG(catalog->objects[chunk->object].name),
+                       (unsigned long long)difference.count, (unsigned long long)difference.first, difference.max_difference);
+    return status;
+}
+
 static reshard_status compare_replicas(reshard_checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
@@ -57,8 +72,7 @@ static reshard_status compare_replicas(reshard_checkpoint *checkpoint, const str
         if (!status)
             status = digest_chunk(checkpoint, i, options, stream, &digest, err);
         if (!status && digest != known_digest)
-            finding_report(findings, 2, "replica", tensor->key, "the copies in '%.*s' and '%.*s' differ", STR_ARG(catalog->objects[catalog->chunks[original].object].name),
-                           STR_ARG(catalog->objects[chunk->object].name));
+            status = report_replica(checkpoint, original, i, options, findings, err);
     }
     hash64_stream_free(stream);
     return status;

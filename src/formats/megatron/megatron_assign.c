@@ -88,7 +88,42 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
 struct assigning {
     const struct layout_request *request;
     struct target *target;
+    int64_t tp_common, etp_common; /* what TP and ETP may divide */
 };
+
+/* With one rank everything divides; the blocks say what more ranks may be. */
+static reshard_status note_divisors(const struct target_parameter *found, void *context, reshard_error *err)
+{
+    struct assigning *assigning = context;
+    const struct megatron_target *state = assigning->target->driver_state;
+    const struct catalog_tensor *tensor = &assigning->request->wanted->tensors[found->wanted];
+    struct cut_context alone = state->context;
+    struct partition_key key;
+    struct cut cut;
+    reshard_error ignored;
+    (void)err;
+    alone.layout = (struct parallel_layout){ 1, 1, 1, 1, 1 };
+    if (!partition_key_read(&state->rules, found->name, &key) || key.rule->is_vocabulary || found->lead_count > tensor->rank ||
+        cut_from_whole(&alone, key.rule, tensor->rank - found->lead_count, catalog_vector_at(assigning->request->wanted, tensor->shape) + found->lead_count, &cut, &ignored))
+        return RESHARD_OK;
+    int64_t *common = cut.group == PARTITION_ETP ? &assigning->etp_common : &assigning->tp_common;
+    if (cut.axis >= 0)
+        *common = cut_common_divisor(&cut, *common);
+    return RESHARD_OK;
+}
+
+static void hint_divisors(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct megatron_target *state = target->driver_state;
+    struct assigning assigning = { request, target, 0, 0 };
+    char tp[DIVISORS_TEXT_MAX], etp[DIVISORS_TEXT_MAX];
+    if (megatron_each_parameter(request, state, note_divisors, &assigning, NULL))
+        return;
+    if (assigning.tp_common > 0)
+        error_hint(err, "tp may be %s for this model", megatron_divisors(assigning.tp_common, tp));
+    if (assigning.etp_common > 0)
+        error_hint(err, "etp may be %s", megatron_divisors(assigning.etp_common, etp));
+}
 
 static reshard_status take_parameter(const struct target_parameter *found, void *context, reshard_error *err)
 {
@@ -203,8 +238,10 @@ static void find_order(struct megatron_target *state)
 reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
-    struct assigning assigning = { request, target };
+    struct assigning assigning = { request, target, 0, 0 };
     reshard_status status = megatron_each_parameter(request, state, take_parameter, &assigning, err);
+    if (status == RESHARD_ERR_UNSUPPORTED && err && !err->hint[0])
+        hint_divisors(request, target, err);
     uint32_t count = state->parameter_count;
     if (!status && state->layout.pp > 1)
         status = add_tied_copies(state, count, err);

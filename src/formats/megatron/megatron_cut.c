@@ -145,18 +145,21 @@ static int64_t greatest_divisor(int64_t a, int64_t b)
 
 static reshard_status fail_division(const struct cut *cut, const char *what, int64_t parts, int64_t size, reshard_error *err)
 {
-    char divisors[DIVISORS_TEXT_MAX];
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "%s=%" PRId64 " does not divide axis %d of %" PRId64 " entries", what, parts,
-              what[0] == 'e' && what[1] == 'p' ? cut->expert_axis : cut->axis, size);
-    error_hint(err, "%s may be %s", what, megatron_divisors(size, divisors));
-    return RESHARD_ERR_UNSUPPORTED;
+    bool is_expert_axis = what[0] == 'e' && what[1] == 'p';
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "%s=%" PRId64 " does not divide axis %d of %" PRId64 " entries", what, parts,
+                     is_expert_axis ? cut->expert_axis : cut->axis, size);
+}
+
+int64_t cut_common_divisor(const struct cut *cut, int64_t common)
+{
+    for (int i = 0; i < cut->block_count; i++)
+        common = greatest_divisor(common, cut->blocks[i]);
+    return common;
 }
 
 static reshard_status divide_blocks(struct cut *cut, reshard_error *err)
 {
-    int64_t common = 0;
-    for (int i = 0; i < cut->block_count; i++)
-        common = greatest_divisor(common, cut->blocks[i]);
+    int64_t common = cut_common_divisor(cut, 0);
     const char *name = cut->group == PARTITION_ETP ? "etp" : "tp";
     if (common % cut->parts)
         return fail_division(cut, name, cut->parts, common, err);

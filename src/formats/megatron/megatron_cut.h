@@ -51,9 +51,12 @@ struct cut {
 reshard_status cut_from_local(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *local, struct cut *out,
                               reshard_error *err);
 
-/* Writing: the cut of a whole tensor. UNSUPPORTED if it does not divide: names the axis and what does. */
+/* Writing: the cut of a whole tensor. UNSUPPORTED if it does not divide: names the axis. */
 reshard_status cut_from_whole(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *shape, struct cut *out,
                               reshard_error *err);
+
+/* Greatest number that divides `common` (0: any) and all blocks of the cut axis. */
+int64_t cut_common_divisor(const struct cut *cut, int64_t common);
 
 /* A box of the whole, and where in the rank's tensor its elements lie: at local_start + step * index on each axis. */
 struct cut_piece {
