@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Partition rules: which rule a key has, how the text is read, and that the pieces of all ranks are the whole tensor in the stated order. */
+#include "check.h"
+
+#include "base/model_data.h"
+#include "formats/megatron/megatron_cut.h"
+
+#include <stdlib.h>
+
+static struct arena arena;
+static struct partition_rules rules;
+
+static int load(void **state)
+{
+    (void)state;
+    const struct model_data *data = model_data_find(STR("megatron.rules"));
+    reshard_error err = { 0 };
+    return data && partition_rules_parse(data->text, &arena, &rules, &err) == RESHARD_OK ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+    (void)state;
+    arena_release(&arena);
+    return 0;
+}
+
+TEST(a_key_has_the_first_rule_that_fits_its_end)
+{
+    static const struct {
+        const char *key;
+        int axis; /* -1: replicated, -2: item */
+        enum partition_group group;
+        int64_t layer, expert;
+    } cases[] = {
+        { "embedding.word_embeddings.weight", 0, PARTITION_TP, -1, -1 },
+        { "embedding.position_embeddings.weight", -1, PARTITION_TP, -1, -1 },
+        { "output_layer.weight", 0, PARTITION_TP, -1, -1 },
+        { "decoder.layers.3.self_attention.linear_qkv.weight", 0, PARTITION_TP, 3, -1 },
+        { "decoder.layers.3.self_attention.linear_qkv.layer_norm_weight", -1, PARTITION_TP, 3, -1 },
+        { "decoder.layers.3.self_attention.linear_proj.weight", 1, PARTITION_TP, 3, -1 },
+        { "decoder.layers.3.self_attention.linear_proj.bias", -1, PARTITION_TP, 3, -1 },
+        { "decoder.layers.12.mlp.linear_fc1.weight", 0, PARTITION_TP, 12, -1 },
+        { "decoder.layers.12.mlp.linear_fc1.layer_norm_weight", -1, PARTITION_TP, 12, -1 },
+        { "decoder.layers.12.mlp.linear_fc2.weight", 1, PARTITION_TP, 12, -1 },
+        { "decoder.layers.0.mlp.experts.local_experts.5.linear_fc1.weight", 0, PARTITION_ETP, 0, 5 },
+        { "decoder.layers.0.mlp.experts.local_experts.5.linear_fc2.bias", -1, PARTITION_TP, 0, 5 },
+        { "decoder.layers.0.mlp.experts.linear_fc2.weight11", 1, PARTITION_ETP, 0, 11 },
+        { "decoder.layers.0.mlp.experts.linear_fc2.weight", 2, PARTITION_ETP, 0, -1 },
+        { "decoder.layers.0.mlp.experts.local_experts.5.linear_fc1._extra_state", -2, PARTITION_TP, 0, 5 },
+        { "decoder.layers.0.mlp.shared_experts.linear_fc1.weight", 0, PARTITION_TP, 0, -1 },
+        { "decoder.layers.0.mlp.router.weight", -1, PARTITION_TP, 0, -1 },
+        { "language_model.encoder.layers.7.self_attention.query_key_value.bias", 0, PARTITION_TP, 7, -1 },
+        { "language_model.transformer.layers.7.attention.dense.weight", 1, PARTITION_TP, 7, -1 },
+        { "language_model.pooler.dense.weight", -1, PARTITION_TP, -1, -1 },
+        { "mtp.layers.0.transformer_layer.mlp.linear_fc2.weight", 1, PARTITION_TP, 0, -1 },
+        { "module.decoder.layers.1.self_attention._extra_state", -2, PARTITION_TP, 1, -1 },
+        { "decoder.layers.x.mlp.linear_fc2.weight", 1, PARTITION_TP, -1, -1 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct partition_key key;
+        assert_true(partition_key_read(&rules, str_of(cases[i].key), &key));
+        int axis = key.rule->is_item ? -2 : key.rule->is_cut ? key.rule->axis : -1;
+        if (axis != cases[i].axis || (axis >= 0 && key.rule->group != cases[i].group) || key.layer != cases[i].layer || key.expert != cases[i].expert)
+            fail_msg("'%s': axis %d, group %d, layer %lld, expert %lld", cases[i].key, axis, (int)key.rule->group, (long long)key.layer, (long long)key.expert);
+    }
+}
+
+TEST(a_bad_rule_names_its_line)
+{
+    static const struct {
+        const char *text, *message;
+        int line;
+    } cases[] = {
+        { "a.b replicated\nc.d cut x by tp", "cut AXIS by tp or etp", 2 },
+        { "c.d cut 0 by pp", "tp or etp", 1 },
+        { "c.d cut 0 by tp cut 1 by tp", "once", 1 },
+        { "\n\nc.d sliced", "a word of a partition rule", 3 },
+        { "c..d replicated", "components", 1 },
+        { "c.{a,b replicated", "'}' after '{'", 1 },
+        { "c.d", "a pattern and words", 1 },
+        { "layers a.b", "layers KEY.#", 1 },
+        { "stage middle a", "stage first KEY", 1 },
+        { "copy a b", "copy KEY of KEY", 1 },
+        { "let a b", "let NAME = EXPRESSION", 1 },
+        { "c.d cut 0 by tp versions", "number of parts", 1 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct arena own = { 0 };
+        struct partition_rules parsed;
+        reshard_error err = { 0 };
+        assert_int_equal(partition_rules_parse(str_of(cases[i].text), &own, &parsed, &err), RESHARD_ERR_FORMAT);
+        if (!strstr(err.message, cases[i].message) || err.line != cases[i].line)
+            fail_msg("'%s': line %d: %s", cases[i].text, err.line, err.message);
+        arena_release(&own);
+    }
+}
+
+/* ---- pieces ---- */
+
+/* A whole tensor of numbers 0, 1, 2 …, and what one rank's tensor holds by the pieces. */
+struct filling {
+    const struct cut *cut;
+    int64_t *local;
+    uint8_t *seen;
+};
+
+static reshard_status fill(const struct cut_piece *piece, void *context, reshard_error *err)
+{
+    struct filling *filling = context;
+    const struct cut *cut = filling->cut;
+    (void)err;
+    int64_t strides[RANK_MAX], local_strides[RANK_MAX], index[RANK_MAX] = { 0 };
+    strides_row_major(cut->rank, cut->shape, strides);
+    strides_row_major(cut->rank, cut->local, local_strides);
+    for (int64_t i = 0; i < box_volume(cut->rank, piece->extent); i++) {
+        int64_t whole = 0, local = 0;
+        for (int axis = 0; axis < cut->rank; axis++) {
+            whole += (piece->start[axis] + index[axis]) * strides[axis];
+            local += (piece->local_start[axis] + index[axis] * piece->step[axis]) * local_strides[axis];
+        }
+        assert_in_range(local, 0, box_volume(cut->rank, cut->local) - 1);
+        assert_int_equal(filling->local[local], -1);
+        filling->local[local] = whole;
+        filling->seen[whole]++;
+        for (int axis = cut->rank - 1; axis >= 0 && ++index[axis] == piece->extent[axis]; axis--)
+            index[axis] = 0;
+    }
+    return RESHARD_OK;
+}
+
+static struct cut_context context_of(struct megatron_args *args, int64_t tp, int64_t ep, int64_t etp, bool is_gated)
+{
+    megatron_args_read(NULL, args);
+    return (struct cut_context){ .rules = &rules, .args = args, .layout = { tp, 1, 1, ep, etp }, .is_gated = is_gated, .version_order = 2 };
+}
+
+/* Every element in exactly one of the parts that differ; every place of every rank's tensor filled. Both ways give the same cut. */
+static void check_tiling(const struct cut_context *context, const char *name, int rank, const int64_t *shape, uint8_t times)
+{
+    struct partition_key key;
+    struct cut cut, again;
+    reshard_error err = { 0 };
+    assert_true(partition_key_read(&rules, str_of(name), &key));
+    if (cut_from_whole(context, key.rule, rank, shape, &cut, &err))
+        fail_msg("%s: %s", name, err.message);
+    if (cut_from_local(context, key.rule, rank, cut.local, &again, &err))
+        fail_msg("%s: %s", name, err.message);
+    assert_memory_equal(again.shape, shape, (size_t)rank * sizeof(*shape));
+    int64_t volume = box_volume(rank, shape), part = box_volume(rank, cut.local);
+    uint8_t *seen = calloc((size_t)volume, 1);
+    int64_t *local = malloc((size_t)part * sizeof(*local));
+    assert_true(seen && local);
+    for (int64_t tp = 0; tp < context->layout.tp; tp++) {
+        for (int64_t ep = 0; ep < context->layout.ep; ep++) {
+            struct rank_place place = { tp, 0, ep, tp % context->layout.etp };
+            struct filling filling = { &cut, local, seen };
+            memset(local, -1, (size_t)part * sizeof(*local));
+            assert_int_equal(cut_pieces(&cut, &place, fill, &filling, &err), RESHARD_OK);
+            for (int64_t i = 0; i < part; i++)
+                assert_int_not_equal(local[i], -1);
+        }
+    }
+    for (int64_t i = 0; i < volume; i++)
+        if (seen[i] != times)
+            fail_msg("%s: element %lld is held %d times, expected %d", name, (long long)i, seen[i], times);
+    free(seen);
+    free(local);
+}
+
+TEST(the_ranks_pieces_are_the_whole)
+{
+    struct megatron_args args;
+    struct cut_context context = context_of(&args, 4, 1, 4, true);
+    check_tiling(&context, "decoder.layers.0.mlp.linear_fc1.weight", 2, (int64_t[]){ 24, 5 }, 1);
+    check_tiling(&context, "decoder.layers.0.mlp.linear_fc1.bias", 1, (int64_t[]){ 24 }, 1);
+    check_tiling(&context, "decoder.layers.0.mlp.linear_fc2.weight", 2, (int64_t[]){ 5, 12 }, 1);
+    check_tiling(&context, "decoder.layers.0.input_layernorm.weight", 1, (int64_t[]){ 5 }, 4);
+    context = context_of(&args, 2, 3, 2, true);
+    check_tiling(&context, "decoder.layers.0.mlp.experts.linear_fc1.weight", 3, (int64_t[]){ 6, 8, 5 }, 1);
+    check_tiling(&context, "decoder.layers.0.mlp.experts.linear_fc2.weight", 3, (int64_t[]){ 6, 5, 8 }, 1);
+    check_tiling(&context, "decoder.layers.0.mlp.experts.linear_fc2.bias", 2, (int64_t[]){ 6, 5 }, 2);
+    context = context_of(&args, 2, 1, 2, false);
+    args.hidden_size = 6;
+    check_tiling(&context, "decoder.layers.0.mixer.A_log", 1, (int64_t[]){ 8 }, 1);
+}
+
+/* The whole is [expert, in, out] in memory, and so is each rank's part. */
+static void check_grouped(int64_t tp, int64_t ep, int64_t experts, int64_t in, int64_t out, bool is_gated)
+{
+    struct megatron_args args;
+    struct cut_context context = context_of(&args, tp, ep, tp, is_gated);
+    args.experts = experts;
+    int64_t one[2] = { in, experts * out }, two[2] = { experts * out, in }, each = experts / ep, half = is_gated ? 2 : 1, width = out / tp / half;
+    check_tiling(&context, "decoder.layers.0.mlp.experts.weight1", 2, one, 1);
+    check_tiling(&context, "decoder.layers.0.mlp.experts.weight2", 2, two, 1);
+    struct partition_key key;
+    struct cut cut;
+    assert_true(partition_key_read(&rules, STR("decoder.layers.0.mlp.experts.weight1"), &key));
+    assert_int_equal(cut_from_whole(&context, key.rule, 2, one, &cut, NULL), RESHARD_OK);
+    int64_t part = box_volume(2, cut.local), *local = malloc((size_t)part * sizeof(*local));
+    uint8_t *seen = calloc((size_t)(in * experts * out), 1);
+    assert_true(local && seen);
+    for (int64_t t = 0; t < tp; t++) {
+        for (int64_t e = 0; e < ep; e++) {
+            struct rank_place place = { t, 0, e, t };
+            struct filling filling = { &cut, local, seen };
+            memset(local, -1, (size_t)part * sizeof(*local));
+            assert_int_equal(cut_pieces(&cut, &place, fill, &filling, NULL), RESHARD_OK);
+            for (int64_t i = 0; i < part; i++) {
+                int64_t column = i % (out / tp), row = i / (out / tp) % in, expert = e * each + i / (out / tp) / in;
+                int64_t whole = (expert * in + row) * out + column / width * (out / half) + t * width + column % width;
+                if (local[i] != whole)
+                    fail_msg("tp %lld ep %lld: place %lld holds element %lld, expected %lld", (long long)tp, (long long)ep, (long long)i, (long long)local[i], (long long)whole);
+            }
+        }
+    }
+    free(local);
+    free(seen);
+}
+
+TEST(a_matrix_of_experts_is_cut_in_memory_order)
+{
+    check_grouped(1, 1, 4, 3, 4, true);
+    check_grouped(2, 1, 4, 3, 4, true);
+    check_grouped(1, 2, 4, 3, 4, true);
+    check_grouped(2, 2, 4, 3, 8, true);
+    check_grouped(2, 3, 6, 5, 4, false);
+    check_grouped(1, 4, 8, 7, 2, true);
+    check_grouped(3, 2, 2, 1, 6, true);
+}
+
+TEST(blocks_of_state_space_models_are_cut_each)
+{
+    struct megatron_args args;
+    struct value_graph graph = { 0 };
+    const struct {
+        const char *name;
+        int64_t number;
+    } members[] = { { "hidden_size", 8 }, { "mamba_num_heads", 4 }, { "mamba_head_dim", 4 }, { "mamba_num_groups", 2 }, { "mamba_state_dim", 3 } };
+    struct value *items[10], *namespace = value_new(&graph, VALUE_NEW);
+    for (int i = 0; i < 5; i++) {
+        items[2 * i] = value_new_str(&graph, str_of(members[i].name));
+        items[2 * i + 1] = value_new_int(&graph, members[i].number);
+    }
+    struct value *states[1] = { value_new_list(&graph, VALUE_DICT, items, 10) };
+    namespace->object->states = states;
+    namespace->object->state_count = 1;
+    struct cut_context context = context_of(&args, 2, 1, 2, false);
+    megatron_args_read(namespace, &args);
+    check_tiling(&context, "decoder.layers.0.mixer.in_proj.weight", 2, (int64_t[]){ 16 + 16 + 6 + 6 + 4, 8 }, 1);
+    check_tiling(&context, "decoder.layers.0.mixer.conv1d.weight", 3, (int64_t[]){ 16 + 6 + 6, 1, 4 }, 1);
+    struct partition_key key;
+    struct cut cut;
+    reshard_error err = { 0 };
+    assert_true(partition_key_read(&rules, STR("decoder.layers.0.mixer.in_proj.weight"), &key));
+    assert_int_equal(cut_from_whole(&context, key.rule, 2, (int64_t[]){ 49, 8 }, &cut, &err), RESHARD_ERR_UNSUPPORTED);
+    value_graph_release(&graph);
+}
+
+TEST(an_odd_division_names_the_axis)
+{
+    struct megatron_args args;
+    struct cut_context context = context_of(&args, 3, 1, 3, true);
+    struct partition_key key;
+    struct cut cut;
+    reshard_error err = { 0 };
+    assert_true(partition_key_read(&rules, STR("decoder.layers.0.mlp.linear_fc1.weight"), &key));
+    assert_int_equal(cut_from_whole(&context, key.rule, 2, (int64_t[]){ 20, 5 }, &cut, &err), RESHARD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "tp=3 does not divide axis 0 of 10 entries"));
+    assert_int_equal(cut_from_local(&context, key.rule, 2, (int64_t[]){ 3, 5 }, &cut, &err), RESHARD_ERR_FORMAT);
+    assert_int_equal(cut_from_local(&context, key.rule, 2, (int64_t[]){ INT64_MAX / 2, 5 }, &cut, &err), RESHARD_ERR_FORMAT);
+    context.layout.ep = 4;
+    assert_true(partition_key_read(&rules, STR("decoder.layers.0.mlp.experts.linear_fc2.bias"), &key));
+    assert_int_equal(cut_from_whole(&context, key.rule, 2, (int64_t[]){ 6, 5 }, &cut, &err), RESHARD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "ep=4 does not divide axis 0 of 6 entries"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_key_has_the_first_rule_that_fits_its_end),
+        cmocka_unit_test(a_bad_rule_names_its_line),
+        cmocka_unit_test(the_ranks_pieces_are_the_whole),
+        cmocka_unit_test(a_matrix_of_experts_is_cut_in_memory_order),
+        cmocka_unit_test(blocks_of_state_space_models_are_cut_each),
+        cmocka_unit_test(an_odd_division_names_the_axis),
+    };
+    return cmocka_run_group_tests_name("megatron_cut", tests, load, unload);
+}
