@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every allocation fails once while legacy Megatron checkpoints are opened, planned into another layout and written: an error, never worse. */
+#include "check.h"
+
+#include "fail_malloc.h"
+
+#include "reshard/reshard.h"
+
+#include <dirent.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NTH_MAX 100000
+
+static const struct {
+    const char *source, *like, *layout;
+} cases[] = {
+    { "megatron-moe-legacy-tp2ep2etp1", NULL, "tp=1,pp=2,ep=2" },
+    { "megatron-tied-legacy-tp2pp2", NULL, "tp=1,pp=2" },
+    { "megatron-moe-gmm-legacy-tp2", "megatron-moe-gmm-legacy-ep2", NULL },
+    { "megatron-repad-legacy-tp1", NULL, "tp=2" },
+    { "megatron-optim-dense-legacy-pp2", NULL, "tp=2" },
+    { "megatron-repad-dist-tp1", "megatron-repad-legacy-tp2", NULL },
+};
+
+static char work_path[4096];
+
+static bool fixture(const char *name, char *out, size_t size)
+{
+    const char *shared = getenv("RESHARD_SHARED_FIXTURES");
+    struct stat info;
+    if (!shared || !name)
+        return false;
+    snprintf(out, size, "%s/megatron/%s/ckpt", shared, name);
+    return stat(out, &info) == 0;
+}
+
+static reshard_status use(const char *source, const char *like, const char *layout, const char *target, reshard_error *err)
+{
+    reshard_checkpoint *checkpoint = NULL;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    reshard_report report = { 0 };
+    options.to = like ? NULL : "megatron";
+    options.like = like;
+    options.layout = layout;
+    options.no_sync = 1;
+    run.threads = 1;
+    reshard_status status = reshard_open(source, NULL, &checkpoint, err);
+    if (!status)
+        status = target ? reshard_convert(checkpoint, target, &options, &run, NULL, err) : reshard_plan(checkpoint, work_path, &options, &run, &report, err);
+    reshard_report_release(&report);
+    reshard_close(checkpoint);
+    return status;
+}
+
+static void remove_tree(const char *path)
+{
+    DIR *directory = opendir(path);
+    struct dirent *entry;
+    while (directory && (entry = readdir(directory)) != NULL) {
+        char child[4600];
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        snprintf(child, sizeof(child), "%s/%s", path, entry->d_name);
+        remove_tree(child);
+    }
+    if (directory)
+        closedir(directory);
+    remove(path);
+}
+
+static void fail_each(const char *name, const char *source, const char *like, const char *layout, const char *target)
+{
+    unsigned long nth = 0;
+    bool hit;
+    do {
+        reshard_error err = { 0 };
+        fail_malloc_at(++nth);
+        reshard_status status = use(source, like, layout, target, &err);
+        hit = fail_malloc_was_hit();
+        /* Recognising a folder never fails: one that could not be looked at is not recognised. */
+        bool is_unseen = status == RESHARD_ERR_UNSUPPORTED && strstr(err.message, "no known checkpoint format");
+        if (status && status != RESHARD_ERR_MEMORY && status != RESHARD_ERR_IO && !is_unseen)
+            fail_msg("%s, allocation %lu: status %d: %s", name, nth, status, err.message);
+        if (target)
+            remove_tree(target);
+    } while (hit && nth < NTH_MAX);
+    print_message("# %s: %lu allocations\n", name, nth - 1);
+}
+
+TEST(every_allocation_of_a_plan_may_fail)
+{
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char source[4600], like[4600];
+        bool has_like = fixture(cases[i].like, like, sizeof(like));
+        if (fixture(cases[i].source, source, sizeof(source)) && has_like == (cases[i].like != NULL))
+            fail_each(cases[i].source, source, has_like ? like : NULL, cases[i].layout, NULL);
+    }
+}
+
+TEST(every_allocation_of_a_conversion_may_fail)
+{
+    char source[4600], target[4200];
+    snprintf(target, sizeof(target), "%s/target", work_path);
+    if (fixture("megatron-repad-legacy-tp1", source, sizeof(source)))
+        fail_each("conversion", source, NULL, "tp=2", target);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    snprintf(work_path, sizeof(work_path), "/tmp/reshard-megatron-XXXXXX");
+    return mkdtemp(work_path) ? 0 : -1;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    remove_tree(work_path);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_allocation_of_a_plan_may_fail),
+        cmocka_unit_test(every_allocation_of_a_conversion_may_fail),
+    };
+    return cmocka_run_group_tests_name("megatron_faults", tests, set_up, tear_down);
+}
