@@ -288,7 +288,7 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
     put_properties(writing, tensor->dtype);
     put_constant(writing, TEXT_SIZE);
     if (is_flattened)
-        dist_flattened_size(catalog, index, flattened);
+        dist_flattened_size(catalog, index, catalog_vector_at(catalog, catalog->chunks[first].extent), flattened);
     put_size(writing, tensor->rank + is_flattened, is_flattened ? flattened : catalog_vector_at(catalog, tensor->shape));
     put_constant(writing, TEXT_CHUNKS);
     reshard_status status = put_chunk_list(writing, index, first, next, err);

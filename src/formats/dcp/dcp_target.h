@@ -218,6 +218,9 @@ reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, cons
 reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err);
 
 /* torch_dist: a chunk for each layer and expert, and none above the size that is wanted. */
+/* Makes the block the part of one tensor-parallel rank, where the axis divides. is_cell: gated halves are apart also where there is one rank. */
+reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell, int64_t *block,
+                                    reshard_error *err);
 void dcp_cuts_free(struct dcp_cuts *cuts);
 reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err);
 

@@ -59,52 +59,46 @@ struct str dist_flattened_key(struct arena *arena, struct str key)
     return text ? str_of(text) : (struct str){ "", 0 };
 }
 
-/* Axes in front that have a cell for each of their indices. */
-static int cell_axes(const struct catalog_tensor *tensor)
-{
-    return torch_dist_prepended_axes(tensor->key, tensor->rank);
-}
-
-void dist_flattened_size(const struct catalog *catalog, uint32_t tensor, int64_t *size)
+void dist_flattened_size(const struct catalog *catalog, uint32_t tensor, const int64_t *cell, int64_t *size)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
     const int64_t *shape = catalog_vector_at(catalog, info->shape);
-    int axes = cell_axes(info);
     for (int i = 0; i < info->rank; i++)
-        size[i] = i < axes ? shape[i] : 1;
-    size[info->rank] = box_volume(info->rank - axes, shape + axes);
+        size[i] = shape[i] / cell[i];
+    size[info->rank] = box_volume(info->rank, cell);
 }
 
 void dist_flattened_box(const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, int64_t *stored_start, int64_t *stored_extent)
 {
-    const struct catalog_tensor *info = &catalog->tensors[tensor];
-    int axes = cell_axes(info);
-    for (int i = 0; i < info->rank; i++) {
-        stored_start[i] = i < axes ? start[i] : 0;
+    int rank = catalog->tensors[tensor].rank;
+    for (int i = 0; i < rank; i++) {
+        stored_start[i] = start[i] / extent[i];
         stored_extent[i] = 1;
     }
-    stored_start[info->rank] = 0;
-    stored_extent[info->rank] = box_volume(info->rank, extent);
+    stored_start[rank] = 0;
+    stored_extent[rank] = box_volume(rank, extent);
 }
 
 reshard_status dist_place_flattened(struct dcp_placing *placing, uint32_t tensor, reshard_error *err)
 {
     const struct catalog *catalog = placing->target->catalog;
     const struct catalog_tensor *info = &catalog->tensors[tensor];
-    int64_t shape[RANK_MAX], start[RANK_MAX] = { 0 }, extent[RANK_MAX];
-    int axes = cell_axes(info), rank = info->rank;
+    int64_t shape[RANK_MAX], start[RANK_MAX] = { 0 }, cell[RANK_MAX];
+    int axes = torch_dist_prepended_axes(info->key, info->rank), rank = info->rank;
     if (rank)
         memcpy(shape, catalog_vector_at(catalog, info->shape), (size_t)rank * sizeof(*shape));
     if (box_is_empty(rank, shape))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "an empty tensor has no cells; " OPTION "=" RESHARDABLE_LAYOUT " stores it");
     for (int i = 0; i < rank; i++)
-        extent[i] = i < axes ? 1 : shape[i];
-    for (;;) {
-        reshard_status status = dcp_place_piece(placing, tensor, start, extent, err);
-        int axis = axes - 1;
-        while (axis >= 0 && ++start[axis] == shape[axis])
+        cell[i] = i < axes ? 1 : shape[i];
+    reshard_status status = torch_dist_cut_block(placing, info, axes, true, cell, err);
+    while (!status) {
+        status = dcp_place_piece(placing, tensor, start, cell, err);
+        int axis = rank - 1;
+        while (axis >= 0 && (start[axis] += cell[axis]) == shape[axis])
             start[axis--] = 0;
-        if (status || axis < 0)
-            return status;
+        if (axis < 0)
+            break;
     }
+    return status;
 }

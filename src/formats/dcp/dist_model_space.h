@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's layout fully_sharded_model_space (Megatron Core 0.8 to 0.14): optimizer state of parameters, flattened. A tensor is a grid of cells, here
- * one for each layer and expert, and its last axis runs through a cell in row-major order; the real shape is in Metadata.mcore_data. A chunk is a
- * whole cell, whose bytes are those of the box that it is: only names and shapes in .metadata and in blobs differ.
+ * Megatron's layout fully_sharded_model_space (Megatron Core 0.8 to 0.14): optimizer state of parameters, flattened. A tensor is a grid of cells, one for
+ * each layer, expert, tensor-parallel rank and gated half, and its last axis runs through a cell in row-major order; the real shape is in
+ * Metadata.mcore_data. A chunk is a whole cell, whose bytes are those of the box that it is: only names and shapes in .metadata and in blobs differ.
  */
 #ifndef FORMATS_DCP_DIST_MODEL_SPACE_H
 #define FORMATS_DCP_DIST_MODEL_SPACE_H
@@ -20,10 +20,10 @@ bool dist_is_flattened(const struct dcp_target *state, const struct catalog *cat
 /* The key under which a flattened tensor is stored; in arena, "" without memory. */
 struct str dist_flattened_key(struct arena *arena, struct str key);
 
-/* Its stored size; rank + 1 numbers. */
-void dist_flattened_size(const struct catalog *catalog, uint32_t tensor, int64_t *size);
+/* The stored size of a tensor whose cells have the given extents; rank + 1 numbers. */
+void dist_flattened_size(const struct catalog *catalog, uint32_t tensor, const int64_t *cell, int64_t *size);
 
-/* Where the cell of a box is stored; rank + 1 numbers each. */
+/* Where a cell is stored; rank + 1 numbers each. */
 void dist_flattened_box(const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, int64_t *stored_start, int64_t *stored_extent);
 
 /* Adds the pieces of a flattened tensor. */

@@ -99,12 +99,12 @@ void dcp_cuts_free(struct dcp_cuts *cuts)
     free(cuts);
 }
 
-/* Makes the block the part of one tensor-parallel rank, where the axis divides. */
-static reshard_status cut_for_ranks(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, int64_t *block, reshard_error *err)
+reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell, int64_t *block,
+                                    reshard_error *err)
 {
     const struct dist_sizes *sizes = &dcp_target_state(placing->target)->sizes;
     struct partition_key key;
-    if (sizes->tp <= 1 && sizes->etp <= 1)
+    if (sizes->tp <= 1 && sizes->etp <= 1 && !is_cell)
         return RESHARD_OK;
     reshard_status status = read_rules(placing, err);
     if (status || !placing->cuts || !partition_key_read(&placing->cuts->rules, tensor->key, &key) || !key.rule->is_cut || key.rule->is_grouped)
@@ -112,8 +112,9 @@ static reshard_status cut_for_ranks(struct dcp_placing *placing, const struct ca
     /* The rule counts an axis of experts, which is among those in front. */
     int axis = key.rule->axis + prepended - (key.rule->expert_axis == 0 && prepended > 0);
     int64_t parts = key.rule->group == PARTITION_ETP ? sizes->etp : sizes->tp;
-    if (axis < prepended || axis >= tensor->rank || parts <= 1)
+    if (axis < prepended || axis >= tensor->rank || (parts <= 1 && !(is_cell && key.rule->is_gated)))
         return RESHARD_OK;
+    parts = parts < 1 ? 1 : parts;
     if (key.rule->is_gated && block[axis] % parts == 0 && block[axis] / parts % 2 == 0)
         parts *= 2;
     if (block[axis] % parts == 0)
@@ -151,7 +152,7 @@ reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t ind
     int prepended = torch_dist_prepended_axes(tensor->key, rank);
     for (axis = 0; axis < rank; axis++)
         block[axis] = axis < prepended ? 1 : shape[axis];
-    status = cut_for_ranks(placing, tensor, prepended, block, err);
+    status = torch_dist_cut_block(placing, tensor, prepended, false, block, err);
     if (status)
         return status;
     shrink(tensor->dtype, rank, prepended, bytes_max, block);
