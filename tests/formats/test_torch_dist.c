@@ -380,6 +380,147 @@ TEST(nested_items_are_stored_leaf_by_leaf)
     toy_release(&toy);
 }
 
+/* ---- what is wrong with a checkpoint ---- */
+
+static reshard_status append_at(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+{
+    struct buffer *out = context;
+    assert_int_equal(out->size, offset);
+    return buffer_append(out, bytes, size) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* A torch.save archive of the pickle. */
+static void put_archive(struct store *store, const char *name, struct buffer *pickle)
+{
+    reshard_error err = { 0 };
+    struct torch_frame frame;
+    struct store_txn *txn = NULL;
+    struct store_object *object = NULL;
+    struct store_txn_options how = { .overwrite = true, .no_sync = true };
+    struct buffer bytes = { 0 };
+    CHECK_OK(torch_frame_plan("archive", pickle, NULL, 0, 64, &frame, &err));
+    CHECK_OK(torch_frame_write(&frame, NULL, append_at, &bytes, &err));
+    CHECK_OK(store_txn_begin_in(store, name, &how, &txn, &err));
+    CHECK_OK(store_txn_create(txn, "", bytes.size, &object, &err));
+    CHECK_OK(store_write_at(object, 0, bytes.data, bytes.size, &err));
+    store_object_close(object);
+    CHECK_OK(store_txn_commit(txn, &err));
+    torch_frame_release(&frame);
+    buffer_release(&bytes);
+}
+
+TEST(what_no_torch_dist_checkpoint_may_be_is_refused)
+{
+    static const struct {
+        const char *why, *file, *text; /* text NULL: a common state that is a number */
+        reshard_status status;
+        const char *message;
+    } cases[] = {
+        { "no JSON", "out/metadata.json", "{\"sharded_backend\": ", RESHARD_ERR_FORMAT, "metadata.json" },
+        { "another file of that name", "out/metadata.json", "{\"model\": 1}", RESHARD_ERR_FORMAT, "never finished" },
+        { "a backend that is no string", "out/metadata.json", "{\"sharded_backend\": 1}", RESHARD_ERR_FORMAT, "no string" },
+        { "another backend", "out/metadata.json", "{\"sharded_backend\": \"torch_fist\"}", RESHARD_ERR_UNSUPPORTED, "torch_fist" },
+        { "another version", "out/metadata.json", "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 2}", RESHARD_ERR_UNSUPPORTED, "2" },
+        { "a version that is no number", "out/metadata.json", "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": \"1\"}",
+          RESHARD_ERR_FORMAT, "no integer" },
+        { "a torn .metadata", "out/.metadata", "\x80\x02", RESHARD_ERR_FORMAT, ".metadata" },
+        { "a torn data file", "out/__0_0.distcp", "PK", RESHARD_ERR_FORMAT, "__0_0.distcp" },
+        { "a torn common.pt", "out/common.pt", "PK\x03\x04", RESHARD_ERR_FORMAT, "common.pt" },
+        { "a common state that is no dict", "out/common.pt", NULL, RESHARD_ERR_FORMAT, "no dict" },
+    };
+    static const char *const options[] = { "root", "none", NULL };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        reshard_error err = { 0 };
+        struct toy toy;
+        struct store *store = store_new_memory();
+        struct source *again = NULL;
+        struct buffer pickle = { 0 };
+        print_message("%s\n", cases[i].why);
+        toy_init(&toy, &format_toy);
+        toy_fill(&toy, true);
+        CHECK_OK(write_to(&format_torch_dist, options, &toy, store, 1, &err));
+        pickle_put_begin(&pickle);
+        pickle_put_int(&pickle, 7);
+        pickle_put_end(&pickle);
+        if (cases[i].text)
+            CHECK_OK(store_memory_put(store, cases[i].file, cases[i].text, strlen(cases[i].text), &err));
+        else
+            put_archive(store, cases[i].file, &pickle);
+        CHECK_FAILS(check_open(&format_torch_dist, store, "out", &again, &err), cases[i].status);
+        if (!strstr(err.message, cases[i].message))
+            fail_msg("%s: %s", cases[i].why, err.message);
+        buffer_release(&pickle);
+        toy_release(&toy);
+    }
+}
+
+TEST(an_object_of_which_cells_are_missing_does_not_verify)
+{
+    static const char *const options[] = { "root", "none", NULL };
+    static const struct {
+        const char *names[3];
+        uint32_t warnings;
+    } cases[] = {
+        { { "o/shard_0.0_1.2", "o/shard_0.1_1.2" }, 0 },
+        { { "o/shard_0.1_1.2" }, 1 },
+        { { "o/shard_0_2", "o/shard_1_3" }, 1 }, /* another shape */
+        { { "o/shard_0_2", "o/shard_1_2", "p/shard_0_3" }, 1 },
+        { { "o/shard_0_99999999999999999999" }, 1 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        reshard_error err = { 0 };
+        struct toy toy;
+        struct store *store = store_new_memory();
+        struct source *again = NULL;
+        toy_init(&toy, &format_toy);
+        struct value_graph *graph = toy_graph(&toy);
+        toy_tensor(&toy, "w", DTYPE_F32, 1, (int64_t[]){ 2 });
+        for (size_t name = 0; name < 3 && cases[i].names[name]; name++)
+            toy_item(&toy, cases[i].names[name], NULL, 0, graph, value_new_int(graph, 1));
+        CHECK_OK(catalog_seal(toy.source.catalog, false, &err));
+        CHECK_OK(write_to(&format_torch_dist, options, &toy, store, 1, &err));
+        CHECK_OK(check_open(&format_torch_dist, store, "out", &again, &err));
+        CHECK_OK(again->driver->verify(again, false, &err));
+        assert_int_equal(again->catalog->warning_count, cases[i].warnings);
+        check_close(again);
+        toy_release(&toy);
+    }
+}
+
+static int probe(const struct format_driver *driver, struct store *store)
+{
+    return driver->probe(store, "out/iter_0000025");
+}
+
+/* metadata.json makes a torch_dist checkpoint; of the plain ones, the keys tell whose it is. */
+TEST(the_flavour_is_told_by_files_and_keys)
+{
+    static const struct {
+        const char *key;
+        const struct format_driver *driver;
+    } cases[] = {
+        { "decoder.weight", &format_torch_dist }, { "model.decoder.weight", &format_torch_dcp_megatron }, { "model.module.decoder.weight", &format_fsdp_dtensor },
+    };
+    const struct format_driver *const drivers[] = { &format_torch_dist, &format_torch_dcp_megatron, &format_fsdp_dtensor, &format_torch_dcp };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        reshard_error err = { 0 };
+        struct toy toy;
+        struct store *store = store_new_memory();
+        toy_init(&toy, &format_toy);
+        struct value_graph *graph = toy_graph(&toy);
+        toy_tensor(&toy, cases[i].key, DTYPE_F32, 1, (int64_t[]){ 2 });
+        toy_item(&toy, "iteration", NULL, 0, graph, value_new_int(graph, 25));
+        CHECK_OK(catalog_seal(toy.source.catalog, false, &err));
+        CHECK_OK(write_to(cases[i].driver, NULL, &toy, store, 1, &err));
+        for (size_t d = 0; d < sizeof(drivers) / sizeof(drivers[0]); d++) {
+            if (drivers[d] != cases[i].driver)
+                assert_true(probe(drivers[d], store) < probe(cases[i].driver, store));
+        }
+        toy_release(&toy);
+        store_free(store);
+    }
+}
+
 /* ---- faults ---- */
 
 TEST(writing_survives_every_failed_allocation)
@@ -456,6 +597,9 @@ int main(void)
         cmocka_unit_test(chunks_are_single_layers_no_larger_than_wanted_and_spread_evenly),
         cmocka_unit_test(options_that_cannot_be_are_refused),
         cmocka_unit_test(nested_items_are_stored_leaf_by_leaf),
+        cmocka_unit_test(what_no_torch_dist_checkpoint_may_be_is_refused),
+        cmocka_unit_test(an_object_of_which_cells_are_missing_does_not_verify),
+        cmocka_unit_test(the_flavour_is_told_by_files_and_keys),
         cmocka_unit_test(writing_survives_every_failed_allocation),
         cmocka_unit_test(a_failed_write_is_reported_and_leaves_no_target),
     };
