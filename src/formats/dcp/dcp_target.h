@@ -81,6 +81,7 @@ struct dcp_target {
     int64_t iteration;            /* that the folder names, or -1 */
     struct dcp_text_file texts[2]; /* tracker file, metadata.json */
     uint32_t text_count;
+    bool has_parameter_state;     /* the distributed optimizer's state is stored by parameter */
     bool has_module_state;        /* objects of modules are made where the source has none */
     bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
     struct dist_sizes source_sizes, sizes; /* torch_dist: the source's, and those that the target is for */

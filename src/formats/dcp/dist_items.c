@@ -200,6 +200,8 @@ static reshard_status add_object(const struct layout_request *request, struct ta
     bool is_kept = state->style->has_common ? !(is_of_ranks && dist_layout_changes(target)) : !is_of_ranks && !dist_is_module_state(key);
     if (!state->style->has_common && str_is(key, RERUN_KEY))
         return add_rerun_state(request, target, item, err);
+    if (state->style->has_common && dist_optimizer_takes(target, key))
+        return RESHARD_OK;
     if (is_kept)
         return add_as_it_is(request, state, item, err);
     return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(request->wanted->items[item].key));
@@ -258,6 +260,7 @@ static reshard_status add_version(const struct layout_request *request, struct t
 reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     bool has_common = dcp_target_state(target)->style->has_common;
+    dist_optimizer_look(request, target);
     reshard_status status = has_common ? dist_sizes_choose(request, target, err) : RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
         status = add_item(request, target, i, err);

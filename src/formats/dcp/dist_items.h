@@ -49,6 +49,12 @@ reshard_status dist_state_adapt(const struct layout_request *request, struct tar
 
 /* ---- dist_optimizer.c ---- */
 
+/* Notes whether the target has the distributed optimizer's state by parameter. */
+void dist_optimizer_look(const struct layout_request *request, struct target *target);
+
+/* Whether an object's content becomes part of the common state's optimizer then. */
+bool dist_optimizer_takes(const struct target *target, struct str key);
+
 /* Makes the common state say how the optimizer's state is stored. */
 reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
 

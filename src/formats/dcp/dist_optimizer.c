@@ -16,7 +16,7 @@
 
 /* What the tensors show. */
 struct found_state {
-    bool has_any, has_copies, has_buckets;
+    bool has_copies, has_buckets;
 };
 
 static struct found_state look(const struct catalog *wanted)
@@ -28,11 +28,16 @@ static struct found_state look(const struct catalog *wanted)
         if (!at || !(at == key.data || str_starts_with(key, "chained_")))
             continue;
         struct str rest = { at, key.size - (size_t)(at - key.data) };
-        found.has_any = true;
         found.has_copies = found.has_copies || str_starts_with(rest, OPTIMIZER_KEY ".state.param.");
         found.has_buckets = found.has_buckets || str_starts_with(rest, OPTIMIZER_KEY ".distributed.");
     }
     return found;
+}
+
+void dist_optimizer_look(const struct layout_request *request, struct target *target)
+{
+    struct found_state found = look(request->wanted);
+    dcp_target_state(target)->has_parameter_state = found.has_copies && !found.has_buckets;
 }
 
 /* A copy, in the target's own graph, of the value that a leaf of the tree's root has; *out NULL if there is none. */
@@ -89,6 +94,81 @@ static void set_layout(struct dcp_target *state, struct value *optimizer, bool *
     *failed = *failed || editing.failed;
 }
 
+/* ---- groups that lie in objects ---- */
+
+/* optimizer.distributed.dp_group_idx_0.optimizer, with chained_1. in front where there are several: which optimizer, and what of it. */
+struct object_part {
+    uint64_t number;
+    struct str member; /* "optimizer" or "grad_scaler" */
+};
+
+static bool read_object_key(struct str key, struct object_part *out)
+{
+    static const char chain[] = "chained_", group[] = OPTIMIZER_KEY ".distributed.dp_group_idx_";
+    size_t dot;
+    bool is_chained = str_starts_with(key, chain);
+    *out = (struct object_part){ 0 };
+    if (is_chained) {
+        key = (struct str){ key.data + sizeof(chain) - 1, key.size - (sizeof(chain) - 1) };
+        if (!str_find_char(key, '.', &dot) || !str_to_u64((struct str){ key.data, dot }, &out->number))
+            return false;
+        key = (struct str){ key.data + dot + 1, key.size - dot - 1 };
+    }
+    if (!str_starts_with(key, group))
+        return false;
+    key = (struct str){ key.data + sizeof(group) - 1, key.size - (sizeof(group) - 1) };
+    uint64_t index;
+    if (!str_find_char(key, '.', &dot) || !str_to_u64((struct str){ key.data, dot }, &index))
+        return false;
+    out->number = is_chained ? out->number : index;
+    out->member = (struct str){ key.data + dot + 1, key.size - dot - 1 };
+    return str_is(out->member, "optimizer") || str_is(out->member, "grad_scaler");
+}
+
+bool dist_optimizer_takes(const struct target *target, struct str key)
+{
+    struct object_part part;
+    return dcp_target_state(target)->has_parameter_state && read_object_key(key, &part);
+}
+
+/* The dict of the numbered optimizer: the only one, or the member of that number. */
+static struct value *optimizer_of(struct value *optimizer, uint64_t number)
+{
+    if (!is_numbered(optimizer))
+        return optimizer;
+    for (size_t i = 0; i + 1 < optimizer->list.count; i += 2) {
+        int64_t key;
+        if (value_as_int(optimizer->list.items[i], &key) && key >= 0 && (uint64_t)key == number)
+            return optimizer->list.items[i + 1];
+    }
+    return NULL;
+}
+
+/* What the layouts by bucket keep in an object is part of the common state in the one by parameter. */
+static reshard_status take_object(const struct layout_request *request, struct dcp_target *state, uint32_t item, struct value *optimizer,
+                                  reshard_error *err)
+{
+    struct object_part part;
+    struct str key;
+    struct source *source = request->source;
+    uint32_t source_item = request->wanted_items[item];
+    if (!dist_object_key(request->wanted->items[item].key, &key) || !read_object_key(key, &part))
+        return RESHARD_OK;
+    reshard_status status = source_load_item(source, source_item, err);
+    const struct catalog_item *loaded = &source->catalog->items[source_item];
+    struct value *of = optimizer_of(optimizer, part.number);
+    if (status || !loaded->value || !loaded->graph)
+        return status;
+    const struct value *held = loaded->value->kind == VALUE_LIST && loaded->value->list.count == 1 ? loaded->value->list.items[0] : loaded->value;
+    if (!of || of->kind != VALUE_DICT)
+        return error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': the common state has no optimizer %u", STR_ARG(loaded->key), (unsigned)part.number);
+    struct dist_editing editing = { .graph = &state->extra, .members = of };
+    dist_set(&editing, str_is(part.member, "optimizer") ? "optimizer" : "grad_scaler", value_copy(&state->extra, held, loaded->graph->count), true);
+    return editing.failed ? error_set_memory(err) : RESHARD_OK;
+}
+
+/* ---- what the common state says ---- */
+
 static reshard_status adapt_optimizer(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_error *err)
 {
     struct value *optimizer;
@@ -103,8 +183,12 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
         set_layout(state, optimizer, &failed);
     for (size_t i = 1; is_distributed && optimizer->kind == VALUE_DICT && is_numbered(optimizer) && i < optimizer->list.count; i += 2)
         set_layout(state, optimizer->list.items[i], &failed);
+    if (failed)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < request->wanted->item_count && is_distributed && optimizer->kind == VALUE_DICT && !status; i++)
+        status = take_object(request, state, i, optimizer, err);
     state->tree.nodes[node].value = optimizer;
-    return failed ? error_set_memory(err) : RESHARD_OK;
+    return status;
 }
 
 static reshard_status adapt_content(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_error *err)
@@ -154,8 +238,7 @@ static bool is_described(const struct layout_request *request, struct dcp_target
 reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
-    struct found_state found = look(request->wanted);
-    bool is_distributed = found.has_copies && !found.has_buckets;
+    bool is_distributed = state->has_parameter_state;
     reshard_status status = RESHARD_OK;
     if (is_described(request, state, is_distributed, &status, err))
         return status;
