@@ -77,14 +77,26 @@ static reshard_status add_version(struct source *source, reshard_error *err)
 /* What Megatron would say, and what to do about it. */
 static reshard_status add_loading(struct source *source, reshard_error *err)
 {
-    const struct parallel_layout *layout = &megatron_source_of(source)->layout;
-    int64_t other = layout->tp > 1 ? layout->tp / 2 : 2;
-    reshard_status status = catalog_add_fact(source->catalog, "loads with", err, "exactly tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64 ", vp=%" PRId64
-                                             ": each rank opens the folder of its own name", layout->tp, layout->pp, layout->ep, layout->vp);
+    struct megatron_source *state = megatron_source_of(source);
+    const struct parallel_layout *layout = &state->layout;
+    struct parallel_layout other = *layout;
+    other.tp = layout->tp > 1 ? layout->tp / 2 : 2;
+    other.etp = other.tp;
+    struct rank_place last = { other.tp - 1, 0, 0, 0 };
+    char *folder = rank_folder_name(&state->arena, &other, &last);
+    const char *path = store_path(source->store);
+    if (!folder)
+        return error_set_memory(err);
+    reshard_status status = catalog_add_fact(source->catalog, "loads with", err, "tp=%" PRId64 ", pp=%" PRId64 ", vp=%" PRId64 ", ep=%" PRId64
+                                             " and nothing else: each rank opens the folder of its own name", layout->tp, layout->pp, layout->vp, layout->ep);
+    if (!status && other.tp > layout->tp)
+        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: FileNotFoundError for %s/" MEGATRON_MODEL_FILE, other.tp, folder);
+    else if (!status)
+        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: its parameters are larger than those in %s/"
+                                  MEGATRON_MODEL_FILE, other.tp, folder);
     if (!status)
-        status = catalog_add_fact(source->catalog, "under another layout", err,
-                                  "Megatron stops (a folder is missing, or sizes do not match); this makes one that loads: reshard convert SOURCE TARGET --to megatron "
-                                  "--layout tp=%" PRId64 ",pp=%" PRId64, other, layout->pp);
+        status = catalog_add_fact(source->catalog, "to load it there", err, "reshard convert %s TARGET --to megatron --layout tp=%" PRId64 ",pp=%" PRId64 "%s",
+                                  path[0] ? path : "SOURCE", other.tp, layout->pp, layout->ep > 1 ? ",ep=…" : "");
     return status;
 }
 

@@ -51,6 +51,30 @@ static bool is_file(struct source *source, const char *name)
 
 /* ---- one rank ---- */
 
+/* Files of the folder that nobody reads are named, once for the first folder that has any. */
+static reshard_status warn_unread(struct source *source, struct str folder, bool *was_warned, reshard_error *err)
+{
+    static const char *const known[] = { MEGATRON_MODEL_FILE, MEGATRON_OLD_MODEL_FILE, MEGATRON_OPTIMIZER_FILE };
+    struct megatron_source *state = megatron_source_of(source);
+    char *path = source->name[0] ? arena_printf(&state->arena, "%s/%.*s", source->name, STR_ARG(folder)) : arena_printf(&state->arena, "%.*s", STR_ARG(folder));
+    struct store_entry *entries;
+    size_t count;
+    if (*was_warned)
+        return RESHARD_OK;
+    reshard_status status = path ? store_list(source->store, path, &state->arena, &entries, &count, err) : error_set_memory(err);
+    for (size_t i = 0; !status && i < count; i++) {
+        struct str base = { entries[i].name.data + strlen(path) + 1, entries[i].name.size - strlen(path) - 1 };
+        bool is_known = false;
+        for (size_t j = 0; j < sizeof(known) / sizeof(known[0]); j++)
+            is_known = is_known || str_is(base, known[j]);
+        if (is_known)
+            continue;
+        catalog_warn(source->catalog, false, "'%.*s/%.*s' is not read, nor is what is like it in other folders", STR_ARG(folder), STR_ARG(base));
+        *was_warned = true;
+    }
+    return status;
+}
+
 static reshard_status check_root(struct source *source, struct megatron_rank *rank, const char *name, reshard_error *err)
 {
     const struct torch_source *torch = torch_source_of(source);
@@ -310,8 +334,12 @@ reshard_status megatron_open_ranks(struct source *source, reshard_error *err)
     state->ranks = arena_array(&state->arena, folder_count, sizeof(*state->ranks));
     if (!state->ranks)
         return error_set_memory(err);
+    bool was_warned = false;
     for (uint32_t i = 0; !status && i < folder_count; i++) {
         bool is_missing;
+        status = warn_unread(source, folders[i].name, &was_warned, err);
+        if (status)
+            break;
         status = open_rank(source, &folders[i], &state->ranks[state->rank_count], &is_missing, err);
         if (status || is_missing)
             continue;
