@@ -242,7 +242,7 @@ static reshard_status check_complete(struct source *source, reshard_error *err)
             if (str_find_char(names, ',', &comma))
                 first.size = comma;
             error_object(err, "%.*s", STR_ARG(first));
-            error_hint(err, "'reshard salvage' takes what the files that are there can give");
+            error_hint(err, "--lenient opens it with what is there");
         }
     }
     buffer_release(&expecting.missing);
