@@ -65,6 +65,9 @@ class Shell:
 def to_every_format(shell):
     formats = [f["name"] for f in json.loads(shell("formats", "--json").stdout)["formats"] if f["writes"]]
     for name in formats:
+        if name == "megatron":
+            assert "no key is one of a Megatron model" in shell.convert("as-megatron", "--to", name, "--quiet", status=5).stderr
+            continue
         shell.convert(f"as-{name}", "--to", name, "--quiet")
         found = json.loads(shell("ls", "--json", f"as-{name}").stdout)["format"]
         assert found == name, f"{found} instead of {name}"
