@@ -113,6 +113,9 @@ enum torch_spelling torch_save_spelling(const struct value *value, const struct 
 /* The class and the number of elements that the persistent id of a storage says; false if it is no storage's. */
 bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped, int64_t *numel);
 
+/* Whether torch.load(weights_only=True) takes the class or function. */
+bool torch_global_is_weights_only(struct str module, struct str name);
+
 /* Whether the node denotes a tensor of any kind: dense, sparse, quantized, nested, meta, DTensor … */
 bool torch_save_is_tensor_node(const struct value *value);
 

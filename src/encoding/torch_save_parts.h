@@ -38,9 +38,8 @@ bool torch_storage_class_of(const struct value *global, enum dtype *out, bool *i
 /* A GLOBAL such as torch.FloatTensor, torch.Tensor or torch.nn.parameter.Parameter. */
 bool torch_is_tensor_class(const struct value *global);
 
-/* Whether naming or calling it does nothing but make a plain value, and whether torch.load(weights_only=True) takes it. */
+/* Whether naming or calling it does nothing but make a plain value. */
 bool torch_global_is_harmless(struct str module, struct str name);
-bool torch_global_is_weights_only(struct str module, struct str name);
 
 /* ---- one reading ---- */
 

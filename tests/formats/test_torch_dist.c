@@ -380,6 +380,28 @@ TEST(nested_items_are_stored_leaf_by_leaf)
     toy_release(&toy);
 }
 
+TEST(classes_that_megatron_refuses_in_the_common_state_are_reported)
+{
+    static const struct {
+        const char *module, *name;
+        uint32_t notes;
+    } cases[] = { { "megatron.core.enums", "ModelType", 0 }, { "collections", "OrderedDict", 0 }, { "megatron.tokenizer", "Tokenizer", 1 } };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        reshard_error err = { 0 };
+        struct toy toy;
+        struct check_conversion conversion;
+        toy_init(&toy, &format_toy);
+        struct value_graph *graph = toy_graph(&toy);
+        toy_tensor(&toy, "w", DTYPE_F32, 1, (int64_t[]){ 2 });
+        toy_item(&toy, "odd", NULL, 0, graph, value_new_call(graph, value_new_global(graph, cases[i].module, cases[i].name), NULL, 0));
+        CHECK_OK(catalog_seal(toy.source.catalog, false, &err));
+        CHECK_OK(check_lay_out_as(&format_torch_dist, NULL, &toy.source, NULL, 1, -1, &conversion, &err));
+        assert_int_equal(conversion.target.changed_count, cases[i].notes);
+        check_conversion_release(&conversion);
+        toy_release(&toy);
+    }
+}
+
 /* ---- what is wrong with a checkpoint ---- */
 
 static reshard_status append_at(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
@@ -597,6 +619,7 @@ int main(void)
         cmocka_unit_test(chunks_are_single_layers_no_larger_than_wanted_and_spread_evenly),
         cmocka_unit_test(options_that_cannot_be_are_refused),
         cmocka_unit_test(nested_items_are_stored_leaf_by_leaf),
+        cmocka_unit_test(classes_that_megatron_refuses_in_the_common_state_are_reported),
         cmocka_unit_test(what_no_torch_dist_checkpoint_may_be_is_refused),
         cmocka_unit_test(an_object_of_which_cells_are_missing_does_not_verify),
         cmocka_unit_test(the_flavour_is_told_by_files_and_keys),

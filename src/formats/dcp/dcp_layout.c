@@ -3,6 +3,7 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/dcp/dcp_source.h"
+#include "formats/dcp/dist_items.h"
 #include "formats/dcp/dist_model_space.h"
 
 #include <inttypes.h>
@@ -396,6 +397,8 @@ static reshard_status place_all(struct dcp_placing *placing, reshard_error *err)
     reshard_status status = dcp_place_begin(placing, err);
     if (!status)
         status = lay_out_items(placing, err);
+    if (!status && dcp_target_state(placing->target)->style->has_common)
+        status = dist_classes_note(placing->request, placing->target, err);
     if (!status)
         status = dcp_place_tensors(placing, err);
     if (!status)

@@ -47,6 +47,11 @@ bool dist_is_rank_item(const struct catalog *wanted, const struct catalog_item *
  */
 reshard_status dist_state_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
 
+/* ---- dist_classes.c ---- */
+
+/* Notes what of the common state Megatron's loader would refuse. The items are loaded. */
+reshard_status dist_classes_note(const struct layout_request *request, struct target *target, reshard_error *err);
+
 /* ---- dist_optimizer.c ---- */
 
 /* Notes whether the target has the distributed optimizer's state by parameter. */
