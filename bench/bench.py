@@ -143,6 +143,20 @@ class Bench:
                 ours = seconds(layers, experts)
                 self.row(f"the same over {int(found[1]):,} keys, against Paddle's engine", f"{float(found[2]) / ours:.0f}x", "", "", f"Paddle {float(found[2]):.1f} s, reshard {ours:.3f} s")
 
+    def zarr(self, gigabytes):
+        """Compressed chunks read, against zarr-python reading the same arrays, where ZARR_PYTHON names a Python that has zarr 3."""
+        python = os.environ.get("ZARR_PYTHON")
+        if not python:
+            return
+        for codec in ("blosc", "zstd"):
+            store = os.path.join(self.root, "zarr-" + codec)
+            subprocess.run([python, os.path.join(HERE, "make_zarr.py"), store, codec, str(gigabytes)], check=True)
+            read = f"import zarr\nfor _, array in zarr.open_group({store!r}, mode='r').arrays(): array[...]"
+            found = self.side_by_side({"zarr": [python, "-c", read], "reshard": [self.args.reshard, "hash", store, "--digest", "xxh3"]})
+            self.row(f"reading zarr chunks ({codec}), {gigabytes} GB, against zarr-python", f"{found['zarr'][0] / found['reshard'][0]:.1f}x", "3x", "10x",
+                     f"zarr-python {found['zarr'][0]:.2f} s and {found['zarr'][1]:.0f} MiB, reshard (with xxh3) {found['reshard'][0]:.2f} s and {found['reshard'][1]:.0f} MiB")
+            shutil.rmtree(store)
+
     def megatron(self, gigabytes):
         """Legacy rank files into another layout, and torch_dist to Hugging Face names, against a copy of the same bytes."""
         reshard, legacy = self.args.reshard, self.make("legacy", gigabytes, 4, 2)
@@ -198,6 +212,8 @@ def main():
             bench.mapping()
         if bench.wants("megatron"):
             bench.megatron(int(args.gigabytes.split(",")[-1]))
+        if bench.wants("zarr"):
+            bench.zarr(int(args.gigabytes.split(",")[0]))
         if bench.wants("small"):
             bench.small()
     finally:
