@@ -220,8 +220,10 @@ static reshard_status read_document(struct zarr_reading *reading, uint32_t entry
     reshard_error found = { 0 };
     entry->is_used = true;
     reshard_status status = document_read(reading, entry, &graph, err);
-    if (status)
+    if (status) {
+        value_graph_release(&graph);
         return status;
+    }
     uint32_t tensors = catalog->tensor_count;
     status = documents[kind].read(reading, entry_index, &graph, &found);
     value_graph_release(&graph);
