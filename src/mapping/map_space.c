@@ -220,7 +220,8 @@ bool map_space_state_key(const struct map_space *space, const struct map_tensor 
     size_t behind = (size_t)tensor->name_at + tensor->name_size;
     buffer_append(out, tensor->key.data, tensor->name_at);
     buffer_append(out, name.data + (lacks ? lacking.size : 0), name.size - (lacks ? lacking.size : 0));
-    return buffer_append(out, tensor->key.data + behind, tensor->key.size - behind);
+    buffer_append(out, tensor->key.data + behind, tensor->key.size - behind);
+    return !out->failed;
 }
 
 struct str map_space_weight_of(const struct map_space *space, struct str name)

@@ -21,6 +21,12 @@ static const struct {
     { "megatron-repad-legacy-tp1", NULL, "tp=2" },
     { "megatron-optim-dense-legacy-pp2", NULL, "tp=2" },
     { "megatron-repad-dist-tp1", "megatron-repad-legacy-tp2", NULL },
+    { "megatron-optim-dense-dpr-dp2", NULL, "tp=2,pp=2" },
+    { "megatron-optim-old-gather-v0.12.3-dp2", "megatron-optim-old-modelspace-v0.12.3-tp2dp2", NULL },
+    { "megatron-optim-old-modelspace-v0.14.0-dp2", "megatron-optim-dense-legacy-tp1", NULL },
+    { "megatron-optim-moe-full-ep2", "megatron-optim-moe-legacy-ep2dp4", NULL },
+    { "megatron-optim-plain-dist-tp1", "megatron-optim-plain-legacy-tp1", NULL },
+    { "megatron-optim-tied-legacy-pp2dp2", "megatron-optim-dense-full-tp2dp2", NULL },
 };
 
 static char work_path[4096];
