@@ -177,7 +177,8 @@ typedef struct reshard_map_constant {
     int64_t value;
 } reshard_map_constant;
 
-/* A text of the mapping language (docs/mapping.md). name is for diagnoses: a file name. */
+/* A text of the mapping language (docs/mapping.md), or a configuration object that holds one (JSON, YAML, a Python list). name is for
+ * diagnoses: a file name. */
 typedef struct reshard_map_text {
     const char *name;
     const char *text;
