@@ -27,34 +27,71 @@ static reshard_status run_stage(const struct map_macro_context *context, enum st
     }
 }
 
+static bool name_needs(enum stage stage, const struct map_name *name)
+{
+    struct str base;
+    switch (stage) {
+    case STAGE_ARRAYS: return name->has_array;
+    case STAGE_STARS: return memchr(name->text.data, '*', name->text.size) != NULL;
+    case STAGE_TRANSPOSES: return map_strip_transpose(name->text, &base);
+    default: return false;
+    }
+}
+
+/* Whether a macro has anything to do; copying a million statements for nothing takes time. */
+static bool is_needed(enum stage stage, const struct map_program *list)
+{
+    bool any = stage <= STAGE_IDS;
+    for (uint32_t i = 0; i < list->count && !any; i++) {
+        const struct map_statement *statement = &list->statements[i];
+        any = stage == STAGE_FUSED && statement->flag;
+        for (uint32_t j = 0; j < statement->left_count && !any; j++)
+            any = name_needs(stage, &statement->left[j]);
+        for (uint32_t j = 0; j < statement->right_count && !any; j++)
+            any = name_needs(stage, &statement->right[j]);
+    }
+    return any;
+}
+
+/* Runs all macros; *last is the one of the two lists that holds the result. */
+static reshard_status run_stages(const struct map_macro_context *context, const struct map_program *program, struct map_chain *chain, struct map_program lists[2], int *last,
+                                 reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    *last = 1;
+    for (enum stage stage = 0; stage < STAGE_COUNT && !status; stage++) {
+        const struct map_program *in = stage ? &lists[*last] : program;
+        if (is_needed(stage, in)) {
+            struct map_program *next = &lists[!*last];
+            map_program_release(next);
+            status = run_stage(context, stage, chain, in, next, err);
+            *last = !*last;
+        }
+        if (stage == STAGE_STARS && !status) {
+            map_macro_check_sides(context, &lists[*last]);
+            status = map_chain_record(&lists[*last], chain, err);
+        }
+    }
+    return status;
+}
+
 reshard_status map_expand(struct map_macro_context *context, const struct map_program *program, struct map_program *out, reshard_error *err)
 {
     struct map_chain chain = { 0 };
     struct map_program lists[2] = { 0 };
-    const struct map_program *in = program;
-    reshard_status status = RESHARD_OK;
     uint64_t work = 0;
+    int last;
     context->arena = &out->arena;
     context->work = &work;
-    for (enum stage stage = 0; stage < STAGE_COUNT && !status; stage++) {
-        struct map_program *next = &lists[stage % 2];
-        map_program_release(next);
-        status = run_stage(context, stage, &chain, in, next, err);
-        if (stage == STAGE_STARS && !status) {
-            map_macro_check_sides(context, next);
-            status = map_chain_record(next, &chain, err);
-        }
-        in = next;
-    }
+    reshard_status status = run_stages(context, program, &chain, lists, &last, err);
     if (!status && context->diagnoses->no_memory)
         status = error_set_memory(err);
     if (!status) {
-        struct map_program *last = &lists[(STAGE_COUNT - 1) % 2];
-        out->statements = last->statements;
-        out->count = last->count;
-        out->capacity = last->capacity;
-        out->name_count = last->name_count;
-        *last = (struct map_program){ 0 };
+        out->statements = lists[last].statements;
+        out->count = lists[last].count;
+        out->capacity = lists[last].capacity;
+        out->name_count = lists[last].name_count;
+        lists[last] = (struct map_program){ 0 };
     }
     context->work = NULL;
     map_program_release(&lists[0]);
