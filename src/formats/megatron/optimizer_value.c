@@ -106,8 +106,26 @@ static struct value *copy_group(struct value_graph *graph, const struct value *g
     return items ? value_new_list(graph, VALUE_DICT, items, count) : NULL;
 }
 
+static const struct value *decay_of(const struct value *group)
+{
+    const struct value *decay = value_dict_get(group, "wd_mult");
+    return decay ? decay : value_dict_get(group, "pre_wd_mult");
+}
+
+/* Whether a parameter of the optimizer in hand would be in such a group. */
+static bool has_use(const struct making_value *making, bool of_experts, const struct value *group)
+{
+    const struct value *decay = decay_of(group);
+    for (uint32_t i = 0; decay && i < making->count; i++) {
+        const struct optimizer_parameter *parameter = &making->parameters[i];
+        if (parameter->is_expert == of_experts && optimizer_has_decay(parameter) != is_zero(decay) && (!is_true(group, "is_decoupled_lr") || parameter->is_embedding))
+            return true;
+    }
+    return !decay;
+}
+
 /*
- * Groups of the optimizer in hand. Where the source had one optimizer for everything, the experts' has copies of its groups; where it had two and the
+ * Groups of the optimizer in hand. Where the source had one optimizer for everything, the experts' has copies of those that it needs; where it had two and the
  * target has one, the dense ones serve.
  */
 static struct value *copy_groups(struct making_value *making, bool of_experts)
@@ -115,9 +133,10 @@ static struct value *copy_groups(struct making_value *making, bool of_experts)
     struct value_graph *graph = making->graph;
     struct value *source = making->sources[of_experts].groups ? making->sources[of_experts].groups : making->sources[0].groups;
     struct value **groups = arena_array(&graph->arena, source->list.count + 1, sizeof(struct value *));
+    bool is_borrowed = source != making->sources[of_experts].groups;
     size_t count = 0;
     for (size_t i = 0; groups && i < source->list.count; i++) {
-        if (source->list.items[i]->kind != VALUE_DICT)
+        if (source->list.items[i]->kind != VALUE_DICT || (is_borrowed && !has_use(making, of_experts, source->list.items[i])))
             continue;
         struct value *group = copy_group(graph, source->list.items[i]);
         if (!group)
@@ -259,9 +278,7 @@ static reshard_status deal(struct making_value *making, bool of_experts, struct 
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < groups->list.count && !status; i++) {
         struct value *group = groups->list.items[i];
-        const struct value *decay = value_dict_get(group, "wd_mult");
-        if (!decay)
-            decay = value_dict_get(group, "pre_wd_mult");
+        const struct value *decay = decay_of(group);
         status = decay ? deal_group(making, of_experts, decay, group, out, err)
                        : error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
     }
