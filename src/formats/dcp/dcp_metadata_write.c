@@ -208,9 +208,10 @@ static void end_dict(struct writing *writing)
 static void put_key(struct writing *writing, uint32_t tensor)
 {
     struct str key = writing->catalog->tensors[tensor].key;
-    if (!writing->tensor_memo[tensor] && dist_is_flattened(writing->state, writing->catalog, tensor))
+    if (!writing->tensor_memo[tensor] && dist_is_flattened(writing->state, writing->catalog, tensor)) {
         key = dist_flattened_key(&writing->names, key);
-    writing->out.failed = writing->out.failed || key.size == 0;
+        writing->out.failed |= key.size == 0;
+    }
     put_text(writing, key, &writing->tensor_memo[tensor]);
 }
 
