@@ -321,6 +321,17 @@ static reshard_status add_pending_items(struct collecting *collecting, const str
     return RESHARD_OK;
 }
 
+/* Without arguments, every rank has as many experts as the highest number says. */
+static void count_experts(struct megatron_source *state)
+{
+    int64_t local = 0;
+    for (uint32_t i = 0; i < state->leaf_count; i++)
+        if (state->leaves[i].key.expert >= local)
+            local = state->leaves[i].key.expert + 1;
+    if (state->args.experts == MEGATRON_UNKNOWN && local > 0)
+        state->args.experts = local * state->layout.ep;
+}
+
 /* Layers and experts in the whole model; anchors: experts of a layer stand together. */
 static reshard_status number_leaves(struct collecting *collecting, const struct stacks *stacks, reshard_error *err)
 {
@@ -336,8 +347,6 @@ static reshard_status number_leaves(struct collecting *collecting, const struct 
         if (leaf->key.expert_size > 0) {
             if (experts > 0 && leaf->key.expert >= experts)
                 return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': expert %" PRId64 " of a rank that has %" PRId64, STR_ARG(leaf->name), leaf->key.expert, experts);
-            if (experts == 0 && state->layout.ep > 1)
-                return error_set(err, RESHARD_ERR_FORMAT, "the number of experts is not among the arguments, and ep is %" PRId64, state->layout.ep);
             if (anchor_layer != local_layer || anchor_stage != leaf->stage || i == rank->first_leaf || anchor > leaf->order)
                 anchor = leaf->order;
             anchor_layer = local_layer;
@@ -383,6 +392,8 @@ static reshard_status number_all(struct collecting *collecting, reshard_error *e
             status = count_leaf(&stacks, &state->arena, &state->leaves[i], err);
     if (!status)
         status = find_pipeline(collecting, &stacks, err);
+    if (!status)
+        count_experts(state);
     if (!status)
         status = number_leaves(collecting, &stacks, err);
     for (uint32_t i = 0; !status && i < state->rank_count; i++)

@@ -168,6 +168,42 @@ static reshard_status find_parameters(struct megatron_source *state, reshard_err
     return status;
 }
 
+/* ---- gated activations ---- */
+
+static bool ends_with(struct str key, struct str end)
+{
+    return key.size > end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 && key.data[key.size - end.size - 1] == '.';
+}
+
+/* Whether the leaf is the wide one of a pair whose narrow one the same rank has; *is_gated: it has twice the other's columns. */
+static bool tells_gate(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct partition_gate *gate, bool *is_gated)
+{
+    const struct megatron_rank *rank = &state->ranks[leaf->rank];
+    const struct torch_tensor *wide = leaf_tensor(state, leaf);
+    size_t prefix = leaf->name.size - gate->wide.size;
+    for (uint32_t i = rank->first_leaf; i < rank->first_leaf + rank->leaf_count; i++) {
+        struct str name = state->leaves[i].name;
+        const struct torch_tensor *narrow = leaf_tensor(state, &state->leaves[i]);
+        if (name.size != prefix + gate->narrow.size || memcmp(name.data, leaf->name.data, prefix) != 0 || !ends_with(name, gate->narrow) || wide->rank != 2 ||
+            narrow->rank != 2)
+            continue;
+        *is_gated = wide->shape[0] == 2 * narrow->shape[1];
+        return true;
+    }
+    return false;
+}
+
+/* Where the arguments do not say whether the activation is gated, the shapes do. */
+static void find_gate(struct megatron_source *state)
+{
+    if (state->args.is_swiglu != MEGATRON_UNKNOWN || state->args.is_geglu != MEGATRON_UNKNOWN)
+        return;
+    for (uint32_t i = 0; i < state->leaf_count; i++)
+        for (uint32_t j = 0; j < state->rules.gate_count; j++)
+            if (ends_with(state->leaves[i].name, state->rules.gates[j].wide) && tells_gate(state, &state->leaves[i], &state->rules.gates[j], &state->context.is_gated))
+                return;
+}
+
 /* ---- tied copies ---- */
 
 static struct megatron_parameter *find_parameter(struct megatron_source *state, struct str key)
@@ -261,6 +297,7 @@ static reshard_status check_experts(struct source *source, reshard_error *err)
 reshard_status megatron_merge(struct source *source, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
+    find_gate(state);
     reshard_status status = find_parameters(state, err);
     if (!status)
         status = find_copies(state, err);

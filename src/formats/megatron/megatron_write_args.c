@@ -55,12 +55,12 @@ static void set_optional(struct editing *editing, const char *name, int64_t numb
     set_value(editing, name, is_used ? value_new_int(editing->graph, number) : none(editing->graph), false);
 }
 
-static void set_bool(struct editing *editing, const char *name, bool boolean)
+static void set_bool(struct editing *editing, const char *name, bool boolean, bool must_be)
 {
     struct value *value = value_new(editing->graph, VALUE_BOOL);
     if (value)
         value->boolean = boolean;
-    set_value(editing, name, value, false);
+    set_value(editing, name, value, must_be);
 }
 
 static void set_sizes(struct editing *editing, const struct megatron_target *state, uint32_t rank)
@@ -84,7 +84,7 @@ static void set_sizes(struct editing *editing, const struct megatron_target *sta
     if (state->padded_vocabulary > 0)
         set_number(editing, "padded_vocab_size", state->padded_vocabulary, true);
     set_value(editing, "ckpt_format", value_new_str(editing->graph, STR("torch")), false);
-    set_bool(editing, "use_dist_ckpt", false);
+    set_bool(editing, "use_dist_ckpt", false, false);
 }
 
 /* An even pipeline, unless the split of the source or the reference was kept. */
@@ -97,7 +97,7 @@ static void set_pipeline(struct editing *editing, const struct megatron_target *
         if (value)
             set_value(editing, names[i], value_copy(editing->graph, value, model->torch.files[model->ranks[0].file].graph->count), true);
         else if (i == 2 || i == 3)
-            set_bool(editing, names[i], false);
+            set_bool(editing, names[i], false, false);
         else
             set_value(editing, names[i], none(editing->graph), false);
     }
@@ -116,6 +116,25 @@ static void take_layout(struct editing *editing, const struct megatron_source *l
         if (value)
             set_value(editing, names[i], value_copy(editing->graph, value, like->torch.files[rank->file].graph->count), true);
     }
+}
+
+/* What tensors alone tell, for a source without arguments. */
+static void set_model(struct editing *editing, const struct megatron_target *state)
+{
+    if (state->layers > 0)
+        set_number(editing, "num_layers", state->layers, true);
+    if (state->experts > 0)
+        set_number(editing, "num_experts", state->experts, true);
+    for (uint32_t i = 0; i < state->parameter_count; i++) {
+        const struct target_parameter *parameter = &state->parameters[i];
+        if (!parameter->key.rule->is_vocabulary || parameter->cut.rank != 2)
+            continue;
+        set_number(editing, "hidden_size", parameter->cut.shape[1], true);
+        set_number(editing, "padded_vocab_size", parameter->cut.shape[0], true);
+        break;
+    }
+    set_bool(editing, "untie_embeddings_and_output_weights", !state->is_tied, true);
+    set_bool(editing, "swiglu", state->context.is_gated, true);
 }
 
 static struct value *new_namespace(struct value_graph *graph)
@@ -151,8 +170,8 @@ struct value *megatron_write_args(const struct layout_request *request, const st
     struct editing editing = { graph, (struct value *)megatron_namespace_members(namespace), false };
     set_sizes(&editing, state, rank);
     set_pipeline(&editing, state, pipeline_model(request, state));
-    if (state->layers > 0 && !copied)
-        set_number(&editing, "num_layers", state->layers, true);
+    if (namespace != copied)
+        set_model(&editing, state);
     if (state->is_like_layout && state->ranks[rank].like != TORCH_NONE)
         take_layout(&editing, like, state->ranks[rank].like);
     return editing.failed ? NULL : namespace;
