@@ -248,7 +248,7 @@ def rank_files(run, case, target):
     lines, files = [], (case.get("also") or {}).get("files")
     for name, wanted in files.items() if isinstance(files, dict) else ():
         found, complaint = run.digests(target / name)
-        wanted = {key.replace("/", "."): (t["dtype"], t["shape"], t["sha256"]) for key, t in wanted["tensors"].items()}
+        wanted = {key.replace("/", ".").lstrip("."): (t["dtype"], t["shape"], t["sha256"]) for key, t in wanted["tensors"].items()}
         lines += [f"{name}: {line}" for line in ([complaint] if complaint else differences(found, wanted))]
     return lines
 
