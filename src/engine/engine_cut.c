@@ -162,6 +162,22 @@ static reshard_status source_axis(const struct cut_tensor *cut, const struct cut
     return status;
 }
 
+/*
+ * Where the source is a grid of chunks that are decoded as a whole, a box no higher than a chunk is cut between its chunks, so that each of
+ * them is wanted by few boxes.
+ */
+static int chunk_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int outermost)
+{
+    const struct plan *plan = cut->cutter->mode->plan;
+    const int64_t *extent = plan->vectors + plan->steps[frame_items(cut, frame)[0]].extent;
+    if (frame->extent[outermost] > extent[outermost])
+        return outermost;
+    for (int axis = outermost + 1; axis < cut->tensor->rank; axis++)
+        if (frame->extent[axis] > extent[axis])
+            return axis;
+    return outermost;
+}
+
 static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, reshard_error *err)
 {
     int outermost = 0, farthest = 0;
@@ -177,6 +193,10 @@ static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_
     *axis = outermost;
     if (!cut->may_tile)
         return RESHARD_OK;
+    if (step_is_encoded(cut->cutter->mode->plan, frame_items(cut, frame)[0])) {
+        *axis = chunk_axis(cut, frame, outermost);
+        return RESHARD_OK;
+    }
     reshard_status status = source_axis(cut, frame, &farthest, &is_transposed, err);
     if (!status && is_transposed && frame->extent[farthest] / TILE_RATIO > frame->extent[outermost])
         *axis = farthest;
@@ -256,7 +276,7 @@ static bool tensor_may_tile(const struct cutter *cutter, const struct catalog_te
             return false;
     }
     for (uint32_t i = 0; i < count; i++)
-        if (step_is_encoded(plan, steps[i]))
+        if (step_is_streamed(plan, steps[i]))
             return false;
     return !cutter->mode->is_stream;
 }
@@ -279,8 +299,9 @@ reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint3
     if (!buffer_append(&cutter->stack, steps, count * sizeof(*steps)) || !buffer_append(&cutter->frames, &frame, sizeof(frame)))
         return error_set_memory(err);
     reshard_status status = source_axis(&cut, &frame, &axis, &is_transposed, err);
-    /* A window of a transposed tensor reads all over the source: the fewer windows the better. */
-    if (cutter->mode->is_stream && is_transposed)
+    /* A window of a transposed tensor reads all over the source, and one across many chunks decodes them all: the fewer windows the better. */
+    bool is_decoded = step_is_encoded(cutter->mode->plan, steps[0]) && !step_is_streamed(cutter->mode->plan, steps[0]);
+    if (cutter->mode->is_stream && (is_transposed || is_decoded))
         cut.target_max = cutter->budget->data_bytes / 2;
     while (cutter->frames.size && !status) {
         cutter->frames.size -= sizeof(frame);
