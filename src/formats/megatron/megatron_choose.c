@@ -164,6 +164,8 @@ static reshard_status check_model(const struct layout_request *request, const st
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "two stacks of layers share a pipeline in a way that is not known: pp=1 and vp=1 work");
     if (state->layout.ep > 1 && counting->experts == 0 && state->experts == 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 ", but the model has no experts: ep=1 works", state->layout.ep);
+    if (request->words.etp > 0 && state->experts == 0 && request->words.etp != state->layout.tp)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "etp=%u, but the model has no experts: leave etp out", (unsigned)request->words.etp);
     if (state->experts % state->layout.ep) {
         char divisors[DIVISORS_TEXT_MAX];
         error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 " does not divide %" PRId64 " experts", state->layout.ep, state->experts);
