@@ -281,6 +281,20 @@ static bool tensor_may_tile(const struct cutter *cutter, const struct catalog_te
     return !cutter->mode->is_stream;
 }
 
+/* Whether the chunks side by side in the tensor, decoded, are more than the half of what can be kept. */
+static bool chunk_row_is_wide(const struct cut_tensor *cut, uint32_t step_index)
+{
+    const struct plan *plan = cut->cutter->mode->plan;
+    const struct plan_step *step = &plan->steps[step_index];
+    if (!step_is_encoded(plan, step_index) || step_is_streamed(plan, step_index))
+        return false;
+    const struct chunk_layout *layout = catalog_layout_of(plan->source, &plan->source->chunks[step->source_chunk]);
+    uint64_t room = cut->cutter->budget->decoded_bytes / 2, row = layout->chain->decoded_bytes;
+    for (int axis = 1; axis < cut->tensor->rank && row <= room; axis++)
+        row *= (uint64_t)(cut->shape[axis] / plan->vectors[step->extent + (uint32_t)axis]) + 1;
+    return row > room;
+}
+
 reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint32_t *steps, uint32_t count, reshard_error *err)
 {
     const struct catalog_tensor *tensor = &cutter->mode->plan->target->tensors[tensor_index];
@@ -299,9 +313,9 @@ reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint3
     if (!buffer_append(&cutter->stack, steps, count * sizeof(*steps)) || !buffer_append(&cutter->frames, &frame, sizeof(frame)))
         return error_set_memory(err);
     reshard_status status = source_axis(&cut, &frame, &axis, &is_transposed, err);
-    /* A window of a transposed tensor reads all over the source, and one across many chunks decodes them all: the fewer windows the better. */
-    bool is_decoded = step_is_encoded(cutter->mode->plan, steps[0]) && !step_is_streamed(cutter->mode->plan, steps[0]);
-    if (cutter->mode->is_stream && (is_transposed || is_decoded))
+    /* A window of a transposed tensor reads all over the source, and one across more chunks than can be kept decodes them all: the fewer
+     * windows the better. */
+    if (cutter->mode->is_stream && (is_transposed || chunk_row_is_wide(&cut, steps[0])))
         cut.target_max = cutter->budget->data_bytes / 2;
     while (cutter->frames.size && !status) {
         cutter->frames.size -= sizeof(frame);
