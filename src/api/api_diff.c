@@ -319,9 +319,7 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
                                        reshard_finding_sink sink, void *context, reshard_error *err)
 {
     static const reshard_diff_options defaults = RESHARD_DIFF_OPTIONS_INIT;
-    reshard_status related = checkpoint_relate_if_possible(a, &a, err);
-    if (!related)
-        related = checkpoint_relate_if_possible(b, &b, err);
+    reshard_status related = checkpoint_relate_both(&a, &b, err);
     if (related)
         return related;
     struct diff diff = { .a = a, .b = b, .options = options ? options : &defaults, .findings = { .sink = sink, .context = context } };

@@ -39,10 +39,13 @@ reshard_status checkpoint_list_tensors(reshard_checkpoint *checkpoint, reshard_e
 
 /*
  * The view in which optimizer state is one tensor for each parameter and kind of state: the checkpoint itself, unless it stores state by bucket or
- * flattened. The second function takes what cannot be related as it is stored, with a warning. The result belongs to the checkpoint.
+ * flattened. The result belongs to the checkpoint.
  */
 reshard_status checkpoint_relate(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err);
-reshard_status checkpoint_relate_if_possible(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err);
+
+/* The views of two checkpoints that can be compared: as they are stored if only one stores state so and the other holds the same tensors, else by
+ * parameter. What cannot be related is taken as it is stored, with a warning. */
+reshard_status checkpoint_relate_both(reshard_checkpoint **a, reshard_checkpoint **b, reshard_error *err);
 
 /* The engine's view of the handle, and its options from the public ones (NULL: defaults), which must outlive the result. */
 struct engine_source checkpoint_engine_source(const reshard_checkpoint *checkpoint);

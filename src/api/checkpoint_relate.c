@@ -3,6 +3,7 @@
 #include "api/checkpoint.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static reshard_status open_related(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err)
 {
@@ -38,7 +39,7 @@ reshard_status checkpoint_relate(reshard_checkpoint *checkpoint, reshard_checkpo
     return status;
 }
 
-reshard_status checkpoint_relate_if_possible(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err)
+static reshard_status relate_if_possible(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err)
 {
     reshard_error reason = { 0 };
     reshard_status status = checkpoint_relate(checkpoint, out, &reason);
@@ -49,4 +50,37 @@ reshard_status checkpoint_relate_if_possible(reshard_checkpoint *checkpoint, res
     if (status && err)
         *err = reason;
     return status;
+}
+
+/* Whether the other has every tensor of this one, in its shape. */
+static bool is_held(const reshard_checkpoint *checkpoint, const reshard_checkpoint *other)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint), *found_in = checkpoint_catalog(other);
+    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
+        uint32_t found = catalog_find(found_in, tensor->key);
+        if (found == CATALOG_NONE || found_in->tensors[found].rank != tensor->rank ||
+            memcmp(catalog_vector_at(found_in, found_in->tensors[found].shape), catalog_vector_at(catalog, tensor->shape),
+                   (size_t)tensor->rank * sizeof(int64_t)) != 0)
+            return false;
+    }
+    return true;
+}
+
+reshard_status checkpoint_relate_both(reshard_checkpoint **a, reshard_checkpoint **b, reshard_error *err)
+{
+    reshard_checkpoint *stored_a = *a, *stored_b = *b;
+    bool one_stores = checkpoint_catalog(stored_a)->has_stored_optimizer != checkpoint_catalog(stored_b)->has_stored_optimizer;
+    reshard_status status = relate_if_possible(stored_a, a, err);
+    if (!status)
+        status = relate_if_possible(stored_b, b, err);
+    if (status || !one_stores)
+        return status;
+    /* A conversion into a format that takes any tensors has kept them as they were. */
+    bool a_stores = checkpoint_catalog(stored_a)->has_stored_optimizer;
+    if (!is_held(a_stores ? *a : *b, a_stores ? *b : *a) && is_held(a_stores ? stored_a : stored_b, a_stores ? stored_b : stored_a)) {
+        *a = stored_a;
+        *b = stored_b;
+    }
+    return RESHARD_OK;
 }

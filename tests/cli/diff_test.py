@@ -38,6 +38,10 @@ class Case:
         done = self.run("diff", "--json", "--items", "ignore", self.path, other)
         assert done.returncode == 1, f"{key!r}[{index}]: exit {done.returncode}: {done.stderr.decode(errors='replace')[:200]}"
         found = json.loads(done.stdout)["findings"]
+        if tied and found and "megatron" in self.path.parts and not any(f["key"] == key for f in found):
+            # State that is stored by bucket, and grouped experts, are compared by parameter, under names of their own.
+            assert all(f["kind"] == "values" and f["count"] == 1 for f in found), f"{key!r}[{index}]: {found[:3]}"
+            return
         values = [f for f in found if f["kind"] == "values" and f["key"] == key]
         assert values and values[0]["index"] == index and values[0]["count"] == 1, f"{key!r}[{index}]: {found[:3]}"
         assert tied or len(found) == 1, f"{key!r}[{index}]: also {found[:3]}"
@@ -97,7 +101,8 @@ def copied(case, draw):
     for tensor, chunk in draw.sample(chunks, min(len(chunks), 20)):
         key, start, extent = tensor["key"], chunk["start"], chunk["extent"]
         replicas = [c for t, c in chunks if t["key"] == key and c["replica"]]
-        if chunk["bytes"] == 0 or replicas or "path" in tensor or not key or "\0" in key or key.startswith("-"):
+        # What lies between the parameters of a bucket is nobody's state.
+        if chunk["bytes"] == 0 or key.startswith("optimizer.distributed.") or replicas or "path" in tensor or not key or "\0" in key or key.startswith("-"):
             continue
         words = ",".join(f"{s}:{s + e}" for s, e in zip(start, extent))
         value = case.run("cat", "--as", "raw", *(["--slice", words] if words else []), case.path, key).stdout
