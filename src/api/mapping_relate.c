@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/mapping_relate.h"
 
+#include <stdlib.h>
+
 #define STEPS_MAX 8
 
 /* Folders and files that hold names of any origin, though mostly their own. */
@@ -21,7 +23,10 @@ uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_sp
     bool is_container = !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
     if (!own && !name_space)
         own = mapping_recognise(rules, space, mapping_nodes_of(rules, CONTAINER_NAMES));
-    return own || !is_container ? own : mapping_recognise(rules, space, UINT64_MAX);
+    if (own)
+        return own;
+    /* Optimizer state by parameter has a legacy Megatron checkpoint listed under the names of distributed ones. */
+    return is_container ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
 }
 
 /* With a family named, relations of others do not count. */
@@ -131,6 +136,74 @@ static void say_tie(struct walk *walk, const struct step *best, uint64_t here, c
     }
 }
 
+/* Numbers that the weights of a space show, behind those that are given. */
+struct ratios {
+    struct arena arena;
+    reshard_map_constant *constants;
+};
+
+static void ratios_release(struct ratios *ratios)
+{
+    free(ratios->constants);
+    arena_release(&ratios->arena);
+}
+
+static bool has_constant(const reshard_map_options *options, struct str name)
+{
+    for (size_t i = 0; i < options->constant_count; i++) {
+        if (str_is(name, options->constants[i].name))
+            return true;
+    }
+    return false;
+}
+
+/* Puts the ratios that the weights show behind the constants, which then lie in out; what is known goes before. */
+static reshard_status find_ratios(const struct mapping_relation *relation, const struct map_space *space, reshard_map_options *options, struct ratios *out,
+                                  reshard_error *err)
+{
+    out->constants = calloc(options->constant_count + relation->ratio_count, sizeof(*out->constants));
+    if (!out->constants)
+        return error_set_memory(err);
+    for (size_t i = 0; i < options->constant_count; i++)
+        out->constants[i] = options->constants[i];
+    options->constants = out->constants;
+    for (uint32_t i = 0; i < relation->ratio_count; i++) {
+        const struct mapping_ratio *ratio = &relation->ratios[i];
+        int64_t value;
+        if (has_constant(options, ratio->name) || !mapping_ratio_find(ratio, space, &value))
+            continue;
+        char *name = arena_copy(&out->arena, ratio->name.data, ratio->name.size);
+        if (!name)
+            return error_set_memory(err);
+        out->constants[options->constant_count++] = (reshard_map_constant){ name, value };
+    }
+    return RESHARD_OK;
+}
+
+/* Runs a relation's text: its spelling is put around what comes out, or taken off before. Ratios are numbers that the text may name. */
+static reshard_status take_step(const struct step *step, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
+                                reshard_error *err)
+{
+    static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
+    const struct mapping_relation *relation = step->relation;
+    struct mapping_text text = { relation->name, relation->text, step->is_back };
+    struct mapping_context own = *context;
+    reshard_map_options options = context->options ? *context->options : defaults;
+    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, err) : RESHARD_OK;
+    if (status || !relation->ratio_count) {
+        if (!status)
+            status = mapping_apply(stage, source, context, &text, false, err);
+    } else {
+        struct ratios ratios = { 0 };
+        status = find_ratios(relation, (*stage)->space, &options, &ratios, err);
+        own.options = &options;
+        if (!status)
+            status = mapping_apply(stage, source, &own, &text, false, err);
+        ratios_release(&ratios);
+    }
+    return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, err);
+}
+
 static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
                               enum mapping_way *way, reshard_error *err)
 {
@@ -149,8 +222,7 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
             *way = step.relation ? MAPPING_WAY_AMBIGUOUS : MAPPING_WAY_NONE;
             return RESHARD_OK;
         }
-        struct mapping_text text = { step.relation->name, step.relation->text, step.is_back };
-        reshard_status status = mapping_apply(stage, source, context, &text, false, err);
+        reshard_status status = take_step(&step, context, source, stage, err);
         if (status)
             return status;
         say_step(walk, &step);

@@ -8,13 +8,18 @@
 
 #define DIRECTIVE "#:"
 
+static void release_relation(struct mapping_relation *relation)
+{
+    free(relation->families);
+    free(relation->keys);
+    free(relation->back);
+    free(relation->ratios);
+}
+
 void mapping_rules_release(struct mapping_rules *rules)
 {
-    for (uint32_t i = 0; i < rules->relation_count; i++) {
-        free(rules->relations[i].families);
-        free(rules->relations[i].keys);
-        free(rules->relations[i].back);
-    }
+    for (uint32_t i = 0; i < rules->relation_count; i++)
+        release_relation(&rules->relations[i]);
     free(rules->relations);
     free(rules->numbers);
     free(rules->nodes);
@@ -110,6 +115,44 @@ static reshard_status add_number(struct mapping_rules *rules, struct str rest, r
     return RESHARD_OK;
 }
 
+static bool read_axis(struct str word, int *out)
+{
+    *out = word.size == 1 ? word.data[0] - '0' : -1;
+    return *out >= 0 && *out < RANK_MAX;
+}
+
+/* ratio = NAME KEY AXIS KEY AXIS */
+static bool add_ratio(struct mapping_relation *relation, struct str rest)
+{
+    struct mapping_ratio ratio = { .name = next_word(&rest) };
+    ratio.key = next_word(&rest);
+    bool is_good = read_axis(next_word(&rest), &ratio.axis);
+    ratio.by = next_word(&rest);
+    if (!is_good || !read_axis(next_word(&rest), &ratio.by_axis))
+        return true;
+    struct mapping_ratio *larger = reallocarray(relation->ratios, (size_t)relation->ratio_count + 1, sizeof(*larger));
+    if (!larger)
+        return false;
+    relation->ratios = larger;
+    larger[relation->ratio_count++] = ratio;
+    return true;
+}
+
+/* How keys of `to` are spelled around the names of the text. */
+static void read_spelling(struct mapping_spelling *spelling, struct str word, struct str rest)
+{
+    if (str_is(word, "below")) {
+        spelling->below = next_word(&rest);
+        spelling->apart = next_word(&rest);
+    } else if (str_is(word, "states")) {
+        spelling->states = next_word(&rest);
+        spelling->states_below = next_word(&rest);
+    } else if (str_is(word, "alias")) {
+        spelling->alias = next_word(&rest);
+        spelling->alias_of = next_word(&rest);
+    }
+}
+
 /* One line behind "#:". Lines of a relation follow its `from`; words that are not known are remarks. */
 static reshard_status read_directive(struct mapping_rules *rules, const char *name, struct str text, struct str rest, bool *has_relation, reshard_error *err)
 {
@@ -134,6 +177,10 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
         done = append_str(&relation->keys, &relation->key_count, rest);
     else if (str_is(word, "back"))
         done = append_str(&relation->back, &relation->back_count, rest);
+    else if (str_is(word, "ratio"))
+        done = add_ratio(relation, rest);
+    else
+        read_spelling(&relation->spelling, word, rest);
     return done ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -163,9 +210,7 @@ static void drop_families(struct mapping_rules *rules)
             rules->relations[kept++] = *relation;
             continue;
         }
-        free(relation->families);
-        free(relation->keys);
-        free(relation->back);
+        release_relation(relation);
     }
     rules->relation_count = kept;
 }
@@ -199,22 +244,57 @@ reshard_status mapping_rules_load(const reshard_map_text *own, struct mapping_ru
 
 #define ALL_HOLES (1u << MAP_HOLE_EXPERT | 1u << MAP_HOLE_LAYER | 1u << MAP_HOLE_STAR)
 
-static bool has_key(const struct map_space *space, struct str name)
+/* The first weight that a name with placeholders matches, and what they stand for; or MAP_NONE. */
+static uint32_t find_key(const struct map_space *space, struct str name, struct str values[MAP_HOLE_KINDS])
 {
     struct map_pattern pattern;
-    struct str values[MAP_HOLE_KINDS];
     uint32_t first, end;
     if (!map_pattern_of(name, ALL_HOLES, false, &pattern))
-        return false;
+        return MAP_NONE;
     if (!pattern.count)
-        return map_space_find(space, name) != MAP_NONE;
+        return map_space_find(space, name);
     map_space_prefix(space, pattern.literals[0], &first, &end);
     for (uint32_t i = first; i < end; i++) {
-        memset(values, 0, sizeof(values));
+        memset(values, 0, MAP_HOLE_KINDS * sizeof(*values));
         if (map_pattern_match(&pattern, space->weights[space->sorted[i]].name, values))
-            return true;
+            return space->sorted[i];
     }
-    return false;
+    return MAP_NONE;
+}
+
+static bool has_key(const struct map_space *space, struct str name)
+{
+    struct str values[MAP_HOLE_KINDS];
+    return find_key(space, name, values) != MAP_NONE;
+}
+
+/* The weight of a name whose placeholders stand for the given values; or MAP_NONE. */
+static uint32_t find_filled(const struct map_space *space, struct str name, const struct str values[MAP_HOLE_KINDS])
+{
+    struct map_pattern pattern;
+    struct buffer text = { 0 };
+    if (!map_pattern_of(name, ALL_HOLES, false, &pattern))
+        return MAP_NONE;
+    for (int i = 0; i <= pattern.count; i++) {
+        buffer_append_str(&text, pattern.literals[i]);
+        if (i < pattern.count)
+            buffer_append_str(&text, values[pattern.holes[i]]);
+    }
+    uint32_t found = text.failed ? MAP_NONE : map_space_find(space, buffer_str(&text));
+    buffer_release(&text);
+    return found;
+}
+
+bool mapping_ratio_find(const struct mapping_ratio *ratio, const struct map_space *space, int64_t *out)
+{
+    struct str values[MAP_HOLE_KINDS] = { { 0 } };
+    uint32_t weight = find_key(space, ratio->key, values), other = weight == MAP_NONE ? MAP_NONE : find_filled(space, ratio->by, values);
+    const struct map_tensor *a = other == MAP_NONE ? NULL : map_space_shaped(space, weight), *b = a ? map_space_shaped(space, other) : NULL;
+    if (!b || ratio->axis >= a->rank || ratio->by_axis >= b->rank)
+        return false;
+    int64_t extent = a->shape[ratio->axis], by = b->shape[ratio->by_axis];
+    *out = by ? extent / by : 0;
+    return by && extent % by == 0;
 }
 
 /* Whether some line's patterns all have a key, and those with ! none. */
@@ -261,6 +341,11 @@ uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_s
 {
     uint64_t found = recognise(rules, space, allowed, false);
     return found ? found : recognise(rules, space, allowed, true);
+}
+
+uint64_t mapping_recognise_spelling(const struct mapping_rules *rules, const struct map_space *space)
+{
+    return recognise(rules, space, UINT64_MAX, false);
 }
 
 uint64_t mapping_nodes_of(const struct mapping_rules *rules, const char *name_space)

@@ -7,9 +7,16 @@
 #ifndef API_MAPPING_RULES_H
 #define API_MAPPING_RULES_H
 
+#include "api/mapping_spelling.h"
 #include "api/mapping_stage.h"
 
 #define MAPPING_NODES_MAX 64
+
+/* A number that a text names: the extent of an axis of one weight by that of another. Patterns; the first line that has both counts. */
+struct mapping_ratio {
+    struct str name, key, by;
+    int axis, by_axis;
+};
 
 struct mapping_relation {
     const char *name;               /* of the text's file */
@@ -17,7 +24,9 @@ struct mapping_relation {
     uint32_t from, to;              /* nodes */
     bool is_onward;                 /* names of `from` are only kept where this relation does not fit */
     struct str *families, *keys, *back; /* back: as keys, on the side of `to` */
-    uint32_t family_count, key_count, back_count;
+    struct mapping_ratio *ratios;
+    struct mapping_spelling spelling; /* of `to`, around the names that the text gives */
+    uint32_t family_count, key_count, back_count, ratio_count;
 };
 
 /* A number that mappings may name, from a member of an item; not where the member `condition` of that item, if there is one, is false. */
@@ -43,8 +52,14 @@ uint64_t mapping_nodes_of(const struct mapping_rules *rules, const char *name_sp
 /* Which nodes the keys are recognised as, of those allowed. */
 uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed);
 
+/* Of all nodes, by relations between the spellings of a framework only, not by those of model families. */
+uint64_t mapping_recognise_spelling(const struct mapping_rules *rules, const struct map_space *space);
+
 /* Whether the keys are recognised as what the relation reads: from left to right, or back. */
 bool mapping_relation_fits(const struct mapping_relation *relation, const struct map_space *space, bool is_back);
+
+/* What a ratio is in a space; false if its weights are not there, or it is no whole number. */
+bool mapping_ratio_find(const struct mapping_ratio *ratio, const struct map_space *space, int64_t *out);
 
 bool mapping_relation_has_family(const struct mapping_relation *relation, struct str family);
 

@@ -167,6 +167,11 @@ static void attach_state(struct map_space *space, uint32_t index, struct buffer 
     struct map_state_key reading;
     for (int i = 0; map_state_reading(tensor->key, i, &reading); i++) {
         uint32_t weight = weight_of_reading(space, &reading, text);
+        /* Wrappers of modules stand in front of a state's weight more often than in front of the weight. */
+        while (weight == MAP_NONE && str_starts_with(reading.name, "module.") && reading.name.size > strlen("module.")) {
+            reading.name = (struct str){ reading.name.data + strlen("module."), reading.name.size - strlen("module.") };
+            weight = weight_of_reading(space, &reading, text);
+        }
         if (weight == MAP_NONE || weight == tensor->weight || space->weights[weight].tensors[reading.state] != MAP_NONE)
             continue;
         const struct map_tensor *own = &space->tensors[space->weights[weight].tensors[MAP_STATE_WEIGHT]];

@@ -4,6 +4,7 @@
  *   Paddle       w.moment1_0
  *   Megatron     optimizer.state.exp_avg.w        (`state`, the state's name, the weight, behind anything)
  *   torch (DCP)  optim.state.w.exp_avg            (`state`, the weight, the state's name, behind anything)
+ *   Megatron's FSDP   optimizer.state.module.module.module.w.exp_avg   (of model.module.w)
  *   FSDP files   w-exp_avg
  *   others       w.exp_avg
  */

@@ -112,7 +112,8 @@ static reshard_status convert_mapped(reshard_error *err)
 /* A relation that is recognised, and a reference whose tensors are partly kept. */
 static reshard_status plan_related(reshard_error *err)
 {
-    static const char text[] = "#: from hf\n#: to torch_dist\n#: family small\n#: keys w big !none\nw -> `x`\n";
+    static const char text[] = "#: from hf\n#: to torch_dist\n#: family small\n#: keys w big !none\n#: ratio half w 1 big 0\n"
+                               "#: below m. o.\n#: states o.$STATE.$NAME o.m.$NAME.$STATE\n#: alias .a. .b.\nw -> `x`\n";
     static const char kept[] = "w -> big\n_ -> i\n";
     const reshard_map_text own = { "own.map", text, sizeof(text) - 1 }, statements = { "-m", kept, sizeof(kept) - 1 };
     reshard_map_options related = RESHARD_MAP_OPTIONS_INIT, like = RESHARD_MAP_OPTIONS_INIT;

@@ -78,6 +78,8 @@ TEST(states_follow_their_weights)
           "model.b <- model.a\noptim.state.b.exp_avg <- optim.state.a.exp_avg\noptim.state.b.max_exp_avg_sq <- optim.state.a.max_exp_avg_sq\n" },
         { "both in one container", "app.model.a -> c", { W("app.model.a"), S("app.optim.state.a.momentum_buffer") }, { { 0 } },
           "c <- app.model.a\napp.optim.state.c.momentum_buffer <- app.optim.state.a.momentum_buffer\n" },
+        { "Megatron-FSDP", "model.module.a -> model.module.b", { W("model.module.a"), S("optimizer.state.module.module.module.a.exp_avg") }, { { 0 } },
+          "model.module.b <- model.module.a\noptimizer.state.module.module.module.b.exp_avg <- optimizer.state.module.module.module.a.exp_avg\n" },
         { "files of FSDP", "a -> b", { W("a"), S("a-exp_avg") }, { { 0 } }, "b <- a\nb-exp_avg <- a-exp_avg\n" },
         { "Paddle's other optimizers", "a -> b", { W("a"), S("a.velocity_0") }, { { 0 } }, "b <- a\nb.velocity_0 <- a.velocity_0\n" },
         { "from one framework to another", "a -> b", { W("a"), S("a.w_0"), S("a.moment1_0"), S("a.moment2_0") },

@@ -57,8 +57,9 @@ const struct format_driver format_torch_dcp_megatron = {
 
 const struct format_driver format_fsdp_dtensor = {
     .name = "fsdp_dtensor",
+    .name_space = "fsdp_dtensor",
     .summary = "Megatron-FSDP's DCP of DTensors",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER,
     .options = megatron_dcp_options,
     .probe = fsdp_dtensor_probe,
     .read_catalog = dcp_megatron_read_catalog,

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What is around the names of one side of a relation, whatever they are: a container that the weights are in, another order of the words of
+ * optimizer states. Texts name weights one by one, this concerns them all.
+ */
+#ifndef API_MAPPING_SPELLING_H
+#define API_MAPPING_SPELLING_H
+
+#include "api/mapping_stage.h"
+
+struct mapping_spelling {
+    struct str below;                /* every key begins with it; empty: there is no spelling */
+    struct str apart;                /* but those that begin with this one */
+    struct str states, states_below; /* keys of states on either side, with $NAME and $STATE; empty: as weights */
+    struct str alias, alias_of;      /* on the way back: a part of a key, and what it is called there */
+};
+
+/* The key in the spelling, or, backwards, without it. false without memory. */
+bool mapping_spell(const struct mapping_spelling *spelling, struct str key, bool is_back, struct buffer *out);
+
+/* Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are. On failure *stage stays as it was. */
+reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, reshard_error *err);
+
+#endif

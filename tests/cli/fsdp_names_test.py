@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Names of Megatron-FSDP: what convert --to fsdp_dtensor calls the tensors of Megatron's models, and the way back. Prints TAP.
+
+usage: fsdp_names_test.py --bin PATH [--root DIR]...
+
+Expected keys are written out here, by the rules of the format, for checkpoints that Megatron wrote (DIR/megatron/CASE/ckpt; a case that no
+root has is left out) and for a small model of every part that has a rule of its own.
+"""
+import argparse
+import json
+import pathlib
+import struct
+import subprocess
+import tempfile
+
+NORMS_TE = ["self_attention.linear_qkv.layer_norm_weight", "mlp.linear_fc1.layer_norm_weight"]
+ATTENTION = ["self_attention.linear_qkv.weight", "self_attention.linear_proj.weight"]
+ENDS = ["embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "output_layer.weight"]
+GATED = ["mlp.linear_fc1.weight_w", "mlp.linear_fc1.weight_v", "mlp.linear_fc2.weight"]
+LOCAL_EXPERTS = [f"mlp.experts.local_experts.{e}.{name}" for e in range(4) for name in ("linear_fc1.weight_w", "linear_fc1.weight_v", "linear_fc2.weight")]
+SHARED = ["mlp.shared_experts.linear_fc1.weight_w", "mlp.shared_experts.linear_fc1.weight_v", "mlp.shared_experts.linear_fc2.weight"]
+TIED = ["self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias", "self_attention.linear_qkv.weight",
+        "self_attention.linear_qkv.bias", "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "mlp.linear_fc1.layer_norm_weight",
+        "mlp.linear_fc1.layer_norm_bias", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias"]
+
+
+def layers(count, names):
+    return [f"decoder.layers.{i}.{name}" for i in range(count) for name in names]
+
+
+def weights(names):
+    return {"model.module." + name for name in names}
+
+
+def states(names, words):
+    return {f"optimizer.state.module.module.module.{name}.{word}" for name in names for word in words}
+
+
+DENSE = layers(2, NORMS_TE + ATTENTION + GATED) + ENDS
+CASES = {
+    "megatron-dense-dist-tp2": weights(layers(4, NORMS_TE + ATTENTION + GATED) + ENDS),
+    "megatron-moe-dist-tp1": weights(layers(2, ["input_layernorm.weight", "pre_mlp_layernorm.weight", "mlp.router.weight", "mlp.router.expert_bias"] +
+                                            ATTENTION + LOCAL_EXPERTS + SHARED) + ENDS),
+    # No gate, and the output layer is the embedding.
+    "megatron-tied-dist-tp1": weights(layers(4, TIED) + ["embedding.word_embeddings.weight", "embedding.position_embeddings.weight",
+                                                        "decoder.final_layernorm.weight", "decoder.final_layernorm.bias"]),
+    "megatron-optim-dense-full-tp2dp2": weights(DENSE) | states(DENSE, ["exp_avg", "exp_avg_sq", "param"]),
+}
+
+
+class Shell:
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+
+    def __call__(self, *words):
+        done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120)
+        assert done.returncode == 0, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
+        return done.stdout.decode()
+
+    def keys(self, path):
+        return {t["key"] for t in json.loads(self("ls", "--json", path))["tensors"]}
+
+    def digests(self, path):
+        return {t["key"]: t for t in json.loads(self("hash", "--json", path))["tensors"]}
+
+
+def must_be(found, expected):
+    assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
+
+
+def there_and_back(shell, path, expected):
+    shell("convert", path, "there", "--to", "fsdp_dtensor", "--quiet", "--verify")
+    must_be(shell.keys("there"), expected)
+    shell("convert", "there", "back", "--to", "torch_dist", "--quiet", "--verify")
+    before, after = shell.digests(path), shell.digests("back")
+    must_be(set(after), set(before))
+    assert after == before, [key for key in before if before[key] != after[key]][:4]
+
+
+def write(path, shapes):
+    """Safetensors whose bytes are all different."""
+    header, at = {}, 0
+    for key, shape in shapes.items():
+        size = 2
+        for extent in shape:
+            size *= extent
+        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(struct.pack("<H", i) for i in range(at // 2)))
+
+
+def grouped_experts(shell):
+    """Transformer Engine's numbered experts, with biases; and a layer that predicts a second token, in both spellings of its inner layer."""
+    layer = {"self_attention.linear_qkv.layer_norm_weight": [4], "self_attention.linear_qkv.weight": [12, 4], "self_attention.linear_proj.weight": [4, 4],
+             "pre_mlp_layernorm.weight": [4], "mlp.router.weight": [2, 4]}
+    for e in range(2):
+        layer |= {f"mlp.experts.linear_fc1.weight{e}": [6, 4], f"mlp.experts.linear_fc1.bias{e}": [6], f"mlp.experts.linear_fc2.weight{e}": [4, 3]}
+    model = {"embedding.word_embeddings.weight": [8, 4], "mtp.layers.0.eh_proj.weight": [4, 8]}
+    for stack in ("decoder.layers.0.", "decoder.layers.1.", "mtp.layers.0.transformer_layer."):
+        model |= {stack + name: shape for name, shape in layer.items()}
+    write(shell.work / "model.safetensors", model)
+    split = [half for name in layer for half in ([f"{name}_w", f"{name}_v"] if "linear_fc1" in name else [name])]
+    expected = [name for name in model if name.startswith(("embedding", "mtp.layers.0.eh"))]
+    expected += [stack + name for stack in ("decoder.layers.0.", "decoder.layers.1.", "mtp.layers.0.transformer_layer.") for name in split]
+    shell("convert", "model.safetensors", "there", "--to", "fsdp_dtensor", "--quiet")
+    must_be(shell.keys("there"), weights(expected))
+    shell("convert", "model.safetensors", "dist", "--to", "torch_dist", "--quiet")
+    shell("convert", "there", "back", "--to", "torch_dist", "--quiet")
+    assert shell.digests("back") == shell.digests("dist")
+    shell("convert", "there", "old.safetensors", "--to", "safetensors", "--quiet")
+    data = (shell.work / "old.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    text = data[8:8 + size].replace(b".transformer_layer.", b".mtp_model_layer.")
+    (shell.work / "old.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size:])
+    shell("convert", "old.safetensors", "again", "--to", "torch_dist", "--quiet")
+    assert shell.digests("again") == shell.digests("dist")
+
+
+def other_names_stay(shell):
+    """What is no model that a text knows keeps its keys, there and back."""
+    write(shell.work / "a.safetensors", {"model.module.some.weight": [3, 2], "model.module.other.bias": [5]})
+    shell("convert", "a.safetensors", "there", "--to", "fsdp_dtensor", "--quiet")
+    shell("convert", "there", "back", "--to", "torch_dist", "--quiet")
+    assert shell.digests("back") == shell.digests("a.safetensors")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--root", action="append", default=[], type=pathlib.Path)
+    options = parser.parse_args()
+    tests = [("grouped experts", grouped_experts), ("other names", other_names_stay)]
+    for name, expected in CASES.items():
+        path = next((root.resolve() / "megatron" / name / "ckpt" for root in options.root if (root / "megatron" / name).is_dir()), None)
+        if path:
+            tests.append((name, lambda shell, p=path, e=expected: there_and_back(shell, p, e)))
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, (name, test) in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                test(Shell(str(pathlib.Path(options.bin).resolve()), pathlib.Path(work)))
+                print(f"ok {number} - {name}", flush=True)
+            except (AssertionError, subprocess.TimeoutExpired) as problem:
+                failed += 1
+                print(f"not ok {number} - {name}")
+                print("".join(f"# {line}\n" for line in str(problem).splitlines()), end="", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
