@@ -314,7 +314,7 @@ def main():
     tests += [test for test in forwards_only(options.bin, options.models) if fnmatch.fnmatch(test[0].split(":")[0], options.case)]
     for name in families.CASES:
         if fnmatch.fnmatch(name, options.case):
-            tests += [(f"{name}: through {to} and back", lambda a=(options.bin, name, to): through(*a)) for to in ("megatron", "torch_dist")]
+            tests += [(f"{name}: through {to} and back", lambda a=(options.bin, name, to): through(*a)) for to in ("megatron", "torch_dist", "fsdp_dtensor")]
     tests += [("heads and groups from a run's arguments", lambda: by_arguments(options.bin, "llama", num_query_groups=2, group_query_attention=True)),
               ("groups that the run did not use", lambda: by_arguments(options.bin, "llama-heads-alike", num_query_groups=1, group_query_attention=False))]
     tests.append(("texts recognise the models of their families, and no others", lambda: recognise(options.models)))
