@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arguments in a written file: the source's, with the sizes of the target. */
+/* The arguments in a written file: the source's, with the sizes of the target; or those of a reference whose layout is taken. */
 #include "formats/megatron/megatron_target.h"
 
 struct editing {
@@ -104,17 +104,25 @@ static void set_pipeline(struct editing *editing, const struct megatron_target *
     (void)state;
 }
 
-/* What a layout is in the reference's arguments, apart from the pipeline's split: taken as it is. */
-static void take_layout(struct editing *editing, const struct megatron_source *like, uint32_t like_rank)
+/* The arguments of the reference's run, which is to load the files, with how far the source's run had come. */
+static void take_run(struct editing *editing, const struct megatron_source *like, uint32_t like_rank)
 {
-    static const char *const names[] = { "virtual_pipeline_model_parallel_size", "num_virtual_stages_per_pipeline_rank", "num_layers_per_virtual_pipeline_stage",
-                                         "world_size", "data_parallel_size", "inprocess_active_world_size", "rank", "local_rank", "overlap_p2p_comm",
-                                         "align_param_gather", "sequence_parallel", "context_parallel_size", "expert_tensor_parallel_size" };
+    static const char *const progress[] = { "iteration", "consumed_train_samples", "consumed_valid_samples", "skipped_train_samples" };
+    struct value *reached[sizeof(progress) / sizeof(progress[0])];
     const struct megatron_rank *rank = &like->ranks[like_rank];
-    for (size_t i = 0; rank->args.members && i < sizeof(names) / sizeof(names[0]); i++) {
-        const struct value *value = value_dict_get(rank->args.members, names[i]);
-        if (value)
-            set_value(editing, names[i], value_copy(editing->graph, value, like->torch.files[rank->file].graph->count), true);
+    if (!rank->args.members)
+        return;
+    struct value *taken = value_copy(editing->graph, rank->args.members, like->torch.files[rank->file].graph->count);
+    editing->failed = editing->failed || !taken;
+    if (editing->failed)
+        return;
+    for (size_t i = 0; i < sizeof(progress) / sizeof(progress[0]); i++)
+        reached[i] = value_dict_get(editing->members, progress[i]);
+    editing->members->list.items = taken->list.items;
+    editing->members->list.count = taken->list.count;
+    for (size_t i = 0; i < sizeof(progress) / sizeof(progress[0]); i++) {
+        if (reached[i])
+            set_value(editing, progress[i], reached[i], false);
     }
 }
 
@@ -173,6 +181,6 @@ struct value *megatron_write_args(const struct layout_request *request, const st
     if (namespace != copied)
         set_model(&editing, state);
     if (state->is_like_layout && state->ranks[rank].like != TORCH_NONE)
-        take_layout(&editing, like, state->ranks[rank].like);
+        take_run(&editing, like, state->ranks[rank].like);
     return editing.failed ? NULL : namespace;
 }
