@@ -16,7 +16,7 @@ struct state_pattern {
 
 static bool find_text(struct str text, const char *part, size_t *at)
 {
-    const char *found = text.size ? memmem(text.data, text.size, part, strlen(part)) : NULL;
+    const char *found = text.data ? memmem(text.data, text.size, part, strlen(part)) : NULL;
     *at = found ? (size_t)(found - text.data) : 0;
     return found != NULL;
 }
