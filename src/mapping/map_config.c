@@ -129,15 +129,16 @@ static bool read_escape(struct config_reader *reader, bool emits)
 {
     static const char letters[] = "nrt\"'\\/", values[] = "\n\r\t\"'\\/";
     struct str file = reader->file;
-    char letter = reader->at + 1 < file.size ? file.data[reader->at + 1] : '\0';
+    size_t size = reader->at + 1 < file.size ? 2 : 1; /* a backslash may end the file */
+    char letter = size == 2 ? file.data[reader->at + 1] : '\0';
     const char *found = letter ? strchr(letters, letter) : NULL;
     if (letter == 'u' || letter == 'U' || letter == 'x')
         return emit_unicode(reader, letter == 'u' ? 4 : letter == 'U' ? 8 : 2, emits);
     if (found && emits)
         config_emit_byte(reader, values[found - letters], reader->at);
     else if (!found && letter != '\n' && emits)
-        config_emit(reader, reader->at, 2);
-    reader->at += reader->at + 1 < file.size ? 2 : 1;
+        config_emit(reader, reader->at, size);
+    reader->at += size;
     return true;
 }
 
