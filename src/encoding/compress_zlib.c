@@ -85,10 +85,12 @@ static int deflate_step(z_stream *stream, const uint8_t **next, size_t *left, st
     return result;
 }
 
-static reshard_status zlib_encode(int level, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
+#define MEMORY_LEVEL 8
+
+static reshard_status deflate_whole(int level, int window, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
 {
     z_stream stream = { 0 };
-    if (deflateInit2(&stream, level, Z_DEFLATED, RAW_DEFLATE, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    if (deflateInit2(&stream, level, Z_DEFLATED, window, MEMORY_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK)
         return error_set_memory(err);
     size_t before = out->size, left = size;
     const uint8_t *next = bytes;
@@ -101,6 +103,11 @@ static reshard_status zlib_encode(int level, const void *bytes, size_t size, str
         return RESHARD_OK;
     out->size = before;
     return error_set_memory(err);
+}
+
+static reshard_status zlib_encode(int level, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
+{
+    return deflate_whole(level, RAW_DEFLATE, bytes, size, out, err);
 }
 
 const struct codec_library codec_zlib = {
@@ -116,23 +123,8 @@ const struct codec_library codec_zlib = {
 /* ---- whole chunks, see chain.h ---- */
 
 #define GZIP_WINDOW (MAX_WBITS + 16)
-#define MEMORY_LEVEL 8
 
 reshard_status chain_zlib_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err)
 {
-    z_stream stream = { 0 };
-    int window = packing->kind == CHAIN_GZIP ? GZIP_WINDOW : MAX_WBITS;
-    if (deflateInit2(&stream, packing->level, Z_DEFLATED, window, MEMORY_LEVEL, Z_DEFAULT_STRATEGY) != Z_OK)
-        return error_set_memory(err);
-    size_t before = out->size, left = size;
-    const uint8_t *next = bytes;
-    int result;
-    do {
-        result = deflate_step(&stream, &next, &left, out);
-    } while (result == Z_OK || result == Z_BUF_ERROR);
-    deflateEnd(&stream);
-    if (result == Z_STREAM_END)
-        return RESHARD_OK;
-    out->size = before;
-    return error_set_memory(err);
+    return deflate_whole(packing->level, packing->kind == CHAIN_GZIP ? GZIP_WINDOW : MAX_WBITS, bytes, size, out, err);
 }
