@@ -97,6 +97,12 @@ void target_free(struct target *target);
 reshard_status target_note_dropped(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 reshard_status target_note_changed(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* The value of a format option, or NULL if it was not given. */
+static inline const char *layout_option(const struct layout_request *request, const char *name)
+{
+    return request->option ? request->option(request, name) : NULL;
+}
+
 /* Adds the tensors of request->wanted to the target's catalog, in their order, as lay_out must; paths are left out. */
 reshard_status target_add_tensors(const struct layout_request *request, struct target *target, reshard_error *err);
 

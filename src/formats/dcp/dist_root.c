@@ -18,10 +18,13 @@
 #define PASS_BYTES (256 * 1024)
 #define INTEGRITY_FILE "integrity.json"
 
+#define ROOT_OPTIONS                                                                                                             \
+    { "root", "auto|iteration|release|none", "auto",                                                                             \
+      "what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },       \
+    { "iteration", "N", "the source's", "the iteration that the folder and the tracker file name" }
+
 const struct format_option torch_dist_options[] = {
-    { "root", "auto|iteration|release|none", "auto",
-      "what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },
-    { "iteration", "N", "the source's", "the iteration that the folder and the tracker file name" },
+    ROOT_OPTIONS,
     { "common", "file|object", "file", "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
     { "module-state", "yes|no", "yes", "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
     { "optimizer", "auto|fully_reshardable|fully_sharded_model_space", "auto",
@@ -32,9 +35,7 @@ const struct format_option torch_dist_options[] = {
 };
 
 const struct format_option megatron_dcp_options[] = {
-    { "root", "auto|iteration|release|none", "auto",
-      "what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },
-    { "iteration", "N", "the source's", "the iteration that the folder and the tracker file name" },
+    ROOT_OPTIONS,
     { NULL, NULL, NULL, NULL },
 };
 
@@ -42,15 +43,10 @@ const struct format_option megatron_dcp_options[] = {
 
 enum root_kind { ROOT_AUTO, ROOT_ITERATION, ROOT_RELEASE, ROOT_NONE };
 
-static const char *option_text(const struct layout_request *request, const char *name)
-{
-    return request->option ? request->option(request, name) : NULL;
-}
-
 /* One of words, the index of which goes to *out; left alone if the option is not given. */
 static reshard_status option_word(const struct layout_request *request, const char *name, const char *const *words, int *out, reshard_error *err)
 {
-    const char *text = option_text(request, name);
+    const char *text = layout_option(request, name);
     if (!text)
         return RESHARD_OK;
     for (int i = 0; words[i]; i++) {
@@ -102,7 +98,7 @@ static reshard_status source_iteration(const struct layout_request *request, int
 
 static reshard_status option_iteration(const struct layout_request *request, int64_t *iteration, reshard_error *err)
 {
-    const char *text = option_text(request, "iteration");
+    const char *text = layout_option(request, "iteration");
     uint64_t number;
     if (!text)
         return RESHARD_OK;

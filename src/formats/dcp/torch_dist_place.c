@@ -55,7 +55,7 @@ int torch_dist_prepended_axes(struct str key, int rank)
 /* The largest chunk that is wanted; options say so as a number of bytes. */
 static reshard_status chunk_bytes(const struct layout_request *request, uint64_t *out, reshard_error *err)
 {
-    const char *text = request->option ? request->option(request, "chunk-bytes") : NULL;
+    const char *text = layout_option(request, "chunk-bytes");
     *out = CHUNK_BYTES_DEFAULT;
     if (text && (!str_to_u64(str_of(text), out) || *out == 0))
         return error_set(err, RESHARD_ERR_USAGE, "option chunk-bytes='%s': expected a number of bytes above 0", text);

@@ -38,7 +38,7 @@ static struct str printed(char *text)
 
 static reshard_status read_stem(const struct layout_request *request, const char **out, reshard_error *err)
 {
-    const char *stem = request->option ? request->option(request, "stem") : NULL;
+    const char *stem = layout_option(request, "stem");
     *out = stem ? stem : "model";
     if (!stem)
         return RESHARD_OK;

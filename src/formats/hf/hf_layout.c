@@ -147,7 +147,7 @@ static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
 
 reshard_status hf_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    const char *tied = request->option ? request->option(request, "tied") : NULL;
+    const char *tied = layout_option(request, "tied");
     struct hf_target hf = { .request = request, .target = target };
     target->driver_state = st_target_new();
     reshard_status status = target->driver_state ? target_add_tensors(request, target, err) : error_set_memory(err);

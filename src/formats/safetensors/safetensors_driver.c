@@ -143,7 +143,7 @@ static reshard_status put_ties(struct st_metadata *metadata, const struct st_met
 
 static reshard_status st_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    const char *tied = request->option ? request->option(request, "tied") : NULL;
+    const char *tied = layout_option(request, "tied");
     struct st_pieces pieces = { 0 };
     struct st_metadata ties = { 0 };
     struct st_items items = { 0 };

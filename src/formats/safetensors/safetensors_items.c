@@ -159,7 +159,7 @@ static bool reference_framework(const struct source *like, struct str *out)
 
 reshard_status st_metadata_set_framework(const struct layout_request *request, struct st_metadata *metadata, reshard_error *err)
 {
-    const char *wanted = request->option ? request->option(request, "framework") : NULL;
+    const char *wanted = layout_option(request, "framework");
     struct str framework;
     if (wanted && strcmp(wanted, "none") != 0)
         return st_metadata_put(metadata, STR("format"), str_of(wanted), err);

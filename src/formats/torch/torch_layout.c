@@ -22,7 +22,7 @@ static const struct torch_archive *like_archive(const struct layout_request *req
 
 static reshard_status choose_alignment(const struct layout_request *request, uint32_t *out, reshard_error *err)
 {
-    const char *text = request->option ? request->option(request, "alignment") : NULL;
+    const char *text = layout_option(request, "alignment");
     const struct torch_archive *like = like_archive(request);
     uint64_t alignment = like && like->alignment > 0 ? like->alignment : ALIGNMENT_DEFAULT;
     if (text && !str_to_u64(str_of(text), &alignment))

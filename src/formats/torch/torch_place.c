@@ -89,7 +89,7 @@ struct keeping {
 
 static reshard_status parse_views(const struct layout_request *request, enum views_option *out, reshard_error *err)
 {
-    const char *text = request->option ? request->option(request, "views") : NULL;
+    const char *text = layout_option(request, "views");
     *out = VIEWS_AUTO;
     if (!text || strcmp(text, "auto") == 0)
         return RESHARD_OK;

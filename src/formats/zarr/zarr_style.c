@@ -26,7 +26,7 @@ const struct format_option zarr_options[] = {
 
 static const char *option_of(const struct layout_request *request, const char *name)
 {
-    const char *value = request->option ? request->option(request, name) : NULL;
+    const char *value = layout_option(request, name);
     return value && value[0] ? value : NULL;
 }
 
