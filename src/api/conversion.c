@@ -78,14 +78,7 @@ static reshard_status read_layout(const char *layout, const struct format_driver
 {
     struct str rest = layout ? str_of(layout) : (struct str){ 0 };
     while (rest.size) {
-        size_t comma;
-        struct str word = rest;
-        if (str_find_char(rest, ',', &comma)) {
-            word.size = comma;
-            rest = (struct str){ rest.data + comma + 1, rest.size - comma - 1 };
-        } else {
-            rest.size = 0;
-        }
+        struct str word = str_take(&rest, ',');
         size_t equals;
         uint64_t value;
         if (!str_find_char(word, '=', &equals) || !str_to_u64((struct str){ word.data + equals + 1, word.size - equals - 1 }, &value) || value == 0 ||

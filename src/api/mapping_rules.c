@@ -29,32 +29,6 @@ void mapping_rules_release(struct mapping_rules *rules)
 
 /* ---- words and lines ---- */
 
-/* The next word of rest, which is shortened; empty at its end. */
-static struct str next_word(struct str *rest)
-{
-    size_t begin = 0, end;
-    while (begin < rest->size && (rest->data[begin] == ' ' || rest->data[begin] == '\t' || rest->data[begin] == '\r'))
-        begin++;
-    for (end = begin; end < rest->size && rest->data[end] != ' ' && rest->data[end] != '\t' && rest->data[end] != '\r';)
-        end++;
-    struct str word = { rest->data + begin, end - begin };
-    *rest = (struct str){ rest->data + end, rest->size - end };
-    return word;
-}
-
-static bool next_line(struct str *rest, struct str *line)
-{
-    size_t end;
-    if (!rest->size)
-        return false;
-    if (!str_find_char(*rest, '\n', &end))
-        end = rest->size;
-    *line = (struct str){ rest->data, end };
-    size_t used = end < rest->size ? end + 1 : end;
-    *rest = (struct str){ rest->data + used, rest->size - used };
-    return true;
-}
-
 static bool append_str(struct str **list, uint32_t *count, struct str value)
 {
     struct str *larger = reallocarray(*list, (size_t)*count + 1, sizeof(*larger));
@@ -97,10 +71,10 @@ static reshard_status add_relation(struct mapping_rules *rules, const char *name
 /* number = NAME ITEM.MEMBER [ "if" MEMBER ] */
 static reshard_status add_number(struct mapping_rules *rules, struct str rest, reshard_error *err)
 {
-    struct str name = next_word(&rest), place = next_word(&rest), condition = { 0 };
+    struct str name = str_take_word(&rest), place = str_take_word(&rest), condition = { 0 };
     size_t dot;
-    if (str_is(next_word(&rest), "if"))
-        condition = next_word(&rest);
+    if (str_is(str_take_word(&rest), "if"))
+        condition = str_take_word(&rest);
     if (!name.size || !str_find_char(place, '.', &dot))
         return RESHARD_OK;
     if (rules->number_count == rules->number_capacity) {
@@ -124,11 +98,11 @@ static bool read_axis(struct str word, int *out)
 /* ratio = NAME KEY AXIS KEY AXIS */
 static bool add_ratio(struct mapping_relation *relation, struct str rest)
 {
-    struct mapping_ratio ratio = { .name = next_word(&rest) };
-    ratio.key = next_word(&rest);
-    bool is_good = read_axis(next_word(&rest), &ratio.axis);
-    ratio.by = next_word(&rest);
-    if (!is_good || !read_axis(next_word(&rest), &ratio.by_axis))
+    struct mapping_ratio ratio = { .name = str_take_word(&rest) };
+    ratio.key = str_take_word(&rest);
+    bool is_good = read_axis(str_take_word(&rest), &ratio.axis);
+    ratio.by = str_take_word(&rest);
+    if (!is_good || !read_axis(str_take_word(&rest), &ratio.by_axis))
         return true;
     struct mapping_ratio *larger = reallocarray(relation->ratios, (size_t)relation->ratio_count + 1, sizeof(*larger));
     if (!larger)
@@ -142,37 +116,37 @@ static bool add_ratio(struct mapping_relation *relation, struct str rest)
 static void read_spelling(struct mapping_spelling *spelling, struct str word, struct str rest)
 {
     if (str_is(word, "below")) {
-        spelling->below = next_word(&rest);
-        spelling->apart = next_word(&rest);
+        spelling->below = str_take_word(&rest);
+        spelling->apart = str_take_word(&rest);
     } else if (str_is(word, "states")) {
-        spelling->states = next_word(&rest);
-        spelling->states_below = next_word(&rest);
+        spelling->states = str_take_word(&rest);
+        spelling->states_below = str_take_word(&rest);
     } else if (str_is(word, "alias")) {
-        spelling->alias = next_word(&rest);
-        spelling->alias_of = next_word(&rest);
+        spelling->alias = str_take_word(&rest);
+        spelling->alias_of = str_take_word(&rest);
     }
 }
 
 /* One line behind "#:". Lines of a relation follow its `from`; words that are not known are remarks. */
 static reshard_status read_directive(struct mapping_rules *rules, const char *name, struct str text, struct str rest, bool *has_relation, reshard_error *err)
 {
-    struct str word = next_word(&rest);
+    struct str word = str_take_word(&rest);
     struct mapping_relation *relation = *has_relation ? &rules->relations[rules->relation_count - 1] : NULL;
     bool done = true;
     if (str_is(word, "from")) {
         *has_relation = true;
-        return add_relation(rules, name, text, next_word(&rest), err);
+        return add_relation(rules, name, text, str_take_word(&rest), err);
     }
     if (str_is(word, "number"))
         return add_number(rules, rest, err);
     if (!relation)
         return RESHARD_OK;
     if (str_is(word, "to"))
-        return node_of(rules, next_word(&rest), &relation->to, err);
+        return node_of(rules, str_take_word(&rest), &relation->to, err);
     if (str_is(word, "onward"))
         relation->is_onward = true;
     else if (str_is(word, "family"))
-        done = append_str(&relation->families, &relation->family_count, next_word(&rest));
+        done = append_str(&relation->families, &relation->family_count, str_take_word(&rest));
     else if (str_is(word, "keys"))
         done = append_str(&relation->keys, &relation->key_count, rest);
     else if (str_is(word, "back"))
@@ -186,11 +160,12 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
 
 static reshard_status read_text(struct mapping_rules *rules, const char *name, struct str text, reshard_error *err)
 {
-    struct str rest = text, line;
+    struct str rest = text;
     bool has_relation = false;
     uint32_t first = rules->relation_count;
     reshard_status status = RESHARD_OK;
-    while (!status && next_line(&rest, &line)) {
+    while (!status && rest.size) {
+        struct str line = str_take(&rest, '\n');
         if (str_starts_with(line, DIRECTIVE))
             status = read_directive(rules, name, text, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) }, &has_relation, err);
     }
@@ -303,7 +278,7 @@ static bool fits_any(const struct map_space *space, const struct str *lines, uin
     for (uint32_t i = 0; i < count; i++) {
         struct str rest = lines[i], word;
         bool fits = true;
-        while (fits && (word = next_word(&rest)).size) {
+        while (fits && (word = str_take_word(&rest)).size) {
             bool is_absent = word.data[0] == '!';
             struct str name = { word.data + is_absent, word.size - is_absent };
             fits = has_key(space, name) != is_absent;

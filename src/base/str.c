@@ -33,6 +33,32 @@ bool str_find_char(struct str s, char c, size_t *index)
     return true;
 }
 
+struct str str_take(struct str *rest, char separator)
+{
+    struct str part = *rest;
+    bool is_there = str_find_char(*rest, separator, &part.size);
+    size_t used = part.size + is_there;
+    *rest = used < rest->size ? (struct str){ rest->data + used, rest->size - used } : (struct str){ 0 };
+    return part;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r';
+}
+
+struct str str_take_word(struct str *rest)
+{
+    size_t begin = 0, end;
+    while (begin < rest->size && is_blank(rest->data[begin]))
+        begin++;
+    for (end = begin; end < rest->size && !is_blank(rest->data[end]);)
+        end++;
+    struct str word = { rest->data + begin, end - begin };
+    *rest = (struct str){ rest->data + end, rest->size - end };
+    return word;
+}
+
 bool str_to_u64(struct str s, uint64_t *out)
 {
     if (s.size == 0 || (s.size > 1 && s.data[0] == '0'))

@@ -42,6 +42,12 @@ bool str_starts_with(struct str s, const char *prefix);
 bool str_ends_with(struct str s, const char *suffix);
 bool str_find_char(struct str s, char c, size_t *index);
 
+/* What comes before the next separator, which goes too; *rest keeps what is behind it. All of it if there is no separator. */
+struct str str_take(struct str *rest, char separator);
+
+/* The next word between spaces, tabs and carriage returns, taken off *rest; empty at its end. */
+struct str str_take_word(struct str *rest);
+
 /* Whole string as a decimal number without sign or leading zeros ("0" is fine); false on anything else or overflow. */
 bool str_to_u64(struct str s, uint64_t *out);
 

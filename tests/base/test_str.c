@@ -176,9 +176,27 @@ TEST(random_globs_match_as_the_slow_matcher_says)
     }
 }
 
+TEST(parts_and_words_are_taken_off_the_front)
+{
+    struct str rest = STR("a.bc..d");
+    assert_true(str_is(str_take(&rest, '.'), "a"));
+    assert_true(str_is(str_take(&rest, '.'), "bc"));
+    assert_true(str_is(str_take(&rest, '.'), ""));
+    assert_true(str_is(str_take(&rest, '.'), "d"));
+    assert_int_equal(rest.size, 0);
+    rest = STR("last.");
+    assert_true(str_is(str_take(&rest, '.'), "last"));
+    assert_int_equal(rest.size, 0);
+    rest = STR(" \tone two\r");
+    assert_true(str_is(str_take_word(&rest), "one"));
+    assert_true(str_is(str_take_word(&rest), "two"));
+    assert_true(str_is(str_take_word(&rest), ""));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parts_and_words_are_taken_off_the_front),
         cmocka_unit_test(order_is_bytewise_and_shorter_first),
         cmocka_unit_test(prefixes_suffixes_and_characters),
         cmocka_unit_test(numbers_are_whole_strings_without_sign_or_leading_zero),

@@ -81,14 +81,7 @@ static bool is_named(struct str key)
     const struct model_data *data = model_data_find(STR(DATA_FILE));
     struct str rest = data ? data->text : (struct str){ 0 };
     while (rest.size) {
-        size_t end;
-        struct str line = rest;
-        if (str_find_char(rest, '\n', &end)) {
-            line.size = end;
-            rest = (struct str){ rest.data + end + 1, rest.size - end - 1 };
-        } else {
-            rest.size = 0;
-        }
+        struct str line = str_take(&rest, '\n');
         if (line.size && line.data[0] != '#' && str_matches_glob(key, line))
             return true;
     }
@@ -100,19 +93,6 @@ static bool is_optimizer_state(struct str key)
     return str_starts_with(key, "optimizer.") || str_starts_with(key, "chained_");
 }
 
-static struct str take_part(struct str *rest)
-{
-    struct str part = *rest;
-    size_t dot;
-    if (str_find_char(*rest, '.', &dot)) {
-        part.size = dot;
-        *rest = (struct str){ rest->data + dot + 1, rest->size - dot - 1 };
-    } else {
-        *rest = (struct str){ 0 };
-    }
-    return part;
-}
-
 /* The module's name with the numbers that a source of single layers has in it: layers.3, experts.local_experts.1. */
 static bool numbered_name(struct buffer *out, struct str module, const int64_t *index, int axes)
 {
@@ -120,7 +100,7 @@ static bool numbered_name(struct buffer *out, struct str module, const int64_t *
     int axis = 0;
     buffer_clear(out);
     while (rest.size) {
-        struct str part = take_part(&rest), after = rest, following = take_part(&after);
+        struct str part = str_take(&rest, '.'), after = rest, following = str_take(&after, '.');
         bool is_second_experts = str_is(part, "experts") && str_is(previous, "experts");
         bool is_stacked = (str_is(part, "layers") || is_second_experts) && following.size && (following.data[0] < '0' || following.data[0] > '9');
         buffer_printf(out, "%s", previous.data ? "." : "");

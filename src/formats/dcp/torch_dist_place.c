@@ -25,26 +25,13 @@ static bool is_number(struct str part)
     return part.size > 0 && (str_to_u64(part, &number) || part.data[0] == '0');
 }
 
-static struct str next_part(struct str *rest)
-{
-    struct str part = *rest;
-    size_t dot;
-    if (str_find_char(*rest, '.', &dot)) {
-        part.size = dot;
-        *rest = (struct str){ rest->data + dot + 1, rest->size - dot - 1 };
-    } else {
-        *rest = (struct str){ 0 };
-    }
-    return part;
-}
-
 /* decoder.layers.mlp…: layers; ….experts.experts.…: a list of experts within the layer's experts, whose own name comes once more. */
 int torch_dist_prepended_axes(struct str key, int rank)
 {
     struct str rest = key, previous = { 0 };
     int axes = 0;
     while (rest.size) {
-        struct str part = next_part(&rest), after = rest, following = next_part(&after);
+        struct str part = str_take(&rest, '.'), after = rest, following = str_take(&after, '.');
         bool is_list = str_is(part, stacked_parts[0]) || (str_is(part, stacked_parts[1]) && str_is(previous, stacked_parts[1]));
         axes += is_list && following.size && !is_number(following);
         previous = part;

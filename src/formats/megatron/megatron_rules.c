@@ -232,12 +232,8 @@ reshard_status partition_rules_parse(struct str text, struct arena *arena, struc
     if (!rules.rules || !rules.stacks || !rules.stages || !rules.copies || !rules.sizes || !rules.gates || !rules.groupings)
         return error_set_memory(err);
     struct parsing parsing = { .rules = &rules, .arena = arena };
-    for (size_t at = 0; at < text.size;) {
-        struct str line = { text.data + at, text.size - at };
-        size_t end;
-        if (str_find_char(line, '\n', &end))
-            line.size = end;
-        at += line.size + 1;
+    while (text.size) {
+        struct str line = str_take(&text, '\n');
         parsing.line.number++;
         if (!split_line(line, &parsing.line))
             return fail(&parsing.line, line, "fewer words", err);

@@ -13,22 +13,6 @@ static const struct {
     unsigned condition;
 } conditions_known[] = { { "local", NAME_LOCAL }, { "mla", NAME_MLA }, { "grouped", NAME_GROUPED } };
 
-/* Next word of the line; empty at its end. */
-static struct str next_word(struct str *line)
-{
-    while (line->size && (line->data[0] == ' ' || line->data[0] == '\t' || line->data[0] == '\r')) {
-        line->data++;
-        line->size--;
-    }
-    struct str word = { line->data, 0 };
-    while (line->size && line->data[0] != ' ' && line->data[0] != '\t' && line->data[0] != '\r') {
-        word.size++;
-        line->data++;
-        line->size--;
-    }
-    return word;
-}
-
 static bool take_condition(struct str word, struct name_line *line)
 {
     bool is_not = word.size && word.data[0] == '!';
@@ -141,9 +125,9 @@ static bool add_line(struct optimizer_names *names, const struct name_line *line
 static reshard_status take_line(struct optimizer_names *names, struct str text, struct arena *arena, reshard_error *err)
 {
     struct name_line line = { 0 };
-    struct str conditions = next_word(&text), name = next_word(&text), key = next_word(&text);
+    struct str conditions = str_take_word(&text), name = str_take_word(&text), key = str_take_word(&text);
     int alternatives = 1, key_alternatives;
-    if (!name.size || !take_conditions(conditions, &line) || next_word(&text).size)
+    if (!name.size || !take_conditions(conditions, &line) || str_take_word(&text).size)
         return error_set(err, RESHARD_ERR_FORMAT, "expected 'CONDITIONS NAME [KEY]'");
     if (!key.size)
         key = name;
@@ -167,11 +151,8 @@ reshard_status optimizer_names_parse(struct str text, struct arena *arena, struc
 {
     *out = (struct optimizer_names){ 0 };
     for (int number = 1; text.size; number++) {
-        const char *end = memchr(text.data, '\n', text.size);
-        struct str line = { text.data, end ? (size_t)(end - text.data) : text.size }, probe = line;
-        text.data += line.size + (end ? 1 : 0);
-        text.size -= line.size + (end ? 1 : 0);
-        struct str word = next_word(&probe);
+        struct str line = str_take(&text, '\n'), probe = line;
+        struct str word = str_take_word(&probe);
         if (!word.size || word.data[0] == '#')
             continue;
         reshard_status status = take_line(out, line, arena, err);
