@@ -102,19 +102,51 @@ bool value_is_call(const struct value *value, const char *module, const char *na
     return value && (value->kind == VALUE_CALL || value->kind == VALUE_NEW) && value_is_global(value->object->callable, module, name);
 }
 
+/* The place of the key's value, the last one of several; NULL if absent. */
+static struct value **dict_place(struct value *const *pairs, size_t count, const char *key)
+{
+    struct str wanted = str_of(key);
+    for (size_t i = count / 2; i-- > 0;) {
+        const struct value *found = pairs[2 * i];
+        if (found && found->kind == VALUE_STR && str_equal(found->text, wanted))
+            return (struct value **)&pairs[2 * i + 1];
+    }
+    return NULL;
+}
+
 struct value *value_dict_get(const struct value *dict, const char *key)
 {
     struct value **pairs;
     size_t count;
-    struct str wanted = str_of(key);
-    if (!value_as_mapping(dict, &pairs, &count))
-        return NULL;
-    for (size_t i = count / 2; i-- > 0;) {
-        const struct value *found = pairs[2 * i];
-        if (found && found->kind == VALUE_STR && str_equal(found->text, wanted))
-            return pairs[2 * i + 1];
-    }
-    return NULL;
+    struct value **place = value_as_mapping(dict, &pairs, &count) ? dict_place(pairs, count, key) : NULL;
+    return place ? *place : NULL;
+}
+
+bool value_dict_is_true(const struct value *dict, const char *key)
+{
+    const struct value *value = dict ? value_dict_get(dict, key) : NULL;
+    return value && value->kind == VALUE_BOOL && value->boolean;
+}
+
+bool value_dict_set(struct value_graph *graph, struct value *dict, const char *key, struct value *value, bool must_be)
+{
+    size_t count = dict->list.count;
+    struct value **place = dict_place(dict->list.items, count, key);
+    if (place)
+        *place = value;
+    if (place || !must_be)
+        return true;
+    struct value **items = arena_array(&graph->arena, count + 2, sizeof(*items));
+    struct value *name = value_new_str(graph, str_of(key));
+    if (!items || !name)
+        return false;
+    if (count)
+        memcpy(items, dict->list.items, count * sizeof(*items));
+    items[count] = name;
+    items[count + 1] = value;
+    dict->list.items = items;
+    dict->list.count = count + 2;
+    return true;
 }
 
 bool value_as_int(const struct value *value, int64_t *out)

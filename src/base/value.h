@@ -95,6 +95,12 @@ bool value_is_call(const struct value *value, const char *module, const char *na
 /* DICT (or dict-like CALL such as OrderedDict, by its dict_items): value of the string key; the last one wins; NULL if absent. */
 struct value *value_dict_get(const struct value *dict, const char *key);
 
+/* Whether the dict (may be NULL) has True under the key. */
+bool value_dict_is_true(const struct value *dict, const char *key);
+
+/* Sets a member of a DICT of the graph; a key that is not there is added if must_be. false without memory. */
+bool value_dict_set(struct value_graph *graph, struct value *dict, const char *key, struct value *value, bool must_be);
+
 /* The mapping view of a node: true for DICT and for CALL/NEW of collections.OrderedDict, defaultdict, Counter; *pairs is the
  * array key, value, … and *count the number of nodes in it. */
 bool value_as_mapping(const struct value *value, struct value ***pairs, size_t *count);

@@ -112,10 +112,9 @@ static reshard_status parse_view(struct torch_reading *reading, struct value *co
 static unsigned metadata_flags(const struct value *metadata)
 {
     unsigned flags = 0;
-    const struct value *conj = value_dict_get(metadata, "conj"), *neg = value_dict_get(metadata, "neg");
-    if (conj && conj->kind == VALUE_BOOL && conj->boolean)
+    if (value_dict_is_true(metadata, "conj"))
         flags |= TORCH_TENSOR_CONJ;
-    if (neg && neg->kind == VALUE_BOOL && neg->boolean)
+    if (value_dict_is_true(metadata, "neg"))
         flags |= TORCH_TENSOR_NEG;
     return flags;
 }

@@ -3,30 +3,7 @@
 
 void dist_set(struct dist_editing *editing, const char *name, struct value *value, bool must_be)
 {
-    struct value *members = editing->members;
-    editing->failed = editing->failed || !value;
-    for (size_t i = 0; i + 1 < members->list.count && !editing->failed; i += 2) {
-        const struct value *key = members->list.items[i];
-        if (key->kind == VALUE_STR && str_is(key->text, name)) {
-            members->list.items[i + 1] = value;
-            return;
-        }
-    }
-    if (!must_be || editing->failed)
-        return;
-    size_t count = members->list.count;
-    struct value **items = arena_array(&editing->graph->arena, count + 2, sizeof(*items));
-    struct value *key = value_new_str(editing->graph, str_of(name));
-    if (!items || !key) {
-        editing->failed = true;
-        return;
-    }
-    if (count)
-        memcpy(items, members->list.items, count * sizeof(*items));
-    items[count] = key;
-    items[count + 1] = value;
-    members->list.items = items;
-    members->list.count = count + 2;
+    editing->failed = editing->failed || !value || !value_dict_set(editing->graph, editing->members, name, value, must_be);
 }
 
 void dist_set_number(struct dist_editing *editing, const char *name, int64_t number, bool must_be)

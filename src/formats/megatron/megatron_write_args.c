@@ -16,32 +16,7 @@ static struct value *none(struct value_graph *graph)
 /* Sets a member; one that is not there is added if must_be. */
 static void set_value(struct editing *editing, const char *name, struct value *value, bool must_be)
 {
-    struct value *members = editing->members;
-    editing->failed = editing->failed || !value;
-    if (editing->failed)
-        return;
-    for (size_t i = members->list.count; i >= 2; i -= 2) {
-        const struct value *key = members->list.items[i - 2];
-        if (key->kind == VALUE_STR && str_is(key->text, name)) {
-            members->list.items[i - 1] = value;
-            return;
-        }
-    }
-    if (!must_be)
-        return;
-    size_t count = members->list.count;
-    struct value **items = arena_array(&editing->graph->arena, count + 2, sizeof(*items));
-    struct value *key = value_new_str(editing->graph, str_of(name));
-    if (!items || !key) {
-        editing->failed = true;
-        return;
-    }
-    if (count > 0)
-        memcpy(items, members->list.items, count * sizeof(*items));
-    items[count] = key;
-    items[count + 1] = value;
-    members->list.items = items;
-    members->list.count = count + 2;
+    editing->failed = editing->failed || !value || !value_dict_set(editing->graph, editing->members, name, value, must_be);
 }
 
 static void set_number(struct editing *editing, const char *name, int64_t number, bool must_be)

@@ -82,12 +82,6 @@ static bool is_zero(const struct value *value)
     return (value->kind == VALUE_FLOAT && value->real == 0.0) || (value->kind == VALUE_INT && value->integer == 0);
 }
 
-static bool is_true(const struct value *group, const char *name)
-{
-    const struct value *value = value_dict_get(group, name);
-    return value && value->kind == VALUE_BOOL && value->boolean;
-}
-
 static reshard_status take_group(const struct value *value, struct optimizer_group *out, reshard_error *err)
 {
     const struct value *params = value_dict_get(value, "params"), *decay = first_member(value, "wd_mult", "pre_wd_mult");
@@ -95,8 +89,8 @@ static reshard_status take_group(const struct value *value, struct optimizer_gro
         return error_set(err, RESHARD_ERR_FORMAT, "a parameter group without a list 'params'");
     if (!decay)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "a parameter group without 'wd_mult': which parameters it holds cannot be told");
-    *out = (struct optimizer_group){ .has_decay = !is_zero(decay), .is_expert = is_true(value, "is_expert_parallel"),
-                                     .is_decoupled = is_true(value, "is_decoupled_lr"), .count = (uint32_t)params->list.count };
+    *out = (struct optimizer_group){ .has_decay = !is_zero(decay), .is_expert = value_dict_is_true(value, "is_expert_parallel"),
+                                     .is_decoupled = value_dict_is_true(value, "is_decoupled_lr"), .count = (uint32_t)params->list.count };
     return RESHARD_OK;
 }
 

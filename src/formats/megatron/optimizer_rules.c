@@ -19,12 +19,6 @@ static int64_t argument(const struct value *args, const char *name, int64_t fall
     return value && value_as_int(value, &number) ? number : fallback;
 }
 
-static bool flag(const struct value *args, const char *name)
-{
-    const struct value *value = args ? value_dict_get(args, name) : NULL;
-    return value && value->kind == VALUE_BOOL && value->boolean;
-}
-
 /* Ranks that share dense parameters, and ranks that share an expert; 1 where the arguments do not say. */
 static bool data_parallel_sizes(const struct value *args, int64_t *dense, int64_t *expert)
 {
@@ -60,7 +54,7 @@ static bool bucket_size(const struct value *args, const struct optimizer_paramet
 {
     int64_t buckets = argument(args, "ddp_num_buckets", 0), total, scaled;
     *out = 0;
-    if (!flag(args, "overlap_grad_reduce"))
+    if (!value_dict_is_true(args, "overlap_grad_reduce"))
         return true;
     if (buckets > 0) {
         if (!total_elements(parameters, count, &total))
@@ -82,9 +76,9 @@ reshard_status optimizer_rules_of(const struct optimizer_run *run, const struct 
     if (!data_parallel_sizes(run->args, &dense, &expert) || !bucket_size(run->args, parameters, count, dense, &out->bucket_size))
         return error_set(err, RESHARD_ERR_FORMAT, "impossible numbers in args: parallel sizes, world_size or ddp_bucket_size");
     out->dp = is_expert ? expert : dense;
-    if (flag(run->args, "ddp_pad_buckets_for_high_nccl_busbw"))
+    if (value_dict_is_true(run->args, "ddp_pad_buckets_for_high_nccl_busbw"))
         out->bucket_multiple = BUCKET_MULTIPLE_NCCL;
-    bool is_bucketed = run->stage == 0 && !flag(run->args, "overlap_param_gather_with_optimizer_step");
+    bool is_bucketed = run->stage == 0 && !value_dict_is_true(run->args, "overlap_param_gather_with_optimizer_step");
     out->bucketed_chunks = is_bucketed ? 1 : 0;
     return RESHARD_OK;
 }

@@ -85,12 +85,6 @@ static bool is_zero(const struct value *value)
     return (value->kind == VALUE_FLOAT && value->real == 0.0) || (value->kind == VALUE_INT && value->integer == 0);
 }
 
-static bool is_true(const struct value *group, const char *name)
-{
-    const struct value *value = value_dict_get(group, name);
-    return value && value->kind == VALUE_BOOL && value->boolean;
-}
-
 /* A copy of the group without its list of parameters, with room for one. */
 static struct value *copy_group(struct value_graph *graph, const struct value *group)
 {
@@ -118,7 +112,7 @@ static bool has_use(const struct making_value *making, bool of_experts, const st
     const struct value *decay = decay_of(group);
     for (uint32_t i = 0; decay && i < making->count; i++) {
         const struct optimizer_parameter *parameter = &making->parameters[i];
-        if (parameter->is_expert == of_experts && optimizer_has_decay(parameter) != is_zero(decay) && (!is_true(group, "is_decoupled_lr") || parameter->is_embedding))
+        if (parameter->is_expert == of_experts && optimizer_has_decay(parameter) != is_zero(decay) && (!value_dict_is_true(group, "is_decoupled_lr") || parameter->is_embedding))
             return true;
     }
     return !decay;
@@ -235,7 +229,7 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, c
     struct value **numbers = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     struct value **masters = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     size_t number_count = 0, master_count = 0;
-    bool has_decay = !is_zero(decay), is_decoupled = is_true(group, "is_decoupled_lr");
+    bool has_decay = !is_zero(decay), is_decoupled = value_dict_is_true(group, "is_decoupled_lr");
     reshard_status status = numbers && masters ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < making->count && !status; i++) {
         const struct optimizer_parameter *parameter = &making->parameters[i];
