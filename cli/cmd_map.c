@@ -2,6 +2,8 @@
 /* `reshard map parse|expand|check|eval|invert FILE`: trying mapping texts. Its verbs have options of their own, so it reads its arguments itself. */
 #include "cmd_map.h"
 
+#include "read_file.h"
+
 #include <reshard/reshard.h>
 
 #include <errno.h>
@@ -78,33 +80,6 @@ static int usage(const char *what, const char *text)
 {
     fprintf(stderr, "reshard: map: %s%s%s%s\nhint: 'reshard map --help' tells more\n", what, text ? " '" : "", text ? text : "", text ? "'" : "");
     return 2;
-}
-
-/* The whole of a file, which the caller frees. NULL: errno says why. */
-static char *read_file(const char *path, size_t *size)
-{
-    size_t capacity = 1 << 16, used = 0, got;
-    char *bytes = malloc(capacity);
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "rb");
-    while (bytes && file && (got = fread(bytes + used, 1, capacity - used, file)) > 0) {
-        used += got;
-        char *larger = used == capacity ? realloc(bytes, capacity * 2) : bytes;
-        if (!larger)
-            break;
-        capacity *= used == capacity ? 2 : 1;
-        bytes = larger;
-    }
-    bool failed = !bytes || !file || ferror(file) || !feof(file);
-    int number = errno;
-    if (file && file != stdin)
-        fclose(file);
-    if (failed) {
-        free(bytes);
-        errno = number;
-        return NULL;
-    }
-    *size = used;
-    return bytes;
 }
 
 static bool is_description(const char *path)
