@@ -85,7 +85,8 @@ static void append_name(const struct mapping_spelling *spelling, struct str name
     buffer_append(out, name.data + used, name.size - used);
 }
 
-bool mapping_spell(const struct mapping_spelling *spelling, struct str key, bool is_back, struct buffer *out)
+/* The key in the spelling, or, backwards, without it. false without memory. */
+static bool spell_key(const struct mapping_spelling *spelling, struct str key, bool is_back, struct buffer *out)
 {
     struct state_pattern plain, below;
     struct str name, state;
@@ -126,7 +127,7 @@ static reshard_status spell_tensors(const struct map_space *space, const struct 
     for (uint32_t i = 0; i < map_space_tensor_count(space) && !status; i++) {
         const struct map_tensor *tensor = &space->tensors[i];
         buffer_clear(&key);
-        if (!mapping_spell(spelling, tensor->key, is_back, &key))
+        if (!spell_key(spelling, tensor->key, is_back, &key))
             status = error_set_memory(err);
         else
             status = map_space_add(&stage->own, buffer_str(&key), tensor->dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count, err);

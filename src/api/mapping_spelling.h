@@ -15,9 +15,6 @@ struct mapping_spelling {
     struct str alias, alias_of;      /* on the way back: a part of a key, and what it is called there */
 };
 
-/* The key in the spelling, or, backwards, without it. false without memory. */
-bool mapping_spell(const struct mapping_spelling *spelling, struct str key, bool is_back, struct buffer *out);
-
 /* Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are. On failure *stage stays as it was. */
 reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, reshard_error *err);
 

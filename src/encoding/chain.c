@@ -121,7 +121,8 @@ static reshard_status take_slice(struct chain_call *call, reshard_error *err)
 
 /* ---- sizes ---- */
 
-bool chain_stored_bytes(const struct chain_step *step, uint64_t decoded, uint64_t *out)
+/* Size of what a step makes `decoded` bytes of, where that depends on nothing else. false: it depends on the content. */
+static bool stored_bytes(const struct chain_step *step, uint64_t decoded, uint64_t *out)
 {
     unsigned stored = dtype_element_bytes(step->stored.dtype), shown = dtype_element_bytes(step->shown.dtype);
     switch (step->kind) {
@@ -162,7 +163,7 @@ static bool sizes_of(const struct chain *chain, struct chain_size *sizes)
         uint64_t stored;
         sizes[i - 1] = size;
         bool is_compressor = step->kind < CHAIN_CRC32C;
-        if (!is_compressor && !chain_stored_bytes(step, size.bytes, &stored))
+        if (!is_compressor && !stored_bytes(step, size.bytes, &stored))
             return false;
         if (is_compressor) {
             /* A compressor adds a little at most to what it cannot compress. */

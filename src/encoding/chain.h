@@ -68,9 +68,6 @@ const char *chain_kind_name(enum chain_kind kind);
 /* Whether this build can decode it; if not, *library is what it was built without. */
 bool chain_kind_is_built_in(enum chain_kind kind, const char **library);
 
-/* Size of what a step makes `decoded` bytes of, where that depends on nothing else. false: it depends on the content. */
-bool chain_stored_bytes(const struct chain_step *step, uint64_t decoded, uint64_t *out);
-
 /* Checks that the steps fit each other and the decoded size. The message names the step. */
 reshard_status chain_check(const struct chain *chain, reshard_error *err);
 

@@ -47,9 +47,6 @@ int64_t map_stack_extent(const struct map_macro_context *context, const struct m
 void map_macro_check_sides(const struct map_macro_context *context, struct map_program *list);
 reshard_status map_macro_transposes(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err);
 
-/* when="key" and unless="key": ours. */
-bool map_is_condition(const struct map_macro_context *context, const struct map_attribute *attribute);
-
 struct map_chain;
 reshard_status map_macro_fused(const struct map_macro_context *context, const struct map_chain *chain, const struct map_program *in, struct map_program *out,
                                reshard_error *err);

@@ -244,11 +244,17 @@ static bool check_name(const struct id_search *search, const struct map_name *na
     return true;
 }
 
+/* when="key" and unless="key": ours. */
+static bool is_condition(const struct map_macro_context *context, const struct map_attribute *attribute)
+{
+    return !context->strict && !attribute->is_number && (str_is(attribute->key, "when") || str_is(attribute->key, "unless"));
+}
+
 static bool check_strings(const struct map_macro_context *context, const struct map_statement *statement)
 {
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
-        if (!attribute->is_number && name_has(attribute->value, ID_KINDS) && !map_is_condition(context, attribute))
+        if (!attribute->is_number && name_has(attribute->value, ID_KINDS) && !is_condition(context, attribute))
             return map_diagnose(context->diagnoses, MAP_ERROR, attribute->value_span, NULL, "a placeholder in a string is not replaced");
     }
     return true;
@@ -294,11 +300,6 @@ static struct map_name *replace_names(const struct id_search *search, const stru
             return NULL;
     }
     return copies;
-}
-
-bool map_is_condition(const struct map_macro_context *context, const struct map_attribute *attribute)
-{
-    return !context->strict && !attribute->is_number && (str_is(attribute->key, "when") || str_is(attribute->key, "unless"));
 }
 
 static bool is_made(const struct map_program *made, struct str name)
@@ -363,7 +364,7 @@ static reshard_status conditions_hold(const struct id_search *search, struct map
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
         struct map_name key = { .text = attribute->value }, replaced;
-        if (!map_is_condition(context, attribute)) {
+        if (!is_condition(context, attribute)) {
             kept[count++] = *attribute;
             continue;
         }
@@ -387,7 +388,7 @@ static reshard_status conditions_hold(const struct id_search *search, struct map
 static bool has_conditions(const struct map_macro_context *context, const struct map_statement *statement)
 {
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
-        if (map_is_condition(context, &statement->attributes[i]))
+        if (is_condition(context, &statement->attributes[i]))
             return true;
     }
     return false;
@@ -544,7 +545,7 @@ static bool has_placeholder(const struct map_macro_context *context, const struc
         return true;
     for (uint32_t i = 0; i < statement->attribute_count && !is_offset; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
-        if (!attribute->is_number && name_has(attribute->value, ID_KINDS) && !map_is_condition(context, attribute))
+        if (!attribute->is_number && name_has(attribute->value, ID_KINDS) && !is_condition(context, attribute))
             return true;
     }
     return false;

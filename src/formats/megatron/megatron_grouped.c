@@ -8,7 +8,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-const struct partition_grouping *megatron_grouping_of(const struct partition_rules *rules, struct str key, size_t *prefix)
+/* What a key that ends in a matrix of experts groups, NULL if it is none; *prefix: bytes before the matrix' own name. */
+static const struct partition_grouping *grouping_of(const struct partition_rules *rules, struct str key, size_t *prefix)
 {
     for (uint32_t i = 0; i < rules->grouping_count; i++) {
         struct str matrix = rules->groupings[i].matrix;
@@ -73,7 +74,7 @@ reshard_status megatron_split_grouped(struct source *source, reshard_error *err)
     for (uint32_t i = 0; !status && i < state->parameter_count; i++) {
         struct megatron_parameter *parameter = &state->parameters[i];
         size_t prefix;
-        const struct partition_grouping *grouping = parameter->cut.is_grouped ? megatron_grouping_of(&state->rules, parameter->key, &prefix) : NULL;
+        const struct partition_grouping *grouping = parameter->cut.is_grouped ? grouping_of(&state->rules, parameter->key, &prefix) : NULL;
         if (!grouping)
             continue;
         if (!source->relate_optimizer || state->has_optimizer)

@@ -107,9 +107,6 @@ reshard_status megatron_add_part(struct source *source, const struct megatron_pa
 reshard_status megatron_split_grouped(struct source *source, reshard_error *err);
 reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err);
 
-/* What a key that ends in a matrix of experts groups, NULL if it is none; *prefix: bytes before the matrix' own name. */
-const struct partition_grouping *megatron_grouping_of(const struct partition_rules *rules, struct str key, size_t *prefix);
-
 /* megatron_items.c */
 reshard_status megatron_items_new(struct source *source, struct megatron_items **out, reshard_error *err);
 void megatron_items_free(struct megatron_items *items);
