@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/mapping_recipes.h"
 
+#include "base/array.h"
 #include "mapping/map_report.h"
 #include "plan/plan_join.h"
 
@@ -17,14 +18,8 @@ void recipe_table_release(struct recipe_table *table)
 
 reshard_status recipe_table_append(struct recipe_table *table, const struct recipe *recipe, reshard_error *err)
 {
-    if (table->count == table->capacity) {
-        uint64_t wanted = table->capacity ? (uint64_t)table->capacity * 2 : 256;
-        struct recipe *larger = wanted < UINT32_MAX ? reallocarray(table->recipes, (size_t)wanted, sizeof(*larger)) : NULL;
-        if (!larger)
-            return error_set_memory(err);
-        table->recipes = larger;
-        table->capacity = (uint32_t)wanted;
-    }
+    if (!ARRAY_ROOM(table->recipes, table->count, table->capacity))
+        return error_set_memory(err);
     table->recipes[table->count++] = *recipe;
     return RESHARD_OK;
 }
@@ -96,14 +91,8 @@ static bool casts_push(struct cast_list *list, enum dtype type)
         list->count--;
         return true;
     }
-    if (list->count == list->capacity) {
-        unsigned wanted = list->capacity ? list->capacity * 2 : 16;
-        enum dtype *larger = wanted > list->capacity ? reallocarray(list->types, wanted, sizeof(*larger)) : NULL;
-        if (!larger)
-            return false;
-        list->types = larger;
-        list->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(list->types, list->count, list->capacity))
+        return false;
     list->types[list->count++] = type;
     return true;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/mapping_rules.h"
 
+#include "base/array.h"
 #include "base/model_data.h"
 #include "mapping/map_pattern.h"
 
@@ -52,14 +53,8 @@ static reshard_status node_of(struct mapping_rules *rules, struct str name, uint
 
 static reshard_status add_relation(struct mapping_rules *rules, const char *name, struct str text, struct str from, reshard_error *err)
 {
-    if (rules->relation_count == rules->relation_capacity) {
-        uint32_t wanted = rules->relation_capacity ? rules->relation_capacity * 2 : 32;
-        struct mapping_relation *larger = reallocarray(rules->relations, wanted, sizeof(*larger));
-        if (!larger)
-            return error_set_memory(err);
-        rules->relations = larger;
-        rules->relation_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(rules->relations, rules->relation_count, rules->relation_capacity))
+        return error_set_memory(err);
     struct mapping_relation *relation = &rules->relations[rules->relation_count];
     *relation = (struct mapping_relation){ .name = name, .text = text, .to = UINT32_MAX };
     reshard_status status = node_of(rules, from, &relation->from, err);
@@ -77,14 +72,8 @@ static reshard_status add_number(struct mapping_rules *rules, struct str rest, r
         condition = str_take_word(&rest);
     if (!name.size || !str_find_char(place, '.', &dot))
         return RESHARD_OK;
-    if (rules->number_count == rules->number_capacity) {
-        uint32_t wanted = rules->number_capacity ? rules->number_capacity * 2 : 16;
-        struct mapping_number *larger = reallocarray(rules->numbers, wanted, sizeof(*larger));
-        if (!larger)
-            return error_set_memory(err);
-        rules->numbers = larger;
-        rules->number_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(rules->numbers, rules->number_count, rules->number_capacity))
+        return error_set_memory(err);
     rules->numbers[rules->number_count++] = (struct mapping_number){ name, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, condition };
     return RESHARD_OK;
 }

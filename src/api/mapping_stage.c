@@ -2,6 +2,7 @@
 #include "api/mapping_stage.h"
 
 #include "api/limit_list.h"
+#include "base/array.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -265,14 +266,8 @@ static reshard_status add_loss(struct mapping_loss *loss, char *line, reshard_er
 {
     if (!line)
         return error_set_memory(err);
-    if (loss->count == loss->capacity) {
-        uint32_t wanted = loss->capacity ? loss->capacity * 2 : 32;
-        struct str *larger = wanted > loss->capacity ? reallocarray(loss->lines, wanted, sizeof(*larger)) : NULL;
-        if (!larger)
-            return error_set_memory(err);
-        loss->lines = larger;
-        loss->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(loss->lines, loss->count, loss->capacity))
+        return error_set_memory(err);
     loss->lines[loss->count++] = str_of(line);
     return RESHARD_OK;
 }

@@ -4,6 +4,7 @@
  * inside one class needs no second look. So there are fewer looks than nodes, however much is shared, and cycles end.
  */
 #include "base/hash.h"
+#include "base/array.h"
 #include "base/value_parts.h"
 
 #include <stdlib.h>
@@ -30,14 +31,8 @@ static bool out_of_memory(struct comparison *c)
 
 static bool pending_push(struct comparison *c, const struct value *a, const struct value *b)
 {
-    if (c->pending_count == c->pending_capacity) {
-        size_t capacity = c->pending_capacity ? c->pending_capacity * 2 : 64;
-        struct pair *pending = reallocarray(c->pending, capacity, sizeof(*pending));
-        if (!pending)
-            return out_of_memory(c);
-        c->pending = pending;
-        c->pending_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(c->pending, c->pending_count, c->pending_capacity))
+        return out_of_memory(c);
     c->pending[c->pending_count++] = (struct pair){ a, b };
     return true;
 }
@@ -71,14 +66,8 @@ static uint32_t class_of(struct comparison *c, const struct value *node)
         return 0;
     if (*number)
         return root_of(c, *number);
-    if (c->member_count + 1 >= c->member_capacity) {
-        uint32_t capacity = c->member_capacity ? c->member_capacity * 2 : 64;
-        uint32_t *parents = capacity > c->member_capacity ? reallocarray(c->parents, capacity, sizeof(*parents)) : NULL;
-        if (!parents)
-            return 0;
-        c->parents = parents;
-        c->member_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(c->parents, c->member_count + 1, c->member_capacity))
+        return 0;
     *number = ++c->member_count;
     c->parents[*number] = *number;
     return *number;

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 static bool out_of_memory(struct printer *printer)
 {
     printer->no_memory = true;
@@ -21,15 +23,9 @@ bool printer_enter(struct printer *printer, const struct value *node, bool *is_o
 
 bool printer_push(struct printer *printer, struct print_frame frame)
 {
-    if (printer->frame_count == printer->frame_capacity) {
-        size_t capacity = printer->frame_capacity ? printer->frame_capacity * 2 : 16;
-        struct print_frame *frames = reallocarray(printer->frames, capacity, sizeof(*frames));
-        if (!frames) {
-            free(frame.order);
-            return out_of_memory(printer);
-        }
-        printer->frames = frames;
-        printer->frame_capacity = capacity;
+    if (!ARRAY_ROOM(printer->frames, printer->frame_count, printer->frame_capacity)) {
+        free(frame.order);
+        return out_of_memory(printer);
     }
     printer->frames[printer->frame_count++] = frame;
     return true;

@@ -4,6 +4,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 struct frame {
     const struct value *node;
     size_t next; /* child to go to */
@@ -16,14 +18,8 @@ struct frames {
 
 static bool frames_push(struct frames *frames, const struct value *node)
 {
-    if (frames->count == frames->capacity) {
-        size_t capacity = frames->capacity ? frames->capacity * 2 : 64;
-        struct frame *items = reallocarray(frames->items, capacity, sizeof(*items));
-        if (!items)
-            return false;
-        frames->items = items;
-        frames->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(frames->items, frames->count, frames->capacity))
+        return false;
     frames->items[frames->count++] = (struct frame){ .node = node };
     return true;
 }

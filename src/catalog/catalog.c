@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "catalog/catalog_cover.h"
 #include "catalog/catalog_path.h"
 
@@ -46,37 +47,19 @@ void catalog_free(struct catalog *catalog)
     free(catalog);
 }
 
-/* The array with room for one more, moved if need be; NULL without memory, and then the old one stays. */
-static void *array_grown(void *array, uint32_t count, uint32_t *capacity, size_t element_size)
-{
-    if (count < *capacity)
-        return array;
-    uint64_t wanted = *capacity < 16 ? 16 : (uint64_t)*capacity * 2;
-    if (wanted >= UINT32_MAX)
-        wanted = UINT32_MAX - 1;
-    if (count >= wanted)
-        return NULL;
-    void *grown = reallocarray(array, (size_t)wanted, element_size);
-    if (grown)
-        *capacity = (uint32_t)wanted;
-    return grown;
-}
-
 reshard_status catalog_add_object(struct catalog *catalog, struct str name, uint64_t bytes, uint32_t *out, reshard_error *err)
 {
     bool was_new = false;
     if (catalog->object_count >= catalog->limits.objects && name_map_find(&catalog->object_names, name) == NAME_NONE)
         return error_set_limit(err, "objects", (uint64_t)catalog->object_count + 1, catalog->limits.objects);
-    struct catalog_object *objects = array_grown(catalog->objects, catalog->object_count, &catalog->object_capacity, sizeof(*objects));
-    if (!objects)
+    if (!ARRAY_ROOM(catalog->objects, catalog->object_count, catalog->object_capacity))
         return error_set_memory(err);
-    catalog->objects = objects;
 
     uint32_t index = name_map_intern(&catalog->object_names, name, &was_new);
     if (index == NAME_NONE)
         return error_set_memory(err);
     if (was_new) {
-        objects[index] = (struct catalog_object){ .name = name_map_at(&catalog->object_names, index), .bytes = bytes };
+        catalog->objects[index] = (struct catalog_object){ .name = name_map_at(&catalog->object_names, index), .bytes = bytes };
         catalog->object_count = index + 1;
     }
     *out = index;
@@ -98,10 +81,8 @@ reshard_status catalog_add_tensor(struct catalog *catalog, struct str key, enum 
     if (catalog->tensor_count >= catalog->limits.tensors)
         return error_set_limit(err, "tensors", (uint64_t)catalog->tensor_count + 1, catalog->limits.tensors);
 
-    struct catalog_tensor *tensors = array_grown(catalog->tensors, catalog->tensor_count, &catalog->tensor_capacity, sizeof(*tensors));
-    if (!tensors)
+    if (!ARRAY_ROOM(catalog->tensors, catalog->tensor_count, catalog->tensor_capacity))
         return error_set_memory(err);
-    catalog->tensors = tensors;
 
     struct catalog_tensor tensor = { .dtype = dtype,
                                      .rank = rank,
@@ -111,7 +92,7 @@ reshard_status catalog_add_tensor(struct catalog *catalog, struct str key, enum 
                                      .shape = catalog_vector(catalog, shape, rank) };
     if (tensor.shape == CATALOG_NONE || !arena_str(&catalog->arena, key, &tensor.key))
         return error_set_memory(err);
-    tensors[catalog->tensor_count] = tensor;
+    catalog->tensors[catalog->tensor_count] = tensor;
     *out = catalog->tensor_count++;
     return RESHARD_OK;
 }
@@ -135,10 +116,8 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor_index,
 
     if (catalog->chunk_count >= catalog->limits.chunks)
         return error_set_limit(err, "chunks", (uint64_t)catalog->chunk_count + 1, catalog->limits.chunks);
-    struct catalog_chunk *chunks = array_grown(catalog->chunks, catalog->chunk_count, &catalog->chunk_capacity, sizeof(*chunks));
-    if (!chunks)
+    if (!ARRAY_ROOM(catalog->chunks, catalog->chunk_count, catalog->chunk_capacity))
         return error_set_memory(err);
-    catalog->chunks = chunks;
 
     struct catalog_chunk chunk = { .offset = offset, .bytes = bytes, .tensor = tensor_index, .object = object, .extent = tensor->shape };
     if (start) {
@@ -150,9 +129,9 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor_index,
     chunk.start = catalog_vector(catalog, start ? start : origin, tensor->rank);
     if (chunk.start == CATALOG_NONE || chunk.extent == CATALOG_NONE)
         return error_set_memory(err);
-    chunks[catalog->chunk_count] = chunk;
+    catalog->chunks[catalog->chunk_count] = chunk;
     if (out)
-        *out = &chunks[catalog->chunk_count];
+        *out = &catalog->chunks[catalog->chunk_count];
     catalog->chunk_count++;
     return RESHARD_OK;
 }
@@ -161,23 +140,19 @@ struct chunk_layout *catalog_chunk_layout(struct catalog *catalog, struct catalo
 {
     if (chunk->layout)
         return &catalog->layouts[chunk->layout - 1];
-    struct chunk_layout *layouts = array_grown(catalog->layouts, catalog->layout_count, &catalog->layout_capacity, sizeof(*layouts));
-    if (!layouts)
+    if (!ARRAY_ROOM(catalog->layouts, catalog->layout_count, catalog->layout_capacity))
         return NULL;
-    catalog->layouts = layouts;
-    layouts[catalog->layout_count] = (struct chunk_layout){ .strides = CATALOG_NONE, .flat_count = -1 };
+    catalog->layouts[catalog->layout_count] = (struct chunk_layout){ .strides = CATALOG_NONE, .flat_count = -1 };
     chunk->layout = ++catalog->layout_count;
-    return &layouts[chunk->layout - 1];
+    return &catalog->layouts[chunk->layout - 1];
 }
 
 reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count,
                                 uint32_t *out, reshard_error *err)
 {
     struct catalog_item added = *item;
-    struct catalog_item *items = array_grown(catalog->items, catalog->item_count, &catalog->item_capacity, sizeof(*items));
-    if (!items)
+    if (!ARRAY_ROOM(catalog->items, catalog->item_count, catalog->item_capacity))
         return error_set_memory(err);
-    catalog->items = items;
 
     if (!arena_str(&catalog->arena, item->key, &added.key))
         return error_set_memory(err);
@@ -185,7 +160,7 @@ reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_it
     if (status)
         return status;
     added.is_ambiguous = false;
-    items[catalog->item_count] = added;
+    catalog->items[catalog->item_count] = added;
     if (out)
         *out = catalog->item_count;
     catalog->item_count++;
@@ -226,21 +201,17 @@ static bool text_keep(struct arena *arena, struct str *out, const char *format, 
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
 {
     struct str text;
-    struct catalog_warning *warnings = NULL;
-    if (catalog->warning_count < CATALOG_WARNINGS_MAX)
-        warnings = array_grown(catalog->warnings, catalog->warning_count, &catalog->warning_capacity, sizeof(*warnings));
-    if (!warnings) {
+    if (catalog->warning_count >= CATALOG_WARNINGS_MAX || !ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity)) {
         catalog->warnings_dropped++;
         return;
     }
-    catalog->warnings = warnings;
 
     va_list args;
     va_start(args, format);
     bool is_kept = text_keep(&catalog->arena, &text, format, args);
     va_end(args);
     if (is_kept)
-        warnings[catalog->warning_count++] = (struct catalog_warning){ .text = text, .is_damage = is_damage };
+        catalog->warnings[catalog->warning_count++] = (struct catalog_warning){ .text = text, .is_damage = is_damage };
     else
         catalog->warnings_dropped++;
 }
@@ -248,10 +219,8 @@ void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, .
 reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...)
 {
     struct catalog_fact fact;
-    struct catalog_fact *facts = array_grown(catalog->facts, catalog->fact_count, &catalog->fact_capacity, sizeof(*facts));
-    if (!facts)
+    if (!ARRAY_ROOM(catalog->facts, catalog->fact_count, catalog->fact_capacity))
         return error_set_memory(err);
-    catalog->facts = facts;
 
     va_list args;
     va_start(args, format);
@@ -259,7 +228,7 @@ reshard_status catalog_add_fact(struct catalog *catalog, const char *name, resha
     va_end(args);
     if (!is_kept || !arena_str(&catalog->arena, str_of(name), &fact.name))
         return error_set_memory(err);
-    facts[catalog->fact_count++] = fact;
+    catalog->facts[catalog->fact_count++] = fact;
     return RESHARD_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "catalog/catalog_separate.h"
 
@@ -39,16 +40,8 @@ const char *box_text(int rank, const int64_t *start, const int64_t *extent, char
 
 static bool piece_append(struct cover *cover, const int64_t *start, const int64_t *extent, uint32_t chunk)
 {
-    if (cover->piece_count == cover->piece_capacity) {
-        uint64_t wanted = cover->piece_capacity ? (uint64_t)cover->piece_capacity * 2 : 64;
-        if (wanted >= UINT32_MAX)
-            return false;
-        struct piece *pieces = reallocarray(cover->pieces, (size_t)wanted, sizeof(*pieces));
-        if (!pieces)
-            return false;
-        cover->pieces = pieces;
-        cover->piece_capacity = (uint32_t)wanted;
-    }
+    if (!ARRAY_ROOM(cover->pieces, cover->piece_count, cover->piece_capacity))
+        return false;
     cover->pieces[cover->piece_count++] = (struct piece){ start, extent, chunk };
     return true;
 }

@@ -3,29 +3,10 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
+
+#include "base/array.h"
 
 #define PATH_PARTS_MAX UINT16_MAX
-
-static bool paths_reserve(struct catalog *catalog, size_t additional)
-{
-    uint64_t needed = (uint64_t)catalog->path_count + additional;
-    if (needed <= catalog->path_capacity)
-        return true;
-    uint64_t wanted = (uint64_t)catalog->path_capacity * 2;
-    if (wanted < needed)
-        wanted = needed < 16 ? 16 : needed;
-    if (needed >= UINT32_MAX)
-        return false;
-    if (wanted >= UINT32_MAX)
-        wanted = UINT32_MAX - 1;
-    struct path_part *paths = reallocarray(catalog->paths, (size_t)wanted, sizeof(*paths));
-    if (!paths)
-        return false;
-    catalog->paths = paths;
-    catalog->path_capacity = (uint32_t)wanted;
-    return true;
-}
 
 /* Spelling of an integer part. */
 static struct str index_text(int64_t index, char out[24])
@@ -66,7 +47,7 @@ reshard_status path_add(struct catalog *catalog, struct str key, const struct pa
         return RESHARD_OK;
     if (count > PATH_PARTS_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "'%.*s' is nested %zu deep, at most %d is supported", STR_ARG(key), count, PATH_PARTS_MAX);
-    if (!paths_reserve(catalog, count))
+    if (!ARRAY_RESERVE(catalog->paths, (uint64_t)catalog->path_count + count, catalog->path_capacity))
         return error_set_memory(err);
 
     size_t pos = 0;

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/array.h"
+
 #define ALL_PAIRS_MAX 8
 #define INSERTION_MAX 24
 
@@ -133,14 +135,8 @@ static int axes_by_separation(const struct separation *s, struct separate_range 
 
 static bool range_push(struct separator *memory, uint32_t begin, uint32_t end)
 {
-    if (memory->range_count == memory->range_capacity) {
-        uint32_t wanted = memory->range_capacity ? memory->range_capacity * 2 : 64;
-        struct separate_range *ranges = reallocarray(memory->ranges, wanted, sizeof(*ranges));
-        if (!ranges)
-            return false;
-        memory->ranges = ranges;
-        memory->range_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(memory->ranges, memory->range_count, memory->range_capacity))
+        return false;
     memory->ranges[memory->range_count++] = (struct separate_range){ begin, end };
     return true;
 }

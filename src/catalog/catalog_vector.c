@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/hash.h"
 
 #define COUNT_BITS 7
@@ -53,24 +54,6 @@ static bool slots_reserve(struct catalog *catalog, uint32_t used)
     return true;
 }
 
-static bool pool_reserve(struct catalog *catalog, uint32_t additional)
-{
-    uint64_t needed = (uint64_t)catalog->vector_count + additional;
-    if (needed <= catalog->vector_capacity)
-        return true;
-    uint64_t wanted = catalog->vector_capacity ? (uint64_t)catalog->vector_capacity * 2 : 256;
-    if (needed >= UINT32_MAX)
-        return false;
-    if (wanted >= UINT32_MAX)
-        wanted = UINT32_MAX - 1;
-    int64_t *vectors = reallocarray(catalog->vectors, (size_t)wanted, sizeof(*vectors));
-    if (!vectors)
-        return false;
-    catalog->vectors = vectors;
-    catalog->vector_capacity = (uint32_t)wanted;
-    return true;
-}
-
 uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int count)
 {
     int64_t copy[RANK_MAX];
@@ -78,7 +61,7 @@ uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int coun
         return CATALOG_NONE;
     if (count > 0)
         memcpy(copy, values, (size_t)count * sizeof(*copy)); /* values may lie in the pool, which may move */
-    if (!slots_reserve(catalog, catalog->vector_slots_used) || !pool_reserve(catalog, (uint32_t)count + 1))
+    if (!slots_reserve(catalog, catalog->vector_slots_used) || !ARRAY_RESERVE(catalog->vectors, (uint64_t)catalog->vector_count + (uint64_t)count + 1, catalog->vector_capacity))
         return CATALOG_NONE;
 
     uint64_t hash = vector_hash(copy, count);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/buffer.h"
+#include "base/array.h"
 #include "base/hash.h"
 #include "encoding/json.h"
 
@@ -154,35 +155,18 @@ static reshard_status make_number(struct builder *builder, struct str text, uint
 
 /* ---- containers ---- */
 
-static bool grow(void **array, size_t count, size_t *capacity, size_t element_size)
-{
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity ? 2 * *capacity : 64;
-    void *grown = realloc(*array, wanted * element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
-
 static bool push_node(struct builder *builder, struct value *node)
 {
-    void *array = builder->nodes;
-    if (!grow(&array, builder->node_count, &builder->node_capacity, sizeof(*builder->nodes)))
+    if (!ARRAY_ROOM(builder->nodes, builder->node_count, builder->node_capacity))
         return false;
-    builder->nodes = array;
     builder->nodes[builder->node_count++] = node;
     return true;
 }
 
 static bool push_frame(struct builder *builder, uint64_t offset)
 {
-    void *array = builder->frames;
-    if (!grow(&array, builder->frame_count, &builder->frame_capacity, sizeof(*builder->frames)))
+    if (!ARRAY_ROOM(builder->frames, builder->frame_count, builder->frame_capacity))
         return false;
-    builder->frames = array;
     builder->frames[builder->frame_count++] = (struct frame){ builder->node_count, offset };
     return true;
 }

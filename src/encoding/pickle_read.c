@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "encoding/pickle.h"
 
+#include "base/array.h"
 #include "encoding/pickle_machine.h"
 
 #include <stdio.h>
@@ -76,13 +77,7 @@ struct value *pickle_node(struct pickle_machine *m, enum value_kind kind, reshar
 
 reshard_status pickle_stack_grow(struct pickle_machine *m)
 {
-    size_t capacity = m->stack_capacity ? m->stack_capacity * 2 : 64;
-    struct value **stack = reallocarray(m->stack, capacity, sizeof(*stack));
-    if (!stack)
-        return error_set_memory(m->err);
-    m->stack = stack;
-    m->stack_capacity = capacity;
-    return RESHARD_OK;
+    return ARRAY_ROOM(m->stack, m->stack_capacity, m->stack_capacity) ? RESHARD_OK : error_set_memory(m->err);
 }
 
 static void drop_mark(struct pickle_machine *m)
@@ -152,14 +147,8 @@ reshard_status pickle_op_buffer(struct pickle_machine *m)
 
 reshard_status pickle_op_mark(struct pickle_machine *m)
 {
-    if (m->mark_count == m->mark_capacity) {
-        size_t capacity = m->mark_capacity ? m->mark_capacity * 2 : 32;
-        size_t *marks = reallocarray(m->marks, capacity, sizeof(*marks));
-        if (!marks)
-            return error_set_memory(m->err);
-        m->marks = marks;
-        m->mark_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(m->marks, m->mark_count, m->mark_capacity))
+        return error_set_memory(m->err);
     if (m->mark_count >= m->limits->pickle_depth)
         return pickle_fail_limit(m, "pickle_depth", m->mark_count + 1, m->limits->pickle_depth);
     m->marks[m->mark_count++] = m->fence = m->stack_count;
@@ -202,15 +191,10 @@ static reshard_status memo_grow(struct pickle_machine *m, uint64_t index)
 {
     if (index > m->memo_count && index - m->memo_count > m->limits->memo_gap)
         return pickle_fail_limit(m, "memo_gap", index - m->memo_count, m->limits->memo_gap);
-    size_t capacity = m->memo_capacity ? m->memo_capacity * 2 : 64;
-    if (capacity <= index)
-        capacity = (size_t)index + 1;
-    struct value **memo = reallocarray(m->memo, capacity, sizeof(*memo));
-    if (!memo)
+    size_t before = m->memo_capacity;
+    if (!ARRAY_ROOM(m->memo, index, m->memo_capacity))
         return error_set_memory(m->err);
-    memset(memo + m->memo_capacity, 0, (capacity - m->memo_capacity) * sizeof(*memo));
-    m->memo = memo;
-    m->memo_capacity = capacity;
+    memset(m->memo + before, 0, (m->memo_capacity - before) * sizeof(*m->memo));
     return RESHARD_OK;
 }
 

@@ -13,6 +13,7 @@
  */
 #include "encoding/pickle_write.h"
 
+#include "base/array.h"
 #include "encoding/pickle_names.h"
 
 #include <stdlib.h>
@@ -108,9 +109,9 @@ struct visit {
 /* Counts how often each node occurs, and looks for cycles; open marks the nodes on the way down. */
 static reshard_status count_uses(struct writer *w, const struct value *root)
 {
-    size_t capacity = 64, count = 0;
-    struct visit *visits = malloc(capacity * sizeof(*visits));
-    if (!visits)
+    size_t capacity = 0, count = 0;
+    struct visit *visits = NULL;
+    if (!ARRAY_ROOM(visits, count, capacity))
         return error_set_memory(w->err);
     visits[count++] = (struct visit){ root, 0 };
     w->uses[root->id] = 1;
@@ -130,14 +131,9 @@ static reshard_status count_uses(struct writer *w, const struct value *root)
             w->uses[part->id] = 2;
             continue;
         }
-        if (count == capacity) {
-            struct visit *grown = reallocarray(visits, capacity * 2, sizeof(*grown));
-            if (!grown) {
-                free(visits);
-                return error_set_memory(w->err);
-            }
-            visits = grown;
-            capacity *= 2;
+        if (!ARRAY_ROOM(visits, count, capacity)) {
+            free(visits);
+            return error_set_memory(w->err);
         }
         w->uses[part->id] = 1;
         w->open[part->id] = 1;
@@ -271,14 +267,8 @@ static size_t filling_frame(const struct writer *w)
 static struct frame *frame_push(struct writer *w)
 {
     size_t filling = filling_frame(w);
-    if (w->frame_count == w->frame_capacity) {
-        size_t capacity = w->frame_capacity ? w->frame_capacity * 2 : 64;
-        struct frame *frames = reallocarray(w->frames, capacity, sizeof(*frames));
-        if (!frames)
-            return NULL;
-        w->frames = frames;
-        w->frame_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(w->frames, w->frame_count, w->frame_capacity))
+        return NULL;
     struct frame *frame = &w->frames[w->frame_count++];
     *frame = (struct frame){ .filling = filling };
     return frame;

@@ -4,6 +4,7 @@
  * order in which the pickle made them, so arguments come before the calls that use them.
  */
 #include "base/checked.h"
+#include "base/array.h"
 #include "encoding/torch_save_parts.h"
 
 #include <inttypes.h>
@@ -13,25 +14,10 @@
 
 #define WARNINGS_MAX 100
 
-bool torch_grow(void **array, uint32_t count, uint32_t *capacity, size_t element_size)
-{
-    if (count < *capacity)
-        return true;
-    if (*capacity > UINT32_MAX / 2)
-        return false;
-    uint32_t wanted = *capacity ? *capacity * 2 : 16;
-    void *grown = reallocarray(*array, wanted, element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
-
 static reshard_status append_text(struct torch_reading *reading, struct str **list, uint32_t *count, uint32_t *capacity, struct str text,
                                   reshard_error *err)
 {
-    if (!torch_grow((void **)list, *count, capacity, sizeof(**list)) || !arena_str(&reading->archive->arena, text, &(*list)[*count]))
+    if (!ARRAY_ROOM(*list, *count, *capacity) || !arena_str(&reading->archive->arena, text, &(*list)[*count]))
         return error_set_memory(err);
     (*count)++;
     return RESHARD_OK;
@@ -69,7 +55,7 @@ reshard_status torch_add_storage(struct torch_reading *reading, struct str key, 
     struct torch_archive *archive = reading->archive;
     bool was_new;
     uint32_t index = name_map_intern(&reading->keys, key, &was_new);
-    if (index == NAME_NONE || !torch_grow((void **)&archive->storages, archive->storage_count, &reading->storage_capacity, sizeof(*archive->storages)))
+    if (index == NAME_NONE || !ARRAY_ROOM(archive->storages, archive->storage_count, reading->storage_capacity))
         return error_set_memory(err);
     if (!was_new)
         return error_set(err, RESHARD_ERR_FORMAT, "storage key '%.*s' occurs twice", STR_ARG(key));
@@ -86,7 +72,7 @@ reshard_status torch_add_tensor(struct torch_reading *reading, const struct torc
     struct torch_archive *archive = reading->archive;
     if (archive->tensor_count >= reading->limits->tensors)
         return error_set_limit(err, "tensors", (uint64_t)archive->tensor_count + 1, reading->limits->tensors);
-    if (!torch_grow((void **)&archive->tensors, archive->tensor_count, &reading->tensor_capacity, sizeof(*archive->tensors)))
+    if (!ARRAY_ROOM(archive->tensors, archive->tensor_count, reading->tensor_capacity))
         return error_set_memory(err);
     archive->tensors[archive->tensor_count] = *tensor;
     *out = archive->tensor_count++;

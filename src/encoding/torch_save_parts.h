@@ -58,9 +58,6 @@ struct torch_reading {
     int rank;
 };
 
-/* Room for one more element in an array that lives on the heap; false without memory. */
-bool torch_grow(void **array, uint32_t count, uint32_t *capacity, size_t element_size);
-
 reshard_status torch_warn(struct torch_reading *reading, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Notes what weights_only would refuse, if it comes before what is noted already. */

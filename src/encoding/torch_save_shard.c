@@ -7,6 +7,7 @@
  * intervals; those that occur end as one.
  */
 #include "base/checked.h"
+#include "base/array.h"
 #include "encoding/torch_save_parts.h"
 
 #include <inttypes.h>
@@ -262,7 +263,7 @@ static reshard_status add_shard(struct torch_reading *reading, const struct torc
     struct torch_archive *archive = reading->archive;
     size_t bytes = (size_t)shard->rank * sizeof(int64_t);
     int64_t *kept = arena_alloc(&archive->arena, 2 * bytes);
-    if (!kept || !torch_grow((void **)&archive->shards, archive->shard_count, &reading->shard_capacity, sizeof(*archive->shards)))
+    if (!kept || !ARRAY_ROOM(archive->shards, archive->shard_count, reading->shard_capacity))
         return error_set_memory(err);
     memcpy(kept, global_shape, bytes);
     memcpy(kept + shard->rank, start, bytes);

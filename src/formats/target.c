@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/array.h"
+
 void target_free(struct target *target)
 {
     if (target->driver && target->driver->close_target)
@@ -31,16 +33,8 @@ static bool text_print(struct arena *arena, const char *format, va_list args, st
 
 static reshard_status note_add(struct str **notes, uint32_t *count, uint32_t *capacity, struct str text, reshard_error *err)
 {
-    if (*count == *capacity) {
-        if (*capacity > UINT32_MAX / 2)
-            return error_set_memory(err);
-        uint32_t wanted = *capacity ? *capacity * 2 : 16;
-        struct str *grown = reallocarray(*notes, wanted, sizeof(**notes));
-        if (!grown)
-            return error_set_memory(err);
-        *notes = grown;
-        *capacity = wanted;
-    }
+    if (!ARRAY_ROOM(*notes, *count, *capacity))
+        return error_set_memory(err);
     (*notes)[(*count)++] = text;
     return RESHARD_OK;
 }

@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_chain.h"
 
+#include "base/array.h"
 #include "mapping/map_permute.h"
 
 #include <stdlib.h>
 
 static bool append_edge(struct map_chain *chain, struct map_edge edge)
 {
-    if (chain->count == chain->capacity) {
-        uint32_t capacity = chain->capacity ? chain->capacity * 2 : 64;
-        struct map_edge *edges = capacity < chain->capacity ? NULL : reallocarray(chain->edges, capacity, sizeof(*edges));
-        if (!edges)
-            return false;
-        chain->edges = edges;
-        chain->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(chain->edges, chain->count, chain->capacity))
+        return false;
     chain->edges[chain->count++] = edge;
     return true;
 }
@@ -133,14 +128,8 @@ enum walk_result { WALK_DONE, WALK_AMBIGUOUS, WALK_LOOP, WALK_NO_MEMORY };
 
 static bool append_step(struct walk *walk, uint32_t step)
 {
-    if (walk->count == walk->capacity) {
-        uint32_t capacity = walk->capacity ? walk->capacity * 2 : 8;
-        uint32_t *steps = reallocarray(walk->steps, capacity, sizeof(*steps));
-        if (!steps)
-            return false;
-        walk->steps = steps;
-        walk->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(walk->steps, walk->count, walk->capacity))
+        return false;
     walk->steps[walk->count++] = step;
     return true;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_config.h"
 
+#include "base/array.h"
 #include "mapping/map_config_parts.h"
 #include "mapping/map_lex.h"
 
@@ -16,15 +17,9 @@ static void add_segment(struct map_text *out, size_t origin)
         if (last->origin + (offset - last->offset) == origin)
             return;
     }
-    if (out->count == out->capacity) {
-        uint32_t capacity = out->capacity ? out->capacity * 2 : 64;
-        struct map_segment *segments = reallocarray(out->segments, capacity, sizeof(*segments));
-        if (!segments) {
-            out->no_memory = true;
-            return;
-        }
-        out->segments = segments;
-        out->capacity = capacity;
+    if (!ARRAY_ROOM(out->segments, out->count, out->capacity)) {
+        out->no_memory = true;
+        return;
     }
     out->segments[out->count++] = (struct map_segment){ offset, (uint32_t)origin };
 }

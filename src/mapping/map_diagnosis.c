@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_diagnosis.h"
 
+#include "base/array.h"
 #include "mapping/map_config.h"
 
 #include <stdarg.h>
@@ -9,19 +10,6 @@
 
 #define MESSAGE_BYTES_MAX 600
 #define LINE_BYTES_MAX 160 /* of a source line that is shown; longer ones are cut around the caret */
-
-static bool has_room(struct map_diagnoses *diagnoses)
-{
-    if (diagnoses->count < diagnoses->capacity)
-        return true;
-    uint32_t capacity = diagnoses->capacity ? diagnoses->capacity * 2 : 16;
-    struct map_diagnosis *rows = reallocarray(diagnoses->rows, capacity, sizeof(*rows));
-    if (!rows)
-        return false;
-    diagnoses->rows = rows;
-    diagnoses->capacity = capacity;
-    return true;
-}
 
 static const char *escaped(struct arena *arena, const char *text)
 {
@@ -51,7 +39,7 @@ bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, s
     vsnprintf(message, sizeof(message), format, args);
     va_end(args);
     struct map_diagnosis row = { severity, diagnoses->text ? map_text_locate(diagnoses->text, span) : span, escaped(&diagnoses->arena, message), hint ? escaped(&diagnoses->arena, hint) : NULL };
-    if (!row.message || (hint && !row.hint) || !has_room(diagnoses)) {
+    if (!row.message || (hint && !row.hint) || !ARRAY_ROOM(diagnoses->rows, diagnoses->count, diagnoses->capacity)) {
         diagnoses->no_memory = true;
         return false;
     }

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 /* The zeros of the scripts' decimal digits (Unicode 14, general category Nd); nine more follow each. ASCII is treated apart. */
 static const uint32_t script_zeros[] = {
     0x660, 0x6F0, 0x7C0, 0x966, 0x9E6, 0xA66, 0xAE6, 0xB66, 0xBE6, 0xC66, 0xCE6, 0xD66, 0xDE6, 0xE50, 0xED0, 0xF20,
@@ -95,14 +97,8 @@ const char *map_token_name(enum map_token_kind kind)
 static bool push(struct lexer *lexer, enum map_token_kind kind, size_t start, size_t end)
 {
     struct map_tokens *tokens = lexer->tokens;
-    if (tokens->count == tokens->capacity) {
-        uint32_t capacity = tokens->capacity ? tokens->capacity * 2 : 64;
-        struct map_token *rows = reallocarray(tokens->rows, capacity, sizeof(*rows));
-        if (!rows)
-            return false;
-        tokens->rows = rows;
-        tokens->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(tokens->rows, tokens->count, tokens->capacity))
+        return false;
     tokens->rows[tokens->count++] = (struct map_token){ (uint8_t)kind, { (uint32_t)start, (uint32_t)(end - start) } };
     return true;
 }

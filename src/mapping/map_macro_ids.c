@@ -6,6 +6,7 @@
  * they do there.
  */
 #include "mapping/map_macro.h"
+#include "base/array.h"
 #include "mapping/map_pattern.h"
 
 #include <stdlib.h>
@@ -36,14 +37,8 @@ struct id_search {
 
 static bool rows_append(struct id_rows *rows, struct id_row row)
 {
-    if (rows->count == rows->capacity) {
-        uint32_t capacity = rows->capacity ? rows->capacity * 2 : 16;
-        struct id_row *larger = reallocarray(rows->rows, capacity, sizeof(*larger));
-        if (!larger)
-            return false;
-        rows->rows = larger;
-        rows->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(rows->rows, rows->count, rows->capacity))
+        return false;
     rows->rows[rows->count++] = row;
     return true;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The macros that replace a name by a list of names, or by another name: arrays, stars, transposes. */
 #include "mapping/map_macro.h"
+#include "base/array.h"
 #include "mapping/map_pattern.h"
 
 #include <stdlib.h>
@@ -13,14 +14,8 @@ struct name_list {
 
 static bool list_append(struct name_list *list, const struct map_name *name)
 {
-    if (list->count == list->capacity) {
-        uint32_t capacity = list->capacity ? list->capacity * 2 : 16;
-        struct map_name *rows = capacity < list->capacity ? NULL : reallocarray(list->rows, capacity, sizeof(*rows));
-        if (!rows)
-            return false;
-        list->rows = rows;
-        list->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(list->rows, list->count, list->capacity))
+        return false;
     list->rows[list->count++] = *name;
     return true;
 }

@@ -3,7 +3,8 @@
 #include "mapping/map_engine_parts.h"
 
 #include <stdio.h>
-#include <stdlib.h>
+
+#include "base/array.h"
 
 /* Where a diagnosis about a target weight points: at the statement that made it, or at the end of the text. */
 static struct map_span span_of(const struct map_machine *machine, const struct map_variable *variable)
@@ -14,14 +15,8 @@ static struct map_span span_of(const struct map_machine *machine, const struct m
 
 static reshard_status append_copy(struct map_result *result, struct map_copy copy, reshard_error *err)
 {
-    if (result->copy_count == result->copy_capacity) {
-        uint32_t capacity = result->copy_capacity ? result->copy_capacity * 2 : 256;
-        struct map_copy *copies = capacity < result->copy_capacity ? NULL : reallocarray(result->copies, capacity, sizeof(*copies));
-        if (!copies)
-            return error_set_memory(err);
-        result->copies = copies;
-        result->copy_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(result->copies, result->copy_count, result->copy_capacity))
+        return error_set_memory(err);
     result->copies[result->copy_count++] = copy;
     return RESHARD_OK;
 }

@@ -3,31 +3,7 @@
 
 #include <stdlib.h>
 
-static bool tensors_fit(struct map_space *space, uint32_t count)
-{
-    if (count <= space->tensor_capacity)
-        return true;
-    uint32_t capacity = space->tensor_capacity ? space->tensor_capacity * 2 : 64;
-    struct map_tensor *rows = reallocarray(space->tensors, capacity, sizeof(*rows));
-    if (!rows)
-        return false;
-    space->tensors = rows;
-    space->tensor_capacity = capacity;
-    return true;
-}
-
-static bool weights_fit(struct map_space *space, uint32_t count)
-{
-    if (count <= space->weight_capacity)
-        return true;
-    uint32_t capacity = space->weight_capacity ? space->weight_capacity * 2 : 64;
-    struct map_weight *rows = reallocarray(space->weights, capacity, sizeof(*rows));
-    if (!rows)
-        return false;
-    space->weights = rows;
-    space->weight_capacity = capacity;
-    return true;
-}
+#include "base/array.h"
 
 static int64_t *copy_vector(struct arena *arena, const int64_t *values, int count)
 {
@@ -66,7 +42,7 @@ static reshard_status copy_shards(struct map_space *space, struct map_tensor *te
 static uint32_t weight_of(struct map_space *space, struct str name)
 {
     bool is_new;
-    if (!weights_fit(space, space->names.count + 1))
+    if (!ARRAY_RESERVE(space->weights, space->names.count + 1, space->weight_capacity))
         return MAP_NONE;
     uint32_t weight = name_map_intern(&space->names, name, &is_new);
     if (weight != NAME_NONE && is_new) {
@@ -88,7 +64,7 @@ reshard_status map_space_add(struct map_space *space, struct str key, enum dtype
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %d axes, at most %d are supported", STR_ARG(key), rank, RANK_MAX);
     if (!shape_volume(rank, shape, &volume))
         return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': the shape is negative or too large", STR_ARG(key));
-    if (!tensors_fit(space, space->keys.count + 1))
+    if (!ARRAY_RESERVE(space->tensors, space->keys.count + 1, space->tensor_capacity))
         return error_set_memory(err);
     uint32_t index = name_map_intern(&space->keys, key, &is_new);
     if (index == NAME_NONE)

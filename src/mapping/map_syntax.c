@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_syntax.h"
 
+#include "base/array.h"
 #include "mapping/map_expression.h"
 
 #include <stdlib.h>
@@ -48,14 +49,8 @@ const struct map_attribute *map_attribute_find(const struct map_statement *state
 
 bool map_program_append(struct map_program *program, const struct map_statement *statement)
 {
-    if (program->count == program->capacity) {
-        uint32_t capacity = program->capacity ? program->capacity * 2 : 32;
-        struct map_statement *rows = capacity < program->capacity ? NULL : reallocarray(program->statements, capacity, sizeof(*rows));
-        if (!rows)
-            return false;
-        program->statements = rows;
-        program->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(program->statements, program->count, program->capacity))
+        return false;
     program->statements[program->count++] = *statement;
     program->name_count += (uint64_t)statement->left_count + statement->right_count;
     return true;

@@ -1,26 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan/plan_steps.h"
 
-#include <stdlib.h>
-
-static bool vectors_reserve(struct plan *plan, int rank)
-{
-    uint64_t needed = (uint64_t)plan->vector_count + (uint64_t)rank;
-    if (plan->vectors && needed <= plan->vector_capacity)
-        return true;
-    uint64_t wanted = (uint64_t)plan->vector_capacity * 2;
-    wanted = wanted < needed + 256 ? needed + 256 : wanted;
-    if (needed >= UINT32_MAX)
-        return false;
-    if (wanted >= UINT32_MAX)
-        wanted = UINT32_MAX - 1;
-    int64_t *vectors = reallocarray(plan->vectors, (size_t)wanted, sizeof(*vectors));
-    if (!vectors)
-        return false;
-    plan->vectors = vectors;
-    plan->vector_capacity = (uint32_t)wanted;
-    return true;
-}
+#include "base/array.h"
 
 /* The vector's place in the pool, shared with a recent equal one; false without memory. */
 static bool vector_keep(struct plan_build *build, const int64_t *values, int rank, uint32_t *out)
@@ -39,7 +20,8 @@ static bool vector_keep(struct plan_build *build, const int64_t *values, int ran
         *out = recent->place;
         return true;
     }
-    if (!vectors_reserve(plan, rank))
+    /* One more than needed: there is a pool even if all vectors are of rank 0. */
+    if (!ARRAY_RESERVE(plan->vectors, (uint64_t)plan->vector_count + (uint64_t)rank + 1, plan->vector_capacity))
         return false;
     if (bytes)
         memcpy(plan->vectors + plan->vector_count, values, bytes);
@@ -54,15 +36,8 @@ bool step_append(void *context, uint32_t source_chunk, uint32_t target_chunk, co
     struct plan_build *build = context;
     struct plan *plan = build->plan;
     int rank = plan->recipes[build->recipe].rank;
-    if (plan->step_count == plan->step_capacity) {
-        uint64_t wanted = plan->step_capacity ? (uint64_t)plan->step_capacity * 2 : 256;
-        wanted = wanted > PLAN_STEPS_MAX ? PLAN_STEPS_MAX : wanted;
-        struct plan_step *steps = wanted > plan->step_count ? reallocarray(plan->steps, (size_t)wanted, sizeof(*steps)) : NULL;
-        if (!steps)
-            return false;
-        plan->steps = steps;
-        plan->step_capacity = (uint32_t)wanted;
-    }
+    if (plan->step_count >= PLAN_STEPS_MAX || !ARRAY_ROOM(plan->steps, plan->step_count, plan->step_capacity))
+        return false;
     struct plan_step step = { .source_chunk = source_chunk, .target_chunk = target_chunk, .recipe = build->recipe };
     if (!vector_keep(build, start, rank, &step.start) || !vector_keep(build, extent, rank, &step.extent))
         return false;

@@ -4,18 +4,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
+
 static bool box_append(struct box_list *list, const int64_t *start, const int64_t *extent, uint32_t chunk)
 {
-    if (list->count == list->capacity) {
-        uint64_t wanted = list->capacity ? (uint64_t)list->capacity * 2 : 64;
-        if (wanted >= UINT32_MAX)
-            return false;
-        struct join_box *boxes = reallocarray(list->boxes, (size_t)wanted, sizeof(*boxes));
-        if (!boxes)
-            return false;
-        list->boxes = boxes;
-        list->capacity = (uint32_t)wanted;
-    }
+    if (!ARRAY_ROOM(list->boxes, list->count, list->capacity))
+        return false;
     list->boxes[list->count++] = (struct join_box){ start, extent, chunk };
     return true;
 }

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 #define FEW 4 /* with so few boxes on one side, comparing all is linear in the other */
 #define ALL_PAIRS_MAX 256
 
@@ -39,21 +41,6 @@ static bool join_all_pairs(struct join *join, const struct join_item *item)
     return true;
 }
 
-static bool stack_reserve(struct joiner *memory, size_t additional)
-{
-    size_t wanted = memory->stack_count + additional;
-    if (wanted <= memory->stack_capacity)
-        return true;
-    if (wanted < memory->stack_capacity * 2)
-        wanted = memory->stack_capacity * 2;
-    struct sort_entry *stack = reallocarray(memory->stack, wanted, sizeof(*stack));
-    if (!stack)
-        return false;
-    memory->stack = stack;
-    memory->stack_capacity = wanted;
-    return true;
-}
-
 /* Spare entries and active numbers for lists of at most count. */
 static bool lists_reserve(struct joiner *memory, size_t count)
 {
@@ -72,14 +59,8 @@ static bool lists_reserve(struct joiner *memory, size_t count)
 
 static bool item_push(struct joiner *memory, const struct join_item *item)
 {
-    if (memory->item_count == memory->item_capacity) {
-        uint32_t wanted = memory->item_capacity ? memory->item_capacity * 2 : 64;
-        struct join_item *items = reallocarray(memory->items, wanted, sizeof(*items));
-        if (!items)
-            return false;
-        memory->items = items;
-        memory->item_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(memory->items, memory->item_count, memory->item_capacity))
+        return false;
     memory->items[memory->item_count++] = *item;
     return true;
 }
@@ -159,7 +140,7 @@ static bool slab_join(struct join *join, int cut, size_t begin, size_t end, uint
         return true;
     }
     struct join_item item;
-    if (!stack_reserve(memory, active_count))
+    if (!ARRAY_RESERVE(memory->stack, memory->stack_count + active_count, memory->stack_capacity))
         return false;
     item.begin[cut] = begin;
     item.end[cut] = end;
@@ -259,7 +240,7 @@ reshard_status join_boxes(struct joiner *joiner, int rank, const struct join_box
     joiner->stack_count = 0;
     joiner->item_count = 0;
     joiner->misses = 0;
-    if (!stack_reserve(joiner, (size_t)source_count + target_count))
+    if (!ARRAY_RESERVE(joiner->stack, joiner->stack_count + source_count + target_count, joiner->stack_capacity))
         return error_set_memory(err);
     for (uint32_t i = 0; i < source_count; i++)
         joiner->stack[joiner->stack_count++].value = i;

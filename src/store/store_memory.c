@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/array.h"
+
 struct memory_object {
     struct store_object base;
     struct memory_store *store;
@@ -54,14 +56,8 @@ size_t memory_set_find(const struct memory_set *set, const char *name, bool *fou
 
 bool memory_set_insert(struct memory_set *set, char *name, struct memory_data *data)
 {
-    if (set->count == set->capacity) {
-        size_t capacity = set->capacity ? 2 * set->capacity : 8;
-        struct memory_file *files = realloc(set->files, capacity * sizeof(*files));
-        if (!files)
-            return false;
-        set->files = files;
-        set->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(set->files, set->count, set->capacity))
+        return false;
     bool found;
     size_t at = memory_set_find(set, name, &found);
     memmove(set->files + at + 1, set->files + at, (set->count - at) * sizeof(*set->files));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/store_posix.h"
 
+#include "base/array.h"
 #include "base/hash.h"
 #include "store/store_beneath.h"
 
@@ -165,14 +166,8 @@ static bool listing_add(struct listing *listing, const char *name, const struct 
         return false;
     if (store_name_check(str_of(full), NULL))
         return true; /* nothing that could be opened */
-    if (listing->count == listing->capacity) {
-        size_t capacity = listing->capacity ? 2 * listing->capacity : 64;
-        struct store_entry *entries = realloc(listing->entries, capacity * sizeof(*entries));
-        if (!entries)
-            return false;
-        listing->entries = entries;
-        listing->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(listing->entries, listing->count, listing->capacity))
+        return false;
     bool is_directory = S_ISDIR(info->st_mode);
     listing->entries[listing->count++] =
         (struct store_entry){ .name = str_of(full), .bytes = is_directory ? 0 : (uint64_t)info->st_size, .is_directory = is_directory };

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/array.h"
+
 struct memory_txn {
     struct store_txn base;
     struct memory_store *store;
@@ -162,20 +164,6 @@ static void txn_abort(struct store_txn *base, bool keep_for_resume)
     finish(txn_of(base), keep_for_resume);
 }
 
-/* Everything that moving the files can need is taken first, so that the moving cannot fail half-way. */
-static bool reserve(struct memory_set *set, size_t additional)
-{
-    if (set->capacity - set->count >= additional)
-        return true;
-    size_t capacity = set->count + additional;
-    struct memory_file *files = realloc(set->files, capacity * sizeof(*files));
-    if (!files)
-        return false;
-    set->files = files;
-    set->capacity = capacity;
-    return true;
-}
-
 static void remove_target(struct memory_set *set, const char *target)
 {
     size_t kept = 0;
@@ -198,7 +186,8 @@ static reshard_status publish_locked(struct memory_txn *txn, reshard_error *err)
         return error_set(err, RESHARD_ERR_USAGE, "'%s' is a single file, %zu were created", target, from->count);
     if (!txn->overwrite && target_exists(txn->store, target))
         return store_error_exists(target, err);
-    if (!reserve(to, from->count))
+    /* Everything that moving the files can need is taken first, so that the moving cannot fail half-way. */
+    if (!ARRAY_RESERVE(to->files, (uint64_t)to->count + from->count, to->capacity))
         return error_set_memory(err);
     remove_target(to, target);
     size_t left = 0;

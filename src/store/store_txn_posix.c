@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/store_posix.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/name_map.h"
 
@@ -358,14 +359,8 @@ static reshard_status posix_create(struct store_txn *base, const char *name, uin
     struct posix_txn *txn = txn_of(base);
     int fd;
     const char *shown = txn->options.is_directory ? name : txn->name;
-    if (txn->file_count == txn->file_capacity) {
-        size_t capacity = txn->file_capacity ? 2 * txn->file_capacity : 16;
-        struct written_file **files = realloc(txn->files, capacity * sizeof(*files));
-        if (!files)
-            return error_set_memory(err);
-        txn->files = files;
-        txn->file_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(txn->files, txn->file_count, txn->file_capacity))
+        return error_set_memory(err);
     reshard_status status = open_file(txn, name, &fd, err);
     if (status)
         return status;

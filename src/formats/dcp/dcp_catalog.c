@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dcp_source.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #include <inttypes.h>
@@ -248,14 +249,8 @@ static reshard_status known_add(struct building *building, struct str name, bool
     uint32_t key = name_map_intern(&building->keys, name, NULL);
     if (key == NAME_NONE)
         return error_set_memory(err);
-    if (key >= building->known_capacity) {
-        uint32_t capacity = building->known_capacity ? building->known_capacity * 2 : 64;
-        struct known_name *grown = reallocarray(building->known, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        building->known = grown;
-        building->known_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(building->known, key, building->known_capacity))
+        return error_set_memory(err);
     building->known[key] = (struct known_name){ is_item, index };
     return RESHARD_OK;
 }

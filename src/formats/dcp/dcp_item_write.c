@@ -6,6 +6,7 @@
  */
 #include "formats/dcp/dcp_target.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "encoding/pickle_write.h"
 
@@ -32,14 +33,8 @@ static bool take_storage(struct dcp_item_pickle *pickle, bool is_tensor, uint32_
             return pickle->storages[i].bytes == bytes;
         }
     }
-    if (pickle->storage_count == pickle->storage_capacity) {
-        uint32_t capacity = pickle->storage_capacity ? pickle->storage_capacity * 2 : 8;
-        struct dcp_item_storage *grown = reallocarray(pickle->storages, capacity, sizeof(*grown));
-        if (!grown)
-            return false;
-        pickle->storages = grown;
-        pickle->storage_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(pickle->storages, pickle->storage_count, pickle->storage_capacity))
+        return false;
     *out = pickle->storage_count;
     pickle->storages[pickle->storage_count++] = (struct dcp_item_storage){ is_tensor, item, index, bytes };
     return true;

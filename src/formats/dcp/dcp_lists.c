@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 /* One part, spelled so that no two different paths are spelled alike. */
 static void spell(struct buffer *key, const struct path_part *part)
 {
@@ -18,14 +20,8 @@ static struct dcp_list *list_of(struct dcp_lists *lists)
     uint32_t index = name_map_intern(&lists->lists, buffer_str(&lists->key), &was_new);
     if (index == NAME_NONE)
         return NULL;
-    if (index >= lists->capacity) {
-        uint32_t capacity = lists->capacity ? lists->capacity * 2 : 32;
-        struct dcp_list *grown = reallocarray(lists->found, capacity, sizeof(*grown));
-        if (!grown)
-            return NULL;
-        lists->found = grown;
-        lists->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(lists->found, index, lists->capacity))
+        return NULL;
     if (was_new)
         lists->found[index] = (struct dcp_list){ 0, -1 };
     return &lists->found[index];

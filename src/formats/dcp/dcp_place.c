@@ -6,6 +6,7 @@
  */
 #include "formats/dcp/dcp_target.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dist_model_space.h"
@@ -17,25 +18,12 @@
 /* What the reference does not place follows what it does. */
 #define ORDER_AFTER_REFERENCE (UINT64_C(1) << 62)
 
-static bool grow(void **array, uint32_t count, uint32_t *capacity, size_t element_size)
-{
-    if (count < *capacity)
-        return true;
-    uint32_t wanted = *capacity ? *capacity * 2 : 32;
-    void *grown = *capacity > UINT32_MAX / 2 ? NULL : reallocarray(*array, wanted, element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
-
 /* ---- files ---- */
 
 static reshard_status add_file(struct dcp_placing *placing, struct str name, uint32_t rank, uint32_t number, uint32_t *out, reshard_error *err)
 {
     struct arena *arena = &placing->target->catalog->arena;
-    if (!grow((void **)&placing->files, placing->file_count, &placing->file_capacity, sizeof(*placing->files)))
+    if (!ARRAY_ROOM(placing->files, placing->file_count, placing->file_capacity))
         return error_set_memory(err);
     struct dcp_out_file file = { .rank = rank, .number = number };
     const char *folder = dcp_target_state(placing->target)->folder;
@@ -153,7 +141,7 @@ static reshard_status add_piece(struct dcp_placing *placing, const struct dcp_pi
 {
     if (placing->piece_count >= DCP_IN_ITEM - 1)
         return error_set_limit(err, "chunks", placing->piece_count, DCP_IN_ITEM - 1);
-    if (!grow((void **)&placing->pieces, placing->piece_count, &placing->piece_capacity, sizeof(*placing->pieces)))
+    if (!ARRAY_ROOM(placing->pieces, placing->piece_count, placing->piece_capacity))
         return error_set_memory(err);
     placing->pieces[placing->piece_count++] = *piece;
     return RESHARD_OK;

@@ -2,18 +2,12 @@
 /* Which items are stored, and under which key. In plain DCP each wanted item is one, under its own. */
 #include "formats/dcp/dcp_target.h"
 
-#include <stdlib.h>
+#include "base/array.h"
 
 reshard_status dcp_stored_add(struct dcp_target *state, const struct dcp_stored *item, reshard_error *err)
 {
-    if (state->item_count == state->item_capacity) {
-        uint32_t capacity = state->item_capacity ? state->item_capacity * 2 : 64;
-        struct dcp_stored *grown = capacity > DCP_IN_ITEM ? NULL : reallocarray(state->items, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->items = grown;
-        state->item_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(state->items, state->item_count, state->item_capacity))
+        return error_set_memory(err);
     state->items[state->item_count++] = *item;
     return RESHARD_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dcp_tree.h"
 
+#include "base/array.h"
 #include "encoding/pickle_write.h"
 
 #include <stdlib.h>
@@ -9,14 +10,8 @@
 
 static bool add_node(struct dcp_tree *tree, const struct dcp_tree_node *node, uint32_t *out)
 {
-    if (tree->node_count == tree->node_capacity) {
-        uint32_t capacity = tree->node_capacity ? tree->node_capacity * 2 : 64;
-        struct dcp_tree_node *grown = tree->node_capacity > UINT32_MAX / 4 ? NULL : reallocarray(tree->nodes, capacity, sizeof(*grown));
-        if (!grown)
-            return false;
-        tree->nodes = grown;
-        tree->node_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(tree->nodes, tree->node_count, tree->node_capacity))
+        return false;
     *out = tree->node_count;
     tree->nodes[tree->node_count] = *node;
     tree->nodes[tree->node_count].first = tree->nodes[tree->node_count].last = tree->nodes[tree->node_count].next = CATALOG_NONE;
@@ -182,14 +177,8 @@ static void put_name(const struct dcp_tree_node *container, const struct path_pa
 
 static bool push(struct open_node **stack, size_t *depth, size_t *capacity, const struct dcp_tree *tree, uint32_t node)
 {
-    if (*depth == *capacity) {
-        size_t wanted = *capacity ? *capacity * 2 : 16;
-        struct open_node *grown = reallocarray(*stack, wanted, sizeof(*grown));
-        if (!grown)
-            return false;
-        *stack = grown;
-        *capacity = wanted;
-    }
+    if (!ARRAY_ROOM(*stack, *depth, *capacity))
+        return false;
     (*stack)[(*depth)++] = (struct open_node){ node, tree->nodes[node].first };
     return true;
 }

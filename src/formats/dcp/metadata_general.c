@@ -2,6 +2,7 @@
 /* The general way: the pickle's value graph, walked. It takes every spelling of the known objects, and says what is wrong. */
 #include "formats/dcp/metadata_build.h"
 
+#include "base/array.h"
 #include "encoding/pickle.h"
 #include "tensor/box.h"
 
@@ -405,15 +406,9 @@ static bool collect_global(const struct value *value, void *context)
     struct global_list *list = context;
     if (value->kind != VALUE_GLOBAL)
         return true;
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity * 2 + 64;
-        const struct value **nodes = reallocarray(list->nodes, capacity, sizeof(*nodes));
-        list->no_memory = !nodes;
-        if (!nodes)
-            return false;
-        list->nodes = nodes;
-        list->capacity = capacity;
-    }
+    list->no_memory = !ARRAY_ROOM(list->nodes, list->count, list->capacity);
+    if (list->no_memory)
+        return false;
     list->nodes[list->count++] = value;
     return true;
 }

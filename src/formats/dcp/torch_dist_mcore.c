@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/torch_dist_mcore.h"
 
+#include "base/array.h"
 #include "encoding/pickle.h"
 
 #include <stdlib.h>
@@ -30,14 +31,8 @@ static reshard_status add_shape(struct mcore_data *data, struct str name, const 
     uint32_t index = name_map_intern(&data->names, name, NULL);
     if (index == NAME_NONE)
         return error_set_memory(err);
-    if (index >= data->capacity) {
-        uint32_t capacity = data->capacity ? data->capacity * 2 : 64;
-        struct dcp_reshape *grown = reallocarray(data->shapes, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        data->shapes = grown;
-        data->capacity = capacity;
-    }
+    if (!ARRAY_ROOM(data->shapes, index, data->capacity))
+        return error_set_memory(err);
     data->shapes[index] = made;
     return RESHARD_OK;
 }

@@ -4,6 +4,7 @@
  * common_state/shard_0_1 as a list of one dict; its members become items. Other byte items are ShardedObjects and stay as they are.
  */
 #include "formats/dcp/dcp_read.h"
+#include "base/array.h"
 #include "formats/dcp/torch_dist_mcore.h"
 #include "formats/megatron/optimizer_dist.h"
 #include "formats/megatron/optimizer_model.h"
@@ -120,14 +121,8 @@ static reshard_status take_optimizer_object(struct dist_reading *reading, struct
 {
     if (codec != CODEC_NONE)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer state in a compressed object");
-    if (reading->object_count == reading->object_capacity) {
-        uint32_t capacity = reading->object_capacity ? reading->object_capacity * 2 : 16;
-        struct optimizer_object *grown = reallocarray(reading->objects, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        reading->objects = grown;
-        reading->object_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(reading->objects, reading->object_count, reading->object_capacity))
+        return error_set_memory(err);
     struct optimizer_object taken = { .object = object, .offset = offset };
     struct torch_archive *archive = calloc(1, sizeof(*archive));
     if (!archive || !arena_str(&reading->source->catalog->arena, name, &taken.name)) {

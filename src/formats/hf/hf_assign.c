@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/hf/hf_assign.h"
 
+#include "base/array.h"
 #include "formats/hf/hf.h"
 #include "formats/hf/hf_folder.h"
 
@@ -19,14 +20,8 @@ static reshard_status add_file(struct hf_assignment *out, struct str name, resha
 {
     if (!name.data)
         return error_set_memory(err);
-    if (out->file_count == out->file_capacity) {
-        uint32_t wanted = out->file_capacity ? out->file_capacity * 2 : 8;
-        struct str *grown = reallocarray(out->files, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        out->files = grown;
-        out->file_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(out->files, out->file_count, out->file_capacity))
+        return error_set_memory(err);
     out->files[out->file_count++] = name;
     return RESHARD_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/hf/hf_index.h"
 
+#include "base/array.h"
 #include "encoding/json.h"
 #include "formats/safetensors/safetensors_pieces.h"
 #include "store/store.h"
@@ -30,14 +31,8 @@ bool hf_index_add(struct hf_index *index, struct str key, uint32_t file, bool *w
     uint32_t number = name_map_intern(&index->keys, key, was_new);
     if (number == NAME_NONE)
         return false;
-    if (number >= index->capacity) {
-        uint32_t wanted = index->capacity ? index->capacity * 2 : 64;
-        uint32_t *grown = wanted > index->capacity ? reallocarray(index->file_of, wanted, sizeof(*grown)) : NULL;
-        if (!grown)
-            return false;
-        index->file_of = grown;
-        index->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(index->file_of, number, index->capacity))
+        return false;
     if (*was_new)
         index->file_of[number] = file;
     return true;

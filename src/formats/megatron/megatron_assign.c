@@ -2,23 +2,17 @@
 /* Which stage holds which parameter, and which parts of it each rank's file. */
 #include "formats/megatron/megatron_target.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 /* ---- parameters ---- */
 
 static reshard_status add_parameter(struct megatron_target *state, const struct target_parameter *parameter, reshard_error *err)
 {
-    if (state->parameter_count == state->parameter_capacity) {
-        uint32_t wanted = state->parameter_capacity ? state->parameter_capacity * 2 : 256;
-        struct target_parameter *grown = state->parameter_capacity > UINT32_MAX / 2 ? NULL : reallocarray(state->parameters, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->parameters = grown;
-        state->parameter_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(state->parameters, state->parameter_count, state->parameter_capacity))
+        return error_set_memory(err);
     state->parameters[state->parameter_count++] = *parameter;
     return RESHARD_OK;
 }
@@ -284,14 +278,8 @@ static reshard_status add_rank(const struct rank_place *place, int64_t global_ra
 {
     struct ranking *ranking = context;
     struct megatron_target *state = ranking->state;
-    if (state->rank_count == state->rank_capacity) {
-        uint32_t wanted = state->rank_capacity ? state->rank_capacity * 2 : 16;
-        struct target_rank *grown = state->rank_capacity > UINT32_MAX / 2 ? NULL : reallocarray(state->ranks, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->ranks = grown;
-        state->rank_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(state->ranks, state->rank_count, state->rank_capacity))
+        return error_set_memory(err);
     struct target_rank *rank = &state->ranks[state->rank_count++];
     *rank = (struct target_rank){ .place = *place, .global_rank = global_rank };
     rank->like = rank_at(megatron_folder_state(ranking->request->like), place);

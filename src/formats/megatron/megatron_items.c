@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 struct megatron_items {
     struct source *source;
     struct name_map keys;
@@ -38,19 +40,6 @@ void megatron_items_free(struct megatron_items *items)
     free(items->values);
     buffer_release(&items->key);
     free(items);
-}
-
-static bool reserve(void **array, size_t needed, size_t *capacity, size_t element_size)
-{
-    if (needed < *capacity)
-        return true;
-    size_t wanted = *capacity ? *capacity * 2 : 64;
-    void *grown = reallocarray(*array, wanted, element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
 }
 
 static bool is_not_storage(const struct value *value, void *context)
@@ -86,7 +75,7 @@ static struct path_part *prefixed(struct megatron_items *items, const struct meg
 static reshard_status add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count, struct value *value,
                           reshard_error *err)
 {
-    if (!reserve((void **)&items->values, items->value_count, &items->value_capacity, sizeof(*items->values)))
+    if (!ARRAY_ROOM(items->values, items->value_count, items->value_capacity))
         return error_set_memory(err);
     items->values[items->value_count++] = (struct item_value){ rank->file, value };
     bool is_key_path = count == 1 && parts[0].kind == PATH_KEY;
@@ -102,7 +91,7 @@ reshard_status megatron_items_add(struct megatron_items *items, const struct meg
     size_t capacity = items->item_capacity;
     buffer_clear(&items->key);
     uint32_t number = path_join(parts, count, &items->key) ? name_map_intern(&items->keys, buffer_str(&items->key), &was_new) : NAME_NONE;
-    if (number == NAME_NONE || !reserve((void **)&items->items, number, &capacity, sizeof(*items->items)))
+    if (number == NAME_NONE || !ARRAY_ROOM(items->items, number, capacity))
         return error_set_memory(err);
     items->item_capacity = (uint32_t)capacity;
     if (was_new) {

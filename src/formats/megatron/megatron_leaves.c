@@ -4,6 +4,7 @@
  * rank from 0.
  */
 #include "formats/megatron/megatron_source.h"
+#include "base/array.h"
 #include "formats/megatron/optimizer_source.h"
 
 #include <inttypes.h>
@@ -29,19 +30,6 @@ struct collecting {
 
 /* ---- collecting ---- */
 
-static bool grow(void **array, size_t count, size_t *capacity, size_t element_size)
-{
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity ? *capacity * 2 : 256;
-    void *grown = reallocarray(*array, wanted, element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
-
 static struct path_part *copy_parts(struct arena *arena, const struct path_part *parts, size_t count)
 {
     struct path_part *out = arena_array(arena, count + 1, sizeof(*out));
@@ -56,7 +44,7 @@ static struct path_part *copy_parts(struct arena *arena, const struct path_part 
 
 static reshard_status add_pending(struct collecting *collecting, const struct partition_key *key, const struct torch_leaf *leaf, reshard_error *err)
 {
-    if (!grow((void **)&collecting->pending, collecting->pending_count, &collecting->pending_capacity, sizeof(*collecting->pending)))
+    if (!ARRAY_ROOM(collecting->pending, collecting->pending_count, collecting->pending_capacity))
         return error_set_memory(err);
     struct path_part *parts = copy_parts(&collecting->state->arena, leaf->parts, leaf->part_count);
     if (!parts)
@@ -80,10 +68,8 @@ static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *contex
         return add_pending(collecting, &key, leaf, err);
     if (!is_known)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(name));
-    size_t capacity = state->leaf_capacity;
-    if (!grow((void **)&state->leaves, state->leaf_count, &capacity, sizeof(*state->leaves)))
+    if (!ARRAY_ROOM(state->leaves, state->leaf_count, state->leaf_capacity))
         return error_set_memory(err);
-    state->leaf_capacity = (uint32_t)capacity;
     struct path_part *parts = leaf->part_count > 1 ? copy_parts(&state->arena, leaf->parts, leaf->part_count) : NULL;
     if (leaf->part_count > 1 && !parts)
         return error_set_memory(err);
@@ -199,7 +185,7 @@ static reshard_status count_leaf(struct stacks *stacks, struct arena *arena, con
 {
     bool was_new;
     uint32_t number = name_map_intern(&stacks->names, stack_prefix(leaf->name, &leaf->key), &was_new);
-    if (number == NAME_NONE || !grow((void **)&stacks->stacks, number, &stacks->capacity, sizeof(*stacks->stacks)))
+    if (number == NAME_NONE || !ARRAY_ROOM(stacks->stacks, number, stacks->capacity))
         return error_set_memory(err);
     if (was_new) {
         stacks->stacks[number] = (struct stack_counts){ stack_prefix(leaf->name, &leaf->key), leaf->key.stack->is_own,

@@ -5,6 +5,7 @@
  */
 #include "formats/megatron/megatron_target.h"
 
+#include "base/array.h"
 #include "encoding/pickle_write.h"
 #include "formats/megatron/optimizer_model.h"
 #include "formats/megatron/optimizer_target.h"
@@ -13,7 +14,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 struct making {
     const struct layout_request *request;
@@ -30,14 +30,8 @@ struct making {
 
 reshard_status megatron_record_add(struct megatron_target *state, uint32_t wanted, uint64_t bytes, uint32_t *out, reshard_error *err)
 {
-    if (state->record_count == state->record_capacity) {
-        uint32_t capacity = state->record_capacity ? state->record_capacity * 2 : 256;
-        struct target_record *grown = state->record_capacity > UINT32_MAX / 2 ? NULL : reallocarray(state->records, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->records = grown;
-        state->record_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(state->records, state->record_count, state->record_capacity))
+        return error_set_memory(err);
     state->records[state->record_count] = (struct target_record){ .wanted = wanted, .bytes = bytes };
     *out = state->record_count++;
     return RESHARD_OK;
@@ -247,14 +241,8 @@ static reshard_status item_value(struct making *making, uint32_t index, struct v
     *out = value_copy(&making->graph, item->value, item->graph->count);
     if (!*out)
         return error_set_memory(err);
-    if (rank->item_count == rank->item_capacity) {
-        uint32_t capacity = rank->item_capacity ? rank->item_capacity * 2 : 64;
-        struct item_nodes *grown = reallocarray(rank->items, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        rank->items = grown;
-        rank->item_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(rank->items, rank->item_count, rank->item_capacity))
+        return error_set_memory(err);
     rank->items[rank->item_count++] = (struct item_nodes){ first, making->graph.count, index };
     return RESHARD_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* State of optimizers that are not distributed: tensors shaped as the parameters, by number. */
 #include "formats/megatron/optimizer_legacy.h"
+#include "base/array.h"
 #include "formats/megatron/optimizer_groups.h"
 #include "formats/megatron/optimizer_pieces.h"
 
@@ -26,14 +27,8 @@ struct state_reading {
 
 reshard_status optimizer_pieces_add(struct optimizer_pieces *pieces, const struct optimizer_piece *piece, reshard_error *err)
 {
-    if (pieces->count == pieces->capacity) {
-        uint64_t capacity = pieces->capacity ? (uint64_t)pieces->capacity * 2 : 64;
-        struct optimizer_piece *grown = capacity <= UINT32_MAX ? reallocarray(pieces->pieces, capacity, sizeof(*grown)) : NULL;
-        if (!grown)
-            return error_set_memory(err);
-        pieces->pieces = grown;
-        pieces->capacity = (uint32_t)capacity;
-    }
+    if (!ARRAY_ROOM(pieces->pieces, pieces->count, pieces->capacity))
+        return error_set_memory(err);
     pieces->pieces[pieces->count++] = *piece;
     return RESHARD_OK;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/megatron/optimizer_model.h"
 
+#include "base/array.h"
 #include "base/model_data.h"
 
 #include <inttypes.h>
@@ -57,14 +58,8 @@ static reshard_status read_run(struct optimizer_model *model, const struct value
 
 static struct model_parameter *add_parameter(struct optimizer_model *model, uint64_t most)
 {
-    if (model->count == model->capacity) {
-        uint64_t capacity = model->capacity ? (uint64_t)model->capacity * 2 : 256;
-        struct model_parameter *grown = model->count < most && capacity <= UINT32_MAX ? reallocarray(model->parameters, capacity, sizeof(*grown)) : NULL;
-        if (!grown)
-            return NULL;
-        model->parameters = grown;
-        model->capacity = (uint32_t)capacity;
-    }
+    if (model->count >= most || !ARRAY_ROOM(model->parameters, model->count, model->capacity))
+        return NULL;
     return &model->parameters[model->count++];
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/megatron/optimizer_source.h"
 
+#include "base/array.h"
 #include "formats/megatron/optimizer_legacy.h"
 
 #include "base/model_data.h"
@@ -299,14 +300,8 @@ static reshard_status state_tensor(struct rank_state *all, const struct megatron
         *out = all->tensor_of[number];
         return catalog->tensors[*out].dtype == stored->dtype ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "it is of another dtype than in other files");
     }
-    if (number >= all->tensor_capacity) {
-        uint32_t capacity = all->tensor_capacity ? all->tensor_capacity * 2 : 256;
-        uint32_t *grown = reallocarray(all->tensor_of, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        all->tensor_of = grown;
-        all->tensor_capacity = capacity;
-    }
+    if (!ARRAY_ROOM(all->tensor_of, number, all->tensor_capacity))
+        return error_set_memory(err);
     memcpy(shape, catalog_vector_at(catalog, weight->shape), (size_t)weight->rank * sizeof(*shape));
     reshard_status status = catalog_add_tensor(catalog, name_map_at(all->tensors, number), stored->dtype, weight->rank, shape, out, err);
     if (status)

@@ -2,11 +2,11 @@
 /* The JSON of a safetensors header, in one pass into flat arrays. */
 #include "formats/safetensors/safetensors_header.h"
 
+#include "base/array.h"
 #include "encoding/json.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 struct st_parse {
     struct json_parser *json;
@@ -44,25 +44,12 @@ static reshard_status expect_event(struct st_parse *p, enum json_event wanted, c
 
 /* ---- __metadata__ ---- */
 
-static bool metadata_grow(struct st_header *header, uint32_t index)
-{
-    if (index < header->metadata_capacity)
-        return true;
-    uint32_t wanted = header->metadata_capacity ? header->metadata_capacity * 2 : 16;
-    struct str *grown = reallocarray(header->metadata_values, wanted, sizeof(*grown));
-    if (!grown)
-        return false;
-    header->metadata_values = grown;
-    header->metadata_capacity = wanted;
-    return true;
-}
-
 /* A key may come twice; the last value counts, as in the library. */
 static reshard_status parse_metadata_pair(struct st_parse *p, struct str key, reshard_error *err)
 {
     struct st_header *header = p->header;
     uint32_t index = name_map_intern(&header->metadata_keys, key, NULL);
-    if (index == NAME_NONE || !metadata_grow(header, index))
+    if (index == NAME_NONE || !ARRAY_ROOM(header->metadata_values, index, header->metadata_capacity))
         return error_set_memory(err);
     struct str value;
     reshard_status status = expect_event(p, JSON_STRING, "a value in '" ST_METADATA_KEY "' is not a string", &value, err);
@@ -108,14 +95,8 @@ static reshard_status parse_dtype(struct st_parse *p, struct str name, struct st
 
 static bool shapes_append(struct st_header *header, int64_t dimension)
 {
-    if (header->shape_count == header->shape_capacity) {
-        uint64_t wanted = header->shape_capacity ? header->shape_capacity * 2 : 64;
-        int64_t *grown = reallocarray(header->shapes, (size_t)wanted, sizeof(*grown));
-        if (!grown)
-            return false;
-        header->shapes = grown;
-        header->shape_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(header->shapes, header->shape_count, header->shape_capacity))
+        return false;
     header->shapes[header->shape_count++] = dimension;
     return true;
 }
@@ -243,28 +224,13 @@ static reshard_status parse_entry_fields(struct st_parse *p, struct str name, st
     return status;
 }
 
-static bool entries_grow(struct st_header *header, uint32_t index)
-{
-    if (index < header->capacity)
-        return true;
-    uint32_t wanted = header->capacity ? header->capacity * 2 : 64;
-    if (wanted <= index)
-        return false;
-    struct st_entry *grown = reallocarray(header->entries, wanted, sizeof(*grown));
-    if (!grown)
-        return false;
-    header->entries = grown;
-    header->capacity = wanted;
-    return true;
-}
-
 static reshard_status parse_entry(struct st_parse *p, struct str text, reshard_error *err)
 {
     struct st_header *header = p->header;
     struct st_entry entry = { .position = json_offset(p->json) };
     bool was_new;
     uint32_t index = name_map_intern(&header->names, text, &was_new);
-    if (index == NAME_NONE || !entries_grow(header, index))
+    if (index == NAME_NONE || !ARRAY_ROOM(header->entries, index, header->capacity))
         return error_set_memory(err);
     struct str name = name_map_at(&header->names, index);
     if (!was_new && !p->lenient) {

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
+
 void st_pieces_release(struct st_pieces *pieces)
 {
     free(pieces->items);
@@ -19,14 +21,8 @@ void st_metadata_release(struct st_metadata *metadata)
 
 reshard_status st_pieces_add(struct st_pieces *pieces, const struct st_piece *piece, reshard_error *err)
 {
-    if (pieces->count == pieces->capacity) {
-        uint32_t wanted = pieces->capacity ? pieces->capacity * 2 : 64;
-        struct st_piece *grown = wanted > pieces->capacity ? reallocarray(pieces->items, wanted, sizeof(*grown)) : NULL;
-        if (!grown)
-            return error_set_memory(err);
-        pieces->items = grown;
-        pieces->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(pieces->items, pieces->count, pieces->capacity))
+        return error_set_memory(err);
     pieces->items[pieces->count++] = *piece;
     return RESHARD_OK;
 }
@@ -37,14 +33,8 @@ reshard_status st_metadata_put(struct st_metadata *metadata, struct str key, str
     uint32_t index = name_map_intern(&metadata->keys, key, NULL);
     if (index == NAME_NONE)
         return error_set_memory(err);
-    if (index >= metadata->capacity) {
-        uint32_t wanted = metadata->capacity ? metadata->capacity * 2 : 16;
-        struct st_pair *grown = reallocarray(metadata->pairs, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        metadata->pairs = grown;
-        metadata->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(metadata->pairs, index, metadata->capacity))
+        return error_set_memory(err);
     metadata->pairs[index] = (struct st_pair){ key, value };
     metadata->count = metadata->keys.count;
     return RESHARD_OK;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/safetensors/safetensors_target.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #include <inttypes.h>
@@ -48,15 +49,9 @@ void st_target_close(struct target *target)
 /* Takes the text over, also on failure. */
 static reshard_status add_text(struct st_target *state, uint32_t object, struct buffer *text, reshard_error *err)
 {
-    if (state->text_count == state->text_capacity) {
-        uint32_t wanted = state->text_capacity ? state->text_capacity * 2 : 8;
-        struct st_text *grown = reallocarray(state->texts, wanted, sizeof(*grown));
-        if (!grown) {
-            buffer_release(text);
-            return error_set_memory(err);
-        }
-        state->texts = grown;
-        state->text_capacity = wanted;
+    if (!ARRAY_ROOM(state->texts, state->text_count, state->text_capacity)) {
+        buffer_release(text);
+        return error_set_memory(err);
     }
     state->texts[state->text_count++] = (struct st_text){ *text, object };
     *text = (struct buffer){ 0 };
@@ -118,14 +113,8 @@ reshard_status st_target_add_copy(struct target *target, struct str name, const 
 {
     struct st_target *state = target->driver_state;
     uint32_t object;
-    if (state->copy_count == state->copy_capacity) {
-        uint32_t wanted = state->copy_capacity ? state->copy_capacity * 2 : 8;
-        struct st_copy *grown = reallocarray(state->copies, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->copies = grown;
-        state->copy_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(state->copies, state->copy_count, state->copy_capacity))
+        return error_set_memory(err);
     reshard_status status = add_object(target, name, source->catalog->objects[source_object].bytes, &object, err);
     if (!status)
         state->copies[state->copy_count++] = (struct st_copy){ object, source_object };

@@ -10,6 +10,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/array.h"
+
 /* A tensor by its key, and the CRC of the plain tensor that rank 0 or a later one has for it. */
 struct known_tensor {
     uint32_t tensor;
@@ -32,20 +34,6 @@ struct assembling {
     size_t item_count, item_value_capacity;
     struct buffer key;
 };
-
-/* Room for element number `needed`. */
-static bool reserve(void **array, uint32_t needed, uint32_t *capacity, size_t element_size)
-{
-    if (needed < *capacity)
-        return true;
-    uint32_t wanted = *capacity ? *capacity * 2 : 64;
-    void *grown = reallocarray(*array, wanted, element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
 
 /* ---- tensors ---- */
 
@@ -70,7 +58,7 @@ static reshard_status tensor_for(struct assembling *assembling, const struct tor
     struct catalog *catalog = assembling->source->catalog;
     bool was_new;
     uint32_t number = name_map_intern(&assembling->keys, buffer_str(&assembling->key), &was_new);
-    if (number == NAME_NONE || !reserve((void **)&assembling->tensors, number, &assembling->tensor_capacity, sizeof(*assembling->tensors)))
+    if (number == NAME_NONE || !ARRAY_ROOM(assembling->tensors, number, assembling->tensor_capacity))
         return error_set_memory(err);
     *out = &assembling->tensors[number];
     if (!was_new)
@@ -173,14 +161,8 @@ static reshard_status add_replica(struct assembling *assembling, const struct to
 
 static reshard_status keep_item_value(struct assembling *assembling, struct value *value, reshard_error *err)
 {
-    if (assembling->item_count == assembling->item_value_capacity) {
-        size_t wanted = assembling->item_value_capacity ? assembling->item_value_capacity * 2 : 64;
-        struct value **grown = reallocarray(assembling->item_values, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        assembling->item_values = grown;
-        assembling->item_value_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(assembling->item_values, assembling->item_count, assembling->item_value_capacity))
+        return error_set_memory(err);
     assembling->item_values[assembling->item_count++] = value;
     return RESHARD_OK;
 }
@@ -215,7 +197,7 @@ static reshard_status add_item(struct assembling *assembling, const struct path_
     struct catalog *catalog = assembling->source->catalog;
     bool was_new, is_same;
     uint32_t number = name_map_intern(&assembling->item_keys, buffer_str(&assembling->key), &was_new);
-    if (number == NAME_NONE || !reserve((void **)&assembling->items, number, &assembling->item_capacity, sizeof(*assembling->items)))
+    if (number == NAME_NONE || !ARRAY_ROOM(assembling->items, number, assembling->item_capacity))
         return error_set_memory(err);
     struct str key = buffer_str(&assembling->key);
     if (!was_new) {

@@ -2,6 +2,7 @@
 /* One file's leaves as tensors and items of the catalog. */
 #include "formats/torch/torch_source.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 
 #include <inttypes.h>
@@ -49,14 +50,8 @@ static reshard_status find_tie(struct adding *adding, const struct torch_tensor 
     uint32_t number = name_map_intern(&adding->views, buffer_str(&adding->scratch), &was_new);
     if (number == NAME_NONE)
         return error_set_memory(err);
-    if (number >= adding->view_capacity) {
-        uint32_t wanted = adding->view_capacity ? adding->view_capacity * 2 : 64;
-        uint32_t *grown = reallocarray(adding->view_tensors, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        adding->view_tensors = grown;
-        adding->view_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(adding->view_tensors, number, adding->view_capacity))
+        return error_set_memory(err);
     if (was_new)
         adding->view_tensors[number] = index;
     *out = was_new ? CATALOG_NONE : adding->view_tensors[number];
@@ -111,14 +106,8 @@ static reshard_status add_tensor(struct adding *adding, struct str key, const st
 
 static reshard_status add_item(struct adding *adding, struct str key, const struct torch_leaf *leaf, reshard_error *err)
 {
-    if (adding->item_count == adding->item_capacity) {
-        size_t wanted = adding->item_capacity ? adding->item_capacity * 2 : 64;
-        struct value **grown = reallocarray(adding->items, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        adding->items = grown;
-        adding->item_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(adding->items, adding->item_count, adding->item_capacity))
+        return error_set_memory(err);
     adding->items[adding->item_count++] = leaf->value;
     bool is_key_path = leaf->part_count == 1 && leaf->parts[0].kind == PATH_KEY;
     return torch_source_add_item(adding->source, adding->file_index, key, leaf->parts, is_key_path ? 0 : leaf->part_count, leaf->value, err);

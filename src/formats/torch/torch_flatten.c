@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch_flatten.h"
 
+#include "base/array.h"
 #include "encoding/torch_save.h"
 
 #include <stdlib.h>
@@ -111,30 +112,17 @@ struct survey {
     size_t container_count, container_capacity, edge_count, edge_capacity;
 };
 
-static bool grow(void **array, size_t count, size_t *capacity, size_t element_size)
-{
-    if (count < *capacity)
-        return true;
-    size_t wanted = *capacity ? *capacity * 2 : 64;
-    void *grown = reallocarray(*array, wanted, element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
-
 static bool survey_add(struct survey *survey, const struct value *container, size_t parent)
 {
     if (survey->number[container->id] == 0) {
-        if (!grow((void **)&survey->containers, survey->container_count, &survey->container_capacity, sizeof(*survey->containers)))
+        if (!ARRAY_ROOM(survey->containers, survey->container_count, survey->container_capacity))
             return false;
         survey->containers[survey->container_count++] = container;
         survey->number[container->id] = (uint32_t)survey->container_count;
     }
     if (parent == SIZE_MAX)
         return true;
-    if (!grow((void **)&survey->edges, survey->edge_count, &survey->edge_capacity, sizeof(*survey->edges)))
+    if (!ARRAY_ROOM(survey->edges, survey->edge_count, survey->edge_capacity))
         return false;
     survey->edges[survey->edge_count++] = (struct edge){ survey->number[container->id] - 1, (uint32_t)parent };
     return true;
@@ -333,8 +321,8 @@ static reshard_status push(struct walk *walk, const struct value *container, res
 {
     if (walk->depth >= walk->depth_max)
         return error_set_limit(err, "pickle_depth", walk->depth + 1, walk->depth_max);
-    if (!grow((void **)&walk->frames, walk->depth, &walk->frame_capacity, sizeof(*walk->frames)) ||
-        !grow((void **)&walk->path, walk->depth, &walk->path_capacity, sizeof(*walk->path)))
+    if (!ARRAY_ROOM(walk->frames, walk->depth, walk->frame_capacity) ||
+        !ARRAY_ROOM(walk->path, walk->depth, walk->path_capacity))
         return error_set_memory(err);
     walk->is_open[walk->survey->number[container->id] - 1] = true;
     return frame_open(&walk->frames[walk->depth++], container, &walk->keys, err);

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 /* Lists may be sparse to this degree; beyond, positions become integer keys of a dict. */
 #define LIST_GAPS_MAX 1024
 
@@ -10,14 +12,8 @@
 
 static bool nest_node_add(struct nest *nest, const struct path_part *part, uint32_t *out)
 {
-    if (nest->count == nest->capacity) {
-        uint32_t wanted = nest->capacity ? nest->capacity * 2 : 64;
-        struct nest_node *grown = nest->capacity > UINT32_MAX / 2 ? NULL : reallocarray(nest->nodes, wanted, sizeof(*grown));
-        if (!grown)
-            return false;
-        nest->nodes = grown;
-        nest->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(nest->nodes, nest->count, nest->capacity))
+        return false;
     nest->nodes[nest->count] = (struct nest_node){ .first_child = NO_NODE, .last_child = NO_NODE, .next_sibling = NO_NODE, .is_list = true };
     if (part)
         nest->nodes[nest->count].part = *part;

@@ -4,6 +4,7 @@
  * a storage of the source that several tensors view may be kept whole, so that they still share memory after loading.
  */
 #include "formats/megatron/megatron.h"
+#include "base/array.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_target.h"
 
@@ -18,14 +19,8 @@ bool torch_is_own_source(const struct source *source)
 
 reshard_status torch_record_add(struct torch_target *state, uint32_t tensor, uint64_t bytes, uint32_t *out, reshard_error *err)
 {
-    if (state->record_count == state->record_capacity) {
-        uint32_t wanted = state->record_capacity ? state->record_capacity * 2 : 64;
-        struct torch_record *grown = state->record_capacity > UINT32_MAX / 2 ? NULL : reallocarray(state->records, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->records = grown;
-        state->record_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(state->records, state->record_count, state->record_capacity))
+        return error_set_memory(err);
     state->records[state->record_count] = (struct torch_record){ .tensor = tensor, .bytes = bytes };
     *out = state->record_count++;
     return RESHARD_OK;
@@ -54,14 +49,8 @@ reshard_status torch_record_for_item(const struct layout_request *request, struc
             return RESHARD_OK;
         }
     }
-    if (state->item_storage_count == state->item_storage_capacity) {
-        uint32_t wanted = state->item_storage_capacity ? state->item_storage_capacity * 2 : 16;
-        struct torch_item_storage *grown = reallocarray(state->item_storages, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->item_storages = grown;
-        state->item_storage_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(state->item_storages, state->item_storage_count, state->item_storage_capacity))
+        return error_set_memory(err);
     struct source *source = request->source;
     struct buffer bytes = { .limit = (size_t)request->limits.item_bytes };
     reshard_status status = source->driver->read_item_storage(source, request->wanted_items[item], storage, &bytes, err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch_source.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "formats/torch/torch.h"
 
@@ -52,25 +53,12 @@ static reshard_status open_archive(struct source *source, const char *name, int 
     return status;
 }
 
-static bool reserve_file(struct torch_source *state)
-{
-    if (state->file_count < state->file_capacity)
-        return true;
-    uint32_t wanted = state->file_capacity ? state->file_capacity * 2 : 4;
-    struct torch_file *grown = reallocarray(state->files, wanted, sizeof(*grown));
-    if (!grown)
-        return false;
-    state->files = grown;
-    state->file_capacity = wanted;
-    return true;
-}
-
 reshard_status torch_source_open_file(struct source *source, const char *name, int rank, uint32_t *out, reshard_error *err)
 {
     struct torch_source *state = torch_source_of(source);
     struct torch_file file = { 0 };
     uint64_t bytes;
-    if (!reserve_file(state))
+    if (!ARRAY_ROOM(state->files, state->file_count, state->file_capacity))
         return error_set_memory(err);
     reshard_status status = open_archive(source, name, rank, &file.archive, &bytes, err);
     if (status)
@@ -92,16 +80,8 @@ reshard_status torch_source_open_file(struct source *source, const char *name, i
 
 reshard_status torch_source_note_origin(struct torch_source *state, uint32_t tensor, struct torch_origin origin, reshard_error *err)
 {
-    if (tensor >= state->origin_capacity) {
-        uint32_t wanted = state->origin_capacity ? state->origin_capacity : 64;
-        while (wanted <= tensor)
-            wanted *= 2;
-        struct torch_origin *grown = reallocarray(state->origins, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        state->origins = grown;
-        state->origin_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(state->origins, tensor, state->origin_capacity))
+        return error_set_memory(err);
     for (; state->origin_count <= tensor; state->origin_count++)
         state->origins[state->origin_count] = (struct torch_origin){ TORCH_NONE, TORCH_NONE, TORCH_NONE };
     state->origins[tensor] = origin;

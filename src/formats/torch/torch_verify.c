@@ -2,6 +2,7 @@
 /* Checks that opening leaves out because they read data: CRCs of records that no chunk carries, and indices of sparse tensors. */
 #include "formats/torch/torch_source.h"
 
+#include "base/array.h"
 #include "base/cursor.h"
 
 #include <inttypes.h>
@@ -174,14 +175,8 @@ static bool note_sparse(const struct value *value, void *context)
     struct sparse_list *list = context;
     if (value->kind != VALUE_CALL || !value_is_call(value, "torch._utils", "_rebuild_sparse_tensor"))
         return true;
-    if (list->count == list->capacity) {
-        size_t wanted = list->capacity ? list->capacity * 2 : 16;
-        const struct value **grown = reallocarray(list->nodes, wanted, sizeof(*grown));
-        if (!grown)
-            return false;
-        list->nodes = grown;
-        list->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(list->nodes, list->count, list->capacity))
+        return false;
     list->nodes[list->count++] = value;
     return true;
 }

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 void zarr_keys_release(struct zarr_keys *keys)
 {
     free(keys->entries);
@@ -16,14 +18,8 @@ static reshard_status entry_add(struct zarr_keys *keys, const struct limits *lim
 {
     if (keys->count >= limits->objects || keys->count >= UINT32_MAX / 2)
         return error_set_limit(err, "objects", (uint64_t)keys->count + 1, limits->objects);
-    if (keys->count == keys->capacity) {
-        uint32_t wanted = keys->capacity ? keys->capacity * 2 : 256;
-        struct zarr_entry *grown = reallocarray(keys->entries, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        keys->entries = grown;
-        keys->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(keys->entries, keys->count, keys->capacity))
+        return error_set_memory(err);
     keys->entries[keys->count++] = *entry;
     return RESHARD_OK;
 }
@@ -43,14 +39,8 @@ struct walk {
 
 static reshard_status walk_push(struct walk *walk, struct str name, reshard_error *err)
 {
-    if (walk->count == walk->capacity) {
-        size_t wanted = walk->capacity ? walk->capacity * 2 : 64;
-        struct str *grown = reallocarray(walk->stack, wanted, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(err);
-        walk->stack = grown;
-        walk->capacity = wanted;
-    }
+    if (!ARRAY_ROOM(walk->stack, walk->count, walk->capacity))
+        return error_set_memory(err);
     walk->stack[walk->count++] = name;
     return RESHARD_OK;
 }

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 static const struct dcp_style megatron_style = { .format = "zarr", .is_below_root = true, .has_common = true, .items_are_files = true };
 
 static struct zarr_target *state_of(const struct target *target)
@@ -39,16 +41,8 @@ reshard_status zarr_target_add_text(struct target *target, struct str name, stru
     reshard_status status = catalog_add_object(target->catalog, name, taken.size, &object, err);
     if (!status && object < count)
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "two files of the target would be called '%.*s'", STR_ARG(name));
-    if (!status && state->text_count == state->text_capacity) {
-        uint32_t wanted = state->text_capacity ? state->text_capacity * 2 : 64;
-        struct zarr_text *grown = reallocarray(state->texts, wanted, sizeof(*grown));
-        if (grown) {
-            state->texts = grown;
-            state->text_capacity = wanted;
-        } else {
-            status = error_set_memory(err);
-        }
-    }
+    if (!status && !ARRAY_ROOM(state->texts, state->text_count, state->text_capacity))
+        status = error_set_memory(err);
     if (status) {
         buffer_release(&taken);
         return status;
