@@ -5,6 +5,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 
+#include <stdlib.h>
 #include <inttypes.h>
 
 /* ---- parameters ---- */
