@@ -4,6 +4,7 @@
  * the modules with one expert each have it. In memory an expert's part is transposed, one after another, whatever the matrix' shape says.
  */
 #include "formats/megatron/megatron_source.h"
+#include "formats/megatron/optimizer_names.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -64,6 +65,7 @@ static reshard_status split_parameter(struct megatron_source *state, struct mega
     }
     parameter->members = members;
     parameter->member_count = (uint32_t)experts;
+    state->has_members = true;
     return RESHARD_OK;
 }
 
@@ -77,33 +79,56 @@ reshard_status megatron_split_grouped(struct source *source, reshard_error *err)
         const struct partition_grouping *grouping = parameter->cut.is_grouped ? grouping_of(&state->rules, parameter->key, &prefix) : NULL;
         if (!grouping)
             continue;
-        if (!source->relate_optimizer || state->has_optimizer)
-            source->catalog->has_stored_optimizer = !state->has_optimizer;
-        else
+        /* Optimizer state has the names of distributed checkpoints, which know experts, not matrices. */
+        if (source->relate_optimizer || state->has_optimizer)
             status = split_parameter(state, parameter, grouping, prefix, err);
+        else
+            source->catalog->has_stored_optimizer = true;
         if (status)
             error_prefix(err, "tensor '%.*s'", STR_ARG(parameter->key));
     }
     return status;
 }
 
+unsigned megatron_source_conditions(const struct megatron_source *state)
+{
+    return megatron_name_conditions(&state->args) & ~(state->has_members ? (unsigned)NAME_GROUPED : 0);
+}
+
+reshard_status megatron_each_member(const struct megatron_parameter *matrix, const struct rank_place *place, megatron_member_sink emit, void *context,
+                                    reshard_error *err)
+{
+    int64_t local[2];
+    member_shape(&matrix->cut, local);
+    const int64_t strides[2] = { 1, local[0] };
+    reshard_status status = RESHARD_OK;
+    for (int64_t i = 0; !status && i < matrix->cut.repeats; i++)
+        status = emit(&matrix->members[place->ep * matrix->cut.repeats + i], i * local[0] * local[1], strides, context, err);
+    return status;
+}
+
+/* A matrix whose members' chunks are added. */
+struct adding_matrix {
+    struct source *source;
+    const struct megatron_leaf *leaf;
+};
+
+static reshard_status add_member(const struct megatron_parameter *member, int64_t offset, const int64_t *strides, void *context, reshard_error *err)
+{
+    const struct adding_matrix *adding = context;
+    const struct megatron_rank *rank = &megatron_source_of(adding->source)->ranks[adding->leaf->rank];
+    const struct megatron_part part = { .parameter = member, .place = &rank->place, .catalog_tensor = member->tensor, .file = rank->file,
+                                        .tensor = adding->leaf->tensor, .offset = offset, .strides = strides };
+    return megatron_add_part(adding->source, &part, err);
+}
+
 reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
-    const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
     const struct megatron_rank *rank = &state->ranks[leaf->rank];
     const struct torch_tensor *tensor = &state->torch.files[rank->file].archive.tensors[leaf->tensor];
-    int64_t local[2];
+    struct adding_matrix adding = { source, leaf };
     if (!strides_are_row_major(tensor->rank, tensor->shape, tensor->strides))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a matrix of experts that is no contiguous run of memory", STR_ARG(leaf->name));
-    member_shape(&parameter->cut, local);
-    const int64_t strides[2] = { 1, local[0] };
-    reshard_status status = RESHARD_OK;
-    for (int64_t i = 0; !status && i < parameter->cut.repeats; i++) {
-        const struct megatron_parameter *member = &parameter->members[rank->place.ep * parameter->cut.repeats + i];
-        const struct megatron_part part = { .parameter = member, .place = &rank->place, .catalog_tensor = member->tensor, .file = rank->file, .tensor = leaf->tensor,
-                                            .offset = i * local[0] * local[1], .strides = strides };
-        status = megatron_add_part(source, &part, err);
-    }
-    return status;
+    return megatron_each_member(&state->parameters[leaf->parameter], &rank->place, add_member, &adding, err);
 }

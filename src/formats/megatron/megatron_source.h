@@ -72,6 +72,7 @@ struct megatron_source {
     bool is_rank_file;         /* one rank's file opened by itself */
     bool is_tied;
     bool has_optimizer;
+    bool has_members;          /* matrices of experts are taken apart: a parameter for each expert */
 };
 
 static inline struct megatron_source *megatron_source_of(const struct source *source)
@@ -102,10 +103,19 @@ struct megatron_part {
 };
 reshard_status megatron_add_part(struct source *source, const struct megatron_part *part, reshard_error *err);
 
-/* megatron_grouped.c: the first takes matrices of experts apart if the source was opened so, or notes that it could be; the second adds the
- * chunks of one rank's matrix. */
+/* megatron_grouped.c: the first takes matrices of experts apart if the source was opened so or has optimizer state, or notes that it could be. */
 reshard_status megatron_split_grouped(struct source *source, reshard_error *err);
+
+/* Calls emit for each expert in one rank's matrix: its parameter, and where in the matrix it begins. strides are those of the expert's part. */
+typedef reshard_status (*megatron_member_sink)(const struct megatron_parameter *member, int64_t offset, const int64_t *strides, void *context, reshard_error *err);
+reshard_status megatron_each_member(const struct megatron_parameter *matrix, const struct rank_place *place, megatron_member_sink emit, void *context,
+                                    reshard_error *err);
+
+/* Adds the chunks of one rank's matrix. */
 reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err);
+
+/* Under which names of parameters are read: experts that are taken apart have the names of modules. */
+unsigned megatron_source_conditions(const struct megatron_source *state);
 
 /* megatron_items.c */
 reshard_status megatron_items_new(struct source *source, struct megatron_items **out, reshard_error *err);

@@ -78,7 +78,7 @@ struct value *megatron_optimizer_item(struct megatron_source *state, const struc
 /* Parameters that share a key, while their tensors are made. */
 struct stacked {
     struct str key;
-    uint32_t first, count;       /* first parameter, and how many */
+    uint32_t first, count;       /* number of the first in the list, and how many */
     int64_t extent[NAME_NUMBERS_MAX];
     uint32_t tensor;
 };
@@ -88,9 +88,11 @@ struct stacking {
     struct megatron_source *state;
     struct optimizer_names names;
     int kept;                    /* numbers that stay in keys: 1 where layers differ */
+    struct megatron_parameter **list; /* those that get tensors: no copies, and instead of matrices of experts each expert's */
+    uint32_t count;
     struct name_map keys;
     struct stacked *stacks;
-    uint32_t *stack_of;          /* by parameter */
+    uint32_t *stack_of;          /* by number in the list */
 };
 
 /* The key of a parameter, and its places along the axes in front. Names that are not known stay as they are. */
@@ -99,7 +101,7 @@ static bool distributed_key(struct stacking *stacking, struct megatron_parameter
     struct parameter_name name;
     buffer_clear(out);
     parameter->lead_count = 0;
-    if (!optimizer_name_read(&stacking->names, megatron_name_conditions(&stacking->state->args), parameter->key, &name))
+    if (!optimizer_name_read(&stacking->names, megatron_source_conditions(stacking->state), parameter->key, &name))
         return buffer_append_str(out, parameter->key);
     optimizer_key_write(&stacking->names, &name, stacking->kept, out);
     for (int i = stacking->kept; i < name.number_count && i < stacking->kept + 2; i++)
@@ -109,8 +111,7 @@ static bool distributed_key(struct stacking *stacking, struct megatron_parameter
 
 static reshard_status stack_parameter(struct stacking *stacking, uint32_t index, struct buffer *text, reshard_error *err)
 {
-    struct megatron_source *state = stacking->state;
-    struct megatron_parameter *parameter = &state->parameters[index];
+    struct megatron_parameter *parameter = stacking->list[index];
     bool is_new;
     if (!distributed_key(stacking, parameter, text))
         return error_set_memory(err);
@@ -138,16 +139,14 @@ static bool is_like(const struct megatron_parameter *a, const struct megatron_pa
 /* Whether what shares a key fills its axes and is alike. Parameters are distinct, so counting suffices. */
 static bool all_fill(const struct stacking *stacking)
 {
-    const struct megatron_source *state = stacking->state;
-    for (uint32_t i = 0; i < state->parameter_count; i++) {
-        const struct megatron_parameter *parameter = &state->parameters[i];
-        if (!parameter->is_copy && !is_like(parameter, &state->parameters[stacking->stacks[stacking->stack_of[i]].first]))
+    for (uint32_t i = 0; i < stacking->count; i++) {
+        if (!is_like(stacking->list[i], stacking->list[stacking->stacks[stacking->stack_of[i]].first]))
             return false;
     }
     for (uint32_t i = 0; i < stacking->keys.count; i++) {
         const struct stacked *stack = &stacking->stacks[i];
         int64_t volume = 1;
-        for (uint32_t k = 0; k < state->parameters[stack->first].lead_count; k++) {
+        for (uint32_t k = 0; k < stacking->list[stack->first]->lead_count; k++) {
             if (__builtin_mul_overflow(volume, stack->extent[k], &volume))
                 return false;
         }
@@ -159,16 +158,13 @@ static bool all_fill(const struct stacking *stacking)
 
 static reshard_status stack_all(struct stacking *stacking, int kept, reshard_error *err)
 {
-    struct megatron_source *state = stacking->state;
     struct buffer text = { 0 };
     reshard_status status = RESHARD_OK;
     name_map_release(&stacking->keys);
     stacking->keys = (struct name_map){ 0 };
     stacking->kept = kept;
-    for (uint32_t i = 0; i < state->parameter_count && !status; i++) {
-        if (!state->parameters[i].is_copy)
-            status = stack_parameter(stacking, i, &text, err);
-    }
+    for (uint32_t i = 0; i < stacking->count && !status; i++)
+        status = stack_parameter(stacking, i, &text, err);
     buffer_release(&text);
     return status;
 }
@@ -176,7 +172,7 @@ static reshard_status stack_all(struct stacking *stacking, int kept, reshard_err
 static reshard_status add_stack(struct stacking *stacking, struct stacked *stack, reshard_error *err)
 {
     struct megatron_source *state = stacking->state;
-    const struct megatron_parameter *first = &state->parameters[stack->first];
+    const struct megatron_parameter *first = stacking->list[stack->first];
     const struct megatron_leaf *leaf = &state->leaves[first->first_leaf];
     uint32_t file = state->ranks[leaf->rank].file;
     int64_t shape[RANK_MAX];
@@ -200,13 +196,37 @@ static reshard_status read_names(struct stacking *stacking, reshard_error *err)
     return optimizer_names_parse(data->text, &stacking->state->arena, &stacking->names, err);
 }
 
+/* The list, and room for what is told of its parameters. */
+static reshard_status list_stackable(struct stacking *stacking, reshard_error *err)
+{
+    struct megatron_source *state = stacking->state;
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < state->parameter_count; i++)
+        count += state->parameters[i].is_copy ? 0 : state->parameters[i].member_count > 0 ? state->parameters[i].member_count : 1;
+    if (count > stacking->source->limits.tensors)
+        return error_set(err, RESHARD_ERR_LIMIT, "%" PRIu64 " parameters, more than the limit tensors=%" PRIu64, count, stacking->source->limits.tensors);
+    stacking->list = calloc((size_t)count + 1, sizeof(*stacking->list));
+    stacking->stacks = calloc((size_t)count + 1, sizeof(*stacking->stacks));
+    stacking->stack_of = calloc((size_t)count + 1, sizeof(*stacking->stack_of));
+    if (!stacking->list || !stacking->stacks || !stacking->stack_of)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < state->parameter_count; i++) {
+        struct megatron_parameter *parameter = &state->parameters[i];
+        for (uint32_t k = 0; k < parameter->member_count; k++)
+            stacking->list[stacking->count++] = &parameter->members[k];
+        if (!parameter->is_copy && parameter->member_count == 0)
+            stacking->list[stacking->count++] = parameter;
+    }
+    return RESHARD_OK;
+}
+
 reshard_status megatron_add_distributed_tensors(struct source *source, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
     struct stacking stacking = { .source = source, .state = state };
-    stacking.stacks = calloc((size_t)state->parameter_count + 1, sizeof(*stacking.stacks));
-    stacking.stack_of = calloc((size_t)state->parameter_count + 1, sizeof(*stacking.stack_of));
-    reshard_status status = stacking.stacks && stacking.stack_of ? read_names(&stacking, err) : error_set_memory(err);
+    reshard_status status = list_stackable(&stacking, err);
+    if (!status)
+        status = read_names(&stacking, err);
     if (!status)
         status = stack_all(&stacking, state->args.has_mixed_layers ? 1 : 0, err);
     /* Layers that differ keep their numbers, whatever the arguments say. */
@@ -216,11 +236,10 @@ reshard_status megatron_add_distributed_tensors(struct source *source, reshard_e
         status = error_set(err, RESHARD_ERR_FORMAT, "layers or experts of the model are missing or not alike, so that they have no common key");
     for (uint32_t i = 0; i < stacking.keys.count && !status; i++)
         status = add_stack(&stacking, &stacking.stacks[i], err);
-    for (uint32_t i = 0; i < state->parameter_count && !status; i++) {
-        if (!state->parameters[i].is_copy)
-            state->parameters[i].tensor = stacking.stacks[stacking.stack_of[i]].tensor;
-    }
+    for (uint32_t i = 0; i < stacking.count && !status; i++)
+        stacking.list[i]->tensor = stacking.stacks[stacking.stack_of[i]].tensor;
     name_map_release(&stacking.keys);
+    free(stacking.list);
     free(stacking.stacks);
     free(stacking.stack_of);
     return status;
@@ -259,7 +278,7 @@ static bool is_tied(const struct megatron_source *state, uint32_t parameter)
 static bool is_parameter(const struct rank_state *all, const struct megatron_leaf *leaf)
 {
     struct parameter_name name;
-    return !optimizer_name_read(all->names, megatron_name_conditions(&all->state->args), leaf->name, &name) || !all->names->lines[name.line].is_buffer;
+    return !optimizer_name_read(all->names, megatron_source_conditions(all->state), leaf->name, &name) || !all->names->lines[name.line].is_buffer;
 }
 
 static void list_parameters(struct rank_state *all)
@@ -311,6 +330,28 @@ static reshard_status state_tensor(struct rank_state *all, const struct megatron
     return torch_source_note_origin(&all->state->torch, *out, origin, err);
 }
 
+/* A piece of a rank's state, and where it lies. */
+struct adding_piece {
+    struct rank_state *all;
+    const struct optimizer_piece *piece;
+    uint32_t file;
+};
+
+/* Adds what a parameter has of the piece: from element `offset` of it on. strides: NULL if it is row-major. */
+static reshard_status add_piece_of(const struct megatron_parameter *parameter, int64_t offset, const int64_t *strides, void *context, reshard_error *err)
+{
+    const struct adding_piece *adding = context;
+    struct rank_state *all = adding->all;
+    uint32_t tensor;
+    reshard_status status = state_tensor(all, parameter, adding->piece, adding->file, &tensor, err);
+    if (status)
+        return status;
+    const struct megatron_part part = { .parameter = parameter, .place = &all->rank->place, .catalog_tensor = tensor, .file = adding->file,
+                                        .tensor = adding->piece->tensor, .offset = adding->piece->offset + offset, .strides = strides };
+    all->state->torch.files[adding->file].listed[adding->piece->tensor] = tensor + 1;
+    return megatron_add_part(all->source, &part, err);
+}
+
 static reshard_status add_pieces(struct rank_state *all, const struct optimizer_pieces *pieces, uint32_t file, reshard_error *err)
 {
     struct megatron_source *state = all->state;
@@ -319,16 +360,11 @@ static reshard_status add_pieces(struct rank_state *all, const struct optimizer_
         const struct optimizer_piece *piece = &pieces->pieces[i];
         const struct megatron_leaf *leaf = &state->leaves[all->leaves[piece->parameter]];
         const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
-        uint32_t tensor;
+        struct adding_piece adding = { all, piece, file };
         if (parameter->is_copy)
             parameter = &state->parameters[parameter->original];
-        status = state_tensor(all, parameter, piece, file, &tensor, err);
-        if (!status) {
-            const struct megatron_part part = { .parameter = parameter, .place = &all->rank->place, .catalog_tensor = tensor, .file = file, .tensor = piece->tensor,
-                                                .offset = piece->offset };
-            state->torch.files[file].listed[piece->tensor] = tensor + 1;
-            status = megatron_add_part(all->source, &part, err);
-        }
+        status = parameter->member_count > 0 ? megatron_each_member(parameter, &all->rank->place, add_piece_of, &adding, err)
+                                             : add_piece_of(parameter, 0, NULL, &adding, err);
         if (status)
             error_prefix(err, "state '%.*s' of '%.*s'", STR_ARG(piece->state), STR_ARG(leaf->name));
     }
