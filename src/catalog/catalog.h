@@ -60,7 +60,7 @@ enum chunk_flags {
     CHUNK_NEGATE = 16,
     CHUNK_HAS_CRC = 32,     /* the side table knows a CRC-32 of the payload */
     CHUNK_WANT_CRC = 64,    /* target: the driver wants the CRC-32 of what was written */
-    CHUNK_NUMPY_NAN = 128   /* BF16: it was saved by way of numpy, which made 0xffc0 of torch's NaN 0xffff */
+    CHUNK_PLAIN_NAN = 128   /* BF16: whoever wrote it reads every NaN as 0xffff */
 };
 
 struct catalog_chunk {

@@ -78,7 +78,7 @@ static bool changes_elements(const struct copy_spec *spec)
            ((spec->flags & COPY_SWAP_SOURCE) && dtype_info(spec->source_dtype)->swap_bytes > 1) ||
            ((spec->flags & COPY_CONJUGATE) && dtype_has_conjugation(spec->source_dtype)) ||
            ((spec->flags & COPY_NEGATE) && dtype_has_negation(spec->source_dtype)) ||
-           ((spec->flags & COPY_NUMPY_NAN) && spec->source_dtype == DTYPE_BF16);
+           ((spec->flags & COPY_PLAIN_NAN) && spec->source_dtype == DTYPE_BF16);
 }
 
 bool copy_is_plain_run(const struct copy_spec *spec, uint64_t *bytes)
@@ -175,7 +175,7 @@ static void run_move(struct copy_spec *spec, const uint8_t *source, uint8_t *tar
 struct change {
     struct cast casts[COPY_VIA_MAX + 1];
     unsigned cast_count;
-    bool swaps, negates, conjugates, restores_nan;
+    bool swaps, negates, conjugates, plains_nan;
     enum dtype dtype; /* of the source */
     int64_t source_bytes, target_bytes;
 };
@@ -190,7 +190,7 @@ static struct change change_of(const struct copy_spec *spec)
     change.swaps = (spec->flags & COPY_SWAP_SOURCE) && dtype_info(spec->source_dtype)->swap_bytes > 1;
     change.negates = (spec->flags & COPY_NEGATE) && dtype_has_negation(spec->source_dtype);
     change.conjugates = (spec->flags & COPY_CONJUGATE) && dtype_has_conjugation(spec->source_dtype);
-    change.restores_nan = (spec->flags & COPY_NUMPY_NAN) && spec->source_dtype == DTYPE_BF16;
+    change.plains_nan = (spec->flags & COPY_PLAIN_NAN) && spec->source_dtype == DTYPE_BF16;
     enum dtype from = spec->source_dtype;
     assert(spec->via_count <= COPY_VIA_MAX);
     for (unsigned i = 0; i <= spec->via_count; i++) {
@@ -210,8 +210,8 @@ static void elements_change(const struct change *change, void *elements, size_t 
     size_t swap_bytes = dtype_info(change->dtype)->swap_bytes;
     if (change->swaps)
         bytes_swap(elements, swap_bytes, count * (size_t)change->source_bytes / swap_bytes);
-    if (change->restores_nan)
-        bf16_restore_nan(elements, count);
+    if (change->plains_nan)
+        bf16_plain_nan(elements, count);
     if (change->negates || change->conjugates)
         elements_negate(change->dtype, change->negates, change->conjugates, elements, count);
 }
@@ -257,7 +257,7 @@ static void block_cast(const struct change *change, const struct inner_block *bl
 static void block_change(const struct change *change, const struct inner_block *block, const uint8_t *source, uint8_t *target)
 {
     bool is_direct =
-        change->cast_count == 1 && !change->swaps && !change->negates && !change->conjugates && !change->restores_nan &&
+        change->cast_count == 1 && !change->swaps && !change->negates && !change->conjugates && !change->plains_nan &&
         (block->columns == 1 || (block->source_column == change->source_bytes && block->target_column == change->target_bytes));
     if (is_direct) {
         block_cast(change, block, source, target);

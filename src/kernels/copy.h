@@ -20,7 +20,7 @@ enum copy_flags {
     COPY_SWAP_SOURCE = 1, /* source elements are in the other byte order */
     COPY_CONJUGATE = 2,   /* complex: negate the imaginary part */
     COPY_NEGATE = 4,      /* negate */
-    COPY_NUMPY_NAN = 8    /* BF16: the NaN 0xffc0 becomes 0xffff */
+    COPY_PLAIN_NAN = 8    /* BF16: every NaN becomes 0xffff */
 };
 
 struct copy_spec {

@@ -98,13 +98,13 @@ void elements_negate(enum dtype dtype, bool negate, bool conjugate, void *elemen
         integers_negate(bytes, info->bits, count);
 }
 
-void bf16_restore_nan(void *elements, size_t count)
+void bf16_plain_nan(void *elements, size_t count)
 {
     uint8_t *bytes = elements;
     for (size_t i = 0; i < count; i++) {
         uint16_t word;
         memcpy(&word, bytes + i * sizeof(word), sizeof(word));
-        word = word == 0xffc0 ? 0xffff : word;
+        word = (word & 0x7fff) > 0x7f80 ? 0xffff : word;
         memcpy(bytes + i * sizeof(word), &word, sizeof(word));
     }
 }

@@ -18,7 +18,7 @@ bool dtype_has_conjugation(enum dtype dtype);
  * integers wrap. */
 void elements_negate(enum dtype dtype, bool negate, bool conjugate, void *elements, size_t count);
 
-/* Makes every 0xffc0 among bfloat16 elements 0xffff. These are the NaN that numpy and torch make of a negative one in float32. */
-void bf16_restore_nan(void *elements, size_t count);
+/* Makes every NaN among bfloat16 elements 0xffff, which is the NaN that torch converts any float32 NaN to. */
+void bf16_plain_nan(void *elements, size_t count);
 
 #endif

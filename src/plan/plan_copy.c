@@ -106,7 +106,7 @@ static bool copy_to_bytes(struct plan_copy *copy, const struct chunk_place *from
 static unsigned flags_of(const struct catalog_chunk *chunk)
 {
     return (chunk->flags & CHUNK_SWAP ? COPY_SWAP_SOURCE : 0) | (chunk->flags & CHUNK_CONJUGATE ? COPY_CONJUGATE : 0) |
-           (chunk->flags & CHUNK_NEGATE ? COPY_NEGATE : 0) | (chunk->flags & CHUNK_NUMPY_NAN ? COPY_NUMPY_NAN : 0);
+           (chunk->flags & CHUNK_NEGATE ? COPY_NEGATE : 0) | (chunk->flags & CHUNK_PLAIN_NAN ? COPY_PLAIN_NAN : 0);
 }
 
 /* Makes offsets relative to the objects, and checks that the source's bytes are the chunk's. */

@@ -206,6 +206,15 @@ TEST(lazy_negation_and_conjugation_have_torch_bits)
     assert_int_equal(fnuz[2], 0xc1);
 }
 
+TEST(plain_nan_is_the_one_that_torch_makes)
+{
+    uint16_t source[6] = { 0x7fc0, 0xffc0, 0x7f81, 0x7f80, 0xff80, 0x3f80 }, target[6];
+    struct copy_spec spec = { 1, { 6 }, { 2 }, { 2 }, DTYPE_BF16, DTYPE_BF16, COPY_PLAIN_NAN, 0, NULL };
+    copy_run(&spec, source, target);
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(target[i], i < 3 ? 0xffff : source[i]);
+}
+
 TEST(what_cannot_be_cast_is_said)
 {
     assert_true(copy_can_cast(DTYPE_F32, DTYPE_BF16));
@@ -223,6 +232,7 @@ int main(void)
         cmocka_unit_test(random_copies_agree_with_one_element_at_a_time), cmocka_unit_test(transposes_of_all_element_sizes_agree),
         cmocka_unit_test(simplifying_drops_orders_and_merges_axes),       cmocka_unit_test(a_plain_run_is_recognised),
         cmocka_unit_test(lazy_negation_and_conjugation_have_torch_bits),  cmocka_unit_test(what_cannot_be_cast_is_said),
+        cmocka_unit_test(plain_nan_is_the_one_that_torch_makes),
     };
     return cmocka_run_group_tests_name("copy", tests, NULL, NULL);
 }

@@ -106,6 +106,7 @@ reshard_status zarr_array_parse_v2(const struct value *document, const struct za
         status = take_grid(values[SHAPE], values[CHUNKS], "chunks", out, err);
     if (!status)
         status = take_separator(value_dict_get(document, "dimension_separator"), '.', &out->separator, err);
+    out->names_separator = !status && value_dict_get(document, "dimension_separator") != NULL;
     if (!status)
         status = take_order(values[ORDER], out, err);
     if (!status) /* before dtype: of an object array the filter says more */

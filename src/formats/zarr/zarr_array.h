@@ -34,6 +34,7 @@ struct zarr_array {
     bool is_swapped; /* stored in the other byte order */
     enum zarr_key_form key_form;
     char separator;
+    bool names_separator; /* format 2: the document has one; zarr-python 2 leaves the usual one out, as Megatron's documents do */
     bool has_fill;
     uint8_t fill[ZARR_ITEM_BYTES_MAX]; /* an element, little-endian */
     struct zarr_level levels[ZARR_LEVELS_MAX];

@@ -82,10 +82,8 @@ static void put_array_v2(const struct zarr_style *style, enum dtype dtype, int r
     put_extents(&printing, rank, chunk);
     put_name(&printing, false, "compressor");
     put_compressor(style, out);
-    if (style->separator == '/') {
-        put_name(&printing, false, "dimension_separator");
-        buffer_append_text(out, "\"/\"");
-    }
+    put_name(&printing, false, "dimension_separator"); /* also the usual one: its absence is how Megatron's own arrays are known */
+    buffer_printf(out, "\"%c\"", style->separator);
     put_name(&printing, false, "dtype");
     buffer_printf(out, "\"%s\"", zarr_dtype_name_v2(dtype));
     put_name(&printing, false, "fill_value");
