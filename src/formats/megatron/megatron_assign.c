@@ -5,8 +5,8 @@
 #include "base/array.h"
 #include "base/checked.h"
 
-#include <stdlib.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 /* ---- parameters ---- */
 
