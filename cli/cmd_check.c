@@ -149,7 +149,7 @@ static int run_diff(const struct options *options, const struct mapping_input *m
     if (status && status != RESHARD_DIFFERS) {
         if (options->json)
             puts("]}");
-        exit_status = mapping->has_errors && status == RESHARD_ERR_USAGE ? reshard_status_exit(status) : print_error(options, status, &err);
+        exit_status = mapping_input_error(mapping, status, &err);
     } else {
         exit_status = verdict(&findings, status, "same", "different");
     }

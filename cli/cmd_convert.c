@@ -86,12 +86,6 @@ static void plan_text(const struct options *options, const reshard_report *repor
     print_list(stdout, options, "warning", report->warnings);
 }
 
-/* Diagnoses of a mapping are the error, and have been printed. */
-static int print_status(const struct options *options, const struct mapping_input *mapping, reshard_status status, const reshard_error *err)
-{
-    return mapping->has_errors && status == RESHARD_ERR_USAGE ? reshard_status_exit(status) : print_error(options, status, err);
-}
-
 static int run_plan(const struct options *options, const struct mapping_input *mapping)
 {
     int exit_status = 0;
@@ -108,7 +102,7 @@ static int run_plan(const struct options *options, const struct mapping_input *m
     reshard_status status = reshard_plan(source, options->path_count > 1 ? options->paths[1] : NULL, &convert, &run, &report, &err);
     progress_end(&progress);
     if (status)
-        exit_status = print_status(options, mapping, status, &err);
+        exit_status = mapping_input_error(mapping, status, &err);
     else if (options->json)
         report_json(options, &report, "reshard-plan/1");
     else
@@ -142,7 +136,7 @@ static void convert_text(const struct options *options, const reshard_report *re
 static int convert_failed(const struct options *options, const struct mapping_input *mapping, reshard_status status, const reshard_error *err)
 {
     if (status != RESHARD_ERR_CANCELLED)
-        return print_status(options, mapping, status, err);
+        return mapping_input_error(mapping, status, err);
     return print_failure(options, status, options->resume ? "what is done is kept: the same command goes on from there" : NULL, "interrupted: '%s' is not written",
                          options->paths[1]);
 }

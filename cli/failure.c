@@ -39,7 +39,8 @@ static void compose(reshard_status status, const reshard_error *err, char line[L
         snprintf(line + used, (size_t)(LINE_MAX_BYTES - used), ")");
 }
 
-static void print_json(reshard_status status, const reshard_error *err, const char *line)
+/* diagnoses: NULL, or the text that goes with them. */
+static void print_json(reshard_status status, const reshard_error *err, const char *line, const char *diagnoses)
 {
     fprintf(stderr, "{\"schema\":\"reshard-error/1\",\"status\":%d,\"error\":", reshard_status_exit(status));
     json_text(stderr, reshard_status_name(status));
@@ -57,6 +58,10 @@ static void print_json(reshard_status status, const reshard_error *err, const ch
         fputs(",\"hint\":", stderr);
         json_text(stderr, err->hint);
     }
+    if (diagnoses) {
+        fputs(",\"diagnoses\":", stderr);
+        json_text(stderr, diagnoses);
+    }
     fputs("}\n", stderr);
 }
 
@@ -70,7 +75,7 @@ int print_error(const struct options *options, reshard_status status, const resh
         return reshard_status_exit(RESHARD_ERR_IO);
     compose(status, err, line);
     if (options->json) {
-        print_json(status, err, line);
+        print_json(status, err, line, NULL);
         return reshard_status_exit(status);
     }
     print_text(stderr, line, strlen(line));
@@ -83,6 +88,15 @@ int print_error(const struct options *options, reshard_status status, const resh
         putc('\n', stderr);
         hint += size + (hint[size] == '\n');
     }
+    return reshard_status_exit(status);
+}
+
+int print_diagnosed_error(const struct options *options, reshard_status status, const reshard_error *err, const char *diagnoses)
+{
+    char line[LINE_MAX_BYTES];
+    compose(status, err, line);
+    if (options->json)
+        print_json(status, err, line, diagnoses);
     return reshard_status_exit(status);
 }
 

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "cmd_map.h"
 #include "commands.h"
 
 #include <errno.h>
@@ -44,13 +43,11 @@ int main(int argc, char **argv)
     static int (*const commands[VERB_COUNT])(const struct options *) = {
         [VERB_INSPECT] = command_inspect, [VERB_LS] = command_ls,     [VERB_HASH] = command_hash,       [VERB_CAT] = command_cat,
         [VERB_CONVERT] = command_convert, [VERB_PLAN] = command_plan, [VERB_VERIFY] = command_verify,   [VERB_DIFF] = command_diff,
-        [VERB_FORMATS] = command_formats, [VERB_HELP] = command_help, [VERB_COMPLETION] = command_completion,
+        [VERB_MAP] = command_map,         [VERB_FORMATS] = command_formats, [VERB_HELP] = command_help, [VERB_COMPLETION] = command_completion,
     };
     static struct options options;
     install_signals();
-    /* Mappings have verbs and options of their own. */
-    bool is_map = argc > 1 && strcmp(argv[1], "map") == 0;
-    int status = is_map ? command_map(argc - 1, argv + 1) : options_parse(argc, argv, &options);
+    int status = options_parse(argc, argv, &options);
     if (status < 0)
         status = commands[options.verb](&options);
     status = finish_output(&options, status);

@@ -54,13 +54,22 @@ static int read_constants(const struct options *options, struct mapping_input *o
     return -1;
 }
 
-static void print_diagnoses(const char *diagnoses, size_t error_count, void *context)
+void mapping_input_diagnose(const char *diagnoses, size_t error_count, void *context)
 {
     struct mapping_input *input = context;
-    if (input->options->json || (input->options->quiet && !error_count))
-        return;
-    fputs(diagnoses, stderr);
     input->has_errors |= error_count > 0;
+    if (input->options->json) {
+        free(input->diagnoses);
+        input->diagnoses = strdup(diagnoses);
+    } else if (error_count || !input->options->quiet) {
+        fputs(diagnoses, stderr);
+    }
+}
+
+int mapping_input_error(const struct mapping_input *input, reshard_status status, const reshard_error *err)
+{
+    bool is_diagnosed = input->has_errors && status == RESHARD_ERR_USAGE;
+    return is_diagnosed ? print_diagnosed_error(input->options, status, err, input->diagnoses) : print_error(input->options, status, err);
 }
 
 /* A family's name is a plain word; anything else is the name of a file. */
@@ -76,7 +85,7 @@ int mapping_input_read(const struct options *options, struct mapping_input *out)
     out->map.texts = out->texts;
     out->map.constants = out->constants;
     out->map.strict = options->strict_aoa;
-    out->map.diagnose = print_diagnoses;
+    out->map.diagnose = mapping_input_diagnose;
     out->map.context = out;
     for (size_t i = 0; i < options->maps.count && status < 0; i++) {
         status = read_text(options, options->maps.values[i], &out->texts[i]);
@@ -112,4 +121,5 @@ void mapping_input_release(struct mapping_input *input)
     free((char *)input->rules.text);
     free(input->statements);
     free(input->config);
+    free(input->diagnoses);
 }

@@ -15,7 +15,7 @@
 #define READING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF))
 #define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF))
 #define WRITING (BIT(CONVERT) | BIT(PLAN))
-#define ANY (READING | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP)) /* may also stand before the verb */
+#define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP)) /* may also stand before the verb */
 
 enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
 
@@ -42,9 +42,12 @@ static const struct row {
     { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), WRITING | BIT(DIFF), "family of the model, which relates names (detected; none: as they are)" },
     { "map", "FILE", 0, LIST, FIELD(maps), WRITING | BIT(DIFF), "mapping text between names, shapes and types; repeatable" },
     { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), WRITING | BIT(DIFF), "one statement of a mapping, after those of --map; repeatable" },
-    { "set", "NAME=N", 0, LIST, FIELD(constants), WRITING | BIT(DIFF), "a number that mappings may name; repeatable" },
-    { "config", "FILE", 0, TEXT, FIELD(config), WRITING | BIT(DIFF), "config.json of the model, for mappings (that of the source)" },
-    { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF), "refuse what Paddle's own mapping engine does not know" },
+    { "source", "PATH", 0, TEXT, FIELD(source), BIT(MAP), "checkpoint, or description (JSON), that the mapping reads" },
+    { "target", "PATH", 0, TEXT, FIELD(target), BIT(MAP), "checkpoint, or description, that it is to fill" },
+    { "reverse", NULL, 0, FLAG, FIELD(reverse), BIT(MAP), "read the text backwards, as with aoa_config_reverse" },
+    { "set", "NAME=N", 0, LIST, FIELD(constants), WRITING | BIT(DIFF) | BIT(MAP), "a number that mappings may name; repeatable" },
+    { "config", "FILE", 0, TEXT, FIELD(config), WRITING | BIT(DIFF) | BIT(MAP), "config.json of the model, for mappings (that of the source)" },
+    { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF) | BIT(MAP), "refuse what Paddle's own mapping engine does not know" },
     { "checksum", "crc32c|sha256|none", 0, WORD, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
     { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING, "replace an existing target" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
@@ -61,8 +64,8 @@ static const struct row {
     { "latest-good", NULL, 0, FLAG, FIELD(latest_good), BIT(VERIFY), "PATH is a root: print its newest checkpoint that passes" },
     { "tolerance", "ABS[,REL]", 0, TEXT, FIELD(tolerance), BIT(DIFF), "largest difference of values that counts as equal" },
     { "limits", NULL, 0, FLAG, FIELD(list_limits), BIT(FORMATS), "list the named limits instead" },
-    { "format", "NAME", 'f', TEXT, FIELD(format), READING, "do not recognise the format, take this" },
-    { "iteration", "N", 0, NUMBER, FIELD(iteration), READING, "of a root with several checkpoints (the latest)" },
+    { "format", "NAME", 'f', TEXT, FIELD(format), READING | BIT(MAP), "do not recognise the format, take this" },
+    { "iteration", "N", 0, NUMBER, FIELD(iteration), READING | BIT(MAP), "of a root with several checkpoints (the latest)" },
     { "follow-links", NULL, 0, FLAG, FIELD(follow_links), READING, "symbolic links may lead out of the directory" },
     { "lenient", NULL, 0, FLAG, FIELD(lenient), READING, "accept what is ambiguous but readable" },
     { "memory", "SIZE", 0, BYTES, FIELD(memory_bytes), RUNNING, "budget for buffers (128MiB)" },
@@ -94,6 +97,12 @@ const struct verb_info verb_table[VERB_COUNT] = {
     { "plan", "SRC [DST]", "what convert would do; touches nothing", "  reshard plan step-1000 --to hf --dtype bf16\n", 1, 2 },
     { "verify", "PATH", "check structure, coverage, replicas and stored checksums", "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
     { "diff", "A B", "compare two checkpoints of any format and layout", "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6\n", 2, 2 },
+    { "map", "check|expand|invert|eval|parse FILE", "try a mapping between name spaces; FILE '-' is standard input",
+      "  reshard map check llama.map --source hf-model --target step-1000   # does it fit, what is lost or doubled\n"
+      "  reshard map expand llama.map --source hf-model                     # the statements behind all macros\n"
+      "  reshard map invert llama.map --source hf-model > back.map          # the way back, where an exact one exists\n"
+      "  reshard map eval join.map --source numbers.json                    # on small numbers\n"
+      "  reshard map parse llama.map                                        # syntax only\n", 2, 2 },
     { "formats", "[NAME]", "the known formats, or the options of one", "  reshard formats\n  reshard formats hf\n  reshard formats --limits\n", 0, 1 },
     { "completion", "bash|zsh|fish", "a completion script for a shell", "  reshard completion bash > /etc/bash_completion.d/reshard\n", 1, 1 },
     { "help", "[VERB]", "the verbs, or the options of one", "  reshard help convert\n", 0, 1 },

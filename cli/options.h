@@ -21,6 +21,7 @@ enum verb {
     VERB_PLAN,
     VERB_VERIFY,
     VERB_DIFF,
+    VERB_MAP,
     VERB_FORMATS,
     VERB_COMPLETION,
     VERB_HELP,
@@ -52,9 +53,9 @@ struct options {
     /* of single verbs */
     bool chunks, items_flag, deep, latest_good, list_limits, ranks_flag;
     const char *digest, *slice, *as, *items, *tolerance;
-    const char *to, *like, *layout, *rules, *config, *checksum;
+    const char *to, *like, *layout, *rules, *config, *checksum, *source, *target;
     int64_t max_shard_bytes;
-    bool overwrite, resume, no_sync, verify, dry_run, strict_aoa;
+    bool overwrite, resume, no_sync, verify, dry_run, strict_aoa, reverse;
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
     reshard_limit limit_values[OPTION_LIST_MAX];
     reshard_error failure; /* the first thing that is wrong with the command line; code 0 if nothing is */

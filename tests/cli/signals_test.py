@@ -47,7 +47,7 @@ def check_interrupts(binary, work):
         for number, *extra in ((signal.SIGINT,), (signal.SIGTERM, "--verify"), (signal.SIGHUP, "--checksum", "sha256")):
             status, err, target, left = interrupt_after(binary, work, delay, number, *extra)
             statuses.append(status)
-            if status == 130 or status == -number and delay < 0.03:
+            if status in (130, -number):  # the latter before there is a handler, which on a busy machine takes a while
                 assert left == [], f"{delay} s: left {left}"
             else:
                 assert status == 0 and left == ["target"], f"{delay} s: exit {status}, left {left}: {err}"
@@ -121,16 +121,16 @@ def check_quiet_pipe(binary, work):
     err = process.stderr.read()
     process.wait(timeout=60)
     assert err == b"" and process.returncode == -signal.SIGPIPE, (process.returncode, err)
-    write_source(work / "source.safetensors", 3, 1 << 32)
-    started = time.monotonic()
+    write_source(work / "source.safetensors", 3, 1 << 34)
     process = subprocess.Popen([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process.stdout.read(10)
     process.stdout.close()
     err = process.stderr.read()
-    process.wait(timeout=60)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     assert err == b"" and process.returncode == -signal.SIGPIPE, (process.returncode, err)
-    assert time.monotonic() - started < 5, "reads on, for nobody"
-    return f"exit status {process.returncode}"
+    assert usage.ru_utime + usage.ru_stime < 2, "reads on, for nobody"
+    return f"exit status {process.returncode}, {usage.ru_utime + usage.ru_stime:.2f} s of CPU time"
 
 
 def check_full_device(binary, work):
