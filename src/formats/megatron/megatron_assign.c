@@ -247,6 +247,9 @@ reshard_status megatron_assign(const struct layout_request *request, struct targ
     find_order(state);
     if (state->parameter_count > 0)
         qsort_r(state->parameters, state->parameter_count, sizeof(*state->parameters), stage_order, state);
+    status = megatron_find_matrices(request, state, err);
+    if (status)
+        return status;
     state->stage_first = arena_zalloc(&state->arena, ((size_t)stage_count(state) + 1) * sizeof(*state->stage_first));
     if (!state->stage_first)
         return error_set_memory(err);

@@ -90,7 +90,7 @@ static reshard_status add_columns(struct chunking *chunking, const struct cut_pi
 static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
 {
     struct chunking *chunking = context;
-    if (chunking->parameter->is_transposed)
+    if (chunking->parameter->matrix)
         return add_columns(chunking, piece, err);
     const struct cut *cut = &chunking->parameter->cut;
     uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
@@ -302,10 +302,6 @@ reshard_status megatron_lay_out(const struct layout_request *request, struct tar
         status = megatron_assign(request, target, err);
     if (!status)
         status = megatron_find_states(request, target, err);
-    if (!status && state->is_grouped && state->optimizer && state->experts > 0) {
-        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "state of an optimizer whose experts are one matrix is not written");
-        error_hint(err, "--exclude 'optimizer.*' leaves it out");
-    }
     if (!status)
         status = megatron_add_ranks(request, target, err);
     if (!status)

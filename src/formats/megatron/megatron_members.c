@@ -70,85 +70,27 @@ static bool holds_expert(const struct megatron_target *state, const struct parti
     return key->expert_size == 0 || experts == 0 || key->expert / experts == place->ep;
 }
 
-/* ---- matrices of experts ---- */
-
-/* A matrix that is being filled: of the layer whose keys begin with prefix. */
-struct open_matrix {
-    struct str prefix;
-    uint32_t record;
-    struct record_place *places;
-};
-
-/* The grouping that an expert's parameter belongs to, by its number; TORCH_NONE if it belongs to none. */
-static uint32_t grouping_of(const struct partition_rules *rules, struct str name, const struct partition_key *key, size_t *prefix)
-{
-    for (uint32_t i = 0; key->expert_size > 0 && i < rules->grouping_count; i++) {
-        struct str member = rules->groupings[i].member;
-        size_t at, end = key->expert_at + key->expert_size;
-        if (!str_find_char(member, '#', &at) || at > key->expert_at || name.size - end != member.size - at - 1 ||
-            memcmp(name.data + key->expert_at - at, member.data, at) != 0 || memcmp(name.data + end, member.data + at + 1, name.size - end) != 0)
-            continue;
-        *prefix = key->expert_at - at;
-        return i;
-    }
-    return TORCH_NONE;
-}
-
-/* Makes the record of a matrix, and puts it in the dict. */
-static reshard_status open_matrix(struct making *making, const struct target_parameter *parameter, uint32_t grouping, size_t prefix, struct open_matrix *out,
-                                  reshard_error *err)
+/* A matrix of experts, for which the parameter stands. */
+static reshard_status put_matrix(struct making *making, const struct target_parameter *parameter, reshard_error *err)
 {
     struct megatron_target *state = making->state;
-    const struct cut *cut = &parameter->cut;
-    int64_t experts = state->experts / state->layout.ep, count;
-    struct str matrix = state->rules.groupings[grouping].matrix;
+    struct str name = state->matrices[parameter->matrix - 1].name;
+    struct path_part part = { .kind = PATH_KEY, .key = name };
     struct partition_key key;
-    char *name = arena_printf(&making->graph.arena, "%.*s%.*s", (int)prefix, parameter->name.data, STR_ARG(matrix));
+    uint32_t record;
     struct value *leaf = value_new(&making->graph, VALUE_NONE);
-    uint64_t bytes;
-    out->places = arena_array(&state->arena, (size_t)experts, sizeof(*out->places));
-    if (!name || !leaf || !out->places)
+    if (!leaf)
         return error_set_memory(err);
-    out->prefix = (struct str){ parameter->name.data, prefix };
-    if (!partition_key_read(&state->rules, str_of(name), &key) || cut->rank != 2 || __builtin_mul_overflow(box_volume(2, cut->local), experts, &count) ||
-        !dtype_bytes(making->request->wanted->tensors[parameter->wanted].dtype, (uint64_t)count, &bytes))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': experts that do not make a matrix", STR_ARG(parameter->name));
-    reshard_status status = megatron_record_add(state, parameter->wanted, bytes, &out->record, err);
+    reshard_status status = megatron_matrix_record(making->request, state, (uint32_t)(parameter - state->parameters), NULL, &record, err);
     if (status)
         return status;
-    struct target_record *record = &state->records[out->record];
-    record->places = out->places;
-    record->count = count;
-    record->matrix[0] = key.rule->axis == 1 ? cut->local[1] : cut->local[1] * experts;
-    record->matrix[1] = key.rule->axis == 1 ? cut->local[0] * experts : cut->local[0];
-    leaf->tensor = out->record - state->ranks[making->rank].first_record + 1;
+    leaf->tensor = record - state->ranks[making->rank].first_record + 1;
     leaf->storage = (uint32_t)(parameter - state->parameters);
-    struct path_part part = { .kind = PATH_KEY, .key = str_of(name) };
-    return put_in_model(making, &key, str_of(name), &part, 1, parameter->stage, megatron_first_layer(state, parameter), leaf, err);
+    partition_key_read(&state->rules, name, &key);
+    return put_in_model(making, &key, name, &part, 1, parameter->stage, megatron_first_layer(state, parameter), leaf, err);
 }
 
-static reshard_status put_member(struct making *making, struct target_parameter *parameter, uint32_t grouping, size_t prefix, reshard_error *err)
-{
-    struct megatron_target *state = making->state;
-    const struct catalog_tensor *tensors = making->request->wanted->tensors;
-    struct open_matrix *matrix = &state->ranks[making->rank].matrices[grouping];
-    int64_t experts = state->experts / state->layout.ep;
-    reshard_status status = RESHARD_OK;
-    if (!matrix->places || !str_equal(matrix->prefix, (struct str){ parameter->name.data, prefix }))
-        status = open_matrix(making, parameter, grouping, prefix, matrix, err);
-    if (status)
-        return status;
-    struct target_record *record = &state->records[matrix->record];
-    if (record->place_count >= experts || tensors[record->wanted].dtype != tensors[parameter->wanted].dtype ||
-        box_volume(2, parameter->cut.local) * experts != record->count)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': experts of one matrix must be alike", STR_ARG(parameter->name));
-    parameter->is_transposed = true;
-    matrix->places[record->place_count++] = (struct record_place){ .parameter = (uint32_t)(parameter - state->parameters), .tensor = parameter->wanted,
-                                                                   .offset = parameter->key.expert % experts * box_volume(2, parameter->cut.local) };
-    return RESHARD_OK;
-}
-
-static reshard_status put_parameter(struct making *making, struct target_parameter *parameter, reshard_error *err)
+static reshard_status put_parameter(struct making *making, const struct target_parameter *parameter, reshard_error *err)
 {
     struct megatron_target *state = making->state;
     const struct catalog_tensor *tensor = &making->request->wanted->tensors[parameter->wanted];
@@ -156,10 +98,8 @@ static reshard_status put_parameter(struct making *making, struct target_paramet
     uint32_t record;
     if (!holds_expert(state, &parameter->key, &state->ranks[making->rank].place))
         return RESHARD_OK;
-    size_t prefix = 0;
-    uint32_t grouping = state->is_grouped ? grouping_of(&state->rules, parameter->name, &parameter->key, &prefix) : TORCH_NONE;
-    if (grouping != TORCH_NONE)
-        return put_member(making, parameter, grouping, prefix, err);
+    if (parameter->matrix)
+        return megatron_stands_for_matrix(state, parameter) ? put_matrix(making, parameter, err) : RESHARD_OK;
     if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(parameter->cut.rank, parameter->cut.local), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is too large", STR_ARG(tensor->key));
     struct value *leaf = value_new(&making->graph, VALUE_NONE);
@@ -557,9 +497,6 @@ reshard_status megatron_emit_rank(const struct layout_request *request, struct t
     struct making making = { .request = request, .target = target, .state = target->driver_state, .rank = rank, .err = err };
     making.state->ranks[rank].first_record = making.state->record_count;
     reshard_status status = nest_begin(&making.nest, &making.graph) ? RESHARD_OK : error_set_memory(err);
-    making.state->ranks[rank].matrices = arena_zalloc(&making.graph.arena, ((size_t)making.state->rules.grouping_count + 1) * sizeof(struct open_matrix));
-    if (!status && !making.state->ranks[rank].matrices)
-        status = error_set_memory(err);
     if (!status)
         status = put_parameters(&making, err);
     if (!status)

@@ -20,8 +20,16 @@ struct target_parameter {
     int lead_count;                /* axes in front for the layer and the expert; the cut is of what lies behind them */
     int64_t lead[TARGET_LEAD_MAX];
     struct parameter_name registered; /* for the order; valid if the state's has_order is */
-    bool is_transposed;            /* an expert's part of a matrix of all: in the file its axes are exchanged */
+    uint32_t matrix;               /* 1 + the matrix of experts that it is written into, where its axes are exchanged; 0: none */
     int64_t rows;                  /* that have values, along axis 0: fewer than the cut's, if rows were added */
+};
+
+/* A matrix of all experts of a rank: what is written instead of a module for each expert. */
+struct target_matrix {
+    struct str name;               /* with the numbers of the whole model */
+    uint32_t first;                /* its experts are members[first], …, in order; of the state's matrix_members */
+    uint32_t count;                /* while they are counted: those found */
+    int64_t shape[2];              /* of one rank's */
 };
 
 /* Where a parameter's state begins in a vector of optimizer state. */
@@ -55,7 +63,6 @@ struct target_rank {
     uint32_t like, source;         /* rank of the reference, of the source, at the same place; TORCH_NONE: there is none */
     struct torch_frame frame;
     uint32_t object, first_record, record_count; /* records of the target */
-    struct open_matrix *matrices;  /* by grouping, while its pickle is made */
     struct item_nodes *items;      /* while its pickle is made */
     uint32_t item_count, item_capacity;
 };
@@ -80,6 +87,9 @@ struct megatron_target {
     struct target_parameter *parameters; /* by stage */
     uint32_t parameter_count, parameter_capacity;
     uint32_t *stage_first;         /* [stages + 1] */
+    struct target_matrix *matrices;
+    uint32_t *matrix_members;      /* parameters */
+    uint32_t matrix_count;
     struct target_rank *ranks;
     uint32_t rank_count, rank_capacity;
     struct target_record *records;
@@ -108,6 +118,21 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
 reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status megatron_add_ranks(const struct layout_request *request, struct target *target, reshard_error *err);
 int64_t megatron_first_layer(const struct megatron_target *state, const struct target_parameter *parameter);
+
+/* megatron_matrices.c. The first, after the parameters are in order, finds which of them are written as matrices of experts. */
+reshard_status megatron_find_matrices(const struct layout_request *request, struct megatron_target *state, reshard_error *err);
+
+/* Whether a parameter is no expert of a matrix, or the first that the rank has in it, and so stands for what the rank registers. */
+bool megatron_stands_for_matrix(const struct megatron_target *state, const struct target_parameter *parameter);
+
+/* How many places the parameter, or the matrix that it stands for, has on a rank; and those places: its tensors', or where tensors is set the tensors of its
+ * state (by wanted tensor, 1 + number), from element offset on. */
+uint32_t megatron_place_count(const struct megatron_target *state, uint32_t parameter);
+void megatron_put_places(const struct megatron_target *state, uint32_t parameter, const uint32_t *tensors, int64_t offset, struct record_place *out);
+
+/* The record of a parameter that stands for a matrix. */
+reshard_status megatron_matrix_record(const struct layout_request *request, struct megatron_target *state, uint32_t parameter, const uint32_t *tensors,
+                                      uint32_t *record, reshard_error *err);
 
 /* megatron_members.c: the pickle of one rank's file; adds its records. */
 reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err);

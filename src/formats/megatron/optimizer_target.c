@@ -185,11 +185,13 @@ reshard_status megatron_rank_parameters(const struct layout_request *request, co
     for (uint32_t i = 0; i < all; i++) {
         const struct target_parameter *parameter = &state->parameters[(*indices)[i]];
         enum dtype dtype = request->wanted->tensors[parameter->wanted].dtype;
-        if (!is_parameter(state, parameter))
+        if (!is_parameter(state, parameter) || !megatron_stands_for_matrix(state, parameter))
             continue;
+        const struct target_matrix *matrix = parameter->matrix ? &state->matrices[parameter->matrix - 1] : NULL;
         (*indices)[*count] = (*indices)[i];
         (*out)[(*count)++] = (struct optimizer_parameter){
-            .name = parameter->name, .param_dtype = dtype, .grad_dtype = gradient_dtype(state, dtype), .rank = parameter->cut.rank, .shape = parameter->cut.local,
+            .name = matrix ? matrix->name : parameter->name, .param_dtype = dtype, .grad_dtype = gradient_dtype(state, dtype),
+            .rank = parameter->cut.rank, .shape = matrix ? matrix->shape : parameter->cut.local,
             .chunk = (uint32_t)(parameter->stage / state->layout.pp), .is_expert = is_expert(state, parameter),
             .is_embedding = parameter->key.rule->is_vocabulary && parameter->cut.rank == 2, .is_shared_embedding = is_tied(state, parameter),
         };
@@ -238,33 +240,48 @@ struct emitting_file {
     uint32_t *indices, count;
 };
 
+/* The places of the parameters of a buffer, and how many. */
+static struct record_place *list_places(struct emitting_file *file, const struct optimizer_buffers *made, const struct optimizer_buffer *buffer,
+                                        const struct target_state *kind, uint32_t *count)
+{
+    struct megatron_target *state = file->state;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < buffer->place_count; i++)
+        total += megatron_place_count(state, file->indices[made->places[buffer->first_place + i].parameter]);
+    struct record_place *places = total <= UINT32_MAX ? arena_array(&state->arena, (size_t)total, sizeof(*places)) : NULL;
+    *count = 0;
+    for (uint32_t i = 0; places && i < buffer->place_count; i++) {
+        const struct optimizer_place *place = &made->places[buffer->first_place + i];
+        uint32_t parameter = file->indices[place->parameter];
+        megatron_put_places(state, parameter, kind->tensors, optimizer_packed_start(made, place), places + *count);
+        *count += megatron_place_count(state, parameter);
+    }
+    return places;
+}
+
 /* The vector of one state of a buffer: a record whose places are the parameters'. */
 static reshard_status add_vector(struct emitting_file *file, const struct optimizer_buffers *made, const struct optimizer_buffer *buffer,
                                  const struct target_state *kind, struct value **out, reshard_error *err)
 {
     struct megatron_target *state = file->state;
     const struct catalog *wanted = file->request->wanted;
-    uint32_t record;
+    uint32_t record, count;
     uint64_t bytes;
-    struct record_place *places = arena_array(&state->arena, buffer->place_count, sizeof(*places));
+    struct record_place *places = list_places(file, made, buffer, kind, &count);
     if (!places)
         return error_set_memory(err);
-    for (uint32_t i = 0; i < buffer->place_count; i++) {
-        const struct optimizer_place *place = &made->places[buffer->first_place + i];
-        uint32_t parameter = file->indices[place->parameter];
-        places[i] = (struct record_place){ .parameter = parameter, .tensor = kind->tensors[state->parameters[parameter].wanted] - 1,
-                                           .offset = optimizer_packed_start(made, place) };
-        if (wanted->tensors[places[i].tensor].dtype != wanted->tensors[places[0].tensor].dtype)
+    enum dtype dtype = wanted->tensors[places[0].tensor].dtype;
+    for (uint32_t i = 1; i < count; i++) {
+        if (wanted->tensors[places[i].tensor].dtype != dtype)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' has several dtypes, and would lie in one vector", STR_ARG(kind->name));
     }
-    enum dtype dtype = wanted->tensors[places[0].tensor].dtype;
     if (!dtype_bytes(dtype, (uint64_t)buffer->unpadded, &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "a buffer of optimizer state is too large");
     reshard_status status = megatron_record_add(state, places[0].tensor, bytes, &record, err);
     if (status)
         return status;
     state->records[record].places = places;
-    state->records[record].place_count = buffer->place_count;
+    state->records[record].place_count = count;
     state->records[record].count = buffer->unpadded;
     *out = value_new(&file->graph, VALUE_NONE);
     if (!*out)

@@ -173,13 +173,15 @@ static reshard_status add_tensor(struct making_value *making, uint32_t parameter
     struct megatron_target *state = making->state;
     const struct target_parameter *info = &state->parameters[making->indices[parameter]];
     uint32_t tensor = kind->tensors[info->wanted] - 1, record;
-    uint64_t bytes;
-    if (!dtype_bytes(making->request->wanted->tensors[tensor].dtype, (uint64_t)box_volume(info->cut.rank, info->cut.local), &bytes))
+    uint64_t bytes = 0;
+    if (!info->matrix && !dtype_bytes(making->request->wanted->tensors[tensor].dtype, (uint64_t)box_volume(info->cut.rank, info->cut.local), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "state of '%.*s' is too large", STR_ARG(info->name));
-    reshard_status status = megatron_record_add(state, tensor, bytes, &record, err);
+    reshard_status status = info->matrix ? megatron_matrix_record(making->request, state, making->indices[parameter], kind->tensors, &record, err)
+                                         : megatron_record_add(state, tensor, bytes, &record, err);
     if (status)
         return status;
-    state->records[record].parameter = making->indices[parameter] + 1;
+    if (!info->matrix)
+        state->records[record].parameter = making->indices[parameter] + 1;
     *out = value_new(making->graph, VALUE_NONE);
     if (!*out)
         return error_set_memory(err);
