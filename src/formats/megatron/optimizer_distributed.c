@@ -222,6 +222,17 @@ static bool has_members(const struct optimizer_parameter *parameters, uint32_t c
     return false;
 }
 
+/* Whether the state is that of no parameter: there are no buffers, or another rank writes them. */
+static bool is_empty(const struct value *state)
+{
+    int64_t number;
+    for (size_t i = 0; state->kind == VALUE_DICT && i + 1 < state->list.count; i += 2) {
+        if (value_as_int(state->list.items[i], &number))
+            return false;
+    }
+    return state->kind == VALUE_DICT || state->kind == VALUE_NONE;
+}
+
 reshard_status optimizer_distributed_read(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
                                           const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out, reshard_error *err)
 {
@@ -233,12 +244,14 @@ reshard_status optimizer_distributed_read(const struct torch_archive *archive, c
         optimizers = state->list.items;
         optimizer_count = state->list.count;
     }
-    if (optimizer_count != wanted)
+    /* A run with experts has two optimizers on every rank; that of experts is empty on stages that have none. */
+    bool has_empty = optimizer_count == 2 && wanted < 2 && is_empty(optimizers[has_dense]);
+    if (!has_empty && optimizer_count != wanted)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds the state of %zu optimizers, the parameters belong to %zu (%s)", optimizer_count, wanted,
                          has_experts ? "experts have their own" : "no experts of an expert-parallel run");
     for (size_t i = 0; i < optimizer_count; i++) {
         bool is_expert = !has_dense || i > 0;
-        if (optimizers[i]->kind == VALUE_NONE)
+        if (optimizers[i]->kind == VALUE_NONE || (has_empty && i == has_dense))
             continue;
         reshard_status status = optimizer_distributed_read_one(archive, optimizers[i], run, parameters, count, is_expert, out, err);
         if (status) {

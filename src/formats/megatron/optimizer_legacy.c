@@ -202,6 +202,18 @@ static reshard_status read_one(struct state_reading *reading, const struct value
     return status;
 }
 
+/* Whether no group of the optimizer holds a parameter. */
+static bool is_empty(const struct value *optimizer)
+{
+    const struct value *groups = value_dict_get(inner_of(optimizer), "param_groups"), *state = value_dict_get(inner_of(optimizer), "state");
+    for (size_t i = 0; groups && groups->kind == VALUE_LIST && i < groups->list.count; i++) {
+        const struct value *params = value_dict_get(groups->list.items[i], "params");
+        if (!params || params->kind != VALUE_LIST || params->list.count > 0)
+            return false;
+    }
+    return !state || (state->kind == VALUE_DICT && state->list.count == 0);
+}
+
 reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer, const struct optimizer_parameter *parameters,
                                      uint32_t count, struct optimizer_pieces *out, reshard_error *err)
 {
@@ -214,10 +226,14 @@ reshard_status optimizer_legacy_read(const struct torch_archive *archive, const 
         has_dense |= !parameters[i].is_expert;
         has_experts |= parameters[i].is_expert;
     }
-    if (optimizer_count != (size_t)has_dense + (size_t)has_experts)
+    /* A run with experts has two optimizers on every rank; that of experts is empty on stages that have none. */
+    bool has_empty = optimizer_count == 2 && !(has_dense && has_experts) && is_empty(optimizers[has_dense]);
+    if (!has_empty && optimizer_count != (size_t)has_dense + (size_t)has_experts)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds %zu optimizers, the parameters belong to %d", optimizer_count, has_dense + has_experts);
     for (size_t i = 0; i < optimizer_count; i++) {
         struct state_reading reading = { .archive = archive, .parameters = parameters, .count = count, .is_expert = !has_dense || i > 0, .out = out };
+        if (has_empty && i == has_dense)
+            continue;
         reshard_status status = read_one(&reading, optimizers[i], err);
         if (status) {
             if (is_list)

@@ -173,6 +173,19 @@ static enum dtype gradient_dtype(const struct megatron_target *state, enum dtype
     return megatron_args_int(&state->args, "accumulate_allreduce_grads_in_fp32") == 0 ? parameter : DTYPE_F32;
 }
 
+bool megatron_optimizer_parameter(const struct layout_request *request, const struct megatron_target *state, uint32_t index, struct optimizer_parameter *out)
+{
+    const struct target_parameter *parameter = &state->parameters[index];
+    const struct target_matrix *matrix = parameter->matrix ? &state->matrices[parameter->matrix - 1] : NULL;
+    enum dtype dtype = request->wanted->tensors[parameter->wanted].dtype;
+    *out = (struct optimizer_parameter){
+        .name = matrix ? matrix->name : parameter->name, .param_dtype = dtype, .grad_dtype = gradient_dtype(state, dtype), .rank = parameter->cut.rank,
+        .shape = matrix ? matrix->shape : parameter->cut.local, .chunk = (uint32_t)(parameter->stage / state->layout.pp), .is_expert = is_expert(state, parameter),
+        .is_embedding = parameter->key.rule->is_vocabulary && parameter->cut.rank == 2, .is_shared_embedding = is_tied(state, parameter),
+    };
+    return is_parameter(state, parameter) && megatron_stands_for_matrix(state, parameter);
+}
+
 reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank,
                                         struct optimizer_parameter **out, uint32_t **indices, uint32_t *count, reshard_error *err)
 {
@@ -183,18 +196,8 @@ reshard_status megatron_rank_parameters(const struct layout_request *request, co
         return error_set_memory(err);
     uint32_t all = megatron_list_parameters(state, rank, *indices);
     for (uint32_t i = 0; i < all; i++) {
-        const struct target_parameter *parameter = &state->parameters[(*indices)[i]];
-        enum dtype dtype = request->wanted->tensors[parameter->wanted].dtype;
-        if (!is_parameter(state, parameter) || !megatron_stands_for_matrix(state, parameter))
-            continue;
-        const struct target_matrix *matrix = parameter->matrix ? &state->matrices[parameter->matrix - 1] : NULL;
         (*indices)[*count] = (*indices)[i];
-        (*out)[(*count)++] = (struct optimizer_parameter){
-            .name = matrix ? matrix->name : parameter->name, .param_dtype = dtype, .grad_dtype = gradient_dtype(state, dtype),
-            .rank = parameter->cut.rank, .shape = matrix ? matrix->shape : parameter->cut.local,
-            .chunk = (uint32_t)(parameter->stage / state->layout.pp), .is_expert = is_expert(state, parameter),
-            .is_embedding = parameter->key.rule->is_vocabulary && parameter->cut.rank == 2, .is_shared_embedding = is_tied(state, parameter),
-        };
+        *count += megatron_optimizer_parameter(request, state, (*indices)[i], &(*out)[*count]);
     }
     return RESHARD_OK;
 }
@@ -363,13 +366,26 @@ static reshard_status add_optimizer(struct emitting_file *file, bool of_experts,
     return status;
 }
 
-static bool has_members(const struct emitting_file *file, bool of_experts)
+static bool holds_experts(const struct megatron_target *state, const struct target_rank *rank)
 {
-    for (uint32_t i = 0; i < file->count; i++) {
-        if (file->parameters[i].is_expert == of_experts)
-            return true;
+    for (int64_t chunk = 0; chunk < state->layout.vp; chunk++) {
+        int64_t stage = chunk * state->layout.pp + rank->place.pp;
+        for (uint32_t i = state->stage_first[stage]; i < state->stage_first[stage + 1]; i++) {
+            if (is_expert(state, &state->parameters[i]))
+                return true;
+        }
     }
     return false;
+}
+
+bool megatron_has_two_optimizers(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank)
+{
+    const struct megatron_source *like = megatron_folder_state(request->like);
+    const struct value *member = like && rank->like != TORCH_NONE ? value_dict_get(like->ranks[rank->like].root, "optimizer") : NULL;
+    if (!state->optimizer->has_experts || holds_experts(state, rank))
+        return state->optimizer->has_experts;
+    /* Up to Megatron Core 0.13 a stage without experts has one. */
+    return !member || like->layout.ep == 1 || (member->kind == VALUE_LIST && member->list.count == 2);
 }
 
 static bool spell_vector(const struct value *value, struct buffer *out, void *context)
@@ -386,9 +402,8 @@ static bool spell_vector(const struct value *value, struct buffer *out, void *co
 
 static reshard_status make_root(struct emitting_file *file, reshard_error *err)
 {
-    bool has_dense = has_members(file, false), has_experts = has_members(file, true);
-    if (!(has_dense && has_experts))
-        return add_optimizer(file, has_experts, &file->graph.root, err);
+    if (!megatron_has_two_optimizers(file->request, file->state, file->rank))
+        return add_optimizer(file, false, &file->graph.root, err);
     struct value **both = arena_array(&file->graph.arena, 2, sizeof(struct value *));
     if (!both)
         return error_set_memory(err);

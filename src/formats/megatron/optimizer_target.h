@@ -22,7 +22,7 @@ struct target_optimizer {
     struct target_state states[OPTIMIZER_STATES_MAX];
     uint32_t state_count;
     bool is_distributed;
-    bool has_experts;          /* experts have an optimizer of their own */
+    bool has_experts;          /* experts have an optimizer of their own, on whatever rank */
 };
 
 /* A value of the source that says something about the optimizer, copied into the graph of a rank's file. */
@@ -37,6 +37,9 @@ bool optimizer_item_is_known(struct str key);
 /* Finds the wanted tensors that are state and sets state->optimizer, NULL if there are none. After megatron_assign. */
 reshard_status megatron_find_states(const struct layout_request *request, struct target *target, reshard_error *err);
 
+/* Whether a rank has an optimizer for experts beside the other: all ranks have, also on stages without experts, but for what the reference shows otherwise. */
+bool megatron_has_two_optimizers(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank);
+
 /* Adds an entry for every distrib_optim.pt behind the ranks. */
 reshard_status megatron_add_optimizer_files(struct target *target, reshard_error *err);
 
@@ -49,6 +52,9 @@ reshard_status megatron_emit_optimizer(const struct layout_request *request, str
  */
 reshard_status megatron_optimizer_value(const struct layout_request *request, struct target *target, uint32_t rank, const struct optimizer_item *items,
                                         uint32_t item_count, struct value_graph *graph, struct value **out, reshard_error *err);
+
+/* A parameter, or the matrix that it stands for, as the optimizers of its ranks know it; false if they know none such. */
+bool megatron_optimizer_parameter(const struct layout_request *request, const struct megatron_target *state, uint32_t parameter, struct optimizer_parameter *out);
 
 /* Those of a rank's parameters that its optimizers know, in order, and which of the state's they are; the arrays are the caller's to free. */
 reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank,

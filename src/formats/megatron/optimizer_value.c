@@ -106,13 +106,15 @@ static const struct value *decay_of(const struct value *group)
     return decay ? decay : value_dict_get(group, "pre_wd_mult");
 }
 
-/* Whether a parameter of the optimizer in hand would be in such a group. */
+/* Whether a parameter of the optimizer in hand, on whatever rank, would be in such a group. */
 static bool has_use(const struct making_value *making, bool of_experts, const struct value *group)
 {
     const struct value *decay = decay_of(group);
-    for (uint32_t i = 0; decay && i < making->count; i++) {
-        const struct optimizer_parameter *parameter = &making->parameters[i];
-        if (parameter->is_expert == of_experts && optimizer_has_decay(parameter) != is_zero(decay) && (!value_dict_is_true(group, "is_decoupled_lr") || parameter->is_embedding))
+    const struct megatron_target *state = making->state;
+    for (uint32_t i = 0; decay && i < state->parameter_count; i++) {
+        struct optimizer_parameter parameter;
+        bool is_one = megatron_optimizer_parameter(making->request, state, i, &parameter) && parameter.is_expert == of_experts;
+        if (is_one && optimizer_has_decay(&parameter) != is_zero(decay) && (!value_dict_is_true(group, "is_decoupled_lr") || parameter.is_embedding))
             return true;
     }
     return !decay;
@@ -328,9 +330,8 @@ static reshard_status make_one(struct making_value *making, bool of_experts, str
 
 static reshard_status make_all(struct making_value *making, struct value **out, reshard_error *err)
 {
-    bool has_dense = count_kind(making, false) > 0, has_experts = count_kind(making, true) > 0;
-    if (!(has_dense && has_experts))
-        return make_one(making, has_experts, out, err);
+    if (!megatron_has_two_optimizers(making->request, making->state, making->rank))
+        return make_one(making, false, out, err);
     struct value **both = arena_array(&making->graph->arena, 2, sizeof(struct value *));
     reshard_status status = both ? make_one(making, false, &both[0], err) : error_set_memory(err);
     if (!status)
