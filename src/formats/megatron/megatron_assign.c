@@ -227,6 +227,7 @@ static void find_order(struct megatron_target *state)
         struct target_parameter *parameter = &state->parameters[i];
         state->has_order = optimizer_name_read(&state->names, state->conditions, parameter->name, &parameter->registered) &&
                            !state->names.lines[parameter->registered.line].has_rest;
+        state->unordered = parameter->name;
     }
 }
 

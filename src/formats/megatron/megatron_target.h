@@ -77,6 +77,7 @@ struct megatron_target {
     struct target_optimizer *optimizer; /* state that is to be written, NULL: none */
     bool is_grouped;               /* experts of a rank are written as one matrix */
     bool has_order;                /* the order in which ranks register their parameters is known */
+    struct str unordered;          /* if it is not: the name that has no place in it */
     struct megatron_args args;     /* of the source, or of the reference where the source has none */
     struct parallel_layout layout;
     struct megatron_pipeline pipeline;

@@ -136,6 +136,8 @@ static reshard_status take_line(struct optimizer_names *names, struct str text, 
         int found;
         if (!expand(name, i, arena, &made.name, &found) || !expand(key, i, arena, &made.key, &key_alternatives))
             return error_set(err, RESHARD_ERR_FORMAT, "the braces of the two names do not correspond");
+        if (memchr(made.name.data, '{', made.name.size) || memchr(made.key.data, '{', made.key.size))
+            return error_set(err, RESHARD_ERR_FORMAT, "a name has more than one pair of braces");
         alternatives = found ? found : 1;
         made.number_count = count_numbers(made.name);
         made.has_rest = str_ends_with(made.name, "*");

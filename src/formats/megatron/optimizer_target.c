@@ -114,7 +114,9 @@ static reshard_status check_states(const struct megatron_target *state, const st
     for (uint32_t s = 0; s < optimizer->state_count; s++)
         has_master |= optimizer->states[s].is_master;
     if (!state->has_order)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "in which order the ranks register their parameters is not known, and legacy optimizer state follows it");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "'%.*s': when ranks register this parameter is not known, and legacy optimizer state follows the order of registration",
+                         STR_ARG(state->unordered));
     if (optimizer->is_distributed && !has_master)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the distributed optimizer has fp32 masters of the parameters, and the source has none");
     for (uint32_t i = 0; i < state->parameter_count; i++) {
