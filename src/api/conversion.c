@@ -86,6 +86,8 @@ static reshard_status read_layout(const char *layout, const struct format_driver
             return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(word));
         word.size = equals;
         uint32_t *number = layout_word(driver, request, word);
+        if (str_is(word, "dp"))
+            request->words.dp = (uint32_t)value;
         if (number) {
             *number = (uint32_t)value;
         } else if (value != 1) {

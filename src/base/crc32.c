@@ -54,3 +54,17 @@ uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b)
     }
     return multiply(shift, crc_a) ^ crc_b;
 }
+
+uint32_t crc32_zip_zeros(uint64_t size)
+{
+    /* By squaring: combining two equal runs doubles the length. */
+    uint32_t crc = 0, power = crc32_zip(0, "", 1);
+    uint64_t run = 1;
+    for (; size > 0; size >>= 1) {
+        if (size & 1)
+            crc = crc32_zip_combine(crc, power, run);
+        power = crc32_zip_combine(power, power, run);
+        run *= 2;
+    }
+    return crc;
+}

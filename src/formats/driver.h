@@ -63,7 +63,7 @@ void source_free(struct source *source);
 
 /* Words of --layout: ranks of each parallel dimension; 0: not said. */
 struct layout_words {
-    uint32_t tp, pp, vp, ep, etp;
+    uint32_t tp, pp, vp, ep, etp, dp;
 };
 
 /* What the target should look like. */

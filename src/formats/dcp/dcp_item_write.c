@@ -9,6 +9,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "encoding/pickle_write.h"
+#include "formats/dcp/dist_buckets.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,19 +25,19 @@ struct pickling {
 };
 
 /* Number of the storage in the archive, new if need be; false without memory. */
-static bool take_storage(struct dcp_item_pickle *pickle, bool is_tensor, uint32_t item, uint32_t index, uint64_t bytes, uint32_t *out)
+static bool take_storage(struct dcp_item_pickle *pickle, struct dcp_item_storage wanted, uint32_t *out)
 {
-    for (uint32_t i = 0; i < pickle->storage_count; i++) {
+    for (uint32_t i = 0; i < pickle->storage_count && !wanted.is_run; i++) {
         const struct dcp_item_storage *known = &pickle->storages[i];
-        if (known->is_tensor == is_tensor && known->index == index && (is_tensor || known->item == item)) {
+        if (known->is_tensor == wanted.is_tensor && known->index == wanted.index && (wanted.is_tensor || known->item == wanted.item)) {
             *out = i;
-            return pickle->storages[i].bytes == bytes;
+            return pickle->storages[i].bytes == wanted.bytes;
         }
     }
     if (!ARRAY_ROOM(pickle->storages, pickle->storage_count, pickle->storage_capacity))
         return false;
     *out = pickle->storage_count;
-    pickle->storages[pickle->storage_count++] = (struct dcp_item_storage){ is_tensor, item, index, bytes };
+    pickle->storages[pickle->storage_count++] = wanted;
     return true;
 }
 
@@ -92,7 +93,9 @@ static bool find_storage(struct pickling *pickling, const struct value *value, s
     else if (!read_persistent_id(value, class_, numel, &bytes))
         pickling->problem = "a persistent id in it is of an unknown form";
     else if ((!is_tensor || hidden_tensor(pickling, index, bytes, &index)) &&
-             !take_storage(pickling->pickle, is_tensor, pickling->request->wanted_items[pickling->item], index, bytes, storage))
+             !take_storage(pickling->pickle,
+                           (struct dcp_item_storage){ .is_tensor = is_tensor, .item = pickling->request->wanted_items[pickling->item], .index = index, .bytes = bytes },
+                           storage))
         pickling->problem = "";
     return !pickling->problem;
 }
@@ -121,6 +124,27 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
     return true;
 }
 
+/* A vector of optimizer state, whose storage is a run. */
+static bool substitute_run(const struct value *value, struct buffer *out, void *context)
+{
+    struct pickling *pickling = context;
+    const struct dist_buckets *buckets = pickling->state->buckets;
+    uint32_t storage;
+    char key[16];
+    if (value->kind != VALUE_NONE || value->tensor == 0)
+        return false;
+    const struct dist_run *run = &buckets->runs[value->tensor - 1];
+    enum dtype dtype = buckets->vectors[run->vector].dtype;
+    uint64_t bytes = (uint64_t)run->count * dtype_element_bytes(dtype);
+    if (!take_storage(pickling->pickle, (struct dcp_item_storage){ .is_run = true, .index = value->tensor - 1, .bytes = bytes }, &storage)) {
+        pickling->problem = "";
+        return true;
+    }
+    snprintf(key, sizeof(key), "%" PRIu32, storage);
+    torch_save_put_tensor(out, dtype, 1, &run->count, NULL, 0, key, bytes, false);
+    return true;
+}
+
 static reshard_status problem_error(const struct pickling *pickling, reshard_error *err)
 {
     return pickling->problem[0] ? error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", pickling->problem) : error_set_memory(err);
@@ -130,12 +154,11 @@ static reshard_status problem_error(const struct pickling *pickling, reshard_err
  * Appends the pickle of a value without PROTO and STOP, so that several can follow one another. Each fills the memo from 0 and fetches only
  * what it put there itself.
  */
-static reshard_status put_value(struct pickling *pickling, uint32_t item, const struct value *value, uint32_t graph_count, struct buffer *out,
-                                reshard_error *err)
+static reshard_status put_with(struct pickling *pickling, const struct value *value, uint32_t graph_count,
+                               bool (*spell)(const struct value *, struct buffer *, void *), struct buffer *out, reshard_error *err)
 {
     struct buffer whole = { .limit = (size_t)pickling->request->limits.item_bytes };
-    pickling->item = item;
-    reshard_status status = pickle_write(value, graph_count, item == CATALOG_NONE ? NULL : substitute, pickling, &whole, err);
+    reshard_status status = pickle_write(value, graph_count, spell, pickling, &whole, err);
     if (!status && pickling->problem)
         status = problem_error(pickling, err);
     /* PROTO 2 are two bytes, STOP is one. */
@@ -143,6 +166,19 @@ static reshard_status put_value(struct pickling *pickling, uint32_t item, const 
         status = error_set_memory(err);
     buffer_release(&whole);
     return status;
+}
+
+static reshard_status put_value(struct pickling *pickling, uint32_t item, const struct value *value, uint32_t graph_count, struct buffer *out,
+                                reshard_error *err)
+{
+    pickling->item = item;
+    return put_with(pickling, value, graph_count, item == CATALOG_NONE ? NULL : substitute, out, err);
+}
+
+/* A value of the target's own in which vectors of optimizer state lie. */
+static reshard_status put_runs(struct pickling *pickling, const struct dcp_stored *item, struct buffer *out, reshard_error *err)
+{
+    return put_with(pickling, item->value, item->graph_count, substitute_run, out, err);
 }
 
 /* The source's value of a wanted item. */
@@ -177,7 +213,9 @@ static reshard_status put_stored(struct pickling *pickling, const struct dcp_sto
     pickle_put_begin(out);
     if (item->is_in_list)
         pickle_put_opcode(out, PICKLE_EMPTY_LIST);
-    if (item->value)
+    if (item->has_runs)
+        status = put_runs(pickling, item, out, err);
+    else if (item->value)
         status = put_value(pickling, item->wanted, item->value, item->graph_count, out, err);
     else if (item->wanted != CATALOG_NONE)
         status = put_wanted(pickling, item->wanted, out, err);

@@ -3,6 +3,7 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/dcp/dcp_source.h"
+#include "formats/dcp/dist_buckets.h"
 #include "formats/dcp/dist_items.h"
 #include "formats/dcp/dist_model_space.h"
 
@@ -245,10 +246,14 @@ static reshard_status add_item_chunks(const struct layout_request *request, stru
     for (uint32_t i = 0; i < pickle.storage_count && !status; i++) {
         const struct dcp_item_storage *storage = &pickle.storages[i];
         struct catalog_chunk *chunk;
+        uint64_t payload = blob->offset + pickle.frame.members[pickle.frame.first_storage + i].payload_offset;
+        if (storage->is_run) {
+            state->buckets->runs[storage->index].object = blob->object;
+            state->buckets->runs[storage->index].payload = payload;
+        }
         if (!storage->is_tensor)
             continue;
-        status = catalog_add_chunk(target->catalog, storage->index, NULL, NULL, blob->object,
-                                   blob->offset + pickle.frame.members[pickle.frame.first_storage + i].payload_offset, storage->bytes, &chunk, err);
+        status = catalog_add_chunk(target->catalog, storage->index, NULL, NULL, blob->object, payload, storage->bytes, &chunk, err);
         if (status)
             break;
         chunk->flags = CHUNK_WANT_CRC;
@@ -288,6 +293,13 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
         return error_set_memory(err);
     for (uint32_t i = 0; i < placing->piece_count; i++) {
         const struct dcp_piece *piece = &placing->pieces[i];
+        if (piece->is_run) {
+            struct dist_run *run = &state->buckets->runs[piece->index];
+            run->object = placing->files[piece->file].object;
+            run->blob_offset = piece->offset;
+            run->blob_bytes = piece->bytes;
+            run->payload = piece->offset + piece->payload_offset;
+        }
         if (!piece->is_item)
             continue;
         state->items[piece->index].object = placing->files[piece->file].object;
@@ -296,10 +308,10 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
     for (uint32_t i = 0; i < state->item_count && !status; i++)
         status = add_item_chunks(placing->request, placing->target, i, err);
     for (uint32_t i = 0; i < placing->piece_count && !status; i++) {
-        if (!placing->pieces[i].is_item)
+        if (!placing->pieces[i].is_item && !placing->pieces[i].is_run)
             status = add_tensor_chunk(placing, &placing->pieces[i], err);
     }
-    return status;
+    return status ? status : dist_add_run_chunks(placing->target, err);
 }
 
 /* ---- all of it ---- */
@@ -329,7 +341,7 @@ static reshard_status collect_lists(const struct dcp_placing *placing, reshard_e
     const struct path_part *parts;
     for (uint32_t i = 0; i < placing->piece_count && !status; i++) {
         const struct dcp_piece *piece = &placing->pieces[i];
-        if (!piece->is_item && piece->index == last)
+        if (piece->is_run || (!piece->is_item && piece->index == last))
             continue;
         size_t count = piece->is_item ? dcp_stored_path(&state->items[piece->index], &single, &parts)
                                       : catalog_tensor_path(wanted, &wanted->tensors[piece->index], &single, &parts);
@@ -418,7 +430,7 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     if (!status && dcp_target_state(target)->style->is_below_root)
         status = dist_root_choose(request, target, err);
     if (!status)
-        status = dist_model_space_choose(request, target, err);
+        status = dist_optimizer_choose(request, target, err);
     if (!status)
         status = dcp_stored_make(request, target, err);
     if (!status)
@@ -478,6 +490,7 @@ void dcp_close_target(struct target *target)
     free(state->blobs);
     free(state->items);
     free(state->wanted_of);
+    dist_buckets_free(state->buckets);
     for (uint32_t i = 0; i < state->text_count; i++)
         free(state->texts[i].text);
     dcp_tree_release(&state->tree);

@@ -6,6 +6,7 @@
 #include "formats/dcp/dcp_target.h"
 
 #include "encoding/pickle_write.h"
+#include "formats/dcp/dist_buckets.h"
 #include "formats/dcp/dist_model_space.h"
 
 #include <stdio.h>
@@ -53,7 +54,7 @@ struct writing {
     void *context;
     uint32_t memo_count;
     uint32_t constants[CONSTANTS];   /* memo number + 1 */
-    uint32_t *tensor_memo, *item_memo, *object_memo; /* the same, by wanted tensor, wanted item, target object */
+    uint32_t *tensor_memo, *item_memo, *object_memo, *vector_memo; /* the same, by wanted tensor, wanted item, target object, vector of state */
     struct arena names;              /* of flattened tensors */
     uint32_t in_batch;
 };
@@ -232,7 +233,7 @@ static int stored_box(const struct writing *writing, const struct catalog_chunk 
 
 static bool is_tensor_chunk(const struct catalog_chunk *chunk)
 {
-    return chunk->driver_data != 0 && !(chunk->driver_data & DCP_IN_ITEM);
+    return chunk->driver_data != 0 && !(chunk->driver_data & (DCP_IN_ITEM | DCP_IN_RUN));
 }
 
 static bool is_written_item(const struct dcp_stored *item)
@@ -297,6 +298,48 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
     return status;
 }
 
+/* Vectors of .metadata in which optimizer state lies. */
+static uint32_t count_vectors(const struct dcp_target *state)
+{
+    return state->optimizer_layout == DIST_BUCKETS && state->buckets ? state->buckets->vector_count : 0;
+}
+
+static reshard_status put_vector(struct writing *writing, uint32_t index, reshard_error *err)
+{
+    const struct dist_buckets *buckets = writing->state->buckets;
+    const struct dist_vector *vector = &buckets->vectors[index];
+    reshard_status status = RESHARD_OK;
+    begin_pair(writing);
+    put_text(writing, vector->key, &writing->vector_memo[index]);
+    begin_object(writing, CLASS_TENSOR);
+    begin_attributes(writing);
+    put_constant(writing, TEXT_PROPERTIES);
+    put_properties(writing, vector->dtype);
+    put_constant(writing, TEXT_SIZE);
+    put_size(writing, 1, &vector->count);
+    put_constant(writing, TEXT_CHUNKS);
+    pickle_put_opcode(&writing->out, PICKLE_EMPTY_LIST);
+    for (uint32_t i = 0; i < vector->run_count && !status; i++) {
+        const struct dist_run *run = &buckets->runs[vector->first_run + i];
+        if (i % BATCH == 0 && i > 0)
+            pickle_put_opcode(&writing->out, PICKLE_APPENDS);
+        if (i % BATCH == 0)
+            pickle_put_opcode(&writing->out, PICKLE_MARK);
+        begin_object(writing, CLASS_CHUNK);
+        begin_attributes(writing);
+        put_constant(writing, TEXT_OFFSETS);
+        put_size(writing, 1, &run->start);
+        put_constant(writing, TEXT_SIZES);
+        put_size(writing, 1, &run->count);
+        end_attributes(writing);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    if (vector->run_count)
+        pickle_put_opcode(&writing->out, PICKLE_APPENDS);
+    end_attributes(writing);
+    return status;
+}
+
 /* Chunks of one tensor lie together, before the catalog is sealed and after. */
 static reshard_status put_state_dict(struct writing *writing, reshard_error *err)
 {
@@ -317,6 +360,8 @@ static reshard_status put_state_dict(struct writing *writing, reshard_error *err
         else
             i++;
     }
+    for (uint32_t i = 0; i < count_vectors(writing->state) && !status; i++)
+        status = put_vector(writing, i, err);
     end_dict(writing);
     return status;
 }
@@ -416,6 +461,28 @@ static void put_info(struct writing *writing, uint32_t object, uint64_t offset, 
     end_attributes(writing);
 }
 
+static reshard_status put_runs(struct writing *writing, reshard_error *err)
+{
+    const struct dist_buckets *buckets = writing->state->buckets;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; count_vectors(writing->state) && i < buckets->run_count && !status; i++) {
+        const struct dist_run *run = &buckets->runs[i];
+        begin_pair(writing);
+        begin_object(writing, CLASS_INDEX);
+        begin_attributes(writing);
+        put_constant(writing, TEXT_FQN);
+        put_text(writing, buckets->vectors[run->vector].key, &writing->vector_memo[run->vector]);
+        put_constant(writing, TEXT_INDEX);
+        pickle_put_int(&writing->out, i - buckets->vectors[run->vector].first_run);
+        put_constant(writing, TEXT_OFFSET);
+        put_size(writing, 1, &run->start);
+        end_attributes(writing);
+        put_info(writing, run->object, run->blob_offset, run->blob_bytes);
+        status = flush(writing, FLUSH_BYTES, err);
+    }
+    return status;
+}
+
 static reshard_status put_storage_data(struct writing *writing, reshard_error *err)
 {
     const struct catalog *catalog = writing->catalog;
@@ -460,6 +527,8 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
         put_info(writing, chunk->object, blob->offset, blob->bytes);
         status = flush(writing, FLUSH_BYTES, err);
     }
+    if (!status)
+        status = put_runs(writing, err);
     end_dict(writing);
     return status;
 }
@@ -528,7 +597,7 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     status = put_storage_data(writing, err);
     if (status)
         return status;
-    if (writing->state->is_model_space) {
+    if (writing->state->optimizer_layout == DIST_MODEL_SPACE) {
         pickle_put_str(&writing->out, STR("mcore_data"));
         status = put_real_shapes(writing, err);
         if (status)
@@ -550,11 +619,13 @@ reshard_status dcp_metadata_write(const struct layout_request *request, const st
     writing.tensor_memo = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
     writing.item_memo = calloc((size_t)writing.state->item_count + 1, sizeof(uint32_t));
     writing.object_memo = calloc((size_t)catalog->object_count + 1, sizeof(uint32_t));
-    reshard_status status = writing.tensor_memo && writing.item_memo && writing.object_memo ? put_metadata(&writing, err) : error_set_memory(err);
+    writing.vector_memo = calloc((size_t)count_vectors(writing.state) + 1, sizeof(uint32_t));
+    reshard_status status = writing.tensor_memo && writing.item_memo && writing.object_memo && writing.vector_memo ? put_metadata(&writing, err) : error_set_memory(err);
     buffer_release(&writing.out);
     arena_release(&writing.names);
     free(writing.tensor_memo);
     free(writing.item_memo);
     free(writing.object_memo);
+    free(writing.vector_memo);
     return status;
 }

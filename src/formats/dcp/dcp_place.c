@@ -9,6 +9,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "formats/dcp/dcp_source.h"
+#include "formats/dcp/dist_buckets.h"
 #include "formats/dcp/dist_model_space.h"
 
 #include <inttypes.h>
@@ -139,8 +140,8 @@ reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err)
 
 static reshard_status add_piece(struct dcp_placing *placing, const struct dcp_piece *piece, reshard_error *err)
 {
-    if (placing->piece_count >= DCP_IN_ITEM - 1)
-        return error_set_limit(err, "chunks", placing->piece_count, DCP_IN_ITEM - 1);
+    if (placing->piece_count >= DCP_IN_RUN - 1)
+        return error_set_limit(err, "chunks", placing->piece_count, DCP_IN_RUN - 1);
     if (!ARRAY_ROOM(placing->pieces, placing->piece_count, placing->piece_capacity))
         return error_set_memory(err);
     placing->pieces[placing->piece_count++] = *piece;
@@ -165,6 +166,14 @@ static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t ind
     if (piece.start == CATALOG_NONE || piece.extent == CATALOG_NONE)
         return error_set_memory(err);
     return add_piece(placing, &piece, err);
+}
+
+reshard_status dcp_place_run(struct dcp_placing *placing, uint32_t run, uint64_t bytes, uint32_t payload_offset, uint32_t rank, reshard_error *err)
+{
+    struct dcp_piece piece = { .is_run = true, .is_free = !placing->request->like, .index = run, .bytes = bytes, .payload_offset = payload_offset,
+                               .file = CATALOG_NONE, .order = ORDER_AFTER_REFERENCE + placing->piece_count };
+    reshard_status status = piece.is_free ? RESHARD_OK : rank_file(placing, rank, &piece.file, err);
+    return status ? status : add_piece(placing, &piece, err);
 }
 
 reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, reshard_error *err)
@@ -267,12 +276,14 @@ reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err
         const struct catalog_tensor *tensor = &request->wanted->tensors[i];
         if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
             status = target_note_dropped(placing->target, err, "%.*s: a tensor without data", STR_ARG(tensor->key));
-        if (status || !is_stored(tensor))
+        if (status || !is_stored(tensor) || dist_is_in_buffers(dcp_target_state(placing->target), placing->target->catalog, i))
             continue;
         status = place_tensor(placing, i, err);
         if (status)
             error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
     }
+    if (!status)
+        status = dist_place_runs(placing, err);
     return status ? status : dcp_place_evenly(placing, even_ranks(placing), err);
 }
 

@@ -3,6 +3,7 @@
 #include "base/crc32.h"
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
+#include "formats/dcp/dist_buckets.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -66,6 +67,26 @@ static reshard_status publish_chunk(const struct publish_job *job, uint32_t inde
     if (!status)
         status = write_pending(writing, err);
     torch_frame_release(&frame);
+    return status;
+}
+
+/* The archives of dp_reshardable, each around a run. */
+static reshard_status publish_runs(const struct publish_job *job, const uint32_t *crcs, struct blob_writing *writing, reshard_error *err)
+{
+    const struct dist_buckets *buckets = dcp_target_state(job->target)->buckets;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < buckets->run_count && !status; i++) {
+        const struct dist_run *run = &buckets->runs[i];
+        struct torch_frame frame;
+        status = dist_run_frame(buckets, i, &frame, err);
+        if (status)
+            break;
+        begin_blob(writing, job->objects[run->object], run->blob_offset);
+        status = torch_frame_write(&frame, &crcs[i], write_piece, writing, err);
+        if (!status)
+            status = write_pending(writing, err);
+        torch_frame_release(&frame);
+    }
     return status;
 }
 
@@ -137,12 +158,16 @@ static reshard_status copy_item(const struct publish_job *job, const struct dcp_
 }
 
 /* The engine has written hidden tensors; other storages come from the source driver now. */
-static reshard_status storage_crc(const struct publish_job *job, uint32_t item, const struct dcp_item_pickle *pickle, uint32_t number, uint32_t *crc,
-                                  reshard_error *err)
+static reshard_status storage_crc(const struct publish_job *job, uint32_t item, const struct dcp_item_pickle *pickle, uint32_t number,
+                                  const uint32_t *run_crcs, uint32_t *crc, reshard_error *err)
 {
     const struct dcp_item_storage *storage = &pickle->storages[number];
     const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     const struct catalog *catalog = job->target->catalog;
+    if (storage->is_run) {
+        *crc = run_crcs[storage->index];
+        return RESHARD_OK;
+    }
     if (storage->is_tensor) {
         const struct catalog_tensor *tensor = &catalog->tensors[storage->index];
         for (uint32_t i = tensor->first_chunk; i < tensor->first_chunk + tensor->chunk_count; i++) {
@@ -164,7 +189,7 @@ static reshard_status storage_crc(const struct publish_job *job, uint32_t item, 
     return status;
 }
 
-static reshard_status publish_pickled(const struct publish_job *job, uint32_t item, struct blob_writing *writing, reshard_error *err)
+static reshard_status publish_pickled(const struct publish_job *job, uint32_t item, const uint32_t *run_crcs, struct blob_writing *writing, reshard_error *err)
 {
     const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     struct dcp_item_pickle pickle = { 0 };
@@ -175,7 +200,7 @@ static reshard_status publish_pickled(const struct publish_job *job, uint32_t it
     if (!status && !(crcs = calloc((size_t)pickle.storage_count + 1, sizeof(*crcs))))
         status = error_set_memory(err);
     for (uint32_t i = 0; i < pickle.storage_count && !status; i++)
-        status = storage_crc(job, item, &pickle, i, &crcs[i], err);
+        status = storage_crc(job, item, &pickle, i, run_crcs, &crcs[i], err);
     if (!status) {
         begin_blob(writing, job->objects[blob->object], blob->offset);
         status = torch_frame_write(&pickle.frame, crcs, write_piece, writing, err);
@@ -187,12 +212,12 @@ static reshard_status publish_pickled(const struct publish_job *job, uint32_t it
     return status;
 }
 
-static reshard_status publish_item(const struct publish_job *job, uint32_t item, struct blob_writing *writing, reshard_error *err)
+static reshard_status publish_item(const struct publish_job *job, uint32_t item, const uint32_t *run_crcs, struct blob_writing *writing, reshard_error *err)
 {
     const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     reshard_status status = RESHARD_OK;
     if (blob->form == DCP_ITEM_PICKLED)
-        status = publish_pickled(job, item, writing, err);
+        status = publish_pickled(job, item, run_crcs, writing, err);
     else if (blob->form != DCP_ITEM_DROPPED)
         status = copy_item(job, blob, err);
     if (status)
@@ -205,14 +230,17 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
     const struct catalog *catalog = job->target->catalog;
     const struct dcp_target *state = dcp_target_state(job->target);
     struct blob_writing writing = { 0 };
-    reshard_status status = RESHARD_OK;
+    uint32_t *run_crcs = NULL;
+    reshard_status status = state->buckets ? dist_run_crcs(job, &run_crcs, err) : RESHARD_OK;
     for (uint32_t i = 0; i < state->item_count && !status; i++)
-        status = publish_item(job, i, &writing, err);
+        status = publish_item(job, i, run_crcs, &writing, err);
     for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
         uint32_t data = catalog->chunks[i].driver_data;
-        if (data && !(data & DCP_IN_ITEM))
+        if (data && !(data & (DCP_IN_ITEM | DCP_IN_RUN)))
             status = publish_chunk(job, i, &writing, err);
     }
+    if (!status && state->optimizer_layout == DIST_BUCKETS)
+        status = publish_runs(job, run_crcs, &writing, err);
     if (!status && !state->style->items_are_files) {
         struct copying copying = { job->objects[state->metadata_object], 0, catalog->objects[state->metadata_object].bytes };
         status = dcp_metadata_write(job->request, job->target, write_copy, &copying, err);
@@ -222,5 +250,6 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
     if (!status && state->style->is_below_root)
         status = dist_root_publish(job, err);
     buffer_release(&writing.pending);
+    free(run_crcs);
     return status;
 }

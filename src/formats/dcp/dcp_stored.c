@@ -6,7 +6,7 @@
 
 reshard_status dcp_stored_add(struct dcp_target *state, const struct dcp_stored *item, reshard_error *err)
 {
-    if (!ARRAY_ROOM(state->items, state->item_count, state->item_capacity))
+    if (state->item_count >= DCP_IN_RUN - 1 || !ARRAY_ROOM(state->items, state->item_count, state->item_capacity))
         return error_set_memory(err);
     state->items[state->item_count++] = *item;
     return RESHARD_OK;

@@ -18,6 +18,9 @@
 /* driver_data of a target chunk: 1 + number of its blob, or this bit and the stored item in whose blob a hidden tensor lies. */
 #define DCP_IN_ITEM UINT32_C(0x80000000)
 
+/* Or this bit and the run of optimizer state in which the chunk lies. */
+#define DCP_IN_RUN UINT32_C(0x40000000)
+
 struct dcp_blob {
     uint64_t offset, bytes; /* in its file */
 };
@@ -47,6 +50,7 @@ struct dcp_stored {
     const struct value *value;     /* the part of the wanted item's value that is stored; NULL: all of it */
     uint32_t graph_count;          /* of value's graph */
     bool is_in_list;               /* stored as [value], as Megatron does with ShardedObjects */
+    bool has_runs;                 /* leaves NONE of value whose tensor is set are runs of optimizer state: their number + 1 */
     bool is_file;                  /* a side file, or common.pt */
     enum dcp_item_form form;
     uint32_t object;               /* of the target catalog */
@@ -63,9 +67,22 @@ struct dcp_text_file {
 
 /* How many ranks each parallel dimension has, as Megatron's arguments say. */
 struct dist_sizes {
-    int64_t tp, pp, vp, ep, etp, dp;
+    int64_t tp, pp, vp, ep, etp, cp, dp;
     bool is_known;                 /* there are arguments */
 };
+
+/* Megatron's layouts of the distributed optimizer's state: value, name. */
+#define DIST_OPTIMIZER_LAYOUTS(X)                         \
+    X(DIST_BY_PARAMETER, "fully_reshardable")             \
+    X(DIST_MODEL_SPACE, "fully_sharded_model_space")      \
+    X(DIST_BUCKETS, "dp_reshardable")                     \
+    X(DIST_GATHERED, "dp_zero_gather_scatter")
+enum dist_optimizer_layout {
+#define X(layout, name) layout,
+    DIST_OPTIMIZER_LAYOUTS(X)
+#undef X
+};
+const char *dist_optimizer_layout_name(enum dist_optimizer_layout layout);
 
 struct dcp_target {
     const struct dcp_style *style;
@@ -85,7 +102,9 @@ struct dcp_target {
     bool has_module_state;        /* objects of modules are made where the source has none */
     bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
     struct dist_sizes source_sizes, sizes; /* torch_dist: the source's, and those that the target is for */
-    bool is_model_space;          /* torch_dist: optimizer state is flattened */
+    enum dist_optimizer_layout optimizer_layout; /* torch_dist: how the distributed optimizer's state is stored */
+    bool is_layout_asked;         /* by an option, not by the reference alone */
+    struct dist_buckets *buckets; /* torch_dist: the buffers that it lies in, or NULL */
     bool has_integrity;
     uint32_t integrity_object;
 };
@@ -108,8 +127,9 @@ static inline struct dcp_target *dcp_target_state(const struct target *target)
 /* A storage inside an item's blob: the payload of a hidden tensor, or bytes that the source driver reads. */
 struct dcp_item_storage {
     bool is_tensor;
+    bool is_run;            /* of optimizer state */
     uint32_t item;          /* source item */
-    uint32_t index;         /* wanted tensor, or the source item's storage */
+    uint32_t index;         /* wanted tensor, run, or the source item's storage */
     uint64_t bytes;
 };
 struct dcp_item_pickle {
@@ -177,9 +197,9 @@ int torch_dist_prepended_axes(struct str key, int rank);
 
 /* A blob on its way to a place. */
 struct dcp_piece {
-    bool is_item;
+    bool is_item, is_run;
     bool is_free;            /* tensors: the file is not chosen yet */
-    uint32_t index;          /* wanted tensor or stored item */
+    uint32_t index;          /* wanted tensor, stored item, or run of optimizer state */
     uint32_t start, extent;  /* tensors: vectors of the target catalog */
     uint32_t file;           /* in files */
     uint32_t payload_offset; /* tensors: in the blob */
@@ -215,6 +235,9 @@ reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err);
 /* Adds one piece of a tensor. */
 reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, reshard_error *err);
 
+/* Adds the piece of a run of optimizer state; rank: which of the reference's ranks has it. */
+reshard_status dcp_place_run(struct dcp_placing *placing, uint32_t run, uint64_t bytes, uint32_t payload_offset, uint32_t rank, reshard_error *err);
+
 /* Gives free pieces files of the ranks 0 to ranks - 1, so that these fill evenly. */
 reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err);
 
@@ -223,6 +246,9 @@ reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, res
 reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell, int64_t *block,
                                     reshard_error *err);
 void dcp_cuts_free(struct dcp_cuts *cuts);
+
+/* The largest chunk that is wanted; options say so as a number of bytes. */
+reshard_status torch_dist_chunk_bytes(const struct layout_request *request, uint64_t *out, reshard_error *err);
 reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err);
 
 /* Gives every piece its file and offset, and makes the files objects of the target. Pieces keep their order in the array. */

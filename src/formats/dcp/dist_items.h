@@ -52,6 +52,11 @@ reshard_status dist_state_adapt(const struct layout_request *request, struct tar
 /* Notes what of the common state Megatron's loader would refuse. The items are loaded. */
 reshard_status dist_classes_note(const struct layout_request *request, struct target *target, reshard_error *err);
 
+/* ---- dist_optimizer_choose.c ---- */
+
+/* Decides how the distributed optimizer's state is stored. Before items are adapted. */
+reshard_status dist_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err);
+
 /* ---- dist_optimizer.c ---- */
 
 /* Notes whether the target has the distributed optimizer's state by parameter. */

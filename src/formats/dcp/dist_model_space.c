@@ -1,53 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dist_model_space.h"
 
-#define OPTION "optimizer"
-#define RESHARDABLE_LAYOUT "fully_reshardable"
 #define STATE_PREFIX "optimizer.state."
 #define MASTER_PREFIX STATE_PREFIX "param."
 #define FLAT_MASTER_PREFIX STATE_PREFIX "fp32_param."
 
-/* Whether the reference's optimizer state is flattened: its masters are vectors, and called otherwise than where they are not. */
-static bool is_model_space(const struct source *like)
-{
-    const struct catalog *catalog = like->catalog;
-    for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->tensor_count; i++) {
-        if (str_starts_with(catalog->tensors[i].key, FLAT_MASTER_PREFIX))
-            return true;
-    }
-    return false;
-}
-
-static bool has_masters(const struct catalog *wanted)
-{
-    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        if (str_starts_with(wanted->tensors[i].key, MASTER_PREFIX))
-            return true;
-    }
-    return false;
-}
-
-reshard_status dist_model_space_choose(const struct layout_request *request, struct target *target, reshard_error *err)
-{
-    struct dcp_target *state = dcp_target_state(target);
-    const char *option = request->option && state->style->has_common ? request->option(request, OPTION) : NULL;
-    bool is_auto = !option || strcmp(option, "auto") == 0, is_wanted = option && strcmp(option, MODEL_SPACE_LAYOUT) == 0;
-    if (!is_auto && !is_wanted && strcmp(option, RESHARDABLE_LAYOUT) != 0) {
-        error_set(err, RESHARD_ERR_USAGE, "option " OPTION "='%s': there is no such layout to write", option);
-        error_hint(err, OPTION " is one of auto, " RESHARDABLE_LAYOUT ", " MODEL_SPACE_LAYOUT);
-        return RESHARD_ERR_USAGE;
-    }
-    if (!state->style->has_common || !has_masters(request->wanted))
-        return RESHARD_OK;
-    state->is_model_space = is_wanted || (is_auto && request->like && is_model_space(request->like));
-    if (!is_auto || state->is_model_space || !request->like || !request->like->catalog->has_stored_optimizer)
-        return RESHARD_OK;
-    return target_note_changed(target, err, "optimizer state: one tensor for each parameter (" RESHARDABLE_LAYOUT "), not by bucket as the reference has it");
-}
-
 bool dist_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
 {
-    return state->is_model_space && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX) && catalog->tensors[tensor].rank < RANK_MAX;
+    return state->optimizer_layout == DIST_MODEL_SPACE && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX) && catalog->tensors[tensor].rank < RANK_MAX;
 }
 
 struct str dist_flattened_key(struct arena *arena, struct str key)
@@ -88,7 +48,7 @@ reshard_status dist_place_flattened(struct dcp_placing *placing, uint32_t tensor
     if (rank)
         memcpy(shape, catalog_vector_at(catalog, info->shape), (size_t)rank * sizeof(*shape));
     if (box_is_empty(rank, shape))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "an empty tensor has no cells; " OPTION "=" RESHARDABLE_LAYOUT " stores it");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "an empty tensor has no cells; optimizer=fully_reshardable stores it");
     for (int i = 0; i < rank; i++)
         cell[i] = i < axes ? 1 : shape[i];
     reshard_status status = torch_dist_cut_block(placing, info, axes, true, cell, err);

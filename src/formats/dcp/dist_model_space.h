@@ -9,11 +9,6 @@
 
 #include "formats/dcp/dcp_target.h"
 
-#define MODEL_SPACE_LAYOUT "fully_sharded_model_space"
-
-/* Decides by the option `optimizer` and the reference whether the target has it. Before items are adapted. */
-reshard_status dist_model_space_choose(const struct layout_request *request, struct target *target, reshard_error *err);
-
 /* Whether the target's tensor is flattened. */
 bool dist_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor);
 

@@ -6,13 +6,11 @@
  */
 #include "formats/dcp/dist_items.h"
 
-#include "formats/dcp/dcp_target.h"
+#include "formats/dcp/dist_buckets.h"
 #include "formats/dcp/dist_edit.h"
-#include "formats/dcp/dist_model_space.h"
 
 #define OPTIMIZER_KEY "optimizer"
 #define CONTENT_KEY "content_metadata"
-#define LAYOUT "fully_reshardable"
 
 /* What the tensors show. */
 struct found_state {
@@ -34,10 +32,16 @@ static struct found_state look(const struct catalog *wanted)
     return found;
 }
 
+/* Whether it lies in buffers, and its groups in objects. */
+static bool is_buffered(const struct dcp_target *state)
+{
+    return state->optimizer_layout == DIST_BUCKETS || state->optimizer_layout == DIST_GATHERED;
+}
+
 void dist_optimizer_look(const struct layout_request *request, struct target *target)
 {
     struct found_state found = look(request->wanted);
-    dcp_target_state(target)->has_parameter_state = found.has_copies && !found.has_buckets;
+    dcp_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(dcp_target_state(target))) && !found.has_buckets;
 }
 
 /* A copy, in the target's own graph, of the value that a leaf of the tree's root has; *out NULL if there is none. */
@@ -83,7 +87,7 @@ static bool is_numbered(const struct value *dict)
 
 static const char *layout_of(const struct dcp_target *state)
 {
-    return state->is_model_space ? MODEL_SPACE_LAYOUT : LAYOUT;
+    return dist_optimizer_layout_name(state->optimizer_layout);
 }
 
 static void set_layout(struct dcp_target *state, struct value *optimizer, bool *failed)
@@ -187,6 +191,8 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
         return error_set_memory(err);
     for (uint32_t i = 0; i < request->wanted->item_count && is_distributed && optimizer->kind == VALUE_DICT && !status; i++)
         status = take_object(request, state, i, optimizer, err);
+    if (!status && state->buckets)
+        status = dist_bucket_objects_add(request, state, state->tree.nodes[node].wanted, &optimizer, err);
     state->tree.nodes[node].value = optimizer;
     return status;
 }
@@ -208,7 +214,7 @@ static reshard_status adapt_content(const struct layout_request *request, struct
     struct dist_editing editing = { .graph = &state->extra, .members = content };
     if (is_distributed) {
         dist_set_text(&editing, "distrib_optim_sharding_type", layout_of(state));
-        if (!state->is_model_space)
+        if (state->optimizer_layout == DIST_BY_PARAMETER)
             dist_set_bool(&editing, "distrib_optim_fully_reshardable_mem_efficient", false);
     }
     dist_set_bool(&editing, "singleton_local_shards", false);
@@ -230,16 +236,59 @@ static bool is_described(const struct layout_request *request, struct dcp_target
     struct str layout;
     if (strcmp(request->source->driver->name, "torch_dist") != 0)
         return false;
+    if (state->buckets)
+        return false;
     *status = copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
     const struct value *type = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
     return *status || !is_distributed || (type && value_as_str(type, &layout) && str_is(layout, layout_of(state)));
 }
 
+/* The arguments that the target will have. */
+static reshard_status target_arguments(const struct layout_request *request, struct dcp_target *state, const struct value **out, reshard_error *err)
+{
+    uint32_t node = dcp_tree_child(&state->tree, 0, STR("args"));
+    *out = NULL;
+    if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf)
+        return RESHARD_OK;
+    *out = state->tree.nodes[node].value;
+    if (*out || state->tree.nodes[node].wanted == CATALOG_NONE)
+        return RESHARD_OK;
+    uint32_t item = request->wanted_items[state->tree.nodes[node].wanted];
+    reshard_status status = source_load_item(request->source, item, err);
+    *out = status ? NULL : request->source->catalog->items[item].value;
+    return status;
+}
+
+/* Lays the buffers out. Where only the reference asks for them and they cannot be made, state is stored by parameter, and the report says why. */
+static reshard_status make_buffers(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    const struct value *arguments;
+    reshard_error reason = { 0 };
+    reshard_status status = target_arguments(request, state, &arguments, err);
+    if (status)
+        return status;
+    status = dist_buckets_make(request, state, arguments, &reason);
+    if (!status || status != RESHARD_ERR_UNSUPPORTED || state->is_layout_asked) {
+        if (status && err)
+            *err = reason;
+        if (status)
+            error_prefix(err, "optimizer state as %s", layout_of(state));
+        return status;
+    }
+    state->optimizer_layout = DIST_BY_PARAMETER;
+    dist_optimizer_look(request, target);
+    return target_note_changed(target, err, "optimizer state: one tensor for each parameter (%s), not by bucket as the reference has it: %s", layout_of(state),
+                               reason.message);
+}
+
 reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
+    reshard_status status = is_buffered(state) ? make_buffers(request, target, err) : RESHARD_OK;
     bool is_distributed = state->has_parameter_state;
-    reshard_status status = RESHARD_OK;
+    if (status)
+        return status;
     if (is_described(request, state, is_distributed, &status, err))
         return status;
     status = adapt_optimizer(request, state, is_distributed, err);

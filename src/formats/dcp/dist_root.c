@@ -27,8 +27,9 @@ const struct format_option torch_dist_options[] = {
     ROOT_OPTIONS,
     { "common", "file|object", "file", "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
     { "module-state", "yes|no", "yes", "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
-    { "optimizer", "auto|fully_reshardable|fully_sharded_model_space", "auto",
-      "layout of the distributed optimizer's state: one tensor for each parameter, or those flattened, as Megatron Core 0.8 to 0.14 reads; auto: the reference's" },
+    { "optimizer", "auto|fully_reshardable|fully_sharded_model_space|dp_reshardable|dp_zero_gather_scatter", "auto",
+      "layout of the distributed optimizer's state: one tensor for each parameter; those flattened, as Megatron Core 0.8 to 0.14 reads; by bucket, from 0.15 on; "
+      "buffers in objects, up to 0.14; auto: the reference's" },
     { "integrity", "yes|no", "no", "write integrity.json with the sha256 of every file" },
     { "chunk-bytes", "N", "268435456", "no chunk is larger; layers and experts have their own chunks in any case" },
     { NULL, NULL, NULL, NULL },

@@ -6,6 +6,7 @@
  */
 #include "formats/dcp/dist_items.h"
 
+#include "base/checked.h"
 #include "formats/dcp/dcp_target.h"
 #include "formats/dcp/dist_edit.h"
 #include "formats/megatron/megatron_args.h"
@@ -48,7 +49,7 @@ static struct dist_sizes sizes_of(const struct value *arguments)
     struct megatron_args args;
     megatron_args_read(arguments, &args);
     struct dist_sizes sizes = { .tp = size_or_one(args.tp), .pp = size_or_one(args.pp), .vp = size_or_one(args.vp), .ep = size_or_one(args.ep),
-                                .dp = size_or_one(args.dp), .is_known = args.members != NULL };
+                                .cp = size_or_one(megatron_args_int(&args, "context_parallel_size")), .dp = size_or_one(args.dp), .is_known = args.members != NULL };
     sizes.etp = args.etp == MEGATRON_UNKNOWN ? sizes.tp : size_or_one(args.etp);
     return sizes;
 }
@@ -56,6 +57,22 @@ static struct dist_sizes sizes_of(const struct value *arguments)
 static bool sizes_equal(const struct dist_sizes *a, const struct dist_sizes *b)
 {
     return a->tp == b->tp && a->pp == b->pp && a->vp == b->vp && a->ep == b->ep && a->etp == b->etp;
+}
+
+/* The least number of data-parallel ranks, not below that of the sizes, over which the experts can be spread. */
+static int64_t ranks_for_experts(const struct dist_sizes *sizes)
+{
+    int64_t each, dense, rest, divisor, experts;
+    if (!checked_mul_i64(sizes->ep, sizes->etp, &experts) || !checked_mul_i64(sizes->tp, sizes->cp, &dense))
+        return sizes->dp;
+    for (divisor = experts, rest = dense; rest;) {
+        int64_t next = divisor % rest;
+        divisor = rest;
+        rest = next;
+    }
+    each = experts / divisor;
+    rest = sizes->dp % each;
+    return rest && sizes->dp <= INT64_MAX - each ? sizes->dp + each - rest : sizes->dp;
 }
 
 static void take_words(const struct layout_request *request, struct dist_sizes *sizes)
@@ -70,6 +87,10 @@ static void take_words(const struct layout_request *request, struct dist_sizes *
     sizes->vp = words->vp ? words->vp : sizes->vp;
     sizes->ep = words->ep ? words->ep : sizes->ep;
     sizes->etp = words->etp ? words->etp : sizes->etp;
+    if (words->dp)
+        sizes->dp = words->dp;
+    else if (words->ep + words->etp > 0)
+        sizes->dp = ranks_for_experts(sizes);
 }
 
 reshard_status dist_sizes_choose(const struct layout_request *request, struct target *target, reshard_error *err)
@@ -109,7 +130,7 @@ static void set_sizes(struct dist_editing *editing, const struct dist_sizes *siz
     dist_set(editing, "virtual_pipeline_model_parallel_size", sizes->vp > 1 ? value_new_int(editing->graph, sizes->vp) : none, false);
     dist_set_number(editing, "expert_model_parallel_size", sizes->ep, false);
     dist_set_number(editing, "expert_tensor_parallel_size", sizes->etp, false);
-    dist_set_number(editing, "world_size", sizes->tp * sizes->pp * sizes->dp, false);
+    dist_set_number(editing, "world_size", sizes->tp * sizes->pp * sizes->cp * sizes->dp, false);
     dist_set_number(editing, "data_parallel_size", sizes->dp, false);
     for (size_t i = 0; !is_split_kept && i < sizeof(split) / sizeof(split[0]); i++)
         dist_set(editing, split[i], none, false);
@@ -127,14 +148,42 @@ static bool has_optimizer(const struct layout_request *request, struct dcp_targe
     return false;
 }
 
+/*
+ * What decides how the run of the reference spreads a model over stages and its optimizer over buffers. State that lies in buffers is laid out
+ * for that run.
+ */
+static reshard_status take_reference(const struct layout_request *request, struct dist_editing *editing, reshard_error *err)
+{
+    static const char *const split[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout",
+                                         "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
+                                         "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split" };
+    static const char *const buffers[] = { "use_distributed_optimizer", "overlap_grad_reduce", "ddp_bucket_size", "ddp_num_buckets",
+                                           "ddp_pad_buckets_for_high_nccl_busbw", "overlap_param_gather_with_optimizer_step",
+                                           "accumulate_allreduce_grads_in_fp32", "num_distributed_optimizer_instances", "transformer_impl", "moe_grouped_gemm" };
+    const struct value *arguments;
+    uint32_t graph_count = 0;
+    reshard_status status = find_arguments((struct source *)request->like, &arguments, &graph_count, err);
+    const struct value *members = status ? NULL : megatron_namespace_members(arguments);
+    bool is_split_taken = !request->words.pp && !request->words.vp;
+    size_t split_count = is_split_taken ? sizeof(split) / sizeof(split[0]) : 0, count = split_count + sizeof(buffers) / sizeof(buffers[0]);
+    for (size_t i = 0; members && i < count; i++) {
+        const char *name = i < split_count ? split[i] : buffers[i - split_count];
+        const struct value *value = value_dict_get(members, name);
+        if (value)
+            dist_set(editing, name, value_copy(editing->graph, value, graph_count), true);
+    }
+    return status;
+}
+
 /* The arguments as the target's; those of a torch_dist checkpoint whose layout stays are left as they are. */
 static reshard_status edit_arguments(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
+    bool is_buffered = state->optimizer_layout == DIST_BUCKETS || state->optimizer_layout == DIST_GATHERED;
     bool is_changed = dist_layout_changes(target), is_same_format = strcmp(request->source->driver->name, target->driver->name) == 0;
     uint32_t node = dcp_tree_child(&state->tree, 0, STR("args")), graph_count = 0;
     const struct value *arguments = NULL;
-    if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf || state->tree.nodes[node].wanted == CATALOG_NONE || (is_same_format && !is_changed))
+    if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf || state->tree.nodes[node].wanted == CATALOG_NONE || (is_same_format && !is_changed && !is_buffered))
         return RESHARD_OK;
     reshard_status status = find_arguments(request->source, &arguments, &graph_count, err);
     if (status || !arguments || !megatron_namespace_members(arguments))
@@ -145,6 +194,12 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
         return error_set_memory(err);
     editing.members = (struct value *)megatron_namespace_members(copy);
     set_sizes(&editing, &state->sizes, state->sizes.pp == state->source_sizes.pp && state->sizes.vp == state->source_sizes.vp);
+    if (request->like && is_buffered)
+        status = take_reference(request, &editing, err);
+    if (status)
+        return status;
+    if (state->optimizer_layout == DIST_GATHERED)
+        dist_set_bool(&editing, "ckpt_fully_parallel_save", false);
     dist_set(&editing, "ckpt_format", value_new_str(&state->extra, str_of(target->driver->name)), false);
     if (is_changed)
         dist_set_bool(&editing, "no_save_rng", true);

@@ -39,8 +39,7 @@ int torch_dist_prepended_axes(struct str key, int rank)
     return axes < rank ? axes : rank;
 }
 
-/* The largest chunk that is wanted; options say so as a number of bytes. */
-static reshard_status chunk_bytes(const struct layout_request *request, uint64_t *out, reshard_error *err)
+reshard_status torch_dist_chunk_bytes(const struct layout_request *request, uint64_t *out, reshard_error *err)
 {
     const char *text = layout_option(request, "chunk-bytes");
     *out = CHUNK_BYTES_DEFAULT;
@@ -128,7 +127,7 @@ reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t ind
     int rank = tensor->rank, axis;
     int64_t shape[RANK_MAX], block[RANK_MAX], start[RANK_MAX] = { 0 }, extent[RANK_MAX];
     uint64_t bytes_max;
-    reshard_status status = chunk_bytes(placing->request, &bytes_max, err);
+    reshard_status status = torch_dist_chunk_bytes(placing->request, &bytes_max, err);
     if (status)
         return status;
     if (rank)

@@ -393,20 +393,6 @@ static reshard_status read_crc(struct store_object *object, uint64_t offset, uin
     return RESHARD_OK;
 }
 
-/* CRC-32 of a run of zeros, by squaring: combining two equal runs doubles the length. */
-static uint32_t crc_of_zeros(uint64_t bytes)
-{
-    uint32_t crc = 0, power = crc32_zip(0, "", 1);
-    uint64_t size = 1;
-    for (; bytes > 0; bytes >>= 1) {
-        if (bytes & 1)
-            crc = crc32_zip_combine(crc, power, size);
-        power = crc32_zip_combine(power, power, size);
-        size *= 2;
-    }
-    return crc;
-}
-
 static reshard_status record_checksum(const struct publish_job *job, const struct target_rank *rank, uint32_t index, const struct record_crc *known, uint32_t *out,
                                       reshard_error *err)
 {
@@ -422,7 +408,7 @@ static reshard_status record_checksum(const struct publish_job *job, const struc
     if (known->is_broken)
         return read_crc(object, payload, record->bytes, out, err);
     if (known->bytes < record->bytes)
-        *out = crc32_zip_combine(known->crc, crc_of_zeros(record->bytes - known->bytes), record->bytes - known->bytes);
+        *out = crc32_zip_combine(known->crc, crc32_zip_zeros(record->bytes - known->bytes), record->bytes - known->bytes);
     return RESHARD_OK;
 }
 
@@ -435,7 +421,7 @@ static void add_crcs(const struct publish_job *job, const struct target_rank *ra
         struct record_crc *crc = &crcs[index];
         /* What lies between chunks of a vector of optimizer state is zero. */
         uint64_t end = payload_of(rank, index) + crc->bytes, gap = chunk->offset > end ? chunk->offset - end : 0;
-        crc->crc = gap ? crc32_zip_combine(crc->crc, crc_of_zeros(gap), gap) : crc->crc;
+        crc->crc = gap ? crc32_zip_combine(crc->crc, crc32_zip_zeros(gap), gap) : crc->crc;
         crc->bytes += gap;
         crc->is_broken = crc->is_broken || chunk->offset < end;
         crc->crc = crc32_zip_combine(crc->crc, job->chunk_crcs[places[*at].chunk], chunk->bytes);

@@ -53,7 +53,7 @@ static reshard_status add_chunk(const struct emission *emission, const struct em
         return status;
     added->flags = part->flags;
     added->writer = part->writer;
-    added->driver_data = is_unresolved ? 1 + (uint32_t)skipped : 0;
+    added->driver_data = is_unresolved ? 1 + (uint32_t)skipped : part->driver_data;
     if (begin == box->begin && end == box->begin + box->count)
         return RESHARD_OK;
     struct chunk_layout *layout = catalog_chunk_layout(emission->catalog, added);

@@ -11,6 +11,7 @@ struct vector_part {
     uint32_t object;
     uint64_t offset, bytes;    /* of the elements; of the blob if it is unresolved */
     uint16_t flags, writer;    /* of the chunks */
+    uint32_t driver_data;      /* of the chunks, unless they are unresolved */
 };
 
 /* A stored vector: parts in ascending order, which together hold it. */

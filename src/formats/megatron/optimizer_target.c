@@ -12,78 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define STATE_PREFIX "optimizer.state."
-#define MASTER "param"          /* the distributed optimizer's masters */
-#define PLAIN_MASTER "fp32_param"
-
 /* ---- which state there is ---- */
-
-/* "optimizer.state.STATE.KEY"; false if the key is none of that form. */
-static bool split_state(struct str key, struct str *state, struct str *weight)
-{
-    size_t prefix = sizeof(STATE_PREFIX) - 1, dot;
-    if (!str_starts_with(key, STATE_PREFIX))
-        return false;
-    struct str rest = { key.data + prefix, key.size - prefix };
-    if (!str_find_char(rest, '.', &dot))
-        return false;
-    *state = (struct str){ rest.data, dot };
-    *weight = (struct str){ rest.data + dot + 1, rest.size - dot - 1 };
-    return dot > 0 && weight->size > 0;
-}
-
-static struct target_state *find_state(struct target_optimizer *optimizer, struct str name)
-{
-    for (uint32_t i = 0; i < optimizer->state_count; i++) {
-        if (str_equal(optimizer->states[i].name, name))
-            return &optimizer->states[i];
-    }
-    return NULL;
-}
-
-static reshard_status note_state(struct megatron_target *state, const struct catalog *wanted, uint32_t tensor, const struct name_map *weights,
-                                 reshard_error *err)
-{
-    struct target_optimizer *optimizer = state->optimizer;
-    struct str name, weight;
-    if (!split_state(wanted->tensors[tensor].key, &name, &weight))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is optimizer state, but not of one parameter", STR_ARG(wanted->tensors[tensor].key));
-    uint32_t index = name_map_find(weights, weight);
-    if (index == NAME_NONE)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is state of '%.*s', which is not to be written", STR_ARG(wanted->tensors[tensor].key), STR_ARG(weight));
-    const struct catalog_tensor *own = &wanted->tensors[tensor], *of = &wanted->tensors[index];
-    if (own->rank != of->rank || memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
-    struct target_state *found = find_state(optimizer, name);
-    if (!found) {
-        if (optimizer->state_count == OPTIMIZER_STATES_MAX)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", OPTIMIZER_STATES_MAX);
-        found = &optimizer->states[optimizer->state_count++];
-        *found = (struct target_state){ .name = name, .is_master = str_is(name, MASTER) || str_is(name, PLAIN_MASTER),
-                                        .tensors = arena_zalloc(&state->arena, ((size_t)wanted->tensor_count + 1) * sizeof(*found->tensors)) };
-        if (!found->tensors)
-            return error_set_memory(err);
-    }
-    found->tensors[index] = tensor + 1;
-    return RESHARD_OK;
-}
-
-/* Keys of weights; their numbers are tensor indices because every tensor gets one. */
-static reshard_status list_weights(const struct catalog *wanted, struct name_map *out, reshard_error *err)
-{
-    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        char place[32];
-        bool is_weight = !(wanted->tensors[i].flags & TENSOR_HIDDEN) && !optimizer_is_state(wanted->tensors[i].key), is_new;
-        /* A name that no weight has keeps the numbers in step. */
-        int size = snprintf(place, sizeof(place), "\n%" PRIu32, i);
-        struct str name = is_weight ? wanted->tensors[i].key : (struct str){ place, (size_t)size };
-        if (name_map_intern(out, name, &is_new) == NAME_NONE)
-            return error_set_memory(err);
-        if (!is_new)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is there twice", STR_ARG(name));
-    }
-    return RESHARD_OK;
-}
 
 static bool is_parameter(const struct megatron_target *state, const struct target_parameter *parameter)
 {
@@ -104,7 +33,13 @@ static bool choose_distributed(const struct layout_request *request, struct targ
         if (like->ranks[i].optimizer_file != TORCH_NONE)
             return true;
     }
-    return like && like->has_optimizer ? false : find_state(optimizer, STR(MASTER)) != NULL;
+    if (like && like->has_optimizer)
+        return false;
+    for (uint32_t i = 0; i < optimizer->state_count; i++) {
+        if (str_is(optimizer->states[i].name, OPTIMIZER_MASTER))
+            return true;
+    }
+    return false;
 }
 
 static reshard_status check_states(const struct megatron_target *state, const struct catalog *wanted, reshard_error *err)
@@ -134,26 +69,15 @@ static reshard_status check_states(const struct megatron_target *state, const st
 reshard_status megatron_find_states(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
-    const struct catalog *wanted = request->wanted;
-    struct name_map weights = { 0 };
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < wanted->tensor_count; i++)
-        count += !(wanted->tensors[i].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[i].key);
-    if (count == 0)
-        return RESHARD_OK;
-    state->optimizer = arena_zalloc(&state->arena, sizeof(*state->optimizer));
-    reshard_status status = state->optimizer ? list_weights(wanted, &weights, err) : error_set_memory(err);
-    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
-        if (!(wanted->tensors[i].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[i].key))
-            status = note_state(state, wanted, i, &weights, err);
-    }
-    name_map_release(&weights);
-    if (status)
+    struct target_optimizer *optimizer = arena_zalloc(&state->arena, sizeof(*optimizer));
+    reshard_status status = optimizer ? optimizer_states_find(request->wanted, &state->arena, optimizer->states, &optimizer->state_count, err) : error_set_memory(err);
+    if (status || optimizer->state_count == 0)
         return status;
-    state->optimizer->is_distributed = choose_distributed(request, state->optimizer);
+    state->optimizer = optimizer;
+    optimizer->is_distributed = choose_distributed(request, optimizer);
     for (uint32_t i = 0; i < state->parameter_count; i++)
-        state->optimizer->has_experts |= is_expert(state, &state->parameters[i]);
-    return check_states(state, wanted, err);
+        optimizer->has_experts |= is_expert(state, &state->parameters[i]);
+    return check_states(state, request->wanted, err);
 }
 
 /* ---- the parameters of a rank ---- */
@@ -334,7 +258,7 @@ static reshard_status add_buffer(struct emitting_file *file, const struct optimi
         reshard_status status = add_vector(file, made, buffer, kind, &vector, err);
         if (status)
             return status;
-        is_good = set_member(states, value_new_str(&file->graph, kind->is_master ? STR(MASTER) : kind->name), vector);
+        is_good = set_member(states, value_new_str(&file->graph, kind->is_master ? STR(OPTIMIZER_MASTER) : kind->name), vector);
     }
     is_good = is_good && set_member(states, value_new_str(&file->graph, STR("numel_unpadded")), value_new_int(&file->graph, buffer->unpadded)) &&
               set_member(by_dtype, dtype_pair(&file->graph, buffer->param_dtype, buffer->grad_dtype), states) &&

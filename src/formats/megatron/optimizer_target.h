@@ -8,15 +8,7 @@
 
 #include "formats/megatron/megatron_target.h"
 #include "formats/megatron/optimizer_buffers.h"
-
-#define OPTIMIZER_STATES_MAX 16
-
-/* A kind of state. */
-struct target_state {
-    struct str name;           /* "exp_avg" */
-    bool is_master;            /* the fp32 copy of the parameter */
-    uint32_t *tensors;         /* by wanted weight: 1 + wanted tensor of its state */
-};
+#include "formats/megatron/optimizer_states.h"
 
 struct target_optimizer {
     struct target_state states[OPTIMIZER_STATES_MAX];

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* In which of Megatron's layouts the distributed optimizer's state is written: the option `optimizer` decides, else the reference. */
+#include "formats/dcp/dist_buckets.h"
+#include "formats/dcp/dist_items.h"
+#include "formats/megatron/optimizer_dist.h"
+
+#define OPTION "optimizer"
+#define MASTER_PREFIX "optimizer.state.param."
+#define PLAIN_MASTER "optimizer.state.fp32_param."
+
+static const char *const layout_names[] = {
+#define X(layout, name) name,
+    DIST_OPTIMIZER_LAYOUTS(X)
+#undef X
+};
+
+const char *dist_optimizer_layout_name(enum dist_optimizer_layout layout)
+{
+    return layout_names[layout];
+}
+
+/* The option's layout; *is_auto if it is not given. */
+static reshard_status read_option(const struct layout_request *request, enum dist_optimizer_layout *out, bool *is_auto, reshard_error *err)
+{
+    const char *option = layout_option(request, OPTION);
+    *is_auto = !option || strcmp(option, "auto") == 0;
+    *out = DIST_BY_PARAMETER;
+    if (*is_auto)
+        return RESHARD_OK;
+    for (size_t i = 0; i < sizeof(layout_names) / sizeof(layout_names[0]); i++) {
+        if (strcmp(option, layout_names[i]) == 0) {
+            *out = (enum dist_optimizer_layout)i;
+            return RESHARD_OK;
+        }
+    }
+    error_set(err, RESHARD_ERR_USAGE, "option " OPTION "='%s': there is no such layout to write", option);
+    error_hint(err, OPTION " is one of auto, %s, %s, %s, %s", layout_names[0], layout_names[1], layout_names[2], layout_names[3]);
+    return RESHARD_ERR_USAGE;
+}
+
+/* How the reference stores its state: buckets that are vectors, buffers in objects, or flattened tensors, whose masters are called otherwise. */
+static enum dist_optimizer_layout reference_layout(const struct source *like)
+{
+    const struct catalog *catalog = like->catalog;
+    for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->tensor_count; i++) {
+        struct str key = catalog->tensors[i].key;
+        if (!optimizer_is_state(key))
+            continue;
+        if (memmem(key.data, key.size, PLAIN_MASTER, sizeof(PLAIN_MASTER) - 1))
+            return DIST_MODEL_SPACE;
+        if (optimizer_is_bucket(key) && catalog->tensors[i].rank == 1)
+            return DIST_BUCKETS;
+    }
+    for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->item_count; i++) {
+        if (optimizer_object_is_state(catalog->items[i].key))
+            return DIST_GATHERED;
+    }
+    return DIST_BY_PARAMETER;
+}
+
+static bool has_masters(const struct catalog *wanted, const char *prefix)
+{
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        if (str_starts_with(wanted->tensors[i].key, prefix))
+            return true;
+    }
+    return false;
+}
+
+reshard_status dist_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    enum dist_optimizer_layout layout;
+    bool is_auto, has_common = state->style->has_common && !state->style->items_are_files;
+    if (!has_common)
+        return RESHARD_OK;
+    reshard_status status = read_option(request, &layout, &is_auto, err);
+    if (status)
+        return status;
+    if (is_auto && request->like)
+        layout = reference_layout(request->like);
+    state->is_layout_asked = !is_auto;
+    bool is_buffered = layout == DIST_BUCKETS || layout == DIST_GATHERED;
+    if (!has_masters(request->wanted, MASTER_PREFIX) && !(is_buffered && has_masters(request->wanted, PLAIN_MASTER)))
+        return RESHARD_OK;
+    state->optimizer_layout = layout;
+    if (!is_auto || layout != DIST_BY_PARAMETER || !request->like || !request->like->catalog->has_stored_optimizer)
+        return RESHARD_OK;
+    return target_note_changed(target, err, "optimizer state: one tensor for each parameter (%s), not by bucket as the reference has it", layout_names[DIST_BY_PARAMETER]);
+}
