@@ -21,6 +21,14 @@ bool step_is_encoded(const struct plan *plan, uint32_t step)
     return catalog_chunk_is_coded(plan->source, &plan->source->chunks[plan->steps[step].source_chunk]);
 }
 
+bool step_is_decoded(const struct plan *plan, uint32_t step)
+{
+    if (plan->steps[step].source_chunk == CATALOG_NONE)
+        return false;
+    const struct chunk_layout *layout = catalog_layout_of(plan->source, &plan->source->chunks[plan->steps[step].source_chunk]);
+    return layout && layout->chain;
+}
+
 bool step_is_streamed(const struct plan *plan, uint32_t step)
 {
     if (plan->steps[step].source_chunk == CATALOG_NONE)

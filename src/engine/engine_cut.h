@@ -30,8 +30,9 @@ reshard_status box_cut(struct cutter *cutter, uint32_t tensor, const uint32_t *s
 /* Cuts a step that is one run of bytes. */
 reshard_status run_cut(struct cutter *cutter, uint32_t step, enum job_kind kind, uint64_t window_bytes, reshard_error *err);
 
-/* Whether the step's source must be decoded; and whether from a stream, which is cheap front to back only. */
+/* Whether the step's source must be decoded; and whether as a whole, or from a stream, which is cheap front to back only. */
 bool step_is_encoded(const struct plan *plan, uint32_t step);
+bool step_is_decoded(const struct plan *plan, uint32_t step);
 bool step_is_streamed(const struct plan *plan, uint32_t step);
 
 /* Bytes that the step writes. */

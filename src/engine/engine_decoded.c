@@ -16,6 +16,7 @@ struct decoded_slot {
     uint32_t chunk, users;
     uint32_t next; /* in the bucket, slot + 1 */
     uint8_t state; /* enum slot_state */
+    bool is_spent;
 };
 
 reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *origins, uint64_t bytes_max, reshard_error *err)
@@ -129,7 +130,25 @@ static void slot_unlink(struct decoded_chunks *decoded, struct decoded_slot *slo
     if (*link)
         *link = slot->next;
     slot->state = SLOT_FREE;
+    slot->is_spent = false;
     slot->users = 0;
+}
+
+static bool slot_suits(const struct decoded_slot *slot, uint64_t size)
+{
+    return slot->capacity >= size && slot->capacity / 2 <= size;
+}
+
+/* The spent slot with the right memory that was used last; NULL: none. */
+static struct decoded_slot *slot_spent(struct decoded_chunks *decoded, uint64_t size)
+{
+    struct decoded_slot *newest = NULL;
+    for (uint32_t i = 0; i < decoded->slot_count; i++) {
+        struct decoded_slot *slot = &decoded->slots[i];
+        if (slot->is_spent && slot->users == 0 && slot_suits(slot, size) && (!newest || slot->last_used > newest->last_used))
+            newest = slot;
+    }
+    return newest;
 }
 
 /* The slot with memory that was not used for the longest time and that nobody uses; NULL: none. */
@@ -165,13 +184,17 @@ static struct decoded_slot *slot_vacant(struct decoded_chunks *decoded)
  * long. NULL without memory. */
 static struct decoded_slot *slot_with_room(struct decoded_chunks *decoded, uint64_t size)
 {
-    struct decoded_slot *slot = NULL, *oldest;
+    struct decoded_slot *slot = slot_spent(decoded, size), *oldest;
     bool is_full = decoded->slot_count == SLOTS_MAX;
+    if (slot) {
+        slot_unlink(decoded, slot);
+        return slot;
+    }
     while ((decoded->bytes + size > decoded->bytes_max || (is_full && !slot)) && (oldest = slot_oldest(decoded))) {
         slot = oldest;
         if (slot->state == SLOT_READY)
             slot_unlink(decoded, slot);
-        if (slot->capacity >= size && slot->capacity / 2 <= size)
+        if (slot_suits(slot, size))
             return slot;
         slot_empty(decoded, slot);
     }
@@ -201,6 +224,21 @@ static struct decoded_slot *slot_make(struct decoded_chunks *decoded, uint32_t c
 }
 
 /* ---- taking ---- */
+
+/* Ends the loading of a slot: it is ready, or without bytes again. */
+static void slot_loaded(struct decoded_chunks *decoded, struct decoded_slot *slot, uint32_t users, reshard_status status)
+{
+    pthread_mutex_lock(&decoded->lock);
+    if (status) {
+        slot_unlink(decoded, slot);
+    } else {
+        slot->state = SLOT_READY;
+        slot->users = users;
+        slot->last_used = ++decoded->clock;
+    }
+    pthread_cond_broadcast(&decoded->changed);
+    pthread_mutex_unlock(&decoded->lock);
+}
 
 /* The chunk's slot once it is ready, with the caller as a user; NULL if nobody has it. */
 static struct decoded_slot *slot_wait(struct decoded_chunks *decoded, uint32_t chunk)
@@ -233,33 +271,54 @@ reshard_status decoded_take(struct decoded_chunks *decoded, struct decoded_scrat
     pthread_mutex_unlock(&decoded->lock);
     if (!slot)
         return error_set_memory(err);
-    reshard_status status = RESHARD_OK;
-    if (is_new) {
-        status = chunk_decode(decoded, scratch, chunk, slot->bytes, read, err);
-        pthread_mutex_lock(&decoded->lock);
-        if (status) {
-            slot_unlink(decoded, slot);
-        } else {
-            slot->state = SLOT_READY;
-            slot->users = 1;
-            slot->last_used = ++decoded->clock;
-        }
-        pthread_cond_broadcast(&decoded->changed);
-        pthread_mutex_unlock(&decoded->lock);
-    }
+    reshard_status status = is_new ? chunk_decode(decoded, scratch, chunk, slot->bytes, read, err) : RESHARD_OK;
+    if (is_new)
+        slot_loaded(decoded, slot, 1, status);
     *out = slot->bytes;
     return status;
 }
 
-void decoded_give(struct decoded_chunks *decoded, uint32_t chunk)
+void decoded_give(struct decoded_chunks *decoded, uint32_t chunk, bool is_spent)
 {
     if (chain_of(decoded, chunk)->literal)
         return;
     pthread_mutex_lock(&decoded->lock);
     struct decoded_slot *slot = slot_find(decoded, chunk);
-    if (slot)
+    if (slot) {
         slot->users--;
+        slot->is_spent |= is_spent;
+    }
     pthread_mutex_unlock(&decoded->lock);
+}
+
+bool decoded_is_loading(struct decoded_chunks *decoded, uint32_t chunk)
+{
+    if (chain_of(decoded, chunk)->literal)
+        return false;
+    pthread_mutex_lock(&decoded->lock);
+    const struct decoded_slot *slot = slot_find(decoded, chunk);
+    bool is_loading = slot && slot->state == SLOT_LOADING;
+    pthread_mutex_unlock(&decoded->lock);
+    return is_loading;
+}
+
+bool decoded_load_ahead(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, uint64_t *read)
+{
+    const struct chain *chain = chain_of(decoded, chunk);
+    struct decoded_slot *slot = NULL;
+    *read = 0;
+    if (chain->literal)
+        return false;
+    pthread_mutex_lock(&decoded->lock);
+    bool has_room = decoded->bytes + chain->decoded_bytes <= decoded->bytes_max || slot_spent(decoded, chain->decoded_bytes);
+    if (has_room && !slot_find(decoded, chunk))
+        slot = slot_make(decoded, chunk, chain->decoded_bytes);
+    pthread_mutex_unlock(&decoded->lock);
+    if (!slot)
+        return false;
+    reshard_status status = chunk_decode(decoded, scratch, chunk, slot->bytes, read, NULL);
+    slot_loaded(decoded, slot, 0, status);
+    return !status;
 }
 
 reshard_status decoded_copy(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, void *out, uint64_t *read,
@@ -277,6 +336,6 @@ reshard_status decoded_copy(struct decoded_chunks *decoded, struct decoded_scrat
     if (!slot)
         return chunk_decode(decoded, scratch, chunk, out, read, err);
     memcpy(out, slot->bytes, (size_t)chain->decoded_bytes);
-    decoded_give(decoded, chunk);
+    decoded_give(decoded, chunk, true);
     return RESHARD_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Decoded chunks: source chunks that are coded as a whole (encoding/chain.h), decoded once and shared by all workers, as long as there is
- * room. A chunk is taken by one worker at a time for as long as it copies out of it, and never waited for while another one is held.
+ * room. Who decodes a chunk waits for nobody meanwhile, so that all may wait for it, whatever they hold.
  */
 #ifndef ENGINE_ENGINE_DECODED_H
 #define ENGINE_ENGINE_DECODED_H
@@ -33,7 +33,18 @@ void decoded_scratch_release(struct decoded_scratch *scratch);
 /* The decoded bytes of the chunk, good until they are given back. *read are the stored bytes that had to be read. */
 reshard_status decoded_take(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, const uint8_t **out,
                             uint64_t *read, reshard_error *err);
-void decoded_give(struct decoded_chunks *decoded, uint32_t chunk);
+
+/* is_spent: most likely nobody wants the chunk any more, and its memory, which the CPU still has in its cache, is the next to be used. */
+void decoded_give(struct decoded_chunks *decoded, uint32_t chunk, bool is_spent);
+
+/* Whether another worker is decoding the chunk, which decoded_take would wait for. */
+bool decoded_is_loading(struct decoded_chunks *decoded, uint32_t chunk);
+
+/*
+ * Decodes a chunk that will be wanted, if there is room for it and nobody has it; returns whether it did anything. A chunk that cannot be
+ * decoded is left to those that want it. *read as in decoded_take.
+ */
+bool decoded_load_ahead(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, uint64_t *read);
 
 /* All decoded bytes of the chunk into out: decoded right there unless they are at hand. */
 reshard_status decoded_copy(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, void *out, uint64_t *read,

@@ -55,6 +55,7 @@ struct part {
     bool is_encoded; /* its source is a decoded stream */
     bool is_chunk;   /* its source is a decoded chunk */
     bool is_plain;   /* one run of equal bytes on both sides */
+    bool is_held;    /* its decoded chunk is to be given back */
 };
 
 struct piece {

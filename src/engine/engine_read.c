@@ -3,9 +3,12 @@
 
 #include "base/checked.h"
 #include "engine/engine_blocks.h"
+#include "engine/engine_cut.h"
 #include "engine/engine_state.h"
 
-#define DIRECT_BYTES_MIN 65536 /* mapped runs from this size on are written from where they are */
+#define DIRECT_BYTES_MIN 65536 /* mapped or decoded runs from this size on are written from where they are */
+#define HELD_CHUNKS_MAX 2       /* decoded chunks that a job may keep until its bytes are handed over */
+#define AHEAD_JOBS_MAX 64       /* how far a worker looks for what it can decode while it would have to wait */
 
 static void name_part(const struct worker *worker, const struct part *part, reshard_error *err)
 {
@@ -78,13 +81,13 @@ static reshard_status ranges_read(struct worker *worker, reshard_error *err)
 }
 
 /* Moves a part whose source is in memory to its place, unless it can stay. */
-static reshard_status part_move(struct worker *worker, const struct job_shape *shape, struct part *part, bool is_mapped, reshard_error *err)
+static reshard_status part_move(struct worker *worker, const struct job_shape *shape, struct part *part, bool may_stay, reshard_error *err)
 {
     struct plan_copy copy;
     const struct piece *piece = &worker->memory.pieces[part->piece];
     if (!part->target)
         return RESHARD_OK;
-    if (part->is_plain && piece->is_split && is_mapped && part->bytes >= DIRECT_BYTES_MIN && shape->kind != JOB_TILE) {
+    if (part->is_plain && piece->is_split && may_stay && part->bytes >= DIRECT_BYTES_MIN && shape->kind != JOB_TILE) {
         part->target = NULL;
         return RESHARD_OK;
     }
@@ -172,14 +175,58 @@ static reshard_status part_read(struct worker *worker, const struct job_shape *s
     return status;
 }
 
-/* Copies a part out of a decoded chunk. Taking and giving back one chunk at a time, a worker never waits while it holds another. */
+static bool chunk_decode_ahead(struct worker *worker, uint32_t chunk)
+{
+    uint64_t read;
+    bool did = decoded_load_ahead(&worker->engine->decoded, &worker->scratch, chunk, &read);
+    worker->bytes_read += read;
+    return did;
+}
+
+/* Instead of waiting, decodes one chunk that is wanted next: by the job in hand, or by those behind it. */
+static bool decode_ahead(struct worker *worker, const struct part *part)
+{
+    const struct engine *engine = worker->engine;
+    const struct plan *plan = engine->plan;
+    const struct job_memory *memory = &worker->memory;
+    for (const struct part *next = part + 1; next < memory->parts + memory->part_count; next++) {
+        if (next->kind == PART_DECODED && chunk_decode_ahead(worker, next->origin))
+            return true;
+    }
+    const struct lane *lane = &engine->list.lanes[engine->list.jobs[worker->job].lane];
+    for (uint32_t j = worker->job + 1; j < lane->end_job && j - worker->job <= AHEAD_JOBS_MAX; j++) {
+        const struct job *job = &engine->list.jobs[j];
+        for (uint32_t i = 0; i < job->item_count; i++) {
+            uint32_t item = engine->list.items[job->first_item + i];
+            uint32_t chunk = item & ITEM_EMPTY ? CATALOG_NONE : plan->steps[item].source_chunk;
+            if (chunk != CATALOG_NONE && step_is_decoded(plan, item) && chunk_decode_ahead(worker, chunk))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Streams go through their tensors front to back: who has the last byte of a chunk has no more use for it. */
+static bool part_spends(const struct worker *worker, const struct part *part, const struct chain *chain)
+{
+    return worker->engine->mode.is_stream && part->source_offset + part->source_bytes == chain->decoded_bytes;
+}
+
+static const struct chain *part_chain(const struct worker *worker, const struct part *part)
+{
+    const struct catalog *catalog = worker->engine->plan->source;
+    return catalog_layout_of(catalog, &catalog->chunks[part->origin])->chain;
+}
+
+/* Copies a part out of a decoded chunk, or, where that is all the job has, leaves it there for as long as the job lasts. */
 static reshard_status part_decode(struct worker *worker, const struct job_shape *shape, struct part *part, reshard_error *err)
 {
     struct decoded_chunks *decoded = &worker->engine->decoded;
-    const struct catalog *catalog = worker->engine->plan->source;
-    const struct chain *chain = catalog_layout_of(catalog, &catalog->chunks[part->origin])->chain;
+    const struct chain *chain = part_chain(worker, part);
     const uint8_t *bytes;
     uint64_t read;
+    while (decoded_is_loading(decoded, part->origin) && decode_ahead(worker, part))
+        continue;
     if (part->is_plain && part->source_offset == 0 && part->bytes == chain->decoded_bytes) {
         reshard_status status = decoded_copy(decoded, &worker->scratch, part->origin, part->target, &read, err);
         worker->bytes_read += read;
@@ -193,8 +240,10 @@ static reshard_status part_decode(struct worker *worker, const struct job_shape 
     if (status)
         return status;
     part->source = bytes + part->source_offset;
-    status = part_move(worker, shape, part, false, err);
-    decoded_give(decoded, part->origin);
+    status = part_move(worker, shape, part, worker->memory.part_count <= HELD_CHUNKS_MAX, err);
+    part->is_held = !part->target;
+    if (!part->is_held)
+        decoded_give(decoded, part->origin, part_spends(worker, part, chain));
     return status;
 }
 
@@ -282,5 +331,8 @@ void job_unpin(struct worker *worker)
         if (memory->parts[i].pinned)
             origin_give(&worker->engine->origins, memory->parts[i].origin);
         memory->parts[i].pinned = NULL;
+        if (memory->parts[i].is_held)
+            decoded_give(&worker->engine->decoded, memory->parts[i].origin, part_spends(worker, &memory->parts[i], part_chain(worker, &memory->parts[i])));
+        memory->parts[i].is_held = false;
     }
 }

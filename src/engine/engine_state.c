@@ -133,6 +133,7 @@ static reshard_status job_run(struct worker *worker, uint32_t job_index, reshard
     const struct job *job = &engine->list.jobs[job_index];
     struct job_shape shape = job_shape_of(&engine->list, engine->plan, job);
     bool fits;
+    worker->job = job_index;
     if (shape.kind == JOB_COPY)
         return job_copy(worker, &shape, err);
     reshard_status status = job_layout(&engine->mode, &shape, &worker->memory, &fits, err);

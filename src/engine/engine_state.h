@@ -35,6 +35,7 @@ struct worker {
     struct streams streams;
     struct decoded_scratch scratch;
     uint32_t lane;                      /* it works on, or JOB_NONE */
+    uint32_t job;                       /* in hand */
     bool copy_refused;                  /* the kernel cannot copy between these stores */
     uint64_t bytes_read, bytes_written; /* of the job in hand */
     reshard_error error;

@@ -192,6 +192,21 @@ def memory_and_threads(shell):
         shell.same("source.safetensors", target)
 
 
+def compressed_chunks(shell):
+    """Chunks that are decoded as a whole: side by side or whole rows, shared by any number of workers, with room for many of them or for one."""
+    rows, columns = 1024, 512
+    values = struct.pack(f"<{rows * columns}I", *(i * 2654435761 % 2**32 & 0xffff0000 for i in range(rows * columns)))
+    write_safetensors(shell.work / "large.safetensors", {"w": ("F32", [rows, columns], values)})
+    wanted = shell("hash", "large.safetensors").stdout
+    for number, chunks in enumerate(("100,300", "256,512", "1024,64")):
+        store = f"zarr-{number}"
+        shell.convert(store, "--to", "zarr", "-o", f"chunks={chunks}", "-o", "codec=zstd", "-o", "level=1", source="large.safetensors")
+        for i, options in enumerate((["--threads", "1"], ["--threads", "2"], ["--threads", "7"], ["--threads", "3", "--memory", "1MiB"])):
+            assert shell("hash", store, *options).stdout == wanted, options
+            shell.convert(f"{store}-{i}", "--to", "safetensors", *options, source=store)
+            assert read_safetensors(shell.work / f"{store}-{i}")["w"][2] == values, options
+
+
 def existing_target(shell):
     (shell.work / "there").write_text("precious")
     (shell.work / "folder").mkdir()
@@ -261,7 +276,7 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    checks = (to_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run, layout, format_option, like, memory_and_threads,
+    checks = (to_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run, layout, format_option, like, memory_and_threads, compressed_chunks,
               existing_target, source_is_safe, no_folder, resume)
     print(f"1..{len(checks)}")
     for number, check in enumerate(checks, 1):
