@@ -72,3 +72,8 @@ void megatron_args_read(const struct value *namespace, struct megatron_args *out
                             is_set(out, "hybrid_override_pattern") || is_set(out, "heterogeneous_layers_config_path") ||
                             is_set(out, "hetereogenous_dist_checkpoint");
 }
+
+bool megatron_has_matrices(const struct megatron_args *args)
+{
+    return megatron_args_int(args, "moe_grouped_gemm") == 1 && (args->is_local_spec || megatron_args_int(args, "moe_use_legacy_grouped_gemm") == 1);
+}

@@ -90,4 +90,7 @@ int64_t megatron_pipeline_stage(const struct megatron_pipeline *pipeline, int64_
 #define DIVISORS_TEXT_MAX 96
 const char *megatron_divisors(int64_t number, char out[DIVISORS_TEXT_MAX]);
 
+/* Whether the arguments say that the experts of a rank are one matrix, not modules: the grouped kernels of Megatron Core up to 0.16. */
+bool megatron_has_matrices(const struct megatron_args *args);
+
 #endif

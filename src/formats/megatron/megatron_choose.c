@@ -23,14 +23,13 @@ static int64_t first_said(int64_t a, int64_t b)
 /* Whether the experts of a rank are one matrix: as in the reference, else as the arguments say. */
 static bool is_grouped(const struct megatron_source *like, const struct megatron_args *args)
 {
-    bool is_said = megatron_args_int(args, "moe_grouped_gemm") == 1 && (args->is_local_spec || megatron_args_int(args, "moe_use_legacy_grouped_gemm") == 1);
     for (uint32_t i = 0; like && i < like->parameter_count; i++) {
         if (like->parameters[i].cut.is_grouped)
             return true;
         if (like->parameters[i].rule->is_expert)
             return false;
     }
-    return is_said;
+    return megatron_has_matrices(args);
 }
 
 static void choose_sizes(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state)

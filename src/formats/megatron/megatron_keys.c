@@ -63,3 +63,17 @@ bool partition_key_stage(const struct partition_rules *rules, struct str key, bo
     }
     return false;
 }
+
+const struct partition_grouping *partition_grouping_of(const struct partition_rules *rules, struct str name, const struct partition_key *key, size_t *prefix)
+{
+    for (uint32_t i = 0; key->expert_size > 0 && i < rules->grouping_count; i++) {
+        struct str member = rules->groupings[i].member;
+        size_t at, end = key->expert_at + key->expert_size;
+        if (!str_find_char(member, '#', &at) || at > key->expert_at || name.size - end != member.size - at - 1 ||
+            memcmp(name.data + key->expert_at - at, member.data, at) != 0 || memcmp(name.data + end, member.data + at + 1, name.size - end) != 0)
+            continue;
+        *prefix = key->expert_at - at;
+        return &rules->groupings[i];
+    }
+    return NULL;
+}

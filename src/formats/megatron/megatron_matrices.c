@@ -8,21 +8,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* The grouping that an expert's parameter belongs to; NULL if it belongs to none. *prefix: bytes of its name before the part that the rule names. */
-static const struct partition_grouping *grouping_of(const struct partition_rules *rules, struct str name, const struct partition_key *key, size_t *prefix)
-{
-    for (uint32_t i = 0; key->expert_size > 0 && i < rules->grouping_count; i++) {
-        struct str member = rules->groupings[i].member;
-        size_t at, end = key->expert_at + key->expert_size;
-        if (!str_find_char(member, '#', &at) || at > key->expert_at || name.size - end != member.size - at - 1 ||
-            memcmp(name.data + key->expert_at - at, member.data, at) != 0 || memcmp(name.data + end, member.data + at + 1, name.size - end) != 0)
-            continue;
-        *prefix = key->expert_at - at;
-        return &rules->groupings[i];
-    }
-    return NULL;
-}
-
 static int64_t local_experts(const struct megatron_target *state)
 {
     return state->experts / state->layout.ep;
@@ -35,7 +20,7 @@ static reshard_status note_member(struct megatron_target *state, uint32_t index,
     struct target_parameter *parameter = &state->parameters[index];
     size_t prefix;
     bool is_new;
-    const struct partition_grouping *grouping = grouping_of(&state->rules, parameter->name, &parameter->key, &prefix);
+    const struct partition_grouping *grouping = partition_grouping_of(&state->rules, parameter->name, &parameter->key, &prefix);
     if (!grouping)
         return RESHARD_OK;
     buffer_clear(text);

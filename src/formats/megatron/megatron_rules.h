@@ -80,6 +80,9 @@ struct partition_key {
 };
 bool partition_key_read(const struct partition_rules *rules, struct str key, struct partition_key *out);
 
+/* The grouping that an expert's parameter belongs to; NULL if it belongs to none. *prefix: bytes of its name before the part that the rule names. */
+const struct partition_grouping *partition_grouping_of(const struct partition_rules *rules, struct str name, const struct partition_key *key, size_t *prefix);
+
 /* Appends bytes [begin, end) of the key with the layer's and the expert's number replaced. */
 bool partition_renumber(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer, int64_t expert);
 

@@ -8,7 +8,8 @@ struct emission {
     uint32_t tensor;
     const struct model_parameter *parameter;
     const struct stored_vector *vector;
-    int64_t start;             /* of the parameter in the vector */
+    int64_t start;             /* of the parameter in the vector; of an expert, if it is of a matrix of them */
+    int64_t lead[NAME_NUMBERS_MAX];
     int64_t local_strides[RANK_MAX];
 };
 
@@ -84,7 +85,7 @@ static reshard_status add_box(const struct emission *emission, const struct emit
     return RESHARD_OK;
 }
 
-/* How many of the last axes of a piece are, taken together, a run of the rank's tensor. */
+/* From which axis on a piece is a run of the rank's tensor. */
 static int contiguous_axes(const struct cut *cut, const struct cut_piece *piece)
 {
     int inner = cut->rank;
@@ -99,21 +100,22 @@ static int contiguous_axes(const struct cut *cut, const struct cut_piece *piece)
     return inner;
 }
 
-static reshard_status emit_piece(const struct cut_piece *piece, void *context, reshard_error *err)
+/* Adds the runs of a piece: boxes of the axes [first, end), at each place of the others. */
+static reshard_status emit_runs(const struct emission *emission, const struct cut_piece *piece, int first, int end, reshard_error *err)
 {
-    const struct emission *emission = context;
     const struct model_parameter *parameter = emission->parameter;
     const struct cut *cut = parameter->cut;
-    int lead = parameter->lead_count, inner = contiguous_axes(cut, piece);
+    int lead = parameter->lead_count;
     int64_t counter[RANK_MAX] = { 0 };
     struct emitted_box box = { .count = 1 };
     for (int i = 0; i < lead; i++) {
-        box.start[i] = parameter->lead[i];
+        box.start[i] = emission->lead[i];
         box.extent[i] = 1;
     }
     for (int i = 0; i < cut->rank; i++) {
-        box.extent[lead + i] = i < inner ? 1 : piece->extent[i];
-        if (i >= inner)
+        bool is_spanned = i >= first && i < end;
+        box.extent[lead + i] = is_spanned ? piece->extent[i] : 1;
+        if (is_spanned)
             box.count *= piece->extent[i];
         if (piece->extent[i] == 0)
             return RESHARD_OK;
@@ -125,21 +127,42 @@ static reshard_status emit_piece(const struct cut_piece *piece, void *context, r
             box.begin += (piece->local_start[i] + piece->step[i] * counter[i]) * emission->local_strides[i];
         }
         reshard_status status = add_box(emission, &box, err);
-        int axis = inner - 1;
-        while (axis >= 0 && ++counter[axis] == piece->extent[axis])
+        int axis = cut->rank - 1;
+        while (axis >= 0 && ((axis >= first && axis < end) || ++counter[axis] == piece->extent[axis]))
             counter[axis--] = 0;
         if (status || axis < 0)
             return status;
     }
 }
 
+static reshard_status emit_piece(const struct cut_piece *piece, void *context, reshard_error *err)
+{
+    const struct emission *emission = context;
+    const struct cut *cut = emission->parameter->cut;
+    bool is_transposed = emission->parameter->matrix_experts > 0;
+    return is_transposed ? emit_runs(emission, piece, 0, 1, err) : emit_runs(emission, piece, contiguous_axes(cut, piece), cut->rank, err);
+}
+
 reshard_status optimizer_emit(struct catalog *catalog, uint32_t tensor, const struct model_parameter *parameter, const struct rank_place *place,
                               const struct stored_vector *vector, int64_t start, reshard_error *err)
 {
     struct emission emission = { .catalog = catalog, .tensor = tensor, .parameter = parameter, .vector = vector, .start = start };
-    int64_t volume;
-    if (!shape_volume(parameter->cut->rank, parameter->cut->local, &volume) || start < 0 || start > vector->count || volume > vector->count - start)
+    const struct cut *cut = parameter->cut;
+    int64_t volume, total, experts = parameter->matrix_experts;
+    if (!shape_volume(cut->rank, cut->local, &volume) || __builtin_mul_overflow(volume, experts > 0 ? experts : 1, &total) || start < 0 || start > vector->count ||
+        total > vector->count - start)
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' lies outside the stored state of %" PRId64 " elements", STR_ARG(parameter->text), vector->count);
-    strides_row_major(parameter->cut->rank, parameter->cut->local, emission.local_strides);
-    return cut_pieces(parameter->cut, place, emit_piece, &emission, err);
+    memcpy(emission.lead, parameter->lead, sizeof(emission.lead));
+    strides_row_major(cut->rank, cut->local, emission.local_strides);
+    if (experts == 0)
+        return cut_pieces(cut, place, emit_piece, &emission, err);
+    emission.local_strides[0] = 1;
+    emission.local_strides[1] = cut->local[0];
+    reshard_status status = RESHARD_OK;
+    for (int64_t i = 0; !status && i < experts; i++) {
+        status = cut_pieces(cut, place, emit_piece, &emission, err);
+        emission.lead[parameter->lead_count - 1]++;
+        emission.start += volume;
+    }
+    return status;
 }

@@ -2,6 +2,7 @@
 #include "formats/megatron/optimizer_model.h"
 
 #include "base/array.h"
+#include "base/checked.h"
 #include "base/model_data.h"
 
 #include <inttypes.h>
@@ -15,6 +16,7 @@ struct taking {
     struct parameter_name name;
     struct cut *cut;
     int64_t expert_count;
+    int64_t matrix_experts, *matrix_shape;
 };
 
 bool optimizer_is_state(struct str key)
@@ -138,8 +140,10 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     partition_key_read(&model->rules, made->text, &key);
     if (!place_parameter(model, &key, made->text, made))
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is of a layer beyond those that the arguments place on stages", STR_ARG(made->text));
-    bool is_of_expert = key.expert >= 0;
-    made->is_expert = is_of_expert && model->context.layout.ep > 1;
+    made->expert = key.expert;
+    made->matrix_experts = taking->matrix_experts;
+    made->matrix_shape = taking->matrix_shape;
+    made->is_expert = key.expert >= 0 && model->context.layout.ep > 1;
     if (made->is_expert)
         made->expert_rank = key.expert / (taking->expert_count / model->context.layout.ep);
     made->is_embedding = key.rule && key.rule->is_vocabulary && taking->cut->rank == 2;
@@ -166,6 +170,9 @@ static reshard_status take_name(struct taking *taking, struct str key, int rank,
     const struct name_line *line = is_known ? &model->names.lines[taking->name.line] : NULL;
     *is_parameter = !line || !line->is_buffer;
     *lead_count = 0;
+    if (line && (line->wanted & NAME_GROUPED) && megatron_args_int(&model->args, "moe_use_legacy_grouped_gemm") == MEGATRON_UNKNOWN)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "whether the experts of '%.*s' were one matrix or a matrix each is not in the arguments of the run "
+                         "(moe_use_legacy_grouped_gemm), and their state lies differently", STR_ARG(key));
     if (!is_known || line->has_rest)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the order of '%.*s' among the parameters of a rank is not known, so that the optimizer's buffers cannot be taken apart",
                          STR_ARG(key));
@@ -173,6 +180,27 @@ static reshard_status take_name(struct taking *taking, struct str key, int rank,
         *lead_count += taking->name.numbers[i] < 0;
     if (*lead_count > rank)
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' has %d axes, fewer than the %d for layers and experts", STR_ARG(key), rank, *lead_count);
+    return RESHARD_OK;
+}
+
+/* Where a rank's experts are one matrix: how many they are, and as many elements. */
+static reshard_status make_matrix(struct taking *taking, struct str name, const struct partition_key *key, const int64_t *shape, int lead_count, reshard_error *err)
+{
+    const struct parameter_name *read = &taking->name;
+    struct optimizer_model *model = taking->model;
+    struct cut *cut = taking->cut;
+    size_t prefix;
+    if (!megatron_has_matrices(&model->args) || !partition_grouping_of(&model->rules, name, key, &prefix))
+        return RESHARD_OK;
+    if (cut->rank != 2 || read->numbers[read->number_count - 1] >= 0)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is no part of a matrix of experts, which the arguments of the run say there are", STR_ARG(name));
+    taking->matrix_experts = shape[lead_count - 1] / model->context.layout.ep;
+    taking->matrix_shape = arena_array(&model->arena, 2, sizeof(*taking->matrix_shape));
+    if (!taking->matrix_shape)
+        return error_set_memory(err);
+    taking->matrix_shape[1] = cut->local[1];
+    if (!checked_mul_i64(cut->local[0], taking->matrix_experts, &taking->matrix_shape[0]))
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': its size times the number of experts is too large", STR_ARG(name));
     return RESHARD_OK;
 }
 
@@ -198,6 +226,8 @@ static reshard_status make_cut(struct taking *taking, const int64_t *shape, int 
         if (taking->expert_count < 1 || taking->expert_count % model->context.layout.ep)
             status = error_set(err, RESHARD_ERR_FORMAT, "%" PRId64 " experts are not divided by EP=%" PRId64, taking->expert_count, model->context.layout.ep);
     }
+    if (!status)
+        status = make_matrix(taking, (struct str){ (char *)text.data, text.size }, &key, shape, lead_count, err);
     buffer_release(&text);
     return status;
 }
@@ -295,10 +325,12 @@ reshard_status optimizer_model_rank(const struct optimizer_model *model, const s
         const struct model_parameter *parameter = &model->parameters[i];
         if (parameter->is_expert != is_expert || (is_expert && parameter->expert_rank != place->ep))
             continue;
+        if (parameter->matrix_experts > 0 && parameter->expert % parameter->matrix_experts != 0)
+            continue; /* the first one stands for the matrix */
         out->indices[out->count] = i;
         out->parameters[out->count++] = (struct optimizer_parameter){
             .name = parameter->text, .param_dtype = catalog->tensors[parameter->tensor].dtype, .grad_dtype = DTYPE_F32, .rank = parameter->cut->rank,
-            .shape = parameter->cut->local, .chunk = (uint32_t)parameter->chunk, .is_expert = is_expert, .is_embedding = parameter->is_embedding,
+            .shape = parameter->matrix_shape ? parameter->matrix_shape : parameter->cut->local, .chunk = (uint32_t)parameter->chunk, .is_expert = is_expert, .is_embedding = parameter->is_embedding,
             .is_shared_embedding = parameter->is_shared_embedding,
         };
     }

@@ -19,7 +19,10 @@ struct model_parameter {
     struct str text;            /* registered name, with numbers of the whole model */
     const struct cut *cut;      /* of what lies behind the axes in front */
     int64_t stage, chunk;       /* pipeline rank and virtual chunk */
+    int64_t expert;             /* its number, -1: it is no expert's */
     int64_t expert_rank;        /* 0 if it is no expert's */
+    int64_t matrix_experts;     /* the rank has so many experts in one matrix, one after another and each transposed; 0: it is no such matrix' */
+    const int64_t *matrix_shape; /* of as many elements */
     bool is_expert;             /* has the experts' own optimizer: EP > 1 */
     bool is_embedding, is_shared_embedding;
     bool is_copy;               /* the last stage's copy of the tied embedding */

@@ -171,7 +171,7 @@ reshard_status optimizer_names_parse(struct str text, struct arena *arena, struc
 unsigned megatron_name_conditions(const struct megatron_args *args)
 {
     return (args->is_local_spec ? NAME_LOCAL : 0) | (megatron_args_int(args, "multi_latent_attention") == 1 ? NAME_MLA : 0) |
-           (megatron_args_int(args, "moe_grouped_gemm") == 1 ? NAME_GROUPED : 0);
+           (megatron_args_int(args, "moe_grouped_gemm") == 1 && !megatron_has_matrices(args) ? NAME_GROUPED : 0);
 }
 
 static bool is_digit(char c)

@@ -18,6 +18,7 @@
 /* What lines may depend on. */
 enum name_condition { NAME_LOCAL = 1, NAME_MLA = 2, NAME_GROUPED = 4 };
 
+/* The experts of one matrix are named as if they were modules. */
 unsigned megatron_name_conditions(const struct megatron_args *args);
 
 struct name_line {
