@@ -3,6 +3,7 @@
 #ifndef FORMATS_DCP_DIST_ITEMS_H
 #define FORMATS_DCP_DIST_ITEMS_H
 
+#include "base/value.h"
 #include "formats/driver.h"
 
 /* KEY of a ShardedObject's name KEY/shard_0.3_1.8: offsets, then as many extents. False if it is no such name. */
@@ -67,5 +68,16 @@ bool dist_optimizer_takes(const struct target *target, struct str key);
 
 /* Makes the common state say how the optimizer's state is stored. */
 reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* ---- dist_regroup.c ---- */
+
+/* Whether the target's run has another number of optimizers, because experts are parallel or no longer are. */
+bool dist_optimizers_change(const struct target *target);
+
+/* Makes the optimizers of the common state, in the target's own graph, those that the target's run has. */
+reshard_status dist_optimizers_regroup(const struct layout_request *request, struct target *target, struct value **optimizer, reshard_error *err);
+
+/* Takes out of the groups which parameters they have, by number in a rank of the source: Megatron puts its own there, and refuses two. */
+void dist_groups_drop_numbers(const struct value *optimizer);
 
 #endif

@@ -173,8 +173,9 @@ static reshard_status take_object(const struct layout_request *request, struct d
 
 /* ---- what the common state says ---- */
 
-static reshard_status adapt_optimizer(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_error *err)
+static reshard_status adapt_optimizer(const struct layout_request *request, struct target *target, bool is_distributed, reshard_error *err)
 {
+    struct dcp_target *state = dcp_target_state(target);
     struct value *optimizer;
     uint32_t node;
     bool failed = false;
@@ -191,6 +192,9 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
         return error_set_memory(err);
     for (uint32_t i = 0; i < request->wanted->item_count && is_distributed && optimizer->kind == VALUE_DICT && !status; i++)
         status = take_object(request, state, i, optimizer, err);
+    dist_groups_drop_numbers(optimizer);
+    if (!status)
+        status = dist_optimizers_regroup(request, target, &optimizer, err);
     if (!status && state->buckets)
         status = dist_bucket_objects_add(request, state, state->tree.nodes[node].wanted, &optimizer, err);
     state->tree.nodes[node].value = optimizer;
@@ -289,8 +293,9 @@ reshard_status dist_optimizer_adapt(const struct layout_request *request, struct
     bool is_distributed = state->has_parameter_state;
     if (status)
         return status;
-    if (is_described(request, state, is_distributed, &status, err))
+    bool is_done = is_described(request, state, is_distributed, &status, err);
+    if (status || (is_done && !dist_optimizers_change(target)))
         return status;
-    status = adapt_optimizer(request, state, is_distributed, err);
-    return status ? status : adapt_content(request, state, is_distributed, err);
+    status = adapt_optimizer(request, target, is_distributed, err);
+    return status || is_done ? status : adapt_content(request, state, is_distributed, err);
 }
