@@ -4,9 +4,9 @@
  * common_state/shard_0_1 as a list of one dict; its members become items. Other byte items are ShardedObjects and stay as they are.
  */
 #include "formats/dcp/dcp_read.h"
+#include "formats/dcp/dist_stored.h"
 #include "base/array.h"
 #include "formats/dcp/torch_dist_mcore.h"
-#include "formats/megatron/optimizer_dist.h"
 #include "formats/megatron/optimizer_model.h"
 
 #include <inttypes.h>
@@ -20,8 +20,7 @@ struct dist_reading {
     struct source *source;
     struct mcore_data mcore;
     bool has_common_file;
-    struct optimizer_object *objects; /* objects with optimizer state that is to be related to parameters */
-    uint32_t object_count, object_capacity;
+    struct dist_stored stored;
 };
 
 /* ---- common state ---- */
@@ -97,100 +96,15 @@ reshard_status dcp_common_file_read(struct source *source, bool *has_file, resha
 
 /* ---- optimizer state ---- */
 
-/* Only what the archive says about its tensors is read; chunks will say where they are. */
-static reshard_status open_optimizer_object(struct dist_reading *reading, uint32_t object, uint64_t offset, uint64_t bytes, struct torch_archive *out,
-                                            reshard_error *err)
+/* Whether any of it was flattened. */
+static bool has_flattened_state(const struct dist_reading *reading)
 {
-    struct store_object *file = NULL;
-    struct reader all, window;
-    reshard_status status = dcp_open_object(reading->source, object, &file, err);
-    if (status)
-        return status;
-    all = store_object_reader(file);
-    status = reader_window(&all, offset, bytes, &window, err);
-    if (!status)
-        status = torch_save_open(&window, &reading->source->limits, -1, out, err);
-    if (status)
-        error_shift(err, offset);
-    store_object_close(file);
-    return status;
-}
-
-static reshard_status take_optimizer_object(struct dist_reading *reading, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
-                                            reshard_error *err)
-{
-    if (codec != CODEC_NONE)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer state in a compressed object");
-    if (!ARRAY_ROOM(reading->objects, reading->object_count, reading->object_capacity))
-        return error_set_memory(err);
-    struct optimizer_object taken = { .object = object, .offset = offset };
-    struct torch_archive *archive = calloc(1, sizeof(*archive));
-    if (!archive || !arena_str(&reading->source->catalog->arena, name, &taken.name)) {
-        free(archive);
-        return error_set_memory(err);
-    }
-    reshard_status status = open_optimizer_object(reading, object, offset, bytes, archive, err);
-    if (status) {
-        torch_save_release(archive);
-        free(archive);
-        return status;
-    }
-    taken.archive = archive;
-    reading->objects[reading->object_count++] = taken;
-    return RESHARD_OK;
-}
-
-static void release_optimizer_objects(struct dist_reading *reading)
-{
-    for (uint32_t i = 0; i < reading->object_count; i++) {
-        torch_save_release(reading->objects[i].archive);
-        free(reading->objects[i].archive);
-    }
-    free(reading->objects);
-}
-
-static const struct value *item_value(const struct catalog *catalog, const char *name)
-{
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (str_is(catalog->items[i].key, name))
-            return catalog->items[i].value;
-    }
-    return NULL;
-}
-
-/* Names of fully_reshardable for state that was flattened, and names without the number of the optimizer. */
-static reshard_status rename_states(struct dist_reading *reading, reshard_error *err)
-{
-    struct catalog *catalog = reading->source->catalog;
-    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
-        struct dcp_reshape reshape;
-        struct str key = catalog->tensors[i].key;
-        bool is_flattened = mcore_data_find(&reading->mcore, key, &reshape);
-        if (optimizer_is_state(key) && !optimizer_is_bucket(key) && !optimizer_state_key(&catalog->arena, key, is_flattened, &catalog->tensors[i].key))
-            return error_set_memory(err);
-    }
-    return RESHARD_OK;
-}
-
-/* Notes what is stored otherwise than by parameter, relates it if that is asked for, and warns of what upstream may have written wrongly. */
-static reshard_status read_optimizer(struct dist_reading *reading, reshard_error *err)
-{
-    struct catalog *catalog = reading->source->catalog;
-    const struct value *args = item_value(catalog, "args"), *content = item_value(catalog, "content_metadata");
-    const struct value *kind = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
-    struct str name;
-    if (reading->source->relate_optimizer) {
-        reshard_status status = rename_states(reading, err);
-        return status ? status : optimizer_dist_relate(catalog, args, reading->objects, reading->object_count, err);
-    }
-    for (uint32_t i = 0; i < catalog->tensor_count && !catalog->has_stored_optimizer; i++) {
-        struct dcp_reshape reshape;
-        struct str key = catalog->tensors[i].key;
-        catalog->has_stored_optimizer = optimizer_is_state(key) && (optimizer_is_bucket(key) || mcore_data_find(&reading->mcore, key, &reshape));
-    }
-    if (args && kind && value_as_str(kind, &name) && str_is(name, "fully_reshardable"))
-        return optimizer_dist_check(catalog, args, err);
-    return RESHARD_OK;
+    const struct catalog *catalog = reading->source->catalog;
+    struct dcp_reshape reshape;
+    bool found = false;
+    for (uint32_t i = 0; i < catalog->tensor_count && !found; i++)
+        found = optimizer_is_state(catalog->tensors[i].key) && mcore_data_find(&reading->mcore, catalog->tensors[i].key, &reshape);
+    return found;
 }
 
 /* common.pt takes precedence over the object, as upstream. */
@@ -198,12 +112,9 @@ static reshard_status take_item(void *context, struct str name, uint32_t object,
                                 reshard_error *err)
 {
     struct dist_reading *reading = context;
-    bool is_state = optimizer_object_is_state(name);
-    if (reading->source->relate_optimizer && (is_state || optimizer_object_is_layout(name))) {
-        *taken = true;
-        return is_state ? take_optimizer_object(reading, name, object, offset, bytes, codec, err) : RESHARD_OK;
-    }
-    reading->source->catalog->has_stored_optimizer |= is_state;
+    reshard_status status = dist_stored_take(reading->source, &reading->stored, name, object, offset, bytes, codec, taken, err);
+    if (status || *taken)
+        return status;
     if (reading->has_common_file || !str_is(name, COMMON_ITEM))
         return RESHARD_OK;
     *taken = true;
@@ -319,12 +230,12 @@ reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err
     if (!status)
         status = dcp_read_tensors(source, &flavour, err);
     if (!status)
-        status = read_optimizer(&reading, err);
+        status = dist_stored_read(source, &reading.stored, has_flattened_state(&reading), err);
     if (!status)
         status = add_files(source, err);
     if (!status)
         status = dcp_note_parallel_sizes(source, err);
-    release_optimizer_objects(&reading);
+    dist_stored_release(&reading.stored);
     mcore_data_release(&reading.mcore);
     return status;
 }

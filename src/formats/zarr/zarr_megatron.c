@@ -11,6 +11,9 @@
 
 #include "encoding/json.h"
 #include "formats/dcp/dcp_read.h"
+#include "formats/dcp/dist_stored.h"
+#include "formats/megatron/megatron_args.h"
+#include "formats/megatron/optimizer_model.h"
 #include "formats/zarr/zarr_read.h"
 
 #define CONFIG_FILE "metadata.json"
@@ -120,15 +123,33 @@ static uint64_t lost_extent(const struct zarr_keys *keys, uint32_t entry, struct
     return largest + 1;
 }
 
+static reshard_status add_item(struct source *source, struct str key, uint32_t object, uint64_t bytes, reshard_error *err)
+{
+    struct dcp_archive *archive;
+    const struct value_graph *graph;
+    uint32_t index;
+    reshard_status status = dcp_archive_open(source, object, 0, bytes, CODEC_NONE, &archive, &graph, err);
+    if (status)
+        return status;
+    struct value_graph *own = (struct value_graph *)graph; /* the catalog's, to which the list is added */
+    struct value **items = arena_array(&own->arena, 1, sizeof(struct value *));
+    struct value *list = items ? value_new_list(own, VALUE_LIST, items, 1) : NULL;
+    if (!list)
+        return error_set_memory(err);
+    items[0] = own->root;
+    struct catalog_item item = { .key = key, .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = list, .graph = own, .object = object };
+    status = catalog_add_item(source->catalog, &item, NULL, 0, &index, err);
+    return status ? status : dcp_item_set_archive(source, index, archive, err);
+}
+
 static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_index, const struct shard_name *name, uint64_t lost,
-                                 reshard_error *err)
+                                 struct dist_stored *stored, reshard_error *err)
 {
     struct source *source = reading->source;
     const struct zarr_entry *entry = &reading->keys.entries[entry_index];
-    struct dcp_archive *archive;
-    const struct value_graph *graph;
     struct buffer key = { 0 };
-    uint32_t object, index;
+    uint32_t object;
+    bool taken = false;
     buffer_printf(&key, "%.*s/shard_%.*s_%.*s", STR_ARG(name->key), STR_ARG(name->offsets), STR_ARG(name->shape));
     if (lost)
         buffer_printf(&key, ".%" PRIu64, lost);
@@ -136,19 +157,9 @@ static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_in
     if (!status)
         status = catalog_add_object(source->catalog, entry->object, entry->bytes, &object, err);
     if (!status)
-        status = dcp_archive_open(source, object, 0, entry->bytes, CODEC_NONE, &archive, &graph, err);
-    if (!status) {
-        struct value_graph *own = (struct value_graph *)graph; /* the catalog's, to which the list is added */
-        struct value **items = arena_array(&own->arena, 1, sizeof(struct value *));
-        struct value *list = items ? value_new_list(own, VALUE_LIST, items, 1) : NULL;
-        if (list)
-            items[0] = own->root;
-        struct catalog_item item = { .key = buffer_str(&key), .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = list, .graph = own,
-                                     .object = object };
-        status = list ? catalog_add_item(source->catalog, &item, NULL, 0, &index, err) : error_set_memory(err);
-        if (!status)
-            status = dcp_item_set_archive(source, index, archive, err);
-    }
+        status = dist_stored_take(source, stored, buffer_str(&key), object, 0, entry->bytes, CODEC_NONE, &taken, err);
+    if (!status && !taken)
+        status = add_item(source, buffer_str(&key), object, entry->bytes, err);
     if (status) {
         error_prefix(err, "'%.*s'", STR_ARG(entry->name));
         error_object(err, "%.*s", STR_ARG(entry->name));
@@ -157,7 +168,7 @@ static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_in
     return status;
 }
 
-static reshard_status add_objects(struct zarr_reading *reading, reshard_error *err)
+static reshard_status add_objects(struct zarr_reading *reading, struct dist_stored *stored, reshard_error *err)
 {
     struct str last_key = { 0 };
     uint64_t last_lost = 0;
@@ -172,14 +183,29 @@ static reshard_status add_objects(struct zarr_reading *reading, reshard_error *e
         if (extents + 1 == offsets && !str_equal(name.key, last_key))
             last_lost = lost_extent(&reading->keys, i, name.key);
         last_key = name.key;
-        status = add_object(reading, i, &name, extents + 1 == offsets ? last_lost : 0, err);
+        status = add_object(reading, i, &name, extents + 1 == offsets ? last_lost : 0, stored, err);
     }
     return status;
+}
+
+/* Flattened state is stored as arrays of the real shape. What tells is that only the distributed optimizer flattens, and calls its copies fp32_param. */
+static bool has_flattened_state(const struct catalog *catalog)
+{
+    const struct value *namespace = dist_item_value(catalog, "args");
+    struct megatron_args args;
+    if (!namespace)
+        return false;
+    megatron_args_read(namespace, &args);
+    bool found = false;
+    for (uint32_t i = 0; i < catalog->tensor_count && args.is_distributed_optimizer == 1 && !found; i++)
+        found = optimizer_is_state(catalog->tensors[i].key);
+    return found;
 }
 
 reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *err)
 {
     bool has_common;
+    struct dist_stored stored = { 0 };
     struct source *source = reading->source;
     reshard_status status = add_config(reading, err);
     if (!status)
@@ -188,6 +214,9 @@ reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *e
     if (entry)
         entry->is_used = true;
     if (!status)
-        status = add_objects(reading, err);
+        status = add_objects(reading, &stored, err);
+    if (!status)
+        status = dist_stored_read(source, &stored, has_flattened_state(source->catalog), err);
+    dist_stored_release(&stored);
     return status ? status : dcp_note_parallel_sizes(source, err);
 }

@@ -242,13 +242,20 @@ static reshard_status read_document(struct zarr_reading *reading, uint32_t entry
     return status;
 }
 
+/* Locks of flattened writes stay behind: an empty file KEY.sync/FILE for every file of the array that was written to, its document too. */
+static bool is_lock(const struct zarr_entry *entry)
+{
+    static const char mark[] = ".sync/";
+    return entry->bytes == 0 && memmem(entry->name.data, entry->name.size, mark, sizeof(mark) - 1) != NULL;
+}
+
 static reshard_status read_documents(struct zarr_reading *reading, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < reading->keys.count && !status; i++) {
         struct str base = base_of(reading->keys.entries[i].name);
         for (size_t kind = 0; kind < sizeof(documents) / sizeof(documents[0]) && !status; kind++)
-            if (str_is(base, documents[kind].name))
+            if (str_is(base, documents[kind].name) && !is_lock(&reading->keys.entries[i]))
                 status = read_document(reading, i, kind, err);
     }
     return status;
@@ -256,20 +263,13 @@ static reshard_status read_documents(struct zarr_reading *reading, reshard_error
 
 /* ---- the store ---- */
 
-/* Lock folders of flattened writes stay behind beside their arrays. */
-static bool is_lock(struct str name)
-{
-    static const char mark[] = ".sync/";
-    return memmem(name.data, name.size, mark, sizeof(mark) - 1) != NULL;
-}
-
 static void warn_of_rest(struct zarr_reading *reading)
 {
     uint32_t count = 0;
     struct str first = { 0 };
     for (uint32_t i = 0; i < reading->keys.count; i++) {
         const struct zarr_entry *entry = &reading->keys.entries[i];
-        if (entry->is_used || is_lock(entry->name))
+        if (entry->is_used || is_lock(entry))
             continue;
         first = count++ ? first : entry->name;
     }
