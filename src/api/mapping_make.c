@@ -91,6 +91,28 @@ static reshard_status read_numbers(const struct mapping_rules *rules, const resh
     return status;
 }
 
+/* Which spellings of names a checkpoint's items name, and which they rule out, as nodes. */
+static reshard_status read_marks(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct mapping_goal *out, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
+        for (uint32_t m = 0; m < rules->mark_count && !status; m++) {
+            const struct mapping_mark *mark = &rules->marks[m];
+            struct str text;
+            char member[64];
+            if (!str_equal(mark->item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE || mark->member.size >= sizeof(member))
+                continue;
+            status = source_load_item(checkpoint->source, i, err);
+            const struct value *members = status ? NULL : members_of(catalog->items[i].value);
+            snprintf(member, sizeof(member), "%.*s", STR_ARG(mark->member));
+            if (members && value_as_str(value_dict_get(members, member), &text))
+                *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
+        }
+    }
+    return status;
+}
+
 /* What the caller gave comes first, then what the source says, then the other checkpoint: for what the ones before leave open. */
 static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out, reshard_error *err)
 {
@@ -255,6 +277,8 @@ static reshard_status relate(struct making *making, const struct wish *wish, res
         if (!status && !mapping_names_of(&making->rules, goal_names, &making->other) && !wish->is_asked)
             return RESHARD_OK;
     }
+    if (!status)
+        status = read_marks(&making->rules, request->source, &goal, err);
     if (!status)
         status = mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &way, &said, err);
     const char *target = goal.name_space ? goal.name_space : "the other checkpoint";

@@ -234,6 +234,14 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
     return RESHARD_OK;
 }
 
+/* Of several spellings that the keys fit, those that the source's items name; else all that they do not rule out. */
+static uint64_t narrow(const struct mapping_goal *goal, uint64_t here)
+{
+    if (here & goal->named)
+        return here & goal->named;
+    return here & ~goal->denied ? here & ~goal->denied : here;
+}
+
 /* Where to arrive: at the reference's names; without one at the name space, but not at a spelling that is only a way station. */
 static uint64_t goal_nodes(const struct mapping_rules *rules, const struct mapping_goal *goal)
 {
@@ -251,7 +259,7 @@ reshard_status mapping_relate(const struct mapping_rules *rules, const char *nam
                               const struct catalog *source, struct mapping_stage **stage, enum mapping_way *way, struct buffer *said, reshard_error *err)
 {
     struct walk walk = { .rules = rules, .goal = goal, .goals = goal_nodes(rules, goal), .said = said };
-    uint64_t here = mapping_names_of(rules, name_space, (*stage)->space), all = mapping_nodes_of(rules, name_space);
+    uint64_t here = narrow(goal, mapping_names_of(rules, name_space, (*stage)->space)), all = mapping_nodes_of(rules, name_space);
     *way = MAPPING_WAY_NONE;
     if (rules->relation_count > sizeof(walk.is_used))
         return error_set(err, RESHARD_ERR_LIMIT, "more than %zu relations between names", sizeof(walk.is_used));

@@ -23,6 +23,7 @@ void mapping_rules_release(struct mapping_rules *rules)
         release_relation(&rules->relations[i]);
     free(rules->relations);
     free(rules->numbers);
+    free(rules->marks);
     free(rules->nodes);
     arena_release(&rules->arena);
     *rules = (struct mapping_rules){ 0 };
@@ -76,6 +77,21 @@ static reshard_status add_number(struct mapping_rules *rules, struct str rest, r
         return error_set_memory(err);
     rules->numbers[rules->number_count++] = (struct mapping_number){ name, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, condition };
     return RESHARD_OK;
+}
+
+/* where = ITEM.MEMBER TEXT */
+static bool add_mark(struct mapping_rules *rules, uint32_t node, struct str rest)
+{
+    struct str place = str_take_word(&rest), text = str_take_word(&rest);
+    size_t dot;
+    if (!text.size || !str_find_char(place, '.', &dot))
+        return true;
+    struct mapping_mark *larger = reallocarray(rules->marks, (size_t)rules->mark_count + 1, sizeof(*larger));
+    if (!larger)
+        return false;
+    rules->marks = larger;
+    larger[rules->mark_count++] = (struct mapping_mark){ node, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, text };
+    return true;
 }
 
 static bool read_axis(struct str word, int *out)
@@ -140,6 +156,8 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
         done = append_str(&relation->keys, &relation->key_count, rest);
     else if (str_is(word, "back"))
         done = append_str(&relation->back, &relation->back_count, rest);
+    else if (str_is(word, "where"))
+        done = relation->to == UINT32_MAX || add_mark(rules, relation->to, rest);
     else if (str_is(word, "ratio"))
         done = add_ratio(relation, rest);
     else

@@ -34,12 +34,19 @@ struct mapping_number {
     struct str name, item, member, condition;
 };
 
+/* What a member of an item is where the names are those of a node. Keys alone do not tell every spelling from another. */
+struct mapping_mark {
+    uint32_t node;
+    struct str item, member, text;
+};
+
 struct mapping_rules {
     struct arena arena;
     struct mapping_relation *relations;
     struct mapping_number *numbers;
+    struct mapping_mark *marks;
     struct str *nodes;
-    uint32_t relation_count, relation_capacity, number_count, number_capacity, node_count;
+    uint32_t relation_count, relation_capacity, number_count, number_capacity, mark_count, node_count;
 };
 
 /* The built-in relations; with `own`, a text from elsewhere, those of it in place of built-in ones of model families. */
