@@ -8,6 +8,9 @@
 /* Folders and files that hold names of any origin, though mostly their own. */
 #define CONTAINER_NAMES "hf"
 
+/* The number by which callers ask for masters as weights. */
+#define MASTERS_NUMBER "masters"
+
 struct walk {
     const struct mapping_rules *rules;
     const struct mapping_goal *goal;
@@ -17,16 +20,20 @@ struct walk {
     struct buffer *said;
 };
 
+static bool is_container(const char *name_space)
+{
+    return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
+}
+
 uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_space, const struct map_space *space)
 {
     uint64_t own = mapping_recognise(rules, space, mapping_nodes_of(rules, name_space));
-    bool is_container = !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
     if (!own && !name_space)
         own = mapping_recognise(rules, space, mapping_nodes_of(rules, CONTAINER_NAMES));
     if (own)
         return own;
     /* Optimizer state by parameter has a legacy Megatron checkpoint listed under the names of distributed ones. */
-    return is_container ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
+    return is_container(name_space) ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
 }
 
 /* With a family named, relations of others do not count. */
@@ -180,8 +187,18 @@ static reshard_status find_ratios(const struct mapping_relation *relation, const
     return RESHARD_OK;
 }
 
+/* Whether masters are to be the weights, which the number says. */
+static bool wants_masters(const reshard_map_options *options)
+{
+    for (size_t i = 0; options && i < options->constant_count; i++) {
+        if (strcmp(options->constants[i].name, MASTERS_NUMBER) == 0)
+            return options->constants[i].value != 0;
+    }
+    return false;
+}
+
 /* Runs a relation's text: its spelling is put around what comes out, or taken off before. Ratios are numbers that the text may name. */
-static reshard_status take_step(const struct step *step, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
+static reshard_status take_step(const struct walk *walk, const struct step *step, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
                                 reshard_error *err)
 {
     static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
@@ -189,7 +206,10 @@ static reshard_status take_step(const struct step *step, const struct mapping_co
     struct mapping_text text = { relation->name, relation->text, step->is_back };
     struct mapping_context own = *context;
     reshard_map_options options = context->options ? *context->options : defaults;
-    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, err) : RESHARD_OK;
+    bool is_kept = is_container(walk->goal->name_space);
+    enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
+    enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;
+    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back, err) : RESHARD_OK;
     if (status || !relation->ratio_count) {
         if (!status)
             status = mapping_apply(stage, source, context, &text, false, err);
@@ -201,7 +221,7 @@ static reshard_status take_step(const struct step *step, const struct mapping_co
             status = mapping_apply(stage, source, &own, &text, false, err);
         ratios_release(&ratios);
     }
-    return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, err);
+    return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, forth, err);
 }
 
 static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
@@ -222,7 +242,7 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
             *way = step.relation ? MAPPING_WAY_AMBIGUOUS : MAPPING_WAY_NONE;
             return RESHARD_OK;
         }
-        reshard_status status = take_step(&step, context, source, stage, err);
+        reshard_status status = take_step(walk, &step, context, source, stage, err);
         if (status)
             return status;
         say_step(walk, &step);

@@ -126,6 +126,8 @@ static void read_spelling(struct mapping_spelling *spelling, struct str word, st
     } else if (str_is(word, "states")) {
         spelling->states = str_take_word(&rest);
         spelling->states_below = str_take_word(&rest);
+    } else if (str_is(word, "masters")) {
+        spelling->masters = rest;
     } else if (str_is(word, "alias")) {
         spelling->alias = str_take_word(&rest);
         spelling->alias_of = str_take_word(&rest);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/mapping_spelling.h"
 
+#include "base/name_map.h"
+
 #include <stdlib.h>
 
 /* ---- keys ---- */
@@ -110,48 +112,174 @@ static bool spell_key(const struct mapping_spelling *spelling, struct str key, b
     return !out->failed;
 }
 
+/* ---- masters ---- */
+
+/*
+ * Where the weights of one side are the masters, the copies of higher precision that an optimizer works on, there is no state of that name on
+ * this side. Names of weights that have a state, and of those whose masters are states.
+ */
+struct masters {
+    struct name_map stated, kept;
+    struct state_pattern plain, below;
+};
+
+static void masters_release(struct masters *masters)
+{
+    name_map_release(&masters->stated);
+    name_map_release(&masters->kept);
+}
+
+static bool is_master(const struct mapping_spelling *spelling, struct str state)
+{
+    struct str rest = spelling->masters, word;
+    while ((word = str_take_word(&rest)).size) {
+        if (str_equal(word, state))
+            return true;
+    }
+    return false;
+}
+
+static reshard_status find_masters(const struct map_space *space, const struct mapping_spelling *spelling, bool is_back, struct masters *out, reshard_error *err)
+{
+    if (!read_pattern(spelling->states, &out->plain) || !read_pattern(spelling->states_below, &out->below))
+        return RESHARD_OK;
+    for (uint32_t i = 0; i < map_space_tensor_count(space); i++) {
+        struct str name, state;
+        if (!match_state(is_back ? &out->below : &out->plain, space->tensors[i].key, &name, &state))
+            continue;
+        struct name_map *names = is_master(spelling, state) ? &out->kept : &out->stated;
+        if (name_map_intern(names, name, NULL) == NAME_NONE)
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
 /* ---- stages ---- */
 
-static reshard_status copy_recipes(const struct mapping_stage *before, struct mapping_stage *stage, reshard_error *err)
+struct spelling_run {
+    const struct mapping_spelling *spelling;
+    const struct mapping_stage *before;
+    struct mapping_stage *stage;
+    enum mapping_masters wish;
+    bool is_back;
+    struct masters masters;
+    uint32_t *place;  /* tensor of before -> of stage, or MAP_NONE */
+    uint32_t *copied; /* tensors of before that come once more, behind all others */
+    uint32_t copied_count;
+    struct buffer key;
+};
+
+static reshard_status add_tensor(struct spelling_run *run, uint32_t index, reshard_error *err)
 {
-    reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < before->table.count && !status; i++)
-        status = recipe_table_append(&stage->table, &before->table.recipes[i], err);
-    return status ? status : recipe_table_close(&stage->table, before->table.target_count, err);
+    const struct map_tensor *tensor = &run->before->space->tensors[index];
+    if (run->key.failed)
+        return error_set_memory(err);
+    return map_space_add(&run->stage->own, buffer_str(&run->key), tensor->dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count, err);
 }
 
-static reshard_status spell_tensors(const struct map_space *space, const struct mapping_spelling *spelling, bool is_back, struct mapping_stage *stage, reshard_error *err)
+/* The name of a weight below, if the key is of one. */
+static bool weight_below(const struct mapping_spelling *spelling, struct str key, struct str *name)
 {
-    struct buffer key = { 0 };
-    reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < map_space_tensor_count(space) && !status; i++) {
-        const struct map_tensor *tensor = &space->tensors[i];
-        buffer_clear(&key);
-        if (!spell_key(spelling, tensor->key, is_back, &key))
-            status = error_set_memory(err);
-        else
-            status = map_space_add(&stage->own, buffer_str(&key), tensor->dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count, err);
+    if (!starts_with(key, spelling->below) || key.size == spelling->below.size)
+        return false;
+    *name = (struct str){ key.data + spelling->below.size, key.size - spelling->below.size };
+    return true;
+}
+
+static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, reshard_error *err)
+{
+    const struct mapping_spelling *spelling = run->spelling;
+    struct str key = run->before->space->tensors[index].key, name, state;
+    bool takes_place = run->wish == MAPPING_MASTERS_ARE_WEIGHTS && run->masters.kept.count;
+    run->place[index] = MAP_NONE;
+    if (takes_place && name_map_find(&run->masters.kept, key) != NAME_NONE)
+        return RESHARD_OK;
+    run->place[index] = map_space_tensor_count(&run->stage->own);
+    buffer_clear(&run->key);
+    if (takes_place && match_state(&run->masters.plain, key, &name, &state) && is_master(spelling, state)) {
+        buffer_append_str(&run->key, spelling->below);
+        buffer_append_str(&run->key, name);
+    } else if (!spell_key(spelling, key, run->is_back, &run->key)) {
+        return error_set_memory(err);
     }
-    buffer_release(&key);
-    return status ? status : map_space_seal(&stage->own, err);
+    return add_tensor(run, index, err);
 }
 
-reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, reshard_error *err)
+/* The state that a weight is at the same time. */
+static reshard_status copy_master(struct spelling_run *run, uint32_t index, reshard_error *err)
+{
+    struct str name, words = run->spelling->masters;
+    struct buffer own = { 0 };
+    if (!weight_below(run->spelling, run->before->space->tensors[index].key, &name) || name_map_find(&run->masters.stated, name) == NAME_NONE ||
+        name_map_find(&run->masters.kept, name) != NAME_NONE)
+        return RESHARD_OK;
+    buffer_clear(&run->key);
+    append_name(run->spelling, name, true, &own);
+    append_state(&run->masters.plain, buffer_str(&own), str_take_word(&words), &run->key);
+    run->key.failed |= own.failed;
+    buffer_release(&own);
+    run->copied[run->copied_count++] = index;
+    return add_tensor(run, index, err);
+}
+
+static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err)
+{
+    uint32_t count = map_space_tensor_count(run->before->space);
+    reshard_status status = find_masters(run->before->space, run->spelling, run->is_back, &run->masters, err);
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = spell_tensor(run, i, err);
+    for (uint32_t i = 0; i < count && !status && run->is_back && run->wish == MAPPING_MASTERS_ARE_STATES && run->masters.stated.count; i++)
+        status = copy_master(run, i, err);
+    return status ? status : map_space_seal(&run->stage->own, err);
+}
+
+static reshard_status copy_recipes(struct spelling_run *run, reshard_error *err)
+{
+    const struct recipe_table *table = &run->before->table;
+    uint32_t count = map_space_tensor_count(run->stage->space);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < table->count && !status; i++) {
+        struct recipe recipe = table->recipes[i];
+        recipe.target_tensor = run->place[recipe.target_tensor];
+        if (recipe.target_tensor != MAP_NONE)
+            status = recipe_table_append(&run->stage->table, &recipe, err);
+    }
+    for (uint32_t i = 0; i < run->copied_count && !status; i++) {
+        for (uint32_t r = table->first[run->copied[i]]; r < table->first[run->copied[i] + 1] && !status; r++) {
+            struct recipe recipe = table->recipes[r];
+            recipe.target_tensor = count - run->copied_count + i;
+            status = recipe_table_append(&run->stage->table, &recipe, err);
+        }
+    }
+    return status ? status : recipe_table_close(&run->stage->table, count, err);
+}
+
+reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, enum mapping_masters masters,
+                                      reshard_error *err)
 {
     if (!spelling->below.size)
         return RESHARD_OK;
-    struct mapping_stage *made = calloc(1, sizeof(*made));
-    if (!made)
-        return error_set_memory(err);
-    made->space = &made->own;
-    reshard_status status = spell_tensors((*stage)->space, spelling, is_back, made, err);
+    size_t count = (size_t)map_space_tensor_count((*stage)->space) + 1;
+    struct spelling_run run = { .spelling = spelling, .before = *stage, .is_back = is_back, .wish = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED };
+    run.stage = calloc(1, sizeof(*run.stage));
+    run.place = calloc(count, sizeof(*run.place));
+    run.copied = calloc(count, sizeof(*run.copied));
+    reshard_status status = run.stage && run.place && run.copied ? RESHARD_OK : error_set_memory(err);
+    if (!status) {
+        run.stage->space = &run.stage->own;
+        status = spell_tensors(&run, err);
+    }
     if (!status)
-        status = copy_recipes(*stage, made, err);
+        status = copy_recipes(&run, err);
+    free(run.place);
+    free(run.copied);
+    buffer_release(&run.key);
+    masters_release(&run.masters);
     if (status) {
-        mapping_free(made);
+        mapping_free(run.stage);
         return status;
     }
-    made->before = *stage;
-    *stage = made;
+    run.stage->before = *stage;
+    *stage = run.stage;
     return RESHARD_OK;
 }

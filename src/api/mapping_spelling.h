@@ -13,9 +13,18 @@ struct mapping_spelling {
     struct str apart;                /* but those that begin with this one */
     struct str states, states_below; /* keys of states on either side, with $NAME and $STATE; empty: as weights */
     struct str alias, alias_of;      /* on the way back: a part of a key, and what it is called there */
+    struct str masters;              /* words for a state that the weights below are themselves; empty: there is none */
 };
 
-/* Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are. On failure *stage stays as it was. */
-reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, reshard_error *err);
+/* What becomes of masters, the weights that an optimizer works on. */
+enum mapping_masters {
+    MAPPING_MASTERS_AS_STORED,  /* nothing: states stay states, weights stay weights */
+    MAPPING_MASTERS_ARE_STATES, /* on the way back, a weight that has other states is a master too */
+    MAPPING_MASTERS_ARE_WEIGHTS /* the master takes the place of its weight */
+};
+
+/* Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are, but for masters. On failure *stage stays as it was. */
+reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, enum mapping_masters masters,
+                                      reshard_error *err);
 
 #endif
