@@ -245,10 +245,12 @@ static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t
     if (status)
         return status;
     const struct catalog_item *x = &checkpoint_catalog(diff->a)->items[a_index], *y = &checkpoint_catalog(diff->b)->items[b_index];
-    bool same = x->value && y->value ? value_equal(x->value, y->value) : !x->value == !y->value;
-    if (!same)
+    bool same = !x->value == !y->value;
+    if (x->value && y->value)
+        status = value_compare(x->value, y->value, &same, err);
+    if (!status && !same)
         finding_report(&diff->findings, 2, "item", x->key, "items differ");
-    return RESHARD_OK;
+    return status;
 }
 
 static reshard_status compare_items(struct diff *diff, reshard_error *err)

@@ -16,10 +16,10 @@
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
-enum torch_container { TORCH_ZIP, TORCH_LEGACY, TORCH_TAR };
+enum torch_container { TORCH_NO_CONTAINER, TORCH_ZIP, TORCH_LEGACY, TORCH_TAR };
 
-/* What the first bytes say; false if this is no torch.save container. A bare pickle is none. */
-bool torch_save_probe(const struct reader *reader, enum torch_container *out);
+/* What the first bytes say, TORCH_NO_CONTAINER if they cannot be read. A bare pickle is none. */
+reshard_status torch_save_probe(const struct reader *reader, enum torch_container *out, reshard_error *err);
 
 struct torch_storage {
     struct str key;       /* "0", or a legacy address; for a view the root's key and more */

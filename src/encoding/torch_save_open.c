@@ -34,21 +34,23 @@ static bool starts_tar(const uint8_t *bytes, size_t size)
     return bytes[156] == 'x' || bytes[156] == 'g' || memcmp(bytes, "..", 2) == 0;
 }
 
-bool torch_save_probe(const struct reader *reader, enum torch_container *out)
+reshard_status torch_save_probe(const struct reader *reader, enum torch_container *out, reshard_error *err)
 {
     uint8_t bytes[PROBE_BYTES];
     size_t size = reader->size < PROBE_BYTES ? (size_t)reader->size : PROBE_BYTES;
-    if (size < 4 || reader_read(reader, 0, bytes, size, NULL))
-        return false;
+    *out = TORCH_NO_CONTAINER;
+    if (size < 4)
+        return RESHARD_OK;
+    reshard_status status = reader_read(reader, 0, bytes, size, err);
+    if (status)
+        return status;
     if (memcmp(bytes, "PK\3\4", 4) == 0)
         *out = TORCH_ZIP;
     else if (starts_legacy(bytes, size))
         *out = TORCH_LEGACY;
     else if (starts_tar(bytes, size))
         *out = TORCH_TAR;
-    else
-        return false;
-    return true;
+    return RESHARD_OK;
 }
 
 /* ---- zip ---- */
@@ -202,10 +204,12 @@ reshard_status torch_save_open(const struct reader *reader, const struct limits 
 {
     struct torch_archive archive = { 0 };
     struct torch_reading reading = { .archive = &archive, .limits = limits, .reader = reader, .rank = rank };
-    reshard_status status;
+    reshard_status status = torch_save_probe(reader, &archive.container, err);
+    if (status)
+        return status;
     if (reader->size == 0)
         status = error_set(err, RESHARD_ERR_FORMAT, "empty file");
-    else if (!torch_save_probe(reader, &archive.container))
+    else if (archive.container == TORCH_NO_CONTAINER)
         status = error_set_at(err, RESHARD_ERR_FORMAT, 0, "neither a zip archive, nor a legacy stream, nor a tar as torch.save writes them");
     else if (archive.container == TORCH_ZIP)
         status = torch_open_zip(&reading, err);

@@ -151,7 +151,6 @@ static reshard_status diff_mapped(reshard_error *err)
     map.texts = &statements;
     map.text_count = 1;
     options.map = &map;
-    options.ignore_items = 1;
     reshard_status status = reshard_open(source_path, NULL, &a, err);
     if (!status)
         status = reshard_open(source_path, NULL, &b, err);

@@ -165,13 +165,15 @@ TEST(first_bytes_tell_the_container)
     const struct buffer *files[] = { &zip, &legacy, &tar };
     for (int i = 0; i < 3; i++) {
         struct reader reader = reader_over_memory(files[i]->data, files[i]->size, "file");
-        assert_true(torch_save_probe(&reader, &container));
-        assert_int_equal(container, i);
+        assert_int_equal(torch_save_probe(&reader, &container, NULL), RESHARD_OK);
+        assert_int_equal(container, TORCH_ZIP + i);
     }
     struct reader bare = reader_over_memory("\x80\x02}.", 4, "bare pickle");
-    assert_false(torch_save_probe(&bare, &container));
+    assert_int_equal(torch_save_probe(&bare, &container, NULL), RESHARD_OK);
+    assert_int_equal(container, TORCH_NO_CONTAINER);
     struct reader none = reader_over_memory("", 0, "nothing");
-    assert_false(torch_save_probe(&none, &container));
+    assert_int_equal(torch_save_probe(&none, &container, NULL), RESHARD_OK);
+    assert_int_equal(container, TORCH_NO_CONTAINER);
     buffer_release(&zip);
     buffer_release(&legacy);
     buffer_release(&tar);

@@ -50,9 +50,11 @@ static reshard_status open_raw(const struct reader *reader, struct value_graph *
 static reshard_status open_container(struct dcp_archive *archive, const struct reader *reader, const struct limits *limits, reshard_error *err)
 {
     enum torch_container container;
-    if (!torch_save_probe(reader, &container))
+    reshard_status status = torch_save_probe(reader, &container, err);
+    if (!status && container == TORCH_NO_CONTAINER)
         return open_raw(reader, &archive->archive.graph, err);
-    reshard_status status = torch_save_open(reader, limits, -1, &archive->archive, err);
+    if (!status)
+        status = torch_save_open(reader, limits, -1, &archive->archive, err);
     if (status)
         return status;
     bool no_memory = false;

@@ -119,7 +119,9 @@ static reshard_status check_blob(struct verifying *verifying, const struct dcp_r
                                 ? plain_blob(verifying, range, &blob, err)
                                 : dcp_decoded_open(codec, &verifying->reader, range->offset, range->length, limits, &decoded, &blob, err);
     /* Byte items may be anything, and safetensors files have no blobs; only zips have checksums. */
-    if (!status && torch_save_probe(&blob, &container) && container == TORCH_ZIP)
+    if (!status)
+        status = torch_save_probe(&blob, &container, err);
+    if (!status && container == TORCH_ZIP)
         status = check_members(verifying, &blob, codec == CODEC_NONE, range->offset, err);
     dcp_decoded_free(decoded);
     return status;

@@ -25,7 +25,7 @@ static bool is_torch_file(struct store *store, const char *name)
         return false;
     struct reader reader = store_object_reader(object);
     enum torch_container container;
-    bool is_torch = torch_save_probe(&reader, &container);
+    bool is_torch = !torch_save_probe(&reader, &container, NULL) && container != TORCH_NO_CONTAINER;
     store_object_close(object);
     return is_torch;
 }

@@ -26,7 +26,7 @@ static int fsdp_probe(struct store *store, const char *name)
         if (plain && !store_open_object(store, plain, &object, NULL)) {
             struct reader reader = store_object_reader(object);
             enum torch_container container;
-            is_torch = torch_save_probe(&reader, &container);
+            is_torch = !torch_save_probe(&reader, &container, NULL) && container != TORCH_NO_CONTAINER;
             store_object_close(object);
         }
         free(plain);

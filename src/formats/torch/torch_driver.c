@@ -17,7 +17,7 @@ static int torch_probe(struct store *store, const char *name)
         return 0;
     struct reader reader = store_object_reader(object);
     enum torch_container container;
-    bool is_torch = torch_save_probe(&reader, &container);
+    bool is_torch = !torch_save_probe(&reader, &container, NULL) && container != TORCH_NO_CONTAINER;
     store_object_close(object);
     return is_torch ? 90 : 0;
 }
