@@ -54,7 +54,7 @@ reshard_status dist_stored_take(struct source *source, struct dist_stored *store
     bool is_state = optimizer_object_is_state(key);
     *taken = source->relate_optimizer && (is_state || optimizer_object_is_layout(key));
     source->catalog->has_stored_optimizer |= is_state && !*taken;
-    if (!*taken || !is_state)
+    if (!*taken || !(is_state || optimizer_object_is_sizes(key)))
         return RESHARD_OK;
     if (codec != CODEC_NONE)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer state in a compressed object");

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #define OBJECT_END "/shard_0_1"
+#define SIZES_OBJECT "per_bucket_numel_unpadded" OBJECT_END
 #define STATES_MAX 64          /* kinds of state of one optimizer */
 #define NUMBER_MAX 1000000000
 
@@ -30,6 +31,8 @@ struct bucket {
 struct relating {
     struct catalog *catalog;
     struct optimizer_model model;
+    const struct optimizer_object *objects;
+    uint32_t object_count;
     struct bucket *buckets;    /* by chain, group, state, buffer, index */
     uint32_t bucket_count;
     struct vector_part *parts; /* of all buckets, in their order and ascending */
@@ -113,7 +116,13 @@ bool optimizer_object_is_state(struct str name)
 bool optimizer_object_is_layout(struct str name)
 {
     struct state_name read;
-    return read_state_name(name, &read) && (str_is(read.rest, "per_bucket_numel" OBJECT_END) || str_is(read.rest, "per_bucket_numel_unpadded" OBJECT_END));
+    return read_state_name(name, &read) && (str_is(read.rest, "per_bucket_numel" OBJECT_END) || str_is(read.rest, SIZES_OBJECT));
+}
+
+bool optimizer_object_is_sizes(struct str name)
+{
+    struct state_name read;
+    return read_state_name(name, &read) && str_is(read.rest, SIZES_OBJECT);
 }
 
 bool optimizer_state_key(struct arena *arena, struct str key, bool is_flattened, struct str *out)
@@ -164,8 +173,7 @@ static reshard_status list_buckets(struct relating *relating, reshard_error *err
         if (!read_bucket(tensor->key, bucket))
             continue;
         if (tensor->rank != 1)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has %d axes, expected a vector (fully_sharded_bucket_space is not related to parameters)",
-                             STR_ARG(tensor->key), tensor->rank);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has %d axes, expected a vector", STR_ARG(tensor->key), tensor->rank);
         bucket->tensor = i;
         bucket->count = catalog_vector_at(catalog, tensor->shape)[0];
         relating->is_bucket[i] = 1;
@@ -202,12 +210,19 @@ static reshard_status list_parts(struct relating *relating, reshard_error *err)
         if (!relating->is_bucket[chunk->tensor])
             continue;
         struct bucket *bucket = &relating->buckets[bucket_of[chunk->tensor]];
-        relating->parts[bucket->first_part + bucket->part_count++] = (struct vector_part){
+        const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+        struct vector_part *part = &relating->parts[bucket->first_part + bucket->part_count++];
+        *part = (struct vector_part){
             .start = catalog_vector_at(catalog, chunk->start)[0], .count = catalog_vector_at(catalog, chunk->extent)[0], .object = chunk->object,
             .offset = chunk->offset, .bytes = chunk->bytes, .flags = chunk->flags, .writer = chunk->writer,
         };
-        if (chunk->layout || chunk->driver_data) {
-            error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is flattened or compressed, and not related to parameters", STR_ARG(catalog->tensors[chunk->tensor].key));
+        /* A rank's part of a bucket that was flattened: a run of it. */
+        if (layout && layout->flat_count >= 0) {
+            part->start += layout->flat_begin;
+            part->count = layout->flat_count;
+        }
+        if ((layout && (layout->codec != CODEC_NONE || layout->chain || layout->strides != CATALOG_NONE)) || chunk->driver_data) {
+            error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is compressed, and not related to parameters", STR_ARG(catalog->tensors[chunk->tensor].key));
             free(bucket_of);
             return RESHARD_ERR_UNSUPPORTED;
         }
@@ -299,10 +314,46 @@ static void set_gradients(struct model_rank *rank, const struct bucket *buckets,
     }
 }
 
-/* The sizes of the buckets of one state, which must be numbered without gaps. */
-static reshard_status measure_buckets(const struct bucket *buckets, uint32_t count, int64_t *per_bucket, int64_t *per_buffer, uint32_t *buffer_count,
-                                      reshard_error *err)
+/* [{pair of dtypes: [elements of each bucket]}, …], a dict for each buffer, in lists of one: the numbers in order. */
+static reshard_status read_sizes(const struct value *value, const struct bucket *buckets, uint32_t count, int64_t *out, reshard_error *err)
 {
+    uint32_t found = 0;
+    while (value->kind == VALUE_LIST && value->list.count == 1 && value->list.items[0]->kind == VALUE_LIST)
+        value = value->list.items[0];
+    for (size_t b = 0; value->kind == VALUE_LIST && b < value->list.count; b++) {
+        const struct value *buffer = value->list.items[b];
+        const struct value *sizes = buffer->kind == VALUE_DICT && buffer->list.count == 2 ? buffer->list.items[1] : NULL;
+        for (size_t i = 0; sizes && sizes->kind == VALUE_LIST && i < sizes->list.count; i++, found++) {
+            bool is_next = found < count && buckets[found].buffer == (int64_t)b && buckets[found].index == (int64_t)i;
+            if (!is_next || !value_as_int(sizes->list.items[i], &out[found]) || out[found] < 0 || out[found] > buckets[found].count)
+                return error_set(err, RESHARD_ERR_FORMAT, "'%s' says other buckets than there are", SIZES_OBJECT);
+        }
+    }
+    return found == count ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "'%s' says %" PRIu32 " buckets, there are %" PRIu32, SIZES_OBJECT, found, count);
+}
+
+/* Where an object says how large the buckets are without the padding at their ends, which fully_sharded_bucket_space stores too, it counts. */
+static reshard_status take_sizes(const struct relating *relating, const struct bucket *buckets, uint32_t count, int64_t *per_bucket, reshard_error *err)
+{
+    for (uint32_t i = 0; i < relating->object_count; i++) {
+        struct state_name name;
+        bool is_one = optimizer_object_is_sizes(relating->objects[i].name) && read_state_name(relating->objects[i].name, &name) && name.chain == buckets->chain &&
+                      name.group == buckets->group;
+        if (is_one)
+            return read_sizes(relating->objects[i].archive->graph.root, buckets, count, per_bucket, err);
+    }
+    for (uint32_t i = 0; i < count; i++)
+        per_bucket[i] = buckets[i].count;
+    return RESHARD_OK;
+}
+
+/* The sizes of the buckets of one state, which must be numbered without gaps. */
+static reshard_status measure_buckets(const struct relating *relating, const struct bucket *buckets, uint32_t count, int64_t *per_bucket, int64_t *per_buffer,
+                                      uint32_t *buffer_count, reshard_error *err)
+{
+    reshard_status status = take_sizes(relating, buckets, count, per_bucket, err);
+    if (status)
+        return status;
     *buffer_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         bool is_next_buffer = i == 0 || buckets[i].buffer != buckets[i - 1].buffer;
@@ -311,8 +362,7 @@ static reshard_status measure_buckets(const struct bucket *buckets, uint32_t cou
             return error_set(err, RESHARD_ERR_FORMAT, "state '%.*s': bucket %" PRId64 " of buffer %" PRId64 " is missing", STR_ARG(buckets[i].state), wanted, wanted_buffer);
         if (is_next_buffer)
             per_buffer[(*buffer_count)++] = 0;
-        per_bucket[i] = buckets[i].count;
-        if (__builtin_add_overflow(per_buffer[*buffer_count - 1], buckets[i].count, &per_buffer[*buffer_count - 1]))
+        if (__builtin_add_overflow(per_buffer[*buffer_count - 1], per_bucket[i], &per_buffer[*buffer_count - 1]))
             return error_set(err, RESHARD_ERR_FORMAT, "the sizes of the buckets overflow");
     }
     return RESHARD_OK;
@@ -350,7 +400,7 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
     if (!status)
         status = group_place(&relating->model, buckets->chain, buckets->group, &is_expert, &place, err);
     if (!status)
-        status = measure_buckets(buckets, count, per_bucket, per_buffer, &buffer_count, err);
+        status = measure_buckets(relating, buckets, count, per_bucket, per_buffer, &buffer_count, err);
     if (!status)
         status = optimizer_model_rank(&relating->model, relating->catalog, &place, is_expert, &rank, err);
     if (!status) {
@@ -432,7 +482,7 @@ static reshard_status relate_object(struct relating *relating, const struct opti
     const struct value *state = object->archive->graph.root;
     if (state->kind == VALUE_LIST && state->list.count == 1)
         state = state->list.items[0];
-    if (!read_state_name(object->name, &name))
+    if (optimizer_object_is_sizes(object->name) || !read_state_name(object->name, &name))
         return RESHARD_OK;
     reshard_status status = group_place(&relating->model, name.chain, name.group, &is_expert, &place, err);
     if (!status)
@@ -466,7 +516,7 @@ static reshard_status remove_buckets(struct relating *relating, reshard_error *e
 reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value *namespace, const struct optimizer_object *objects, uint32_t object_count,
                                      reshard_error *err)
 {
-    struct relating relating = { .catalog = catalog };
+    struct relating relating = { .catalog = catalog, .objects = objects, .object_count = object_count };
     reshard_status status = list_buckets(&relating, err);
     if (!status && relating.bucket_count + object_count > 0) {
         status = optimizer_model_make(catalog, namespace, &relating.model, err);

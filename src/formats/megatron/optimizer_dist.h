@@ -3,6 +3,7 @@
  * Optimizer state of distributed checkpoints that is stored by bucket or flattened, turned into tensors of parameters:
  *
  *   optimizer.distributed.dp_group_idx_<i>.gbuf_idx_<g>.dtype_(<p>, <g>).bucket_idx_<b>.<state>   dp_reshardable: vectors
+ *                                                        fully_sharded_bucket_space: the same with the padding at the ends of buckets
  *   optimizer.distributed.dp_group_idx_<i>.param_state/shard_0_1                                   dp_zero_gather_scatter: an object
  *   optimizer.state.fp32_param.<key>                                                               fully_sharded_model_space: flattened
  *
@@ -15,7 +16,7 @@
 #include "catalog/catalog.h"
 #include "encoding/torch_save.h"
 
-/* An object param_state. The archive lives as long as the catalog is being filled. */
+/* An object param_state or per_bucket_numel_unpadded. The archive lives as long as the catalog is being filled. */
 struct optimizer_object {
     struct str name;
     struct torch_archive *archive;
@@ -28,6 +29,9 @@ bool optimizer_object_is_state(struct str name);
 
 /* Whether the name is that of an object which only describes how state was stored, so that it goes with it: per_bucket_numel and the like. */
 bool optimizer_object_is_layout(struct str name);
+
+/* Whether it is the one of those that says how large buckets are without the padding at their ends. */
+bool optimizer_object_is_sizes(struct str name);
 
 /* Whether the tensor is a bucket of state. */
 bool optimizer_is_bucket(struct str key);
