@@ -235,6 +235,7 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     const struct model_data *rules = model_data_find(STR("megatron.rules"));
     const struct model_data *names = model_data_find(STR("megatron.names"));
     struct counting counting = { .state = state };
+    const struct megatron_args *modules = like && like->args.members ? &like->args : &state->args; /* of the run that is to load the files */
     if (!rules || !names)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.rules or models/megatron.names");
     reshard_status status = partition_rules_parse(rules->text, &state->arena, &state->rules, err);
@@ -244,8 +245,8 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
         status = find_args(request, state, err);
     if (!status) {
         /* Names are those of single experts; the matrix is made of them in the end. */
-        state->is_grouped = is_grouped(like, &state->args);
-        state->conditions = megatron_name_conditions(&state->args) & ~(state->is_grouped ? (unsigned)NAME_GROUPED : 0);
+        state->is_grouped = is_grouped(like, modules);
+        state->conditions = megatron_name_conditions(modules) & ~(state->is_grouped ? (unsigned)NAME_GROUPED : 0);
         status = megatron_find_names(request, state, err);
     }
     if (!status)
@@ -264,7 +265,7 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
         return status;
     choose_vocabulary(request, like, state);
     state->context = (struct cut_context){ .rules = &state->rules, .args = &state->args, .layout = state->layout, .version_order = 2 };
-    state->context.is_split_down = state->args.is_local_spec;
+    state->context.is_split_down = modules->is_local_spec;
     bool is_said = state->args.is_swiglu != MEGATRON_UNKNOWN || state->args.is_geglu != MEGATRON_UNKNOWN;
     state->context.is_gated = is_said ? state->args.is_swiglu == 1 || state->args.is_geglu == 1 : is_gated_by_shape(request, &state->rules);
     return RESHARD_OK;

@@ -79,6 +79,17 @@ static void set_pipeline(struct editing *editing, const struct megatron_target *
     (void)state;
 }
 
+/* What says of which modules the model is made: names of parameters follow from it, and those are the reference's. */
+static void take_modules(struct editing *editing, const struct megatron_source *like)
+{
+    static const char *const names[] = { "transformer_impl", "moe_grouped_gemm", "moe_use_legacy_grouped_gemm" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const struct value *value = like->args.members ? value_dict_get(like->args.members, names[i]) : NULL;
+        if (value)
+            set_value(editing, names[i], value_copy(editing->graph, value, like->torch.files[like->ranks[0].file].graph->count), true);
+    }
+}
+
 /* The arguments of the reference's run, which is to load the files, with how far the source's run had come. */
 static void take_run(struct editing *editing, const struct megatron_source *like, uint32_t like_rank)
 {
@@ -157,5 +168,7 @@ struct value *megatron_write_args(const struct layout_request *request, const st
         set_model(&editing, state);
     if (state->is_like_layout && state->ranks[rank].like != TORCH_NONE)
         take_run(&editing, like, state->ranks[rank].like);
+    else if (like)
+        take_modules(&editing, like);
     return editing.failed ? NULL : namespace;
 }
