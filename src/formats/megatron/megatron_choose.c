@@ -202,32 +202,6 @@ static reshard_status choose_pipeline(const struct layout_request *request, cons
     return megatron_pipeline_make(&args, &state->arena, &state->pipeline, err);
 }
 
-/* ---- the vocabulary ---- */
-
-static int64_t padded(int64_t vocabulary, int64_t unit)
-{
-    return (vocabulary + unit - 1) / unit * unit;
-}
-
-/*
- * Megatron pads the vocabulary to a multiple of a unit and TP, so another TP may have other padding. That is followed where the vocabulary is known
- * and the source was padded so; else its rows stay as they are.
- */
-static void choose_vocabulary(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state)
-{
-    const struct megatron_args *args = &state->args;
-    int64_t v = args->vocabulary, unit = args->vocabulary_unit, old = args->padded_vocabulary, tp = args->tp;
-    state->padded_vocabulary = 0;
-    if (like && like->args.padded_vocabulary > 0 && !request->words.tp && (v <= 0 || like->args.vocabulary == v)) {
-        state->padded_vocabulary = like->args.padded_vocabulary;
-        return;
-    }
-    if (v <= 0 || unit <= 0 || old <= 0 || tp <= 0 || v > INT32_MAX || unit > INT32_MAX || tp > INT32_MAX || state->layout.tp > INT32_MAX ||
-        unit > INT64_MAX / 4 / tp || unit > INT64_MAX / 4 / state->layout.tp || padded(v, unit * tp) != old)
-        return;
-    state->padded_vocabulary = padded(v, unit * state->layout.tp);
-}
-
 reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
@@ -261,9 +235,10 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     status = check_model(request, state, &counting, err);
     if (!status)
         status = choose_pipeline(request, like, state, err);
+    if (!status)
+        status = megatron_choose_vocabulary(request, target, err);
     if (status)
         return status;
-    choose_vocabulary(request, like, state);
     state->context = (struct cut_context){ .rules = &state->rules, .args = &state->args, .layout = state->layout, .version_order = 2 };
     state->context.is_split_down = modules->is_local_spec;
     bool is_said = state->args.is_swiglu != MEGATRON_UNKNOWN || state->args.is_geglu != MEGATRON_UNKNOWN;

@@ -116,12 +116,18 @@ static void megatron_close_source(struct source *source)
     torch_source_close(source);
 }
 
+static const struct format_option options[] = {
+    { "padded-vocab", "N", "as Megatron pads", "rows of the embedding and of the output layer, padding included, as the run that is to load the files has them" },
+    { NULL, NULL, NULL, NULL },
+};
+
 const struct format_driver format_megatron = {
     .name = "megatron",
     .name_space = "megatron",
     .summary = "legacy Megatron-LM folders mp_rank_XX, a torch.save file a rank",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
                  FORMAT_STATE_BY_PARAMETER,
+    .options = options,
     .probe = megatron_probe,
     .read_catalog = megatron_read_catalog,
     .verify = torch_source_verify,

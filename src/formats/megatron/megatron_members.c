@@ -286,14 +286,6 @@ static reshard_status put_version(struct making *making, reshard_error *err)
     return version && put(making, &part, 1, version) ? RESHARD_OK : error_set_memory(err);
 }
 
-/* Optimizer state by number belongs to one rank of one layout. */
-static bool can_keep_optimizer(const struct making *making)
-{
-    const struct megatron_source *source = megatron_folder_state(making->request->source);
-    const struct parallel_layout *a = &making->state->layout, *b = source ? &source->layout : NULL;
-    return b && a->tp == b->tp && a->pp == b->pp && a->vp == b->vp && a->ep == b->ep && a->etp == b->etp;
-}
-
 static reshard_status put_item(struct making *making, uint32_t index, const struct name_map *own, reshard_error *err)
 {
     struct megatron_target *state = making->state;
@@ -312,7 +304,9 @@ static reshard_status put_item(struct making *making, uint32_t index, const stru
     if (!is_good)
         return error_set_memory(err);
     enum item_use use = item_use(state, &making->request->wanted->items[index], name, &key);
-    if (use == ITEM_FOREIGN || str_is(name, "args") || str_is(name, "checkpoint_version") || (str_is(name, "optimizer") && !can_keep_optimizer(making)))
+    if (use == ITEM_FOREIGN || str_is(name, "args") || str_is(name, "checkpoint_version") ||
+        /* Optimizer state by number belongs to one rank of one layout. */
+        (str_is(name, "optimizer") && !megatron_same_ranks(making->request, state)) || (megatron_is_rerun(name) && !megatron_keeps_rerun(making->request, state)))
         return RESHARD_OK;
     if (state->optimizer && str_is(name, "optimizer"))
         return RESHARD_OK; /* put_optimizer */
@@ -370,6 +364,16 @@ static reshard_status put_optimizer(struct making *making, reshard_error *err)
     return status;
 }
 
+static reshard_status put_like_rerun(struct making *making, reshard_error *err)
+{
+    const struct path_part part = { .kind = PATH_KEY, .key = STR("rerun_state_machine") };
+    struct value *value;
+    reshard_status status = megatron_like_rerun(making->request, making->state, making->rank, &making->graph, &value, err);
+    if (!status && value && !put(making, &part, 1, value))
+        status = error_set_memory(err);
+    return status;
+}
+
 static reshard_status put_items(struct making *making, reshard_error *err)
 {
     const struct catalog *wanted = making->request->wanted;
@@ -388,6 +392,8 @@ static reshard_status put_items(struct making *making, reshard_error *err)
         status = put_rng_object(making, err);
     if (!status)
         status = put_like_items(making, err);
+    if (!status)
+        status = put_like_rerun(making, err);
     name_map_release(&own);
     return status;
 }
@@ -520,9 +526,8 @@ reshard_status megatron_emit_rank(const struct layout_request *request, struct t
 reshard_status megatron_note_items(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
-    struct making making = { .request = request, .state = state };
     uint32_t other_ranks = 0;
-    bool has_optimizer = false;
+    bool has_optimizer = false, has_rerun = false;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++) {
         struct path_part single;
@@ -537,12 +542,13 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
         }
         other_ranks += !is_used;
         has_optimizer = has_optimizer || (count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "optimizer"));
+        has_rerun = has_rerun || (count == 1 && parts[0].kind == PATH_KEY && megatron_is_rerun(parts[0].key));
         if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) && item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
             status = target_note_dropped(target, err, "%.*s: legacy files have no place for it", STR_ARG(name));
     }
     if (!status && other_ranks > 0)
         status = target_note_dropped(target, err, "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
-    if (!status && has_optimizer && !state->optimizer && !can_keep_optimizer(&making))
+    if (!status && has_optimizer && !state->optimizer && !megatron_same_ranks(request, state))
         status = target_note_dropped(target, err, "optimizer: its state is numbered by the parameters of a rank, and the layout changes");
-    return status;
+    return status ? status : megatron_note_rerun(request, target, has_rerun, err);
 }

@@ -115,6 +115,13 @@ reshard_status megatron_each_parameter(const struct layout_request *request, str
 /* megatron_choose.c: the layout, the pipeline, the numbers of layers and experts. */
 reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err);
 
+/*
+ * megatron_vocabulary.c: the rows that a run with another TP pads the vocabulary to: at least and at most so many. False if it cannot be told, or the source
+ * is not padded so. The second sets the target's.
+ */
+bool megatron_vocabulary_rows(const struct megatron_args *args, int64_t tp, int64_t *least, int64_t *most);
+reshard_status megatron_choose_vocabulary(const struct layout_request *request, struct target *target, reshard_error *err);
+
 /* megatron_assign.c: which rank holds which parameter. */
 reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status megatron_add_ranks(const struct layout_request *request, struct target *target, reshard_error *err);
@@ -138,6 +145,17 @@ reshard_status megatron_matrix_record(const struct layout_request *request, stru
 /* megatron_members.c: the pickle of one rank's file; adds its records. */
 reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err);
 reshard_status megatron_note_items(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/*
+ * megatron_rerun.c: the state of the rerun state machine, by name; whether the source's is taken over; else the reference's, NULL for none; notes what
+ * becomes of it. Besides: whether the target's ranks are those of a legacy source.
+ */
+bool megatron_is_rerun(struct str name);
+bool megatron_keeps_rerun(const struct layout_request *request, const struct megatron_target *state);
+reshard_status megatron_like_rerun(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value_graph *graph,
+                                   struct value **out, reshard_error *err);
+reshard_status megatron_note_rerun(const struct layout_request *request, struct target *target, bool has_item, reshard_error *err);
+bool megatron_same_ranks(const struct layout_request *request, const struct megatron_target *state);
 
 /* megatron_write_args.c: the Namespace of one rank in graph; NULL without memory. */
 struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value *copied,

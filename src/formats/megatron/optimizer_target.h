@@ -48,6 +48,13 @@ reshard_status megatron_optimizer_value(const struct layout_request *request, st
 /* A parameter, or the matrix that it stands for, as the optimizers of its ranks know it; false if they know none such. */
 bool megatron_optimizer_parameter(const struct layout_request *request, const struct megatron_target *state, uint32_t parameter, struct optimizer_parameter *out);
 
+/* optimizer_like.c: gives a group the settings that a group of the same kind has in the reference, and no others. What it did is noted in *done. */
+struct like_settings {
+    bool are_added, are_removed;
+};
+reshard_status optimizer_like_settings(const struct layout_request *request, bool of_experts, struct value *group, struct value_graph *graph,
+                                       struct like_settings *done, reshard_error *err);
+
 /* Those of a rank's parameters that its optimizers know, in order, and which of the state's they are; the arrays are the caller's to free. */
 reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank,
                                         struct optimizer_parameter **out, uint32_t **indices, uint32_t *count, reshard_error *err);

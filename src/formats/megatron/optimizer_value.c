@@ -24,6 +24,7 @@ struct making_value {
     struct group_source sources[OPTIMIZERS_MAX];
     struct optimizer_parameter *parameters;
     uint32_t *indices, count;
+    struct like_settings settings;
 };
 
 /* ---- reading what the source says ---- */
@@ -85,10 +86,10 @@ static bool is_zero(const struct value *value)
     return (value->kind == VALUE_FLOAT && value->real == 0.0) || (value->kind == VALUE_INT && value->integer == 0);
 }
 
-/* A copy of the group without its list of parameters, with room for one. */
+/* A copy of the group without its list of parameters. */
 static struct value *copy_group(struct value_graph *graph, const struct value *group)
 {
-    struct value **items = arena_array(&graph->arena, group->list.count + 2, sizeof(struct value *));
+    struct value **items = arena_array(&graph->arena, group->list.count + 1, sizeof(struct value *));
     size_t count = 0;
     for (size_t i = 0; items && i + 1 < group->list.count; i += 2) {
         const struct value *key = group->list.items[i];
@@ -252,7 +253,7 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, c
     if (status)
         return status;
     struct value *list = value_new_list(graph, VALUE_LIST, masters, master_count), *params = value_new_list(graph, VALUE_LIST, numbers, number_count);
-    if (!list || !set_member(graph, group, value_new_str(graph, STR("params")), params))
+    if (!list || !params || !value_dict_set(graph, group, "params", params, true))
         return error_set_memory(err);
     dealing->masters->list.items[dealing->masters->list.count++] = list;
     return RESHARD_OK;
@@ -324,6 +325,11 @@ static reshard_status make_one(struct making_value *making, bool of_experts, str
     struct value *groups = copy_groups(making, of_experts);
     if (!groups)
         return error_set_memory(err);
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < groups->list.count && !status; i++)
+        status = optimizer_like_settings(making->request, of_experts, groups->list.items[i], making->graph, &making->settings, err);
+    if (status)
+        return status;
     bool is_distributed = making->state->optimizer->is_distributed;
     return is_distributed ? make_distributed(making, of_experts, groups, out, err) : make_plain(making, of_experts, groups, out, err);
 }
@@ -357,6 +363,10 @@ reshard_status megatron_optimizer_value(const struct layout_request *request, st
     reshard_status status = megatron_rank_parameters(request, state, making.rank, &making.parameters, &making.indices, &making.count, err);
     if (!status)
         status = make_all(&making, out, err);
+    if (!status && making.settings.are_removed && rank == 0)
+        status = target_note_dropped(target, err, "optimizer: settings of parameter groups that the reference has not");
+    if (!status && making.settings.are_added && rank == 0)
+        status = target_note_changed(target, err, "optimizer: settings of parameter groups that the source has not are the reference's");
     free(making.parameters);
     free(making.indices);
     return status;
