@@ -318,26 +318,30 @@ static void count_experts(struct megatron_source *state)
         state->args.experts = local * state->layout.ep;
 }
 
+/* Whether two leaves of one rank and chunk are of the same layer of the same stack. */
+static bool same_layer(const struct megatron_leaf *a, const struct megatron_leaf *b)
+{
+    size_t size = a->key.layer_at + a->key.layer_size;
+    return a->rank == b->rank && a->stage == b->stage && size == b->key.layer_at + b->key.layer_size && memcmp(a->name.data, b->name.data, size) == 0;
+}
+
 /* Layers and experts in the whole model; anchors: experts of a layer stand together. */
 static reshard_status number_leaves(struct collecting *collecting, const struct stacks *stacks, reshard_error *err)
 {
     struct megatron_source *state = collecting->state;
-    uint32_t anchor = 0;
-    int64_t anchor_layer = -1, anchor_stage = -1;
+    const struct megatron_leaf *anchor = NULL;
     for (uint32_t i = 0; i < state->leaf_count; i++) {
         struct megatron_leaf *leaf = &state->leaves[i];
         const struct megatron_rank *rank = &state->ranks[leaf->rank];
-        int64_t local_layer = leaf->key.layer, experts = local_experts(state);
+        int64_t experts = local_experts(state);
         leaf->order = i - rank->first_leaf;
         leaf->anchor = leaf->order;
         if (leaf->key.expert_size > 0) {
             if (experts > 0 && leaf->key.expert >= experts)
                 return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': expert %" PRId64 " of a rank that has %" PRId64, STR_ARG(leaf->name), leaf->key.expert, experts);
-            if (anchor_layer != local_layer || anchor_stage != leaf->stage || i == rank->first_leaf || anchor > leaf->order)
-                anchor = leaf->order;
-            anchor_layer = local_layer;
-            anchor_stage = leaf->stage;
-            leaf->anchor = anchor;
+            if (!anchor || !same_layer(anchor, leaf))
+                anchor = leaf;
+            leaf->anchor = anchor->order;
             leaf->key.expert += rank->place.ep * experts;
         }
         if (leaf->key.stack)

@@ -270,28 +270,68 @@ static reshard_status check_vocabulary(struct source *source, reshard_error *err
     return RESHARD_OK;
 }
 
+/* How many experts have one of the parameters that experts have: "decoder.layers.3.mlp.experts.local_experts.#.linear_fc1.weight". */
+struct expert_count {
+    int64_t found;
+    uint32_t parameter; /* the first one */
+};
+
+static reshard_status compare_experts(const struct megatron_source *state, const struct name_map *names, const struct expert_count *counts, reshard_error *err)
+{
+    for (uint32_t i = 0; i < names->count; i++) {
+        const struct megatron_parameter *parameter = &state->parameters[counts[i].parameter];
+        if (counts[i].found == state->args.experts)
+            continue;
+        error_set(err, RESHARD_ERR_FORMAT, "layer %" PRId64 " has %" PRId64 " experts, the arguments of the run say %" PRId64, parameter->layer, counts[i].found,
+                  state->args.experts);
+        error_object(err, "%.*s", STR_ARG(parameter->key));
+        return RESHARD_ERR_FORMAT;
+    }
+    return RESHARD_OK;
+}
+
+/* The parameter's name without the number of the expert, in text. */
+static bool append_family(const struct megatron_source *state, const struct megatron_parameter *parameter, struct buffer *text)
+{
+    struct partition_key key;
+    buffer_clear(text);
+    if (!partition_key_read(&state->rules, parameter->key, &key) || key.expert_size == 0)
+        return false;
+    size_t end = key.expert_at + key.expert_size;
+    buffer_append(text, parameter->key.data, key.expert_at);
+    buffer_append_text(text, "#");
+    buffer_append(text, parameter->key.data + end, parameter->key.size - end);
+    return true;
+}
+
 /* Experts come as parameters of their own, or as an axis. Every expert must be there. */
 static reshard_status check_experts(struct source *source, reshard_error *err)
 {
     const struct megatron_source *state = megatron_source_of(source);
-    int64_t experts = state->args.experts, found = 0;
-    for (uint32_t i = 0; experts > 0 && i < state->parameter_count; i++) {
-        const struct megatron_parameter *parameter = &state->parameters[i];
-        const struct megatron_parameter *next = i + 1 < state->parameter_count ? &state->parameters[i + 1] : NULL;
-        if (parameter->expert < 0)
+    if (state->args.experts <= 0 || source->lenient)
+        return RESHARD_OK;
+    struct name_map names = { 0 };
+    struct buffer text = { 0 };
+    struct expert_count *counts = calloc((size_t)state->parameter_count + 1, sizeof(*counts));
+    reshard_status status = counts ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < state->parameter_count; i++) {
+        bool is_new;
+        if (state->parameters[i].expert < 0 || !append_family(state, &state->parameters[i], &text))
             continue;
-        if (i == 0 || state->parameters[i - 1].expert != parameter->expert)
-            found++;
-        if (next && next->expert >= 0 && next->layer == parameter->layer)
-            continue;
-        if (found != experts && !source->lenient) {
-            error_set(err, RESHARD_ERR_FORMAT, "layer %" PRId64 " has %" PRId64 " experts, the arguments of the run say %" PRId64, parameter->layer, found, experts);
-            error_object(err, "%.*s", STR_ARG(parameter->key));
-            return RESHARD_ERR_FORMAT;
-        }
-        found = 0;
+        uint32_t family = text.failed ? NAME_NONE : name_map_intern(&names, buffer_str(&text), &is_new);
+        if (family == NAME_NONE)
+            status = error_set_memory(err);
+        else if (is_new)
+            counts[family] = (struct expert_count){ 1, i };
+        else
+            counts[family].found++;
     }
-    return RESHARD_OK;
+    if (!status)
+        status = compare_experts(state, &names, counts, err);
+    name_map_release(&names);
+    buffer_release(&text);
+    free(counts);
+    return status;
 }
 
 reshard_status megatron_merge(struct source *source, reshard_error *err)
