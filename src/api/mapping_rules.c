@@ -14,6 +14,8 @@ static void release_relation(struct mapping_relation *relation)
     free(relation->families);
     free(relation->keys);
     free(relation->back);
+    free(relation->alike);
+    free(relation->spelling.pairs);
     free(relation->ratios);
 }
 
@@ -100,20 +102,32 @@ static bool read_axis(struct str word, int *out)
     return *out >= 0 && *out < RANK_MAX;
 }
 
-/* ratio = NAME KEY AXIS KEY AXIS */
+/* ratio = NAME KEY AXIS [KEY AXIS] */
 static bool add_ratio(struct mapping_relation *relation, struct str rest)
 {
     struct mapping_ratio ratio = { .name = str_take_word(&rest) };
     ratio.key = str_take_word(&rest);
     bool is_good = read_axis(str_take_word(&rest), &ratio.axis);
     ratio.by = str_take_word(&rest);
-    if (!is_good || !read_axis(str_take_word(&rest), &ratio.by_axis))
+    if (!is_good || (ratio.by.size && !read_axis(str_take_word(&rest), &ratio.by_axis)))
         return true;
     struct mapping_ratio *larger = reallocarray(relation->ratios, (size_t)relation->ratio_count + 1, sizeof(*larger));
     if (!larger)
         return false;
     relation->ratios = larger;
     larger[relation->ratio_count++] = ratio;
+    return true;
+}
+
+/* respell = PART PART */
+static bool add_pair(struct mapping_spelling *spelling, struct str rest)
+{
+    struct mapping_pair pair = { .part = str_take_word(&rest) }, *larger = reallocarray(spelling->pairs, (size_t)spelling->pair_count + 1, sizeof(*larger));
+    if (!larger)
+        return false;
+    pair.spelled = str_take_word(&rest);
+    spelling->pairs = larger;
+    larger[spelling->pair_count++] = pair;
     return true;
 }
 
@@ -160,7 +174,11 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
         done = append_str(&relation->back, &relation->back_count, rest);
     else if (str_is(word, "where"))
         done = relation->to == UINT32_MAX || add_mark(rules, relation->to, rest);
-    else if (str_is(word, "ratio"))
+    else if (str_is(word, "alike"))
+        done = append_str(&relation->alike, &relation->alike_count, str_take_word(&rest));
+    else if (str_is(word, "respell"))
+        done = add_pair(&relation->spelling, rest);
+    else if (str_is(word, "ratio") || str_is(word, "extent"))
         done = add_ratio(relation, rest);
     else
         read_spelling(&relation->spelling, word, rest);
@@ -272,11 +290,11 @@ static uint32_t find_filled(const struct map_space *space, struct str name, cons
 bool mapping_ratio_find(const struct mapping_ratio *ratio, const struct map_space *space, int64_t *out)
 {
     struct str values[MAP_HOLE_KINDS] = { { 0 } };
-    uint32_t weight = find_key(space, ratio->key, values), other = weight == MAP_NONE ? MAP_NONE : find_filled(space, ratio->by, values);
-    const struct map_tensor *a = other == MAP_NONE ? NULL : map_space_shaped(space, weight), *b = a ? map_space_shaped(space, other) : NULL;
-    if (!b || ratio->axis >= a->rank || ratio->by_axis >= b->rank)
+    uint32_t weight = find_key(space, ratio->key, values), other = weight == MAP_NONE || !ratio->by.size ? MAP_NONE : find_filled(space, ratio->by, values);
+    const struct map_tensor *a = weight == MAP_NONE ? NULL : map_space_shaped(space, weight), *b = other == MAP_NONE ? NULL : map_space_shaped(space, other);
+    if (!a || ratio->axis >= a->rank || (ratio->by.size && (!b || ratio->by_axis >= b->rank)))
         return false;
-    int64_t extent = a->shape[ratio->axis], by = b->shape[ratio->by_axis];
+    int64_t extent = a->shape[ratio->axis], by = b ? b->shape[ratio->by_axis] : 1;
     *out = by ? extent / by : 0;
     return by && extent % by == 0;
 }
@@ -298,9 +316,60 @@ static bool fits_any(const struct map_space *space, const struct str *lines, uin
     return false;
 }
 
+/* The number at the beginning of a name behind a prefix, and what follows it; false if there is none. */
+static bool cut_number(struct str name, size_t prefix, uint64_t *number, struct str *rest)
+{
+    size_t end = prefix;
+    while (end < name.size && name.data[end] >= '0' && name.data[end] <= '9')
+        end++;
+    *rest = (struct str){ name.data + end, name.size - end };
+    return end > prefix && rest->size && rest->data[0] == '.' && str_to_u64((struct str){ name.data + prefix, end - prefix }, number);
+}
+
+static bool same_shape(const struct map_space *space, uint32_t a, uint32_t b)
+{
+    const struct map_tensor *x = map_space_shaped(space, a), *y = map_space_shaped(space, b);
+    if (!x || !y || x->rank != y->rank)
+        return x == y;
+    return memcmp(x->shape, y->shape, (size_t)x->rank * sizeof(*x->shape)) == 0;
+}
+
+/* Whether the numbers behind a prefix are 0, 1, … and what follows them is the same for each. Sorted, the names of a number follow each other. */
+static bool is_alike(const struct map_space *space, struct str prefix)
+{
+    uint32_t first, end, size = 0, at = 0;
+    uint64_t number, before = 0, greatest = 0, count = 0;
+    struct str rest, wanted;
+    map_space_prefix(space, prefix, &first, &end);
+    for (uint32_t i = first; i < end; i++, at++) {
+        if (!cut_number(space->weights[space->sorted[i]].name, prefix.size, &number, &rest))
+            return false;
+        if (count == 0 || number != before) {
+            if (count > 1 && at != size)
+                return false;
+            size = count == 1 ? at : size;
+            at = 0;
+            count++;
+        }
+        before = number;
+        greatest = number > greatest ? number : greatest;
+        if (count == 1)
+            continue;
+        if (at >= size || !cut_number(space->weights[space->sorted[first + at]].name, prefix.size, &number, &wanted) || !str_equal(rest, wanted) ||
+            !same_shape(space, space->sorted[i], space->sorted[first + at]))
+            return false;
+    }
+    return count < 2 || (at == size && greatest == count - 1);
+}
+
 bool mapping_relation_fits(const struct mapping_relation *relation, const struct map_space *space, bool is_back)
 {
-    return is_back ? fits_any(space, relation->back, relation->back_count) : fits_any(space, relation->keys, relation->key_count);
+    if (is_back)
+        return fits_any(space, relation->back, relation->back_count);
+    bool fits = fits_any(space, relation->keys, relation->key_count);
+    for (uint32_t i = 0; i < relation->alike_count && fits; i++)
+        fits = is_alike(space, relation->alike[i]);
+    return fits;
 }
 
 /* The nodes that relations of families, or all others, recognise. */

@@ -12,7 +12,8 @@
 
 #define MAPPING_NODES_MAX 64
 
-/* A number that a text names: the extent of an axis of one weight by that of another. Patterns; the first line that has both counts. */
+/* A number that a text names: the extent of an axis of one weight, by that of another if `by` is there. Patterns; the first line that has
+ * all of them counts. */
 struct mapping_ratio {
     struct str name, key, by;
     int axis, by_axis;
@@ -24,9 +25,10 @@ struct mapping_relation {
     uint32_t from, to;              /* nodes */
     bool is_onward;                 /* names of `from` are only kept where this relation does not fit */
     struct str *families, *keys, *back; /* back: as keys, on the side of `to` */
+    struct str *alike;              /* of `from`: the numbers behind each of these beginnings of keys all have the same keys, of the same shapes */
     struct mapping_ratio *ratios;
     struct mapping_spelling spelling; /* of `to`, around the names that the text gives */
-    uint32_t family_count, key_count, back_count, ratio_count;
+    uint32_t family_count, key_count, back_count, alike_count, ratio_count;
 };
 
 /* A number that mappings may name, from a member of an item; not where the member `condition` of that item, if there is one, is false. */

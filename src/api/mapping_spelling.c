@@ -76,15 +76,29 @@ static void append_state(const struct state_pattern *pattern, struct str name, s
     buffer_append_str(out, pattern->end);
 }
 
-/* Puts the name's own word in place of the alias, where a name has it. */
+/* Appends the name with one part in place of another; false if it has none. */
+static bool append_replaced(struct str name, struct str part, struct str by, struct buffer *out)
+{
+    const char *found = part.size ? memmem(name.data, name.size, part.data, part.size) : NULL;
+    if (!found)
+        return false;
+    size_t before = (size_t)(found - name.data), used = before + part.size;
+    buffer_append(out, name.data, before);
+    buffer_append_str(out, by);
+    buffer_append(out, name.data + used, name.size - used);
+    return true;
+}
+
+/* A name with the part that is called otherwise here, if it has one. */
 static void append_name(const struct mapping_spelling *spelling, struct str name, bool is_back, struct buffer *out)
 {
-    const char *found = is_back && spelling->alias.size ? memmem(name.data, name.size, spelling->alias.data, spelling->alias.size) : NULL;
-    size_t before = found ? (size_t)(found - name.data) : name.size, used = found ? before + spelling->alias.size : before;
-    buffer_append(out, name.data, before);
-    if (found)
-        buffer_append_str(out, spelling->alias_of);
-    buffer_append(out, name.data + used, name.size - used);
+    bool done = is_back && append_replaced(name, spelling->alias, spelling->alias_of, out);
+    for (uint32_t i = 0; i < spelling->pair_count && !done; i++) {
+        const struct mapping_pair *pair = &spelling->pairs[i];
+        done = append_replaced(name, is_back ? pair->spelled : pair->part, is_back ? pair->part : pair->spelled, out);
+    }
+    if (!done)
+        buffer_append_str(out, name);
 }
 
 /* The key in the spelling, or, backwards, without it. false without memory. */
@@ -103,11 +117,11 @@ static bool spell_key(const struct mapping_spelling *spelling, struct str key, b
         buffer_append_str(out, key);
     } else if (!is_back) {
         buffer_append_str(out, spelling->below);
-        buffer_append_str(out, key);
+        append_name(spelling, key, false, out);
     } else {
         bool has = starts_with(key, spelling->below) && key.size > spelling->below.size;
         size_t skipped = has ? spelling->below.size : 0;
-        append_name(spelling, (struct str){ key.data + skipped, key.size - skipped }, has, out);
+        append_name(spelling, (struct str){ key.data + skipped, key.size - skipped }, has || !spelling->below.size, out);
     }
     return !out->failed;
 }
@@ -257,7 +271,7 @@ static reshard_status copy_recipes(struct spelling_run *run, reshard_error *err)
 reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, enum mapping_masters masters,
                                       reshard_error *err)
 {
-    if (!spelling->below.size)
+    if (!spelling->below.size && !spelling->pair_count)
         return RESHARD_OK;
     size_t count = (size_t)map_space_tensor_count((*stage)->space) + 1;
     struct spelling_run run = { .spelling = spelling, .before = *stage, .is_back = is_back, .wish = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED };

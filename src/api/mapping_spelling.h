@@ -8,12 +8,19 @@
 
 #include "api/mapping_stage.h"
 
+/* A part of a name, and how it is spelled. */
+struct mapping_pair {
+    struct str part, spelled;
+};
+
 struct mapping_spelling {
-    struct str below;                /* every key begins with it; empty: there is no spelling */
+    struct str below;                /* every key begins with it */
     struct str apart;                /* but those that begin with this one */
     struct str states, states_below; /* keys of states on either side, with $NAME and $STATE; empty: as weights */
     struct str alias, alias_of;      /* on the way back: a part of a key, and what it is called there */
     struct str masters;              /* words for a state that the weights below are themselves; empty: there is none */
+    struct mapping_pair *pairs;      /* a name has the first part that it contains in its other spelling, both ways */
+    uint32_t pair_count;
 };
 
 /* What becomes of masters, the weights that an optimizer works on. */

@@ -149,9 +149,11 @@ static struct map_trace *trace_of(const struct map_machine *machine)
 static bool read_axis(struct map_machine *machine, const char *what, const struct map_variable *variable, int *out)
 {
     const struct map_statement *statement = machine->statement;
-    if (statement->attribute_count != 1 || !str_is(statement->attributes[0].key, "axis")) {
+    bool has_shares = statement->attribute_count == 2 && !machine->input->strict && str_is(statement->attributes[1].key, "shares");
+    if (statement->attribute_count != 1 + (uint32_t)has_shares || !str_is(statement->attributes[0].key, "axis")) {
         struct map_span span = statement->attribute_count ? statement->attributes[statement->attribute_count - 1].key_span : statement->span;
-        return map_machine_fail(machine, span, "do other things in a statement of their own", "a %s has exactly one attribute, axis=number", what);
+        return map_machine_fail(machine, span, machine->input->strict ? "do other things in a statement of their own" : "behind it may stand shares=\"[2, 1, 1]\"",
+                                "a %s has exactly one attribute, axis=number", what);
     }
     const struct map_attribute *axis = &statement->attributes[0];
     if (!axis->is_number)
@@ -189,15 +191,33 @@ static bool wanted_ends(const struct map_machine *machine, const struct map_vari
     return at == in->shape[axis];
 }
 
-/* Where the parts end: by the shares that a macro knows, else all alike. NULL: *is_good tells memory from a diagnosis. */
+/* The shares of the parts of a split or a join, one each, if the statement says them. */
+static bool read_shares(struct map_machine *machine, uint32_t count, int64_t said[RANK_MAX], const int64_t **shares)
+{
+    const struct map_attribute *attribute = map_attribute_find(machine->statement, "shares");
+    int found = 0;
+    if (!attribute)
+        return true;
+    bool is_good = map_list_parse(attribute->value, said, &found) == MAP_LIST_OK && (uint32_t)found == count;
+    int64_t total = 0;
+    for (int i = 0; i < found && is_good; i++)
+        is_good = said[i] > 0 && !__builtin_add_overflow(total, said[i], &total);
+    *shares = said;
+    return is_good || map_machine_fail(machine, attribute->value_span, "a number by name comes from --set, or a line name = number",
+                                       "shares are %u positive numbers here, one for each part, not %.*s", count, STR_ARG(attribute->value));
+}
+
+/* Where the parts end: by their shares, else all alike. NULL: *is_good tells memory from a diagnosis. */
 static int64_t *split_ends(struct map_machine *machine, const struct map_variable *in, int axis, bool *is_good)
 {
     const struct map_statement *statement = machine->statement;
     uint32_t count = statement->right_count;
-    int64_t total = 0, at = 0, *ends = arena_array(machine->workshop.arena, count, sizeof(*ends));
+    int64_t said[RANK_MAX], total = 0, at = 0, *ends = arena_array(machine->workshop.arena, count, sizeof(*ends));
     const int64_t *shares = machine->input->reverse ? statement->shares : NULL;
-    *is_good = true;
-    if (ends && machine->input->reverse && !machine->input->strict && !shares && wanted_ends(machine, in, axis, ends))
+    *is_good = read_shares(machine, count, said, &shares);
+    if (!*is_good || !ends)
+        return NULL;
+    if (machine->input->reverse && !machine->input->strict && !shares && wanted_ends(machine, in, axis, ends))
         return ends;
     for (uint32_t i = 0; i < count; i++)
         total += shares ? shares[i] : 1;
@@ -254,7 +274,8 @@ static bool parts_fit(struct map_machine *machine, const struct map_variable *co
 /* Backwards a join comes from an equal split, which parts of different extent are not. */
 static void warn_unequal(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count, int axis)
 {
-    for (uint32_t i = 1; i < count && machine->input->reverse; i++) {
+    bool is_equal = machine->input->reverse && !map_attribute_find(machine->statement, "shares");
+    for (uint32_t i = 1; i < count && is_equal; i++) {
         if (parts[i]->shape[axis] == parts[0]->shape[axis])
             continue;
         map_diagnose(machine->input->diagnoses, MAP_WARNING, machine->statement->left[i].span, NULL,
@@ -268,10 +289,14 @@ static void warn_unequal(struct map_machine *machine, const struct map_variable 
 static bool shares_fit(struct map_machine *machine, const struct map_variable *const *parts, uint32_t count, int axis)
 {
     const struct map_statement *statement = machine->statement;
-    for (uint32_t i = 1; i < count && statement->shares && !machine->input->reverse; i++) {
-        __int128 left = (__int128)parts[i]->shape[axis] * statement->shares[0], right = (__int128)parts[0]->shape[axis] * statement->shares[i];
+    const int64_t *shares = statement->shares;
+    int64_t said[RANK_MAX];
+    if (!machine->input->reverse && !read_shares(machine, count, said, &shares))
+        return false;
+    for (uint32_t i = 1; i < count && shares && !machine->input->reverse; i++) {
+        __int128 left = (__int128)parts[i]->shape[axis] * shares[0], right = (__int128)parts[0]->shape[axis] * shares[i];
         if (left != right)
-            return map_machine_fail(machine, statement->left[i].span, "all heads have the same size", "'%.*s' has %lld on axis %d, which does not go with %lld of '%.*s'",
+            return map_machine_fail(machine, statement->left[i].span, shares == said ? "shares= says how they relate" : "all heads have the same size", "'%.*s' has %lld on axis %d, which does not go with %lld of '%.*s'",
                                     STR_ARG(statement->left[i].text), (long long)parts[i]->shape[axis], axis, (long long)parts[0]->shape[axis],
                                     STR_ARG(statement->left[0].text));
     }

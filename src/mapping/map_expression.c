@@ -112,7 +112,7 @@ bool map_expression_read(struct str text, const struct map_token **token, const 
 
 /* ---- conditions ---- */
 
-static struct str trimmed(struct str text)
+struct str map_trimmed(struct str text)
 {
     while (text.size && (text.data[0] == ' ' || text.data[0] == '\t'))
         text = (struct str){ text.data + 1, text.size - 1 };
@@ -157,8 +157,8 @@ bool map_comparison_holds(struct str text, const struct map_constants *constants
         return map_diagnose(diagnoses, MAP_ERROR, span, NULL, "'%.*s' compares nothing", STR_ARG(text));
     size_t behind = at + strlen(comparisons[found].text);
     int64_t left, right;
-    if (!map_bound_value(trimmed((struct str){ text.data, at }), constants, span, diagnoses, &left) ||
-        !map_bound_value(trimmed((struct str){ text.data + behind, text.size - behind }), constants, span, diagnoses, &right))
+    if (!map_bound_value(map_trimmed((struct str){ text.data, at }), constants, span, diagnoses, &left) ||
+        !map_bound_value(map_trimmed((struct str){ text.data + behind, text.size - behind }), constants, span, diagnoses, &right))
         return false;
     *holds = left < right ? comparisons[found].less : left > right ? comparisons[found].greater : comparisons[found].equal;
     return true;

@@ -11,6 +11,9 @@
 /* Value of digits of any script; leading zeros are allowed, as upstream allows them. false: too large, or no digits. */
 bool map_number_value(struct str text, int64_t *out);
 
+/* Without the blanks and tabs around it. */
+struct str map_trimmed(struct str text);
+
 /* A word that is a number or a constant; constants may be NULL. false: it was diagnosed. */
 bool map_bound_value(struct str word, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses, int64_t *out);
 

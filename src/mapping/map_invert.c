@@ -72,7 +72,8 @@ static void append_attributes(const struct inversion *inversion)
         buffer_printf(inversion->out, ", %s", map_flag_name(statement->flag));
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
-        buffer_printf(inversion->out, ", %.*s=%.*s", STR_ARG(attribute->key), STR_ARG(attribute->value));
+        const char *quote = attribute->is_number ? "" : "\"";
+        buffer_printf(inversion->out, ", %.*s=%s%.*s%s", STR_ARG(attribute->key), quote, STR_ARG(attribute->value), quote);
     }
 }
 

@@ -4,6 +4,7 @@
 #include "base/array.h"
 #include "mapping/map_expression.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 struct parser {
@@ -258,6 +259,32 @@ static bool parse_comparison(struct parser *parser, const struct map_attribute *
     return true;
 }
 
+/* shares="[a, b]" names numbers or writes them: what stands behind is the list of their values. */
+static bool parse_shares(struct parser *parser, struct map_attribute *attribute)
+{
+    struct str rest = attribute->value;
+    struct buffer text = { 0 };
+    bool is_good = rest.size >= 2 && rest.data[0] == '[' && rest.data[rest.size - 1] == ']';
+    if (!is_good)
+        return map_diagnose(parser->diagnoses, MAP_ERROR, attribute->value_span, "write shares=\"[2, 1, 1]\"", "shares are a list of numbers");
+    rest = (struct str){ rest.data + 1, rest.size - 2 };
+    buffer_append_text(&text, "[");
+    while (is_good && rest.size) {
+        int64_t number;
+        is_good = map_bound_value(map_trimmed(str_take(&rest, ',')), parser->constants, attribute->value_span, parser->diagnoses, &number);
+        if (is_good)
+            buffer_printf(&text, "%s%" PRId64, text.size > 1 ? ", " : "", number);
+    }
+    buffer_append_text(&text, "]");
+    struct str made = buffer_str(&text);
+    char *copy = is_good && !text.failed ? arena_copy(&parser->program->arena, made.data, made.size) : NULL;
+    parser->no_memory |= is_good && !copy;
+    if (copy)
+        attribute->value = (struct str){ copy, made.size };
+    buffer_release(&text);
+    return copy != NULL;
+}
+
 static bool is_expression(const struct parser *parser, struct str key)
 {
     if (!parser->constants || is_diagnosed(parser))
@@ -289,6 +316,11 @@ static bool parse_attribute(struct parser *parser, struct map_statement *stateme
         parser->diagnoses->is_ours |= is_condition;
         if (is_condition && map_is_comparison(attribute.value))
             return parse_comparison(parser, &attribute, statement);
+        if (parser->constants && str_is(attribute.key, "shares")) {
+            parser->diagnoses->is_ours = true;
+            if (!parse_shares(parser, &attribute))
+                return false;
+        }
     } else {
         return fail_expected(parser, "a number or a string", next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
     }
