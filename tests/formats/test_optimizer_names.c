@@ -72,7 +72,8 @@ TEST(parameters_are_ordered_as_modules_register_them)
     const char *local[] = {
         "embedding.word_embeddings.weight", "embedding.position_embeddings.weight", "decoder.layers.0.input_layernorm.weight",
         "decoder.layers.0.input_layernorm.bias", "decoder.layers.0.self_attention.linear_proj.weight", "decoder.layers.0.self_attention.linear_proj.bias",
-        "decoder.layers.0.self_attention.linear_qkv.weight", "decoder.layers.0.self_attention.linear_qkv.bias", "decoder.layers.0.pre_mlp_layernorm.weight",
+        "decoder.layers.0.self_attention.linear_qkv.weight", "decoder.layers.0.self_attention.linear_qkv.bias", "decoder.layers.0.self_attention.q_layernorm.weight",
+        "decoder.layers.0.self_attention.k_layernorm.weight", "decoder.layers.0.self_attention.kv_layernorm.bias", "decoder.layers.0.pre_mlp_layernorm.weight",
         "decoder.layers.0.mlp.router.weight", "decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight",
         "decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight", "decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight",
         "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight", "decoder.layers.0.mlp.experts.local_experts.10.linear_fc1.weight",
@@ -114,7 +115,7 @@ TEST(what_is_no_parameter_is_known)
 TEST(wrong_tables_are_refused)
 {
     reshard_error err = { 0 };
-    const char *texts[] = { "-", "local\n", "other a", "- a b c", "- a.# b", "- a.{b,c} d.{e}", "- a.* b", "!buffer a", "- #.#.#.#.#" };
+    const char *texts[] = { "-", "local\n", "other a", "- a b c", "- a.# b", "- a.{b,c} d.{e}", "- a.* b", "!buffer a", "- #.#.#.#.#", "- {a,b}.{c,d}" };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct arena own = { 0 };
         struct optimizer_names made;
