@@ -202,6 +202,9 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     status = read_layout(conversion->options->layout, driver, request, err);
     if (status)
         return status;
+    status = conversion_add_settings(conversion, driver, err);
+    if (status)
+        return status;
     status = driver->lay_out(request, &conversion->target, err);
     if (status)
         return status;
@@ -268,6 +271,8 @@ out:
 
 void conversion_release(struct conversion *conversion)
 {
+    if (conversion->lends_items)
+        catalog_remove_items(conversion->source->source->catalog, conversion->own_items);
     plan_free(conversion->plan);
     free(conversion->recipes);
     target_free(&conversion->target);

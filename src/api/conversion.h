@@ -21,6 +21,8 @@ struct conversion {
     struct layout_request request;
     char *file_name;
     struct target target;
+    uint32_t own_items;            /* of the source; behind them are those that the conversion lends it */
+    bool lends_items;
     struct recipe *recipes;
     uint32_t recipe_count, tensor_count; /* tensors with a chunk in the target */
     struct plan *plan;
@@ -31,6 +33,9 @@ struct conversion {
 reshard_status conversion_prepare(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                   const reshard_run_options *run, bool resolve_source, struct conversion *out, reshard_error *err);
 void conversion_release(struct conversion *conversion);
+
+/* conversion_settings.c: adds the configuration that the model has under its new names, as an item, and says so. */
+reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err);
 
 /* Fills a report; on failure nothing is left in it. */
 reshard_status conversion_report(const struct conversion *conversion, reshard_report *out, reshard_error *err);

@@ -3,6 +3,7 @@
 #include "api/mapping_make.h"
 
 #include "api/mapping_relate.h"
+#include "api/mapping_trim.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -260,6 +261,40 @@ static reshard_status say_failure(struct making *making, const struct wish *wish
     return note(&making->out->warning, err, "names are kept as they are, %s: --rules FAMILY|FILE or --map FILE makes them those of %s", what, goal);
 }
 
+/* Whether a checkpoint carries a config.json beside its weights. */
+static bool has_config(const struct catalog *catalog)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (catalog->items[i].kind == ITEM_FILE && str_is(catalog->items[i].key, CONFIG_NAME))
+            return true;
+    }
+    return false;
+}
+
+/* The settings of the model whose names have changed, and its weights without padding. */
+static reshard_status find_settings(struct making *making, const struct wish *wish, const struct mapping_walked *walked, reshard_error *err)
+{
+    const reshard_map_options *given = making->request->options;
+    const struct model_settings_request request = {
+        .walked = walked,
+        .source = making->request->source,
+        .given = given,
+        .options = &making->numbers.options,
+        .family = wish->family,
+        .is_asked = wish->is_asked,
+        .has_own_config = has_config(checkpoint_catalog(making->request->source)) && !(given && given->config_size),
+    };
+    int64_t rows = 0;
+    if (!walked->family || !model_settings_relate(&making->rules, walked->family))
+        return RESHARD_OK;
+    reshard_status status = model_settings_make(&request, &making->out->settings, err);
+    const struct model_settings *settings = making->out->settings;
+    if (status || !settings || !settings->is_config_made)
+        return status;
+    status = model_settings_vocabulary(settings, &rows, err);
+    return status ? status : mapping_trim(&making->stage, settings, rows, err);
+}
+
 /* Walks from the source's names to those wanted. */
 static reshard_status relate(struct making *making, const struct wish *wish, reshard_error *err)
 {
@@ -267,8 +302,7 @@ static reshard_status relate(struct making *making, const struct wish *wish, res
     const char *own = request->source->source->driver->name_space;
     const char *goal_names = request->other ? request->other->source->driver->name_space : request->target_names;
     struct mapping_stage *before = making->stage;
-    struct buffer said = { 0 };
-    enum mapping_way way;
+    struct mapping_walked walked = { 0 };
     struct mapping_goal goal = { .name_space = request->other || goal_names ? goal_names : CONTAINER_NAMES, .family = wish->family };
     reshard_status status = RESHARD_OK;
     if (request->other) {
@@ -280,15 +314,17 @@ static reshard_status relate(struct making *making, const struct wish *wish, res
     if (!status)
         status = read_marks(&making->rules, request->source, &goal, err);
     if (!status)
-        status = mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &way, &said, err);
+        status = mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &walked, err);
     const char *target = goal.name_space ? goal.name_space : "the other checkpoint";
-    if (!status && (way == MAPPING_WAY_NONE || way == MAPPING_WAY_AMBIGUOUS)) {
+    if (!status && (walked.way == MAPPING_WAY_NONE || walked.way == MAPPING_WAY_AMBIGUOUS)) {
         unwind(&making->stage, before);
-        status = say_failure(making, wish, way, target, buffer_str(&said), err);
-    } else if (!status && way == MAPPING_WAY_WALKED) {
-        status = note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target, STR_ARG(buffer_str(&said)));
+        status = say_failure(making, wish, walked.way, target, buffer_str(&walked.said), err);
+    } else if (!status && walked.way == MAPPING_WAY_WALKED) {
+        status = note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target, STR_ARG(buffer_str(&walked.said)));
+        if (!status)
+            status = find_settings(making, wish, &walked, err);
     }
-    buffer_release(&said);
+    buffer_release(&walked.said);
     return status;
 }
 
@@ -368,5 +404,6 @@ void mapping_made_release(struct mapping_made *made)
     mapping_free(made->stage);
     free(made->names);
     free(made->warning);
+    model_settings_free(made->settings);
     *made = (struct mapping_made){ 0 };
 }

@@ -4,6 +4,7 @@
 #define API_MAPPING_MAKE_H
 
 #include "api/mapping_stage.h"
+#include "api/model_settings.h"
 
 struct mapping_request {
     const reshard_checkpoint *source;
@@ -17,6 +18,7 @@ struct mapping_made {
     struct mapping_stage *stage; /* NULL: nothing changes */
     char *names;                 /* which relations between name spaces were used, in words; NULL: none */
     char *warning;               /* why none was, though one was wanted; NULL: nothing to say */
+    struct model_settings *settings; /* of the model whose names change; NULL: none are known */
 };
 
 reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err);

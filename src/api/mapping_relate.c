@@ -17,7 +17,8 @@ struct walk {
     uint64_t goals;                   /* nodes */
     unsigned distance[MAPPING_NODES_MAX]; /* to the nearest goal, in texts; STEPS_MAX + 1: out of reach */
     bool is_used[1024];               /* by relation */
-    struct buffer *said;
+    struct mapping_walked *out;
+    struct buffer *said;              /* the result's */
 };
 
 static bool is_container(const char *name_space)
@@ -225,7 +226,7 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
 }
 
 static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
-                              enum mapping_way *way, reshard_error *err)
+                              reshard_error *err)
 {
     uint64_t fallback = mapping_nodes_of(walk->rules, walk->goal->name_space);
     bool walked = false;
@@ -239,18 +240,24 @@ static reshard_status walk_on(struct walk *walk, uint64_t here, const struct map
                 break;
             if (step.relation)
                 say_tie(walk, &step, here, (*stage)->space);
-            *way = step.relation ? MAPPING_WAY_AMBIGUOUS : MAPPING_WAY_NONE;
+            walk->out->way = step.relation ? MAPPING_WAY_AMBIGUOUS : MAPPING_WAY_NONE;
             return RESHARD_OK;
         }
+        const struct map_space *before = (*stage)->space;
         reshard_status status = take_step(walk, &step, context, source, stage, err);
         if (status)
             return status;
+        if (step.relation->family_count) {
+            walk->out->family = step.relation;
+            walk->out->is_back = step.is_back;
+            walk->out->left = step.is_back ? (*stage)->space : before;
+        }
         say_step(walk, &step);
         walk->is_used[step.relation - walk->rules->relations] = true;
         here = UINT64_C(1) << step.end;
         walked = true;
     }
-    *way = walked ? MAPPING_WAY_WALKED : MAPPING_WAY_SAME;
+    walk->out->way = walked ? MAPPING_WAY_WALKED : MAPPING_WAY_SAME;
     return RESHARD_OK;
 }
 
@@ -276,16 +283,16 @@ static uint64_t goal_nodes(const struct mapping_rules *rules, const struct mappi
 }
 
 reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,
-                              const struct catalog *source, struct mapping_stage **stage, enum mapping_way *way, struct buffer *said, reshard_error *err)
+                              const struct catalog *source, struct mapping_stage **stage, struct mapping_walked *out, reshard_error *err)
 {
-    struct walk walk = { .rules = rules, .goal = goal, .goals = goal_nodes(rules, goal), .said = said };
+    struct walk walk = { .rules = rules, .goal = goal, .goals = goal_nodes(rules, goal), .out = out, .said = &out->said };
     uint64_t here = narrow(goal, mapping_names_of(rules, name_space, (*stage)->space)), all = mapping_nodes_of(rules, name_space);
-    *way = MAPPING_WAY_NONE;
+    *out = (struct mapping_walked){ .way = MAPPING_WAY_NONE };
     if (rules->relation_count > sizeof(walk.is_used))
         return error_set(err, RESHARD_ERR_LIMIT, "more than %zu relations between names", sizeof(walk.is_used));
     /* A name space without a reference has every spelling. */
     if (here & walk.goals || (!goal->reference && goal->name_space && name_space && strcmp(goal->name_space, name_space) == 0 && here & all)) {
-        *way = MAPPING_WAY_SAME;
+        out->way = MAPPING_WAY_SAME;
         return RESHARD_OK;
     }
     if (!here && goal->family.size)
@@ -293,5 +300,5 @@ reshard_status mapping_relate(const struct mapping_rules *rules, const char *nam
     if (!here || !walk.goals)
         return RESHARD_OK;
     measure(&walk);
-    return walk_on(&walk, here, context, source, stage, way, err);
+    return walk_on(&walk, here, context, source, stage, err);
 }

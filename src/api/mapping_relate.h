@@ -20,12 +20,17 @@ enum mapping_way {
     MAPPING_WAY_WALKED
 };
 
-/*
- * Puts the texts that lead to the goal behind *stage. name_space: of the source's format, or NULL. said gets words about it: which texts were
- * used, or which would fit equally well.
- */
+struct mapping_walked {
+    enum mapping_way way;
+    struct buffer said;                    /* which texts were used, or which would fit equally well */
+    const struct mapping_relation *family; /* the last one of model families, NULL: none */
+    bool is_back;                          /* it was walked from right to left */
+    const struct map_space *left;          /* the names on its left side; of a stage of the mapping */
+};
+
+/* Puts the texts that lead to the goal behind *stage. name_space: of the source's format, or NULL. out->said is to be released, also on failure. */
 reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,
-                              const struct catalog *source, struct mapping_stage **stage, enum mapping_way *way, struct buffer *said, reshard_error *err);
+                              const struct catalog *source, struct mapping_stage **stage, struct mapping_walked *out, reshard_error *err);
 
 /* Whether the checkpoint's keys are recognised as its format's name space, or, if the format has none or is only a container of names
  * (`hf`), as any. */

@@ -299,8 +299,7 @@ bool mapping_ratio_find(const struct mapping_ratio *ratio, const struct map_spac
     return by && extent % by == 0;
 }
 
-/* Whether some line's patterns all have a key, and those with ! none. */
-static bool fits_any(const struct map_space *space, const struct str *lines, uint32_t count)
+bool mapping_keys_fit(const struct map_space *space, const struct str *lines, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct str rest = lines[i], word;
@@ -365,8 +364,8 @@ static bool is_alike(const struct map_space *space, struct str prefix)
 bool mapping_relation_fits(const struct mapping_relation *relation, const struct map_space *space, bool is_back)
 {
     if (is_back)
-        return fits_any(space, relation->back, relation->back_count);
-    bool fits = fits_any(space, relation->keys, relation->key_count);
+        return mapping_keys_fit(space, relation->back, relation->back_count);
+    bool fits = mapping_keys_fit(space, relation->keys, relation->key_count);
     for (uint32_t i = 0; i < relation->alike_count && fits; i++)
         fits = is_alike(space, relation->alike[i]);
     return fits;

@@ -262,7 +262,7 @@ reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog 
 
 /* ---- losses ---- */
 
-static reshard_status add_loss(struct mapping_loss *loss, char *line, reshard_error *err)
+reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_error *err)
 {
     if (!line)
         return error_set_memory(err);
@@ -289,8 +289,8 @@ reshard_status mapping_losses(const struct mapping_stage *stage, const struct ca
         int64_t volume = box_volume(tensor->rank, catalog_vector_at(source, tensor->shape));
         if (tensor->flags & TENSOR_HIDDEN || read[i] >= volume)
             continue;
-        status = read[i] ? add_loss(out, arena_printf(arena, "%.*s: %" PRId64 " of its %" PRId64 " elements, by the mapping", STR_ARG(tensor->key), volume - read[i], volume), err)
-                         : add_loss(out, arena_printf(arena, "%.*s: by the mapping", STR_ARG(tensor->key)), err);
+        status = read[i] ? mapping_loss_add(out, arena_printf(arena, "%.*s: %" PRId64 " of its %" PRId64 " elements, by the mapping", STR_ARG(tensor->key), volume - read[i], volume), err)
+                         : mapping_loss_add(out, arena_printf(arena, "%.*s: by the mapping", STR_ARG(tensor->key)), err);
     }
     free(read);
     return status;

@@ -50,6 +50,7 @@ struct mapping_loss {
     struct str *lines;
     uint32_t count, capacity;
 };
+reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_error *err); /* line NULL: no memory */
 reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct mapping_loss *out, reshard_error *err);
 
 #endif

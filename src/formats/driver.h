@@ -21,7 +21,8 @@ enum format_abilities {
     FORMAT_SHARDED = 64,     /* a tensor may be stored in several chunks */
     FORMAT_ALLOWS_HOLES = 128, /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
     FORMAT_IS_PARALLEL = 256, /* what it writes is laid out by model-parallel ranks: it knows the words of struct layout_words */
-    FORMAT_STATE_BY_PARAMETER = 512 /* what it writes names optimizer state by parameter */
+    FORMAT_STATE_BY_PARAMETER = 512, /* what it writes names optimizer state by parameter */
+    FORMAT_HOLDS_CONFIG = 1024 /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */

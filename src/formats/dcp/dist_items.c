@@ -110,7 +110,7 @@ static struct value *make_arguments(struct value_graph *graph)
 /* What Megatron's loader asks for, where the source is none of its checkpoints: weights alone, without optimizer and RNG state. */
 static reshard_status add_minimal_state(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
 {
-    static const char *const marks[] = { "args", "checkpoint_version", "iteration", "content_metadata" };
+    static const char *const marks[] = { "checkpoint_version", "iteration", "content_metadata" };
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
         if (dcp_tree_child(&state->tree, 0, str_of(marks[i])) != CATALOG_NONE)
             return RESHARD_OK;
@@ -120,11 +120,13 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
     struct value *version = value_new(&state->extra, VALUE_FLOAT);
     if (version)
         version->real = CHECKPOINT_VERSION;
-    reshard_status status = dist_add_value(state, "args", make_arguments(&state->extra), err);
+    bool has_arguments = dcp_tree_child(&state->tree, 0, STR("args")) != CATALOG_NONE;
+    reshard_status status = has_arguments ? RESHARD_OK : dist_add_value(state, "args", make_arguments(&state->extra), err);
     if (!status)
         status = dist_add_value(state, "checkpoint_version", version, err);
-    if (!status && state->iteration >= 0)
-        status = dist_add_value(state, "iteration", value_new_int(&state->extra, state->iteration), err);
+    /* Megatron reads the iteration with the arguments, of a release too. */
+    if (!status && (has_arguments || state->iteration >= 0))
+        status = dist_add_value(state, "iteration", value_new_int(&state->extra, state->iteration >= 0 ? state->iteration : 0), err);
     return status;
 }
 

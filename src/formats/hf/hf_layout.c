@@ -129,6 +129,16 @@ static reshard_status add_index(struct hf_target *hf, reshard_error *err)
     return status;
 }
 
+static reshard_status add_config(struct hf_target *hf, const struct catalog_item *item, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    if (!buffer_append_str(&text, item->value->text)) {
+        buffer_release(&text);
+        return error_set_memory(err);
+    }
+    return st_target_add_text(hf->target, item->key, &text, err);
+}
+
 static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
 {
     const struct layout_request *request = hf->request;
@@ -138,6 +148,8 @@ static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
         struct str name = request->wanted->items[index].key;
         if (store_name_check(name, NULL) || name_map_find(&hf->target->catalog->object_names, name) != NAME_NONE)
             status = target_note_dropped(hf->target, err, "%.*s: side file, whose name is taken or no file name", STR_ARG(name));
+        else if (st_item_is_config(&request->wanted->items[index]))
+            status = add_config(hf, &request->wanted->items[index], err);
         else
             status = st_target_add_copy(hf->target, name, request->source,
                                         request->source->catalog->items[request->wanted_items[index]].object, err);

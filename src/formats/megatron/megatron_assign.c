@@ -63,7 +63,7 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     }
     int64_t old = state->args.padded_vocabulary;
     if (parameter->key.rule->is_vocabulary && rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&
-        (old <= 0 || shape[0] == old)) {
+        (old <= 0 || shape[0] == old || shape[0] == state->args.vocabulary)) {
         reshard_status status = target_note_changed(target, err, "'%.*s' has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s", STR_ARG(tensor->key),
                                                     state->padded_vocabulary, state->layout.tp, shape[0],
                                                     state->padded_vocabulary > shape[0] ? "; the new rows are zero" : "");

@@ -286,6 +286,20 @@ static reshard_status put_version(struct making *making, reshard_error *err)
     return version && put(making, &part, 1, version) ? RESHARD_OK : error_set_memory(err);
 }
 
+/* Megatron reads the iteration with the arguments, of a release too: weights that come with arguments and no run begin at 0. */
+static reshard_status put_iteration(struct making *making, reshard_error *err)
+{
+    const struct catalog *wanted = making->request->wanted;
+    struct path_part part = { .kind = PATH_KEY, .key = STR("iteration") };
+    bool is_of_run = making->state->args_item == TORCH_NONE;
+    for (uint32_t i = 0; i < wanted->item_count && !is_of_run; i++)
+        is_of_run = str_is(wanted->items[i].key, "checkpoint_version") || str_is(wanted->items[i].key, "iteration");
+    if (is_of_run)
+        return RESHARD_OK;
+    struct value *value = value_new_int(&making->graph, 0);
+    return value && put(making, &part, 1, value) ? RESHARD_OK : error_set_memory(err);
+}
+
 static reshard_status put_item(struct making *making, uint32_t index, const struct name_map *own, reshard_error *err)
 {
     struct megatron_target *state = making->state;
@@ -384,6 +398,8 @@ static reshard_status put_items(struct making *making, reshard_error *err)
             status = error_set_memory(err);
     if (!status)
         status = put_version(making, err);
+    if (!status)
+        status = put_iteration(making, err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++)
         status = put_item(making, i, &own, err);
     if (!status)

@@ -57,6 +57,11 @@ static reshard_status take_metadata(const struct value *value, struct st_metadat
     return status;
 }
 
+bool st_item_is_config(const struct catalog_item *item)
+{
+    return item->kind == ITEM_VALUE && item->value && item->value->kind == VALUE_BYTES && str_is(item->key, "config.json");
+}
+
 static const char *kind_of(const struct catalog_item *item)
 {
     switch (item->kind) {
@@ -110,7 +115,7 @@ reshard_status st_items_take(const struct layout_request *request, struct target
         const struct catalog_item *item = &wanted->items[i];
         if (str_equal(item->key, STR(ST_METADATA_KEY)) || str_equal(item->key, STR(ST_INDEX_METADATA_KEY)))
             status = take_value(request, target, i, out, err);
-        else if (item->kind == ITEM_FILE && carries_files)
+        else if (carries_files && (item->kind == ITEM_FILE || st_item_is_config(item)))
             out->files[out->file_count++] = i;
         else
             status = note_item(target, item, err);

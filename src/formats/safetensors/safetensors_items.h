@@ -21,6 +21,9 @@ struct st_items {
     uint32_t file_count;
 };
 
+/* Whether an item is the text of a config.json that is not one of the source's files. */
+bool st_item_is_config(const struct catalog_item *item);
+
 /* Sorts wanted's items; those that are neither are noted as dropped, and side files too unless the target carries them. */
 reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out,
                              reshard_error *err);
