@@ -117,7 +117,7 @@ static reshard_status add_config(struct conversion *conversion, const struct mod
     if (!status)
         status = target_note_changed(target, err, CONFIG_KEY ": made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'", STR_ARG(settings->family));
     if (!status && made.missing.size)
-        status = target_note_changed(target, err, CONFIG_KEY ": no argument tells %.*s: defaults count until you write them there",
+        status = target_note_changed(target, err, CONFIG_KEY ": no argument tells %.*s: defaults count unless --set NAME=NUMBER or you write them there",
                                      STR_ARG(buffer_str(&made.missing)));
     buffer_release(&text);
     settings_result_release(&made);

@@ -108,7 +108,7 @@ void settings_result_release(struct settings_result *result);
 reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input, bool *fits, struct buffer *why,
                             reshard_error *err);
 
-/* Whether a statement names a path on that side. */
+/* Whether a statement names a path on that side, or it is one of config.json that is asked for. */
 bool settings_mention(const struct settings *settings, enum settings_side side, struct str path);
 
 /* A member by a path of names joined with dots, or NULL. None counts as absent. */

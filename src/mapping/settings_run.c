@@ -389,6 +389,10 @@ bool settings_mention(const struct settings *settings, enum settings_side side, 
                 return true;
         }
     }
+    for (uint32_t i = 0; side == SETTINGS_CONFIG && i < settings->asked_count; i++) {
+        if (str_equal(path, settings->asked[i]))
+            return true;
+    }
     return false;
 }
 
