@@ -369,13 +369,17 @@ static struct value *make(struct run *run, const struct settings_pattern *patter
     return pattern->kind == PATTERN_MARKS ? make_marks(run, pattern) : make_simple(run, pattern);
 }
 
-static void make_terms(struct run *run, const struct settings_term *terms, uint32_t count, struct value *into)
+/* Whether all terms could be made. */
+static bool make_terms(struct run *run, const struct settings_term *terms, uint32_t count, struct value *into)
 {
+    bool are_made = true;
     for (uint32_t i = 0; i < count && !run->no_memory; i++) {
         struct value *value = make(run, &terms[i].pattern);
+        are_made = are_made && value;
         if (value && !set_path(run->graph, into, terms[i].path, value))
             run->no_memory = true;
     }
+    return are_made;
 }
 
 /* ---- a whole text ---- */
@@ -491,9 +495,9 @@ static void read_statements(struct run *run, enum settings_side from, struct val
     for (uint32_t i = 0; !run->no_memory && i < run->settings->statement_count; i++) {
         const struct settings_statement *statement = &run->settings->statements[i];
         if (statement->is_default || statement->is_demand || !statement->reads[from] ||
-            !match_terms(run, statement->terms[from], statement->counts[from], &failed))
+            !match_terms(run, statement->terms[from], statement->counts[from], &failed) ||
+            !make_terms(run, statement->terms[to], statement->counts[to], into))
             continue;
-        make_terms(run, statement->terms[to], statement->counts[to], into);
         for (uint32_t t = 0; t < statement->counts[from] && !run->no_memory; t++)
             run->no_memory = !set_path(run->graph, read, statement->terms[from][t].path, mark);
     }

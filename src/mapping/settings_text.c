@@ -200,17 +200,22 @@ static reshard_status take_simple(struct parser *parser, struct settings_pattern
         return take_call(parser, out);
     }
     skip_blanks(parser);
-    if (!parser->rest.size || parser->rest.data[0] != '$')
-        return take_literal(parser, &out->literal);
-    reshard_status status = take_operand(parser, &out->a);
-    out->kind = PATTERN_VARIABLE;
-    for (size_t i = 0; !status && i < sizeof(operators) / sizeof(operators[0]); i++) {
+    struct str before = parser->rest;
+    bool is_variable = before.size && before.data[0] == '$';
+    reshard_status status = is_variable || (before.size && before.data[0] >= '0' && before.data[0] <= '9') ? take_operand(parser, &out->a) : RESHARD_OK;
+    for (size_t i = 0; !status && parser->rest.data != before.data && i < sizeof(operators) / sizeof(operators[0]); i++) {
         if (!take(parser, operators[i].text))
             continue;
         out->kind = operators[i].kind;
         return take_operand(parser, &out->b);
     }
-    return status;
+    if (is_variable) {
+        out->kind = PATTERN_VARIABLE;
+        return status;
+    }
+    parser->rest = before;
+    *out = (struct settings_pattern){ .a.variable = -1, .b.variable = -1 };
+    return take_literal(parser, &out->literal);
 }
 
 static reshard_status add_segment(struct parser *parser, const struct settings_segment *segment)

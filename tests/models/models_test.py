@@ -32,6 +32,7 @@ import families  # noqa: E402
 class Trial:
     def __init__(self, binary, work, c):
         self.binary, self.work, self.c, self.count = binary, work, c, 0
+        self.numbers = ["--set", "make_vocab_size_divisible_by=4"]
         self.config = self.put({key: value for key, value in c.items() if key != "copies"})
 
     def put(self, value):
@@ -192,6 +193,73 @@ def through(binary, name, to):
         must_be("back", read_folder(back), {key: t for key, t in hf.items() if not families.is_left_behind(c, key) and "mtp_" not in key})
 
 
+def write_folder(folder, hf, config):
+    folder.mkdir()
+    write_checkpoint(folder / "model.safetensors", hf)
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def by_settings(binary, name):
+    """config.json becomes the arguments of a run, and these become config.json again; the padding of the vocabulary comes and goes."""
+    c = families.CASES[name][0]
+    hf = families.hf_model(c, random_elements(name))
+    config = {key: value for key, value in c.items() if key != "copies"}
+    with tempfile.TemporaryDirectory() as work:
+        trial = Trial(binary, pathlib.Path(work), c)
+        folder, there, back = write_folder(trial.work / "hf", hf, config), trial.work / "there", trial.work / "back"
+        trial.convert(folder, there, "--to", "megatron", "--layout", "tp=1", *trial.numbers)
+        trial.convert(there, back, "--to", "hf", "--rules", c["model_type"])
+        must_be("back", read_folder(back), {key: t for key, t in hf.items() if not families.is_left_behind(c, key) and "mtp_" not in key})
+        found = json.loads((back / "config.json").read_text())
+        assert found.pop("torch_dtype") == "bfloat16", found
+        if c["model_type"] == "ernie4_5_moe":
+            config.pop("num_nextn_predict_layers", None)   # its predictor has no counterpart in Megatron
+        wrong = {key: (value, found.get(key)) for key, value in config.items() if found.get(key) != value and (value or key in found)}
+        assert not wrong, f"config.json: {wrong} in {found}"
+
+
+def family_named_wrong(binary, name, family, others):
+    """A family that is not the model's is refused, whether --rules or config.json names it, with those that it could be."""
+    c = families.CASES[name][0]
+    hf = families.hf_model(c, random_elements(name))
+    config = {key: value for key, value in c.items() if key != "copies"}
+    with tempfile.TemporaryDirectory() as work:
+        trial = Trial(binary, pathlib.Path(work), c)
+        folder, there = write_folder(trial.work / "hf", hf, config), trial.work / "there"
+        trial.convert(folder, there, "--to", "megatron")
+        wrong = write_folder(trial.work / "wrong", hf, {**config, "model_type": family})
+        # Llama's tensors and ERNIE's are alike: only arguments tell them apart.
+        for words in ((there, "--to", "hf", "--rules", family), (wrong, "--to", "torch_dist"))[:1 if family == "ernie4_5" else 2]:
+            done = subprocess.run([binary, "convert", words[0], trial.work / "out", *words[1:]], capture_output=True, text=True, timeout=300)
+            assert done.returncode == 2, f"{words}: exit {done.returncode}: {done.stderr}"
+            said = done.stderr.splitlines()[0]
+            assert family in said and all(other in said for other in others), said
+            assert not (trial.work / "out").exists()
+
+
+def given_config(binary):
+    """A config.json that the caller or the reference gives goes as it is; one that the source carries stays."""
+    c = families.CASES["llama"][0]
+    hf = families.hf_model(c, random_elements("llama"))
+    config = {key: value for key, value in c.items() if key != "copies"}
+    with tempfile.TemporaryDirectory() as work:
+        trial = Trial(binary, pathlib.Path(work), c)
+        folder = write_folder(trial.work / "hf", hf, {**config, "ours": [1]})
+        trial.convert(folder, trial.work / "there", "--to", "megatron")
+        trial.convert(folder, trial.work / "dist", "--to", "torch_dist")
+        text = (folder / "config.json").read_bytes()
+        for number, words in enumerate(((trial.work / "there", "--to", "hf", "--rules", "auto", "--config", folder / "config.json"),
+                                        (trial.work / "there", "--like", folder), (trial.work / "dist", "--to", "hf", "--rules", "llama"))):
+            trial.convert(words[0], trial.work / f"out{number}", *words[1:])
+            found = (trial.work / f"out{number}" / "config.json").read_bytes()
+            assert found == text, f"{words}: {found}"
+        trial.convert(trial.work / "there", trial.work / "none", "--to", "hf", "--rules", "auto", "--items", "drop", "--set", "num_attention_heads=6", "--set", "num_key_value_heads=2")
+        assert not (trial.work / "none" / "config.json").exists()
+        trial.convert(trial.work / "there", trial.work / "set", "--to", "hf", "--rules", "auto", "--set", "bos_token_id=5")
+        assert json.loads((trial.work / "set" / "config.json").read_text())["bos_token_id"] == 5
+
+
 def read_folder(folder):
     return {key: t for file in sorted(folder.glob("*.safetensors")) for key, t in read_checkpoint(file).items()}
 
@@ -317,6 +385,11 @@ def main():
             tests += [(f"{name}: through {to} and back", lambda a=(options.bin, name, to): through(*a)) for to in ("megatron", "torch_dist", "fsdp_dtensor")]
     tests += [("heads and groups from a run's arguments", lambda: by_arguments(options.bin, "llama", num_query_groups=2, group_query_attention=True)),
               ("groups that the run did not use", lambda: by_arguments(options.bin, "llama-heads-alike", num_query_groups=1, group_query_attention=False))]
+    tests += [(f"{name}: the configuration comes back", lambda a=(options.bin, name): by_settings(*a)) for name in families.CASES if fnmatch.fnmatch(name, options.case)]
+    tests += [(f"{name} is not taken for {family}", lambda a=(options.bin, name, family, others): family_named_wrong(*a))
+              for name, family, others in (("llama", "qwen3", ["llama"]), ("llama", "ernie4_5", ["llama"]), ("qwen2", "llama", ["qwen2"]), ("qwen3", "mistral", ["qwen3"]),
+                                           ("qwen3-moe", "qwen2_moe", ["qwen3_moe"]), ("deepseek-v3", "deepseek_v2", ["deepseek_v3"]), ("glm4", "glm", ["glm4"]))]
+    tests.append(("a configuration that is given stays", lambda: given_config(options.bin)))
     tests.append(("texts recognise the models of their families, and no others", lambda: recognise(options.models)))
     print(f"1..{len(tests)}")
     failed = 0
