@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dist_stored.h"
 
+#include "formats/dcp/dist_transpose.h"
+
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -108,6 +110,8 @@ reshard_status dist_stored_read(struct source *source, const struct dist_stored 
     struct str name;
     if (source->relate_optimizer) {
         reshard_status status = rename_states(catalog, is_flattened, err);
+        if (!status && is_flattened)
+            status = dist_transpose_states(catalog, args, err);
         return status ? status : optimizer_dist_relate(catalog, args, stored->objects, stored->count, err);
     }
     catalog->has_stored_optimizer = catalog->has_stored_optimizer || is_flattened || has_buckets(catalog);
