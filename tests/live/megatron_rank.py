@@ -5,6 +5,7 @@ No two pieces of a model have equal values: a tensor that ranks cut is filled fr
 one that ranks share from its name alone. A piece that a conversion puts in a wrong place is seen then.
 """
 import os
+import sys
 
 import megatron_lib as lib
 
@@ -52,7 +53,16 @@ def start(argv, seed=None):
         filled.append(chunk)
     lib.fill = fill
     watch_loading()
+    parse_arguments(argv)
     return lib.start(argv, fill_seed=seed)
+
+
+def parse_arguments(argv):
+    """From 0.18 on programs parse their arguments before they initialize Megatron."""
+    from megatron.training import arguments, initialize
+    if hasattr(arguments, "parse_and_validate_args") and not hasattr(initialize, "parse_args"):
+        sys.argv = ["pretrain_gpt.py"] + argv
+        arguments.parse_and_validate_args()
 
 
 REFUSED = []

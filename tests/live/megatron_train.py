@@ -108,8 +108,14 @@ def draw(chance, releases):
     random_unevenness(chance, a, model)
     if drawn["target"] == "torch_dist":
         random_unevenness(chance, b, model)
+    elif (a["pp"], a["vp"]) == (b["pp"], b["vp"]) and "extra" in a:
+        b["extra"] = a["extra"]  # the split of as many stages stays
     if number(drawn["release"]) < (0, 15, 0) and drawn["optimizer"] == "distributed":
         drawn["optimizer"] = "plain"  # the truth is a fully_reshardable save
+    if number(drawn["release"]) < (0, 16, 0) and has_experts and model["precision"] == "fp16":
+        model["precision"] = "bf16"  # refused there
+    if number(drawn["release"]) < (0, 14, 0) and (a["ep"] > 1) != (b["ep"] > 1) and drawn["target"] == "torch_dist":
+        drawn["optimizer"] = "none"  # state is named after the number of an optimizer
     if drawn["optimizer"] == "distributed" and model["tied"]:
         model["tied"] = a["pp"] == b["pp"] == 1  # with more stages Megatron itself writes that state wrongly as fully_reshardable
     if drawn["optimizer"] == "distributed":
@@ -151,7 +157,9 @@ class Round:
         drawn = self.drawn
         flags = ["--ckpt-format", drawn["target"], "--load", "target", "--exit-on-missing-checkpoint"]
         flags += ["--use-checkpoint-args"] if drawn["checkpoint_args"] else []
-        flags += [] if drawn["rng"] else ["--no-load-rng"]
+        # Releases up to 0.13 stop without the flag when TP or PP has changed, and say so.
+        is_moved = drawn["target"] == "torch_dist" and any(drawn["a"][word] != drawn["b"][word] for word in ("tp", "pp", "vp", "ep", "etp"))
+        flags += [] if drawn["rng"] and not (is_moved and number(drawn["release"]) < (0, 14, 0)) else ["--no-load-rng"]
         flags += ["--dist-ckpt-strictness", drawn["strict"]] if drawn["target"] == "torch_dist" else []
         return flags
 

@@ -297,5 +297,7 @@ reshard_status dist_optimizer_adapt(const struct layout_request *request, struct
     if (status || (is_done && !dist_optimizers_change(target)))
         return status;
     status = adapt_optimizer(request, target, is_distributed, err);
-    return status || is_done ? status : adapt_content(request, state, is_distributed, err);
+    /* Names of state have no number of an optimizer in front, which a release that can do either way is told by the content's description. */
+    bool is_told = is_done && dcp_tree_child(&state->tree, 0, STR(CONTENT_KEY)) != CATALOG_NONE;
+    return status || is_told ? status : adapt_content(request, state, is_distributed, err);
 }

@@ -34,6 +34,16 @@ static struct expert_kinds find_experts(const struct catalog *wanted)
     return found;
 }
 
+/* Releases up to 0.13 put chained_<k>. before the names of state, k being the optimizer. */
+static struct str find_numbered_state(const struct catalog *wanted)
+{
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        if (!(wanted->tensors[i].flags & TENSOR_HIDDEN) && str_starts_with(wanted->tensors[i].key, "chained_"))
+            return wanted->tensors[i].key;
+    }
+    return (struct str){ NULL, 0 };
+}
+
 /* The list of groups of one optimizer: {optimizer: {param_groups}}, or {param_groups}. */
 static struct value *groups_of(const struct value *optimizer)
 {
@@ -125,6 +135,12 @@ reshard_status dist_optimizers_regroup(const struct layout_request *request, str
     if (!dist_optimizers_change(target) || value->kind != VALUE_DICT || !(kinds.has_matrices || kinds.has_biases))
         return RESHARD_OK;
     bool is_numbered = value->list.count >= 2 && value->list.items[0]->kind == VALUE_INT;
+    struct str numbered = find_numbered_state(request->wanted);
+    if (numbered.size && state->sizes.ep <= 1) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and a run with ep=1 has one", STR_ARG(numbered));
+        error_hint(err, "--to megatron writes such state under any layout; --exclude 'chained_*' leaves it out");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
     if (is_numbered && state->sizes.ep <= 1) {
         *optimizer = value->list.items[1];
         return target_note_changed(target, err, "optimizer: one for all parameters, with the settings of the first of %zu, because experts are not parallel",

@@ -17,6 +17,8 @@
 
 #define RANK_PREFIX "mp_rank_"
 #define RNG_KEY "rng_state"
+#define RERUN_KEY "rerun_state_machine"
+#define RERUN_OBJECTS "rerun_state_machine_state"
 #define GRID_CELLS_MAX 1000000
 
 /* ---- sizes ---- */
@@ -136,6 +138,16 @@ static void set_sizes(struct dist_editing *editing, const struct dist_sizes *siz
         dist_set(editing, split[i], none, false);
 }
 
+/* A run that takes its arguments from the checkpoint has this many rows, and TP must divide them. What is stored may have fewer or more. */
+static void set_vocabulary(struct dist_editing *editing, const struct value *arguments, int64_t tp)
+{
+    struct megatron_args args;
+    int64_t least, most;
+    megatron_args_read(arguments, &args);
+    if (tp != args.tp && megatron_vocabulary_rows(&args, tp, &least, &most) && least == most)
+        dist_set_number(editing, "padded_vocab_size", least, false);
+}
+
 static bool has_optimizer(const struct layout_request *request, struct dcp_target *state)
 {
     if (dcp_tree_child(&state->tree, 0, STR("optimizer")) != CATALOG_NONE)
@@ -200,6 +212,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
         return status;
     if (state->optimizer_layout == DIST_GATHERED)
         dist_set_bool(&editing, "ckpt_fully_parallel_save", false);
+    set_vocabulary(&editing, arguments, state->sizes.tp);
     dist_set(&editing, "ckpt_format", value_new_str(&state->extra, str_of(target->driver->name)), false);
     if (is_changed)
         dist_set_bool(&editing, "no_save_rng", true);
@@ -299,10 +312,30 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
     return status;
 }
 
+/* A run that finds the rerun state machine's state asks for that of every rank. So it stands where these do, and not elsewhere. */
+static reshard_status take_rerun_state(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    uint32_t node = dcp_tree_child(&state->tree, 0, STR(RERUN_KEY));
+    bool has_ranks = false;
+    if (node == CATALOG_NONE)
+        return RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->item_count && !has_ranks; i++) {
+        struct str key;
+        has_ranks = dist_object_key(request->wanted->items[i].key, &key) && str_is(key, RERUN_OBJECTS);
+    }
+    if (has_ranks && !dist_layout_changes(target))
+        return RESHARD_OK;
+    state->tree.nodes[node].is_left_out = true;
+    return target_note_dropped(target, err, RERUN_KEY ": %s", has_ranks ? "it belongs to the layout that it was saved under" : "that of each rank is not there");
+}
+
 reshard_status dist_state_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     reshard_status status = edit_arguments(request, target, err);
     if (!status)
         status = dist_optimizer_adapt(request, target, err);
+    if (!status)
+        status = take_rerun_state(request, target, err);
     return status ? status : take_rng_state(request, target, err);
 }

@@ -58,6 +58,9 @@ void megatron_args_read(const struct value *namespace, struct megatron_args *out
 /* An integer or boolean member, or MEGATRON_UNKNOWN. */
 int64_t megatron_args_int(const struct megatron_args *args, const char *name);
 
+/* The rows that a run with another TP pads the vocabulary to: at least and at most so many. False if it cannot be told, or the source is not padded so. */
+bool megatron_vocabulary_rows(const struct megatron_args *args, int64_t tp, int64_t *least, int64_t *most);
+
 /* The members of a Namespace as a DICT, or NULL. */
 const struct value *megatron_namespace_members(const struct value *namespace);
 

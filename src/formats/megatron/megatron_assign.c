@@ -61,7 +61,8 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
         error_hint(err, "--dtype 'GLOB=TYPE' converts it to one that torch has");
         return RESHARD_ERR_UNSUPPORTED;
     }
-    int64_t old = state->args.padded_vocabulary;
+    /* The arguments of a distributed checkpoint say what a run of its TP has; the stored rows may be another run's. */
+    int64_t old = megatron_folder_state(request->source) ? state->args.padded_vocabulary : 0;
     if (parameter->key.rule->is_vocabulary && rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&
         (old <= 0 || shape[0] == old || shape[0] == state->args.vocabulary)) {
         reshard_status status = target_note_changed(target, err, "'%.*s' has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s", STR_ARG(tensor->key),

@@ -183,15 +183,19 @@ static reshard_status choose_pipeline(const struct layout_request *request, cons
         model = like;
     else if (source && source->layout.pp == state->layout.pp && source->layout.vp == state->layout.vp)
         model = source;
+    /* A source of another format has no ranks, but its arguments say how it was split. */
     struct megatron_args args = state->args;
+    int64_t source_vp = args.vp == MEGATRON_UNKNOWN ? 1 : args.vp;
+    state->is_split_kept = !model && args.members && args.pp == state->layout.pp && source_vp == state->layout.vp;
+    const struct megatron_args *split = model ? &model->args : state->is_split_kept ? &state->args : NULL;
     args.num_layers = state->layers;
     args.pp = state->layout.pp;
     args.vp = state->layout.vp;
-    args.first_layers = model ? model->args.first_layers : MEGATRON_UNKNOWN;
-    args.last_layers = model ? model->args.last_layers : MEGATRON_UNKNOWN;
-    args.with_embedding = model ? model->args.with_embedding : MEGATRON_UNKNOWN;
-    args.with_loss = model ? model->args.with_loss : MEGATRON_UNKNOWN;
-    args.layout = model ? model->args.layout : (struct str){ 0 };
+    args.first_layers = split ? split->first_layers : MEGATRON_UNKNOWN;
+    args.last_layers = split ? split->last_layers : MEGATRON_UNKNOWN;
+    args.with_embedding = split ? split->with_embedding : MEGATRON_UNKNOWN;
+    args.with_loss = split ? split->with_loss : MEGATRON_UNKNOWN;
+    args.layout = split ? split->layout : (struct str){ 0 };
     int64_t total = 0;
     for (int64_t i = 0; model && i < model->layout.pp * model->layout.vp; i++)
         total += model->pipeline.counts[i];

@@ -3,6 +3,7 @@
 #include "formats/megatron/megatron_source.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 static reshard_status add_layout(struct source *source, reshard_error *err)
 {
@@ -74,6 +75,22 @@ static reshard_status add_version(struct source *source, reshard_error *err)
     return status;
 }
 
+/* The command that makes it loadable there: what changes is TP, the rest stays. */
+static reshard_status add_command(struct source *source, int64_t tp, reshard_error *err)
+{
+    const struct parallel_layout *layout = &megatron_source_of(source)->layout;
+    const char *path = store_path(source->store);
+    char words[128];
+    int size = snprintf(words, sizeof(words), "tp=%" PRId64 ",pp=%" PRId64, tp, layout->pp);
+    if (layout->vp > 1)
+        size += snprintf(words + size, sizeof(words) - (size_t)size, ",vp=%" PRId64, layout->vp);
+    if (layout->ep > 1)
+        snprintf(words + size, sizeof(words) - (size_t)size, ",ep=%" PRId64, layout->ep);
+    path = path[0] ? path : "SOURCE";
+    reshard_status status = catalog_add_fact(source->catalog, "to load it there", err, "reshard convert %s TARGET --to megatron --layout %s", path, words);
+    return status ? status : catalog_add_fact(source->catalog, "under any layout", err, "reshard convert %s TARGET --to torch_dist", path);
+}
+
 /* What Megatron would say, and what to do about it. */
 static reshard_status add_loading(struct source *source, reshard_error *err)
 {
@@ -84,20 +101,20 @@ static reshard_status add_loading(struct source *source, reshard_error *err)
     other.etp = other.tp;
     struct rank_place last = { other.tp - 1, 0, 0, 0 };
     char *folder = rank_folder_name(&state->arena, &other, &last);
-    const char *path = store_path(source->store);
     if (!folder)
         return error_set_memory(err);
     reshard_status status = catalog_add_fact(source->catalog, "loads with", err, "tp=%" PRId64 ", pp=%" PRId64 ", vp=%" PRId64 ", ep=%" PRId64
                                              " and nothing else: each rank opens the folder of its own name", layout->tp, layout->pp, layout->vp, layout->ep);
-    if (!status && other.tp > layout->tp)
-        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: FileNotFoundError for %s/" MEGATRON_MODEL_FILE, other.tp, folder);
+    char missing[128] = "";
+    if (other.tp > layout->tp)
+        snprintf(missing, sizeof(missing), ", or FileNotFoundError for %.60s/" MEGATRON_MODEL_FILE, folder);
+    if (!status && state->args.members)
+        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: \"tensor_model_parallel_size value from checkpoint (%" PRId64
+                                  ") is not equal to the input argument value (%" PRId64 ")\"%s", other.tp, layout->tp, other.tp, missing);
     else if (!status)
-        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: its parameters are larger than those in %s/"
+        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: its parameters have other shapes than those in %s/"
                                   MEGATRON_MODEL_FILE, other.tp, folder);
-    if (!status)
-        status = catalog_add_fact(source->catalog, "to load it there", err, "reshard convert %s TARGET --to megatron --layout tp=%" PRId64 ",pp=%" PRId64 "%s",
-                                  path[0] ? path : "SOURCE", other.tp, layout->pp, layout->ep > 1 ? ",ep=…" : "");
-    return status;
+    return status ? status : add_command(source, other.tp, err);
 }
 
 reshard_status megatron_add_facts(struct source *source, reshard_error *err)

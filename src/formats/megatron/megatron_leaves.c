@@ -217,6 +217,7 @@ static reshard_status fail_layers(const struct megatron_source *state, int64_t s
 {
     error_set(err, RESHARD_ERR_FORMAT, "pipeline stage %" PRId64 " (rank %" PRId64 ", chunk %" PRId64 ") holds %" PRId64 " layers, the arguments of the run place %" PRId64
               " there", stage, stage % state->layout.pp, stage / state->layout.pp, found, expected);
+    error_hint(err, "num_layers and the split of the pipeline in args say so: the file is not whole, or args are another run's");
     for (uint32_t i = 0; i < state->rank_count; i++) {
         if (state->ranks[i].place.pp == stage % state->layout.pp) {
             error_object(err, "%.*s/%s", STR_ARG(state->ranks[i].folder), MEGATRON_MODEL_FILE);

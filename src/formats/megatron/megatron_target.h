@@ -83,6 +83,7 @@ struct megatron_target {
     struct megatron_pipeline pipeline;
     struct cut_context context;
     bool is_tied, is_like_layout;  /* the reference's layout is taken as it is */
+    bool is_split_kept;            /* the pipeline is the one that the arguments say */
     int64_t layers, experts, padded_vocabulary;
     int64_t iteration;             /* -1: not known */
     struct target_parameter *parameters; /* by stage */
@@ -115,11 +116,7 @@ reshard_status megatron_each_parameter(const struct layout_request *request, str
 /* megatron_choose.c: the layout, the pipeline, the numbers of layers and experts. */
 reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err);
 
-/*
- * megatron_vocabulary.c: the rows that a run with another TP pads the vocabulary to: at least and at most so many. False if it cannot be told, or the source
- * is not padded so. The second sets the target's.
- */
-bool megatron_vocabulary_rows(const struct megatron_args *args, int64_t tp, int64_t *least, int64_t *most);
+/* megatron_vocabulary.c: the rows of the target. */
 reshard_status megatron_choose_vocabulary(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /* megatron_assign.c: which rank holds which parameter. */

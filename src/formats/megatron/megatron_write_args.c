@@ -63,7 +63,7 @@ static void set_sizes(struct editing *editing, const struct megatron_target *sta
 }
 
 /* An even pipeline, unless the split of the source or the reference was kept. */
-static void set_pipeline(struct editing *editing, const struct megatron_target *state, const struct megatron_source *model)
+static void set_pipeline(struct editing *editing, const struct megatron_source *model)
 {
     static const char *const names[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split",
                                          "account_for_loss_in_pipeline_split", "pipeline_model_parallel_layout" };
@@ -76,7 +76,6 @@ static void set_pipeline(struct editing *editing, const struct megatron_target *
         else
             set_value(editing, names[i], none(editing->graph), false);
     }
-    (void)state;
 }
 
 /* What says of which modules the model is made: names of parameters follow from it, and those are the reference's. */
@@ -163,7 +162,8 @@ struct value *megatron_write_args(const struct layout_request *request, const st
         return NULL;
     struct editing editing = { graph, (struct value *)megatron_namespace_members(namespace), false };
     set_sizes(&editing, state, rank);
-    set_pipeline(&editing, state, pipeline_model(request, state));
+    if (!state->is_split_kept || namespace != copied)
+        set_pipeline(&editing, pipeline_model(request, state));
     if (namespace != copied)
         set_model(&editing, state);
     if (state->is_like_layout && state->ranks[rank].like != TORCH_NONE)

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #define STATE_PREFIX "optimizer.state."
+#define CHAIN_PREFIX "chained_"
 #define PLAIN_MASTER "fp32_param" /* those of an optimizer that is not distributed */
 
 /* What is being found. */
@@ -18,10 +19,13 @@ struct finding {
     uint32_t count;
 };
 
-/* "optimizer.state.STATE.KEY"; false if the key is none of that form. */
+/* "[chained_<k>.]optimizer.state.STATE.KEY"; false if the key is none of that form. Releases up to 0.13 number the optimizers of a model with experts. */
 static bool split_state(struct str key, struct str *state, struct str *weight)
 {
     size_t prefix = sizeof(STATE_PREFIX) - 1, dot;
+    uint64_t number;
+    if (str_starts_with(key, CHAIN_PREFIX) && str_find_char(key, '.', &dot) && str_to_u64((struct str){ key.data + sizeof(CHAIN_PREFIX) - 1, dot - (sizeof(CHAIN_PREFIX) - 1) }, &number))
+        key = (struct str){ key.data + dot + 1, key.size - dot - 1 };
     if (!str_starts_with(key, STATE_PREFIX))
         return false;
     struct str rest = { key.data + prefix, key.size - prefix };

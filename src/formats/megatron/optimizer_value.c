@@ -9,7 +9,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define OPTIMIZERS_MAX 2 /* dense, experts */
+#define OPTIMIZERS_MAX 2      /* dense, experts */
+#define ORDERED_GROUPS_MAX 64 /* Megatron makes eight at most */
 
 /* What the source says about one optimizer. */
 struct group_source {
@@ -153,6 +154,54 @@ static struct value *copy_groups(struct making_value *making, bool of_experts)
     return groups ? value_new_list(graph, VALUE_LIST, groups, count) : NULL;
 }
 
+/* ---- the order of groups ---- */
+
+static bool some_decoupled(const struct value *groups)
+{
+    for (size_t i = 0; i < groups->list.count; i++) {
+        if (value_dict_is_true(groups->list.items[i], "is_decoupled_lr"))
+            return true;
+    }
+    return false;
+}
+
+static bool is_member(const struct optimizer_parameter *parameter, bool of_experts, const struct value *group, const struct value *decay, bool has_decoupled)
+{
+    return parameter->is_expert == of_experts && optimizer_has_decay(parameter) != is_zero(decay) &&
+           value_dict_is_true(group, "is_decoupled_lr") == (has_decoupled && parameter->is_embedding);
+}
+
+/* Position of the group's first parameter on this rank; their number if it has none. */
+static uint32_t first_of(const struct making_value *making, bool of_experts, const struct value *group, bool has_decoupled)
+{
+    const struct value *decay = decay_of(group);
+    uint32_t first = 0;
+    while (decay && first < making->count && !is_member(&making->parameters[first], of_experts, group, decay, has_decoupled))
+        first++;
+    return decay ? first : making->count;
+}
+
+/*
+ * Releases up to 0.15 make a group when they come to its first parameter, and match the groups of a file by position. Later ones, whose groups have the member
+ * default_config, sort them, and the source's order is theirs.
+ */
+static void order_groups(const struct making_value *making, bool of_experts, struct value *groups)
+{
+    bool has_decoupled = some_decoupled(groups), is_sorted = groups->list.count > ORDERED_GROUPS_MAX;
+    for (size_t i = 0; i < groups->list.count && !is_sorted; i++)
+        is_sorted = value_dict_get(groups->list.items[i], "default_config") != NULL;
+    if (is_sorted)
+        return;
+    for (size_t i = 1; i < groups->list.count; i++) {
+        struct value *group = groups->list.items[i];
+        uint32_t first = first_of(making, of_experts, group, has_decoupled);
+        size_t at = i;
+        for (; at > 0 && first_of(making, of_experts, groups->list.items[at - 1], has_decoupled) > first; at--)
+            groups->list.items[at] = groups->list.items[at - 1];
+        groups->list.items[at] = group;
+    }
+}
+
 /* ---- state by number ---- */
 
 static bool set_member(struct value_graph *graph, struct value *dict, struct value *key, struct value *value)
@@ -226,7 +275,7 @@ struct dealing {
 };
 
 /* A group's parameters get numbers, entries and masters. */
-static reshard_status deal_group(struct making_value *making, bool of_experts, const struct value *decay, struct value *group, struct dealing *dealing,
+static reshard_status deal_group(struct making_value *making, bool of_experts, bool has_decoupled, struct value *group, struct dealing *dealing,
                                  reshard_error *err)
 {
     struct value_graph *graph = making->graph;
@@ -234,12 +283,12 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, c
     struct value **numbers = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     struct value **masters = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     size_t number_count = 0, master_count = 0;
-    bool has_decay = !is_zero(decay), is_decoupled = value_dict_is_true(group, "is_decoupled_lr");
+    const struct value *decay = decay_of(group);
     reshard_status status = numbers && masters ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < making->count && !status; i++) {
         const struct optimizer_parameter *parameter = &making->parameters[i];
         struct value *entry;
-        if (parameter->is_expert != of_experts || optimizer_has_decay(parameter) != has_decay || (is_decoupled && !parameter->is_embedding))
+        if (!is_member(parameter, of_experts, group, decay, has_decoupled))
             continue;
         numbers[number_count] = value_new_int(graph, dealing->number);
         if (!numbers[number_count++])
@@ -275,10 +324,10 @@ static reshard_status deal(struct making_value *making, bool of_experts, struct 
     if (!out->state || !out->masters)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
+    bool has_decoupled = some_decoupled(groups);
     for (size_t i = 0; i < groups->list.count && !status; i++) {
         struct value *group = groups->list.items[i];
-        const struct value *decay = decay_of(group);
-        status = decay ? deal_group(making, of_experts, decay, group, out, err)
+        status = decay_of(group) ? deal_group(making, of_experts, has_decoupled, group, out, err)
                        : error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
     }
     if (!status && out->number != count_kind(making, of_experts))
@@ -330,6 +379,7 @@ static reshard_status make_one(struct making_value *making, bool of_experts, str
         status = optimizer_like_settings(making->request, of_experts, groups->list.items[i], making->graph, &making->settings, err);
     if (status)
         return status;
+    order_groups(making, of_experts, groups);
     bool is_distributed = making->state->optimizer->is_distributed;
     return is_distributed ? make_distributed(making, of_experts, groups, out, err) : make_plain(making, of_experts, groups, out, err);
 }
