@@ -86,7 +86,13 @@ static bool put_global(struct buffer *out, const struct value *global)
 static bool find_storage(struct pickling *pickling, const struct value *value, struct value **class_, int64_t *numel, uint32_t *storage)
 {
     uint64_t bytes;
-    uint32_t index = value->storage - 1;
+    uint32_t index = value->storage - 1, item = CATALOG_NONE;
+    if (value->storage && index & DCP_KEPT && (index & ~DCP_KEPT) < pickling->state->kept_count) {
+        item = pickling->state->kept[index & ~DCP_KEPT].item;
+        index = pickling->state->kept[index & ~DCP_KEPT].storage;
+    } else if (pickling->item != CATALOG_NONE) {
+        item = pickling->request->wanted_items[pickling->item];
+    }
     bool is_tensor = !pickling->request->source->driver->read_item_storage;
     if (!value->storage)
         pickling->problem = "it refers to a storage that the source does not hold";
@@ -94,7 +100,7 @@ static bool find_storage(struct pickling *pickling, const struct value *value, s
         pickling->problem = "a persistent id in it is of an unknown form";
     else if ((!is_tensor || hidden_tensor(pickling, index, bytes, &index)) &&
              !take_storage(pickling->pickle,
-                           (struct dcp_item_storage){ .is_tensor = is_tensor, .item = pickling->request->wanted_items[pickling->item], .index = index, .bytes = bytes },
+                           (struct dcp_item_storage){ .is_tensor = is_tensor, .item = item, .index = index, .bytes = bytes },
                            storage))
         pickling->problem = "";
     return !pickling->problem;

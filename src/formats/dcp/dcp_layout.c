@@ -491,6 +491,7 @@ void dcp_close_target(struct target *target)
     free(state->items);
     free(state->wanted_of);
     dist_buckets_free(state->buckets);
+    free(state->kept);
     for (uint32_t i = 0; i < state->text_count; i++)
         free(state->texts[i].text);
     dcp_tree_release(&state->tree);

@@ -65,6 +65,12 @@ struct dcp_text_file {
     uint32_t object;
 };
 
+/* A storage of an item of the source that a value of the target's own refers to. Nodes name it by its number with this bit, + 1. */
+struct dcp_kept_storage {
+    uint32_t item, storage;        /* of the source */
+};
+#define DCP_KEPT UINT32_C(0x40000000)
+
 /* How many ranks each parallel dimension has, as Megatron's arguments say. */
 struct dist_sizes {
     int64_t tp, pp, vp, ep, etp, cp, dp;
@@ -92,6 +98,8 @@ struct dcp_target {
     struct dcp_lists lists;       /* on the paths of all that is stored */
     struct dcp_tree tree;         /* what the common state and rebuilt objects are made of */
     struct value_graph extra;     /* values that the source does not have */
+    struct dcp_kept_storage *kept; /* storages that PERSID nodes of extra name with DCP_KEPT */
+    uint32_t kept_count, kept_capacity;
     uint32_t blob_count, item_count, item_capacity;
     uint32_t metadata_object;
     char folder[40];              /* "" or "iter_0000010/" */

@@ -111,7 +111,7 @@ static bool has_use(const struct dist_group *of, const struct value *group)
 {
     for (uint32_t i = 0; i < of->rank.count; i++) {
         const struct optimizer_parameter *parameter = &of->rank.parameters[i];
-        if (optimizer_has_decay(parameter) != has_no_decay(group) && (!value_dict_is_true(group, "is_decoupled_lr") || parameter->is_embedding))
+        if (optimizer_has_decay(parameter) != has_no_decay(group) && (!optimizer_group_is_decoupled(group) || parameter->is_embedding))
             return true;
     }
     return false;

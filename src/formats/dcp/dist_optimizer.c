@@ -9,6 +9,8 @@
 #include "formats/dcp/dist_buckets.h"
 #include "formats/dcp/dist_edit.h"
 
+#include <stdlib.h>
+
 #define OPTIMIZER_KEY "optimizer"
 #define CONTENT_KEY "content_metadata"
 
@@ -148,6 +150,40 @@ static struct value *optimizer_of(struct value *optimizer, uint64_t number)
     return NULL;
 }
 
+/* Makes persistent ids name the item whose storages they are. */
+struct keeping {
+    struct dcp_target *state;
+    uint32_t item;             /* of the source */
+};
+
+static bool keep_storage(const struct value *node, void *context)
+{
+    struct keeping *keeping = context;
+    struct dcp_target *state = keeping->state;
+    if (node->kind != VALUE_PERSID || node->storage == 0)
+        return true;
+    if (state->kept_count == state->kept_capacity) {
+        uint32_t capacity = state->kept_capacity ? state->kept_capacity * 2 : 8;
+        struct dcp_kept_storage *grown = capacity < DCP_KEPT ? reallocarray(state->kept, capacity, sizeof(*grown)) : NULL;
+        if (!grown)
+            return false;
+        state->kept = grown;
+        state->kept_capacity = capacity;
+    }
+    state->kept[state->kept_count] = (struct dcp_kept_storage){ .item = keeping->item, .storage = node->storage - 1 };
+    /* The node is our own copy. */
+    ((struct value *)node)->storage = (DCP_KEPT | state->kept_count++) + 1;
+    return true;
+}
+
+/* A copy in the target's graph of a value of another item than the one that it is stored with; NULL without memory. */
+static struct value *copy_with_storages(struct dcp_target *state, const struct value *value, uint32_t graph_count, uint32_t item)
+{
+    struct keeping keeping = { .state = state, .item = item };
+    struct value *copy = value_copy(&state->extra, value, graph_count);
+    return copy && value_walk(copy, state->extra.count, keep_storage, &keeping, NULL) ? copy : NULL;
+}
+
 /* What the layouts by bucket keep in an object is part of the common state in the one by parameter. */
 static reshard_status take_object(const struct layout_request *request, struct dcp_target *state, uint32_t item, struct value *optimizer,
                                   reshard_error *err)
@@ -167,7 +203,7 @@ static reshard_status take_object(const struct layout_request *request, struct d
     if (!of || of->kind != VALUE_DICT)
         return error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': the common state has no optimizer %u", STR_ARG(loaded->key), (unsigned)part.number);
     struct dist_editing editing = { .graph = &state->extra, .members = of };
-    dist_set(&editing, str_is(part.member, "optimizer") ? "optimizer" : "grad_scaler", value_copy(&state->extra, held, loaded->graph->count), true);
+    dist_set(&editing, str_is(part.member, "optimizer") ? "optimizer" : "grad_scaler", copy_with_storages(state, held, loaded->graph->count, source_item), true);
     return editing.failed ? error_set_memory(err) : RESHARD_OK;
 }
 

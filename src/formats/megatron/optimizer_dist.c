@@ -296,6 +296,7 @@ static reshard_status group_place(const struct optimizer_model *model, int64_t c
         out->pp = group / layout->etp / layout->ep;
     } else {
         out->tp = group % layout->tp;
+        out->etp = out->tp % layout->etp; /* EP = 1: experts are among the others */
         out->pp = group / layout->tp;
     }
     if (out->pp >= layout->pp)

@@ -9,6 +9,12 @@ bool optimizer_has_decay(const struct optimizer_parameter *parameter)
     return parameter->rank != 1 && !str_ends_with(parameter->name, ".bias");
 }
 
+bool optimizer_group_is_decoupled(const struct value *group)
+{
+    const struct value *is_default = value_dict_get(group, "default_config");
+    return value_dict_is_true(group, "is_decoupled_lr") || (is_default && is_default->kind == VALUE_BOOL && !is_default->boolean);
+}
+
 static bool has_decoupled(const struct optimizer_group *groups, uint32_t group_count)
 {
     for (uint32_t i = 0; i < group_count; i++) {

@@ -23,6 +23,9 @@ struct optimizer_group {
 reshard_status optimizer_groups_relate(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_group *groups,
                                        uint32_t group_count, uint32_t **parameter_of, reshard_error *err);
 
+/* Whether a group of the file is one with a learning rate of its own; from 0.16 on that shows in `default_config`. */
+bool optimizer_group_is_decoupled(const struct value *group);
+
 /* The kind of group that a parameter belongs to; is_decoupled only if the run has such groups. */
 bool optimizer_has_decay(const struct optimizer_parameter *parameter);
 

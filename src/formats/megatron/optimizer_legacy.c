@@ -85,7 +85,7 @@ static reshard_status take_group(const struct value *value, struct optimizer_gro
     if (!decay)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "a parameter group without 'wd_mult': which parameters it holds cannot be told");
     *out = (struct optimizer_group){ .has_decay = !is_zero(decay), .is_expert = value_dict_is_true(value, "is_expert_parallel"),
-                                     .is_decoupled = value_dict_is_true(value, "is_decoupled_lr"), .count = (uint32_t)params->list.count };
+                                     .is_decoupled = optimizer_group_is_decoupled(value), .count = (uint32_t)params->list.count };
     return RESHARD_OK;
 }
 

@@ -3,6 +3,7 @@
  * Settings of parameter groups: how a run is set up, not what it has learned. Releases differ in which they store. Those that the source does not have and the
  * reference has are the reference's, as its arguments are; those that the reference's release does not know are left out.
  */
+#include "formats/megatron/optimizer_groups.h"
 #include "formats/megatron/optimizer_target.h"
 
 /* Groups of one of the reference's optimizers, NULL if it has none. */
@@ -34,7 +35,7 @@ static const struct value *find_group(const struct value *groups, const struct v
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *found = groups->list.items[i];
         if (found->kind == VALUE_DICT && has_decay(found) == has_decay(group) &&
-            value_dict_is_true(found, "is_decoupled_lr") == value_dict_is_true(group, "is_decoupled_lr"))
+            optimizer_group_is_decoupled(found) == optimizer_group_is_decoupled(group))
             return found;
     }
     return NULL;

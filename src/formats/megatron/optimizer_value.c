@@ -30,8 +30,8 @@ struct making_value {
 
 /* ---- reading what the source says ---- */
 
-/* "[chained_<k>.]optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1": the first group's stands for all. */
-static bool read_object_key(struct str key, uint32_t *optimizer)
+/* "[chained_<k>.]optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", or grad_scaler: the first group's stands for all. */
+static bool read_object_key(struct str key, uint32_t *optimizer, bool *is_scaler)
 {
     *optimizer = 0;
     if (str_starts_with(key, "chained_0.") || str_starts_with(key, "chained_1.")) {
@@ -39,13 +39,15 @@ static bool read_object_key(struct str key, uint32_t *optimizer)
         key.data += 10;
         key.size -= 10;
     }
-    return str_is(key, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1");
+    *is_scaler = str_is(key, "optimizer.distributed.dp_group_idx_0.grad_scaler/shard_0_1");
+    return *is_scaler || str_is(key, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1");
 }
 
 bool optimizer_item_is_known(struct str key)
 {
     uint32_t optimizer;
-    return str_is(key, "optimizer") || read_object_key(key, &optimizer);
+    bool is_scaler;
+    return str_is(key, "optimizer") || read_object_key(key, &optimizer, &is_scaler);
 }
 
 static void take_source(struct group_source *source, struct value *optimizer)
@@ -62,8 +64,12 @@ static void take_item(struct making_value *making, const struct optimizer_item *
 {
     struct value *value = item->value;
     uint32_t number;
-    if (read_object_key(item->key, &number)) {
-        if (value->kind == VALUE_LIST && value->list.count == 1 && value->list.items[0]->kind == VALUE_DICT)
+    bool is_scaler;
+    if (read_object_key(item->key, &number, &is_scaler)) {
+        bool is_one = value->kind == VALUE_LIST && value->list.count == 1 && value->list.items[0]->kind == VALUE_DICT;
+        if (is_one && is_scaler)
+            making->sources[number].scaler = value->list.items[0];
+        else if (is_one)
             take_source(&making->sources[number], value->list.items[0]);
     } else if (value->kind == VALUE_LIST) {
         for (size_t i = 0; i < value->list.count && i < OPTIMIZERS_MAX; i++) {
@@ -116,7 +122,7 @@ static bool has_use(const struct making_value *making, bool of_experts, const st
     for (uint32_t i = 0; decay && i < state->parameter_count; i++) {
         struct optimizer_parameter parameter;
         bool is_one = megatron_optimizer_parameter(making->request, state, i, &parameter) && parameter.is_expert == of_experts;
-        if (is_one && optimizer_has_decay(&parameter) != is_zero(decay) && (!value_dict_is_true(group, "is_decoupled_lr") || parameter.is_embedding))
+        if (is_one && optimizer_has_decay(&parameter) != is_zero(decay) && (!optimizer_group_is_decoupled(group) || parameter.is_embedding))
             return true;
     }
     return !decay;
@@ -159,7 +165,7 @@ static struct value *copy_groups(struct making_value *making, bool of_experts)
 static bool some_decoupled(const struct value *groups)
 {
     for (size_t i = 0; i < groups->list.count; i++) {
-        if (value_dict_is_true(groups->list.items[i], "is_decoupled_lr"))
+        if (optimizer_group_is_decoupled(groups->list.items[i]))
             return true;
     }
     return false;
@@ -168,7 +174,7 @@ static bool some_decoupled(const struct value *groups)
 static bool is_member(const struct optimizer_parameter *parameter, bool of_experts, const struct value *group, const struct value *decay, bool has_decoupled)
 {
     return parameter->is_expert == of_experts && optimizer_has_decay(parameter) != is_zero(decay) &&
-           value_dict_is_true(group, "is_decoupled_lr") == (has_decoupled && parameter->is_embedding);
+           optimizer_group_is_decoupled(group) == (has_decoupled && parameter->is_embedding);
 }
 
 /* Position of the group's first parameter on this rank; their number if it has none. */
