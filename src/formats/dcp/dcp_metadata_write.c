@@ -210,7 +210,7 @@ static void put_key(struct writing *writing, uint32_t tensor)
 {
     struct str key = writing->catalog->tensors[tensor].key;
     if (!writing->tensor_memo[tensor] && dist_is_flattened(writing->state, writing->catalog, tensor)) {
-        key = dist_flattened_key(&writing->names, key);
+        key = dist_flattened_key(writing->state, &writing->names, key);
         writing->out.failed |= key.size == 0;
     }
     put_text(writing, key, &writing->tensor_memo[tensor]);

@@ -111,6 +111,7 @@ struct dcp_target {
     bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
     struct dist_sizes source_sizes, sizes; /* torch_dist: the source's, and those that the target is for */
     enum dist_optimizer_layout optimizer_layout; /* torch_dist: how the distributed optimizer's state is stored */
+    bool has_chained_keys;        /* torch_dist: keys of flattened state begin with the number of the optimizer, as up to 0.13 */
     bool is_layout_asked;         /* by an option, not by the reference alone */
     struct dist_buckets *buckets; /* torch_dist: the buffers that it lies in, or NULL */
     bool has_integrity;

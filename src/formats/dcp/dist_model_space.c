@@ -2,6 +2,7 @@
 #include "formats/dcp/dist_model_space.h"
 
 #define STATE_PREFIX "optimizer.state."
+#define EXPERTS ".mlp.experts." /* in keys of weights that belong to the experts' optimizer */
 #define MASTER_PREFIX STATE_PREFIX "param."
 #define FLAT_MASTER_PREFIX STATE_PREFIX "fp32_param."
 
@@ -10,12 +11,14 @@ bool dist_is_flattened(const struct dcp_target *state, const struct catalog *cat
     return state->optimizer_layout == DIST_MODEL_SPACE && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX) && catalog->tensors[tensor].rank < RANK_MAX;
 }
 
-struct str dist_flattened_key(struct arena *arena, struct str key)
+struct str dist_flattened_key(const struct dcp_target *state, struct arena *arena, struct str key)
 {
-    size_t prefix = sizeof(MASTER_PREFIX) - 1;
-    if (!str_starts_with(key, MASTER_PREFIX))
+    bool is_master = str_starts_with(key, MASTER_PREFIX), is_expert = memmem(key.data, key.size, EXPERTS, sizeof(EXPERTS) - 1) != NULL;
+    size_t prefix = is_master ? sizeof(MASTER_PREFIX) - 1 : 0;
+    if (!is_master && !state->has_chained_keys)
         return key;
-    char *text = arena_printf(arena, FLAT_MASTER_PREFIX "%.*s", (int)(key.size - prefix), key.data + prefix);
+    char *text = arena_printf(arena, "%s%s%.*s", !state->has_chained_keys ? "" : is_expert ? "chained_1." : "chained_0.", is_master ? FLAT_MASTER_PREFIX : "",
+                              (int)(key.size - prefix), key.data + prefix);
     return text ? str_of(text) : (struct str){ "", 0 };
 }
 

@@ -13,7 +13,7 @@
 bool dist_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor);
 
 /* The key under which a flattened tensor is stored; in arena, "" without memory. */
-struct str dist_flattened_key(struct arena *arena, struct str key);
+struct str dist_flattened_key(const struct dcp_target *state, struct arena *arena, struct str key);
 
 /* The stored size of a tensor whose cells have the given extents; rank + 1 numbers. */
 void dist_flattened_size(const struct catalog *catalog, uint32_t tensor, const int64_t *cell, int64_t *size);

@@ -258,7 +258,7 @@ static reshard_status adapt_content(const struct layout_request *request, struct
             dist_set_bool(&editing, "distrib_optim_fully_reshardable_mem_efficient", false);
     }
     dist_set_bool(&editing, "singleton_local_shards", false);
-    dist_set_bool(&editing, "chained_optim_avoid_prefix", true);
+    dist_set_bool(&editing, "chained_optim_avoid_prefix", !state->has_chained_keys);
     if (editing.failed)
         return error_set_memory(err);
     if (is_new)

@@ -38,16 +38,24 @@ static reshard_status read_option(const struct layout_request *request, enum dis
     return RESHARD_ERR_USAGE;
 }
 
+/* chained_<k>.optimizer.state.…: which optimizer of several. */
+static bool has_chain(struct str key)
+{
+    return str_starts_with(key, "chained_");
+}
+
 /* How the reference stores its state: buckets that are vectors, buffers in objects, or flattened tensors, whose masters are called otherwise. */
-static enum dist_optimizer_layout reference_layout(const struct source *like)
+static enum dist_optimizer_layout reference_layout(const struct source *like, bool *has_chained_keys)
 {
     const struct catalog *catalog = like->catalog;
     for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->tensor_count; i++) {
         struct str key = catalog->tensors[i].key;
         if (!optimizer_is_state(key))
             continue;
-        if (memmem(key.data, key.size, PLAIN_MASTER, sizeof(PLAIN_MASTER) - 1))
+        if (memmem(key.data, key.size, PLAIN_MASTER, sizeof(PLAIN_MASTER) - 1)) {
+            *has_chained_keys = has_chain(key);
             return DIST_MODEL_SPACE;
+        }
         if (optimizer_is_bucket(key) && catalog->tensors[i].rank == 1)
             return DIST_BUCKETS;
     }
@@ -78,7 +86,7 @@ reshard_status dist_optimizer_choose(const struct layout_request *request, struc
     if (status)
         return status;
     if (is_auto && request->like)
-        layout = reference_layout(request->like);
+        layout = reference_layout(request->like, &state->has_chained_keys);
     state->is_layout_asked = !is_auto;
     bool is_buffered = layout == DIST_BUCKETS || layout == DIST_GATHERED;
     if (!has_masters(request->wanted, MASTER_PREFIX) && !(is_buffered && has_masters(request->wanted, PLAIN_MASTER)))
