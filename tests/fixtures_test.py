@@ -238,9 +238,34 @@ def read_with_real_library(case, to, target, live):
     return [f"real library: {line}" for line in differences({key: found[key] for key in wanted.keys() & found.keys()}, wanted)]
 
 
+STATE_BY_BUCKET = re.compile(r"(chained_\d\.)?optimizer\.distributed\.")
+
+
 def state_by_bucket(case):
-    """Layouts of Megatron's optimizer state that belong to one run's buckets: they are read, and written by parameter instead."""
-    return any(t.startswith("optimizer.distributed.") for t in case["tensors"]) or "old-gather" in case["case"]
+    """Layouts of Megatron's optimizer state that belong to one run's buffers."""
+    return any(STATE_BY_BUCKET.match(t) for t in case["tensors"]) or "old-gather" in case["case"]
+
+
+def relayout_by_bucket(run, case, source, target):
+    """Between parameters buckets hold whatever the memory held: they have the reference's names and sizes, and the parameters' state is what Megatron read."""
+    reference, back = case["folder"] / case["path"], pathlib.Path(f"{target}.back")
+    done = run("convert", source, target, "--like", reference, "--quiet")
+    if done.returncode:
+        return [f"convert exit {done.returncode}: {done.stderr.strip()[:300]}"]
+    found, complaint = run.digests(target)
+    if complaint:
+        return [complaint]
+    content = {key: value if not STATE_BY_BUCKET.match(key) else (*value[:2], "") for key, value in found.items()}
+    wanted = {key: value if not STATE_BY_BUCKET.match(key) else (*value[:2], "") for key, value in wanted_digests(case).items()}
+    objects = [{i["key"].split("/shard")[0] for i in json.loads(run("ls", "--json", "--items", path).stdout)["items"] if STATE_BY_BUCKET.match(i["key"])} for path in (target, reference)]
+    lines = differences(content, wanted) + [f"object {key!r} is there or not" for key in sorted(objects[0] ^ objects[1])]
+    done = run("convert", target, back, "--to", "torch_dist", "-o", "optimizer=fully_reshardable", "--quiet")
+    if done.returncode:
+        return lines + [f"reading it back: exit {done.returncode}: {done.stderr.strip()[:300]}"]
+    found, complaint = run.digests(back)
+    remove(back)
+    truth = {key: (t["dtype"], t["shape"], t["sha256"]) for key, t in case["also"]["fully_reshardable"].items()}
+    return lines + ([complaint] if complaint else differences(found, truth))
 
 
 def rank_files(run, case, target):
@@ -255,10 +280,14 @@ def rank_files(run, case, target):
 
 def check_relayout(run, case, cases, live):
     peers = [cases[name] for name in links(case) if name in cases and name != case["case"]]
-    if not is_good(case) or not peers or state_by_bucket(case):
+    if not is_good(case) or not peers:
         return None
     target = run.work / case["case"]
     peer = peers[len(case["case"]) % len(peers)]
+    if state_by_bucket(case):
+        lines = relayout_by_bucket(run, case, peer["folder"] / peer["path"], target)
+        remove(target)
+        return [f"from {peer['case']}: {line}" for line in lines]
     _, lines = convert_and_compare(run, case, peer["folder"] / peer["path"], target, "--like", case["folder"] / case["path"])
     lines = lines or rank_files(run, case, target)
     remove(target)

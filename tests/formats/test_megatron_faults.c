@@ -27,6 +27,9 @@ static const struct {
     { "megatron-optim-moe-full-ep2", "megatron-optim-moe-legacy-ep2dp4", NULL },
     { "megatron-optim-plain-dist-tp1", "megatron-optim-plain-legacy-tp1", NULL },
     { "megatron-optim-tied-legacy-pp2dp2", "megatron-optim-dense-full-tp2dp2", NULL },
+    { "megatron-optim-dense-legacy-pp2", "megatron-optim-dense-dpr-dp2", NULL },
+    { "megatron-optim-moe-full-ep2", "megatron-optim-dense-dpr-dp2", "ep=2,dp=4" },
+    { "megatron-optim-dense-full-tp2dp2", "megatron-optim-old-gather-v0.12.3-dp2", NULL },
 };
 
 static char work_path[4096];
@@ -107,10 +110,14 @@ TEST(every_allocation_of_a_plan_may_fail)
 
 TEST(every_allocation_of_a_conversion_may_fail)
 {
-    char source[4600], target[4200];
+    char source[4600], like[4600], target[4200];
     snprintf(target, sizeof(target), "%s/target", work_path);
     if (fixture("megatron-repad-legacy-tp1", source, sizeof(source)))
         fail_each("conversion", source, NULL, "tp=2", target);
+    if (fixture("megatron-optim-dense-full-tp2dp2", source, sizeof(source)) && fixture("megatron-optim-old-gather-v0.12.3-dp2", like, sizeof(like)))
+        fail_each("gathered state", source, like, NULL, target);
+    if (fixture("megatron-optim-dense-full-tp2dp2", source, sizeof(source)) && fixture("megatron-optim-dense-dpr-dp2", like, sizeof(like)))
+        fail_each("state by bucket", source, like, NULL, target);
 }
 
 static int set_up(void **state)

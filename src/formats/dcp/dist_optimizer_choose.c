@@ -6,6 +6,7 @@
 
 #define OPTION "optimizer"
 #define MASTER_PREFIX "optimizer.state.param."
+#define BUCKET_SPACE "fully_sharded_bucket_space"
 #define PLAIN_MASTER "optimizer.state.fp32_param."
 
 static const char *const layout_names[] = {
@@ -44,6 +45,21 @@ static bool has_chain(struct str key)
     return str_starts_with(key, "chained_");
 }
 
+/* Whether the reference's common state names fully_sharded_bucket_space, whose buckets have the same keys as those of dp_reshardable. */
+static bool is_bucket_space(const struct catalog *catalog)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        const struct value *optimizer = str_is(catalog->items[i].key, "optimizer") ? catalog->items[i].value : NULL;
+        if (optimizer && optimizer->kind == VALUE_DICT && optimizer->list.count >= 2 && optimizer->list.items[0]->kind == VALUE_INT)
+            optimizer = optimizer->list.items[1];
+        const struct value *type = optimizer && optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "param_state_sharding_type") : NULL;
+        struct str name;
+        if (type && value_as_str(type, &name))
+            return str_is(name, BUCKET_SPACE);
+    }
+    return false;
+}
+
 /* How the reference stores its state: buckets that are vectors, buffers in objects, or flattened tensors, whose masters are called otherwise. */
 static enum dist_optimizer_layout reference_layout(const struct source *like, bool *has_chained_keys)
 {
@@ -56,8 +72,9 @@ static enum dist_optimizer_layout reference_layout(const struct source *like, bo
             *has_chained_keys = has_chain(key);
             return DIST_MODEL_SPACE;
         }
-        if (optimizer_is_bucket(key) && catalog->tensors[i].rank == 1)
-            return DIST_BUCKETS;
+        /* The releases that write the bucket space read the model space. */
+        if (optimizer_is_bucket(key))
+            return is_bucket_space(catalog) ? DIST_MODEL_SPACE : DIST_BUCKETS;
     }
     for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->item_count; i++) {
         if (optimizer_object_is_state(catalog->items[i].key))
@@ -92,7 +109,7 @@ reshard_status dist_optimizer_choose(const struct layout_request *request, struc
     if (!has_masters(request->wanted, MASTER_PREFIX) && !(is_buffered && has_masters(request->wanted, PLAIN_MASTER)))
         return RESHARD_OK;
     state->optimizer_layout = layout;
-    if (!is_auto || layout != DIST_BY_PARAMETER || !request->like || !request->like->catalog->has_stored_optimizer)
+    if (!is_auto || layout != DIST_MODEL_SPACE || !request->like || !is_bucket_space(request->like->catalog))
         return RESHARD_OK;
-    return target_note_changed(target, err, "optimizer state: one tensor for each parameter (%s), not by bucket as the reference has it", layout_names[DIST_BY_PARAMETER]);
+    return target_note_changed(target, err, "optimizer state: %s, not " BUCKET_SPACE " as the reference has it", layout_names[layout]);
 }
