@@ -92,24 +92,42 @@ static reshard_status read_numbers(const struct mapping_rules *rules, const resh
     return status;
 }
 
-/* Which spellings of names a checkpoint's items name, and which they rule out, as nodes. */
-static reshard_status read_marks(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct mapping_goal *out, reshard_error *err)
+/* A member of the dict or object that an item is; *out NULL if there is none. */
+static reshard_status find_member(const reshard_checkpoint *checkpoint, struct str item, struct str member, const struct value **out, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    *out = NULL;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        char name[64];
+        if (!str_equal(item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE || member.size >= sizeof(name))
+            continue;
+        reshard_status status = source_load_item(checkpoint->source, i, err);
+        const struct value *members = status ? NULL : members_of(catalog->items[i].value);
+        snprintf(name, sizeof(name), "%.*s", STR_ARG(member));
+        *out = members ? value_dict_get(members, name) : NULL;
+        return status;
+    }
+    return RESHARD_OK;
+}
+
+/* What a checkpoint's items say about its names: which spellings are meant, and which dtype the weights of its run have. */
+static reshard_status read_marks(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct mapping_goal *out, reshard_error *err)
+{
+    const struct value *value;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
-        for (uint32_t m = 0; m < rules->mark_count && !status; m++) {
-            const struct mapping_mark *mark = &rules->marks[m];
-            struct str text;
-            char member[64];
-            if (!str_equal(mark->item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE || mark->member.size >= sizeof(member))
-                continue;
-            status = source_load_item(checkpoint->source, i, err);
-            const struct value *members = status ? NULL : members_of(catalog->items[i].value);
-            snprintf(member, sizeof(member), "%.*s", STR_ARG(mark->member));
-            if (members && value_as_str(value_dict_get(members, member), &text))
-                *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
-        }
+    for (uint32_t i = 0; i < rules->mark_count && !status; i++) {
+        const struct mapping_mark *mark = &rules->marks[i];
+        struct str text;
+        status = find_member(checkpoint, mark->item, mark->member, &value, err);
+        if (value && value_as_str(value, &text))
+            *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
+    }
+    for (uint32_t i = 0; i < rules->weights_count && !status; i++) {
+        status = find_member(checkpoint, rules->weights[i].item, rules->weights[i].member, &value, err);
+        if (!value || value->kind != VALUE_BOOL || !value->boolean)
+            continue;
+        out->weights = rules->weights[i].dtype;
+        out->has_weights = true;
     }
     return status;
 }

@@ -210,7 +210,7 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
     bool is_kept = is_container(walk->goal->name_space);
     enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
     enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;
-    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back, err) : RESHARD_OK;
+    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back, walk->goal->has_weights ? &walk->goal->weights : NULL, err) : RESHARD_OK;
     if (status || !relation->ratio_count) {
         if (!status)
             status = mapping_apply(stage, source, context, &text, false, err);
@@ -222,7 +222,7 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
             status = mapping_apply(stage, source, &own, &text, false, err);
         ratios_release(&ratios);
     }
-    return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, forth, err);
+    return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, forth, NULL, err);
 }
 
 static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,

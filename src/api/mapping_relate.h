@@ -10,6 +10,8 @@ struct mapping_goal {
     const char *name_space;     /* of the target's format, or NULL */
     const struct map_space *reference; /* keys that are to come out, or NULL: any spelling of the name space */
     struct str family;          /* empty: whichever is recognised */
+    enum dtype weights;         /* of the run's weights, where the source's items say so */
+    bool has_weights;
     uint64_t named, denied;     /* nodes that the source's items say its names are of, and are not of */
 };
 

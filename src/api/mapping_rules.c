@@ -26,6 +26,7 @@ void mapping_rules_release(struct mapping_rules *rules)
     free(rules->relations);
     free(rules->numbers);
     free(rules->marks);
+    free(rules->weights);
     free(rules->nodes);
     arena_release(&rules->arena);
     *rules = (struct mapping_rules){ 0 };
@@ -96,6 +97,22 @@ static bool add_mark(struct mapping_rules *rules, uint32_t node, struct str rest
     return true;
 }
 
+/* weights = DTYPE ITEM.MEMBER */
+static bool add_weights(struct mapping_rules *rules, struct str rest)
+{
+    struct str name = str_take_word(&rest), place = str_take_word(&rest);
+    enum dtype dtype;
+    size_t dot;
+    if (!dtype_from_name(name, &dtype) || !str_find_char(place, '.', &dot))
+        return true;
+    struct mapping_weights *larger = reallocarray(rules->weights, (size_t)rules->weights_count + 1, sizeof(*larger));
+    if (!larger)
+        return false;
+    rules->weights = larger;
+    larger[rules->weights_count++] = (struct mapping_weights){ dtype, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 } };
+    return true;
+}
+
 static bool read_axis(struct str word, int *out)
 {
     *out = word.size == 1 ? word.data[0] - '0' : -1;
@@ -140,6 +157,8 @@ static void read_spelling(struct mapping_spelling *spelling, struct str word, st
     } else if (str_is(word, "states")) {
         spelling->states = str_take_word(&rest);
         spelling->states_below = str_take_word(&rest);
+    } else if (str_is(word, "without")) {
+        spelling->without = str_take_word(&rest);
     } else if (str_is(word, "masters")) {
         spelling->masters = rest;
     } else if (str_is(word, "alias")) {
@@ -160,6 +179,8 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
     }
     if (str_is(word, "number"))
         return add_number(rules, rest, err);
+    if (str_is(word, "weights"))
+        return add_weights(rules, rest) ? RESHARD_OK : error_set_memory(err);
     if (!relation)
         return RESHARD_OK;
     if (str_is(word, "to"))

@@ -42,13 +42,20 @@ struct mapping_mark {
     struct str item, member, text;
 };
 
+/* What dtype the weights of a run have, if a member of an item is true. */
+struct mapping_weights {
+    enum dtype dtype;
+    struct str item, member;
+};
+
 struct mapping_rules {
     struct arena arena;
     struct mapping_relation *relations;
     struct mapping_number *numbers;
     struct mapping_mark *marks;
+    struct mapping_weights *weights;
     struct str *nodes;
-    uint32_t relation_count, relation_capacity, number_count, number_capacity, mark_count, node_count;
+    uint32_t relation_count, relation_capacity, number_count, number_capacity, mark_count, weights_count, node_count;
 };
 
 /* The built-in relations; with `own`, a text from elsewhere, those of it in place of built-in ones of model families. */

@@ -175,6 +175,7 @@ struct spelling_run {
     const struct mapping_stage *before;
     struct mapping_stage *stage;
     enum mapping_masters wish;
+    const enum dtype *weights; /* dtype of weights that are not their masters; NULL: as stored */
     bool is_back;
     struct masters masters;
     uint32_t *place;  /* tensor of before -> of stage, or MAP_NONE */
@@ -183,12 +184,12 @@ struct spelling_run {
     struct buffer key;
 };
 
-static reshard_status add_tensor(struct spelling_run *run, uint32_t index, reshard_error *err)
+static reshard_status add_tensor(struct spelling_run *run, uint32_t index, enum dtype dtype, reshard_error *err)
 {
     const struct map_tensor *tensor = &run->before->space->tensors[index];
     if (run->key.failed)
         return error_set_memory(err);
-    return map_space_add(&run->stage->own, buffer_str(&run->key), tensor->dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count, err);
+    return map_space_add(&run->stage->own, buffer_str(&run->key), dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count, err);
 }
 
 /* The name of a weight below, if the key is of one. */
@@ -200,6 +201,14 @@ static bool weight_below(const struct mapping_spelling *spelling, struct str key
     return true;
 }
 
+/* Whether a weight is its master too, and is to be a state of its own on the other side. */
+static bool is_doubled(const struct spelling_run *run, struct str key)
+{
+    struct str name;
+    return run->is_back && run->wish == MAPPING_MASTERS_ARE_STATES && weight_below(run->spelling, key, &name) &&
+           name_map_find(&run->masters.stated, name) != NAME_NONE && name_map_find(&run->masters.kept, name) == NAME_NONE;
+}
+
 static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, reshard_error *err)
 {
     const struct mapping_spelling *spelling = run->spelling;
@@ -207,6 +216,8 @@ static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, res
     bool takes_place = run->wish == MAPPING_MASTERS_ARE_WEIGHTS && run->masters.kept.count;
     run->place[index] = MAP_NONE;
     if (takes_place && name_map_find(&run->masters.kept, key) != NAME_NONE)
+        return RESHARD_OK;
+    if (run->is_back && spelling->without.size && starts_with(key, spelling->without))
         return RESHARD_OK;
     run->place[index] = map_space_tensor_count(&run->stage->own);
     buffer_clear(&run->key);
@@ -216,7 +227,8 @@ static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, res
     } else if (!spell_key(spelling, key, run->is_back, &run->key)) {
         return error_set_memory(err);
     }
-    return add_tensor(run, index, err);
+    enum dtype dtype = run->before->space->tensors[index].dtype;
+    return add_tensor(run, index, run->weights && dtype == DTYPE_F32 && is_doubled(run, key) ? *run->weights : dtype, err);
 }
 
 /* The state that a weight is at the same time. */
@@ -224,8 +236,8 @@ static reshard_status copy_master(struct spelling_run *run, uint32_t index, resh
 {
     struct str name, words = run->spelling->masters;
     struct buffer own = { 0 };
-    if (!weight_below(run->spelling, run->before->space->tensors[index].key, &name) || name_map_find(&run->masters.stated, name) == NAME_NONE ||
-        name_map_find(&run->masters.kept, name) != NAME_NONE)
+    const struct map_tensor *tensor = &run->before->space->tensors[index];
+    if (!is_doubled(run, tensor->key) || !weight_below(run->spelling, tensor->key, &name))
         return RESHARD_OK;
     buffer_clear(&run->key);
     append_name(run->spelling, name, true, &own);
@@ -233,7 +245,7 @@ static reshard_status copy_master(struct spelling_run *run, uint32_t index, resh
     run->key.failed |= own.failed;
     buffer_release(&own);
     run->copied[run->copied_count++] = index;
-    return add_tensor(run, index, err);
+    return add_tensor(run, index, tensor->dtype, err);
 }
 
 static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err)
@@ -242,7 +254,7 @@ static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err
     reshard_status status = find_masters(run->before->space, run->spelling, run->is_back, &run->masters, err);
     for (uint32_t i = 0; i < count && !status; i++)
         status = spell_tensor(run, i, err);
-    for (uint32_t i = 0; i < count && !status && run->is_back && run->wish == MAPPING_MASTERS_ARE_STATES && run->masters.stated.count; i++)
+    for (uint32_t i = 0; i < count && !status && run->masters.stated.count; i++)
         status = copy_master(run, i, err);
     return status ? status : map_space_seal(&run->stage->own, err);
 }
@@ -269,12 +281,12 @@ static reshard_status copy_recipes(struct spelling_run *run, reshard_error *err)
 }
 
 reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, enum mapping_masters masters,
-                                      reshard_error *err)
+                                      const enum dtype *weights, reshard_error *err)
 {
     if (!spelling->below.size && !spelling->pair_count)
         return RESHARD_OK;
     size_t count = (size_t)map_space_tensor_count((*stage)->space) + 1;
-    struct spelling_run run = { .spelling = spelling, .before = *stage, .is_back = is_back, .wish = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED };
+    struct spelling_run run = { .spelling = spelling, .before = *stage, .is_back = is_back, .wish = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED, .weights = weights };
     run.stage = calloc(1, sizeof(*run.stage));
     run.place = calloc(count, sizeof(*run.place));
     run.copied = calloc(count, sizeof(*run.copied));

@@ -18,6 +18,7 @@ struct mapping_spelling {
     struct str apart;                /* but those that begin with this one */
     struct str states, states_below; /* keys of states on either side, with $NAME and $STATE; empty: as weights */
     struct str alias, alias_of;      /* on the way back: a part of a key, and what it is called there */
+    struct str without;              /* on the way back, keys that begin with it stay behind; empty: none */
     struct str masters;              /* words for a state that the weights below are themselves; empty: there is none */
     struct mapping_pair *pairs;      /* a name has the first part that it contains in its other spelling, both ways */
     uint32_t pair_count;
@@ -30,8 +31,11 @@ enum mapping_masters {
     MAPPING_MASTERS_ARE_WEIGHTS /* the master takes the place of its weight */
 };
 
-/* Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are, but for masters. On failure *stage stays as it was. */
+/*
+ * Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are, but for masters: a weight that becomes a state
+ * too gets the dtype that weights have (NULL: keeps its own), the state has that of the master. On failure *stage stays as it was.
+ */
 reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, enum mapping_masters masters,
-                                      reshard_error *err);
+                                      const enum dtype *weights, reshard_error *err);
 
 #endif

@@ -114,6 +114,8 @@ struct dcp_target {
     bool has_chained_keys;        /* torch_dist: keys of flattened state begin with the number of the optimizer, as up to 0.13 */
     bool is_layout_asked;         /* by an option, not by the reference alone */
     struct dist_buckets *buckets; /* torch_dist: the buffers that it lies in, or NULL */
+    bool has_group_meta;          /* torch_dist: the source has param_groups parameter by parameter */
+    bool lacks_rng;               /* torch_dist: the source's RNG state stays behind */
     bool has_integrity;
     uint32_t integrity_object;
 };

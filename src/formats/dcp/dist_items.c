@@ -10,6 +10,7 @@
 #include "formats/dcp/dist_items.h"
 
 #include "formats/dcp/dcp_target.h"
+#include "formats/megatron/group_meta.h"
 
 #include <stdlib.h>
 
@@ -219,6 +220,24 @@ static reshard_status add_rank_item(struct target *target, const struct catalog_
                                is_rng ? "it belongs to the layout that it was saved under" : "torch_dist keeps the first rank's alone");
 }
 
+/* Whether the item is a leaf below KEY, which a flattened state dict has in place of one item. */
+static bool is_leaf_of(struct str name, const char *key)
+{
+    return str_starts_with(name, key) && name.size > strlen(key) && name.data[strlen(key)] == '.';
+}
+
+/* What of a flattened source has no place of its own in the common state: the RNG states of ranks, and param_groups by parameter. */
+static bool is_made_over(struct target *target, const struct catalog_item *wanted, reshard_status *status, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    bool is_rng = is_leaf_of(wanted->key, RNG_KEY);
+    *status = RESHARD_OK;
+    if (is_rng && !state->lacks_rng)
+        *status = target_note_dropped(target, err, RNG_KEY ": it belongs to the layout that it was saved under");
+    state->lacks_rng = state->lacks_rng || is_rng;
+    return is_rng || (state->has_group_meta && is_leaf_of(wanted->key, "optimizer"));
+}
+
 static reshard_status add_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
@@ -232,6 +251,9 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     if (wanted->path == CATALOG_NONE && dist_object_key(wanted->key, &key))
         return add_object(request, target, item, key, err);
     bool is_common = state->style->has_common;
+    reshard_status status;
+    if (is_common && is_made_over(target, wanted, &status, err))
+        return status;
     if (is_common && dist_is_rank_item(request->wanted, wanted))
         return add_rank_item(target, wanted, err);
     if (dist_is_module_state(wanted->key))

@@ -8,6 +8,7 @@
 
 #include "formats/dcp/dist_buckets.h"
 #include "formats/dcp/dist_edit.h"
+#include "formats/megatron/group_meta.h"
 
 #include <stdlib.h>
 
@@ -44,6 +45,11 @@ void dist_optimizer_look(const struct layout_request *request, struct target *ta
 {
     struct found_state found = look(request->wanted);
     dcp_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(dcp_target_state(target))) && !found.has_buckets;
+    for (uint32_t i = 0; i < request->wanted->item_count && dcp_target_state(target)->style->has_common; i++) {
+        struct str parameter, member;
+        if (group_meta_key(request->wanted->items[i].key, &parameter, &member))
+            dcp_target_state(target)->has_group_meta = true;
+    }
 }
 
 /* A copy, in the target's own graph, of the value that a leaf of the tree's root has; *out NULL if there is none. */
@@ -207,15 +213,78 @@ static reshard_status take_object(const struct layout_request *request, struct d
     return editing.failed ? error_set_memory(err) : RESHARD_OK;
 }
 
+/* ---- groups that lie parameter by parameter ---- */
+
+/* {"optimizer": {"param_groups": […]}} of one optimizer; NULL without memory. */
+static struct value *make_optimizer(struct value_graph *graph, struct value *groups)
+{
+    struct dist_editing inner = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) };
+    struct dist_editing outer = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) };
+    if (!inner.members || !outer.members)
+        return NULL;
+    dist_set(&inner, "param_groups", groups, true);
+    dist_set(&outer, "optimizer", inner.members, true);
+    return inner.failed || outer.failed ? NULL : outer.members;
+}
+
+/* One optimizer, or where experts are spread over ranks one more for them. */
+static reshard_status join_groups(struct dcp_target *state, const struct group_meta *meta, struct value **out, reshard_error *err)
+{
+    struct value_graph *graph = &state->extra;
+    struct value *groups, *of_experts = NULL, **both = arena_array(&graph->arena, 4, sizeof(*both));
+    reshard_status status = both ? group_meta_list(meta, false, &groups, err) : error_set_memory(err);
+    if (!status && state->sizes.ep > 1)
+        status = group_meta_list(meta, true, &of_experts, err);
+    if (status)
+        return status;
+    *out = make_optimizer(graph, groups);
+    if (*out && of_experts && of_experts->list.count) {
+        both[0] = value_new_int(graph, 0);
+        both[1] = *out;
+        both[2] = value_new_int(graph, 1);
+        both[3] = make_optimizer(graph, of_experts);
+        *out = both[0] && both[2] && both[3] ? value_new_list(graph, VALUE_DICT, both, 4) : NULL;
+    }
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+/* The common state's optimizer, of what the source says about every parameter. */
+static reshard_status make_groups(const struct layout_request *request, struct dcp_target *state, struct value **out, reshard_error *err)
+{
+    struct group_meta meta = { .graph = &state->extra };
+    *out = NULL;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
+        struct str key = request->wanted->items[i].key, parameter, member;
+        if (!group_meta_key(key, &parameter, &member))
+            continue;
+        status = source_load_item(request->source, request->wanted_items[i], err);
+        const struct catalog_item *loaded = &request->source->catalog->items[request->wanted_items[i]];
+        if (!status && loaded->value && loaded->graph)
+            status = group_meta_add(&meta, key, value_copy(&state->extra, loaded->value, loaded->graph->count), err);
+    }
+    if (!status && meta.parameters.count)
+        status = join_groups(state, &meta, out, err);
+    group_meta_release(&meta);
+    return status;
+}
+
 /* ---- what the common state says ---- */
 
-static reshard_status adapt_optimizer(const struct layout_request *request, struct target *target, bool is_distributed, reshard_error *err)
+/* made: the optimizer put together by make_groups; NULL: it is the source's. */
+static reshard_status adapt_optimizer(const struct layout_request *request, struct target *target, struct value *made, bool is_distributed,
+                                      reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     struct value *optimizer;
     uint32_t node;
     bool failed = false;
     reshard_status status = copy_leaf(request, state, OPTIMIZER_KEY, &node, &optimizer, err);
+    if (!status && made) {
+        optimizer = made;
+        status = dist_add_value(state, OPTIMIZER_KEY, made, err);
+        node = dcp_tree_child(&state->tree, 0, STR(OPTIMIZER_KEY));
+    }
     if (status || !optimizer)
         return status;
     if (optimizer->kind == VALUE_LIST && !number_members(&state->extra, optimizer))
@@ -332,7 +401,11 @@ reshard_status dist_optimizer_adapt(const struct layout_request *request, struct
     bool is_done = is_described(request, state, is_distributed, &status, err);
     if (status || (is_done && !dist_optimizers_change(target)))
         return status;
-    status = adapt_optimizer(request, target, is_distributed, err);
+    struct value *made = NULL;
+    if (state->has_group_meta)
+        status = make_groups(request, state, &made, err);
+    if (!status)
+        status = adapt_optimizer(request, target, made, is_distributed, err);
     /* Names of state have no number of an optimizer in front, which a release that can do either way is told by the content's description. */
     bool is_told = is_done && dcp_tree_child(&state->tree, 0, STR(CONTENT_KEY)) != CATALOG_NONE;
     return status || is_told ? status : adapt_content(request, state, is_distributed, err);

@@ -214,7 +214,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
         dist_set_bool(&editing, "ckpt_fully_parallel_save", false);
     set_vocabulary(&editing, arguments, state->sizes.tp);
     dist_set(&editing, "ckpt_format", value_new_str(&state->extra, str_of(target->driver->name)), false);
-    if (is_changed)
+    if (is_changed || state->lacks_rng)
         dist_set_bool(&editing, "no_save_rng", true);
     if (!has_optimizer(request, state))
         dist_set_bool(&editing, "no_save_optim", true);

@@ -155,6 +155,12 @@ static bool is_object_key(struct str key)
     return false;
 }
 
+/* Whether the path is that of a leaf of RNG states, which a flattened state dict has in place of one item. Its tensors are elsewhere. */
+static bool is_rng_leaf(const struct path_part *parts, size_t count)
+{
+    return count > 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "rng_state");
+}
+
 /* Where an item belongs. Parts of models are told by their keys; objects of distributed checkpoints have names of their own. */
 static enum item_use item_use(const struct megatron_target *state, const struct catalog_item *item, struct str name, struct partition_key *key)
 {
@@ -322,8 +328,8 @@ static reshard_status put_item(struct making *making, uint32_t index, const stru
         /* Optimizer state by number belongs to one rank of one layout. */
         (str_is(name, "optimizer") && !megatron_same_ranks(making->request, state)) || (megatron_is_rerun(name) && !megatron_keeps_rerun(making->request, state)))
         return RESHARD_OK;
-    if (state->optimizer && str_is(name, "optimizer"))
-        return RESHARD_OK; /* put_optimizer */
+    if ((state->optimizer && optimizer_item_is_known(name)) || is_rng_leaf(parts, count))
+        return RESHARD_OK; /* put_optimizer; note_items */
     struct value *value;
     reshard_status status = item_value(making, index, &value, err);
     if (status || !value)
@@ -543,7 +549,7 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
 {
     struct megatron_target *state = target->driver_state;
     uint32_t other_ranks = 0;
-    bool has_optimizer = false, has_rerun = false;
+    bool has_optimizer = false, has_rerun = false, has_rng_leaf = false;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++) {
         struct path_part single;
@@ -557,11 +563,14 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
             is_used = source && state->ranks[j].source != TORCH_NONE && str_equal(folder, source->ranks[state->ranks[j].source].folder);
         }
         other_ranks += !is_used;
+        has_rng_leaf = has_rng_leaf || (folder.size == 0 && is_rng_leaf(parts, count));
         has_optimizer = has_optimizer || (count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "optimizer"));
         has_rerun = has_rerun || (count == 1 && parts[0].kind == PATH_KEY && megatron_is_rerun(parts[0].key));
         if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) && item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
             status = target_note_dropped(target, err, "%.*s: legacy files have no place for it", STR_ARG(name));
     }
+    if (!status && has_rng_leaf)
+        status = target_note_dropped(target, err, "rng_state: it belongs to the layout that it was saved under");
     if (!status && other_ranks > 0)
         status = target_note_dropped(target, err, "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
     if (!status && has_optimizer && !state->optimizer && !megatron_same_ranks(request, state))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Member `optimizer` of a legacy file. The source's groups come as legacy files have them (a dict, or a list of one for each optimizer), as a
- * common state has them (a dict by number for several), or as objects of data-parallel groups.
+ * common state has them (a dict by number for several), as objects of data-parallel groups, or parameter by parameter.
  */
+#include "formats/megatron/group_meta.h"
 #include "formats/megatron/optimizer_groups.h"
 #include "formats/megatron/optimizer_target.h"
 
@@ -47,7 +48,8 @@ bool optimizer_item_is_known(struct str key)
 {
     uint32_t optimizer;
     bool is_scaler;
-    return str_is(key, "optimizer") || read_object_key(key, &optimizer, &is_scaler);
+    struct str parameter, member;
+    return str_is(key, "optimizer") || read_object_key(key, &optimizer, &is_scaler) || group_meta_key(key, &parameter, &member);
 }
 
 static void take_source(struct group_source *source, struct value *optimizer)
@@ -84,6 +86,24 @@ static void take_item(struct making_value *making, const struct optimizer_item *
                 take_source(&making->sources[index], value->list.items[i + 1]);
         }
     }
+}
+
+/* Takes the items of whatever form; those that lie parameter by parameter become the groups of one optimizer. */
+static reshard_status take_items(struct making_value *making, const struct optimizer_item *items, uint32_t count, reshard_error *err)
+{
+    struct group_meta meta = { .graph = making->graph };
+    struct str parameter, member;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < count && !status; i++) {
+        if (group_meta_key(items[i].key, &parameter, &member))
+            status = group_meta_add(&meta, items[i].key, items[i].value, err);
+        else
+            take_item(making, &items[i]);
+    }
+    if (!status && meta.parameters.count && !making->sources[0].groups)
+        status = group_meta_list(&meta, false, &making->sources[0].groups, err);
+    group_meta_release(&meta);
+    return status;
 }
 
 /* ---- groups ---- */
@@ -410,13 +430,14 @@ reshard_status megatron_optimizer_value(const struct layout_request *request, st
     struct megatron_target *state = target->driver_state;
     struct making_value making = { .request = request, .state = state, .rank = &state->ranks[rank], .graph = graph };
     *out = NULL;
-    for (uint32_t i = 0; i < item_count; i++)
-        take_item(&making, &items[i]);
+    reshard_status status = take_items(&making, items, item_count, err);
+    if (status)
+        return status;
     if (!making.sources[0].groups && !state->optimizer->is_distributed)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the source says nothing about parameter groups, by which the state would be numbered");
     if (!making.sources[0].groups)
         return RESHARD_OK;
-    reshard_status status = megatron_rank_parameters(request, state, making.rank, &making.parameters, &making.indices, &making.count, err);
+    status = megatron_rank_parameters(request, state, making.rank, &making.parameters, &making.indices, &making.count, err);
     if (!status)
         status = make_all(&making, out, err);
     if (!status && making.settings.are_removed && rank == 0)
