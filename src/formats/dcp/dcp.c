@@ -40,6 +40,7 @@ const struct format_driver format_torch_dist = {
 
 const struct format_driver format_torch_dcp_megatron = {
     .name = "torch_dcp",
+    .name_space = "torch_dcp",
     .summary = "Megatron's plain DCP: the directory of an iteration, without metadata.json",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
     .options = megatron_dcp_options,

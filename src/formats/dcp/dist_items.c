@@ -18,6 +18,7 @@
 #define COMMON_OBJECT "common_state/shard_0_1"
 #define CHECKPOINT_VERSION 3.0
 #define RNG_KEY "rng_state"
+#define NUMBERED_FORMAT "torch_dcp"
 #define RERUN_KEY "rerun_state_machine_state"
 
 /* ---- ShardedObjects ---- */
@@ -256,6 +257,9 @@ static reshard_status add_item(const struct layout_request *request, struct targ
         return status;
     if (is_common && dist_is_rank_item(request->wanted, wanted))
         return add_rank_item(target, wanted, err);
+    /* torch_dcp has one layout, whose modules ask for their state. */
+    if (dist_is_module_state(wanted->key) && strcmp(request->source->driver->name, target->driver->name) == 0 && !is_common)
+        return add_as_it_is(request, state, item, err);
     if (dist_is_module_state(wanted->key))
         return is_common ? RESHARD_OK
                          : target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(wanted->key));
@@ -281,11 +285,31 @@ static reshard_status add_version(const struct layout_request *request, struct t
     return dcp_stored_add(state, &stored, err);
 }
 
+/* torch_dcp numbers its optimizer state by the order of parameters, and nothing else does. */
+static reshard_status check_states(const struct layout_request *request, const struct target *target, reshard_error *err)
+{
+    const char *source = request->source->driver->name;
+    if (strcmp(source, NUMBERED_FORMAT) != 0 || strcmp(source, target->driver->name) == 0)
+        return RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
+        struct str key = request->wanted->tensors[i].key;
+        if (!str_starts_with(key, "optimizer."))
+            continue;
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': " NUMBERED_FORMAT " numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),
+                  target->driver->name);
+        error_hint(err, "--exclude 'optimizer.*' converts the weights");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
 reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     bool has_common = dcp_target_state(target)->style->has_common;
     dist_optimizer_look(request, target);
-    reshard_status status = has_common ? dist_sizes_choose(request, target, err) : RESHARD_OK;
+    reshard_status status = check_states(request, target, err);
+    if (!status && has_common)
+        status = dist_sizes_choose(request, target, err);
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
         status = add_item(request, target, i, err);
         if (status)
