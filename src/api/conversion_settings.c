@@ -2,6 +2,8 @@
 /* The configuration of a model that gets other names: config.json of the arguments of a run, or these of config.json. */
 #include "api/conversion.h"
 
+#include <inttypes.h>
+
 #define CONFIG_KEY "config.json"
 #define ARGUMENTS_KEY "args"
 
@@ -165,8 +167,12 @@ reshard_status conversion_add_settings(struct conversion *conversion, const stru
 {
     const struct model_settings *settings = conversion->mapping.settings;
     const struct catalog *wanted = conversion->selection.wanted;
-    if (!settings || conversion->options->drop_items)
-        return RESHARD_OK;
+    reshard_status status = RESHARD_OK;
+    if (settings && settings->kept_rows)
+        status = target_note_changed(&conversion->target, err, "the vocabulary has %" PRId64 " tokens: the rows behind them are padding and stay behind",
+                                     settings->kept_rows);
+    if (status || !settings || conversion->options->drop_items)
+        return status;
     const struct model_facts facts = { .dtype = main_type(wanted), .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
                                        .tensor_ranks = conversion->request.words.tp };
     if (settings->is_config_made)

@@ -306,11 +306,15 @@ static reshard_status find_settings(struct making *making, const struct wish *wi
     if (!walked->family || !model_settings_relate(&making->rules, walked->family))
         return RESHARD_OK;
     reshard_status status = model_settings_make(&request, &making->out->settings, err);
-    const struct model_settings *settings = making->out->settings;
+    struct model_settings *settings = making->out->settings;
+    const struct mapping_stage *before = making->stage;
     if (status || !settings || !settings->is_config_made)
         return status;
     status = model_settings_vocabulary(settings, &rows, err);
-    return status ? status : mapping_trim(&making->stage, settings, rows, err);
+    if (!status)
+        status = mapping_trim(&making->stage, settings, rows, err);
+    settings->kept_rows = making->stage != before ? rows : 0;
+    return status;
 }
 
 /* Walks from the source's names to those wanted. */

@@ -19,6 +19,7 @@ struct model_settings {
     struct value_graph constants;      /* what the caller set, a DICT */
     char *config;                      /* a config.json that is given goes as it is; NULL: none */
     size_t config_size;
+    int64_t kept_rows;                 /* of weights with more, which are padded; 0: none are */
     char *remark;                      /* why no config.json is made; NULL: it is, or there is nothing to say */
 };
 
