@@ -299,11 +299,13 @@ static reshard_status find_settings(struct making *making, const struct wish *wi
         .given = given,
         .options = &making->numbers.options,
         .family = wish->family,
-        .is_asked = wish->is_asked,
+        .is_asked = wish->is_asked && !making->request->is_comparison,
+        .is_lenient = making->request->is_comparison,
         .has_own_config = has_config(checkpoint_catalog(making->request->source)) && !(given && given->config_size),
     };
     int64_t rows = 0;
-    if (!walked->family || !model_settings_relate(&making->rules, walked->family))
+    /* A comparison needs no settings but those that tell padding. */
+    if (!walked->family || !model_settings_relate(&making->rules, walked->family) || (making->request->is_comparison && !walked->is_back))
         return RESHARD_OK;
     reshard_status status = model_settings_make(&request, &making->out->settings, err);
     struct model_settings *settings = making->out->settings;

@@ -162,6 +162,8 @@ static reshard_status choose(struct choice *choice, struct str named, bool is_as
     }
     if (status || *out != UINT32_MAX)
         return status;
+    if (named.size && choice->request->is_lenient)
+        return RESHARD_OK;
     if (named.size && (choice->count || choice->unfit.size))
         return fail_named(choice, named, is_asked, err);
     for (uint32_t i = choice->count; i-- > 0;) {

@@ -29,6 +29,7 @@ struct model_settings_request {
     const reshard_map_options *given;   /* by the caller: constants; may be NULL */
     const reshard_map_options *options; /* the config.json that counts */
     struct str family;                  /* that was asked for, or empty */
+    bool is_lenient;                    /* a family that does not fit is no error: then no settings are known */
     bool is_asked;                      /* for names to change: then it is an error if several families fit */
     bool has_own_config;                /* the source carries that config.json itself */
 };

@@ -127,8 +127,27 @@ static struct value *made(struct run *run, struct value *value)
     return value;
 }
 
+static bool is_number_or_text(const struct value *value)
+{
+    return value->kind == VALUE_BOOL || value->kind == VALUE_INT || value->kind == VALUE_FLOAT || value->kind == VALUE_STR;
+}
+
+/* What a setting may be: a number, a text, or a list of such. Arguments of a run hold much else. */
+static bool is_setting(const struct value *value)
+{
+    if (value->kind != VALUE_LIST && value->kind != VALUE_TUPLE)
+        return is_number_or_text(value);
+    for (size_t i = 0; i < value->list.count && i < LIST_MAX; i++) {
+        if (!is_number_or_text(value->list.items[i]))
+            return false;
+    }
+    return value->list.count <= LIST_MAX;
+}
+
 static enum match bind(struct run *run, int variable, const struct value *value)
 {
+    if (!is_setting(value))
+        return MATCH_NO;
     if (run->bound[variable])
         return equal(run->bound[variable], value) ? MATCH_YES : MATCH_NO;
     run->bound[variable] = run->foreign_count ? made(run, value_copy(run->graph, value, run->foreign_count)) : value;

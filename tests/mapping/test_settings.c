@@ -41,7 +41,8 @@ static const struct {
     enum settings_side from;
     const char *members, *extra, *given, *expected;
 } cases[] = {
-    { "a name alone is one value under two names", "a <-> b", SETTINGS_CONFIG, "{\"a\":[1,{\"x\":null}]}", NULL, NULL, "{\"b\": [1, {\"x\": null}]}" },
+    { "a name alone is one value under two names", "a <-> b", SETTINGS_CONFIG, "{\"a\":[1,\"x\"]}", NULL, NULL, "{\"b\": [1, \"x\"]}" },
+    { "unless it is no setting", "a <-> b, optional", SETTINGS_ARGS, "{\"b\":[1,{\"x\":null}]}", NULL, NULL, "{}" },
     { "and backwards", "a <-> b", SETTINGS_ARGS, "{\"b\":0.5}", NULL, NULL, "{\"a\": 0.5}" },
     { "an arrow that points one way is read that way", "a -> b\nc <- b", SETTINGS_ARGS, "{\"b\":1}", NULL, NULL, "{\"c\": 1}" },
     { "what is said first stays", "_ -> b = 2\na -> b", SETTINGS_CONFIG, "{\"a\":1}", NULL, NULL, "{\"b\": 2}" },
