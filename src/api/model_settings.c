@@ -33,6 +33,17 @@ bool model_settings_relate(const struct mapping_rules *rules, const struct mappi
 
 /* ---- candidates ---- */
 
+/* Whether a text says that it is of the family, which is quicker to see than to parse all of them. */
+static bool names_family(struct str text, struct str family)
+{
+    while (text.size) {
+        struct str line = str_take(&text, '\n');
+        if (str_is(str_take_word(&line), "#:") && str_is(str_take_word(&line), "family") && str_equal(str_take_word(&line), family))
+            return true;
+    }
+    return false;
+}
+
 /* The settings of a family; *is_known false if there are none. */
 static reshard_status load_family(struct str family, struct settings *out, bool *is_known, reshard_error *err)
 {
@@ -40,18 +51,10 @@ static reshard_status load_family(struct str family, struct settings *out, bool 
     reshard_status status = RESHARD_OK;
     *is_known = false;
     for (uint32_t i = 0; !status && (data = model_data_at(i)); i++) {
-        struct settings settings;
-        if (!str_ends_with(str_of(data->name), SUFFIX))
+        if (*is_known || !str_ends_with(str_of(data->name), SUFFIX) || !names_family(data->text, family))
             continue;
-        status = settings_parse(data->name, data->text, &settings, err);
-        for (uint32_t f = 0; !status && f < settings.family_count; f++)
-            *is_known = *is_known || str_equal(settings.families[f], family);
-        if (!status && *is_known) {
-            *out = settings;
-            return RESHARD_OK;
-        }
-        if (!status)
-            settings_release(&settings);
+        status = settings_parse(data->name, data->text, out, err);
+        *is_known = !status;
     }
     return status;
 }
