@@ -90,8 +90,9 @@ static reshard_status consider(struct choice *choice, struct str family, reshard
         buffer_printf(&choice->unfit, "%s%.*s: %.*s", choice->unfit.size ? "; " : "", STR_ARG(family), STR_ARG(buffer_str(&why)));
         settings_release(&settings);
     }
+    bool is_said = !why.failed;
     buffer_release(&why);
-    return status;
+    return status || is_said ? status : error_set_memory(err);
 }
 
 static void drop(struct choice *choice, uint32_t index)
@@ -163,6 +164,8 @@ static reshard_status choose(struct choice *choice, struct str named, bool is_as
         if (str_equal(choice->families[i], named))
             *out = i;
     }
+    if (!status && choice->unfit.failed)
+        status = error_set_memory(err);
     if (status || *out != UINT32_MAX)
         return status;
     if (named.size && choice->request->is_lenient)

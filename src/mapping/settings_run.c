@@ -484,25 +484,25 @@ static bool is_ignored(const struct settings *settings, struct str path)
 /* Members of config.json, two levels deep, that no statement has read. */
 static bool note_unused(const struct settings *settings, const struct value *members, struct str prefix, const struct value *read, struct buffer *out)
 {
-    for (size_t i = 0; members && members->kind == VALUE_DICT && i + 1 < members->list.count; i += 2) {
+    struct buffer path = { 0 };
+    bool is_done = true;
+    for (size_t i = 0; members && members->kind == VALUE_DICT && i + 1 < members->list.count && is_done; i += 2) {
         const struct value *key = members->list.items[i], *value = members->list.items[i + 1];
-        struct buffer path = { 0 };
         if (key->kind != VALUE_STR || value->kind == VALUE_NONE || out->size > UNUSED_BYTES_MAX)
             continue;
-        buffer_printf(&path, "%.*s%s%.*s", STR_ARG(prefix), prefix.size ? "." : "", STR_ARG(key->text));
-        buffer_append_byte(&path, 0);
-        if (path.failed)
-            return false;
-        bool is_parts = value->kind == VALUE_DICT && !prefix.size;
-        if (is_parts && !note_unused(settings, value, key->text, read, out)) {
-            buffer_release(&path);
-            return false;
+        if (value->kind == VALUE_DICT && !prefix.size) {
+            is_done = note_unused(settings, value, key->text, read, out);
+            continue;
         }
-        if (!is_parts && !find_any(read, (const char *)path.data) && !is_ignored(settings, str_of((const char *)path.data)))
-            buffer_printf(out, "%s%s", out->size ? ", " : "", (const char *)path.data);
-        buffer_release(&path);
+        buffer_clear(&path);
+        buffer_printf(&path, "%.*s%s%.*s", STR_ARG(prefix), prefix.size ? "." : "", STR_ARG(key->text));
+        is_done = buffer_append_byte(&path, 0) && !path.failed;
+        const char *name = (const char *)path.data;
+        if (is_done && !find_any(read, name) && !is_ignored(settings, str_of(name)))
+            buffer_printf(out, "%s%s", out->size ? ", " : "", name);
     }
-    return true;
+    buffer_release(&path);
+    return is_done;
 }
 
 /* Reads the statements one by one; read gets the names that those have read that count. */
