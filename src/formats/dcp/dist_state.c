@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#define PARALLEL_SAVE "ckpt_fully_parallel_save"
 #define RANK_PREFIX "mp_rank_"
 #define RNG_KEY "rng_state"
 #define RERUN_KEY "rerun_state_machine"
@@ -195,11 +196,16 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     bool is_changed = dist_layout_changes(target), is_same_format = strcmp(request->source->driver->name, target->driver->name) == 0;
     uint32_t node = dcp_tree_child(&state->tree, 0, STR("args")), graph_count = 0;
     const struct value *arguments = NULL;
-    if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf || state->tree.nodes[node].wanted == CATALOG_NONE || (is_same_format && !is_changed && !is_buffered))
+    if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf || state->tree.nodes[node].wanted == CATALOG_NONE)
         return RESHARD_OK;
     reshard_status status = find_arguments(request->source, &arguments, &graph_count, err);
     if (status || !arguments || !megatron_namespace_members(arguments))
         return status;
+    /* Releases up to 0.12 tell the layouts of the optimizer's state apart by it. */
+    const struct value *members = megatron_namespace_members(arguments);
+    bool is_parallel_missing = state->optimizer_layout == DIST_MODEL_SPACE && value_dict_get(members, PARALLEL_SAVE) && !value_dict_is_true(members, PARALLEL_SAVE);
+    if (is_same_format && !is_changed && !is_buffered && !is_parallel_missing)
+        return RESHARD_OK;
     struct value *copy = value_copy(&state->extra, arguments, graph_count);
     struct dist_editing editing = { .graph = &state->extra };
     if (!copy)
@@ -210,8 +216,8 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
         status = take_reference(request, &editing, err);
     if (status)
         return status;
-    if (state->optimizer_layout == DIST_GATHERED)
-        dist_set_bool(&editing, "ckpt_fully_parallel_save", false);
+    if (state->optimizer_layout == DIST_GATHERED || is_parallel_missing)
+        dist_set_bool(&editing, PARALLEL_SAVE, is_parallel_missing);
     set_vocabulary(&editing, arguments, state->sizes.tp);
     dist_set(&editing, "ckpt_format", value_new_str(&state->extra, str_of(target->driver->name)), false);
     if (is_changed || state->lacks_rng)
