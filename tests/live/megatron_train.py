@@ -114,7 +114,9 @@ def draw(chance, releases):
         drawn["optimizer"] = "plain"  # the truth is a fully_reshardable save
     if number(drawn["release"]) < (0, 16, 0) and has_experts and model["precision"] == "fp16":
         model["precision"] = "bf16"  # refused there
-    if number(drawn["release"]) < (0, 14, 0) and (a["ep"] > 1) != (b["ep"] > 1) and drawn["target"] == "torch_dist":
+    if has_experts and a["etp"] * a["ep"] < a["tp"]:
+        drawn["source"] = "torch_dist"  # Megatron writes the legacy file of the first expert-data-parallel rank only, and loses tensor-parallel parts
+    if number(drawn["release"]) < (0, 14, 0) and has_experts and drawn["target"] == "torch_dist" and a["ep"] + b["ep"] > 2:
         drawn["optimizer"] = "none"  # state is named after the number of an optimizer
     if drawn["optimizer"] == "distributed" and model["tied"]:
         model["tied"] = a["pp"] == b["pp"] == 1  # with more stages Megatron itself writes that state wrongly as fully_reshardable
@@ -157,9 +159,9 @@ class Round:
         drawn = self.drawn
         flags = ["--ckpt-format", drawn["target"], "--load", "target", "--exit-on-missing-checkpoint"]
         flags += ["--use-checkpoint-args"] if drawn["checkpoint_args"] else []
-        # Releases up to 0.13 stop without the flag when TP or PP has changed, and say so.
+        # Strictness wants the states to be asked for where they are stored. Releases up to 0.13 stop without the flag when TP or PP has changed, and say so.
         is_moved = drawn["target"] == "torch_dist" and any(drawn["a"][word] != drawn["b"][word] for word in ("tp", "pp", "vp", "ep", "etp"))
-        flags += [] if drawn["rng"] and not (is_moved and number(drawn["release"]) < (0, 14, 0)) else ["--no-load-rng"]
+        flags += [] if (drawn["rng"] or (drawn["strict"] == "raise_all" and not is_moved)) and not (is_moved and number(drawn["release"]) < (0, 14, 0)) else ["--no-load-rng"]
         flags += ["--dist-ckpt-strictness", drawn["strict"]] if drawn["target"] == "torch_dist" else []
         return flags
 
