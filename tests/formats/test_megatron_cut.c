@@ -66,6 +66,34 @@ TEST(a_key_has_the_first_rule_that_fits_its_end)
     }
 }
 
+TEST(what_is_only_assumed_is_no_known_name)
+{
+    static const struct {
+        const char *key;
+        bool is_assumed;
+    } cases[] = {
+        { "decoder.layers.0.input_layernorm.weight", false },
+        { "decoder.layers.0.self_attention.kv_layernorm.weight", false },
+        { "decoder.layers.0.mixer.norm.weight", false },
+        { "decoder.layers.0.norm.weight", false },
+        { "decoder.layers.0.self_attention.out_norm.weight", false },
+        { "decoder.layers.0.cross_attention.linear_proj.bias", false },
+        { "decoder.layers.0.mlp.router.expert_bias", false },
+        { "decoder.layers.0.mlp.shared_experts.gate_weight", false },
+        { "mtp.layers.0.mtp_model_layer.layers.3.mixer.in_proj.weight", false },
+        { "lm_head.layer_norm.bias", false },
+        { "embedding.tokentype_embeddings.weight", false },
+        { "decoder.layers.0.self_attention.mystery.weight", true },
+        { "vision.patch_embed.weight", true },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct partition_key key;
+        assert_true(partition_key_read(&rules, str_of(cases[i].key), &key));
+        if (key.rule->is_assumed != cases[i].is_assumed)
+            fail_msg("'%s'", cases[i].key);
+    }
+}
+
 TEST(a_bad_rule_names_its_line)
 {
     static const struct {
@@ -78,6 +106,7 @@ TEST(a_bad_rule_names_its_line)
         { "\n\nc.d sliced", "a word of a partition rule", 3 },
         { "c..d replicated", "components", 1 },
         { "c.{a,b replicated", "'}' after '{'", 1 },
+        { "{a,b}.{a,b}.{a,b}.{a,b} replicated", "up to three times", 1 },
         { "c.d", "a pattern and words", 1 },
         { "layers a.b", "layers KEY.#", 1 },
         { "stage middle a", "stage first KEY", 1 },
@@ -280,6 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_key_has_the_first_rule_that_fits_its_end),
+        cmocka_unit_test(what_is_only_assumed_is_no_known_name),
         cmocka_unit_test(a_bad_rule_names_its_line),
         cmocka_unit_test(the_ranks_pieces_are_the_whole),
         cmocka_unit_test(a_matrix_of_experts_is_cut_in_memory_order),

@@ -196,6 +196,29 @@ TEST(stacks_add_and_drop_an_axis)
     CHECK_CASES(cases, FORWARDS);
 }
 
+TEST(shares_say_how_parts_relate)
+{
+    static const struct text_case cases[] = {
+        { "of a split", "q -> x, y, axis=1, shares=\"[1, 2]\"", "q -> x, y, axis=1, shares=\"[1, 2]\"\n" },
+        { "by name", "n = 2\nq -> x, y, axis=1, shares=\"[ 1,n ]\"", "q -> x, y, axis=1, shares=\"[1, 2]\"\n" },
+        { "of a join", "q, s -> m, axis=0, shares=\"[2, 1]\"", "q, s -> m, axis=0, shares=\"[2, 1]\"\n" },
+        { "of a join, others", "q, s -> m, axis=0, shares=\"[1, 1]\"", "'s' has 2 on axis 0, which does not go with 4 of 'q'" },
+        { "too few", "q -> x, y, axis=1, shares=\"[1]\"", "shares are 2 positive numbers here, one for each part, not [1]" },
+        { "nothing", "n = 0\nq -> x, y, axis=1, shares=\"[1, n]\"", "shares are 2 positive numbers here, one for each part, not [1, 0]" },
+        { "not a list", "q -> x, y, axis=1, shares=\"1\"", "shares are a list of numbers" },
+        { "no such number", "q -> x, y, axis=1, shares=\"[1, n]\"", "the constant 'n' has no value" },
+        { "that do not divide", "q -> x, y, axis=1, shares=\"[1, 3]\"", "6 on axis 1 cannot be split into 4 equal parts" },
+        { "too many", "q -> x, y, axis=1, shares=\"[9223372036854775807, 1]\"", "shares are 2 positive numbers here, one for each part, not [9223372036854775807, 1]" },
+        { "without an axis", "q -> x, y, shares=\"[1, 2]\"", "a split has exactly one attribute, axis=number" },
+    };
+    static const struct text_case back[] = {
+        { "a join", "x, y -> q, axis=1, shares=\"[1, 2]\"", "x, y -> q, axis=1, shares=\"[1, 2]\"\n" },
+        { "a split", "m -> q, s, axis=0, shares=\"[2, 1]\"", "m -> q, s, axis=0, shares=\"[2, 1]\"\n" },
+    };
+    CHECK_CASES(cases, FORWARDS);
+    CHECK_CASES(back, BACKWARDS);
+}
+
 TEST(reshape_fits_or_says_why)
 {
     static const struct text_case cases[] = {
@@ -220,6 +243,7 @@ TEST(strict_aoa_knows_none_of_it)
         { "braces", "a -> x{0:2}, axis=0", "unexpected character '{'" },
         { "stack", "l.*.w -> m, stack=0", "a join has exactly one attribute, axis=number" },
         { "unstack", "s -> x, y, unstack=0", "a split has exactly one attribute, axis=number" },
+        { "shares", "s -> x, y, axis=0, shares=\"[1, 1]\"", "a split has exactly one attribute, axis=number" },
         { "when", "a -> x, when=\"q\"", "unknown attribute 'when'" },
         { "offset", "l.$LAYER_ID_OFFSET.k -> m.$LAYER_ID_OFFSET, offset=1\na -> x, offset=1", "unknown attribute 'offset'" },
         { "optional is a name", "s -> x, optional, axis=0", "s -> x, optional, axis=0\n" },
@@ -237,6 +261,7 @@ int main(void)
         cmocka_unit_test(optional_statements_need_their_first_name),
         cmocka_unit_test(an_offset_renumbers_layers_from_there_on),
         cmocka_unit_test(stacks_add_and_drop_an_axis),
+        cmocka_unit_test(shares_say_how_parts_relate),
         cmocka_unit_test(reshape_fits_or_says_why),
         cmocka_unit_test(strict_aoa_knows_none_of_it),
     };

@@ -232,6 +232,24 @@ static void find_order(struct megatron_target *state)
     }
 }
 
+/* Parameters that no rule knows, where ranks might want parts of them. */
+static reshard_status note_assumed(struct target *target, reshard_error *err)
+{
+    const struct megatron_target *state = target->driver_state;
+    const struct target_parameter *first = NULL;
+    uint32_t count = 0;
+    for (uint32_t i = 0; state->layout.tp > 1 && i < state->parameter_count; i++) {
+        if (!state->parameters[i].key.rule->is_assumed)
+            continue;
+        first = first ? first : &state->parameters[i];
+        count++;
+    }
+    if (!first)
+        return RESHARD_OK;
+    return target_note_changed(target, err, "no partition rule names %" PRIu32 " parameters, '%.*s' first: every tensor-parallel rank gets them whole", count,
+                               STR_ARG(first->name));
+}
+
 reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
@@ -240,6 +258,8 @@ reshard_status megatron_assign(const struct layout_request *request, struct targ
     if (status == RESHARD_ERR_UNSUPPORTED && err && !err->hint[0])
         hint_divisors(request, target, err);
     uint32_t count = state->parameter_count;
+    if (!status)
+        status = note_assumed(target, err);
     if (!status && state->layout.pp > 1)
         status = add_tied_copies(state, count, err);
     if (!status && state->layout.pp > 1)

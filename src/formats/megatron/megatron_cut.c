@@ -41,6 +41,9 @@ static bool cut_prepare(const struct cut_context *context, const struct partitio
     }
     if (!rule->is_cut || rule->axis >= rank || is_kept_whole(context, rule, shape[rule->axis], is_local))
         return false;
+    /* Of one rank the blocks follow each other as they do in the whole, whatever their sizes are. */
+    if (rule->block_count > 0 && group_parts(context, rule->group) == 1)
+        return false;
     out->axis = rule->axis;
     out->group = rule->group;
     out->parts = group_parts(context, rule->group);
@@ -68,8 +71,11 @@ static bool cut_blocks(const struct cut_context *context, const struct partition
 
 static reshard_status fail_blocks(const struct partition_rule *rule, const struct cut *cut, int64_t size, reshard_error *err)
 {
-    if (rule->block_count > 0)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "axis %d has %" PRId64 " entries, which are not the blocks that the arguments of the run give it", cut->axis, size);
+    if (rule->block_count > 0) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "axis %d has %" PRId64 " entries, which are not the blocks that the arguments of the run give it", cut->axis, size);
+        error_hint(err, "--like CHECKPOINT takes the arguments of another run where the source has none; one tensor-parallel rank needs none");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
     return error_set(err, RESHARD_ERR_FORMAT, "axis %d has %" PRId64 " entries: no two equal halves, which a gated activation needs", cut->axis, size);
 }
 

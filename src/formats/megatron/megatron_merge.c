@@ -270,6 +270,23 @@ static reshard_status check_vocabulary(struct source *source, reshard_error *err
     return RESHARD_OK;
 }
 
+/* Parameters that no rule knows, where ranks could hold parts of them. */
+static void warn_assumed(struct source *source)
+{
+    const struct megatron_source *state = megatron_source_of(source);
+    const struct megatron_parameter *first = NULL;
+    uint32_t count = 0;
+    for (uint32_t i = 0; state->layout.tp > 1 && i < state->parameter_count; i++) {
+        if (!state->parameters[i].rule->is_assumed)
+            continue;
+        first = first ? first : &state->parameters[i];
+        count++;
+    }
+    if (first)
+        catalog_warn(source->catalog, false, "no partition rule names %" PRIu32 " parameters, '%.*s' first: they are taken as the same on all %" PRId64 " tensor-parallel ranks; "
+                     "reshard verify compares the ranks' copies, and a rank's file opened by itself shows its own part", count, STR_ARG(first->key), state->layout.tp);
+}
+
 /* How many experts have one of the parameters that experts have: "decoder.layers.3.mlp.experts.local_experts.#.linear_fc1.weight". */
 struct expert_count {
     int64_t found;
@@ -343,6 +360,8 @@ reshard_status megatron_merge(struct source *source, reshard_error *err)
         status = find_copies(state, err);
     if (!status)
         status = check_vocabulary(source, err);
+    if (!status)
+        warn_assumed(source);
     if (!status)
         status = check_experts(source, err);
     if (!status)

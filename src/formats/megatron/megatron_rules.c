@@ -85,6 +85,8 @@ static reshard_status parse_word(const struct line *line, int *at, struct partit
         rule->is_item = true;
     } else if (str_is(word, "cut")) {
         return parse_cut(line, at, rule, err);
+    } else if (str_is(word, "assumed")) {
+        rule->is_assumed = true;
     } else if (str_is(word, "vocabulary")) {
         rule->is_vocabulary = true;
     } else if (str_is(word, "gated")) {
@@ -129,14 +131,16 @@ static reshard_status add_pattern(struct parsing *parsing, struct str pattern, c
     return RESHARD_OK;
 }
 
-/* One rule for each of the alternatives of "{a,b}". */
-static reshard_status add_alternatives(struct parsing *parsing, struct str pattern, const struct partition_rule *meaning, reshard_error *err)
+#define BRACES_MAX 3 /* in one pattern */
+
+/* One rule for each of the alternatives of "{a,b}", of which there may be several; those before are taken. */
+static reshard_status add_alternatives(struct parsing *parsing, struct str pattern, int taken, const struct partition_rule *meaning, reshard_error *err)
 {
     size_t open, close;
     if (!str_find_char(pattern, '{', &open))
         return add_pattern(parsing, pattern, meaning, err);
-    if (!str_find_char(pattern, '}', &close) || close < open)
-        return fail(&parsing->line, pattern, "'}' after '{'", err);
+    if (!str_find_char(pattern, '}', &close) || close < open || taken == BRACES_MAX)
+        return fail(&parsing->line, pattern, "'}' after '{', up to three times", err);
     reshard_status status = RESHARD_OK;
     for (size_t begin = open + 1; !status && begin <= close;) {
         size_t end = begin;
@@ -146,7 +150,7 @@ static reshard_status add_alternatives(struct parsing *parsing, struct str patte
         char *text = arena_printf(parsing->arena, "%.*s%.*s%.*s", STR_ARG(parts[0]), STR_ARG(parts[1]), STR_ARG(parts[2]));
         if (!text)
             return error_set_memory(err);
-        status = add_pattern(parsing, str_of(text), meaning, err);
+        status = add_alternatives(parsing, str_of(text), taken + 1, meaning, err);
         begin = end + 1;
     }
     return status;
@@ -160,7 +164,7 @@ static reshard_status parse_rule(struct parsing *parsing, reshard_error *err)
         return fail(&parsing->line, parsing->line.words[0], "a pattern and words", err);
     for (int i = 1; !status && i < parsing->line.count; i++)
         status = parse_word(&parsing->line, &i, &rule, err);
-    return status ? status : add_alternatives(parsing, parsing->line.words[0], &rule, err);
+    return status ? status : add_alternatives(parsing, parsing->line.words[0], 0, &rule, err);
 }
 
 /* ---- the other lines ---- */

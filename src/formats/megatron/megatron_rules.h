@@ -18,6 +18,7 @@ struct partition_rule {
     struct str components[RULE_COMPONENTS_MAX]; /* of the pattern, the last one first; "*" any */
     int component_count;
     bool is_item;
+    bool is_assumed;         /* replicated, because nothing is known */
     bool is_cut;
     int axis;
     enum partition_group group;

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Names of Megatron's models in distributed checkpoints, by architecture, and the way back. Prints TAP.
+
+usage: megatron_names_test.py --bin PATH
+
+A small model has the keys that a rank of Megatron registers; those of its distributed checkpoint, which are written out here, are what Megatron
+0.12 to 0.19 wrote for models of these architectures. Where a tensor comes from is checked by its bytes.
+"""
+import argparse
+import json
+import pathlib
+import struct
+import subprocess
+import tempfile
+
+H = 4
+ENDS = {"embedding.word_embeddings.weight": [8, H], "decoder.final_layernorm.weight": [H], "output_layer.weight": [8, H]}
+QKV = {"self_attention.linear_qkv.weight": [12, H], "self_attention.linear_proj.weight": [H, 4]}
+MLP = {"mlp.linear_fc1.weight": [12, H], "mlp.linear_fc2.weight": [H, 6]}
+NORMS = {"input_layernorm.weight": [H], "pre_mlp_layernorm.weight": [H]}
+MLA = {"self_attention.linear_q_down_proj.weight": [5, H], "self_attention.q_layernorm.weight": [5], "self_attention.linear_q_up_proj.weight": [8, 5],
+       "self_attention.linear_kv_down_proj.weight": [7, H], "self_attention.kv_layernorm.weight": [6], "self_attention.linear_kv_up_proj.weight": [8, 6],
+       "self_attention.linear_proj.weight": [H, 4]}
+EXPERTS = {f"mlp.experts.local_experts.{e}.{name}": shape for e in range(2) for name, shape in (("linear_fc1.weight", [6, H]), ("linear_fc2.weight", [H, 3]))}
+MOE = {"mlp.router.weight": [2, H], **EXPERTS}
+MOE_DIST = {"mlp.router.weight", "mlp.experts.experts.linear_fc1.weight", "mlp.experts.experts.linear_fc2.weight"}
+# Of 6 inner channels in 2 heads, 2 groups of 2 states: z 6, x 6, B 4, C 4, dt 2.
+MAMBA = {"mixer.A_log": [2], "mixer.D": [2], "mixer.dt_bias": [2], "mixer.in_proj.weight": [22, H], "mixer.conv1d.weight": [14, 1, 3],
+         "mixer.conv1d.bias": [14], "mixer.norm.weight": [6], "mixer.out_proj.weight": [H, 6]}
+MAMBA_PARTS = {"mixer.in_proj.weight": {"z": 6, "x": 6, "B": 4, "C": 4, "dt": 2}, "mixer.conv1d.weight": {"x": 6, "B": 4, "C": 4},
+               "mixer.conv1d.bias": {"x": 6, "B": 4, "C": 4}}
+# Keys of 3, values of 4 in 2 heads.
+DELTA = {"self_attention.A_log": [2], "self_attention.dt_bias": [2], "self_attention.in_proj.layer_norm_weight": [H],
+         "self_attention.in_proj.weight": [18, H], "self_attention.conv1d.weight": [10, 1, 3], "self_attention.out_norm.weight": [2],
+         "self_attention.out_proj.weight": [H, 4]}
+DELTA_PARTS = {"self_attention.in_proj.weight": {"query": 3, "key": 3, "value": 4, "z": 4, "beta": 2, "alpha": 2},
+               "self_attention.conv1d.weight": {"query": 3, "key": 3, "value": 4}}
+TE_MLP = {"mlp.linear_fc1.layer_norm_weight": [H], **MLP}
+
+
+def stack(prefix, *layers):
+    return {f"{prefix}{i}.{name}": shape for i, layer in enumerate(layers) for name, shape in layer.items()}
+
+
+def keys(prefix, *layers):
+    return {f"{prefix}{i}.{name}" for i, layer in enumerate(layers) for name in layer}
+
+
+def parts(layer, splits):
+    """The names of a layer whose matrices are in parts."""
+    return {name for name in layer if name not in splits} | {f"{name}.{part}" for name, sizes in splits.items() for part in sizes}
+
+
+RENAMED = {"self_attention.linear_qkv.layer_norm_weight", "mlp.linear_fc1.layer_norm_weight", *QKV, *MLP}
+MTP = {"mtp.layers.0.enorm.weight": [H], "mtp.layers.0.hnorm.weight": [H], "mtp.layers.0.eh_proj.weight": [H, 8], "mtp.layers.0.final_layernorm.weight": [H]}
+NEW_MTP = {f"mtp.layers.0.mtp_model_layer.{name}": shape for name, shape in {**NORMS, **QKV, **MLP}.items()}
+OLD_MTP = {f"mtp.layers.0.transformer_layer.{name}": shape for name, shape in {**NORMS, **QKV, **MLP}.items()}
+DENSE = {**NORMS, **QKV, **MLP}
+LATENT = {**NORMS, **MLA, **MLP}
+MIXED = {**NORMS, **MLA, **MOE}
+MAMBA_LAYER = {"norm.weight": [H], **MAMBA}
+BERT = {name: shape for name, shape in stack("encoder.layers.", DENSE, DENSE).items()} | {"encoder.final_layernorm.weight": [H], "pooler.dense.weight": [H, H]}
+HYBRID_ENDS = {"embedding.word_embeddings.weight": [8, H], "decoder.final_norm.weight": [H], "output_layer.weight": [8, H]}
+
+# name: (the model as a rank registers it, keys of its distributed checkpoint)
+CASES = {
+    "layers that are alike lie along an axis, also before multi-token prediction":
+        (ENDS | stack("decoder.layers.", DENSE, DENSE) | MTP | OLD_MTP,
+         {*ENDS, *MTP} | {"decoder.layers." + n for n in RENAMED} | {"mtp.layers.0.transformer_layer." + n for n in RENAMED}),
+    "the layer of multi-token prediction as newer versions call it":
+        (ENDS | stack("decoder.layers.", DENSE, DENSE) | MTP | NEW_MTP,
+         {*ENDS, *MTP} | {"decoder.layers." + n for n in RENAMED} | {"mtp.layers.0.transformer_layer." + n for n in RENAMED}),
+    "norms of local latent attention keep their names":
+        (ENDS | stack("decoder.layers.", LATENT, LATENT), {*ENDS} | {"decoder.layers." + n for n in LATENT}),
+    "layers with and without experts keep their numbers":
+        (ENDS | stack("decoder.layers.", LATENT, MIXED),
+         {*ENDS} | keys("decoder.layers.", LATENT, {*NORMS, *MLA, *MOE_DIST})),
+    "layers of other shapes keep their numbers":
+        (ENDS | stack("decoder.layers.", DENSE, {**NORMS, **QKV, "mlp.linear_fc1.weight": [8, H], "mlp.linear_fc2.weight": [H, 4]}),
+         {*ENDS} | keys("decoder.layers.", RENAMED, RENAMED)),
+    "Mamba, attention and networks in turn":
+        (HYBRID_ENDS | stack("decoder.layers.", MAMBA_LAYER, {"input_layernorm.weight": [H], **QKV}, {"pre_mlp_layernorm.weight": [H], **MLP}, MAMBA_LAYER),
+         {*HYBRID_ENDS} | keys("decoder.layers.", parts(MAMBA_LAYER, MAMBA_PARTS), {"input_layernorm.weight", *QKV}, {"pre_mlp_layernorm.weight", *MLP},
+                               parts(MAMBA_LAYER, MAMBA_PARTS))),
+    "gated delta nets between layers of attention":
+        (ENDS | stack("decoder.layers.", {**DELTA, **TE_MLP}, {"self_attention.linear_qkv.layer_norm_weight": [H], **QKV, **TE_MLP}),
+         {*ENDS} | keys("decoder.layers.", parts({**DELTA, **TE_MLP}, DELTA_PARTS), RENAMED)),
+    "an encoder alone": (BERT | {"embedding.word_embeddings.weight": [8, H]},
+                         {"embedding.word_embeddings.weight", "encoder.final_layernorm.weight", "pooler.dense.weight"} | {"encoder.layers." + n for n in RENAMED}),
+}
+
+
+class Shell:
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+
+    def __call__(self, *words):
+        done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120)
+        assert done.returncode == 0, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
+        return done.stdout
+
+    def tensors(self, path):
+        return {t["key"]: t for t in json.loads(self("hash", "--json", path))["tensors"]}
+
+    def bytes_of(self, path, key):
+        return self("cat", path, key, "--as", "raw")
+
+
+def write(path, shapes):
+    """Safetensors whose bytes are all different."""
+    header, at = {}, 0
+    for key, shape in shapes.items():
+        size = 2
+        for extent in shape:
+            size *= extent
+        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(struct.pack("<H", i) for i in range(at // 2)))
+
+
+def there_and_back(shell, model, expected):
+    write(shell.work / "model.safetensors", model)
+    shell("convert", "model.safetensors", "legacy", "--to", "megatron", "--rules", "none", "--quiet")
+    shell("convert", "legacy", "dist", "--to", "torch_dist", "--quiet", "--verify")
+    found = set(shell.tensors("dist"))
+    assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
+    shell("convert", "dist", "back", "--like", "legacy", "--quiet", "--verify")
+    before, after = shell.tensors("legacy"), shell.tensors("back")
+    assert after == before, [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)][:4]
+
+
+def parts_follow_each_other(shell):
+    """What the parts of a matrix hold is the matrix, part by part."""
+    model, _ = CASES["Mamba, attention and networks in turn"]
+    write(shell.work / "model.safetensors", model)
+    shell("convert", "model.safetensors", "dist", "--to", "torch_dist", "--quiet")
+    for name, sizes in MAMBA_PARTS.items():
+        key = "decoder.layers.0." + name
+        whole = b"".join(shell.bytes_of("dist", f"{key}.{part}") for part in sizes)
+        assert whole == shell.bytes_of("model.safetensors", key), key
+        assert [shell.tensors("dist")[f"{key}.{part}"]["shape"][0] for part in sizes] == list(sizes.values()), key
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    options = parser.parse_args()
+    tests = [(name, lambda shell, c=case: there_and_back(shell, *c)) for name, case in CASES.items()]
+    tests.append(("parts of a matrix follow each other", parts_follow_each_other))
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, (name, test) in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                test(Shell(str(pathlib.Path(options.bin).resolve()), pathlib.Path(work)))
+                print(f"ok {number} - {name}", flush=True)
+            except (AssertionError, subprocess.TimeoutExpired) as problem:
+                failed += 1
+                print(f"not ok {number} - {name}")
+                print("".join(f"# {line}\n" for line in str(problem).splitlines()), end="", flush=True)
+    return failed > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
