@@ -126,6 +126,8 @@ def there_and_back(shell, model, expected):
     shell("convert", "legacy", "dist", "--to", "torch_dist", "--quiet", "--verify")
     found = set(shell.tensors("dist"))
     assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
+    shell("convert", "model.safetensors", "direct", "--to", "torch_dist", "--quiet")
+    assert shell.tensors("direct") == shell.tensors("dist"), "from a file of any names the keys are others"
     shell("convert", "dist", "back", "--like", "legacy", "--quiet", "--verify")
     before, after = shell.tensors("legacy"), shell.tensors("back")
     assert after == before, [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)][:4]
