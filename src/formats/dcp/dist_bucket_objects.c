@@ -12,6 +12,7 @@
 #include "formats/megatron/optimizer_groups.h"
 
 #define OBJECT_END "/shard_0_1"
+#define ORDERED_GROUPS_MAX 64 /* Megatron makes at most eight */
 
 struct adding {
     const struct layout_request *request;
@@ -106,15 +107,28 @@ static bool has_no_decay(const struct value *group)
     return decay && ((decay->kind == VALUE_FLOAT && decay->real == 0.0) || (decay->kind == VALUE_INT && decay->integer == 0));
 }
 
-/* Whether one of the parameters would be in such a group. */
-static bool has_use(const struct dist_group *of, const struct value *group)
+/* The first parameter that would be in such a group; their number if none would. */
+static uint32_t first_member(const struct dist_group *of, const struct value *group)
 {
     for (uint32_t i = 0; i < of->rank.count; i++) {
         const struct optimizer_parameter *parameter = &of->rank.parameters[i];
         if (optimizer_has_decay(parameter) != has_no_decay(group) && (!optimizer_group_is_decoupled(group) || parameter->is_embedding))
-            return true;
+            return i;
     }
-    return false;
+    return of->rank.count;
+}
+
+/* Releases that gather state make a group when they come to its first parameter, and match the groups of a checkpoint by position. */
+static void order_groups(const struct dist_group *of, struct value *groups)
+{
+    for (size_t i = 1; i < groups->list.count && groups->list.count <= ORDERED_GROUPS_MAX; i++) {
+        struct value *group = groups->list.items[i];
+        uint32_t first = first_member(of, group);
+        size_t at = i;
+        for (; at > 0 && first_member(of, groups->list.items[at - 1]) > first; at--)
+            groups->list.items[at] = groups->list.items[at - 1];
+        groups->list.items[at] = group;
+    }
 }
 
 /*
@@ -128,11 +142,13 @@ static struct value *copy_groups(struct adding *adding, const struct dist_group 
     struct value *list = new_list(adding->graph, VALUE_LIST, groups->list.count), *dict = new_list(adding->graph, VALUE_DICT, 2);
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *one = groups->list.items[i];
-        if (one->kind != VALUE_DICT || (is_borrowed && !has_use(group, one)))
+        if (one->kind != VALUE_DICT || (is_borrowed && first_member(group, one) == group->rank.count))
             continue;
         if (!append(list, copy_group(adding, one, step, group->is_expert)))
             return NULL;
     }
+    if (list && adding->state->optimizer_layout == DIST_GATHERED)
+        order_groups(group, list);
     return append(dict, value_new_str(adding->graph, STR("param_groups"))) && append(dict, list) ? dict : NULL;
 }
 
