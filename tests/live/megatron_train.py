@@ -149,7 +149,8 @@ class Round:
             if result.returncode:
                 return f"reshard {' '.join(words)}: exit {result.returncode}: {(result.stderr or result.stdout).strip()[-600:]}"
         results = self.server.run("megatron_rank.load_run", world=drawn["b"]["world"], cwd=str(self.work), argv=self.flags("b") + self.load_flags() + ["--save", "back"], back="back")
-        return compare(truth, before, results, (drawn["a"]["ep"] > 1) == (drawn["b"]["ep"] > 1))
+        is_apart = [drawn[which]["ep"] > 1 or drawn[which]["etp"] != drawn[which]["tp"] for which in "ab"]
+        return compare(truth, before, results, is_apart[0] == is_apart[1])
 
     def layout_words(self):
         b = self.drawn["b"]

@@ -12,7 +12,10 @@
 bool dist_optimizers_change(const struct target *target)
 {
     const struct dcp_target *state = dcp_target_state(target);
-    return state->source_sizes.is_known && (state->source_sizes.ep > 1) != (state->sizes.ep > 1);
+    const struct dist_sizes *from = &state->source_sizes, *to = &state->sizes;
+    /* Releases from 0.19 on have two without expert parallelism as well, if experts are cut for another number of tensor-parallel ranks. */
+    bool is_etp_gone = from->ep <= 1 && to->ep <= 1 && from->etp != from->tp && to->etp == to->tp;
+    return from->is_known && ((from->ep > 1) != (to->ep > 1) || is_etp_gone);
 }
 
 /* What experts of the wanted model have. */
