@@ -139,13 +139,20 @@ static reshard_status resolve_read(const struct conversion *conversion, reshard_
     return status;
 }
 
+static const char *target_names(struct conversion *conversion, const struct format_driver *driver)
+{
+    const struct layout_request request = { .source = conversion->source->source, .like = conversion->like ? conversion->like->source : NULL,
+                                            .option = option_value, .option_context = conversion };
+    return driver->target_names ? driver->target_names(&request) : driver->name_space;
+}
+
 /* Runs the mapping, if there is one. */
 static reshard_status map_names(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
 {
     const struct mapping_request request = {
         .source = conversion->source,
         .other = conversion->like,
-        .target_names = driver->name_space,
+        .target_names = target_names(conversion, driver),
         .options = conversion->options->map,
     };
     reshard_status status = mapping_make(&request, &conversion->mapping, err);

@@ -119,6 +119,7 @@ struct publish_job {
 struct format_driver {
     const char *name, *summary;
     const char *name_space; /* whose names the keys are, as models/ calls them: "hf", "torch_dist", "megatron", "paddle"; NULL: anybody's */
+    const char *(*target_names)(const struct layout_request *request); /* the same of a target, where options, reference and source decide; may be NULL */
     unsigned abilities;
     const struct format_option *options; /* ends with a NULL name; may be NULL */
 

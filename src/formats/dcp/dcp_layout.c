@@ -455,6 +455,8 @@ reshard_status dcp_item_files_lay_out(const struct layout_request *request, stru
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = dist_root_choose(request, target, err);
     if (!status)
+        status = dist_optimizer_choose(request, target, err);
+    if (!status)
         status = dcp_stored_make(request, target, err);
     for (uint32_t i = 0; i < state->item_count && !status; i++) {
         struct dcp_stored *item = &state->items[i];

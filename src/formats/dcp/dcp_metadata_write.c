@@ -209,7 +209,7 @@ static void end_dict(struct writing *writing)
 static void put_key(struct writing *writing, uint32_t tensor)
 {
     struct str key = writing->catalog->tensors[tensor].key;
-    if (!writing->tensor_memo[tensor] && dist_is_flattened(writing->state, writing->catalog, tensor)) {
+    if (!writing->tensor_memo[tensor] && writing->state->optimizer_layout == DIST_MODEL_SPACE) {
         key = dist_flattened_key(writing->state, &writing->names, key);
         writing->out.failed |= key.size == 0;
     }

@@ -113,6 +113,7 @@ struct dcp_target {
     enum dist_optimizer_layout optimizer_layout; /* torch_dist: how the distributed optimizer's state is stored */
     bool has_chained_keys;        /* torch_dist: keys of flattened state begin with the number of the optimizer, as up to 0.13 */
     bool is_layout_asked;         /* by an option, not by the reference alone */
+    bool keeps_vectors;           /* flattened state: vectors are stored as they are, as releases up to 0.10 do */
     struct dist_buckets *buckets; /* torch_dist: the buffers that it lies in, or NULL */
     bool has_group_meta;          /* torch_dist: the source has param_groups parameter by parameter */
     bool lacks_rng;               /* torch_dist: the source's RNG state stays behind */

@@ -140,6 +140,8 @@ static reshard_status add_common(const struct layout_request *request, struct ta
     if (!status)
         status = dist_state_adapt(request, target, err);
     if (!status)
+        status = dist_release_adapt(request, target, err);
+    if (!status)
         status = dcp_tree_finish(&state->tree, &has_hole, err);
     if (!status && has_hole)
         status = target_note_changed(target, err, "lists with members left out become dicts of their positions");

@@ -48,6 +48,14 @@ bool dist_is_rank_item(const struct catalog *wanted, const struct catalog_item *
  */
 reshard_status dist_state_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
 
+/* ---- dist_release.c ---- */
+
+/* N of the release 0.N that is to load it, as the option or the format says; 0: any. */
+reshard_status dist_release_choose(const struct layout_request *request, struct target *target, uint32_t *minor, reshard_error *err);
+
+/* Leaves out of the common state what that release cannot load. After it is adapted otherwise. */
+reshard_status dist_release_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
+
 /* ---- dist_classes.c ---- */
 
 /* Notes what of the common state Megatron's loader would refuse. The items are loaded. */

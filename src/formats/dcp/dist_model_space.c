@@ -8,14 +8,16 @@
 
 bool dist_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
 {
-    return state->optimizer_layout == DIST_MODEL_SPACE && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX) && catalog->tensors[tensor].rank < RANK_MAX;
+    const struct catalog_tensor *info = &catalog->tensors[tensor];
+    return state->optimizer_layout == DIST_MODEL_SPACE && str_starts_with(info->key, STATE_PREFIX) && info->rank < RANK_MAX &&
+           !(state->keeps_vectors && info->rank <= 1);
 }
 
 struct str dist_flattened_key(const struct dcp_target *state, struct arena *arena, struct str key)
 {
     bool is_master = str_starts_with(key, MASTER_PREFIX), is_expert = memmem(key.data, key.size, EXPERTS, sizeof(EXPERTS) - 1) != NULL;
     size_t prefix = is_master ? sizeof(MASTER_PREFIX) - 1 : 0;
-    if (!is_master && !state->has_chained_keys)
+    if (!str_starts_with(key, STATE_PREFIX) || (!is_master && !state->has_chained_keys))
         return key;
     char *text = arena_printf(arena, "%s%s%.*s", !state->has_chained_keys ? "" : is_expert ? "chained_1." : "chained_0.", is_master ? FLAT_MASTER_PREFIX : "",
                               (int)(key.size - prefix), key.data + prefix);

@@ -5,6 +5,9 @@
 #include "formats/megatron/optimizer_dist.h"
 
 #define OPTION "optimizer"
+#define MODEL_SPACE_RELEASE 8   /* Megatron Core 0.N reads these layouts from N on */
+#define BY_PARAMETER_RELEASE 15
+#define VECTORS_RELEASE 11      /* flattens vectors too; it reads both */
 #define MASTER_PREFIX "optimizer.state.param."
 #define BUCKET_SPACE "fully_sharded_bucket_space"
 #define PLAIN_MASTER "optimizer.state.fp32_param."
@@ -96,19 +99,29 @@ reshard_status dist_optimizer_choose(const struct layout_request *request, struc
 {
     struct dcp_target *state = dcp_target_state(target);
     enum dist_optimizer_layout layout;
-    bool is_auto, has_common = state->style->has_common && !state->style->items_are_files;
-    if (!has_common)
+    bool is_auto;
+    if (!state->style->has_common)
         return RESHARD_OK;
+    if (state->style->items_are_files) { /* zarr, of releases that flatten: what they store are arrays of the real shape */
+        state->optimizer_layout = has_masters(request->wanted, MASTER_PREFIX) ? DIST_MODEL_SPACE : DIST_BY_PARAMETER;
+        return RESHARD_OK;
+    }
+    uint32_t release = 0;
     reshard_status status = read_option(request, &layout, &is_auto, err);
+    if (!status)
+        status = dist_release_choose(request, target, &release, err);
     if (status)
         return status;
     if (is_auto && request->like)
         layout = reference_layout(request->like, &state->has_chained_keys);
+    else if (is_auto && release)
+        layout = release < MODEL_SPACE_RELEASE ? DIST_GATHERED : release < BY_PARAMETER_RELEASE ? DIST_MODEL_SPACE : DIST_BY_PARAMETER;
     state->is_layout_asked = !is_auto;
     bool is_buffered = layout == DIST_BUCKETS || layout == DIST_GATHERED;
     if (!has_masters(request->wanted, MASTER_PREFIX) && !(is_buffered && has_masters(request->wanted, PLAIN_MASTER)))
         return RESHARD_OK;
     state->optimizer_layout = layout;
+    state->keeps_vectors = release && release < VECTORS_RELEASE;
     if (!is_auto || layout != DIST_MODEL_SPACE || !request->like || !is_bucket_space(request->like->catalog))
         return RESHARD_OK;
     return target_note_changed(target, err, "optimizer state: %s, not " BUCKET_SPACE " as the reference has it", layout_names[layout]);

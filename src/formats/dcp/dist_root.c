@@ -8,6 +8,7 @@
  */
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
+#include "formats/megatron/megatron_release.h"
 
 #include "base/digest.h"
 
@@ -25,6 +26,7 @@
 
 const struct format_option torch_dist_options[] = {
     ROOT_OPTIONS,
+    MEGATRON_RELEASE_OPTION,
     { "common", "file|object", "file", "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
     { "module-state", "yes|no", "yes", "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
     { "optimizer", "auto|fully_reshardable|fully_sharded_model_space|dp_reshardable|dp_zero_gather_scatter", "auto",

@@ -64,6 +64,7 @@ const struct format_driver format_zarr = {
     .summary = "zarr arrays and groups of format 2 or 3, and Megatron Core's zarr checkpoints",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
     .options = zarr_options,
+    .target_names = zarr_target_names,
     .probe = zarr_probe,
     .read_catalog = zarr_read_catalog,
     .load_item = dcp_load_item,

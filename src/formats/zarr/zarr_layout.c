@@ -2,6 +2,7 @@
 /* Lays a store out: the documents of groups and arrays, and the chunk files. */
 #include <stdlib.h>
 
+#include "formats/dcp/dist_model_space.h"
 #include "formats/zarr/zarr_array.h"
 #include "formats/zarr/zarr_target.h"
 #include "formats/zarr/zarr_write.h"
@@ -181,7 +182,14 @@ static reshard_status group_add(struct zarr_laying *laying, struct str node, res
     return status;
 }
 
-static reshard_status array_document_add(struct zarr_laying *laying, const struct catalog_tensor *tensor, const int64_t *chunk, reshard_error *err)
+/* The array's name. Releases that read Megatron's zarr call the distributed optimizer's copies fp32_param. */
+static struct str name_of(struct zarr_laying *laying, struct str key)
+{
+    return laying->style.is_megatron ? dist_flattened_key(dcp_target_state(laying->target), &laying->target->catalog->arena, key) : key;
+}
+
+static reshard_status array_document_add(struct zarr_laying *laying, const struct catalog_tensor *tensor, struct str name, const int64_t *chunk,
+                                         reshard_error *err)
 {
     struct buffer attributes = { 0 }, names = { 0 }, text = { 0 };
     reshard_status status = attributes_add(laying, tensor->key, &attributes, err);
@@ -191,7 +199,7 @@ static reshard_status array_document_add(struct zarr_laying *laying, const struc
         status = zarr_document_array(&laying->style, tensor->dtype, tensor->rank, catalog_vector_at(laying->request->wanted, tensor->shape), chunk,
                                      buffer_str(&attributes), buffer_str(&names), &text, err);
     if (!status)
-        status = text_add(laying, tensor->key, laying->style.format == 2 ? ".zarray" : "zarr.json", &text, err);
+        status = text_add(laying, name, laying->style.format == 2 ? ".zarray" : "zarr.json", &text, err);
     buffer_release(&attributes);
     buffer_release(&names);
     buffer_release(&text);
@@ -210,8 +218,10 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
         return RESHARD_ERR_UNSUPPORTED;
     }
     zarr_chunk_choose(laying->request, &laying->style, index, chunk);
-    reshard_status status = array_document_add(laying, tensor, chunk, err);
-    char *prefix = status ? NULL : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", folder_of(laying), (int)tensor->key.size, tensor->key.size ? tensor->key.data : "", tensor->key.size ? "/" : "");
+    struct str stored = name_of(laying, tensor->key);
+    reshard_status status = stored.size || !tensor->key.size ? array_document_add(laying, tensor, stored, chunk, err) : error_set_memory(err);
+    char *prefix = status ? NULL : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", folder_of(laying), (int)stored.size, stored.size ? stored.data : "",
+                                                stored.size ? "/" : "");
     if (!status && !prefix)
         status = error_set_memory(err);
     if (!status)

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "formats/megatron/megatron_release.h"
 #include "formats/zarr/zarr_write.h"
 
 #define CHUNK_BYTES_DEFAULT ((uint64_t)256 << 20)
@@ -20,6 +21,7 @@ const struct format_option zarr_options[] = {
       "megatron: what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },
     { "iteration", "N", "the source's", "megatron: the iteration that the folder and the tracker file name" },
     { "module-state", "yes|no", "yes", "megatron: weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
+    MEGATRON_RELEASE_OPTION,
     { "separator", ".|/", "", "between the numbers in names of chunks; without it '.', in format 3 '/'" },
     { 0 },
 };
@@ -72,6 +74,12 @@ static reshard_status choose_format(const struct layout_request *request, struct
         out->is_megatron = false; /* format 3 was asked for, Megatron was not */
     }
     return RESHARD_OK;
+}
+
+const char *zarr_target_names(const struct layout_request *request)
+{
+    struct zarr_style style = { 0 };
+    return !choose_format(request, &style, NULL) && style.is_megatron ? "torch_dist" : NULL;
 }
 
 /* ---- chunks ---- */

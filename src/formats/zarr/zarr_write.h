@@ -45,4 +45,7 @@ reshard_status zarr_lay_out(const struct layout_request *request, struct target 
 
 extern const struct format_option zarr_options[];
 
+/* The names of Megatron Core where the target is one of its checkpoints; NULL: any. */
+const char *zarr_target_names(const struct layout_request *request);
+
 #endif
