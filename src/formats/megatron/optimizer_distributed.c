@@ -13,7 +13,14 @@ struct stored_buffer {
     enum dtype param_dtype, grad_dtype;
     const struct value *states; /* DICT: name -> vector */
     int64_t count;
+    bool is_merged;             /* before February 2024: parameters of all dtypes lie in one buffer, whose key is the gradients' dtype alone */
 };
+
+/* A state's tensor: then also as a list of one tensor a bucket. */
+static const struct value *tensor_of(const struct value *state)
+{
+    return state->kind == VALUE_LIST && state->list.count == 1 ? state->list.items[0] : state;
+}
 
 static bool as_dtype(const struct value *value, enum dtype *out)
 {
@@ -35,7 +42,7 @@ static reshard_status measure(const struct torch_archive *archive, struct stored
 {
     int64_t said = -1, length = -1;
     for (size_t i = 0; i + 1 < buffer->states->list.count; i += 2) {
-        const struct value *value = buffer->states->list.items[i + 1];
+        const struct value *value = tensor_of(buffer->states->list.items[i + 1]);
         struct str name;
         if (!value_as_str(buffer->states->list.items[i], &name))
             return error_set(err, RESHARD_ERR_FORMAT, "a key is not a string, expected the name of a state");
@@ -45,8 +52,8 @@ static reshard_status measure(const struct torch_archive *archive, struct stored
             continue;
         }
         if (value->kind == VALUE_LIST)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' is a list of one tensor a bucket, as Megatron wrote before 2024; load and save it with a later "
-                             "version", STR_ARG(name));
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' is a list of %zu buckets, as Megatron wrote before February 2024; load and save it with a later "
+                             "version", STR_ARG(name), value->list.count);
         const struct torch_tensor *tensor = vector_of(archive, value);
         if (!tensor)
             return error_set(err, RESHARD_ERR_FORMAT, "state '%.*s' is not a vector", STR_ARG(name));
@@ -72,11 +79,10 @@ static reshard_status take_buffer(const struct torch_archive *archive, const str
     if (value->kind != VALUE_DICT || value->list.count != 2)
         return error_set(err, RESHARD_ERR_FORMAT, "expected a dict of one pair of dtypes");
     const struct value *key = value->list.items[0];
-    enum dtype alone;
-    if (as_dtype(key, &alone))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "its key is one dtype, as Megatron wrote before February 2024 (parameters of all dtypes in one buffer); load and "
-                         "save it with a later version");
-    if (!value_as_sequence(key, &pair, &pair_count) || pair_count != 2 || !as_dtype(pair[0], &out->param_dtype) || !as_dtype(pair[1], &out->grad_dtype))
+    out->is_merged = as_dtype(key, &out->grad_dtype);
+    if (out->is_merged)
+        out->param_dtype = out->grad_dtype;
+    else if (!value_as_sequence(key, &pair, &pair_count) || pair_count != 2 || !as_dtype(pair[0], &out->param_dtype) || !as_dtype(pair[1], &out->grad_dtype))
         return error_set(err, RESHARD_ERR_FORMAT, "its key is not a pair of torch dtypes");
     out->states = value->list.items[1];
     if (out->states->kind != VALUE_DICT)
@@ -127,8 +133,12 @@ static struct optimizer_parameter *with_gradients(const struct optimizer_paramet
         gradient[buffers[i].param_dtype] = buffers[i].grad_dtype;
     for (uint32_t i = 0; i < count; i++) {
         made[i] = parameters[i];
-        if (gradient[made[i].param_dtype] != DTYPE_COUNT)
+        if (buffer_count && buffers[0].is_merged) {
+            made[i].param_dtype = made[i].grad_dtype = buffers[0].grad_dtype;
+            made[i].is_shared_embedding = false;
+        } else if (gradient[made[i].param_dtype] != DTYPE_COUNT) {
             made[i].grad_dtype = gradient[made[i].param_dtype];
+        }
     }
     return made;
 }
@@ -153,8 +163,9 @@ static reshard_status emit(const struct optimizer_buffers *made, const struct st
             out->bucket_count = buffer->bucket_count;
         const struct value *states = stored[b].states;
         for (size_t s = 0; s + 1 < states->list.count && !status; s += 2) {
-            struct optimizer_piece piece = { .tensor = states->list.items[s + 1]->tensor - 1 };
-            if (!states->list.items[s + 1]->tensor || !value_as_str(states->list.items[s], &piece.state))
+            const struct value *tensor = tensor_of(states->list.items[s + 1]);
+            struct optimizer_piece piece = { .tensor = tensor->tensor - 1 };
+            if (!tensor->tensor || !value_as_str(states->list.items[s], &piece.state))
                 continue;
             for (uint32_t p = 0; p < buffer->place_count && !status; p++) {
                 const struct optimizer_place *place = &made->places[buffer->first_place + p];
@@ -181,6 +192,8 @@ static reshard_status relate(const struct optimizer_run *run, const struct optim
         sizes[i] = stored[i].count;
     const struct optimizer_sizes wanted = { .unpadded = sizes, .buffer_count = stored_count, .may_be_padded = may_be_padded };
     reshard_status status = optimizer_rules_of(run, parameters, count, is_expert, &rules, err);
+    if (!status && stored_count && stored[0].is_merged)
+        rules = (struct optimizer_rules){ .dp = rules.dp, .alignment = 1, .bucket_multiple = 1 };
     if (!status)
         status = optimizer_buffers_match(parameters, count, is_expert, &rules, &wanted, &made, &changed, err);
     if (!status)

@@ -82,11 +82,22 @@ static reshard_status take_group(const struct value *value, struct optimizer_gro
     const struct value *params = value_dict_get(value, "params"), *decay = first_member(value, "wd_mult", "pre_wd_mult");
     if (!params || params->kind != VALUE_LIST || params->list.count > UINT32_MAX)
         return error_set(err, RESHARD_ERR_FORMAT, "a parameter group without a list 'params'");
+    if (!decay) /* before multipliers, groups had the value itself */
+        decay = value_dict_get(value, "weight_decay");
     if (!decay)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a parameter group without 'wd_mult': which parameters it holds cannot be told");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a parameter group without 'wd_mult' and 'weight_decay': which parameters it holds cannot be told");
     *out = (struct optimizer_group){ .has_decay = !is_zero(decay), .is_expert = value_dict_is_true(value, "is_expert_parallel"),
                                      .is_decoupled = optimizer_group_is_decoupled(value), .count = (uint32_t)params->list.count };
     return RESHARD_OK;
+}
+
+/* A run without weight decay, of before multipliers: the first of its two groups is the one that would have it. */
+static void decide_without_decay(const struct value *groups, struct state_reading *reading)
+{
+    if (reading->group_count != 2 || reading->groups[0].has_decay || reading->groups[1].has_decay)
+        return;
+    if (!first_member(groups->list.items[0], "wd_mult", "pre_wd_mult"))
+        reading->groups[0].has_decay = true;
 }
 
 static reshard_status take_groups(struct state_reading *reading, const struct value *inner, reshard_error *err)
@@ -103,6 +114,7 @@ static reshard_status take_groups(struct state_reading *reading, const struct va
             return status;
         reading->group_count++;
     }
+    decide_without_decay(groups, reading);
     return optimizer_groups_relate(reading->parameters, reading->count, reading->is_expert, reading->groups, reading->group_count, &reading->parameter_of, err);
 }
 
