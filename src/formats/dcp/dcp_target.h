@@ -257,6 +257,8 @@ reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, res
 /* Makes the block the part of one tensor-parallel rank, where the axis divides. is_cell: gated halves are apart also where there is one rank. */
 reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell, int64_t *block,
                                     reshard_error *err);
+/* Whether the key is that of experts. */
+reshard_status torch_dist_is_expert(struct dcp_placing *placing, struct str key, bool *out, reshard_error *err);
 void dcp_cuts_free(struct dcp_cuts *cuts);
 
 /* The largest chunk that is wanted; options say so as a number of bytes. */

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dist_model_space.h"
 
+#include "formats/dcp/dist_stored.h"
+#include "formats/megatron/megatron_args.h"
+
 #define STATE_PREFIX "optimizer.state."
 #define EXPERTS ".mlp.experts." /* in keys of weights that belong to the experts' optimizer */
 #define MASTER_PREFIX STATE_PREFIX "param."
@@ -44,6 +47,22 @@ void dist_flattened_box(const struct catalog *catalog, uint32_t tensor, const in
     stored_extent[rank] = box_volume(rank, extent);
 }
 
+/* Where experts are one matrix, Megatron stores their flattened state as the matrix has it, in another order than the weights. */
+static reshard_status check_experts(struct dcp_placing *placing, struct str key, reshard_error *err)
+{
+    struct megatron_args args;
+    bool is_expert;
+    reshard_status status = torch_dist_is_expert(placing, key, &is_expert, err);
+    if (status || !is_expert)
+        return status;
+    megatron_args_read(dist_item_value(placing->request->source->catalog, "args"), &args);
+    if (!megatron_has_matrices(&args))
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "flattened state of experts in one matrix is not written");
+    error_hint(err, "optimizer=fully_reshardable stores it");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
 reshard_status dist_place_flattened(struct dcp_placing *placing, uint32_t tensor, reshard_error *err)
 {
     const struct catalog *catalog = placing->target->catalog;
@@ -56,7 +75,9 @@ reshard_status dist_place_flattened(struct dcp_placing *placing, uint32_t tensor
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "an empty tensor has no cells; optimizer=fully_reshardable stores it");
     for (int i = 0; i < rank; i++)
         cell[i] = i < axes ? 1 : shape[i];
-    reshard_status status = torch_dist_cut_block(placing, info, axes, true, cell, err);
+    reshard_status status = check_experts(placing, info->key, err);
+    if (!status)
+        status = torch_dist_cut_block(placing, info, axes, true, cell, err);
     while (!status) {
         status = dcp_place_piece(placing, tensor, start, cell, err);
         int axis = rank - 1;

@@ -78,6 +78,14 @@ static reshard_status read_rules(struct dcp_placing *placing, reshard_error *err
     return placing->cuts ? partition_rules_parse(data->text, &placing->cuts->arena, &placing->cuts->rules, err) : error_set_memory(err);
 }
 
+reshard_status torch_dist_is_expert(struct dcp_placing *placing, struct str key, bool *out, reshard_error *err)
+{
+    struct partition_key found;
+    reshard_status status = read_rules(placing, err);
+    *out = !status && placing->cuts && partition_key_read(&placing->cuts->rules, key, &found) && (found.rule->is_expert || found.rule->expert_axis >= 0);
+    return status;
+}
+
 void dcp_cuts_free(struct dcp_cuts *cuts)
 {
     if (cuts)
