@@ -119,7 +119,9 @@ static reshard_status read_marks(const struct mapping_rules *rules, const reshar
         const struct mapping_mark *mark = &rules->marks[i];
         struct str text;
         status = find_member(checkpoint, mark->item, mark->member, &value, err);
-        if (value && value_as_str(value, &text))
+        if (value && mark->is_exclusion)
+            out->excluded |= (uint64_t)(str_is(mark->text, "list") ? value->kind == VALUE_LIST : value->kind == VALUE_BOOL && value->boolean) << mark->node;
+        else if (value && value_as_str(value, &text))
             *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
     }
     for (uint32_t i = 0; i < rules->weights_count && !status; i++) {

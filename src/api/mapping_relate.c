@@ -269,17 +269,18 @@ static uint64_t narrow(const struct mapping_goal *goal, uint64_t here)
     return here & ~goal->denied ? here & ~goal->denied : here;
 }
 
-/* Where to arrive: at the reference's names; without one at the name space, but not at a spelling that is only a way station. */
+/* Where to arrive: at the reference's names; without one at the name space, but not at a spelling that is only a way station, unless it leads to one that is
+ * excluded. */
 static uint64_t goal_nodes(const struct mapping_rules *rules, const struct mapping_goal *goal)
 {
     if (goal->reference)
         return mapping_names_of(rules, goal->name_space, goal->reference);
     uint64_t nodes = mapping_nodes_of(rules, goal->name_space);
     for (uint32_t i = 0; i < rules->relation_count; i++) {
-        if (rules->relations[i].is_onward)
+        if (rules->relations[i].is_onward && !(goal->excluded >> rules->relations[i].to & 1))
             nodes &= ~(UINT64_C(1) << rules->relations[i].from);
     }
-    return nodes;
+    return nodes & ~goal->excluded ? nodes & ~goal->excluded : nodes;
 }
 
 reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,

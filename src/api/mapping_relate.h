@@ -13,6 +13,7 @@ struct mapping_goal {
     enum dtype weights;         /* of the run's weights, where the source's items say so */
     bool has_weights;
     uint64_t named, denied;     /* nodes that the source's items say its names are of, and are not of */
+    uint64_t excluded;          /* nodes whose names a run like the source's does not ask for */
 };
 
 enum mapping_way {

@@ -82,8 +82,8 @@ static reshard_status add_number(struct mapping_rules *rules, struct str rest, r
     return RESHARD_OK;
 }
 
-/* where = ITEM.MEMBER TEXT */
-static bool add_mark(struct mapping_rules *rules, uint32_t node, struct str rest)
+/* where = ITEM.MEMBER TEXT, not = ITEM.MEMBER list|true */
+static bool add_mark(struct mapping_rules *rules, uint32_t node, struct str rest, bool is_exclusion)
 {
     struct str place = str_take_word(&rest), text = str_take_word(&rest);
     size_t dot;
@@ -93,7 +93,7 @@ static bool add_mark(struct mapping_rules *rules, uint32_t node, struct str rest
     if (!larger)
         return false;
     rules->marks = larger;
-    larger[rules->mark_count++] = (struct mapping_mark){ node, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, text };
+    larger[rules->mark_count++] = (struct mapping_mark){ node, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, text, is_exclusion };
     return true;
 }
 
@@ -193,8 +193,8 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
         done = append_str(&relation->keys, &relation->key_count, rest);
     else if (str_is(word, "back"))
         done = append_str(&relation->back, &relation->back_count, rest);
-    else if (str_is(word, "where"))
-        done = relation->to == UINT32_MAX || add_mark(rules, relation->to, rest);
+    else if (str_is(word, "where") || str_is(word, "not"))
+        done = relation->to == UINT32_MAX || add_mark(rules, relation->to, rest, str_is(word, "not"));
     else if (str_is(word, "alike"))
         done = append_str(&relation->alike, &relation->alike_count, str_take_word(&rest));
     else if (str_is(word, "respell"))

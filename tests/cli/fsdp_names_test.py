@@ -14,15 +14,15 @@ import struct
 import subprocess
 import tempfile
 
-NORMS_TE = ["self_attention.linear_qkv.layer_norm_weight", "mlp.linear_fc1.layer_norm_weight"]
+# Megatron wrote these with --transformer-impl local, as their arguments say.
+NORMS = ["input_layernorm.weight", "pre_mlp_layernorm.weight"]
 ATTENTION = ["self_attention.linear_qkv.weight", "self_attention.linear_proj.weight"]
 ENDS = ["embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "output_layer.weight"]
 GATED = ["mlp.linear_fc1.weight_w", "mlp.linear_fc1.weight_v", "mlp.linear_fc2.weight"]
 LOCAL_EXPERTS = [f"mlp.experts.local_experts.{e}.{name}" for e in range(4) for name in ("linear_fc1.weight_w", "linear_fc1.weight_v", "linear_fc2.weight")]
 SHARED = ["mlp.shared_experts.linear_fc1.weight_w", "mlp.shared_experts.linear_fc1.weight_v", "mlp.shared_experts.linear_fc2.weight"]
-TIED = ["self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias", "self_attention.linear_qkv.weight",
-        "self_attention.linear_qkv.bias", "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "mlp.linear_fc1.layer_norm_weight",
-        "mlp.linear_fc1.layer_norm_bias", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias"]
+TIED = ["input_layernorm.weight", "input_layernorm.bias", "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias", "self_attention.linear_proj.weight",
+        "self_attention.linear_proj.bias", "pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias"]
 
 
 def layers(count, names):
@@ -37,10 +37,10 @@ def states(names, words):
     return {f"optimizer.state.module.module.module.{name}.{word}" for name in names for word in words}
 
 
-DENSE = layers(2, NORMS_TE + ATTENTION + GATED) + ENDS
+DENSE = layers(2, NORMS + ATTENTION + GATED) + ENDS
 CASES = {
-    "megatron-dense-dist-tp2": weights(layers(4, NORMS_TE + ATTENTION + GATED) + ENDS),
-    "megatron-moe-dist-tp1": weights(layers(2, ["input_layernorm.weight", "pre_mlp_layernorm.weight", "mlp.router.weight", "mlp.router.expert_bias"] +
+    "megatron-dense-dist-tp2": weights(layers(4, NORMS + ATTENTION + GATED) + ENDS),
+    "megatron-moe-dist-tp1": weights(layers(2, NORMS + ["mlp.router.weight", "mlp.router.expert_bias"] +
                                             ATTENTION + LOCAL_EXPERTS + SHARED) + ENDS),
     # No gate, and the output layer is the embedding.
     "megatron-tied-dist-tp1": weights(layers(4, TIED) + ["embedding.word_embeddings.weight", "embedding.position_embeddings.weight",
