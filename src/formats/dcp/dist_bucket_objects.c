@@ -69,15 +69,6 @@ static const struct value *optimizer_at(const struct value *all, size_t number)
     return all->list.items[2 * number + 1 < all->list.count ? 2 * number + 1 : 1];
 }
 
-static const struct value *groups_of(const struct value *optimizer)
-{
-    const struct value *inner = optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "optimizer") : NULL;
-    const struct value *groups = inner && inner->kind == VALUE_DICT ? value_dict_get(inner, "param_groups") : NULL;
-    if (!groups && optimizer->kind == VALUE_DICT)
-        groups = value_dict_get(optimizer, "param_groups");
-    return groups && groups->kind == VALUE_LIST ? groups : NULL;
-}
-
 /* The group without its list of parameters, for experts or not, and with the step that the optimizer's own state may keep apart. */
 static struct value *copy_group(struct adding *adding, const struct value *group, const struct value *step, bool is_expert)
 {
@@ -102,9 +93,8 @@ static struct value *copy_group(struct adding *adding, const struct value *group
 
 static bool has_no_decay(const struct value *group)
 {
-    const struct value *decay = value_dict_get(group, "wd_mult");
-    decay = decay ? decay : value_dict_get(group, "pre_wd_mult");
-    return decay && ((decay->kind == VALUE_FLOAT && decay->real == 0.0) || (decay->kind == VALUE_INT && decay->integer == 0));
+    const struct value *decay = optimizer_group_decay(group);
+    return decay && optimizer_decay_is_zero(decay);
 }
 
 /* The first parameter that would be in such a group; their number if none would. */
@@ -136,7 +126,7 @@ static void order_groups(const struct dist_group *of, struct value *groups)
  */
 static struct value *copy_groups(struct adding *adding, const struct dist_group *group)
 {
-    const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = groups_of(from);
+    const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = optimizer_group_list(from);
     const struct value *step = value_dict_get(from, "common_step");
     bool is_borrowed = group->is_expert && from == optimizer_at(adding->optimizer, 0);
     struct value *list = new_list(adding->graph, VALUE_LIST, groups->list.count), *dict = new_list(adding->graph, VALUE_DICT, 2);
@@ -256,7 +246,7 @@ reshard_status dist_bucket_objects_add(const struct layout_request *request, str
     uint32_t first = state->item_count;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < 2; i++) {
-        if (!groups_of(optimizer_at(*optimizer, i)))
+        if (!optimizer_group_list(optimizer_at(*optimizer, i)))
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "the source has no parameter groups of optimizer %zu", i);
     }
     for (uint32_t i = 0; i < state->buckets->group_count && !status; i++)

@@ -7,6 +7,7 @@
 #include "formats/dcp/dist_items.h"
 
 #include "formats/dcp/dcp_target.h"
+#include "formats/megatron/optimizer_groups.h"
 
 #define MODEL_PREFIX "model.module."
 #define META_PREFIX "module.module.module."
@@ -30,32 +31,22 @@ struct groups {
     uint32_t item, graph_count;
 };
 
-static bool number_is_zero(const struct value *value)
-{
-    int64_t integer;
-    return value && (value->kind == VALUE_FLOAT ? value->real == 0 : value_as_int(value, &integer) && integer == 0);
-}
-
 static void add_group(struct groups *groups, const struct value *value)
 {
     struct value **members;
     size_t count;
     if (groups->count == GROUPS_MAX || !value_as_mapping(value, &members, &count))
         return;
-    const struct value *expert = value_dict_get(value, "is_expert_parallel"), *decay = value_dict_get(value, "wd_mult");
-    groups->groups[groups->count++] = (struct group){
-        members, count, expert && expert->kind == VALUE_BOOL && expert->boolean, number_is_zero(decay ? decay : value_dict_get(value, "pre_wd_mult"))
-    };
+    const struct value *decay = optimizer_group_decay(value);
+    groups->groups[groups->count++] = (struct group){ members, count, value_dict_is_true(value, "is_expert_parallel"), decay && optimizer_decay_is_zero(decay) };
     groups->has_expert = groups->has_expert || groups->groups[groups->count - 1].is_expert;
 }
 
 /* The groups of one optimizer: {optimizer: {param_groups}}, or {param_groups}. */
 static void add_groups_of(struct groups *groups, const struct value *optimizer)
 {
-    const struct value *inner = optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "optimizer") : NULL;
-    const struct value *dict = inner ? inner : optimizer;
-    const struct value *list = dict->kind == VALUE_DICT ? value_dict_get(dict, "param_groups") : NULL;
-    for (size_t i = 0; list && list->kind == VALUE_LIST && i < list->list.count; i++)
+    const struct value *list = optimizer_group_list(optimizer);
+    for (size_t i = 0; list && i < list->list.count; i++)
         add_group(groups, list->list.items[i]);
 }
 

@@ -8,6 +8,7 @@
 
 #include "formats/dcp/dcp_target.h"
 #include "formats/dcp/dist_edit.h"
+#include "formats/megatron/optimizer_groups.h"
 
 bool dist_optimizers_change(const struct target *target)
 {
@@ -47,21 +48,10 @@ static struct str find_numbered_state(const struct catalog *wanted)
     return (struct str){ NULL, 0 };
 }
 
-/* The list of groups of one optimizer: {optimizer: {param_groups}}, or {param_groups}. */
-static struct value *groups_of(const struct value *optimizer)
-{
-    const struct value *inner = optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "optimizer") : NULL;
-    const struct value *dict = inner ? inner : optimizer;
-    struct value *groups = dict->kind == VALUE_DICT ? (struct value *)value_dict_get(dict, "param_groups") : NULL;
-    return groups && groups->kind == VALUE_LIST ? groups : NULL;
-}
-
 static bool has_decay(const struct value *group)
 {
-    const struct value *decay = value_dict_get(group, "wd_mult");
-    int64_t number;
-    decay = decay ? decay : value_dict_get(group, "pre_wd_mult");
-    return decay && (decay->kind == VALUE_FLOAT ? decay->real != 0 : value_as_int(decay, &number) && number != 0);
+    const struct value *decay = optimizer_group_decay(group);
+    return decay && !optimizer_decay_is_zero(decay);
 }
 
 /* Of a copy of all groups, those that experts need, as the experts' own. */
@@ -85,7 +75,7 @@ static bool keep_groups_of_experts(struct value_graph *graph, struct value *grou
 static reshard_status split(struct dcp_target *state, struct expert_kinds kinds, struct value **optimizer, reshard_error *err)
 {
     struct value_graph *graph = &state->extra;
-    struct value *experts = value_copy(graph, *optimizer, graph->count), *groups = experts ? groups_of(experts) : NULL;
+    struct value *experts = value_copy(graph, *optimizer, graph->count), *groups = experts ? optimizer_group_list(experts) : NULL;
     if (experts && !groups)
         return RESHARD_OK;
     struct value **items = arena_array(&graph->arena, 4, sizeof(*items));
@@ -115,7 +105,7 @@ static void remove_member(struct value *dict, const char *name)
 
 static void drop_numbers_of(const struct value *optimizer)
 {
-    const struct value *groups = groups_of(optimizer);
+    const struct value *groups = optimizer_group_list(optimizer);
     for (size_t i = 0; groups && i < groups->list.count; i++) {
         if (groups->list.items[i]->kind == VALUE_DICT)
             remove_member(groups->list.items[i], "params");

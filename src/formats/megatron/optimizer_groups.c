@@ -9,6 +9,26 @@ bool optimizer_has_decay(const struct optimizer_parameter *parameter)
     return parameter->rank != 1 && !str_ends_with(parameter->name, ".bias");
 }
 
+struct value *optimizer_group_list(const struct value *optimizer)
+{
+    const struct value *inner = optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "optimizer") : NULL;
+    const struct value *dict = inner && inner->kind == VALUE_DICT ? inner : optimizer;
+    struct value *groups = dict->kind == VALUE_DICT ? (struct value *)value_dict_get(dict, "param_groups") : NULL;
+    return groups && groups->kind == VALUE_LIST ? groups : NULL;
+}
+
+const struct value *optimizer_group_decay(const struct value *group)
+{
+    const struct value *decay = value_dict_get(group, "wd_mult");
+    return decay ? decay : value_dict_get(group, "pre_wd_mult");
+}
+
+bool optimizer_decay_is_zero(const struct value *decay)
+{
+    int64_t number;
+    return decay->kind == VALUE_FLOAT ? decay->real == 0.0 : value_as_int(decay, &number) && number == 0;
+}
+
 bool optimizer_group_is_decoupled(const struct value *group)
 {
     const struct value *is_default = value_dict_get(group, "default_config");

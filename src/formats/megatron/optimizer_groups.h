@@ -26,6 +26,13 @@ reshard_status optimizer_groups_relate(const struct optimizer_parameter *paramet
 /* Whether a group of the file is one with a learning rate of its own; from 0.16 on that shows in `default_config`. */
 bool optimizer_group_is_decoupled(const struct value *group);
 
+/* The list of parameter groups in what is said about one optimizer, {"optimizer": {"param_groups": […]}} or {"param_groups": […]}; NULL: none. */
+struct value *optimizer_group_list(const struct value *optimizer);
+
+/* The multiplier of a group's weight decay, by which its parameters are told from others; NULL: it is not said. And whether that is 0. */
+const struct value *optimizer_group_decay(const struct value *group);
+bool optimizer_decay_is_zero(const struct value *decay);
+
 /* The kind of group that a parameter belongs to; is_decoupled only if the run has such groups. */
 bool optimizer_has_decay(const struct optimizer_parameter *parameter);
 

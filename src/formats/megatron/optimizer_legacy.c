@@ -72,21 +72,16 @@ bool optimizer_legacy_has_state(const struct value *optimizer)
     return false;
 }
 
-static bool is_zero(const struct value *value)
-{
-    return (value->kind == VALUE_FLOAT && value->real == 0.0) || (value->kind == VALUE_INT && value->integer == 0);
-}
-
 static reshard_status take_group(const struct value *value, struct optimizer_group *out, reshard_error *err)
 {
-    const struct value *params = value_dict_get(value, "params"), *decay = first_member(value, "wd_mult", "pre_wd_mult");
+    const struct value *params = value_dict_get(value, "params"), *decay = optimizer_group_decay(value);
     if (!params || params->kind != VALUE_LIST || params->list.count > UINT32_MAX)
         return error_set(err, RESHARD_ERR_FORMAT, "a parameter group without a list 'params'");
     if (!decay) /* before multipliers, groups had the value itself */
         decay = value_dict_get(value, "weight_decay");
     if (!decay)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "a parameter group without 'wd_mult' and 'weight_decay': which parameters it holds cannot be told");
-    *out = (struct optimizer_group){ .has_decay = !is_zero(decay), .is_expert = value_dict_is_true(value, "is_expert_parallel"),
+    *out = (struct optimizer_group){ .has_decay = !optimizer_decay_is_zero(decay), .is_expert = value_dict_is_true(value, "is_expert_parallel"),
                                      .is_decoupled = optimizer_group_is_decoupled(value), .count = (uint32_t)params->list.count };
     return RESHARD_OK;
 }
@@ -96,7 +91,7 @@ static void decide_without_decay(const struct value *groups, struct state_readin
 {
     if (reading->group_count != 2 || reading->groups[0].has_decay || reading->groups[1].has_decay)
         return;
-    if (!first_member(groups->list.items[0], "wd_mult", "pre_wd_mult"))
+    if (!optimizer_group_decay(groups->list.items[0]))
         reading->groups[0].has_decay = true;
 }
 

@@ -14,19 +14,14 @@ static const struct value *reference_groups(const struct megatron_source *like, 
         return NULL;
     if (optimizer->kind == VALUE_LIST)
         optimizer = optimizer->list.count > of_experts ? optimizer->list.items[of_experts] : NULL;
-    const struct value *inner = optimizer && optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "optimizer") : NULL;
-    const struct value *dict = inner && inner->kind == VALUE_DICT ? inner : optimizer;
-    const struct value *groups = dict && dict->kind == VALUE_DICT ? value_dict_get(dict, "param_groups") : NULL;
     *graph_count = like->torch.files[like->ranks[0].file].graph->count;
-    return groups && groups->kind == VALUE_LIST ? groups : NULL;
+    return optimizer ? optimizer_group_list(optimizer) : NULL;
 }
 
 static bool has_decay(const struct value *group)
 {
-    const struct value *decay = value_dict_get(group, "wd_mult");
-    int64_t number;
-    decay = decay ? decay : value_dict_get(group, "pre_wd_mult");
-    return decay && (decay->kind == VALUE_FLOAT ? decay->real != 0.0 : value_as_int(decay, &number) && number != 0);
+    const struct value *decay = optimizer_group_decay(group);
+    return decay && !optimizer_decay_is_zero(decay);
 }
 
 /* A group of the same kind. */

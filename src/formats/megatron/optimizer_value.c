@@ -108,11 +108,6 @@ static reshard_status take_items(struct making_value *making, const struct optim
 
 /* ---- groups ---- */
 
-static bool is_zero(const struct value *value)
-{
-    return (value->kind == VALUE_FLOAT && value->real == 0.0) || (value->kind == VALUE_INT && value->integer == 0);
-}
-
 /* A copy of the group without its list of parameters. */
 static struct value *copy_group(struct value_graph *graph, const struct value *group)
 {
@@ -128,21 +123,15 @@ static struct value *copy_group(struct value_graph *graph, const struct value *g
     return items ? value_new_list(graph, VALUE_DICT, items, count) : NULL;
 }
 
-static const struct value *decay_of(const struct value *group)
-{
-    const struct value *decay = value_dict_get(group, "wd_mult");
-    return decay ? decay : value_dict_get(group, "pre_wd_mult");
-}
-
 /* Whether a parameter of the optimizer in hand, on whatever rank, would be in such a group. */
 static bool has_use(const struct making_value *making, bool of_experts, const struct value *group)
 {
-    const struct value *decay = decay_of(group);
+    const struct value *decay = optimizer_group_decay(group);
     const struct megatron_target *state = making->state;
     for (uint32_t i = 0; decay && i < state->parameter_count; i++) {
         struct optimizer_parameter parameter;
         bool is_one = megatron_optimizer_parameter(making->request, state, i, &parameter) && parameter.is_expert == of_experts;
-        if (is_one && optimizer_has_decay(&parameter) != is_zero(decay) && (!optimizer_group_is_decoupled(group) || parameter.is_embedding))
+        if (is_one && optimizer_has_decay(&parameter) != optimizer_decay_is_zero(decay) && (!optimizer_group_is_decoupled(group) || parameter.is_embedding))
             return true;
     }
     return !decay;
@@ -193,14 +182,14 @@ static bool some_decoupled(const struct value *groups)
 
 static bool is_member(const struct optimizer_parameter *parameter, bool of_experts, const struct value *group, const struct value *decay, bool has_decoupled)
 {
-    return parameter->is_expert == of_experts && optimizer_has_decay(parameter) != is_zero(decay) &&
+    return parameter->is_expert == of_experts && optimizer_has_decay(parameter) != optimizer_decay_is_zero(decay) &&
            optimizer_group_is_decoupled(group) == (has_decoupled && parameter->is_embedding);
 }
 
 /* Position of the group's first parameter on this rank; their number if it has none. */
 static uint32_t first_of(const struct making_value *making, bool of_experts, const struct value *group, bool has_decoupled)
 {
-    const struct value *decay = decay_of(group);
+    const struct value *decay = optimizer_group_decay(group);
     uint32_t first = 0;
     while (decay && first < making->count && !is_member(&making->parameters[first], of_experts, group, decay, has_decoupled))
         first++;
@@ -309,7 +298,7 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, b
     struct value **numbers = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     struct value **masters = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     size_t number_count = 0, master_count = 0;
-    const struct value *decay = decay_of(group);
+    const struct value *decay = optimizer_group_decay(group);
     reshard_status status = numbers && masters ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < making->count && !status; i++) {
         const struct optimizer_parameter *parameter = &making->parameters[i];
@@ -353,7 +342,7 @@ static reshard_status deal(struct making_value *making, bool of_experts, struct 
     bool has_decoupled = some_decoupled(groups);
     for (size_t i = 0; i < groups->list.count && !status; i++) {
         struct value *group = groups->list.items[i];
-        status = decay_of(group) ? deal_group(making, of_experts, has_decoupled, group, out, err)
+        status = optimizer_group_decay(group) ? deal_group(making, of_experts, has_decoupled, group, out, err)
                        : error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
     }
     if (!status && out->number != count_kind(making, of_experts))
