@@ -105,7 +105,7 @@ static reshard_status write_diagnoses(const struct map_session *session, enum ma
     struct buffer text = { 0 };
     map_diagnoses_render(&session->diagnoses, session->name, session->file.file, is_strict(session, stage), &text);
     output->diagnoses = text.failed ? NULL : take_text(&text);
-    output->error_count = session->diagnoses.error_count;
+    output->error_count = session->diagnoses.error_count + (is_strict(session, stage) ? session->diagnoses.unportable_count : 0);
     output->warning_count = session->diagnoses.warning_count;
     buffer_release(&text);
     return output->diagnoses ? RESHARD_OK : error_set_memory(err);

@@ -31,6 +31,8 @@ bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, s
         diagnoses->error_count++;
     else if (severity == MAP_WARNING)
         diagnoses->warning_count++;
+    else if (severity == MAP_UNPORTABLE)
+        diagnoses->unportable_count++;
     if (diagnoses->count >= MAP_DIAGNOSES_MAX) {
         diagnoses->dropped++;
         return false;

@@ -37,7 +37,7 @@ struct map_diagnoses {
     const struct map_text *text; /* that spans are about, if it was taken out of a file (map_config.h); rows hold the places in the file */
     struct map_diagnosis *rows;
     uint32_t count, capacity;
-    uint32_t error_count, warning_count, dropped; /* dropped: above MAP_DIAGNOSES_MAX, still counted */
+    uint32_t error_count, warning_count, unportable_count, dropped; /* dropped: above MAP_DIAGNOSES_MAX, still counted */
     bool no_memory;
     bool is_ours; /* the text has what is ours alone: that something else in it is not portable either is not told */
 };
