@@ -112,6 +112,7 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor_index,
 {
     static const int64_t origin[RANK_MAX];
     const struct catalog_tensor *tensor = &catalog->tensors[tensor_index];
+    int64_t begin[RANK_MAX];
     int axis = 0;
 
     if (catalog->chunk_count >= catalog->limits.chunks)
@@ -124,9 +125,13 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor_index,
         const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
         if (!box_check(tensor->rank, start, extent, shape, &axis))
             return chunk_outside(tensor, shape, start, extent, axis, err);
-        chunk.extent = catalog_vector(catalog, extent, tensor->rank);
     }
-    chunk.start = catalog_vector(catalog, start ? start : origin, tensor->rank);
+    /* Both may lie in the pool, which may move when the first of them is added. */
+    if (tensor->rank > 0)
+        memcpy(begin, start ? start : origin, (size_t)tensor->rank * sizeof(*begin));
+    if (start)
+        chunk.extent = catalog_vector(catalog, extent, tensor->rank);
+    chunk.start = catalog_vector(catalog, begin, tensor->rank);
     if (chunk.start == CATALOG_NONE || chunk.extent == CATALOG_NONE)
         return error_set_memory(err);
     catalog->chunks[catalog->chunk_count] = chunk;
