@@ -2,6 +2,7 @@
 /* Texts of settings: line by line, without recursion. */
 #include "mapping/settings.h"
 
+#include "base/array.h"
 #include "base/model_data.h"
 
 #include <stdlib.h>
@@ -221,14 +222,8 @@ static reshard_status take_simple(struct parser *parser, struct settings_pattern
 static reshard_status add_segment(struct parser *parser, const struct settings_segment *segment)
 {
     struct settings *settings = parser->settings;
-    if (settings->segment_count == parser->segment_capacity) {
-        uint32_t wanted = parser->segment_capacity ? parser->segment_capacity * 2 : 16;
-        struct settings_segment *larger = reallocarray(settings->segments, wanted, sizeof(*larger));
-        if (!larger)
-            return error_set_memory(parser->err);
-        settings->segments = larger;
-        parser->segment_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(settings->segments, settings->segment_count, parser->segment_capacity))
+        return error_set_memory(parser->err);
     settings->segments[settings->segment_count++] = *segment;
     return RESHARD_OK;
 }
@@ -345,14 +340,8 @@ static reshard_status read_statement(struct parser *parser, struct settings_stat
 static reshard_status add_statement(struct parser *parser)
 {
     struct settings *settings = parser->settings;
-    if (settings->statement_count == parser->statement_capacity) {
-        uint32_t wanted = parser->statement_capacity ? parser->statement_capacity * 2 : 64;
-        struct settings_statement *larger = reallocarray(settings->statements, wanted, sizeof(*larger));
-        if (!larger)
-            return error_set_memory(parser->err);
-        settings->statements = larger;
-        parser->statement_capacity = wanted;
-    }
+    if (!ARRAY_ROOM(settings->statements, settings->statement_count, parser->statement_capacity))
+        return error_set_memory(parser->err);
     struct settings_statement *statement = &settings->statements[settings->statement_count++];
     *statement = (struct settings_statement){ 0 };
     return read_statement(parser, statement);

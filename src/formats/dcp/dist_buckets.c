@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/dcp/dist_buckets.h"
 
+#include "base/array.h"
 #include "base/checked.h"
 #include "base/crc32.h"
 #include "formats/megatron/optimizer_emit.h"
@@ -11,19 +12,6 @@
 
 #define STATE_PREFIX "optimizer.state."
 
-static bool grow(void **array, uint32_t count, uint32_t *capacity, size_t element_size)
-{
-    if (count < *capacity)
-        return true;
-    uint32_t wanted = *capacity ? *capacity * 2 : 16;
-    void *grown = *capacity > UINT32_MAX / 2 ? NULL : reallocarray(*array, wanted, element_size);
-    if (!grown)
-        return false;
-    *array = grown;
-    *capacity = wanted;
-    return true;
-}
-
 /* ---- vectors and runs ---- */
 
 static reshard_status add_run(struct dist_buckets *buckets, const struct dist_run *run, uint64_t runs_max, reshard_error *err)
@@ -32,7 +20,7 @@ static reshard_status add_run(struct dist_buckets *buckets, const struct dist_ru
         return RESHARD_OK;
     if (buckets->run_count >= DCP_IN_RUN - 1 || buckets->run_count >= runs_max)
         return error_set_limit(err, "chunks", buckets->run_count, runs_max < DCP_IN_RUN - 1 ? runs_max : DCP_IN_RUN - 1);
-    if (!grow((void **)&buckets->runs, buckets->run_count, &buckets->run_capacity, sizeof(*buckets->runs)))
+    if (!ARRAY_ROOM(buckets->runs, buckets->run_count, buckets->run_capacity))
         return error_set_memory(err);
     buckets->runs[buckets->run_count++] = *run;
     buckets->vectors[run->vector].run_count++;
@@ -41,7 +29,7 @@ static reshard_status add_run(struct dist_buckets *buckets, const struct dist_ru
 
 static reshard_status add_vector(struct dist_buckets *buckets, struct str key, enum dtype dtype, int64_t count, reshard_error *err)
 {
-    if (!grow((void **)&buckets->vectors, buckets->vector_count, &buckets->vector_capacity, sizeof(*buckets->vectors)))
+    if (!ARRAY_ROOM(buckets->vectors, buckets->vector_count, buckets->vector_capacity))
         return error_set_memory(err);
     buckets->vectors[buckets->vector_count++] = (struct dist_vector){ .key = key, .dtype = dtype, .count = count, .first_run = buckets->run_count };
     return RESHARD_OK;
@@ -181,7 +169,7 @@ static reshard_status add_group(const struct layout_request *request, struct dcp
                                 reshard_error *err)
 {
     struct dist_buckets *buckets = state->buckets;
-    if (!grow((void **)&buckets->groups, buckets->group_count, &buckets->group_capacity, sizeof(*buckets->groups)))
+    if (!ARRAY_ROOM(buckets->groups, buckets->group_count, buckets->group_capacity))
         return error_set_memory(err);
     struct dist_group *group = &buckets->groups[buckets->group_count];
     const struct optimizer_run run = { .args = buckets->model.args.members, .stage = place->pp };

@@ -6,11 +6,10 @@
  */
 #include "formats/dcp/dist_items.h"
 
+#include "base/array.h"
 #include "formats/dcp/dist_buckets.h"
 #include "formats/dcp/dist_edit.h"
 #include "formats/megatron/group_meta.h"
-
-#include <stdlib.h>
 
 #define OPTIMIZER_KEY "optimizer"
 #define CONTENT_KEY "content_metadata"
@@ -168,14 +167,8 @@ static bool keep_storage(const struct value *node, void *context)
     struct dcp_target *state = keeping->state;
     if (node->kind != VALUE_PERSID || node->storage == 0)
         return true;
-    if (state->kept_count == state->kept_capacity) {
-        uint32_t capacity = state->kept_capacity ? state->kept_capacity * 2 : 8;
-        struct dcp_kept_storage *grown = capacity < DCP_KEPT ? reallocarray(state->kept, capacity, sizeof(*grown)) : NULL;
-        if (!grown)
-            return false;
-        state->kept = grown;
-        state->kept_capacity = capacity;
-    }
+    if (state->kept_count >= DCP_KEPT / 2 || !ARRAY_ROOM(state->kept, state->kept_count, state->kept_capacity))
+        return false;
     state->kept[state->kept_count] = (struct dcp_kept_storage){ .item = keeping->item, .storage = node->storage - 1 };
     /* The node is our own copy. */
     ((struct value *)node)->storage = (DCP_KEPT | state->kept_count++) + 1;

@@ -48,19 +48,13 @@ static struct str find_numbered_state(const struct catalog *wanted)
     return (struct str){ NULL, 0 };
 }
 
-static bool has_decay(const struct value *group)
-{
-    const struct value *decay = optimizer_group_decay(group);
-    return decay && !optimizer_decay_is_zero(decay);
-}
-
 /* Of a copy of all groups, those that experts need, as the experts' own. */
 static bool keep_groups_of_experts(struct value_graph *graph, struct value *groups, struct expert_kinds kinds)
 {
     size_t kept = 0;
     for (size_t i = 0; i < groups->list.count; i++) {
         struct value *group = groups->list.items[i];
-        if (group->kind != VALUE_DICT || !(has_decay(group) ? kinds.has_matrices : kinds.has_biases) || value_dict_is_true(group, "is_decoupled_lr"))
+        if (group->kind != VALUE_DICT || !(optimizer_group_has_decay(group) ? kinds.has_matrices : kinds.has_biases) || value_dict_is_true(group, "is_decoupled_lr"))
             continue;
         struct dist_editing editing = { .graph = graph, .members = group };
         dist_set_bool(&editing, "is_expert_parallel", true);

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
+
 #define PREFIX "optimizer.param_to_group_meta."
 #define EXPERTS ".experts."
 #define EXPERT_FLAG "is_expert_parallel"
@@ -21,19 +23,6 @@ bool group_meta_key(struct str key, struct str *parameter, struct str *member)
     return true;
 }
 
-static reshard_status grow(struct group_meta *meta, uint32_t index, reshard_error *err)
-{
-    if (index < meta->capacity)
-        return RESHARD_OK;
-    uint32_t capacity = meta->capacity ? meta->capacity * 2 : 64;
-    struct value **grown = reallocarray(meta->dicts, capacity, sizeof(struct value *));
-    if (!grown)
-        return error_set_memory(err);
-    meta->dicts = grown;
-    meta->capacity = capacity;
-    return RESHARD_OK;
-}
-
 reshard_status group_meta_add(struct group_meta *meta, struct str key, struct value *value, reshard_error *err)
 {
     struct str parameter, member;
@@ -41,7 +30,7 @@ reshard_status group_meta_add(struct group_meta *meta, struct str key, struct va
     if (!value || !group_meta_key(key, &parameter, &member))
         return error_set_memory(err);
     uint32_t index = name_map_intern(&meta->parameters, parameter, &was_new);
-    reshard_status status = index == NAME_NONE ? error_set_memory(err) : grow(meta, index, err);
+    reshard_status status = index == NAME_NONE || !ARRAY_ROOM(meta->dicts, index, meta->capacity) ? error_set_memory(err) : RESHARD_OK;
     if (status)
         return status;
     if (was_new && !(meta->dicts[index] = value_new_list(meta->graph, VALUE_DICT, NULL, 0)))

@@ -29,6 +29,12 @@ bool optimizer_decay_is_zero(const struct value *decay)
     return decay->kind == VALUE_FLOAT ? decay->real == 0.0 : value_as_int(decay, &number) && number == 0;
 }
 
+bool optimizer_group_has_decay(const struct value *group)
+{
+    const struct value *decay = optimizer_group_decay(group);
+    return decay && !optimizer_decay_is_zero(decay);
+}
+
 bool optimizer_group_is_decoupled(const struct value *group)
 {
     const struct value *is_default = value_dict_get(group, "default_config");

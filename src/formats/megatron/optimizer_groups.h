@@ -33,6 +33,9 @@ struct value *optimizer_group_list(const struct value *optimizer);
 const struct value *optimizer_group_decay(const struct value *group);
 bool optimizer_decay_is_zero(const struct value *decay);
 
+/* Whether it is said, and is not 0. */
+bool optimizer_group_has_decay(const struct value *group);
+
 /* The kind of group that a parameter belongs to; is_decoupled only if the run has such groups. */
 bool optimizer_has_decay(const struct optimizer_parameter *parameter);
 

@@ -18,18 +18,12 @@ static const struct value *reference_groups(const struct megatron_source *like, 
     return optimizer ? optimizer_group_list(optimizer) : NULL;
 }
 
-static bool has_decay(const struct value *group)
-{
-    const struct value *decay = optimizer_group_decay(group);
-    return decay && !optimizer_decay_is_zero(decay);
-}
-
 /* A group of the same kind. */
 static const struct value *find_group(const struct value *groups, const struct value *group)
 {
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *found = groups->list.items[i];
-        if (found->kind == VALUE_DICT && has_decay(found) == has_decay(group) &&
+        if (found->kind == VALUE_DICT && optimizer_group_has_decay(found) == optimizer_group_has_decay(group) &&
             optimizer_group_is_decoupled(found) == optimizer_group_is_decoupled(group))
             return found;
     }
