@@ -112,40 +112,44 @@ static reshard_status take_operand(struct parser *parser, struct settings_operan
     return RESHARD_OK;
 }
 
-/* number = integer | decimal fraction */
-static struct value *number_literal(struct value_graph *graph, struct str text, bool is_negative)
+/* number = integer | decimal fraction. Whether the text is one; *out is NULL then without memory. */
+static bool number_literal(struct value_graph *graph, struct str text, bool is_negative, struct value **out)
 {
     uint64_t whole;
     size_t dot;
-    if (str_to_u64(text, &whole) && whole <= INT64_MAX)
-        return value_new_int(graph, is_negative ? -(int64_t)whole : (int64_t)whole);
+    if (str_to_u64(text, &whole) && whole <= INT64_MAX) {
+        *out = value_new_int(graph, is_negative ? -(int64_t)whole : (int64_t)whole);
+        return true;
+    }
     if (!text.size || text.data[0] < '0' || text.data[0] > '9' || !str_find_char(text, '.', &dot) || text.size > 30)
-        return NULL;
-    struct value *value = value_new(graph, VALUE_FLOAT);
+        return false;
+    *out = value_new(graph, VALUE_FLOAT);
     char digits[32];
     memcpy(digits, text.data, text.size);
     digits[text.size] = 0;
-    if (value)
-        value->real = (is_negative ? -1.0 : 1.0) * strtod(digits, NULL);
-    return value;
+    if (*out)
+        (*out)->real = (is_negative ? -1.0 : 1.0) * strtod(digits, NULL);
+    return true;
 }
 
-static struct value *word_literal(struct value_graph *graph, struct str word)
+/* The same for true | false | null | torch.NAME. */
+static bool word_literal(struct value_graph *graph, struct str word, struct value **out)
 {
-    struct value *value = NULL;
     if (str_is(word, "true") || str_is(word, "false")) {
-        value = value_new(graph, VALUE_BOOL);
-        if (value)
-            value->boolean = word.data[0] == 't';
+        *out = value_new(graph, VALUE_BOOL);
+        if (*out)
+            (*out)->boolean = word.data[0] == 't';
     } else if (str_is(word, "null")) {
-        value = value_new(graph, VALUE_NONE);
+        *out = value_new(graph, VALUE_NONE);
     } else if (str_starts_with(word, "torch.") && word.size < 64) {
         char name[64];
         memcpy(name, word.data + strlen("torch."), word.size - strlen("torch."));
         name[word.size - strlen("torch.")] = 0;
-        value = value_new_global(graph, "torch", name);
+        *out = value_new_global(graph, "torch", name);
+    } else {
+        return false;
     }
-    return value;
+    return true;
 }
 
 /* literal = text in quotes | number | true | false | null | torch.NAME */
@@ -163,10 +167,11 @@ static reshard_status take_literal(struct parser *parser, const struct value **o
     }
     bool is_negative = take(parser, "-");
     struct str word = take_name(parser);
-    struct value *value = is_negative ? NULL : word_literal(graph, word);
-    *out = value ? value : number_literal(graph, word, is_negative);
-    if (*out)
-        return RESHARD_OK;
+    struct value *value = NULL;
+    if ((!is_negative && word_literal(graph, word, &value)) || number_literal(graph, word, is_negative, &value)) {
+        *out = value;
+        return value ? RESHARD_OK : error_set_memory(parser->err);
+    }
     parser->rest = before;
     return fail(parser, "a value");
 }
