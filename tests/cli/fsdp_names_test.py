@@ -8,11 +8,11 @@ Expected keys are written out here, by the rules of the format, for checkpoints 
 root has is left out) and for a small model of every part that has a rule of its own.
 """
 import argparse
-import json
 import pathlib
 import struct
-import subprocess
-import tempfile
+
+import small_models
+from small_models import keys_must_be, write
 
 # Megatron wrote these with --transformer-impl local, as their arguments say.
 NORMS = ["input_layernorm.weight", "pre_mlp_layernorm.weight"]
@@ -49,46 +49,13 @@ CASES = {
 }
 
 
-class Shell:
-    def __init__(self, binary, work):
-        self.binary, self.work = binary, work
-
-    def __call__(self, *words):
-        done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120)
-        assert done.returncode == 0, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
-        return done.stdout.decode()
-
-    def keys(self, path):
-        return {t["key"] for t in json.loads(self("ls", "--json", path))["tensors"]}
-
-    def digests(self, path):
-        return {t["key"]: t for t in json.loads(self("hash", "--json", path))["tensors"]}
-
-
-def must_be(found, expected):
-    assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
-
-
 def there_and_back(shell, path, expected):
     shell("convert", path, "there", "--to", "fsdp_dtensor", "--quiet", "--verify")
-    must_be(shell.keys("there"), expected)
+    keys_must_be(set(shell.tensors("there")), expected)
     shell("convert", "there", "back", "--to", "torch_dist", "--quiet", "--verify")
-    before, after = shell.digests(path), shell.digests("back")
-    must_be(set(after), set(before))
+    before, after = shell.tensors(path), shell.tensors("back")
+    keys_must_be(set(after), set(before))
     assert after == before, [key for key in before if before[key] != after[key]][:4]
-
-
-def write(path, shapes):
-    """Safetensors whose bytes are all different."""
-    header, at = {}, 0
-    for key, shape in shapes.items():
-        size = 2
-        for extent in shape:
-            size *= extent
-        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(struct.pack("<H", i) for i in range(at // 2)))
 
 
 def grouped_experts(shell):
@@ -105,17 +72,17 @@ def grouped_experts(shell):
     expected = [name for name in model if name.startswith(("embedding", "mtp.layers.0.eh"))]
     expected += [stack + name for stack in ("decoder.layers.0.", "decoder.layers.1.", "mtp.layers.0.transformer_layer.") for name in split]
     shell("convert", "model.safetensors", "there", "--to", "fsdp_dtensor", "--quiet")
-    must_be(shell.keys("there"), weights(expected))
+    keys_must_be(set(shell.tensors("there")), weights(expected))
     shell("convert", "model.safetensors", "dist", "--to", "torch_dist", "--quiet")
     shell("convert", "there", "back", "--to", "torch_dist", "--quiet")
-    assert shell.digests("back") == shell.digests("dist")
+    assert shell.tensors("back") == shell.tensors("dist")
     shell("convert", "there", "old.safetensors", "--to", "safetensors", "--quiet")
     data = (shell.work / "old.safetensors").read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     text = data[8:8 + size].replace(b".transformer_layer.", b".mtp_model_layer.")
     (shell.work / "old.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size:])
     shell("convert", "old.safetensors", "again", "--to", "torch_dist", "--quiet")
-    assert shell.digests("again") == shell.digests("dist")
+    assert shell.tensors("again") == shell.tensors("dist")
 
 
 def other_names_stay(shell):
@@ -123,7 +90,7 @@ def other_names_stay(shell):
     write(shell.work / "a.safetensors", {"model.module.some.weight": [3, 2], "model.module.other.bias": [5]})
     shell("convert", "a.safetensors", "there", "--to", "fsdp_dtensor", "--quiet")
     shell("convert", "there", "back", "--to", "torch_dist", "--quiet")
-    assert shell.digests("back") == shell.digests("a.safetensors")
+    assert shell.tensors("back") == shell.tensors("a.safetensors")
 
 
 def main():
@@ -136,18 +103,7 @@ def main():
         path = next((root.resolve() / "megatron" / name / "ckpt" for root in options.root if (root / "megatron" / name).is_dir()), None)
         if path:
             tests.append((name, lambda shell, p=path, e=expected: there_and_back(shell, p, e)))
-    print(f"1..{len(tests)}")
-    failed = 0
-    for number, (name, test) in enumerate(tests, 1):
-        with tempfile.TemporaryDirectory() as work:
-            try:
-                test(Shell(str(pathlib.Path(options.bin).resolve()), pathlib.Path(work)))
-                print(f"ok {number} - {name}", flush=True)
-            except (AssertionError, subprocess.TimeoutExpired) as problem:
-                failed += 1
-                print(f"not ok {number} - {name}")
-                print("".join(f"# {line}\n" for line in str(problem).splitlines()), end="", flush=True)
-    return failed > 0
+    return small_models.run(options.bin, tests)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,9 @@ A small model has the keys that a rank of Megatron registers; those of its distr
 0.12 to 0.19 wrote for models of these architectures. Where a tensor comes from is checked by its bytes.
 """
 import argparse
-import json
-import pathlib
-import struct
-import subprocess
-import tempfile
+
+import small_models
+from small_models import keys_must_be, write
 
 H = 4
 ENDS = {"embedding.word_embeddings.weight": [8, H], "decoder.final_layernorm.weight": [H], "output_layer.weight": [8, H]}
@@ -91,41 +89,12 @@ CASES = {
 }
 
 
-class Shell:
-    def __init__(self, binary, work):
-        self.binary, self.work = binary, work
-
-    def __call__(self, *words):
-        done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120)
-        assert done.returncode == 0, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
-        return done.stdout
-
-    def tensors(self, path):
-        return {t["key"]: t for t in json.loads(self("hash", "--json", path))["tensors"]}
-
-    def bytes_of(self, path, key):
-        return self("cat", path, key, "--as", "raw")
-
-
-def write(path, shapes):
-    """Safetensors whose bytes are all different."""
-    header, at = {}, 0
-    for key, shape in shapes.items():
-        size = 2
-        for extent in shape:
-            size *= extent
-        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(struct.pack("<H", i) for i in range(at // 2)))
-
-
 def there_and_back(shell, model, expected):
     write(shell.work / "model.safetensors", model)
     shell("convert", "model.safetensors", "legacy", "--to", "megatron", "--rules", "none", "--quiet")
     shell("convert", "legacy", "dist", "--to", "torch_dist", "--quiet", "--verify")
     found = set(shell.tensors("dist"))
-    assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
+    keys_must_be(found, expected)
     shell("convert", "model.safetensors", "direct", "--to", "torch_dist", "--quiet")
     assert shell.tensors("direct") == shell.tensors("dist"), "from a file of any names the keys are others"
     shell("convert", "dist", "back", "--like", "legacy", "--quiet", "--verify")
@@ -151,18 +120,7 @@ def main():
     options = parser.parse_args()
     tests = [(name, lambda shell, c=case: there_and_back(shell, *c)) for name, case in CASES.items()]
     tests.append(("parts of a matrix follow each other", parts_follow_each_other))
-    print(f"1..{len(tests)}")
-    failed = 0
-    for number, (name, test) in enumerate(tests, 1):
-        with tempfile.TemporaryDirectory() as work:
-            try:
-                test(Shell(str(pathlib.Path(options.bin).resolve()), pathlib.Path(work)))
-                print(f"ok {number} - {name}", flush=True)
-            except (AssertionError, subprocess.TimeoutExpired) as problem:
-                failed += 1
-                print(f"not ok {number} - {name}")
-                print("".join(f"# {line}\n" for line in str(problem).splitlines()), end="", flush=True)
-    return failed > 0
+    return small_models.run(options.bin, tests)
 
 
 if __name__ == "__main__":

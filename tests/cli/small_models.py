@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests of names share: a command in a folder, small models of different bytes, and TAP."""
+import json
+import pathlib
+import struct
+import subprocess
+import tempfile
+
+
+class Shell:
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+
+    def __call__(self, *words):
+        done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120)
+        assert done.returncode == 0, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
+        return done.stdout
+
+    def tensors(self, path):
+        """{key: what `hash` says}"""
+        return {t["key"]: t for t in json.loads(self("hash", "--json", path))["tensors"]}
+
+    def bytes_of(self, path, key):
+        return self("cat", path, key, "--as", "raw")
+
+
+def write(path, shapes):
+    """Safetensors whose bytes are all different."""
+    header, at = {}, 0
+    for key, shape in shapes.items():
+        size = 2
+        for extent in shape:
+            size *= extent
+        header[key] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(struct.pack("<H", i) for i in range(at // 2)))
+
+
+def keys_must_be(found, expected):
+    assert found == expected, f"lacks {sorted(expected - found)[:4]}, has {sorted(found - expected)[:4]}"
+
+
+def run(binary, tests):
+    """Runs (name, test) pairs, each test with a Shell in a folder of its own; whether one failed."""
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, (name, test) in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                test(Shell(str(pathlib.Path(binary).resolve()), pathlib.Path(work)))
+                print(f"ok {number} - {name}", flush=True)
+            except (AssertionError, subprocess.TimeoutExpired) as problem:
+                failed += 1
+                print(f"not ok {number} - {name}")
+                print("".join(f"# {line}\n" for line in str(problem).splitlines()), end="", flush=True)
+    return failed > 0
