@@ -134,7 +134,7 @@ static void load_items(struct source *source)
     for (uint32_t i = 0; i < source->catalog->item_count && i < ITEMS_MAX; i++) {
         struct buffer json = { 0 };
         if (!source_load_item(source, i, NULL) && source->catalog->items[i].value) {
-            reshard_status status = value_to_json(source->catalog->items[i].value, &json, JSON_BYTES_MAX, NULL);
+            reshard_status status = value_to_json(source->catalog->items[i].value, &json, AT_MOST(JSON_BYTES_MAX), NULL);
             if (!status && json.size > JSON_BYTES_MAX)
                 abort();
         }

@@ -42,7 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (!parsed) {
         struct buffer out = { 0 };
         struct value_graph again = { 0 };
-        if (!value_to_json(graph.root, &out, 1 << 20, NULL) && json_parse(out.data, out.size, &limits, &again, NULL))
+        if (!value_to_json(graph.root, &out, AT_MOST(1 << 20), NULL) && json_parse(out.data, out.size, &limits, &again, NULL))
             abort();
         value_graph_release(&again);
         buffer_release(&out);

@@ -194,7 +194,7 @@ static reshard_status side_file_json(reshard_checkpoint *checkpoint, const struc
     char *name = copy_text(source->catalog->objects[item->object].name.data, source->catalog->objects[item->object].name.size);
     if (!name)
         return error_set_memory(err);
-    reshard_status status = store_read_all(source->store, name, source->limits.item_bytes, &bytes, err);
+    reshard_status status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, item_bytes), &bytes, err);
     if (status)
         goto out;
     if (str_is_utf8(buffer_str(&bytes), false, &bad)) {
@@ -228,7 +228,7 @@ API_EXPORT reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size
         status = source_load_item(checkpoint->source, (uint32_t)index, err);
         item = &checkpoint_catalog(checkpoint)->items[index];
         if (!status && item->value)
-            status = value_to_json(item->value, &out, (size_t)checkpoint->source->limits.shown_bytes, err);
+            status = value_to_json(item->value, &out, NAMED_LIMIT(&checkpoint->source->limits, shown_bytes), err);
         else if (!status && !buffer_append_text(&out, "null"))
             status = error_set_memory(err);
     }
@@ -262,7 +262,7 @@ static bool list_member(void *context, struct str key, const struct value *value
     if (value_class_name(value, &listing->checkpoint->class_name))
         member.class_name = public_str(buffer_str(&listing->checkpoint->class_name));
     buffer_clear(&listing->json);
-    listing->status = value_to_json(value, &listing->json, listing->bytes_left, listing->err);
+    listing->status = value_to_json(value, &listing->json, (struct named_limit){ "shown_bytes", listing->bytes_left }, listing->err);
     bool is_shown = listing->status == RESHARD_OK;
     if (listing->status == RESHARD_ERR_LIMIT)
         listing->status = RESHARD_OK;

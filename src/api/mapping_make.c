@@ -33,7 +33,7 @@ static reshard_status read_config(const reshard_checkpoint *checkpoint, struct b
         if (item->kind != ITEM_FILE || !str_is(item->key, CONFIG_NAME))
             continue;
         char *name = copy_text(catalog->objects[item->object].name.data, catalog->objects[item->object].name.size);
-        reshard_status status = name ? store_read_all(source->store, name, source->limits.json_bytes, out, err) : error_set_memory(err);
+        reshard_status status = name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
         free(name);
         return status;
     }

@@ -129,7 +129,7 @@ reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_
     uint64_t bytes;
     if (!store_exists(source->store, name, &is_directory, &bytes) || is_directory)
         goto out;
-    status = store_read_all(source->store, name, source->limits.json_bytes, &text, err);
+    status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
     if (!status)
         status = json_parse(text.data, text.size, &source->limits, &graph, err);
     if (!status)

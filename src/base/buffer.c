@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/buffer.h"
 
+#include "base/limits.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,5 +145,12 @@ void buffer_clear(struct buffer *buffer)
 void buffer_release(struct buffer *buffer)
 {
     free(buffer->data);
-    *buffer = (struct buffer){ .limit = buffer->limit };
+    *buffer = (struct buffer){ .limit = buffer->limit, .limit_name = buffer->limit_name };
+}
+
+reshard_status buffer_error(const struct buffer *buffer, reshard_error *err)
+{
+    if (!buffer->over_limit)
+        return error_set_memory(err);
+    return limit_error_bytes(err, (struct named_limit){ buffer->limit_name, buffer->limit }, "content", 0);
 }

@@ -6,6 +6,7 @@
 #ifndef BASE_BUFFER_H
 #define BASE_BUFFER_H
 
+#include "base/error.h"
 #include "base/str.h"
 
 #include <stdbool.h>
@@ -15,7 +16,8 @@
 struct buffer {
     uint8_t *data;
     size_t size, capacity;
-    size_t limit; /* 0: none */
+    size_t limit;           /* 0: none */
+    const char *limit_name; /* of limits.h, for errors; or NULL */
     bool failed;
     bool over_limit; /* the failure was the limit's, not memory's */
 };
@@ -40,6 +42,9 @@ bool buffer_append_escaped(struct buffer *buffer, struct str s);
 
 /* Makes size bytes of room and returns it as part of the contents, uninitialised; NULL on failure. */
 uint8_t *buffer_extend(struct buffer *buffer, size_t size);
+
+/* The error of a failed append. */
+reshard_status buffer_error(const struct buffer *buffer, reshard_error *err);
 
 void buffer_clear(struct buffer *buffer);   /* keeps the memory */
 void buffer_release(struct buffer *buffer);

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/limits.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #define FIELD(field) offsetof(struct limits, field)
 
 const struct limits limits_default = {
@@ -23,6 +26,20 @@ static const struct limit_row {
 static uint64_t *limit_field(struct limits *limits, int index)
 {
     return (uint64_t *)(void *)((char *)limits + limit_rows[index].field);
+}
+
+reshard_status limit_error_bytes(reshard_error *err, struct named_limit limit, const char *what, uint64_t found)
+{
+    char size[40] = "more";
+    if (found)
+        snprintf(size, sizeof(size), "%" PRIu64 " bytes", found);
+    if (!limit.name)
+        return error_set(err, RESHARD_ERR_LIMIT, "%s: %s, at most %" PRIu64 " bytes are possible", what, size, limit.value);
+    error_set(err, RESHARD_ERR_LIMIT, "%s: %s, the limit %s is %" PRIu64, what, size, limit.name, limit.value);
+    /* A size that is not known is tried in large steps. */
+    uint64_t wanted = found ? found : limit.value > UINT64_MAX / 4 ? UINT64_MAX : limit.value * 4;
+    error_hint(err, "raise it with --limit %s=%" PRIu64, limit.name, wanted);
+    return RESHARD_ERR_LIMIT;
 }
 
 bool limits_set(struct limits *limits, struct str name, uint64_t value)

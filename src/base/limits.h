@@ -6,6 +6,7 @@
 #ifndef BASE_LIMITS_H
 #define BASE_LIMITS_H
 
+#include "base/error.h"
 #include "base/str.h"
 
 #include <stdbool.h>
@@ -42,6 +43,18 @@ struct limits {
 };
 
 extern const struct limits limits_default;
+
+/* A limit for who need not know which: errors tell its name. Without a name it is no user's matter, and cannot be raised. */
+struct named_limit {
+    const char *name;
+    uint64_t value;
+};
+
+#define NAMED_LIMIT(limits, name) ((struct named_limit){ #name, (limits)->name })
+#define AT_MOST(value) ((struct named_limit){ NULL, value })
+
+/* RESHARD_ERR_LIMIT: what ("'x.json'", "value as JSON") has found bytes; 0 if it is only known to have too many. */
+reshard_status limit_error_bytes(reshard_error *err, struct named_limit limit, const char *what, uint64_t found);
 
 /* Sets the named limit; false if there is no such name. */
 bool limits_set(struct limits *limits, struct str name, uint64_t value);

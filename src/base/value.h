@@ -11,6 +11,7 @@
 #define BASE_VALUE_H
 
 #include "base/arena.h"
+#include "base/limits.h"
 #include "base/buffer.h"
 #include "base/error.h"
 
@@ -120,7 +121,7 @@ bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *
 #define VALUE_JSON_DEPTH_MAX 200
 
 /*
- * Appends the value as JSON; out is left as it was on failure, RESHARD_ERR_LIMIT above bytes_max (shared nodes are printed
+ * Appends the value as JSON; out is left as it was on failure, RESHARD_ERR_LIMIT above the limit (shared nodes are printed
  * each time). Tuples and sets are arrays. A mapping is an object: string keys as they are, integers in decimal, other keys
  * as Python would print them; of equal keys the last counts. Floats have the fewest digits that read back the same; NaN and
  * infinities are the strings "nan", "inf", "-inf"; big integers are numbers. What JSON lacks becomes:
@@ -135,7 +136,7 @@ bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *
  *                               "__state__" where the state is no set of attributes ("__states__" if several),
  *                               "__items__", "__dict__", "__set__": what was added to it}, each only where there is some
  */
-reshard_status value_to_json(const struct value *value, struct buffer *out, size_t bytes_max, reshard_error *err);
+reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit limit, reshard_error *err);
 
 /* Appends the value as Python would print it (objects as calls); false without memory or above out's limit. */
 bool value_to_repr(const struct value *value, struct buffer *out);

@@ -357,8 +357,9 @@ static bool put_element(struct printer *p)
     return put_key(p, items[2 * index]) && buffer_append_text(p->out, ": ") && put_value(p, items[2 * index + 1]);
 }
 
-reshard_status value_to_json(const struct value *value, struct buffer *out, size_t bytes_max, reshard_error *err)
+reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit most, reshard_error *err)
 {
+    size_t bytes_max = most.value < SIZE_MAX ? (size_t)most.value : SIZE_MAX;
     struct printer printer = { .out = out, .seed = hash_random_seed() };
     size_t start = out->size, limit = out->limit;
     bool had_failed = out->failed, was_over = out->over_limit;
@@ -377,9 +378,5 @@ reshard_status value_to_json(const struct value *value, struct buffer *out, size
     if (ok)
         return RESHARD_OK;
     out->size = start;
-    if (!over_limit)
-        return error_set_memory(err);
-    error_set(err, RESHARD_ERR_LIMIT, "value is longer than %zu bytes as JSON", bytes_max);
-    error_hint(err, "raise it with --limit shown_bytes=%zu", bytes_max > SIZE_MAX / 4 ? SIZE_MAX : bytes_max * 4);
-    return RESHARD_ERR_LIMIT;
+    return over_limit ? limit_error_bytes(err, most, "value as JSON", 0) : error_set_memory(err);
 }

@@ -178,7 +178,7 @@ reshard_status decode_all(enum codec codec, const struct reader *reader, uint64_
     while (!status && got == DECODE_STEP_BYTES) {
         uint8_t *room = buffer_extend(out, DECODE_STEP_BYTES);
         if (!room) {
-            status = error_set_memory(err);
+            status = buffer_error(out, err);
             break;
         }
         status = decoder_read(decoder, room, DECODE_STEP_BYTES, &got, err);

@@ -619,7 +619,7 @@ reshard_status pickle_write(const struct value *root, uint32_t graph_count, pick
         status = step(&w);
     pickle_put_end(out);
     if (!status && out->failed)
-        status = out->over_limit ? error_set(err, RESHARD_ERR_LIMIT, "a pickle of more than %zu bytes", out->limit) : error_set_memory(err);
+        status = buffer_error(out, err);
 
 out:
     free(w.uses);

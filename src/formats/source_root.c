@@ -124,7 +124,7 @@ static reshard_status read_tracker(struct store *store, const char *directory, c
     if (!store_exists(store, path, &is_directory, &size) || is_directory)
         return RESHARD_OK;
     buffer_clear(bytes);
-    reshard_status status = store_read_all(store, path, TRACKER_BYTES_MAX, bytes, err);
+    reshard_status status = store_read_all(store, path, AT_MOST(TRACKER_BYTES_MAX), bytes, err);
     if (!status)
         *text = trimmed(buffer_str(bytes));
     return status;

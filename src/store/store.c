@@ -217,15 +217,15 @@ struct reader store_object_reader(const struct store_object *object)
     return (struct reader){ .read_at = read_through, .size = object->size, .context = object, .name = object->name };
 }
 
-reshard_status store_read_all(struct store *store, const char *name, uint64_t bytes_max, struct buffer *out, reshard_error *err)
+reshard_status store_read_all(struct store *store, const char *name, struct named_limit limit, struct buffer *out, reshard_error *err)
 {
     struct store_object *object = NULL;
     reshard_status status = store_open_object(store, name, &object, err);
     if (status)
         return status;
     struct reader reader = store_object_reader(object);
-    if (object->size > bytes_max)
-        status = error_set(err, RESHARD_ERR_LIMIT, "'%s' of %" PRIu64 " bytes, at most %" PRIu64 " are read at once", name, object->size, bytes_max);
+    if (object->size > limit.value)
+        status = limit_error_bytes(err, limit, "the file is read at once", object->size);
     else
         status = reader_append(&reader, 0, object->size, out, err);
     if (status)

@@ -11,6 +11,7 @@
 #define STORE_STORE_H
 
 #include "base/arena.h"
+#include "base/limits.h"
 #include "base/reader.h"
 
 struct store;
@@ -77,7 +78,7 @@ reshard_status store_read_at(const struct store_object *object, uint64_t offset,
 const void *store_object_map(const struct store_object *object);
 
 /* Reads a whole small object, appended to out; refuses above bytes_max. */
-reshard_status store_read_all(struct store *store, const char *name, uint64_t bytes_max, struct buffer *out, reshard_error *err);
+reshard_status store_read_all(struct store *store, const char *name, struct named_limit limit, struct buffer *out, reshard_error *err);
 
 /* File descriptor for kernel-side copying, or -1. */
 int store_object_fd(const struct store_object *object);

@@ -11,7 +11,7 @@ static void check_text(const char *text, const char *expected, bool is_json)
     struct buffer out = { 0 };
     const struct value *value = value_from_text(&graph, text);
     if (is_json)
-        CHECK_OK(value_to_json(value, &out, SIZE_MAX, &err));
+        CHECK_OK(value_to_json(value, &out, AT_MOST(SIZE_MAX), &err));
     else
         assert_true(value_to_repr(value, &out));
     assert_true(buffer_append_byte(&out, 0));
@@ -116,10 +116,10 @@ TEST(a_tensor_is_a_number_and_a_missing_node_is_null)
     struct value *list = value_from_text(&graph, "[m.rebuild(1), 2]");
     list->list.items[0]->tensor = 5;
     list->list.items[1] = NULL;
-    CHECK_OK(value_to_json(list, &out, 100, &err));
+    CHECK_OK(value_to_json(list, &out, AT_MOST(100), &err));
     assert_true(str_is(buffer_str(&out), "[{\"__tensor__\": 4}, null]"));
     buffer_clear(&out);
-    CHECK_OK(value_to_json(NULL, &out, 100, &err));
+    CHECK_OK(value_to_json(NULL, &out, AT_MOST(100), &err));
     assert_true(str_is(buffer_str(&out), "null"));
     buffer_release(&out);
     value_graph_release(&graph);
@@ -135,7 +135,7 @@ TEST(cycles_close_where_they_are_met)
     dict->list.items[1]->list.items[1] = list;
     list->list.items[1]->object->states[0]->list.items[1] = list->list.items[1]->object->states[0];
     list->list.items[2] = dict; /* shared, not a cycle */
-    CHECK_OK(value_to_json(list, &out, 1000, &err));
+    CHECK_OK(value_to_json(list, &out, AT_MOST(1000), &err));
     assert_true(str_is(buffer_str(&out), "[{\"a\": [1, {\"__cycle__\": true}]}, {\"__class__\": \"m.C\", \"self\": {\"__cycle__\": true}}, "
                                          "{\"a\": [1, {\"__cycle__\": true}]}]"));
     buffer_clear(&out);
@@ -144,7 +144,7 @@ TEST(cycles_close_where_they_are_met)
     buffer_clear(&out);
     struct value *key_cycle = value_from_text(&graph, "{('k', 1): 2}");
     key_cycle->list.items[0]->list.items[1] = key_cycle;
-    CHECK_OK(value_to_json(key_cycle, &out, 1000, &err));
+    CHECK_OK(value_to_json(key_cycle, &out, AT_MOST(1000), &err));
     assert_true(str_is(buffer_str(&out), "{\"('k', {...: 2})\": 2}"));
     buffer_release(&out);
     value_graph_release(&graph);
@@ -166,9 +166,9 @@ TEST(a_bomb_of_shared_nodes_ends_at_the_limit)
     struct buffer out = { 0 };
     assert_true(buffer_append_text(&out, "before"));
     for (int i = 0; i < 2; i++) {
-        CHECK_FAILS(value_to_json(i ? as_key : node, &out, 100000, &err), RESHARD_ERR_LIMIT);
-        assert_string_equal(err.message, "value is longer than 100000 bytes as JSON");
-        assert_true(str_starts_with(str_of(err.hint), "raise it with --limit shown_bytes="));
+        CHECK_FAILS(value_to_json(i ? as_key : node, &out, (struct named_limit){ "shown_bytes", 100000 }, &err), RESHARD_ERR_LIMIT);
+        assert_string_equal(err.message, "value as JSON: more, the limit shown_bytes is 100000");
+        assert_string_equal(err.hint, "raise it with --limit shown_bytes=400000");
         assert_true(str_is(buffer_str(&out), "before"));
         assert_false(out.failed || out.over_limit);
         assert_true(out.capacity <= 100006);
@@ -192,16 +192,16 @@ TEST(the_limit_counts_exactly)
     struct value_graph graph = { 0 };
     struct value *value = value_from_text(&graph, "[1, 'abc', b'xy', {'k': 0.5, ('t',): torch.device('cpu')}]");
     struct buffer whole = { 0 };
-    CHECK_OK(value_to_json(value, &whole, SIZE_MAX, &err));
+    CHECK_OK(value_to_json(value, &whole, AT_MOST(SIZE_MAX), &err));
     for (size_t max = 1; max <= whole.size; max++) {
         struct buffer out = { 0 };
-        reshard_status status = value_to_json(value, &out, max, &err);
+        reshard_status status = value_to_json(value, &out, AT_MOST(max), &err);
         assert_int_equal(status, max < whole.size ? RESHARD_ERR_LIMIT : RESHARD_OK);
         assert_int_equal(out.size, max < whole.size ? 0 : whole.size);
         buffer_release(&out);
     }
     struct buffer narrow = { .limit = 10 };
-    CHECK_FAILS(value_to_json(value, &narrow, SIZE_MAX, &err), RESHARD_ERR_LIMIT);
+    CHECK_FAILS(value_to_json(value, &narrow, AT_MOST(SIZE_MAX), &err), RESHARD_ERR_LIMIT);
     assert_int_equal(narrow.limit, 10);
     buffer_release(&narrow);
     buffer_release(&whole);
@@ -219,7 +219,7 @@ TEST(a_million_levels_need_no_stack_and_json_ends_before)
         node = value_new_list(&graph, VALUE_LIST, items, 1);
     }
     struct buffer out = { 0 };
-    CHECK_OK(value_to_json(node, &out, SIZE_MAX, &err));
+    CHECK_OK(value_to_json(node, &out, AT_MOST(SIZE_MAX), &err));
     assert_int_equal(out.size, 2 * VALUE_JSON_DEPTH_MAX + strlen("{\"__too_deep__\": true}"));
     assert_memory_equal(out.data + VALUE_JSON_DEPTH_MAX, "{\"__too_deep__\": true}]", 23);
     buffer_clear(&out);
@@ -237,13 +237,13 @@ TEST(without_memory_the_output_stays_as_it_was)
                                                   "$new m.C(1)^{'s': 1}, $pid ('s', 1), 123456789012345678901234567890, builtins.complex(1.0, 2.0), "
                                                   "pathlib.PosixPath('/', 'a'), builtins.getattr(@m.C, 'N'), $call m.f(1) (2,), _codecs.encode('a', 'latin1')]");
     struct buffer whole = { 0 };
-    CHECK_OK(value_to_json(value, &whole, SIZE_MAX, &err));
+    CHECK_OK(value_to_json(value, &whole, AT_MOST(SIZE_MAX), &err));
     unsigned long nth = 0;
     bool hit;
     do {
         struct buffer out = { 0 };
         fail_malloc_at(++nth);
-        reshard_status status = value_to_json(value, &out, SIZE_MAX, &err);
+        reshard_status status = value_to_json(value, &out, AT_MOST(SIZE_MAX), &err);
         hit = fail_malloc_was_hit();
         assert_int_equal(status, hit ? RESHARD_ERR_MEMORY : RESHARD_OK);
         assert_true(str_equal(buffer_str(&out), hit ? (struct str){ 0 } : buffer_str(&whole)));

@@ -204,7 +204,7 @@ static void check_round_trip(const char *text, const char *expected)
     struct value_graph graph = { 0 };
     struct buffer out = { 0 };
     CHECK_OK(json_parse(text, strlen(text), &limits_default, &graph, &err));
-    CHECK_OK(value_to_json(graph.root, &out, 1 << 20, &err));
+    CHECK_OK(value_to_json(graph.root, &out, AT_MOST(1 << 20), &err));
     if (!str_is(buffer_str(&out), expected))
         fail_msg("%s became %.*s", text, STR_ARG(buffer_str(&out)));
     buffer_release(&out);

@@ -10,7 +10,7 @@ static void check_target(const struct sample *sample, struct store *store, const
         struct buffer bytes = { 0 };
         char path[64];
         snprintf(path, sizeof(path), "%s/o%u", name, i);
-        CHECK_OK(store_read_all(store, path, 1 << 30, &bytes, &err));
+        CHECK_OK(store_read_all(store, path, AT_MOST(1 << 30), &bytes, &err));
         sample_check_object(sample, i, bytes.data, bytes.size);
         buffer_release(&bytes);
     }

@@ -77,7 +77,7 @@ static void expect_tree(struct dcp_tree *tree, const char *json)
     CHECK_OK(dcp_tree_write(tree, 0, put_number, tree, &bytes, &err));
     pickle_put_end(&bytes);
     CHECK_OK(pickle_parse(bytes.data, bytes.size, 0, &limits_default, &graph, &report, &err));
-    CHECK_OK(value_to_json(graph.root, &text, 10000, &err));
+    CHECK_OK(value_to_json(graph.root, &text, AT_MOST(10000), &err));
     buffer_append_byte(&text, '\0');
     assert_string_equal((const char *)text.data, json);
     value_graph_release(&graph);
@@ -163,7 +163,7 @@ static void expect_text(struct store *store, const char *name, const char *text)
 {
     reshard_error err = { 0 };
     struct buffer bytes = { 0 };
-    CHECK_OK(store_read_all(store, name, 100000, &bytes, &err));
+    CHECK_OK(store_read_all(store, name, AT_MOST(100000), &bytes, &err));
     buffer_append_byte(&bytes, '\0');
     assert_string_equal((const char *)bytes.data, text);
     buffer_release(&bytes);
@@ -187,7 +187,7 @@ static void expect_item(struct source *source, const char *key, const char *json
     if (!json)
         return;
     CHECK_OK(source_load_item(source, index, &err));
-    CHECK_OK(value_to_json(source->catalog->items[index].value, &text, 100000, &err));
+    CHECK_OK(value_to_json(source->catalog->items[index].value, &text, AT_MOST(100000), &err));
     buffer_append_byte(&text, '\0');
     assert_string_equal((const char *)text.data, json);
     buffer_release(&text);

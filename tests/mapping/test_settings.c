@@ -22,7 +22,7 @@ static reshard_status translate(const char *text, enum settings_side from, const
     if (!status)
         status = settings_run(&settings, from, &input, graphs[2].root, graphs[2].count, &result, err);
     if (!status)
-        status = value_to_json(result.members, out, 100000, err);
+        status = value_to_json(result.members, out, AT_MOST(100000), err);
     if (!status && result.missing.size)
         buffer_printf(out, " missing %.*s", STR_ARG(buffer_str(&result.missing)));
     if (!status && result.unused.size)

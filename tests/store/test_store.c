@@ -132,10 +132,10 @@ TEST(whole_files_are_read_up_to_a_limit)
     temp_write("small", "abc");
     struct store *store = open_store(0);
     struct buffer bytes = { 0 };
-    CHECK_OK(store_read_all(store, "small", 3, &bytes, &err));
+    CHECK_OK(store_read_all(store, "small", AT_MOST(3), &bytes, &err));
     assert_int_equal(bytes.size, 3);
-    CHECK_FAILS(store_read_all(store, "small", 2, &bytes, &err), RESHARD_ERR_LIMIT);
-    CHECK_FAILS(store_read_all(store, "absent", 2, &bytes, &err), RESHARD_ERR_IO);
+    CHECK_FAILS(store_read_all(store, "small", AT_MOST(2), &bytes, &err), RESHARD_ERR_LIMIT);
+    CHECK_FAILS(store_read_all(store, "absent", AT_MOST(2), &bytes, &err), RESHARD_ERR_IO);
     assert_int_equal(err.sys_errno, ENOENT);
     assert_string_equal(err.object, "absent");
     buffer_release(&bytes);

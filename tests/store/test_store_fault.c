@@ -15,7 +15,7 @@ static reshard_status copy_twice(struct store *store, const struct store_txn_opt
     size_t count;
     reshard_status status = store_list(store, "", &arena, &entries, &count, error);
     if (!status)
-        status = store_read_all(store, "source", 100, &bytes, error);
+        status = store_read_all(store, "source", AT_MOST(100), &bytes, error);
     if (!status)
         status = store_txn_begin_in(store, "target", options, &txn, error);
     if (!status)
@@ -44,7 +44,7 @@ static bool is_whole(struct store *store, const char *expected)
     static const char *const names[] = { "target/a", "target/d/b" };
     for (int i = 0; i < 2; i++) {
         struct buffer bytes = { 0 };
-        bool same = !store_read_all(store, names[i], 100, &bytes, NULL) && str_is(buffer_str(&bytes), expected);
+        bool same = !store_read_all(store, names[i], AT_MOST(100), &bytes, NULL) && str_is(buffer_str(&bytes), expected);
         buffer_release(&bytes);
         if (!same)
             return false;

@@ -50,7 +50,7 @@ static const char *get(struct store *store, const char *name)
 {
     static char text[256];
     struct buffer bytes = { 0 };
-    if (store_read_all(store, name, sizeof(text) - 1, &bytes, NULL))
+    if (store_read_all(store, name, AT_MOST(sizeof(text) - 1), &bytes, NULL))
         return "-";
     memcpy(text, bytes.data, bytes.size);
     text[bytes.size] = '\0';

@@ -21,6 +21,7 @@ static reshard_status container_reader(struct dcp_archive *archive, const struct
         return reader_window(file, archive->offset, archive->bytes, out, err);
     if (archive->decoded.size == 0) {
         archive->decoded.limit = (size_t)limits->item_bytes;
+        archive->decoded.limit_name = "item_bytes";
         reshard_status status = decode_all(archive->codec, file, archive->offset, archive->bytes, limits, &archive->decoded, err);
         if (status)
             return status;

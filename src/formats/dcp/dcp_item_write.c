@@ -163,7 +163,7 @@ static reshard_status problem_error(const struct pickling *pickling, reshard_err
 static reshard_status put_with(struct pickling *pickling, const struct value *value, uint32_t graph_count,
                                bool (*spell)(const struct value *, struct buffer *, void *), struct buffer *out, reshard_error *err)
 {
-    struct buffer whole = { .limit = (size_t)pickling->request->limits.item_bytes };
+    struct buffer whole = { .limit = (size_t)pickling->request->limits.item_bytes, .limit_name = "item_bytes" };
     reshard_status status = pickle_write(value, graph_count, spell, pickling, &whole, err);
     if (!status && pickling->problem)
         status = problem_error(pickling, err);
@@ -239,7 +239,7 @@ reshard_status dcp_item_pickle_make(const struct layout_request *request, const 
     const struct dcp_stored *stored = &state->items[item];
     struct dcp_item_pickle pickle = { 0 };
     struct pickling pickling = { .request = request, .state = state, .pickle = &pickle, .node = CATALOG_NONE };
-    struct buffer bytes = { .limit = (size_t)request->limits.item_bytes };
+    struct buffer bytes = { .limit = (size_t)request->limits.item_bytes, .limit_name = "item_bytes" };
     uint64_t *sizes = NULL;
     reshard_status status = put_stored(&pickling, stored, &bytes, err);
     if (node)

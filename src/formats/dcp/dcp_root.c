@@ -54,7 +54,7 @@ reshard_status dist_config_read(struct store *store, const char *directory, stru
     if (!store_exists(store, name, &is_directory, &size) || is_directory)
         goto out;
     out->backend = DIST_UNREADABLE;
-    status = store_read_all(store, name, CONFIG_BYTES_MAX, &bytes, err);
+    status = store_read_all(store, name, AT_MOST(CONFIG_BYTES_MAX), &bytes, err);
     if (!status)
         status = json_parse(bytes.data, bytes.size, &limits_default, &graph, err);
     if (!status)

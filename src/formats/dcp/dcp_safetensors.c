@@ -104,7 +104,7 @@ reshard_status dcp_safetensors_load(struct dcp_safetensors *state, const struct 
     if (state->object == object)
         return RESHARD_OK;
     dcp_safetensors_release(state);
-    struct buffer header = { .limit = limits->json_bytes };
+    struct buffer header = { .limit = limits->json_bytes, .limit_name = "json_bytes" };
     struct value_graph graph = { 0 };
     uint64_t header_bytes = 0;
     reshard_status status;

@@ -68,7 +68,7 @@ reshard_status mcore_data_read(struct source *source, struct mcore_data *out, re
     /* Whatever is wrong with the file is for its decoder to say. */
     if (!store_exists(source->store, name, &is_directory, &size) || is_directory)
         goto out;
-    status = store_read_all(source->store, name, source->limits.metadata_bytes, &bytes, err);
+    status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, metadata_bytes), &bytes, err);
     if (status || !bytes.size || !memmem(bytes.data, bytes.size, ATTRIBUTE, strlen(ATTRIBUTE)))
         goto out;
     status = pickle_parse(bytes.data, bytes.size, 0, &source->limits, &graph, &report, err);

@@ -91,7 +91,7 @@ static reshard_status check_integrity(struct source *source, reshard_error *err)
         return status;
     if (!store_exists(source->store, name, &is_directory, &size) || is_directory)
         goto out;
-    status = store_read_all(source->store, name, source->limits.json_bytes, &bytes, err);
+    status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &bytes, err);
     if (!status)
         status = json_parse(bytes.data, bytes.size, &source->limits, &graph, err);
     if (!status)

@@ -220,7 +220,7 @@ static reshard_status write_metadata(const struct value *metadata, bool is_whole
         buffer_append_text(out, ",\n    ");
         buffer_append_json_string(out, key);
         buffer_append_text(out, ": ");
-        reshard_status status = value_to_json(pairs[i + 1], out, out->size + (size_t)limits->item_bytes, err);
+        reshard_status status = value_to_json(pairs[i + 1], out, NAMED_LIMIT(limits, item_bytes), err);
         if (status)
             return status;
     }

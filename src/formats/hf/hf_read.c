@@ -154,7 +154,7 @@ static reshard_status read_index_text(struct hf_read *read, reshard_error *err)
 {
     struct buffer text = { 0 };
     struct source *source = read->source;
-    reshard_status status = store_read_all(source->store, read->folder.index.data, source->limits.json_bytes, &text, err);
+    reshard_status status = store_read_all(source->store, read->folder.index.data, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
     if (!status)
         status = hf_index_parse(buffer_str(&text), &source->limits, source->lenient, &read->index, err);
     buffer_release(&text);

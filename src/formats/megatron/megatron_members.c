@@ -437,7 +437,7 @@ static reshard_status find_storage(void *context, const struct value *persid, ui
                 item = rank->items[i].item;
         if (item == TORCH_NONE)
             return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "a storage outside of items");
-        struct buffer content = { .limit = (size_t)making->request->limits.item_bytes };
+        struct buffer content = { .limit = (size_t)making->request->limits.item_bytes, .limit_name = "item_bytes" };
         status = source->driver->read_item_storage(source, making->request->wanted_items[item], number, &content, making->err);
         if (!status)
             status = megatron_record_add(state, TORCH_NONE, content.size, record, making->err);

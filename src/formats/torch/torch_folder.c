@@ -51,7 +51,7 @@ static reshard_status read_index(struct index_reading *index, reshard_error *err
 {
     struct source *source = index->source;
     char *name = torch_folder_name(source->name, INDEX_NAME);
-    reshard_status status = name ? store_read_all(source->store, name, source->limits.json_bytes, &index->text, err) : error_set_memory(err);
+    reshard_status status = name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &index->text, err) : error_set_memory(err);
     if (!status)
         status = json_parse(index->text.data, index->text.size, &source->limits, &index->graph, err);
     struct value **pairs;

@@ -52,7 +52,7 @@ reshard_status torch_record_for_item(const struct layout_request *request, struc
     if (!ARRAY_ROOM(state->item_storages, state->item_storage_count, state->item_storage_capacity))
         return error_set_memory(err);
     struct source *source = request->source;
-    struct buffer bytes = { .limit = (size_t)request->limits.item_bytes };
+    struct buffer bytes = { .limit = (size_t)request->limits.item_bytes, .limit_name = "item_bytes" };
     reshard_status status = source->driver->read_item_storage(source, request->wanted_items[item], storage, &bytes, err);
     if (!status)
         status = torch_record_add(state, TORCH_NONE, bytes.size, out, err);

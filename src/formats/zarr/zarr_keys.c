@@ -182,17 +182,17 @@ struct zarr_entry *zarr_keys_find(const struct zarr_keys *keys, struct str name)
 }
 
 reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry, const struct limits *limits,
-                              uint64_t bytes_max, struct buffer *out, reshard_error *err)
+                              struct named_limit most, struct buffer *out, reshard_error *err)
 {
     reshard_status status;
     if (keys->is_zip) {
         struct reader reader = store_object_reader(keys->zip_object);
         const struct zip_member *member = &keys->zip.members[entry->member];
-        if (member->bytes > bytes_max)
-            return error_set_limit(err, "json_bytes", member->bytes, bytes_max);
+        if (member->bytes > most.value)
+            return limit_error_bytes(err, most, "the file is read at once", member->bytes);
         status = zip_read_member(&reader, &keys->zip, member, limits, out, err);
     } else {
-        status = store_read_all(store, entry->object.data, bytes_max, out, err);
+        status = store_read_all(store, entry->object.data, most, out, err);
     }
     if (status) {
         error_prefix(err, "'%.*s'", STR_ARG(entry->name));

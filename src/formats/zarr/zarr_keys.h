@@ -36,7 +36,7 @@ struct zarr_entry *zarr_keys_find(const struct zarr_keys *keys, struct str name)
 
 /* Appends the entry's content; at most bytes_max. */
 reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry, const struct limits *limits,
-                              uint64_t bytes_max, struct buffer *out, reshard_error *err);
+                              struct named_limit most, struct buffer *out, reshard_error *err);
 
 /* Whether the file is a zip file with documents of zarr. Never fails. */
 bool zarr_zip_probe(struct store *store, const char *name);

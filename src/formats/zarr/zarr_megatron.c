@@ -46,7 +46,7 @@ static reshard_status add_config(struct zarr_reading *reading, reshard_error *er
     entry->is_used = true;
     if (reading->is_loadable_by_megatron)
         return RESHARD_OK; /* a mark of the format, as in torch_dist; without common.pt it is all that there is beside the arrays */
-    status = zarr_keys_read(source->store, &reading->keys, entry, &source->limits, CONFIG_BYTES_MAX, &bytes, err);
+    status = zarr_keys_read(source->store, &reading->keys, entry, &source->limits, AT_MOST(CONFIG_BYTES_MAX), &bytes, err);
     if (!status)
         status = json_parse(bytes.data, bytes.size, &source->limits, &graph, err);
     if (!status) {

@@ -32,7 +32,7 @@ static reshard_status document_read(struct zarr_reading *reading, const struct z
     struct buffer bytes = { 0 };
     *out = (struct value_graph){ 0 };
     reshard_status status =
-        zarr_keys_read(source->store, &reading->keys, entry, &source->limits, source->limits.json_bytes, &bytes, err);
+        zarr_keys_read(source->store, &reading->keys, entry, &source->limits, NAMED_LIMIT(&source->limits, json_bytes), &bytes, err);
     if (!status) {
         status = json_parse(bytes.data ? (const void *)bytes.data : "", bytes.size, &source->limits, out, err);
         if (status) {
