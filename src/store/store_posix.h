@@ -45,13 +45,20 @@ void sync_group_unref(struct sync_group *group);
 struct written_file *written_file_new(struct sync_group *group, const char *name, int fd, uint64_t size);
 void written_file_unref(struct written_file *file);
 
-/* A descriptor of the file for one access, -1 with errno if it cannot be opened; ends with written_file_give. */
+/* A descriptor of the file for one access, -1 with errno if it cannot be opened; ends with written_file_give, which is false with errno if what
+ * was written did not arrive. */
 int written_file_take(const struct written_file *file);
-void written_file_give(const struct written_file *file, int fd);
+bool written_file_give(const struct written_file *file, int fd);
 reshard_status posix_object_for_writing(struct written_file *file, struct store_object **out, reshard_error *err);
 
 /* Syncs every file that is dirty, several at a time; data_only leaves times and the like behind. */
 reshard_status written_files_sync(struct written_file **files, size_t count, bool data_only, reshard_error *err);
+
+/*
+ * What closing the files has to say: network file systems report there that a disk is full. Each is closed once by another descriptor, because
+ * objects may still be open.
+ */
+reshard_status written_files_flush(struct written_file **files, size_t count, reshard_error *err);
 
 /* ---- transactions ---- */
 
@@ -65,11 +72,23 @@ int publish_new(int directory_fd, int parent_fd, const char *name, bool is_direc
 /* Puts directory_fd's `name` in place of parent_fd's, which ends up in directory_fd. */
 int publish_over(int directory_fd, int parent_fd, const char *name);
 
+/* What was written, for access_keep. */
+struct name_map;
+struct replacement {
+    int new_fd;        /* the directory that the names of files are relative to */
+    bool is_directory; /* the target is */
+    struct written_file **files;
+    size_t file_count;
+    const struct name_map *directories;
+};
+
+/* Gives the unpublished target the owners and permissions of parent_fd's `name`, which it is to replace, if there is one. -1: errno. */
+int access_keep(const struct replacement *job, int parent_fd, const char *name);
+
 /* Removes everything in the directory but the entry keep (may be NULL). The first errno, or 0. */
 int remove_contents(int directory_fd, const char *keep);
 
 /* Removes the regular files below directory_fd whose relative names the map lacks. The first errno, or 0. */
-struct name_map;
 int remove_strays(int directory_fd, const struct name_map *names);
 
 /* The journal: a header that says whose it is, then records. */

@@ -95,8 +95,8 @@ static reshard_status posix_read_at(const struct store_object *object, uint64_t 
     /* What direct access could not do, the page cache does or explains. */
     int fd = posix->file ? written_file_take(posix->file) : posix->fd;
     bool good = pread_whole(fd, offset, out, size, &done);
-    if (posix->file)
-        written_file_give(posix->file, fd);
+    if (posix->file && !written_file_give(posix->file, fd))
+        good = false;
     return good ? RESHARD_OK : read_failed(object, offset, size, done, err);
 }
 
@@ -107,7 +107,8 @@ static reshard_status posix_write_at(struct store_object *object, uint64_t offse
     atomic_store_explicit(&posix->file->is_dirty, true, memory_order_relaxed);
     int fd = written_file_take(posix->file);
     bool good = pwrite_whole(fd, offset, bytes, size, &done);
-    written_file_give(posix->file, fd);
+    if (!written_file_give(posix->file, fd))
+        good = false;
     if (good)
         return RESHARD_OK;
     int number = errno;
@@ -128,8 +129,7 @@ static reshard_status posix_resize(struct store_object *object, uint64_t bytes, 
     do {
         result = ftruncate(fd, (off_t)bytes);
     } while (result < 0 && errno == EINTR);
-    written_file_give(posix->file, fd);
-    if (result < 0)
+    if (!written_file_give(posix->file, fd) || result < 0)
         return error_set_errno(err, "cannot give it %" PRIu64 " bytes", bytes);
     posix->file->size = bytes;
     return RESHARD_OK;
@@ -262,12 +262,13 @@ int written_file_take(const struct written_file *file)
     return openat(file->group->directory_fd, file->name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
 }
 
-void written_file_give(const struct written_file *file, int fd)
+bool written_file_give(const struct written_file *file, int fd)
 {
     int number = errno;
-    if (file->is_parked && fd >= 0)
-        close(fd);
-    errno = number;
+    bool good = !file->is_parked || fd < 0 || close(fd) == 0;
+    if (good)
+        errno = number;
+    return good;
 }
 
 void written_file_unref(struct written_file *file)
@@ -307,9 +308,11 @@ static void retire(struct written_file *file)
     if (atomic_exchange(&file->is_dirty, false) && !group->no_sync && fsync(file->fd) < 0)
         number = errno;
     pthread_mutex_lock(&group->lock);
+    /* Network file systems tell here that there was no room. */
+    if (close(file->fd) < 0 && !number)
+        number = errno;
     if (number)
         file->sync_errno = number;
-    close(file->fd);
     file->fd = -1;
     pthread_mutex_unlock(&group->lock);
 }

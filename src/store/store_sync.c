@@ -26,8 +26,7 @@ static void sync_file(struct written_file *file, bool data_only)
     do {
         result = data_only ? fdatasync(fd) : fsync(fd);
     } while (result < 0 && errno == EINTR);
-    written_file_give(file, fd);
-    if (result < 0)
+    if (!written_file_give(file, fd) || result < 0)
         file->sync_errno = errno;
 }
 
@@ -79,5 +78,16 @@ reshard_status written_files_sync(struct written_file **files, size_t count, boo
     sync_run(&work);
     for (size_t i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
+    return first_failure(files, count, err);
+}
+
+reshard_status written_files_flush(struct written_file **files, size_t count, reshard_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct written_file *file = files[i];
+        int copy = file->fd < 0 ? -1 : fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+        if (copy >= 0 && close(copy) < 0 && !file->sync_errno)
+            file->sync_errno = errno;
+    }
     return first_failure(files, count, err);
 }

@@ -128,17 +128,42 @@ static int lock_journal(int fd)
     return 0;
 }
 
+/*
+ * What lies in the partial directory becomes the target, or is removed: it must be ours alone. One that this run has just made is, whatever
+ * the file system says about owners and permissions (some map all of them to one).
+ */
+static reshard_status check_ours(const struct posix_txn *txn, bool is_new, reshard_error *err)
+{
+    struct stat info;
+    if (fstat(txn->partial_fd, &info) < 0)
+        return failed(txn, "cannot look at the directory of the unfinished target", err);
+    bool is_foreign = info.st_uid != geteuid();
+    if (is_new || (!is_foreign && !(info.st_mode & (S_IWGRP | S_IWOTH))))
+        return RESHARD_OK;
+    if (is_foreign)
+        error_set(err, RESHARD_ERR_IO, "'%s' beside the target belongs to another user (number %ju)", txn->partial_name, (uintmax_t)info.st_uid);
+    else
+        error_set(err, RESHARD_ERR_IO, "other users may write to '%s' beside the target (mode %04o)", txn->partial_name, (unsigned)info.st_mode & 07777);
+    error_object(err, "%s", txn->target_path);
+    error_hint(err, "it would become the target: remove it, or write elsewhere");
+    return RESHARD_ERR_IO;
+}
+
 /* One try to make or take over the partial directory; *again: another run removed it meanwhile. */
 static reshard_status take_partial(struct posix_txn *txn, bool *again, reshard_error *err)
 {
     *again = false;
-    if (mkdirat(txn->parent_fd, txn->partial_name, 0777) < 0 && errno != EEXIST)
+    bool is_new = mkdirat(txn->parent_fd, txn->partial_name, 0700) == 0;
+    if (!is_new && errno != EEXIST)
         return failed(txn, "cannot make a directory beside the target", err);
     txn->partial_fd = openat(txn->parent_fd, txn->partial_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (txn->partial_fd < 0) {
         *again = errno == ENOENT;
         return *again ? RESHARD_OK : failed(txn, "cannot open the directory of the unfinished target", err);
     }
+    reshard_status status = check_ours(txn, is_new, err);
+    if (status)
+        return status;
     txn->journal_fd = openat(txn->partial_fd, JOURNAL_NAME, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (txn->journal_fd < 0) {
         *again = errno == ENOENT;
@@ -423,6 +448,14 @@ static reshard_status sync_all(struct posix_txn *txn, bool data_only, reshard_er
     return status;
 }
 
+static reshard_status flush_all(struct posix_txn *txn, reshard_error *err)
+{
+    pthread_mutex_lock(&txn->group->lock);
+    reshard_status status = written_files_flush(txn->files, txn->file_count, err);
+    pthread_mutex_unlock(&txn->group->lock);
+    return status;
+}
+
 /* ---- journal ---- */
 
 static reshard_status posix_journal_read(struct store_txn *base, struct buffer *out, reshard_error *err)
@@ -464,6 +497,24 @@ static reshard_status check_complete(struct posix_txn *txn, reshard_error *err)
     return errno ? failed(txn, "cannot remove what an earlier run left in the target", err) : RESHARD_OK;
 }
 
+static reshard_status keep_access(struct posix_txn *txn, reshard_error *err)
+{
+    if (!txn->options.overwrite)
+        return RESHARD_OK;
+    const struct replacement job = {
+        .new_fd = txn->options.is_directory ? txn->data_fd : txn->partial_fd,
+        .is_directory = txn->options.is_directory,
+        .files = txn->files,
+        .file_count = txn->file_count,
+        .directories = &txn->directories,
+    };
+    txn->names_changed = true;
+    pthread_mutex_lock(&txn->group->lock);
+    int result = access_keep(&job, txn->parent_fd, txn->name);
+    pthread_mutex_unlock(&txn->group->lock);
+    return result < 0 ? failed(txn, "cannot give the target the permissions of what it replaces", err) : RESHARD_OK;
+}
+
 /* From here on what lies in the partial directory may be the old target, which nobody shall take for a run to resume. */
 static reshard_status retire_journal(struct posix_txn *txn, reshard_error *err)
 {
@@ -494,7 +545,11 @@ static reshard_status posix_commit(struct store_txn *base, reshard_error *err)
     struct posix_txn *txn = txn_of(base);
     reshard_status status = check_complete(txn, err);
     if (!status)
+        status = keep_access(txn, err);
+    if (!status)
         status = sync_all(txn, false, err);
+    if (!status)
+        status = flush_all(txn, err);
     bool keep = txn->options.resume;
     if (!status) {
         keep = false;
