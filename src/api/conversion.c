@@ -192,6 +192,7 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     conversion->target.catalog = catalog_new(driver->name);
     if (!conversion->file_name || !conversion->target.catalog)
         return error_set_memory(err);
+    conversion->target.catalog->limits = conversion->source->source->limits;
     struct layout_request *request = &conversion->request;
     *request = (struct layout_request){
         .source = conversion->source->source,

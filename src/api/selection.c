@@ -267,6 +267,7 @@ reshard_status selection_make(const reshard_checkpoint *source, const struct map
         status = error_set_memory(err);
         goto out;
     }
+    made.wanted->limits = catalog->limits;
     memset(choice.wanted_of, 0xFF, (size_t)catalog->tensor_count * sizeof(uint32_t));
     if (mapping)
         status = select_mapped(&choice, mapping, err);

@@ -11,9 +11,9 @@
 #define BASE_VALUE_H
 
 #include "base/arena.h"
-#include "base/limits.h"
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/limits.h"
 
 enum value_kind {
     VALUE_NONE,

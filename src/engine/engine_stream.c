@@ -30,12 +30,13 @@ static reshard_status target_add(struct catalog *target, const struct catalog_te
     return status;
 }
 
-static reshard_status target_new(struct catalog **out, reshard_error *err)
+static reshard_status target_new(const struct limits *limits, struct catalog **out, reshard_error *err)
 {
     uint32_t object;
     *out = catalog_new("stream");
     if (!*out)
         return error_set_memory(err);
+    (*out)->limits = *limits;
     reshard_status status = catalog_add_object(*out, STR("stream"), 0, &object, err);
     if (status) {
         catalog_free(*out);
@@ -96,7 +97,7 @@ reshard_status engine_stream(const struct engine_source *source, const uint32_t 
     struct plan *plan = NULL;
     if (start && count != 1)
         return error_set(err, RESHARD_ERR_USAGE, "a box of %" PRIu32 " tensors", count);
-    reshard_status status = target_new(&target, err);
+    reshard_status status = target_new(&source->catalog->limits, &target, err);
     if (status)
         return status;
     status = stream_plan(source, tensors, count, start, extent, target, &plan, err);
@@ -141,7 +142,7 @@ reshard_status engine_stream_made(const struct engine_source *source, const stru
 {
     struct catalog *target;
     struct plan *plan = NULL;
-    reshard_status status = target_new(&target, err);
+    reshard_status status = target_new(&source->catalog->limits, &target, err);
     if (status)
         return status;
     status = made_plan(source, made, tensors, count, target, &plan, err);
@@ -189,7 +190,7 @@ reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t 
     const uint32_t tensor = source->catalog->chunks[chunk].tensor;
     struct catalog *target;
     struct plan *plan = NULL;
-    reshard_status status = target_new(&target, err);
+    reshard_status status = target_new(&source->catalog->limits, &target, err);
     if (status)
         return status;
     status = chunk_target(source->catalog, &source->catalog->chunks[chunk], target, err);

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""torch.save files without torch: writes them and reads them back with Python's own zipfile and pickle. Nothing is imported by name.
+
+Tensors are Tensor tuples over Storage objects; whether two tensors share a storage shows as the same key, as in torch.
+"""
+import collections
+import io
+import pickle
+import struct
+import zipfile
+
+Tensor = collections.namedtuple("Tensor", "storage offset size stride is_parameter", defaults=[False])
+
+ELEMENT_BYTES = {"BoolStorage": 1, "ByteStorage": 1, "CharStorage": 1, "ShortStorage": 2, "HalfStorage": 2, "BFloat16Storage": 2, "IntStorage": 4,
+                 "FloatStorage": 4, "LongStorage": 8, "DoubleStorage": 8, "ComplexFloatStorage": 8, "ComplexDoubleStorage": 16}
+
+
+class Storage:
+    def __init__(self, kind, data, key=None):
+        self.kind, self.data, self.key = kind, data, key  # kind: as FloatStorage; data: the bytes as they lie in the file
+
+    @property
+    def count(self):
+        return len(self.data) // ELEMENT_BYTES[self.kind]
+
+
+class Named:
+    """A global that is written or was read by its name."""
+
+    def __init__(self, module, name):
+        self.module, self.name = module, name
+
+
+class Made:
+    """What a call of an unknown global made."""
+
+    def __init__(self, *arguments, **more):
+        self.arguments, self.more = arguments, more
+
+    def __setstate__(self, state):
+        self.state = state
+
+
+class Pickler(pickle._Pickler):
+    """As torch's: protocol 2, storages by persistent id."""
+
+    def __init__(self, out, is_legacy=False):
+        super().__init__(out, protocol=2)
+        self.storages, self.is_legacy = {}, is_legacy
+
+    def persistent_id(self, value):
+        if not isinstance(value, Storage):
+            return None
+        if value not in self.storages:
+            value.key = value.key or str(len(self.storages))
+            self.storages[value] = value.key
+        persistent = ("storage", Named("torch", value.kind), value.key, "cpu", value.count)
+        return persistent + (None,) if self.is_legacy else persistent
+
+    def save(self, value, save_persistent_id=True):
+        if isinstance(value, Named):
+            self.write(b"c" + value.module.encode() + b"\n" + value.name.encode() + b"\n")
+            return None
+        if isinstance(value, Tensor):
+            return self.save_tensor(value)
+        return super().save(value, save_persistent_id)
+
+    def save_tensor(self, tensor):
+        if id(tensor) in self.memo:
+            self.write(self.get(self.memo[id(tensor)][0]))
+            return
+        self.save(Named("torch._utils", "_rebuild_tensor_v2"))
+        hooks = collections.OrderedDict()
+        self.save((tensor.storage, tensor.offset, tuple(tensor.size), tuple(tensor.stride), False, hooks))
+        self.write(pickle.REDUCE)
+        self.memoize(tensor)
+
+
+def tensor(kind, shape, data):
+    """A tensor with a storage of its own."""
+    stride, step = [], 1
+    for extent in reversed(shape):
+        stride.insert(0, step)
+        step *= extent
+    return Tensor(Storage(kind, data), 0, tuple(shape), tuple(stride))
+
+
+def write_archive(path, members, method=zipfile.ZIP_STORED):
+    """A zip of the torch layout: {name without the folder: bytes}."""
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(f"archive/{name}", data)
+
+
+def write_zip(path, value, byteorder="little", method=zipfile.ZIP_STORED):
+    out = io.BytesIO()
+    pickler = Pickler(out)
+    pickler.dump(value)
+    members = {"data.pkl": out.getvalue(), "byteorder": byteorder.encode()}
+    members |= {f"data/{key}": storage.data for storage, key in pickler.storages.items()}
+    write_archive(path, members | {"version": b"3\n"}, method)
+
+
+def write_legacy(path, value, little_endian=True):
+    """The stream of torch before 1.6. Its payload is little-endian on every machine."""
+    body = io.BytesIO()
+    pickler = Pickler(body, is_legacy=True)
+    pickler.dump(value)
+    with open(path, "wb") as out:
+        pickle.dump(0x1950A86A20F9469CFC6C, out, protocol=2)
+        pickle.dump(1001, out, protocol=2)
+        pickle.dump({"protocol_version": 1001, "little_endian": little_endian, "type_sizes": {"short": 2, "int": 4, "long": 4}}, out, protocol=2)
+        out.write(body.getvalue())
+        pickle.dump([key for key in pickler.storages.values()], out, protocol=2)
+        for storage in pickler.storages:
+            out.write(struct.pack("<q", storage.count) + storage.data)
+
+
+class Unpickler(pickle.Unpickler):
+    def __init__(self, data, storages):
+        super().__init__(io.BytesIO(data))
+        self.storages = storages
+
+    def persistent_load(self, persistent):
+        kind, key = persistent[1], str(persistent[2])
+        if key not in self.storages:
+            self.storages[key] = Storage(getattr(kind, "name", str(kind)), b"", key)
+        return self.storages[key]
+
+    def find_class(self, module, name):
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        if module == "torch._utils" and name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3"):
+            return lambda storage, offset, size, stride, *rest: Tensor(storage, offset, tuple(size), tuple(stride))
+        if module == "torch._utils" and name.startswith("_rebuild_parameter"):
+            return lambda data, *rest: data._replace(is_parameter=True)
+        if module == "torch" and name.endswith("Storage"):
+            return Named(module, name)
+        return type(name, (Made,), {"__module__": module})
+
+
+def load(path):
+    """The value of a zip file; tensors that share a storage name the same Storage."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        top = names[0].split("/")[0]
+        storages = {}
+        value = Unpickler(archive.read(f"{top}/data.pkl"), storages).load()
+        for key, storage in storages.items():
+            storage.data = archive.read(f"{top}/data/{key}")
+        return value
