@@ -8,6 +8,19 @@
 
 #define AXES_MAX 64
 
+/* A position on an axis of that size, its end included; *text moves behind the digits. */
+static bool parse_position(const char **text, int64_t size, int64_t *out)
+{
+    char *end;
+    if (**text < '0' || **text > '9')
+        return false;
+    errno = 0;
+    long long value = strtoll(*text, &end, 10);
+    *text = end;
+    *out = value;
+    return errno == 0 && value <= size;
+}
+
 /* "0:2,:,3": begin:end per axis; ':' is all of it, one number is that index. Axes left out are whole. */
 static bool parse_slice(const char *text, const reshard_tensor *tensor, int64_t *start, int64_t *extent)
 {
@@ -17,28 +30,21 @@ static bool parse_slice(const char *text, const reshard_tensor *tensor, int64_t 
         extent[i] = tensor->shape[i];
     }
     while (*text) {
-        char *end;
         if (axis == tensor->rank)
             return false;
         int64_t size = tensor->shape[axis], begin = 0, stop = size;
         if (*text != ':') {
-            begin = strtoll(text, &end, 10);
-            if (end == text)
+            if (!parse_position(&text, size, &begin) || (*text != ':' && begin == size))
                 return false;
-            text = end;
-            stop = begin + 1;
+            stop = *text == ':' ? begin : begin + 1;
         }
         if (*text == ':') {
             text++;
             stop = size;
-            if (*text && *text != ',') {
-                stop = strtoll(text, &end, 10);
-                if (end == text)
-                    return false;
-                text = end;
-            }
+            if (*text && *text != ',' && !parse_position(&text, size, &stop))
+                return false;
         }
-        if (begin < 0 || stop < begin || stop > size)
+        if (stop < begin || stop > size)
             return false;
         start[axis] = begin;
         extent[axis++] = stop - begin;

@@ -25,11 +25,14 @@ void install_signals(void)
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND }, old;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGQUIT, &action, NULL);
     /* nohup has it ignored, and that is meant. */
     if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &action, NULL);
     /* Whoever reads the progress may go: that is no reason to leave a conversion half done. Writes tell when standard output is gone. */
     signal(SIGPIPE, SIG_IGN);
+    /* The same of a limit on the size of files (ulimit -f): calls tell, and what was begun is removed. */
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 static double now(void)

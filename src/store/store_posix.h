@@ -100,6 +100,9 @@ int journal_start(int fd, uint64_t identity, bool is_directory, uint64_t *end);
 int journal_append(int fd, const void *bytes, size_t size, uint64_t *end);
 reshard_status journal_read(int fd, uint64_t end, struct buffer *out, reshard_error *err);
 
+/* Advice for an error number that says that there is no room: of the disk, a quota, or a limit on the size of files. */
+void hint_room(int number, reshard_error *err);
+
 /* Whole transfers: loops over short counts and interruptions. false with errno; end of file is errno 0. */
 bool pread_whole(int fd, uint64_t offset, void *out, size_t size, size_t *done);
 bool pwrite_whole(int fd, uint64_t offset, const void *bytes, size_t size, size_t *done);

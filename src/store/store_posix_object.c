@@ -68,6 +68,14 @@ bool pwrite_whole(int fd, uint64_t offset, const void *bytes, size_t size, size_
     return true;
 }
 
+void hint_room(int number, reshard_error *err)
+{
+    if (number == ENOSPC || number == EDQUOT)
+        error_hint(err, "free some space, or write to another file system");
+    else if (number == EFBIG)
+        error_hint(err, "raise the limit on the size of files (ulimit -f), or write smaller ones (--max-shard-size, ranks)");
+}
+
 static reshard_status read_failed(const struct store_object *object, uint64_t offset, size_t size, size_t done, reshard_error *err)
 {
     reshard_status status;
@@ -115,8 +123,7 @@ static reshard_status posix_write_at(struct store_object *object, uint64_t offse
     error_set_errno(err, "cannot write %zu bytes at offset %" PRIu64 " of %" PRIu64, size, offset + done, object->size);
     if (err)
         err->offset = (int64_t)(offset + done);
-    if (number == ENOSPC || number == EDQUOT)
-        error_hint(err, "free some space, or write to another file system");
+    hint_room(number, err);
     return RESHARD_ERR_IO;
 }
 
@@ -129,8 +136,12 @@ static reshard_status posix_resize(struct store_object *object, uint64_t bytes, 
     do {
         result = ftruncate(fd, (off_t)bytes);
     } while (result < 0 && errno == EINTR);
-    if (!written_file_give(posix->file, fd) || result < 0)
-        return error_set_errno(err, "cannot give it %" PRIu64 " bytes", bytes);
+    if (!written_file_give(posix->file, fd) || result < 0) {
+        int number = errno;
+        error_set_errno(err, "cannot give it %" PRIu64 " bytes", bytes);
+        hint_room(number, err);
+        return RESHARD_ERR_IO;
+    }
     posix->file->size = bytes;
     return RESHARD_OK;
 }

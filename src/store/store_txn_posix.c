@@ -87,8 +87,7 @@ static reshard_status failed(const struct posix_txn *txn, const char *what, resh
         return error_set_memory(err);
     error_set_errno(err, "%s", what);
     error_object(err, "%s", txn->target_path);
-    if (number == ENOSPC || number == EDQUOT)
-        error_hint(err, "free some space, or write to another file system");
+    hint_room(number, err);
     return RESHARD_ERR_IO;
 }
 
@@ -327,8 +326,10 @@ static reshard_status size_file(struct posix_txn *txn, int fd, const char *name,
 {
     struct stat info;
     if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode) || ((uint64_t)info.st_size != bytes && ftruncate(fd, (off_t)bytes) < 0)) {
+        int number = errno;
         error_set_errno(err, "cannot give '%s' its %" PRIu64 " bytes", name, bytes);
         error_object(err, "%s", name);
+        hint_room(number, err);
         return RESHARD_ERR_IO;
     }
     /* Asked for more than there is, fallocate would take all of it before it fails. */

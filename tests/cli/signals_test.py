@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import pathlib
+import resource
 import signal
 import struct
 import subprocess
@@ -44,7 +45,7 @@ def check_interrupts(binary, work):
     """Whatever the moment: exit 130 and nothing, or exit 0 and a whole target."""
     statuses = []
     for delay in (0.02, 0.05, 0.1, 0.2, 0.4):
-        for number, *extra in ((signal.SIGINT,), (signal.SIGTERM, "--verify"), (signal.SIGHUP, "--checksum", "sha256")):
+        for number, *extra in ((signal.SIGINT,), (signal.SIGTERM, "--verify"), (signal.SIGHUP, "--checksum", "sha256"), (signal.SIGQUIT,)):
             status, err, target, left = interrupt_after(binary, work, delay, number, *extra)
             statuses.append(status)
             if status in (130, -number):  # the latter before there is a handler, which on a busy machine takes a while
@@ -56,7 +57,7 @@ def check_interrupts(binary, work):
 
 
 def check_at_once_without_writing(binary, work):
-    """While metadata is read, and in verbs that write nothing, a signal ends the process at once."""
+    """While metadata is read, and in verbs that write nothing, a signal ends the process at once, and without a core."""
     with open(work / "wide.safetensors", "wb") as out:
         text = b"{" + b",".join(b'"t%d":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}' % i for i in range(600000)) + b"}"
         out.write(struct.pack("<Q", len(text)) + text)
@@ -64,7 +65,7 @@ def check_at_once_without_writing(binary, work):
     write_source(work / "source.safetensors", 1, 1 << 34)
     found = []
     for delay, *command in ((0.05, "convert", "wide.safetensors", "target", "--to", "hf"), (0.05, "inspect", "wide.safetensors"), (0.3, "hash", "source.safetensors")):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             process = subprocess.Popen([binary, *command], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             time.sleep(delay)
             started = time.monotonic()
@@ -100,6 +101,22 @@ def check_convert_output_gone(binary, work):
     process.stdout.close()
     err = process.stderr.read()
     assert process.wait(timeout=120) == 0 and err == b"" and (work / "target").is_dir(), (process.returncode, err)
+    return ""
+
+
+def check_file_size_limit(binary, work):
+    """A limit on the size of files (ulimit -f) is an error with a status and a reason, and nothing is left; so it is for standard output."""
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB))
+
+    for options in (["--to", "torch-dcp"], ["--to", "hf", "--checksum", "sha256"], ["--to", "safetensors"], ["--to", "zarr", "-o", "codec=none"], ["--to", "torch", "--resume"]):
+        done = subprocess.run([binary, "convert", "source.safetensors", "target", *options], cwd=work, capture_output=True, text=True, timeout=120, preexec_fn=limit)
+        assert done.returncode == 3 and "File too large" in done.stderr and "hint: raise the limit" in done.stderr, (options, done)
+        left = [p.name for p in work.iterdir() if p.name not in ("source.safetensors", ".target.reshard-partial")]
+        assert left == [] and ("--resume" in options or not (work / ".target.reshard-partial").exists()), (options, left)
+    with open(work / "out", "wb") as out:
+        done = subprocess.run([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=out, stderr=subprocess.PIPE, timeout=60, preexec_fn=limit)
+    assert done.returncode == 3 and b"standard output: File too large" in done.stderr, done
     return ""
 
 
@@ -150,7 +167,7 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    checks = (check_interrupts, check_at_once_without_writing, check_overwrite_keeps_old, check_progress_reader_gone, check_convert_output_gone,
+    checks = (check_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old, check_progress_reader_gone, check_convert_output_gone,
               check_quiet_pipe, check_full_device)
     print(f"1..{len(checks)}")
     for number, check in enumerate(checks, 1):
