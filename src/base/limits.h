@@ -8,11 +8,13 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "base/work.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #define LIMITS(X)                                                                                                    \
+    X(work, UINT64_C(1) << 28, "units of work (bytes made, nodes visited, comparisons) beyond 128 for each byte of metadata")       \
     X(metadata_bytes, UINT64_C(4) << 30, "size of one metadata object, such as .metadata or data.pkl")               \
     X(json_bytes, UINT64_C(100000000), "size of one JSON header or index")                                           \
     X(json_depth, 128, "nesting of JSON")                                                                            \
@@ -40,6 +42,7 @@ struct limits {
 #define X(name, value, help) uint64_t name;
     LIMITS(X)
 #undef X
+    struct work *budget; /* of the run at hand (base/work.h), borrowed; NULL: without an end */
 };
 
 extern const struct limits limits_default;

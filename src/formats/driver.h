@@ -36,6 +36,7 @@ struct source {
     struct store *store;       /* owned unless is_borrowed_store */
     char *name;                /* file in the store, or the directory inside it ("" for the root) that is the checkpoint */
     struct limits limits;
+    struct work work;          /* limits.budget of this source and its catalog */
     struct catalog *catalog;
     void *driver_state;        /* freed by driver->close_source */
     bool is_borrowed_store;

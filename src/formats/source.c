@@ -27,6 +27,8 @@ static struct source *source_new(struct store *store, const char *name, const st
         return NULL;
     source->store = store;
     source->limits = options->limits;
+    source->limits.budget = &source->work;
+    work_begin(&source->work, source->limits.work);
     source->is_borrowed_store = options->borrow_store;
     source->lenient = options->lenient;
     source->relate_optimizer = options->relate_optimizer;
