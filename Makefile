@@ -2,9 +2,10 @@
 # The front door. Meson does the work; this installs what it needs and remembers the command lines.
 #   make          build/reshard          make demo     the main job on a real checkpoint
 #   make check    all tests              make asan     tests under AddressSanitizer and UBSan
-#   make tsan     engine under ThreadSanitizer         make fuzz     fuzz targets with libFuzzer, replayed and run briefly
-#   make bench    figures of the README  make docs     manual pages    make tidy     layering and style checks
-#   make install DESTDIR=… PREFIX=…
+#   make tsan     threads under TSan     make fuzz     fuzz targets with libFuzzer, replayed and run briefly
+#   make bench    figures of the README  make docs     manual pages
+#   make tidy     layering and style     make coverage lines of src that the tests run
+#   make install DESTDIR=… PREFIX=…      make live-env environments with the real frameworks, which `check` then uses
 SHELL := /bin/bash
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -24,24 +25,40 @@ $(BUILD)/reshard: $(BUILD)/build.ninja FORCE
 setup:
 	@tools/setup.sh test
 
+# A build for users has no tests, and needs nothing that only tests need.
+$(BUILD)/.with-tests: | $(BUILD)/build.ninja setup
+	@meson setup --reconfigure -Dtests=true $(BUILD) >/dev/null
+	@touch $@
+
 demo: $(BUILD)/reshard
 	@tools/demo.sh $(BUILD)/reshard
 
-check: setup $(BUILD)/reshard
+check: setup $(BUILD)/.with-tests
+	@$(MAKE) --no-print-directory $(BUILD)/reshard
 	@python3 tools/run_tests.py $(BUILD)
+
+live-env:
+	@tests/live/setup.sh
 
 asan:
 	@tools/setup.sh test
-	@test -f build-asan/build.ninja || meson setup -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-asan >/dev/null
+	@test -f build-asan/build.ninja || meson setup -Dtests=true -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-asan >/dev/null
 	@ninja -C build-asan --quiet
 	@ln -sf cli/reshard build-asan/reshard
 	@python3 tools/run_tests.py build-asan --suite unit
 
 tsan:
 	@tools/setup.sh test
-	@test -f build-tsan/build.ninja || meson setup -Db_sanitize=thread -Db_lundef=false --buildtype=debugoptimized build-tsan >/dev/null
+	@test -f build-tsan/build.ninja || meson setup -Dtests=true -Db_sanitize=thread -Db_lundef=false --buildtype=debugoptimized build-tsan >/dev/null
 	@ninja -C build-tsan --quiet
 	@python3 tools/run_tests.py build-tsan --suite threads
+
+coverage:
+	@tools/setup.sh coverage
+	@test -f build-coverage/build.ninja || meson setup -Dtests=true -Db_coverage=true --buildtype=debug build-coverage >/dev/null
+	@ninja -C build-coverage --quiet
+	@ln -sf cli/reshard build-coverage/reshard
+	@tools/coverage.py build-coverage
 
 fuzz:
 	@tools/setup.sh fuzz
@@ -55,8 +72,9 @@ bench: $(BUILD)/reshard
 
 docs: $(BUILD)/build.ninja
 	@tools/setup.sh docs
-	@meson setup --reconfigure $(BUILD) >/dev/null
+	@meson setup --reconfigure -Ddocs=enabled $(BUILD) >/dev/null
 	@ninja -C $(BUILD) --quiet
+	@ls $(BUILD)/docs/*.1
 
 tidy:
 	@python3 tools/tidy.py
@@ -65,11 +83,11 @@ format:
 	@clang-format -i $$(git ls-files '*.c' '*.h')
 
 install: $(BUILD)/reshard
-	@meson configure $(BUILD) -Dprefix=$(PREFIX) >/dev/null
+	@meson setup --reconfigure -Dprefix=$(PREFIX) $(BUILD) >/dev/null
 	DESTDIR=$(DESTDIR) meson install -C $(BUILD) --quiet
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-tsan build-fuzz build-coverage
 
 FORCE:
-.PHONY: all setup demo check asan tsan fuzz bench docs tidy format install clean FORCE
+.PHONY: all setup demo check live-env asan tsan coverage fuzz bench docs tidy format install clean FORCE

@@ -28,6 +28,15 @@
 /* The call must fail with this status. */
 #define CHECK_FAILS(call, expected) assert_int_equal((call), (expected))
 
+/* The folder of all fixtures, which the build makes of tests/fixtures. A test that needs it fails without it: it never passes unseen. */
+static inline const char *test_fixtures(void)
+{
+    const char *root = getenv("RESHARD_FIXTURES");
+    if (!root)
+        fail_msg("RESHARD_FIXTURES is not set: run the tests by `make check` or `meson test`");
+    return root;
+}
+
 /* A small deterministic random number generator; tests print their seed. */
 static inline uint64_t test_random(uint64_t *seed)
 {

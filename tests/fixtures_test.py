@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the command over fixtures that the real frameworks wrote and compares with their manifests. Prints TAP.
 
-usage: fixtures_test.py --bin PATH --check {hash,items,bad,verify,pairs,roundtrip,relayout} --root DIR [--root DIR]... [--family F]
-With --live PYTHON (a Python with torch and safetensors) roundtrip also lets the real library read what was written.
+usage: fixtures_test.py --bin PATH --check {hash,items,bad,verify,pairs,roundtrip,relayout} --root DIR [--root DIR]... [--family F] [--case GLOB]
+Where a Python with torch and safetensors is found (tests/live/live.py says how), roundtrip also lets the real library read what was written.
 A case that an earlier root has too is run once.
+
+How a bad case is refused, and what a strict reader does with a case that it may refuse, is pinned: refusals.json has the exit status of each. A case
+that is not in it (others than those of the repository) must be refused in some way. --pin writes the file anew; read the difference before you keep it.
 """
 import argparse
 import json
@@ -17,7 +20,11 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "live"))
+import live as live_judges
+
 REFUSALS = (4, 5, 6)
+PINS = pathlib.Path(__file__).with_name("refusals.json")
 FAMILIES = {"torch-dcp", "torch-file", "safetensors", "zarr", "megatron"}
 
 # Types without a safetensors name: the manifests of the families spell them differently, and torch counts packed F4 in pairs.
@@ -27,7 +34,7 @@ UNNAMED_TYPES = {"COMPLEX32", "F4_E2M1FN_X2", "complex32", "float4_e2m1fn_x2", "
 def load_cases(roots, families):
     seen = {}
     for root in roots:
-        for manifest in sorted(pathlib.Path(root).glob("*/*/manifest.json")):
+        for manifest in sorted(pathlib.Path(root).resolve().glob("*/*/manifest.json")):
             case = json.loads(manifest.read_text())
             if case.get("family") in families and case["case"] not in seen:
                 case["folder"] = manifest.parent
@@ -35,9 +42,32 @@ def load_cases(roots, families):
     return seen
 
 
+class Unseen(Exception):
+    """Nothing about the case could be checked, for the reason given."""
+
+
+class Pins:
+    """Exit statuses of the commands over cases that are, or may be, refused."""
+
+    def __init__(self, is_kept):
+        self.wanted = json.loads(PINS.read_text()) if PINS.exists() else {}
+        self.found, self.is_kept = {}, is_kept
+
+    def __call__(self, case, **exits):
+        self.found.setdefault(case["case"], {}).update(exits)
+        wanted = {} if self.is_kept else self.wanted.get(case["case"], {})
+        return [f"{verb} exit {status} instead of {wanted[verb]}, which refusals.json has" for verb, status in exits.items() if wanted.get(verb, status) != status]
+
+    def keep(self):
+        for name, exits in self.found.items():
+            self.wanted.setdefault(name, {}).update(exits)
+        rows = [f'  {json.dumps(name)}: {json.dumps(self.wanted[name], sort_keys=True)}' for name in sorted(self.wanted)]
+        PINS.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
 class Runner:
-    def __init__(self, binary, work):
-        self.binary, self.work = os.path.abspath(binary), pathlib.Path(work)
+    def __init__(self, binary, work, pins):
+        self.binary, self.work, self.pins = os.path.abspath(binary), pathlib.Path(work), pins
 
     def __call__(self, *arguments, timeout=120):
         started = time.monotonic()
@@ -49,6 +79,7 @@ class Runner:
     def digests(self, path):
         """({key: (dtype, shape, digest)}, complaint)"""
         done = self("hash", "--json", path)
+        self.status = done.returncode
         if done.returncode:
             return None, f"hash exit {done.returncode}: {done.stderr.strip()[:300]}"
         found = {}
@@ -113,20 +144,21 @@ def check_hash(run, case, cases, live):
     if not is_good(case) or any(t["sha256"] is None for t in case["tensors"].values()) or has_names_of_its_own(case):
         return None
     found, complaint = run.digests(case["folder"] / case["path"])
+    pinned = run.pins(case, hash=run.status) if may_refuse(case) else []
     if complaint:
-        refused = re.match(r"hash exit (4|5|6):", complaint)
-        return canaries(run) + ([] if refused and may_refuse(case) else [complaint])
-    return canaries(run) + differences(without_extra(found, case), wanted_digests(case))
+        return canaries(run) + (pinned if run.status in REFUSALS and may_refuse(case) else [complaint])
+    return canaries(run) + pinned + differences(without_extra(found, case), wanted_digests(case))
 
 
 def check_items(run, case, cases, live):
     if not is_good(case) or not case.get("items"):
         return None
     done = run("ls", "--json", "--items", case["folder"] / case["path"])
+    pinned = run.pins(case, ls=done.returncode) if may_refuse(case) else []
     if done.returncode:
-        return [] if may_refuse(case) and done.returncode in REFUSALS else [f"ls exit {done.returncode}: {done.stderr.strip()[:300]}"]
+        return pinned if may_refuse(case) and done.returncode in REFUSALS else [f"ls exit {done.returncode}: {done.stderr.strip()[:300]}"]
     found = {item["key"]: item for item in json.loads(done.stdout)["items"]}
-    lines = [f"missing item {key!r}" for key in case["items"].keys() - found.keys()]
+    lines = pinned + [f"missing item {key!r}" for key in case["items"].keys() - found.keys()]
     for key in case["items"].keys() & found.keys():
         wanted = case["items"][key]
         if wanted["kind"] in ("int", "bool", "str", "null") and "value" in wanted and found[key].get("value") != wanted["value"]:
@@ -139,7 +171,7 @@ def check_bad(run, case, cases, live):
         return None
     path = case["folder"] / case["path"]
     read, verified = run("hash", "--json", path), run("verify", path)
-    lines = canaries(run)
+    lines = canaries(run) + run.pins(case, hash=read.returncode, verify=verified.returncode)
     if read.returncode not in (3, 4, 5, 6) and verified.returncode not in (1, 3, 4, 5, 6):
         lines.append(f"accepted (hash {read.returncode}, verify {verified.returncode}): {case['expect']['error']}")
     if min(read.returncode, verified.returncode) < 0 or max(read.returncode, verified.returncode) > 6:
@@ -156,8 +188,9 @@ def check_verify(run, case, cases, live):
     if not is_good(case) or has_names_of_its_own(case):
         return None
     done = run("verify", case["folder"] / case["path"], timeout=300)
-    if done.returncode == 0 or (may_refuse(case) and done.returncode in (1, *REFUSALS)) or case["case"].startswith("odd-") and done.returncode == 1:
-        return []
+    may_differ = (1, *REFUSALS) if may_refuse(case) else (1,) if case["case"].startswith("odd-") else ()
+    if done.returncode == 0 or done.returncode in may_differ:
+        return run.pins(case, verify=done.returncode) if may_differ else []
     return [f"verify exit {done.returncode}: {(done.stderr or done.stdout).strip()[:300]}"]
 
 
@@ -195,19 +228,25 @@ def check_roundtrip(run, case, cases, live):
         return None
     if any(t["sha256"] is None for t in case["tensors"].values()) or (case.get("also") or {}).get("logical_bytes"):
         return None
-    lines = []
+    lines, unseen = [], []
     for to in ("hf", "torch", "torch-dcp"):
         target = run.work / f"{case['case']}.{to}{'.pt' if to == 'torch' else ''}"
         status, complaints = convert_and_compare(run, case, case["folder"] / case["path"], target, "--to", to)
         # Tensors inside items of the source are opened by torch files; that is more, not less.
         complaints = [line for line in complaints if not (to == "torch" and line.startswith("unexpected ") and items_with_tensors(case))]
         complaints = [line for line in complaints if not any(name in line for name in ("COMPLEX32", "F4_E2M1FN_X2"))]
-        lacks_type = status == 5 and any(t["dtype"] in UNNAMED_TYPES or to == "hf" for t in case["tensors"].values())
-        if not lacks_type:
-            if not complaints and live:
-                complaints = read_with_real_library(case, to, target, live)
+        if status == 5 and any(t["dtype"] in UNNAMED_TYPES or to == "hf" for t in case["tensors"].values()):
+            unseen.append(f"{to} has no such types")
+        elif complaints or not live:
             lines += [f"{to}: {line}" for line in complaints]
+        else:
+            try:
+                lines += [f"{to}: {line}" for line in read_with_real_library(case, to, target, live)]
+            except Unseen as reason:
+                unseen.append(f"{to}: {reason}")
         remove(target)
+    if len(unseen) == 3:
+        raise Unseen("; ".join(unseen))
     return lines
 
 
@@ -230,7 +269,7 @@ def read_with_real_library(case, to, target, live):
     if isinstance(found, dict):
         # An item of a class that only its author has is kept, and loadable there. The library's binding knows no six-bit floats.
         if re.search(r"ModuleNotFoundError|Can't get attribute|Dtype not understood: F6", found["error"]):
-            return []
+            raise Unseen("no class or type of this name where the real library runs")
         return [f"real library: {found['error'][-300:]}"]
     found = {t["key"]: (t["dtype"], t["shape"], t["hash"]) for t in found}
     wanted = {key: value for key, value in wanted_digests(case).items() if value[0] not in UNNAMED_TYPES}
@@ -302,30 +341,47 @@ def main():
     parser.add_argument("--root", action="append", required=True)
     parser.add_argument("--family", action="append")
     parser.add_argument("--case", default="*")
-    parser.add_argument("--live", default=os.environ.get("RESHARD_TEST_PYTHON", ""))
+    parser.add_argument("--live", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--pin", action="store_true")
     args = parser.parse_args()
     cases = load_cases(args.root, set(args.family or FAMILIES))
     work = tempfile.mkdtemp(prefix="reshard-test-")
-    run = Runner(args.bin, work)
-    live = RealLibrary(args.live) if args.live and args.check == "roundtrip" else None
-    number = 0
+    pins = Pins(args.pin)
+    run = Runner(args.bin, work, pins)
+    python = live_judges.python_with("torch,safetensors") if args.live and args.check == "roundtrip" else None
+    live = RealLibrary(python) if python else None
+    number = failed = 0
     try:
         for name, case in cases.items():
             if not pathlib.PurePath(name).match(args.case):
                 continue
+            unseen = ""
             try:
                 lines = checks[args.check](run, case, cases, live)
+            except Unseen as reason:
+                lines, unseen = [], f" # SKIP {reason}"
             except Exception as problem:
                 lines = [f"{type(problem).__name__}: {problem}"]
             if lines is None:
                 continue
             number += 1
-            print(f"{'not ok' if lines else 'ok'} {number} - {args.check} {name}", flush=True)
+            failed += bool(lines)
+            print(f"{'not ok' if lines else 'ok'} {number} - {args.check} {name}{unseen}", flush=True)
             for line in lines[:6]:
                 print(f"# {line}", flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+    if args.check == "roundtrip" and args.live and not live:
+        number += 1
+        failed += live_judges.is_required()
+        print(f"{'not ok' if live_judges.is_required() else 'ok'} {number} - the real libraries{'' if live_judges.is_required() else ' # SKIP'} need torch,safetensors: make live-env")
+    if number == 0:
+        print(f"not ok 1 - no case of {args.family or sorted(FAMILIES)} below {args.root}\n1..1")
+        return 1
+    if args.pin:
+        pins.keep()
     print(f"1..{number}")
+    return 1 if failed else 0
 
 
 sys.exit(main())

@@ -1,48 +1,91 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests of a build directory through meson and ends with the line `N passed, N failed[, N skipped]`.
+"""Runs the tests of a build directory through meson and ends with the line `N passed, N failed, N skipped`.
 
-usage: run_tests.py BUILD [--suite NAME]...
-Counts single test cases (every TAP line), not programs. Prints each failure with its output.
+usage: run_tests.py BUILD [--suite NAME]... [--no-suite NAME]...
+Counts single test cases (every TAP line), not programs. Prints each failure and each reason why something was skipped. Every program that the build
+knows must have run and reported at least one case: a program that is silent, and a run without programs, fails.
 """
 import argparse
+import json
 import pathlib
-import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+
+
+def registered(build, suites, without):
+    """Names of the tests that the build defines, of these suites or of all."""
+    listing = subprocess.run(["meson", "introspect", build, "--tests"], check=True, capture_output=True, text=True).stdout
+    names = []
+    for test in json.loads(listing):
+        own = {suite.split(":")[-1] for suite in test["suite"]}
+        if (not suites or own & set(suites)) and not own & set(without):
+            names.append(test["name"])
+    return names
+
+
+def count_cases(report):
+    """{name of a program: [passed, failed, skipped]}, and what to tell of it."""
+    programs, lines = {}, []
+    for suite in ElementTree.parse(report).iter("testsuite") if report.exists() else ():
+        name = suite.get("name").split(" / ")[-1]
+        counts = programs.setdefault(name, [0, 0, 0])
+        for case in suite.iter("testcase"):
+            if case.find("failure") is not None or case.find("error") is not None:
+                counts[1] += 1
+                lines.append(f"FAILED {name}: {case.get('name', '')}")
+            elif case.find("skipped") is not None:
+                counts[2] += 1
+                reason = (case.find("system-out").text or "").strip() if case.find("system-out") is not None else ""
+                lines.append(f"SKIP {name}: {case.get('name', '')} {reason}".rstrip())
+            else:
+                counts[0] += 1
+    return programs, lines
+
+
+def ended_well(log):
+    """Names of the programs that meson calls good. A program that is killed after its last case, or leaks, is not."""
+    good = set()
+    for line in log.read_text(errors="replace").splitlines() if log.exists() else ():
+        test = json.loads(line)
+        if test["result"] in ("OK", "SKIP", "EXPECTEDFAIL"):
+            good.add(test["name"].split(" / ")[-1])
+    return good
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
     parser.add_argument("--suite", action="append", default=[])
+    parser.add_argument("--no-suite", action="append", default=[])
     args = parser.parse_args()
     command = ["meson", "test", "-C", args.build, "--no-rebuild", "--print-errorlogs", "--num-processes", "2"]
     for suite in args.suite:
         command += ["--suite", suite]
+    for suite in args.no_suite:
+        command += ["--no-suite", suite]
     subprocess.run(["ninja", "-C", args.build, "--quiet"], check=True)
+    names = registered(args.build, args.suite, args.no_suite)
     logs = pathlib.Path(args.build, "meson-logs")
     for old in logs.glob("testlog*"):
         old.unlink()
     status = subprocess.run(command).returncode
-    passed = failed = skipped = 0
-    report = logs / "testlog.junit.xml"
-    if report.exists():
-        for case in ElementTree.parse(report).iter("testcase"):
-            if case.find("failure") is not None or case.find("error") is not None:
-                failed += 1
-                print(f"FAILED {case.get('classname', '')} {case.get('name', '')}")
-            elif case.find("skipped") is not None:
-                skipped += 1
-            else:
-                passed += 1
-    if status and not failed:
-        failed = 1  # a program that died without saying which test
-    text = report.read_text(errors="replace") if report.exists() else ""
-    if not re.search("<testcase", text):
-        failed = failed or 1
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    programs, lines = count_cases(logs / "testlog.junit.xml")
+    good = ended_well(logs / "testlog.json")
+    passed, failed, skipped = (sum(counts[i] for counts in programs.values()) for i in range(3))
+    for name in names:
+        counts = programs.get(name, [0, 0, 0])
+        if not sum(counts):
+            failed += 1
+            lines.append(f"FAILED {name}: reported no case")
+        elif name not in good and not counts[1]:
+            failed += 1
+            lines.append(f"FAILED {name}: ended badly")
+    if not names or (status and not failed):
+        failed += 1
+        lines.append("FAILED: no test is registered" if not names else f"FAILED: meson test ended with {status}")
+    print(*lines, f"{len(good)} of {len(names)} programs ended well", f"{passed} passed, {failed} failed, {skipped} skipped", sep="\n")
     return 1 if failed else 0
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the habits of the tree that no compiler checks, and ends with the line `N passed, N failed`.
+"""Checks the habits of the tree that no compiler checks, and ends with a line that counts them.
 
 usage: tidy.py [ROOT]
 Every pair of a file and a rule counts as one check. A failure is printed as `path:line: what was found, what is expected`.
@@ -240,7 +240,7 @@ def main():
     check_third_party(report, sources)
     check_built(report, root, sources)
     check_headers(report, root, sources)
-    print(f"{report.passed} passed, {report.failed} failed")
+    print(f"tidy: {report.passed} checks hold, {report.failed} do not")
     return 1 if report.failed else 0
 
 

@@ -266,11 +266,8 @@ TEST(the_disk_may_be_full_from_any_moment_on)
 
 static int set_up(void **state)
 {
-    const char *fixtures = getenv("RESHARD_FIXTURES");
     (void)state;
-    if (!fixtures)
-        return -1;
-    snprintf(source_path, sizeof(source_path), "%s/" SOURCE, fixtures);
+    snprintf(source_path, sizeof(source_path), "%s/" SOURCE, test_fixtures());
     snprintf(work_path, sizeof(work_path), "/tmp/reshard-faults-XXXXXX");
     if (!mkdtemp(work_path))
         return -1;

@@ -29,9 +29,7 @@ TEST(every_allocation_may_fail)
     size_t notes;
     reshard_error err = { 0 };
     reshard_checkpoint *checkpoint = NULL;
-    const char *fixtures = getenv("RESHARD_FIXTURES");
-    assert_non_null(fixtures);
-    snprintf(path, sizeof(path), "%s/%s", fixtures, SOURCE);
+    snprintf(path, sizeof(path), "%s/%s", test_fixtures(), SOURCE);
     CHECK_OK(reshard_open(path, NULL, &checkpoint, &err));
     size_t items = reshard_item_count(checkpoint);
     for (unsigned long nth = 1;; nth++) {

@@ -245,7 +245,7 @@ static reshard_status count_elements(int rank, const int64_t *shape, const struc
 TEST(random_tilings_agree_with_counting)
 {
     uint64_t seed = 20240611;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    print_message("# seed %llu\n", (unsigned long long)seed);
     for (int round = 0; round < 3000; round++) {
         struct given given[64];
         int64_t shape[3];
@@ -287,7 +287,7 @@ TEST(a_million_chunks_of_one_tensor_are_checked_in_time)
     CHECK_OK(catalog_seal(catalog, false, &err));
     clock_gettime(CLOCK_MONOTONIC, &end);
     double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) * 1e-9;
-    print_message("1e6 chunks in %.3f s, %.1f bytes each\n", seconds, (double)catalog_memory(catalog) / 1e6);
+    print_message("# 1e6 chunks in %.3f s, %.1f bytes each\n", seconds, (double)catalog_memory(catalog) / 1e6);
     assert_true(seconds < 20); /* all pairs would take hours; the bound leaves room for sanitizers and busy machines */
     catalog_free(catalog);
 }

@@ -4,8 +4,7 @@
 
 A transcript is a shell session: a line `$ command`, then what it must print (both streams, as they come), then `[3]` if the exit status is 3.
 Blank lines and lines with `#` at the start separate commands. Commands run in an empty directory, one directory a file, with
-`reshard` in PATH, FIXTURES set to the fixtures, and EXAMPLES to the built example programs. A file whose first line is
-`#needs family/case …` is skipped where one of these fixtures is missing.
+`reshard` in PATH, FIXTURES set to the fixtures, and EXAMPLES to the built example programs.
 
 usage: transcript_test.py --bin PATH --fixtures DIR [--examples DIR] [--bless] [GLOB...]
 --bless writes what was printed into the files; read the difference before you keep it.
@@ -55,18 +54,9 @@ def replay(text, directory, environment):
     return "\n".join(out) + "\n"
 
 
-def missing(text, fixtures):
-    first = text.split("\n", 1)[0]
-    needs = first.split()[1:] if first.startswith("#needs ") else []
-    return [need for need in needs if not (fixtures / need).exists()]
-
-
 def check(path, args, environment):
-    """None if it holds, a reason to skip, or the lines that differ."""
+    """The verdict, and the lines that differ."""
     text = path.read_text()
-    absent = missing(text, args.fixtures)
-    if absent:
-        return "skip", [f"no {absent[0]}"]
     with tempfile.TemporaryDirectory(prefix="reshard-cli-") as directory:
         got = replay(text, pathlib.Path(directory), environment)
     if got == text:
@@ -95,8 +85,8 @@ def main():
         print(f"1..{len(cases)}")
         for number, path in enumerate(cases, 1):
             verdict, lines = check(path, args, environment)
-            print(f"{'not ok' if verdict == 'not ok' else 'ok'} {number} - {path.stem}{' # SKIP ' + lines[0] if verdict == 'skip' else ''}")
-            for line in lines if verdict != "skip" else []:
+            print(f"{verdict} {number} - {path.stem}")
+            for line in lines:
                 print(f"# {line}")
             sys.stdout.flush()
 

@@ -139,11 +139,9 @@ TEST(a_tensor_as_torch_writes_it_takes_no_memory)
     }
     char name[4096];
     uint8_t bytes[65536];
-    const char *fixtures = getenv("RESHARD_FIXTURES");
-    snprintf(name, sizeof(name), "%s/torch-file/torch-file-top-tensor/ckpt.pt", fixtures ? fixtures : "");
+    snprintf(name, sizeof(name), "%s/torch-file/torch-file-top-tensor/ckpt.pt", test_fixtures());
     FILE *file = fopen(name, "rb");
-    if (!file)
-        return;
+    assert_non_null(file);
     size_t size = fread(bytes, 1, sizeof(bytes), file);
     fclose(file);
     check_takes_no_memory(bytes, size);

@@ -9,25 +9,19 @@ static reshard_error err;
 
 /* ---- fixtures ---- */
 
-/* The bytes of a case of tests/fixtures/torch-file; skips the test if there are none. */
+/* The bytes of a case of tests/fixtures/torch-file. */
 static struct buffer load(const char *name)
 {
     struct buffer bytes = { 0 };
-    const char *roots[] = { getenv("RESHARD_FIXTURES"), getenv("RESHARD_SHARED_FIXTURES") };
-    for (int i = 0; i < 2; i++) {
-        char path[1024];
-        snprintf(path, sizeof(path), "%s/torch-file/%s/ckpt.pt", roots[i] ? roots[i] : "", name);
-        FILE *file = roots[i] ? fopen(path, "rb") : NULL;
-        if (!file)
-            continue;
-        char step[4096];
-        size_t got;
-        while ((got = fread(step, 1, sizeof(step), file)) > 0)
-            assert_true(buffer_append(&bytes, step, got));
-        fclose(file);
-        return bytes;
-    }
-    fail_msg("no such fixture");
+    char path[1024], step[4096];
+    size_t got;
+    snprintf(path, sizeof(path), "%s/torch-file/%s/ckpt.pt", test_fixtures(), name);
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        fail_msg("%s: no such fixture", path);
+    while ((got = fread(step, 1, sizeof(step), file)) > 0)
+        assert_true(buffer_append(&bytes, step, got));
+    fclose(file);
     return bytes;
 }
 

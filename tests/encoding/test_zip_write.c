@@ -93,9 +93,8 @@ static struct buffer load(const char *name)
 {
     struct buffer bytes = { 0 };
     char path[1024], step[4096];
-    const char *root = getenv("RESHARD_FIXTURES");
-    snprintf(path, sizeof(path), "%s/torch-file/%s/ckpt.pt", root ? root : "", name);
-    FILE *file = root ? fopen(path, "rb") : NULL;
+    snprintf(path, sizeof(path), "%s/torch-file/%s/ckpt.pt", test_fixtures(), name);
+    FILE *file = fopen(path, "rb");
     assert_non_null(file);
     for (size_t got; (got = fread(step, 1, sizeof(step), file)) > 0;)
         assert_true(buffer_append(&bytes, step, got));

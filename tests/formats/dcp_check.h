@@ -324,19 +324,13 @@ static inline reshard_status check_write(struct check_conversion *conversion, st
 
 /* ---- fixtures ---- */
 
-/* The repository's fixtures of a family, else the project's shared ones, or NULL: the tests that need them are skipped then. */
+/* The folder of a family's fixtures. */
 static inline const char *check_fixtures(const char *family, char out[4096])
 {
-    static const char *const roots[] = { "RESHARD_FIXTURES", "RESHARD_SHARED_FIXTURES" };
-    for (size_t i = 0; i < 2; i++) {
-        const char *root = getenv(roots[i]);
-        if (!root)
-            continue;
-        snprintf(out, 4096, "%s/%s", root, family);
-        if (access(out, R_OK) == 0)
-            return out;
-    }
-    return NULL;
+    snprintf(out, 4096, "%s/%s", test_fixtures(), family);
+    if (access(out, R_OK) != 0)
+        fail_msg("%s: no such fixtures", out);
+    return out;
 }
 
 /* Parses folder/manifest.json. */
@@ -363,7 +357,7 @@ static inline bool check_manifest(const char *folder, struct buffer *text, struc
     struct limits limits = limits_default;
     if (json_parse(text->data, text->size, &limits, graph, &err) == RESHARD_OK)
         return true;
-    print_message("%s: %s\n", path, err.message);
+    print_message("# %s: %s\n", path, err.message);
     return false;
 }
 

@@ -154,10 +154,7 @@ static inline int each_fixture(const char *family, const char *prefix, void (*vi
 {
     char root[4096], folder[8192];
     int count = 0;
-    const char *fixtures = getenv("RESHARD_FIXTURES");
-    if (!fixtures)
-        return 0;
-    snprintf(root, sizeof(root), "%s/%s", fixtures, family);
+    snprintf(root, sizeof(root), "%s/%s", test_fixtures(), family);
     DIR *directory = opendir(root);
     for (struct dirent *entry; directory && (entry = readdir(directory));) {
         if (strncmp(entry->d_name, prefix, strlen(prefix)) != 0)

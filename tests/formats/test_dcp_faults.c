@@ -67,25 +67,19 @@ static reshard_status use(struct source *source, reshard_error *err)
     return status ? status : source->driver->verify(source, true, err);
 }
 
-static bool case_path(size_t index, char out[8192])
+static void case_path(size_t index, char out[8192])
 {
     char family[4096];
-    if (!check_fixtures(cases[index].family, family))
-        return false;
-    snprintf(out, 8192, "%s/%s", family, cases[index].folder);
-    return access(out, R_OK) == 0;
+    snprintf(out, 8192, "%s/%s", check_fixtures(cases[index].family, family), cases[index].folder);
 }
 
 TEST(reading_survives_every_failed_allocation)
 {
-    int used = 0;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char path[8192];
         unsigned long nth = 0;
         bool was_hit;
-        if (!case_path(i, path))
-            continue;
-        used++;
+        case_path(i, path);
         do {
             reshard_error err = { 0 };
             struct store *store = NULL;
@@ -99,23 +93,18 @@ TEST(reading_survives_every_failed_allocation)
             check_close(source);
             store_free(store);
         } while (was_hit);
-        print_message("%s: %lu allocations\n", cases[i].folder, nth - 1);
+        print_message("# %s: %lu allocations\n", cases[i].folder, nth - 1);
     }
-    if (!used)
-        skip();
 }
 
 TEST(reading_reports_every_failed_access)
 {
     static const enum fault_kind kinds[] = { FAULT_IO, FAULT_SHORT_READ };
-    int used = 0;
     for (size_t i = 0; i < 2 * sizeof(cases) / sizeof(cases[0]); i++) {
         char path[8192];
         uint64_t nth = 0;
         bool was_hit;
-        if (!case_path(i / 2, path))
-            continue;
-        used++;
+        case_path(i / 2, path);
         do {
             reshard_error err = { 0 };
             struct store *inner = NULL;
@@ -130,10 +119,8 @@ TEST(reading_reports_every_failed_access)
             store_free(faulty);
             store_free(inner);
         } while (was_hit);
-        print_message("%s: %d accesses\n", cases[i / 2].folder, (int)nth - 1);
+        print_message("# %s: %d accesses\n", cases[i / 2].folder, (int)nth - 1);
     }
-    if (!used)
-        skip();
 }
 
 int main(void)

@@ -118,7 +118,7 @@ TEST(what_is_written_reads_back)
         toy_fill(&toy);
         CHECK_OK(write_to(&toy, store, "ckpt", cases[i].ranks, cases[i].max_shard_bytes, &err));
         CHECK_OK(check_open(&format_torch_dcp, store, "ckpt", &again, &err));
-        print_message("%s: %u files\n", cases[i].why, again->catalog->object_count);
+        print_message("# %s: %u files\n", cases[i].why, again->catalog->object_count);
         compare(&toy, again);
         assert_int_equal(again->catalog->item_count, 5);
         check_close(again);
@@ -233,7 +233,7 @@ TEST(laying_out_survives_every_failed_allocation)
         free(target.dropped);
         free(target.changed);
     } while (was_hit);
-    print_message("%lu allocations\n", nth - 1);
+    print_message("# %lu allocations\n", nth - 1);
     check_conversion_release(&prepared);
     toy_release(&toy);
 }
@@ -260,7 +260,7 @@ TEST(a_failed_write_is_reported_and_leaves_no_target)
         store_free(faulty);
         store_free(inner);
     } while (was_hit);
-    print_message("%u accesses\n", nth - 1);
+    print_message("# %u accesses\n", nth - 1);
 }
 
 TEST(members_of_a_list_with_a_hole_keep_their_flat_name)

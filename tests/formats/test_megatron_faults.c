@@ -36,14 +36,12 @@ static const struct {
 
 static char work_path[4096];
 
-static bool fixture(const char *name, char *out, size_t size)
+static const char *fixture(const char *name, char out[4600])
 {
-    const char *shared = getenv("RESHARD_SHARED_FIXTURES");
-    struct stat info;
-    if (!shared || !name)
-        return false;
-    snprintf(out, size, "%s/megatron/%s/ckpt", shared, name);
-    return stat(out, &info) == 0;
+    snprintf(out, 4600, "%s/megatron/%s/ckpt", test_fixtures(), name);
+    if (access(out, R_OK) != 0)
+        fail_msg("%s: no such fixture", out);
+    return out;
 }
 
 static reshard_status use(const char *source, const char *like, const char *layout, const char *target, reshard_error *err)
@@ -105,9 +103,7 @@ TEST(every_allocation_of_a_plan_may_fail)
 {
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char source[4600], like[4600];
-        bool has_like = fixture(cases[i].like, like, sizeof(like));
-        if (fixture(cases[i].source, source, sizeof(source)) && has_like == (cases[i].like != NULL))
-            fail_each(cases[i].source, source, has_like ? like : NULL, cases[i].layout, NULL);
+        fail_each(cases[i].source, fixture(cases[i].source, source), cases[i].like ? fixture(cases[i].like, like) : NULL, cases[i].layout, NULL);
     }
 }
 
@@ -115,12 +111,10 @@ TEST(every_allocation_of_a_conversion_may_fail)
 {
     char source[4600], like[4600], target[4200];
     snprintf(target, sizeof(target), "%s/target", work_path);
-    if (fixture("megatron-repad-legacy-tp1", source, sizeof(source)))
-        fail_each("conversion", source, NULL, "tp=2", target);
-    if (fixture("megatron-optim-dense-full-tp2dp2", source, sizeof(source)) && fixture("megatron-optim-old-gather-v0.12.3-dp2", like, sizeof(like)))
-        fail_each("gathered state", source, like, NULL, target);
-    if (fixture("megatron-optim-dense-full-tp2dp2", source, sizeof(source)) && fixture("megatron-optim-dense-dpr-dp2", like, sizeof(like)))
-        fail_each("state by bucket", source, like, NULL, target);
+    fail_each("conversion", fixture("megatron-repad-legacy-tp1", source), NULL, "tp=2", target);
+    fixture("megatron-optim-dense-full-tp2dp2", source);
+    fail_each("gathered state", source, fixture("megatron-optim-old-gather-v0.12.3-dp2", like), NULL, target);
+    fail_each("state by bucket", source, fixture("megatron-optim-dense-dpr-dp2", like), NULL, target);
 }
 
 static int set_up(void **state)

@@ -271,14 +271,10 @@ static uint32_t check_manifest(const char *path)
 
 TEST(buffers_are_those_of_the_real_optimizer)
 {
-    const char *root = getenv("RESHARD_SHARED_FIXTURES");
     char pattern[4096];
     glob_t found;
-    if (!root)
-        return;
-    snprintf(pattern, sizeof(pattern), "%s/megatron/megatron-optim-*/manifest.json", root);
-    if (glob(pattern, 0, NULL, &found))
-        return;
+    snprintf(pattern, sizeof(pattern), "%s/megatron/megatron-optim-*/manifest.json", test_fixtures());
+    assert_int_equal(glob(pattern, 0, NULL, &found), 0);
     uint32_t checked = 0;
     for (size_t i = 0; i < found.gl_pathc; i++)
         checked += check_manifest(found.gl_pathv[i]);

@@ -135,7 +135,6 @@ static uint32_t check_logical(const char *folder, const char *rank_folder, const
 
 TEST(pieces_of_several_buckets_hold_what_the_live_optimizer_had)
 {
-    const char *root = getenv("RESHARD_SHARED_FIXTURES");
     char folder[4096];
     const struct {
         const char *name, *rank_folder, *prefix;
@@ -146,10 +145,8 @@ TEST(pieces_of_several_buckets_hold_what_the_live_optimizer_had)
         { "megatron-optim-tied-legacy-pp2dp2", "mp_rank_00_000", "pp0.", 0, true },
         { "megatron-optim-tied-legacy-pp2dp2", "mp_rank_00_001", "pp1.", 1, true },
     };
-    for (size_t i = 0; root && i < sizeof(cases) / sizeof(cases[0]); i++) {
-        snprintf(folder, sizeof(folder), "%s/megatron/%s", root, cases[i].name);
-        if (access(folder, F_OK) != 0)
-            continue;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        snprintf(folder, sizeof(folder), "%s/megatron/%s", test_fixtures(), cases[i].name);
         struct value_graph manifest = read_manifest(folder);
         const struct value *logical = value_dict_get(value_dict_get(manifest.root, "also"), "logical");
         assert_true(check_logical(folder, cases[i].rank_folder, cases[i].prefix, cases[i].stage, cases[i].is_tied, logical) > 0);
@@ -159,17 +156,14 @@ TEST(pieces_of_several_buckets_hold_what_the_live_optimizer_had)
 
 TEST(numbers_of_groups_are_parameters)
 {
-    const char *root = getenv("RESHARD_SHARED_FIXTURES");
     const char *cases[] = { "megatron-optim-plain-legacy-tp1", "megatron-optim-fp32-legacy-tp1" };
-    for (size_t i = 0; root && i < 2; i++) {
+    for (size_t i = 0; i < 2; i++) {
         reshard_error err = { 0 };
         char folder[4096];
         struct file model;
         static struct optimizer_parameter parameters[PARAMETERS_MAX];
         struct optimizer_pieces pieces = { 0 };
-        snprintf(folder, sizeof(folder), "%s/megatron/%s/ckpt/iter_0000010/mp_rank_00", root, cases[i]);
-        if (access(folder, F_OK) != 0)
-            continue;
+        snprintf(folder, sizeof(folder), "%s/megatron/%s/ckpt/iter_0000010/mp_rank_00", test_fixtures(), cases[i]);
         open_file(folder, "model_optim_rng.pt", &model);
         uint32_t count = take_parameters(&model.archive, false, false, parameters);
         const struct value *optimizer = value_dict_get(model.archive.graph.root, "optimizer");

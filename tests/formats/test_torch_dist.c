@@ -274,7 +274,7 @@ TEST(torch_dist_reads_back_in_every_form)
         char name[100];
         bool is_directory;
         uint64_t bytes;
-        print_message("%s\n", cases[i].why);
+        print_message("# %s\n", cases[i].why);
         toy_init(&toy, &format_toy);
         toy_fill(&toy, cases[i].with_state);
         CHECK_OK(write_to(&format_torch_dist, cases[i].options, &toy, store, cases[i].ranks, &err));
@@ -457,7 +457,7 @@ TEST(what_no_torch_dist_checkpoint_may_be_is_refused)
         struct store *store = store_new_memory();
         struct source *again = NULL;
         struct buffer pickle = { 0 };
-        print_message("%s\n", cases[i].why);
+        print_message("# %s\n", cases[i].why);
         toy_init(&toy, &format_toy);
         toy_fill(&toy, true);
         CHECK_OK(write_to(&format_torch_dist, options, &toy, store, 1, &err));
@@ -576,7 +576,7 @@ TEST(writing_survives_every_failed_allocation)
             free(target.changed);
             check_conversion_release(&plain);
         } while (was_hit);
-        print_message("%s: %lu allocations\n", drivers[d]->name, nth - 1);
+        print_message("# %s: %lu allocations\n", drivers[d]->name, nth - 1);
         toy_release(&toy);
     }
 }
@@ -605,7 +605,7 @@ TEST(a_failed_write_is_reported_and_leaves_no_target)
             store_free(faulty);
             store_free(inner);
         } while (was_hit);
-        print_message("%u accesses\n", nth - 1);
+        print_message("# %u accesses\n", nth - 1);
     }
 }
 

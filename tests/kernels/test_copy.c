@@ -91,7 +91,7 @@ static void compare_with_naive(const struct copy_spec *spec, uint64_t *seed)
 TEST(random_copies_agree_with_one_element_at_a_time)
 {
     uint64_t seed = 4711;
-    print_message("seed %llu\n", (unsigned long long)seed);
+    print_message("# seed %llu\n", (unsigned long long)seed);
     for (int round = 0; round < 4000; round++) {
         struct copy_spec spec = { .rank = (int)(test_random(&seed) % 5) };
         int64_t room = BYTES_MAX / 40;

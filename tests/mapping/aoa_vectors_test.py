@@ -222,9 +222,6 @@ def main():
     parser.add_argument("--root", required=True)
     arguments = parser.parse_args()
     root = pathlib.Path(arguments.root)
-    if not root.is_dir():
-        print("1..0 # SKIP no vectors")
-        return 0
     failed = count = 0
     with tempfile.TemporaryDirectory() as folder:
         run = Run(arguments.bin, folder)

@@ -512,7 +512,7 @@ TEST(random_programs_give_the_elements_of_the_slow_interpreter)
 {
     uint64_t seed = number_from("RESHARD_TEST_SEED", 20251121), rounds = number_from("RESHARD_TEST_ROUNDS", 10000);
     struct buffer text = { 0 };
-    print_message("seed %" PRIu64 ", %" PRIu64 " programs\n", seed, rounds);
+    print_message("# seed %" PRIu64 ", %" PRIu64 " programs\n", seed, rounds);
     for (uint64_t round = 0; round < rounds; round++) {
         struct trial trial = { .seed = seed + round };
         make_sources(&trial);

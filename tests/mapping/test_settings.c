@@ -86,7 +86,7 @@ TEST(statements_say_the_same_on_both_sides)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct buffer out = { 0 };
         reshard_error err = { 0 };
-        print_message("%s\n", cases[i].rule);
+        print_message("# %s\n", cases[i].rule);
         CHECK_OK(translate(cases[i].text, cases[i].from, cases[i].members, cases[i].extra, cases[i].given, &out, &err));
         buffer_append_byte(&out, 0);
         assert_string_equal((const char *)out.data, cases[i].expected);
@@ -155,7 +155,7 @@ TEST(the_texts_of_all_families_are_read)
         reshard_error err = { 0 };
         if (!str_ends_with(str_of(data->name), ".settings"))
             continue;
-        print_message("%s\n", data->name);
+        print_message("# %s\n", data->name);
         CHECK_OK(settings_parse(data->name, data->text, &settings, &err));
         families += settings.family_count > 0;
         if (settings.family_count) {

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs into a fresh root, and builds and runs the C program of the README there as its reader would: with pkg-config and what is installed.
+# usage: tools/check_install.sh BUILD          ends with `N passed, N failed`
+set -u
+cd "$(dirname "$0")/.."
+build=${1:-build}
+root=$(mktemp -d)
+trap 'rm -rf "$root"' EXIT
+passed=0
+failed=0
+holds() { # NAME COMMAND...
+    local name=$1
+    shift
+    if "$@" >"$root/log" 2>&1; then
+        passed=$((passed + 1)) && echo "ok: $name"
+    else
+        failed=$((failed + 1)) && echo "FAILED: $name" && cat "$root/log"
+    fi
+}
+holds "make install" make --no-print-directory install BUILD="$build" DESTDIR="$root" PREFIX=/usr
+lib=$(dirname "$(find "$root/usr" -name libreshard.so)")
+for file in bin/reshard include/reshard/reshard.h include/reshard/error.h share/man/man1/reshard.1 share/bash-completion/completions/reshard.bash \
+    share/zsh/site-functions/_reshard share/fish/vendor_completions.d/reshard.fish; do
+    holds "$file is installed" test -s "$root/usr/$file"
+done
+awk '/^```c$/ { inside = 1; next } /^```$/ { inside = 0 } inside' README.md >"$root/list.c"
+export PKG_CONFIG_PATH="$lib/pkgconfig" PKG_CONFIG_SYSROOT_DIR="$root" LD_LIBRARY_PATH="$lib"
+holds "the README's program builds" sh -c "cc -Wall -Wextra -Werror '$root/list.c' \$(pkg-config --cflags --libs reshard) -o '$root/list'"
+fixture=tests/fixtures/torch-dcp/dcp-small/ckpt
+"$root/usr/bin/reshard" ls "$fixture" | awk -F'\t' '{ print $2 "\t" $3 "\t" $1 }' >"$root/expected"
+"$root/list" "$fixture" >"$root/found"
+holds "it lists what the installed command lists" sh -c "test -s '$root/expected' && diff '$root/expected' '$root/found'"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
