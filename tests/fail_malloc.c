@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
+#include <string.h>
 
 static atomic_long left; /* allocations until the failure; 0: off */
 static atomic_bool was_hit;
@@ -39,22 +41,57 @@ static bool is_the_one(void)
     return true;
 }
 
+/*
+ * Behind every block lie a few bytes that are no sensible number or pointer: what reads one element too far gets these, and not by luck
+ * the zeros of fresh memory. AddressSanitizer has its own, which also stop who writes there.
+ */
+#ifdef __SANITIZE_ADDRESS__
+#define GUARD_BYTES 0
+#else
+#define GUARD_BYTES 16
+#endif
+
+static void *guarded(char *memory, size_t size)
+{
+    if (memory && GUARD_BYTES)
+        memset(memory + size, 0xa5, GUARD_BYTES);
+    return memory;
+}
+
+/* Room for the guard; what overflows is left to the allocator to refuse. */
+static size_t guarded_size(size_t size)
+{
+    return size > SIZE_MAX - GUARD_BYTES ? size : size + GUARD_BYTES;
+}
+
 void *__wrap_malloc(size_t size)
 {
-    return is_the_one() ? NULL : __real_malloc(size);
+    return is_the_one() ? NULL : guarded(__real_malloc(guarded_size(size)), size);
 }
 
 void *__wrap_calloc(size_t count, size_t size)
 {
-    return is_the_one() ? NULL : __real_calloc(count, size);
+    size_t bytes;
+    if (is_the_one())
+        return NULL;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        return __real_calloc(count, size);
+    return guarded(__real_calloc(1, guarded_size(bytes)), bytes);
 }
 
 void *__wrap_realloc(void *memory, size_t size)
 {
-    return is_the_one() ? NULL : __real_realloc(memory, size);
+    if (is_the_one())
+        return NULL;
+    return size ? guarded(__real_realloc(memory, guarded_size(size)), size) : __real_realloc(memory, size);
 }
 
 void *__wrap_reallocarray(void *memory, size_t count, size_t size)
 {
-    return is_the_one() ? NULL : __real_reallocarray(memory, count, size);
+    size_t bytes;
+    if (is_the_one())
+        return NULL;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes == 0)
+        return __real_reallocarray(memory, count, size);
+    return guarded(__real_realloc(memory, guarded_size(bytes)), bytes);
 }

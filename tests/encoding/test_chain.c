@@ -141,6 +141,26 @@ TEST(data_for_another_size_is_refused)
     }
 }
 
+/* A header that promises more than the chunk holds is refused as that, before the library makes anything of it. */
+TEST(a_blosc_header_with_too_many_bytes_is_refused_with_both_sizes)
+{
+    static const char *const stored[] = {
+        "02013304 19000000 18000000 28000000 00000000 0000803f 00000040 0000a040 0000c040 0000e040",
+        "02013304 ffffff7f 18000000 28000000 00000000 0000803f 00000040 0000a040 0000c040 0000e040",
+    };
+    static const char *const messages[] = { "says 25 decoded bytes, at most 24", "says 2147483647 decoded bytes, at most 24" };
+    const char *library;
+    for (size_t i = 0; i < 2 && chain_kind_is_built_in(CHAIN_BLOSC, &library); i++) {
+        struct chain_step step = { .kind = CHAIN_BLOSC };
+        struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = 24 };
+        struct buffer bytes = bytes_of(stored[i]);
+        uint8_t out[24];
+        CHECK_FAILS(decode(&chain, bytes.data, bytes.size, out), RESHARD_ERR_FORMAT);
+        assert_non_null(strstr(err.message, messages[i]));
+        buffer_release(&bytes);
+    }
+}
+
 TEST(cut_and_damaged_data_never_passes_for_more_than_it_is)
 {
     uint64_t seed = 11;
@@ -247,6 +267,7 @@ int main(void)
         cmocka_unit_test(stored_bytes_decode_as_numcodecs_decodes_them),
         cmocka_unit_test(what_is_packed_decodes_to_itself),
         cmocka_unit_test(data_for_another_size_is_refused),
+        cmocka_unit_test(a_blosc_header_with_too_many_bytes_is_refused_with_both_sizes),
         cmocka_unit_test(cut_and_damaged_data_never_passes_for_more_than_it_is),
         cmocka_unit_test(several_steps_are_undone_one_after_the_other),
         cmocka_unit_test(wrong_checksums_and_filters_that_do_not_fit_are_refused),

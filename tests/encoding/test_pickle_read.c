@@ -437,6 +437,23 @@ TEST(failing_allocations_leave_nothing_behind)
     assert_true(nth > 4);
 }
 
+/* Wherever the memo's array happens to end: an entry that was never put is none. */
+TEST(only_entries_that_were_put_can_be_got)
+{
+    for (unsigned put = 0; put < 70; put += 3)
+        for (unsigned get = 0; get < 300; get++) {
+            char text[40];
+            int size = snprintf(text, sizeof(text), "I7\np%u\n0g%u\n.", put, get);
+            struct value_graph graph = { 0 };
+            reshard_error err = { 0 };
+            reshard_status status = parse(text, (size_t)size, &limits_default, &graph, NULL, &err);
+            assert_int_equal(status, put == get ? RESHARD_OK : RESHARD_ERR_FORMAT);
+            if (status)
+                assert_non_null(strstr(err.message, "does not exist"));
+            value_graph_release(&graph);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -453,6 +470,7 @@ int main(void)
         cmocka_unit_test(every_limit_is_named),
         cmocka_unit_test(big_integers_are_twos_complement_from_either_spelling),
         cmocka_unit_test(failing_allocations_leave_nothing_behind),
+        cmocka_unit_test(only_entries_that_were_put_can_be_got),
     };
     return cmocka_run_group_tests_name("pickle_read", tests, NULL, NULL);
 }

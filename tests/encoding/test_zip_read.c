@@ -5,6 +5,8 @@
 
 #include "check.h"
 
+#include <endian.h>
+
 static reshard_error err;
 
 /* ---- fixtures ---- */
@@ -347,6 +349,22 @@ TEST(a_directory_hidden_before_the_directory_is_refused)
     buffer_release(&bytes);
 }
 
+/* Between a zip64 end record and its locator nothing may hide: the record's size has to reach the locator. */
+TEST(a_zip64_end_record_of_another_size_is_refused)
+{
+    struct buffer bytes = load("torch-file-plain");
+    size_t record = bytes.size - 22 - 20 - 56; /* end record, locator, zip64 end record without extensions */
+    assert_memory_equal(bytes.data + record, "PK\x06\x06\x2c\0\0\0\0\0\0\0", 12);
+    static const uint64_t sizes[] = { 0, 43, 45, 100, UINT64_MAX - 11, UINT64_MAX };
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        memcpy(bytes.data + record + 4, &(uint64_t){ htole64(sizes[i]) }, 8);
+        CHECK_FAILS(read_all(&bytes), RESHARD_ERR_FORMAT);
+        assert_non_null(strstr(err.message, "its locator follows after 44"));
+        assert_int_equal(err.offset, record);
+    }
+    buffer_release(&bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -361,6 +379,7 @@ int main(void)
         cmocka_unit_test(limits_are_named),
         cmocka_unit_test(each_allocation_that_fails_is_reported),
         cmocka_unit_test(a_directory_hidden_before_the_directory_is_refused),
+        cmocka_unit_test(a_zip64_end_record_of_another_size_is_refused),
     };
     return cmocka_run_group_tests_name("zip_read", tests, NULL, NULL);
 }

@@ -140,6 +140,49 @@ TEST(shards_are_read_through_their_index)
     store_free(store);
 }
 
+#define UNCHECKED_SHARD(extra)                                                                                                             \
+    V3("[2,2]", "\"data_type\":\"uint16\"," GRID("[2,2]") KEYS "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\","            \
+       "\"configuration\":{\"chunk_shape\":[1,2],\"codecs\":[" LITTLE "],\"index_codecs\":[" LITTLE "]" extra "}}]")
+#define AT_START ",\"index_location\":\"start\""
+#define ROWS "0100 0200 0300 0400"
+#define ROW_1 "0000000000000000 0400000000000000"
+
+/* Inner chunks lie before the index, or behind it: never in it, and never in what is not the shard's. */
+TEST(an_inner_chunk_outside_the_shards_data_is_refused)
+{
+    static const struct {
+        const char *why, *document, *shard, *found;
+    } cases[] = {
+        { "as it should be", UNCHECKED_SHARD(""), ROWS ROW_1 "0400000000000000 0400000000000000", NULL },
+        { "the index itself", UNCHECKED_SHARD(""), ROWS ROW_1 "0800000000000000 0400000000000000", "4 bytes at 8, beyond the shard's [0, 8)" },
+        { "half of it in the index", UNCHECKED_SHARD(""), ROWS ROW_1 "0600000000000000 0400000000000000", "4 bytes at 6" },
+        { "behind the file", UNCHECKED_SHARD(""), ROWS ROW_1 "2800000000000000 0400000000000000", "4 bytes at 40" },
+        { "too long", UNCHECKED_SHARD(""), ROWS ROW_1 "0400000000000000 0500000000000000", "5 bytes at 4" },
+        { "an end beyond 2^64", UNCHECKED_SHARD(""), ROWS ROW_1 "fcffffffffffffff 0400000000000000", "4 bytes at 18446744073709551612" },
+        { "an absent chunk that has a place", UNCHECKED_SHARD(""), ROWS ROW_1 "0000000000000000 ffffffffffffffff", "18446744073709551615 bytes at 0" },
+        { "index first, as it should be", UNCHECKED_SHARD(AT_START),
+          "2000000000000000 0400000000000000 2400000000000000 0400000000000000" ROWS, NULL },
+        { "index first, a chunk in it", UNCHECKED_SHARD(AT_START),
+          "2000000000000000 0400000000000000 0000000000000000 0400000000000000" ROWS, "4 bytes at 0, beyond the shard's [32, 40)" },
+        { "index first, half in it", UNCHECKED_SHARD(AT_START),
+          "2000000000000000 0400000000000000 1e00000000000000 0400000000000000" ROWS, "4 bytes at 30" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct store *store = store_new_memory();
+        struct source *source = NULL;
+        memory_put_text(store, "zarr.json", cases[i].document);
+        put_hex(store, "c/0/0", cases[i].shard);
+        err = (reshard_error){ 0 };
+        reshard_status status = memory_open(store, "", false, &source, &err);
+        if (status != (cases[i].found ? RESHARD_ERR_FORMAT : RESHARD_OK) || (cases[i].found && !strstr(err.message, cases[i].found)))
+            fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+        source_free(source);
+        if (!cases[i].found)
+            check_elements(cases[i].why, store, 2, "1 2 3 4");
+        store_free(store);
+    }
+}
+
 TEST(wrong_documents_are_refused_with_the_member)
 {
     static const struct {
@@ -388,6 +431,7 @@ int main(void)
         cmocka_unit_test(chunks_at_the_edge_are_of_full_size_in_every_order),
         cmocka_unit_test(absent_chunks_hold_the_fill_value),
         cmocka_unit_test(shards_are_read_through_their_index),
+        cmocka_unit_test(an_inner_chunk_outside_the_shards_data_is_refused),
         cmocka_unit_test(wrong_documents_are_refused_with_the_member),
         cmocka_unit_test(groups_attributes_and_stray_files_are_found),
         cmocka_unit_test(unsupported_arrays_can_be_left_out),

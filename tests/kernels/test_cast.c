@@ -107,6 +107,29 @@ TEST(integers_wrap_and_floats_truncate)
     }
 }
 
+TEST(the_upper_halves_of_unsigned_types_are_reached)
+{
+    static const struct {
+        double value;
+        uint32_t u32;
+        uint64_t u64;
+    } cases[] = {
+        { 2147483647.9, 0x7fffffff, 0x7fffffff },
+        { 2147483648.0, UINT32_C(1) << 31, UINT64_C(1) << 31 },
+        { 3000000000.5, 3000000000u, 3000000000u },
+        { 4294967295.0, UINT32_MAX, UINT32_MAX },
+        { 4294967297.0, 1, UINT64_C(4294967297) },
+        { 0x1p63, 0, UINT64_C(1) << 63 },
+        { 15000000000000000000.0, 0x69a60000, UINT64_C(15000000000000000000) >> 11 << 11 },
+        { 0x1.fffffffffffffp63, 0xfffff800, UINT64_MAX - 2047 },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_true(cast_one(DTYPE_F64, DTYPE_U64, &cases[i].value) == cases[i].u64);
+        if (cases[i].value < 0x1p63) /* beyond int64 there is no answer that all machines give */
+            assert_int_equal(cast_one(DTYPE_F64, DTYPE_U32, &cases[i].value), cases[i].u32);
+    }
+}
+
 TEST(long_and_unaligned_runs_agree_with_single_elements)
 {
     uint8_t source[1001 * 8 + 1], target[1001 * 2 + 1];
@@ -144,6 +167,7 @@ int main(void)
         cmocka_unit_test(small_floats_survive_the_way_to_wider_types_and_back),
         cmocka_unit_test(float64_reaches_small_floats_through_float32),
         cmocka_unit_test(integers_wrap_and_floats_truncate),
+        cmocka_unit_test(the_upper_halves_of_unsigned_types_are_reached),
         cmocka_unit_test(long_and_unaligned_runs_agree_with_single_elements),
         cmocka_unit_test(complex_is_cast_by_parts_and_shown_as_two_doubles),
     };

@@ -265,6 +265,36 @@ TEST(casts_on_the_way_belong_to_the_plan)
     catalog_free(target);
 }
 
+/* Drivers give the sizes of chunks, which they may have from a file: nothing behind a chunk's bytes is read. */
+TEST(elements_beyond_the_bytes_of_their_chunk_are_refused)
+{
+    static const struct {
+        int64_t strides[2];
+        uint64_t bytes;
+        bool is_good;
+    } cases[] = { { { 8, 1 }, 256, true },  { { 8, 1 }, 255, false },  { { 8, 1 }, 0, false }, { { 1, 8 }, 256, true }, { { 1, 8 }, 252, false },
+                  { { 16, 1 }, 480, true }, { { 16, 1 }, 479, false }, { { 0, 0 }, 4, true },  { { 0, 0 }, 3, false } };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct catalog *source = catalog_with("x", DTYPE_F32, 2, shape_8x8, 1), *target = whole_catalog(DTYPE_F32);
+        struct catalog_chunk *chunk;
+        struct plan *plan;
+        struct plan_copy copy;
+        CHECK_OK(catalog_add_chunk(source, 0, NULL, NULL, 0, 1000, cases[i].bytes, &chunk, &err));
+        catalog_chunk_layout(source, chunk)->strides = catalog_vector(source, cases[i].strides, 2);
+        CHECK_OK(catalog_seal(source, false, &err));
+        CHECK_OK(plan_new(source, target, &whole, 1, &plan, &err));
+        reshard_status status = plan_step_copy(plan, &plan->steps[0], &copy, &err);
+        assert_int_equal(status, cases[i].is_good ? RESHARD_OK : RESHARD_ERR_FORMAT);
+        if (status) {
+            assert_non_null(strstr(err.message, "'x': its elements reach to byte"));
+            assert_int_equal(err.offset, 1000);
+        }
+        plan_free(plan);
+        catalog_free(source);
+        catalog_free(target);
+    }
+}
+
 TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
 {
     struct catalog *source = catalog_with("x", DTYPE_F32, 2, shape_8x8, 2), *target = catalog_with("x", DTYPE_F32, 2, shape_8x8, 2);
@@ -303,6 +333,7 @@ int main(void)
         cmocka_unit_test(the_hash_tells_plans_apart),
         cmocka_unit_test(ranks_may_differ_where_extents_are_one),
         cmocka_unit_test(casts_on_the_way_belong_to_the_plan),
+        cmocka_unit_test(elements_beyond_the_bytes_of_their_chunk_are_refused),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
     };
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sys/inotify.h>
 
 static reshard_error err;
 
@@ -205,6 +206,28 @@ TEST(links_may_lead_inside_but_not_out)
     }
 }
 
+/* Opening a device can rewind a tape, opening a FIFO lets its writer go on: what is no regular file is never opened at all. */
+TEST(special_files_are_refused_without_being_opened)
+{
+    struct store *store = open_store(0);
+    struct store_object *object = NULL;
+    char event[4096];
+    assert_int_equal(mkfifo(temp_path("pipe"), 0666), 0);
+    temp_write("plain", "bytes");
+    int opens = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    assert_true(inotify_add_watch(opens, temp_path("pipe"), IN_OPEN) >= 0);
+    CHECK_FAILS(store_open_object(store, "pipe", &object, &err), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "'pipe' is a FIFO, not a regular file"));
+    assert_int_equal(read(opens, event, sizeof(event)), -1);
+    assert_int_equal(errno, EAGAIN);
+    assert_true(inotify_add_watch(opens, temp_path("plain"), IN_OPEN) >= 0);
+    CHECK_OK(store_open_object(store, "plain", &object, &err));
+    assert_true(read(opens, event, sizeof(event)) > 0); /* an open is seen */
+    store_object_close(object);
+    close(opens);
+    store_free(store);
+}
+
 TEST(a_link_that_the_caller_names_is_followed)
 {
     struct store *store = NULL;
@@ -343,6 +366,7 @@ int main(void)
         cmocka_unit_test(a_file_that_shrinks_is_named_with_the_offset),
         cmocka_unit_test(whole_files_are_read_up_to_a_limit),
         cmocka_unit_test(links_may_lead_inside_but_not_out),
+        cmocka_unit_test(special_files_are_refused_without_being_opened),
         cmocka_unit_test(a_link_that_the_caller_names_is_followed),
         cmocka_unit_test(listing_is_sorted_resolves_links_and_leaves_special_files_out),
         cmocka_unit_test(paths_open_as_directory_or_as_file_of_their_directory),
