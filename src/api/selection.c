@@ -74,6 +74,9 @@ static void take_over(struct choice *choice, uint32_t index, uint32_t wanted)
     choice->out->wanted_source[wanted] = index;
     if (choice->wanted_of[index] == CATALOG_NONE)
         choice->wanted_of[index] = wanted;
+    /* Where the first of a tie is not selected, the next one stands for it. */
+    if (tensor->tied_to != CATALOG_NONE && tensor->tied_to < index && tied == CATALOG_NONE)
+        choice->wanted_of[tensor->tied_to] = wanted;
 }
 
 static reshard_status copy_path(struct choice *choice, const struct catalog_tensor *tensor, uint32_t wanted, reshard_error *err)

@@ -11,10 +11,11 @@ class Shell:
     def __init__(self, binary, work):
         self.binary, self.work = binary, work
 
-    def __call__(self, *words):
+    def __call__(self, *words, exit_status=0):
+        """Standard output; where a failure is wanted, with what was said about it."""
         done = subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, timeout=120)
-        assert done.returncode == 0, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
-        return done.stdout
+        assert done.returncode == exit_status, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
+        return done.stdout + done.stderr if exit_status else done.stdout
 
     def tensors(self, path):
         """{key: what `hash` says}"""
@@ -50,7 +51,7 @@ def run(binary, tests):
             try:
                 test(Shell(str(pathlib.Path(binary).resolve()), pathlib.Path(work)))
                 print(f"ok {number} - {name}", flush=True)
-            except (AssertionError, subprocess.TimeoutExpired) as problem:
+            except (AssertionError, KeyError, OSError, subprocess.TimeoutExpired) as problem:
                 failed += 1
                 print(f"not ok {number} - {name}")
                 print("".join(f"# {line}\n" for line in str(problem).splitlines()), end="", flush=True)

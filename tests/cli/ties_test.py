@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Tied tensors through every format that can hold ties, judged by the bytes of the files: Python's pickle, zipfile and json read them.
+
+usage: ties_test.py --bin RESHARD --fixtures DIR
+"""
+import argparse
+import json
+import pathlib
+import struct
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import small_models  # noqa: E402
+import torch_stub  # noqa: E402
+
+HIDDEN, WIDE, WORDS = 8, 12, 256
+FIXTURES = pathlib.Path()
+
+
+# ---- what is found ----
+
+
+def header_of(path):
+    data = path.read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    return json.loads(data[8 : 8 + size]), data[8 + size :]
+
+
+def bytes_in(path):
+    """{key: its bytes} of a safetensors file."""
+    header, data = header_of(path)
+    return {key: data[slice(*entry["data_offsets"])] for key, entry in header.items() if key != "__metadata__"}
+
+
+def tensors_of(value, prefix=""):
+    """{key: Tensor} of a nested value, with keys joined as in manifests."""
+    if isinstance(value, torch_stub.Tensor):
+        return {prefix: value}
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    found = {}
+    for key, member in pairs:
+        found |= tensors_of(member, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def view(tensor):
+    return tensor.storage.key, tensor.offset, tensor.size, tensor.stride
+
+
+def groups_by(keys, what):
+    """Keys in groups of what is the same."""
+    groups = {}
+    for key in keys:
+        groups.setdefault(what(key), set()).add(key)
+    return {frozenset(group) for group in groups.values() if len(group) > 1}
+
+
+def groups_listed(sh, path):
+    """Ties as `ls` lists them."""
+    tied = {t["key"]: t.get("tied_to", t["key"]) for t in json.loads(sh("ls", "--json", path))["tensors"]}
+    return groups_by(tied, tied.get)
+
+
+def must_be(what, found, expected):
+    assert found == expected, f"{what}: {str(found)[:300]} instead of {str(expected)[:300]}"
+
+
+# ---- torch files ----
+
+
+def tied_fixtures():
+    for manifest in sorted(FIXTURES.glob("torch-file/*/manifest.json")):
+        case = json.loads(manifest.read_text())
+        also = case.get("also") or {}
+        if also.get("tied") and not case["expect"]["error"] and not also.get("may_refuse"):
+            yield case["case"], manifest.parent / case["path"], {frozenset(group) for group in also["tied"]}
+
+
+def torch_to_torch(sh):
+    cases = list(tied_fixtures())
+    assert len(cases) >= 2, f"{len(cases)} fixtures have ties"
+    for name, path, groups in cases:
+        must_be(f"{name}: ls", groups_listed(sh, path), groups)
+        for number, options in enumerate([[], ["-o", "views=compact"], ["--dtype", "f64"]]):
+            out = f"{name}.{number}.pt"
+            sh("convert", path, out, "--to", "torch", *options)
+            tensors = tensors_of(torch_stub.load(sh.work / out))
+            found = groups_by(tensors, lambda key: view(tensors[key]))
+            assert groups <= found, f"{name} {options}: {found} instead of {groups}"
+            must_be(f"{name} {options}: ls", groups_listed(sh, out), groups)
+
+
+def four_names(sh):
+    """One storage under four names, a view of it, and an equal tensor that is not tied."""
+    data = struct.pack("<8f", *range(8))
+    first = torch_stub.tensor("FloatStorage", [4, 2], data)
+    same = {key: torch_stub.Tensor(first.storage, 0, (4, 2), (2, 1)) for key in ("tied", "also", "zuletzt")}
+    more = {"turned": torch_stub.Tensor(first.storage, 0, (2, 4), (1, 2)), "twin": torch_stub.tensor("FloatStorage", [4, 2], data)}
+    path = sh.work / "four.pt"
+    torch_stub.write_zip(path, {"first": first, **same, **more})
+    return path, data
+
+
+def the_first_is_left_out(sh):
+    path, _ = four_names(sh)
+    sh("convert", path, "rest.pt", "--to", "torch", "--exclude", "first")
+    tensors = torch_stub.load(sh.work / "rest.pt")
+    must_be("torch", groups_by(["tied", "also", "zuletzt", "twin"], lambda key: view(tensors[key])), {frozenset({"tied", "also", "zuletzt"})})
+    sh("convert", path, "rest.safetensors", "--to", "safetensors", "-o", "tied=drop", "--exclude", "first")
+    header, _ = header_of(sh.work / "rest.safetensors")
+    must_be("safetensors", header["__metadata__"], {"format": "pt", "tied": "also", "zuletzt": "also"})
+
+
+def different_types_are_not_tied(sh):
+    path, _ = four_names(sh)
+    sh("convert", path, "types.pt", "--to", "torch", "--dtype", "tied=bf16")
+    tensors = torch_stub.load(sh.work / "types.pt")
+    must_be("storages", groups_by(["first", "tied", "also", "zuletzt"], lambda key: tensors[key].storage.key), {frozenset({"first", "also", "zuletzt"})})
+    must_be("type", tensors["tied"].storage.kind, "BFloat16Storage")
+
+
+# ---- safetensors ----
+
+
+def drop_in_safetensors(sh):
+    path, data = four_names(sh)
+    for source in (path, legacy_twin(sh)):
+        sh("convert", source, "drop.safetensors", "--to", "safetensors", "-o", "tied=drop", "--overwrite")
+        header, _ = header_of(sh.work / "drop.safetensors")
+        must_be("metadata", header["__metadata__"], {"format": "pt", "first": "also", "tied": "also", "zuletzt": "also"})
+        found = bytes_in(sh.work / "drop.safetensors")
+        must_be("keys", set(found), {"also", "turned", "twin"})
+        must_be("bytes", found["also"], data)
+
+
+def legacy_twin(sh):
+    path = sh.work / "four.legacy.pt"
+    torch_stub.write_legacy(path, torch_stub.load(sh.work / "four.pt"))
+    return path
+
+
+def drop_in_hf(sh):
+    path, data = four_names(sh)
+    sh("convert", path, "drop", "--to", "hf", "-o", "tied=drop", "--max-shard-size", "32")
+    index = json.loads((sh.work / "drop/model.safetensors.index.json").read_text())
+    must_be("index", set(index["weight_map"]), {"also", "turned", "twin"})
+    must_be("ties in the index", {key: value for key, value in index["metadata"].items() if key != "total_size"}, {"first": "also", "tied": "also", "zuletzt": "also"})
+    must_be("total_size", index["metadata"]["total_size"], 96)
+    must_be("bytes", bytes_in(sh.work / "drop" / index["weight_map"]["also"])["also"], data)
+
+
+def copies(sh):
+    path, data = four_names(sh)
+    for options in ([], ["-o", "tied=copy"]):
+        sh("convert", path, "copy.safetensors", "--to", "safetensors", "--overwrite", *options)
+        found = bytes_in(sh.work / "copy.safetensors")
+        must_be("keys", set(found), {"first", "tied", "also", "zuletzt", "turned", "twin"})
+        must_be("bytes", {key for key in found if found[key] == data}, set(found) - {"turned"})
+    for name in ("torch-dcp", "zarr"):
+        sh("convert", path, name, "--to", name)
+        hashes = {t["hash"] for key, t in sh.tensors(name).items() if key not in ("turned", "twin")}
+        must_be(f"{name}: digests", len(hashes), 1)
+        must_be(f"{name}: keys", set(sh.tensors(name)), {"first", "tied", "also", "zuletzt", "turned", "twin"})
+
+
+def metadata_of_save_model(sh):
+    """What safetensors' save_model recorded stays recorded."""
+    source = FIXTURES / "safetensors/safetensors-save-model-tied/ckpt.safetensors"
+    sh("convert", source, "again.safetensors", "--to", "safetensors")
+    must_be("metadata", header_of(sh.work / "again.safetensors")[0]["__metadata__"], header_of(source)[0]["__metadata__"])
+
+
+# ---- Megatron ----
+
+
+def llama(sh, name, tied):
+    folder = sh.work / name
+    folder.mkdir()
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": WIDE, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": WORDS, "tie_word_embeddings": tied, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+              "max_position_embeddings": 32, "hidden_act": "silu", "torch_dtype": "bfloat16"}
+    (folder / "config.json").write_text(json.dumps(config))
+    shapes = {"model.embed_tokens.weight": [WORDS, HIDDEN], "model.norm.weight": [HIDDEN]} | ({} if tied else {"lm_head.weight": [WORDS, HIDDEN]})
+    for i in range(2):
+        layer = f"model.layers.{i}."
+        for part, shape in {"input_layernorm": [HIDDEN], "self_attn.q_proj": [HIDDEN, HIDDEN], "self_attn.k_proj": [4, HIDDEN], "self_attn.v_proj": [4, HIDDEN],
+                            "self_attn.o_proj": [HIDDEN, HIDDEN], "post_attention_layernorm": [HIDDEN], "mlp.gate_proj": [WIDE, HIDDEN],
+                            "mlp.up_proj": [WIDE, HIDDEN], "mlp.down_proj": [HIDDEN, WIDE]}.items():
+            shapes[f"{layer}{part}.weight"] = shape
+    small_models.write(folder / "model.safetensors", shapes)
+    return folder
+
+
+def rank_of(root, tp, pp):
+    folder = f"mp_rank_{tp:02}_{pp:03}" if pp is not None else f"mp_rank_{tp:02}"
+    return next(root.glob(f"*/{folder}/model_optim_rng.pt"))
+
+
+def megatron_copy(sh):
+    llama(sh, "llama", True)
+    sh("convert", "llama", "mg", "--to", "megatron", "--layout", "tp=2,pp=2")
+    words = bytes_in(sh.work / "llama/model.safetensors")["model.embed_tokens.weight"]
+    for tp in range(2):
+        first, last = (torch_stub.load(rank_of(sh.work / "mg", tp, pp)) for pp in range(2))
+        half = words[tp * len(words) // 2 :][: len(words) // 2]
+        must_be("first stage", first["model"]["embedding.word_embeddings.weight"].storage.data, half)
+        must_be("last stage", last["model"]["output_layer.weight"].storage.data, half)
+        must_be("argument", [stage["args"].state["untie_embeddings_and_output_weights"] for stage in (first, last)], [False, False])
+    assert "output_layer.weight" not in sh.tensors("mg"), "the copy is a tensor of its own"
+    sh("verify", "mg")
+    sh("convert", "mg", "one", "--to", "megatron", "--layout", "tp=1,pp=1")
+    whole = torch_stub.load(rank_of(sh.work / "one", 0, None))
+    assert "output_layer.weight" not in whole["model"], "one stage has no copy"
+    sh("convert", "mg", "back", "--to", "hf", "--rules", "llama")
+    must_be("there and back", bytes_in(sh.work / "back/model.safetensors"), bytes_in(sh.work / "llama/model.safetensors"))
+
+
+def megatron_copy_that_differs(sh):
+    llama(sh, "llama", True)
+    sh("convert", "llama", "mg", "--to", "megatron", "--layout", "tp=1,pp=2")
+    path = rank_of(sh.work / "mg", 0, 1)
+    data = bytearray(path.read_bytes())
+    at = data.index(bytes_in(sh.work / "llama/model.safetensors")["model.embed_tokens.weight"])
+    data[at + 100] ^= 1
+    path.write_bytes(data)
+    said = sh("verify", "mg", exit_status=1).decode()
+    assert "embedding.word_embeddings.weight" in said and "differ" in said, said
+
+
+def megatron_untied(sh):
+    llama(sh, "llama", False)
+    sh("convert", "llama", "mg", "--to", "megatron", "--layout", "tp=1,pp=2")
+    wanted = bytes_in(sh.work / "llama/model.safetensors")
+    last = torch_stub.load(rank_of(sh.work / "mg", 0, 1))
+    must_be("output layer", last["model"]["output_layer.weight"].storage.data, wanted["lm_head.weight"])
+    must_be("argument", last["args"].state["untie_embeddings_and_output_weights"], True)
+    assert "output_layer.weight" in sh.tensors("mg")
+    sh("convert", "mg", "back", "--to", "hf", "--rules", "llama")
+    must_be("there and back", bytes_in(sh.work / "back/model.safetensors"), wanted)
+
+
+def megatron_without_arguments(sh):
+    """Tensors alone tell whether the embedding is tied."""
+    layer = "decoder.layers.0."
+    shapes = {"embedding.word_embeddings.weight": [WORDS, HIDDEN], f"{layer}self_attention.linear_qkv.weight": [3 * HIDDEN, HIDDEN],
+              f"{layer}self_attention.linear_proj.weight": [HIDDEN, HIDDEN], f"{layer}mlp.linear_fc1.weight": [WIDE, HIDDEN],
+              f"{layer}mlp.linear_fc2.weight": [HIDDEN, WIDE], "decoder.final_layernorm.weight": [HIDDEN]}
+    for name, more in (("tied", {}), ("untied", {"output_layer.weight": [WORDS, HIDDEN]})):
+        small_models.write(sh.work / f"{name}.safetensors", shapes | more)
+        sh("convert", f"{name}.safetensors", name, "--to", "megatron", "--layout", "tp=1,pp=1", "--rules", "none")
+        arguments = torch_stub.load(rank_of(sh.work / name, 0, None))["args"].state
+        must_be(name, arguments["untie_embeddings_and_output_weights"], name == "untied")
+
+
+TESTS = [("torch to torch: one storage under all names", torch_to_torch), ("the first name is left out", the_first_is_left_out),
+         ("tensors of different types are not tied", different_types_are_not_tied), ("tied=drop in safetensors", drop_in_safetensors), ("tied=drop in hf", drop_in_hf),
+         ("formats without ties hold copies", copies), ("what save_model recorded", metadata_of_save_model), ("Megatron's last stage holds a copy", megatron_copy),
+         ("a copy that differs is found", megatron_copy_that_differs), ("Megatron without ties", megatron_untied),
+         ("Megatron without arguments", megatron_without_arguments)]
+
+
+def main():
+    global FIXTURES
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+    FIXTURES = args.fixtures.resolve()
+    sys.exit(small_models.run(args.bin, TESTS))
+
+
+main()
