@@ -12,6 +12,8 @@ struct run {
     struct store_txn *txn;
     struct store_object **objects; /* by target catalog object */
     uint32_t *crcs;                /* by target chunk */
+    struct buffer sidecar;         /* of the target, if one is wanted */
+    char *sidecar_name;            /* in a directory */
 };
 
 static bool is_directory(const struct conversion *conversion)
@@ -93,7 +95,10 @@ static reshard_status write_target(struct run *run, const char *target_path, res
         .no_sync = options->no_sync != 0,
         .identity = run_identity(conversion),
     };
-    reshard_status status = announce(conversion, err);
+    reshard_status status = sidecar_check_beside(target_path, is_directory(conversion), options->overwrite != 0, err);
+    if (status)
+        return status;
+    status = announce(conversion, err);
     if (status)
         return status;
     status = store_txn_begin(target_path, &txn_options, &run->txn, err);
@@ -116,7 +121,7 @@ static reshard_status write_target(struct run *run, const char *target_path, res
 }
 
 /* Reads the unpublished target back, as a stranger would. */
-static reshard_status check_target(struct run *run, struct buffer *sidecar, reshard_error *err)
+static reshard_status check_target(struct run *run, reshard_error *err)
 {
     const reshard_convert_options *options = run->conversion.options;
     if (!options->verify && !options->checksum)
@@ -132,24 +137,27 @@ static reshard_status check_target(struct run *run, struct buffer *sidecar, resh
     if (!status && options->verify)
         status = sidecar_compare_conversion(&run->conversion, compared, err);
     if (!status && options->checksum)
-        status = sidecar_make(written, options->checksum, &run->conversion.engine, sidecar, err);
+        status = sidecar_make(written, options->checksum, &run->conversion.engine, &run->sidecar, &run->sidecar_name, err);
     reshard_close(written);
     if (status)
         error_prefix(err, "reading the result back");
     return status;
 }
 
-static reshard_status commit(struct run *run, const char *target_path, const struct buffer *sidecar, reshard_error *err)
+static reshard_status commit(struct run *run, const char *target_path, reshard_error *err)
 {
+    const reshard_convert_options *options = run->conversion.options;
+    bool has_folder = is_directory(&run->conversion);
     reshard_status status = RESHARD_OK;
-    if (sidecar->size && is_directory(&run->conversion))
-        status = sidecar_add(run->txn, sidecar, err);
+    if (run->sidecar.size && has_folder)
+        status = sidecar_add(run->txn, run->sidecar_name, &run->sidecar, err);
     if (status)
         return status;
     status = store_txn_commit(run->txn, err);
     run->txn = NULL;
-    if (!status && sidecar->size && !is_directory(&run->conversion))
-        status = sidecar_put_beside(target_path, sidecar, run->conversion.options->no_sync != 0, err);
+    /* After the target: digests that are missing or of the old target make verify complain, and hide nothing. */
+    if (!status && (options->overwrite || (run->sidecar.size && !has_folder)))
+        status = sidecar_renew_beside(target_path, has_folder, &run->sidecar, options->no_sync != 0, err);
     return status;
 }
 
@@ -157,7 +165,6 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
                                           const reshard_run_options *run_options, reshard_report *report, reshard_error *err)
 {
     struct run run = { 0 };
-    struct buffer sidecar = { 0 };
     reshard_status status = conversion_prepare(source, target_path, options, run_options, true, &run.conversion, err);
     if (status)
         return status;
@@ -170,16 +177,17 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
     status = write_target(&run, target_path, err);
     close_objects(&run);
     if (!status)
-        status = check_target(&run, &sidecar, err);
+        status = check_target(&run, err);
     if (!status)
-        status = commit(&run, target_path, &sidecar, err);
+        status = commit(&run, target_path, err);
 
 out:
     close_objects(&run);
     /* What a cancelled or failed resumable run has done is kept for the next one. */
     store_txn_abort(run.txn, options->resume != 0);
     free(run.crcs);
-    buffer_release(&sidecar);
+    buffer_release(&run.sidecar);
+    free(run.sidecar_name);
     conversion_release(&run.conversion);
     if (status && report)
         reshard_report_release(report);

@@ -112,6 +112,7 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     const reshard_verify_options *wanted = options ? options : &defaults;
     struct finding_sink findings = { .sink = sink, .context = context };
     struct engine_options engine;
+    struct sidecar_cover cover = { 0 };
     struct source *source = checkpoint->source;
     if (wanted->struct_size < sizeof(*wanted))
         return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", wanted->struct_size, sizeof(*wanted));
@@ -134,9 +135,10 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     if (!status)
         status = compare_replicas(checkpoint, &engine, &findings, err);
     if (!status)
-        status = sidecar_verify(checkpoint, run, &findings, err);
+        status = sidecar_verify(checkpoint, run, &findings, &cover, err);
     if (!status && wanted->deep)
         report_stats(checkpoint, stats, &findings);
     free(stats);
+    sidecar_cover_release(&cover);
     return status ? status : findings.failures ? RESHARD_DIFFERS : RESHARD_OK;
 }

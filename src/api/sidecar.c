@@ -1,160 +1,276 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* What is read again: the checkpoint against its sidecar, and what was written against what it was made of. */
 #include "api/sidecar.h"
 
+#include "api/sidecar_parts.h"
 #include "api/tensor_digests.h"
 #include "encoding/json.h"
+#include "formats/source_root.h"
 
 #include <stdlib.h>
 
-#define SIDECAR_SCHEMA "reshard-sidecar/1"
+/* ---- finding it ---- */
 
-reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json, reshard_error *err)
+/*
+ * Before version 2 a root of iterations had the sidecar, not the iteration. It is about an iteration for sure only where there is one: the name
+ * of the root's sidecar then, else NULL.
+ */
+static char *name_in_root(const struct source *source)
 {
-    const struct catalog *catalog = checkpoint_catalog(written);
-    enum digest_kind kind;
-    if (!digest_from_name(str_of(digest), &kind))
-        return error_set(err, RESHARD_ERR_USAGE, "unknown checksum '%s': crc32c, sha256 or xxh3", digest);
-    const uint32_t *sorted = checkpoint_sorted(written);
-    char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)catalog->tensor_count + 1, sizeof(*hex));
-    reshard_status status = sorted && hex ? tensor_digests(written, kind, written->listed, written->listed_count, NULL, options, hex, err)
-                                          : error_set_memory(err);
-    if (!status) {
-        buffer_printf(json, "{\n  \"schema\": \"" SIDECAR_SCHEMA "\",\n  \"digest\": \"%s\",\n  \"tensors\": {", digest_name(kind));
-        const char *separator = "";
-        for (uint32_t i = 0; i < written->listed_count; i++) {
-            uint32_t tensor = written->listed[sorted[i]];
-            if (catalog->tensors[tensor].flags & TENSOR_AMBIGUOUS)
-                continue;
-            buffer_printf(json, "%s\n    ", separator);
-            buffer_append_json_string(json, catalog->tensors[tensor].key);
-            buffer_printf(json, ": \"%s\"", hex[tensor]);
-            separator = ",";
-        }
-        buffer_append_text(json, "\n  }\n}\n");
-        if (json->failed)
-            status = error_set_memory(err);
-    }
-    free(hex);
-    return status;
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count, directories = 0;
+    if (!source->is_in_root || strchr(source->name, '/') || store_list(source->store, "", &arena, &entries, &count, NULL))
+        count = 0;
+    for (size_t i = 0; i < count; i++)
+        directories += entries[i].is_directory;
+    arena_release(&arena);
+    return directories == 1 ? copy_text(SIDECAR_NAME, strlen(SIDECAR_NAME)) : NULL;
 }
 
-static reshard_status write_whole(struct store_txn *txn, const char *name, const struct buffer *json, reshard_error *err)
+static bool is_file(const struct source *source, const char *name)
 {
-    struct store_object *object = NULL;
-    reshard_status status = store_txn_create(txn, name, json->size, &object, err);
-    if (!status)
-        status = store_write_at(object, 0, json->data, json->size, err);
-    store_object_close(object);
-    return status;
+    bool is_directory;
+    uint64_t bytes;
+    return store_exists(source->store, name, &is_directory, &bytes) && !is_directory;
 }
 
-reshard_status sidecar_add(struct store_txn *txn, const struct buffer *json, reshard_error *err)
+/* *out stays NULL if there is no sidecar. */
+static reshard_status find_sidecar(const struct source *source, char **out, reshard_error *err)
 {
-    return write_whole(txn, SIDECAR_NAME, json, err);
-}
-
-reshard_status sidecar_put_beside(const char *target_path, const struct buffer *json, bool no_sync, reshard_error *err)
-{
-    struct buffer path = { 0 };
-    struct store_txn *txn = NULL;
-    if (!buffer_printf(&path, "%s." SIDECAR_NAME, target_path) || !buffer_append_byte(&path, 0)) {
-        buffer_release(&path);
+    char *name = sidecar_name(source);
+    if (!name)
         return error_set_memory(err);
+    if (!is_file(source, name)) {
+        free(name);
+        name = name_in_root(source);
     }
-    struct store_txn_options options = { .overwrite = true, .no_sync = no_sync };
-    reshard_status status = store_txn_begin((const char *)path.data, &options, &txn, err);
+    if (name && !is_file(source, name)) {
+        free(name);
+        name = NULL;
+    }
+    *out = name;
+    return RESHARD_OK;
+}
+
+/* ---- reading it ---- */
+
+struct sidecar {
+    char *name;
+    struct value_graph graph;
+    enum digest_kind kind;
+    const struct value *tensors, *types, *items; /* types and items: NULL in old ones */
+};
+
+static void sidecar_release(struct sidecar *sidecar)
+{
+    free(sidecar->name);
+    value_graph_release(&sidecar->graph);
+}
+
+static const struct value *member(const struct sidecar *sidecar, const char *name)
+{
+    const struct value *found = value_dict_get(sidecar->graph.root, name);
+    return found && found->kind == VALUE_DICT ? found : NULL;
+}
+
+static reshard_status take_members(struct sidecar *sidecar, reshard_error *err)
+{
+    const struct value *root = sidecar->graph.root;
+    const struct value *schema = root->kind == VALUE_DICT ? value_dict_get(root, "schema") : NULL;
+    const struct value *digest = root->kind == VALUE_DICT ? value_dict_get(root, "digest") : NULL;
+    struct str text = { 0 }, kind = { 0 };
+    if (!schema || !value_as_str(schema, &text) || !(str_is(text, SIDECAR_SCHEMA) || str_is(text, SIDECAR_SCHEMA_OLD)))
+        return error_set(err, text.size ? RESHARD_ERR_UNSUPPORTED : RESHARD_ERR_FORMAT, "schema '%.*s', expected '" SIDECAR_SCHEMA "'", STR_ARG(text));
+    if (!digest || !value_as_str(digest, &kind) || !digest_from_name(kind, &sidecar->kind))
+        return error_set(err, RESHARD_ERR_FORMAT, "no \"digest\" that reshard knows");
+    sidecar->tensors = member(sidecar, "tensors");
+    if (!sidecar->tensors)
+        return error_set(err, RESHARD_ERR_FORMAT, "no \"tensors\"");
+    if (str_is(text, SIDECAR_SCHEMA_OLD))
+        return RESHARD_OK;
+    sidecar->types = member(sidecar, "types");
+    sidecar->items = member(sidecar, "items");
+    return sidecar->types && sidecar->items ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "no \"types\" and \"items\"");
+}
+
+static reshard_status sidecar_read(const struct source *source, struct sidecar *out, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    reshard_status status = find_sidecar(source, &out->name, err);
+    if (status || !out->name)
+        return status;
+    status = store_read_all(source->store, out->name, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
     if (!status)
-        status = write_whole(txn, "", json, err);
-    if (status)
-        store_txn_abort(txn, false);
-    else
-        status = store_txn_commit(txn, err);
-    buffer_release(&path);
+        status = json_parse(text.data, text.size, &source->limits, &out->graph, err);
+    if (!status)
+        status = take_members(out, err);
+    if (status) {
+        error_prefix(err, "'%s'", out->name);
+        error_object(err, "%s", out->name);
+    }
+    buffer_release(&text);
     return status;
 }
 
 /* ---- checking ---- */
 
-/* Name of the sidecar in the checkpoint's store: in its directory, or beside its file. */
-static char *sidecar_name(const struct source *source)
-{
-    const char *name = source->name ? source->name : "";
-    bool is_directory = true;
-    uint64_t bytes;
-    struct buffer out = { 0 };
-    if (*name)
-        store_exists(source->store, name, &is_directory, &bytes);
-    if (*name)
-        buffer_printf(&out, "%s%s", name, is_directory ? "/" : ".");
-    buffer_append_text(&out, SIDECAR_NAME);
-    buffer_append_byte(&out, 0);
-    if (out.failed)
-        buffer_release(&out);
-    return (char *)out.data;
-}
+/* A sidecar's entry: what it says of the tensor or item with the catalog index, CATALOG_NONE if there is none. */
+typedef reshard_status (*entry_check)(void *context, struct str name, uint32_t index, struct str says, reshard_error *err);
 
-static void check_digests(const reshard_checkpoint *checkpoint, const struct value *tensors, char (*hex)[DIGEST_HEX_MAX], struct finding_sink *findings)
+static reshard_status each_entry(const struct value *listed, const struct sidecar_names *names, entry_check check, void *context, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    struct value **pairs;
-    size_t count;
-    if (!value_as_mapping(tensors, &pairs, &count))
-        return;
-    for (size_t i = 0; i + 1 < count; i += 2) {
-        struct str key, wanted;
-        if (!value_as_str(pairs[i], &key) || !value_as_str(pairs[i + 1], &wanted))
-            continue;
-        uint32_t tensor = catalog_find(catalog, key);
-        if (tensor == CATALOG_NONE)
-            finding_report(findings, 2, "missing", key, "listed in " SIDECAR_NAME " and not in the checkpoint");
-        else if (!str_is(wanted, hex[tensor]))
-            finding_report(findings, 2, "checksum", key, "digest %s, " SIDECAR_NAME " says %.*s", hex[tensor], STR_ARG(wanted));
-    }
-}
-
-reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_options *run, struct finding_sink *findings, reshard_error *err)
-{
-    struct source *source = checkpoint->source;
-    struct buffer text = { 0 };
-    struct value_graph graph = { 0 };
-    char(*hex)[DIGEST_HEX_MAX] = NULL;
-    struct engine_options options;
-    enum digest_kind kind;
-    struct str digest = { 0 };
-    char *name = sidecar_name(source);
-    if (!name)
-        return error_set_memory(err);
     reshard_status status = RESHARD_OK;
-    bool is_directory;
-    uint64_t bytes;
-    if (!store_exists(source->store, name, &is_directory, &bytes) || is_directory)
-        goto out;
-    status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
-    if (!status)
-        status = json_parse(text.data, text.size, &source->limits, &graph, err);
-    if (!status)
-        status = run_options_read(run, &options, err);
-    if (status) {
-        error_object(err, "%s", name);
-        goto out;
+    for (size_t i = 0; i + 1 < listed->list.count && !status; i += 2) {
+        struct str name, says;
+        if (!value_as_str(listed->list.items[i], &name) || !value_as_str(listed->list.items[i + 1], &says))
+            return error_set(err, RESHARD_ERR_FORMAT, SIDECAR_NAME ": an entry is no pair of strings");
+        uint32_t number = name_map_find(&names->map, name);
+        status = check(context, name, number == NAME_NONE ? CATALOG_NONE : names->indices[number], says, err);
     }
-    const struct value *named = value_dict_get(graph.root, "digest"), *tensors = value_dict_get(graph.root, "tensors");
-    if (!named || !tensors || !value_as_str(named, &digest) || !digest_from_name(digest, &kind)) {
-        status = error_set(err, RESHARD_ERR_FORMAT, "'%s': no \"digest\" and \"tensors\" that reshard knows", name);
-        goto out;
-    }
-    hex = calloc((size_t)checkpoint_catalog(checkpoint)->tensor_count + 1, sizeof(*hex));
-    status = hex ? tensor_digests(checkpoint, kind, checkpoint->listed, checkpoint->listed_count, NULL, &options, hex, err) : error_set_memory(err);
-    if (!status)
-        check_digests(checkpoint, tensors, hex, findings);
-
-out:
-    free(hex);
-    free(name);
-    value_graph_release(&graph);
-    buffer_release(&text);
     return status;
 }
+
+struct checking {
+    const reshard_checkpoint *checkpoint;
+    struct finding_sink *findings;
+    char (*hex)[DIGEST_HEX_MAX]; /* by tensor */
+    struct item_digests *items;
+    struct buffer type;
+    bool *is_covered; /* tensors, or items */
+};
+
+static reshard_status check_digest(void *context, struct str key, uint32_t tensor, struct str wanted, reshard_error *err)
+{
+    struct checking *checking = context;
+    struct finding_sink *findings = checking->findings;
+    char(*hex)[DIGEST_HEX_MAX] = checking->hex;
+    (void)err;
+    if (tensor != CATALOG_NONE)
+        checking->is_covered[tensor] = true;
+    if (tensor == CATALOG_NONE)
+        finding_report(findings, 2, "missing", key, "listed in " SIDECAR_NAME " and not in the checkpoint");
+    else if (!str_is(wanted, hex[tensor]))
+        finding_report(findings, 2, "checksum", key, "digest %s, " SIDECAR_NAME " says %.*s", hex[tensor], STR_ARG(wanted));
+    return RESHARD_OK;
+}
+
+static reshard_status check_type(void *context, struct str key, uint32_t tensor, struct str wanted, reshard_error *err)
+{
+    struct checking *checking = context;
+    struct buffer *type = &checking->type;
+    size_t blank, wanted_blank;
+    if (tensor == CATALOG_NONE)
+        return RESHARD_OK; /* the digests say so */
+    buffer_clear(type);
+    sidecar_put_type(checkpoint_catalog(checking->checkpoint), tensor, type);
+    if (type->failed)
+        return error_set_memory(err);
+    if (str_equal(buffer_str(type), wanted))
+        return RESHARD_OK;
+    bool is_dtype = !str_find_char(buffer_str(type), ' ', &blank) || !str_find_char(wanted, ' ', &wanted_blank) || blank != wanted_blank ||
+                    memcmp(type->data, wanted.data, blank) != 0;
+    finding_report(checking->findings, 2, is_dtype ? "dtype" : "shape", key, "is %.*s, " SIDECAR_NAME " says %.*s", STR_ARG(buffer_str(type)), STR_ARG(wanted));
+    return RESHARD_OK;
+}
+
+static reshard_status check_item(void *context, struct str key, uint32_t item, struct str wanted, reshard_error *err)
+{
+    struct checking *checking = context;
+    char found[ITEM_DIGEST_MAX];
+    if (item == CATALOG_NONE) {
+        finding_report(checking->findings, 2, "missing", key, "item listed in " SIDECAR_NAME " and not in the checkpoint");
+        return RESHARD_OK;
+    }
+    checking->is_covered[item] = true;
+    reshard_status status = item_digest(checking->items, item, found, err);
+    if (!status && !str_is(wanted, found))
+        finding_report(checking->findings, 2, "checksum", key, "item's digest is %s, " SIDECAR_NAME " says %.*s", found, STR_ARG(wanted));
+    return status;
+}
+
+/* Whoever adds a file beside the weights has not touched the model. */
+static void report_unlisted(const struct checking *checking, const struct sidecar_names *names, bool is_items)
+{
+    const struct catalog *catalog = checkpoint_catalog(checking->checkpoint);
+    for (uint32_t i = 0; i < names->map.count; i++) {
+        uint32_t index = names->indices[i];
+        if (checking->is_covered[index])
+            continue;
+        bool is_side_file = is_items && catalog->items[index].kind == ITEM_FILE;
+        finding_report(checking->findings, is_side_file ? 1 : 2, "unexpected", name_map_at(&names->map, i), "%s that " SIDECAR_NAME " does not list",
+                       is_side_file ? "file" : is_items ? "item" : "tensor");
+    }
+}
+
+static reshard_status check_tensors(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, const struct engine_options *options,
+                                    struct checking *checking, struct sidecar_cover *cover, reshard_error *err)
+{
+    uint32_t count = checkpoint_catalog(checkpoint)->tensor_count;
+    struct sidecar_names names = { 0 };
+    checking->hex = calloc((size_t)count + 1, sizeof(*checking->hex));
+    checking->is_covered = cover->tensors = calloc((size_t)count + 1, sizeof(bool));
+    reshard_status status = checking->hex && cover->tensors ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        status = tensor_digests(checkpoint, sidecar->kind, checkpoint->listed, checkpoint->listed_count, NULL, options, checking->hex, err);
+    if (!status)
+        status = sidecar_names_of_tensors(checkpoint, &names, err);
+    if (!status)
+        status = each_entry(sidecar->tensors, &names, check_digest, checking, err);
+    if (!status && sidecar->types)
+        status = each_entry(sidecar->types, &names, check_type, checking, err);
+    if (!status)
+        report_unlisted(checking, &names, false);
+    sidecar_names_release(&names);
+    buffer_release(&checking->type);
+    free(checking->hex);
+    return status;
+}
+
+static reshard_status check_items(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, struct checking *checking, struct sidecar_cover *cover,
+                                  reshard_error *err)
+{
+    struct sidecar_names names = { 0 };
+    struct item_digests digests = { 0 };
+    checking->is_covered = cover->items = calloc((size_t)checkpoint_catalog(checkpoint)->item_count + 1, sizeof(bool));
+    reshard_status status = cover->items ? item_digests_begin(checkpoint->source, sidecar->kind, &digests, err) : error_set_memory(err);
+    checking->items = &digests;
+    if (!status)
+        status = sidecar_names_of_items(checkpoint, &names, err);
+    if (!status)
+        status = each_entry(sidecar->items, &names, check_item, checking, err);
+    if (!status)
+        report_unlisted(checking, &names, true);
+    sidecar_names_release(&names);
+    item_digests_end(&digests);
+    return status;
+}
+
+void sidecar_cover_release(struct sidecar_cover *cover)
+{
+    free(cover->tensors);
+    free(cover->items);
+    *cover = (struct sidecar_cover){ 0 };
+}
+
+reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_options *run, struct finding_sink *findings, struct sidecar_cover *cover,
+                              reshard_error *err)
+{
+    struct sidecar sidecar = { 0 };
+    struct engine_options options;
+    struct checking checking = { .checkpoint = checkpoint, .findings = findings };
+    reshard_status status = sidecar_read(checkpoint->source, &sidecar, err);
+    if (!status && sidecar.name)
+        status = run_options_read(run, &options, err);
+    if (!status && sidecar.name)
+        status = check_tensors(checkpoint, &sidecar, &options, &checking, cover, err);
+    if (!status && sidecar.items)
+        status = check_items(checkpoint, &sidecar, &checking, cover, err);
+    sidecar_release(&sidecar);
+    return status;
+}
+
+/* ---- the result of a conversion ---- */
 
 /* The target's tensor for a wanted one: by key, or where keys are ambiguous by path. */
 static uint32_t written_tensor(const struct conversion *conversion, const reshard_checkpoint *written, uint32_t wanted)

@@ -155,6 +155,14 @@ bool value_class_name(const struct value *value, struct buffer *out);
 bool value_equal(const struct value *a, const struct value *b);
 reshard_status value_compare(const struct value *a, const struct value *b, bool *equal, reshard_error *err);
 
+/*
+ * Feeds the structure and content of a value to a digest: node by node in the order of a walk, each once, so that shared parts and cycles cost
+ * nothing. Equal values that share other parts differ: it is for finding out whether one stored value has changed. graph_count as below; false
+ * without memory.
+ */
+struct digest;
+bool value_digest(const struct value *root, uint32_t graph_count, struct digest *digest);
+
 /* Calls visit for every node reachable from root once, parents before children; stops when visit returns false.
  * false: stopped, or no memory (then *no_memory is set if not NULL). graph_count bounds the ids. */
 bool value_walk(const struct value *root, uint32_t graph_count, bool (*visit)(const struct value *value, void *context),

@@ -11,6 +11,9 @@
 #include "catalog/catalog.h"
 #include "store/store.h"
 
+/* A file of digests that convert leaves in a checkpoint's folder (api/sidecar.h): no part of any format. */
+#define SIDECAR_NAME "reshard.json"
+
 enum format_abilities {
     FORMAT_READS = 1,
     FORMAT_WRITES = 2,
@@ -40,6 +43,7 @@ struct source {
     struct catalog *catalog;
     void *driver_state;        /* freed by driver->close_source */
     bool is_borrowed_store;
+    bool is_in_root;           /* name is the sub-directory that a root's choice names */
     bool lenient;
     bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state, and experts in one matrix theirs */
     bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */

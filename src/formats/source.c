@@ -50,6 +50,7 @@ static reshard_status enter_root(struct source *source, const struct root_choice
         return error_set_memory(err);
     free(source->name);
     source->name = name;
+    source->is_in_root = true;
     return RESHARD_OK;
 }
 

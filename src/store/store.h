@@ -64,6 +64,15 @@ bool store_exists(struct store *store, const char *name, bool *is_directory, uin
 /* A number that changes when the object is written to or replaced, as far as the store knows (files: inode, size and time); 0 if it does not. */
 uint64_t store_version(struct store *store, const char *name);
 
+/* ---- paths outside of a store ---- */
+
+/* What lies at the path itself: a link is something else, wherever it leads. */
+enum store_path_kind { STORE_PATH_NOTHING, STORE_PATH_FILE, STORE_PATH_OTHER };
+enum store_path_kind store_path_look(const char *path);
+
+/* Removes a file, if it is there, and writes its directory to the disk unless no_sync. */
+reshard_status store_path_remove(const char *path, bool no_sync, reshard_error *err);
+
 /* ---- reading ---- */
 reshard_status store_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err);
 void store_object_close(struct store_object *object);

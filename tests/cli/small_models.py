@@ -17,6 +17,10 @@ class Shell:
         assert done.returncode == exit_status, f"{' '.join(map(str, words))}: exit {done.returncode}: {done.stderr.decode()[:800]}"
         return done.stdout + done.stderr if exit_status else done.stdout
 
+    def any(self, *words):
+        """Whatever becomes of it."""
+        return subprocess.run([self.binary, *map(str, words)], cwd=self.work, capture_output=True, text=True, errors="replace", timeout=120)
+
     def tensors(self, path):
         """{key: what `hash` says}"""
         return {t["key"]: t for t in json.loads(self("hash", "--json", path))["tensors"]}

@@ -10,7 +10,7 @@
 static bool is_own_file(const struct source *source, struct str base)
 {
     bool is_plain = base.size == 0 || base.data[0] == '.' || str_ends_with(base, ".distcp") || str_ends_with(base, ".metadata") ||
-                    str_is(base, "reshard.json");
+                    str_is(base, SIDECAR_NAME);
     if (is_plain || strcmp(source->driver->name, "torch_dist") != 0)
         return is_plain;
     return str_is(base, "metadata.json") || str_is(base, "common.pt") || str_is(base, "integrity.json") ||

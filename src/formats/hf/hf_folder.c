@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/hf/hf_folder.h"
 
+#include "formats/driver.h"
+
 #include <inttypes.h>
 
 #define SUFFIX ".safetensors"
@@ -77,7 +79,7 @@ static bool is_index_name(struct str base)
 bool hf_is_side_file(struct str base)
 {
     static const char *const suffixes[] = { ".json", ".txt", ".model", ".jinja", ".py", ".md", ".tiktoken", ".spm", ".yaml", ".yml" };
-    if (!base.size || base.data[0] == '.' || str_is(base, "reshard.json") || str_ends_with(base, ".index.json") || is_index_name(base))
+    if (!base.size || base.data[0] == '.' || str_is(base, SIDECAR_NAME) || str_ends_with(base, ".index.json") || is_index_name(base))
         return false;
     for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
         if (str_ends_with(base, suffixes[i]))

@@ -269,7 +269,7 @@ static void warn_of_rest(struct zarr_reading *reading)
     struct str first = { 0 };
     for (uint32_t i = 0; i < reading->keys.count; i++) {
         const struct zarr_entry *entry = &reading->keys.entries[i];
-        if (entry->is_used || is_lock(entry))
+        if (entry->is_used || is_lock(entry) || str_is(entry->name, SIDECAR_NAME))
             continue;
         first = count++ ? first : entry->name;
     }
