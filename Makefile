@@ -2,7 +2,8 @@
 # The front door. Meson does the work; this installs what it needs and remembers the command lines.
 #   make          build/reshard          make demo     the main job on a real checkpoint
 #   make check    all tests              make asan     tests under AddressSanitizer and UBSan
-#   make tsan     threads under TSan     make fuzz     fuzz targets with libFuzzer, replayed and run briefly
+#   make tsan     threads under TSan     make fuzz     fuzz targets with libFuzzer, replayed and run for FUZZ_SECONDS,
+#                                                              or with FUZZ_RUNS=N until N runs are counted; make fuzz-coverage: what they reach
 #   make bench    figures of the README  make docs     manual pages
 #   make tidy     layering and style     make coverage lines of src that the tests run
 #   make install DESTDIR=… PREFIX=…      make live-env environments with the real frameworks, which `check` then uses
@@ -10,6 +11,7 @@ SHELL := /bin/bash
 BUILD ?= build
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
+FUZZ_RUNS ?= 0
 
 all: $(BUILD)/reshard
 
@@ -64,7 +66,14 @@ fuzz:
 	@tools/setup.sh fuzz
 	@test -f build-fuzz/build.ninja || CC=clang meson setup -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-fuzz >/dev/null
 	@ninja -C build-fuzz --quiet fuzz_targets
-	@fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+	@FUZZ_RUNS=$(FUZZ_RUNS) fuzz/run.sh build-fuzz $(if $(filter-out 0,$(FUZZ_RUNS)),0,$(FUZZ_SECONDS)) $(FUZZ_TARGETS)
+
+fuzz-coverage:
+	@tools/setup.sh fuzz-coverage
+	@test -f build-fuzzcov/build.ninja || CC=clang meson setup -Dtests=true --buildtype=debugoptimized -Dc_args='-fprofile-instr-generate -fcoverage-mapping' \
+	    -Dc_link_args=-fprofile-instr-generate build-fuzzcov >/dev/null
+	@ninja -C build-fuzzcov --quiet fuzz_replays
+	@python3 fuzz/coverage.py build-fuzzcov $(FUZZ_TARGETS)
 
 bench: $(BUILD)/reshard
 	@tools/setup.sh bench
@@ -87,7 +96,7 @@ install: $(BUILD)/reshard
 	DESTDIR=$(DESTDIR) meson install -C $(BUILD) --quiet
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz build-coverage
+	rm -rf build build-asan build-tsan build-fuzz build-fuzzcov build-coverage
 
 FORCE:
-.PHONY: all setup demo check live-env asan tsan coverage fuzz bench docs tidy format install clean FORCE
+.PHONY: all setup demo check live-env asan tsan coverage fuzz fuzz-coverage bench docs tidy format install clean FORCE

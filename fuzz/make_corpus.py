@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the seeds of the fuzz targets from tests/fixtures: small files that together reach all that the fixtures reach.
+"""Makes the seeds of the fuzz targets: small inputs that together reach all that the fixtures, and what fuzzing has found, reach.
 
-usage: make_corpus.py BUILD [TARGET]...
-BUILD has been configured with -Dfuzz=true. Of all candidates libFuzzer picks those that add coverage. Files in corpus/TARGET whose names
-start with "regression-" or "found-" stay.
+usage: make_corpus.py BUILD [--from DIR] [TARGET]...
+BUILD has been configured with -Dfuzz=true. Candidates are made of tests/fixtures, of what `make check` unpacks of it in
+build and, where it is there, of ../shared/fixtures; --from DIR adds the
+inputs under DIR/TARGET, which a run with FUZZ_KEEP=DIR leaves. Of all candidates those are kept that add coverage for their size. Files in
+corpus/TARGET whose names start with "regression-" or "found-" stay.
 """
 import argparse
+import ctypes
 import hashlib
+import io
 import json
+import math
 import pathlib
+import re
+import struct
 import subprocess
 import tempfile
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-FIXTURES = HERE.parent / "tests" / "fixtures"
-TARGETS = ["convert", "dcp_metadata", "json", "mapping", "pickle", "safetensors", "torch_save", "zip"]
-VECTORS = HERE.parent.parent / "shared" / "fixtures" / "aoa"
+FIXTURES = [HERE.parent / "tests" / "fixtures", HERE.parent / "build" / "tests" / "fixtures", HERE.parent.parent / "shared" / "fixtures"]
+MODELS = HERE.parent / "models"
+VECTORS = next((root / "aoa" for root in FIXTURES if (root / "aoa" / "engine.json").is_file()), HERE / "none")
 MAPPINGS = [
     "l.*.q -> s, stack=0",
     "a -> n.*.w, unstack=1\nn.{0:3}.w -> k, stack=2",
@@ -33,14 +40,33 @@ MAPPINGS = [
     "s = [\n 'a -> '\n 'b', # c\n \"\"\"m -> n\"\"\"]",
     "_ -> new\nb -> _\nl.1.q -> a",
 ]
-FORMATS = 4  # that can be written
-SEEDS_MAX = 48
-SEED_BYTES_MAX, PACKED_BYTES_MAX, CORPUS_BYTES_MAX, PACKED_CORPUS_BYTES_MAX = 6000, 26000, 100000, 350000
+PACKED = {  # target: families whose cases it opens
+    "convert": ["safetensors", "torch-file", "torch-dcp", "zarr", "megatron", "verl", "deepspeed", "lightning", "accelerate", "atorch-fsdp", "numpy"],
+    "megatron": ["megatron", "torch-file"],
+    "optimizer": ["megatron"],
+    "torch_dcp": ["torch-dcp", "verl"],
+    "torch_dist": ["megatron"],
+    "zarr_group": ["zarr", "megatron"],
+}
+CONVERT_VARIANTS = 2  # of a case
+CONVERT_ARRAYS = 4  # one of so many arrays of zarr cases
+SEEDS_MAX = {"convert": 150, "zarr_group": 250}
+SEEDS_MAX_OTHERS = 150
+SEED_BYTES_MAX, PACKED_BYTES_MAX, CORPUS_BYTES_MAX, PACKED_CORPUS_BYTES_MAX = 6000, 40000, 100000, 450000
+UNPACKED_BYTES_MAX, FILES_MAX = 768 << 10, 160
+REPAIR_ZIPS, REPAIR_CRC32C, REPAIR_INDEX_AT_END, REPAIR_INDEX_AT_START, REPAIR_COUNT_SHIFT = 1, 2, 4, 6, 3
 
 
-def cases():
-    for manifest in sorted(FIXTURES.glob("*/*/manifest.json")):
-        yield manifest.parent.name, manifest.parent / json.loads(manifest.read_text())["path"]
+# ---- cases ----
+
+def cases(families=None):
+    """(name, path) of each case, those of this tree first."""
+    seen = set()
+    for root in FIXTURES:
+        for manifest in sorted(root.glob("*/*/manifest.json")):
+            if manifest.parent.name not in seen and (families is None or manifest.parent.parent.name in families):
+                seen.add(manifest.parent.name)
+                yield manifest.parent.name, manifest.parent / json.loads(manifest.read_text())["path"]
 
 
 def files_of(path):
@@ -57,22 +83,142 @@ def pickles_of(path):
         return []
 
 
-def pack(path, flags):
-    packed = bytearray([flags])
-    for file in files_of(path):
-        name = (file.name if path.is_file() else str(file.relative_to(path))).encode()
-        content = file.read_bytes()
-        if len(name) > 255 or len(content) > PACKED_BYTES_MAX:
-            return None
-        repair = file.suffix in (".pt", ".bin", ".distcp", ".pth")
-        packed += bytes([repair, len(name)]) + name + len(content).to_bytes(3, "little") + content
-    return bytes(packed)
-
-
 def header_of(content):
     size = int.from_bytes(content[:8], "little")
     return content[8 : 8 + size] if size <= len(content) else b""
 
+
+# ---- packing (packed.h) ----
+
+def archives_in(data):
+    """Where the zip archives in the bytes begin and end."""
+    at = data.find(b"PK\5\6")
+    while at >= 0:
+        size, offset = struct.unpack("<II", data[at + 12 : at + 20].ljust(8, b"\0"))
+        directory_end = at - 76 if data[at - 20 : at - 16] == b"PK\6\7" else at
+        if directory_end - size - offset >= 0:
+            yield directory_end - size - offset, at + 22
+        at = data.find(b"PK\5\6", at + 4)
+
+
+def without_noise(data):
+    """The same with payloads of tensors, and states of random number generators, set to zero: lengths stay, checksums are repaired on reading."""
+    out = bytearray(data)
+    for start, end in archives_in(data):
+        try:
+            members = zipfile.ZipFile(io.BytesIO(data[start:end])).infolist()
+        except (zipfile.BadZipFile, NotImplementedError, ValueError):
+            continue
+        for member in members:
+            header = start + member.header_offset
+            if member.compress_type == 0 and re.search(r"/data/\d+$|serialization_id$", member.filename) and header + 30 <= len(data):
+                payload = header + 30 + sum(struct.unpack("<HH", data[header + 26 : header + 30]))
+                if payload + member.file_size <= len(data):
+                    out[payload : payload + member.file_size] = bytes(member.file_size)
+    out = re.sub(rb"(?s)(?:[BT]\xc0\x09\0\0)(.{2496})", lambda m: m.group(0)[:5] + bytes(2496), bytes(out))
+    return re.sub(rb"(?s)(?:J....|\x8a\x05....\0|M..|K.){400,}", lambda m: re.sub(rb"(?s)J....", b"J\1\0\0\0", re.sub(rb"(?s)\x8a\x05....\0", b"\x8a\5\1\0\0\x80\0", m.group(0))), out)
+
+
+def shard_repairs(folder):
+    """What repairs the chunk files of a zarr array."""
+    try:
+        array = json.loads((folder / "zarr.json").read_text())
+        codecs, shape = array["codecs"], array["chunk_grid"]["configuration"]["chunk_shape"]
+        if codecs[-1]["name"] == "crc32c":
+            return REPAIR_CRC32C
+        sharding = next(codec for codec in codecs if codec["name"] == "sharding_indexed")["configuration"]
+        if len(codecs) > 1 or sharding["index_codecs"][-1]["name"] != "crc32c":
+            return 0
+        count = math.prod(-(-outer // inner) for outer, inner in zip(shape, sharding["chunk_shape"]))
+        where = REPAIR_INDEX_AT_START if sharding.get("index_location") == "start" else REPAIR_INDEX_AT_END
+        return where | count << REPAIR_COUNT_SHIFT if count < 32 else 0
+    except (OSError, ValueError, KeyError, TypeError, IndexError, StopIteration, ZeroDivisionError):
+        return 0
+
+
+def compress(content):
+    """A zstd frame. Python's own library has no zstd; reshard needs its library anyway."""
+    library = ctypes.CDLL("libzstd.so.1")
+    library.ZSTD_compress.restype = library.ZSTD_compressBound.restype = ctypes.c_size_t
+    bound = library.ZSTD_compressBound(ctypes.c_size_t(len(content)))
+    out = ctypes.create_string_buffer(bound)
+    size = library.ZSTD_compress(out, ctypes.c_size_t(bound), content, ctypes.c_size_t(len(content)), 15)
+    return out.raw[:size]
+
+
+def pack(files, options):
+    """files: (name, repairs, content)."""
+    packed = bytearray(options.ljust(8, b"\0"))
+    if not files or len(files) > FILES_MAX:
+        return None
+    for name, repairs, content in files:
+        name = name.encode()
+        if len(name) > 255:
+            return None
+        packed += bytes([repairs, len(name)]) + name + len(content).to_bytes(3, "little") + content
+    return compress(bytes(packed)) if len(packed) <= UNPACKED_BYTES_MAX else None
+
+
+def packed_files(path, keeps_payload):
+    files = files_of(path)
+    if sum(file.stat().st_size for file in files) > UNPACKED_BYTES_MAX:
+        return []
+    packed = []
+    for file in files:
+        content = file.read_bytes()
+        is_zip = b"PK\3\4" in content[:4] or file.suffix == ".distcp"
+        repairs = REPAIR_ZIPS if is_zip else 0
+        if file.name not in ("zarr.json", ".zarray", ".zgroup"):
+            folder = next((p for p in file.parents if (p / "zarr.json").is_file()), None)
+            repairs |= shard_repairs(folder) if folder else 0
+        packed.append((file.name if path.is_file() else str(file.relative_to(path)), repairs, content if keeps_payload else without_noise(content)))
+    return packed
+
+
+def array_files(path):
+    """A store of each array of a zarr case alone, below the root's own documents; of many chunks the first few."""
+    for document in sorted([*path.rglob("zarr.json"), *path.rglob(".zarray")]) if path.is_dir() else []:
+        folder = document.parent
+        if folder == path or any(child.is_file() for child in folder.glob("*/zarr.json")):
+            continue
+        documents = [file for file in files_of(path) if file.parent == path and file.name in (".zgroup", ".zattrs")]
+        if (path / "zarr.json").is_file() and b'"consolidated_metadata": {' not in (path / "zarr.json").read_bytes():
+            documents.append(path / "zarr.json")
+        own = [file for file in files_of(folder) if not file.name.startswith(".z") and file.name != "zarr.json"]
+        chosen = documents + [file for file in files_of(folder) if file not in own] + own[:6]
+        repairs = shard_repairs(folder)
+        yield folder.name, [(str(file.relative_to(path)), repairs if file in own else 0, file.read_bytes()) for file in chosen]
+
+
+def number_of(text):
+    return int.from_bytes(hashlib.sha1(text.encode()).digest()[:8], "little")
+
+
+def convert_options(name, variant):
+    chosen = number_of(f"{name} {variant}")
+    flags = chosen & 15 if variant else 0
+    some = [chosen >> 24 + 4 * i & 15 if variant > 1 and chosen >> 50 + i & 1 else 0 for i in range(10)]
+    return bytes([flags, number_of(name) + variant & 255, chosen >> 8 & 255] + [some[i] | some[i + 1] << 4 for i in range(0, 10, 2)])
+
+
+def packed_candidates(target):
+    for name, path in cases(PACKED[target]):
+        files = packed_files(path, target == "zarr_group")
+        if target == "convert":
+            for variant in range(CONVERT_VARIANTS):
+                yield f"{name}-{variant}", pack(files, convert_options(name, number_of(name) % 2 + variant))
+        else:
+            yield name, pack(files, b"\0")
+            yield name + "-lenient", pack(files, b"\1")
+        if target in ("zarr_group", "convert"):
+            for variant, (array, some) in enumerate(array_files(path)):
+                if target == "convert" and number_of(name + array) % CONVERT_ARRAYS:
+                    continue
+                options = convert_options(name + array, 1 + variant % 2) if target == "convert" else bytes([variant % 2])
+                yield f"{name}-{array}", pack(some, options)
+
+
+# ---- texts ----
 
 def mappings():
     """The vectors of Paddle's engine where they are present, and what is only in our language."""
@@ -88,40 +234,121 @@ def mappings():
         yield f"own-{number}-target", b"\4" + text.encode()
 
 
+def configs():
+    for path in sorted(FIXTURES[-1].glob("hf-real/*/*config.json")) + sorted((HERE.parent / "tests").rglob("config.json")):
+        if path.stat().st_size < SEED_BYTES_MAX // 2:
+            yield path.read_bytes()
+
+
+def model_texts():
+    """The texts of models/, cut where they are long, and the cases of the unit tests."""
+    kinds = {".rules": 0, ".names": 1, ".settings": 2}
+    some = list(configs())[:12] or [b"{}"]
+    for path in sorted(MODELS.iterdir()):
+        kind = kinds.get(path.suffix)
+        if kind is None:
+            continue
+        lines = [line for line in path.read_bytes().splitlines() if line and (kind == 2 or not line.startswith(b"#"))]
+        for first in range(0, len(lines), 30):
+            yield f"{path.name}-{first}", bytes([kind]) + b"\n".join(lines[first : first + 30])
+        for number, config in enumerate(some if kind == 2 else []):
+            yield f"{path.name}-config-{number}", bytes([kind]) + b"\n".join(lines) + b"\0" + config
+    cases_of_tests = (HERE.parent / "tests" / "mapping" / "test_settings.c").read_text()
+    for number, match in enumerate(re.finditer(r'\{ "[^"]*", "((?:[^"\\]|\\.)*)", SETTINGS_(CONFIG|ARGS), "((?:[^"\\]|\\.)*)"', cases_of_tests)):
+        text, members = (part.encode().decode("unicode_escape").encode("latin-1") for part in (match.group(1), match.group(3)))
+        yield f"settings-{number}", b"\2" + text + b"\0" + members + b"\0" + members
+
+
+def npy_headers():
+    for name, path in cases(["numpy"]):
+        for file in files_of(path):
+            if file.suffix == ".npy":
+                yield f"{name}-{file.name}", file.read_bytes()[:1000]
+    types = ["<f4", ">f8", "|u1", "<i2", "=i8", "|b1", "<c16", "<V2", "|O", "<U3", "f4"]
+    for number, dtype in enumerate(types):
+        for order in ("False", "True"):
+            for shape in ("()", "(3,)", "(2, 3)", "(0, 9223372036854775807)", "(4L,)"):
+                text = f"{{'descr': '{dtype}', 'fortran_order': {order}, 'shape': {shape}, }}".encode()
+                version = 1 + number % 3
+                size = struct.pack("<H" if version == 1 else "<I", len(text) + 1)
+                yield f"own-{number}-{order}-{shape}", b"\x93NUMPY" + bytes([version, 0]) + size + text + b"\n"
+
+
+def run_args():
+    """Arguments as the unit tests of placement have them, and those of configurations."""
+    placements = [(8, 4, 1, ""), (8, 2, 2, ""), (6, 4, 1, "Et|(tt|)*2tL"), (4, 2, 2, "Et|tt||tL"), (5, 2, 1, "E,t*3|t*2,L"), (3, 2, 1, "Ett|tmL"), (4, 3, 1, ""),
+                  (4, 2, 1, "Et|ttL"), (4, 2, 1, "Ett|xL"), (4, 2, 1, "(t"), (4, 2, 1, "t*"), (4, 2, 1, "((t)*2)*2"), (7, 2, 1, None)]
+    for number, (layers, pp, vp, layout) in enumerate(placements):
+        args = {"num_layers": layers, "pipeline_model_parallel_size": pp, "virtual_pipeline_model_parallel_size": vp, "pipeline_model_parallel_layout": layout}
+        yield f"placement-{number}", json.dumps(args).encode()
+        args.update(tensor_model_parallel_size=2, expert_model_parallel_size=2, expert_tensor_parallel_size=1, vocab_size=1000, padded_vocab_size=1024,
+                    make_vocab_size_divisible_by=128, hidden_size=64, num_attention_heads=4, num_query_groups=2, group_query_attention=True, kv_channels=16,
+                    swiglu=True, num_experts=4, moe_grouped_gemm=True, transformer_impl="local", moe_layer_freq=[0, 1], ffn_hidden_size=128)
+        yield f"model-{number}", json.dumps(args).encode()
+        for word, value in (("decoder_first_pipeline_num_layers", 1), ("decoder_last_pipeline_num_layers", 2), ("account_for_embedding_in_pipeline_split", True),
+                            ("account_for_loss_in_pipeline_split", True), ("hybrid_layer_pattern", "M*"), ("multi_latent_attention", True), ("qk_head_dim", 32),
+                            ("kv_lora_rank", 16), ("mamba_state_dim", 16), ("tensor_model_parallel_size", 3)):
+            yield f"{word}-{number}", json.dumps({**args, word: value}).encode()
+
+
+def sidecars():
+    digests = {"crc32c": "00000000", "sha256": "0" * 64, "xxh3": "0" * 16}
+    for digest, value in digests.items():
+        tensors = {"a": value, "b": value, "c.d": value}
+        for number, document in enumerate([
+            {"schema": "reshard-sidecar/1", "digest": digest, "tensors": tensors},
+            {"schema": "reshard-sidecar/2", "digest": digest, "tensors": {k: {"digest": v, "dtype": "F32", "shape": [2, 2]} for k, v in tensors.items()}, "items": {"x": value}},
+            {"schema": "reshard-sidecar/1", "digest": digest, "tensors": {"a": value, "zz": value}},
+            {"digest": digest, "tensors": []},
+            {"schema": 3, "digest": None, "tensors": {"a": 1}},
+        ]):
+            for folder in (0, 1):
+                yield f"{digest}-{number}-{folder}", bytes([folder]) + json.dumps(document).encode()
+
+
+# ---- single files ----
+
+def file_candidates(target, case, index, file):
+    name, content = case + (f"-{index}" if index else ""), file.read_bytes()
+    is_header = file.suffix == ".safetensors"
+    if target == "dcp_metadata" and file.name == ".metadata":
+        yield name, content
+    elif target == "json" and (is_header or file.suffix == ".json"):
+        yield name, header_of(content) if is_header else content
+    elif target == "pickle":
+        yield from ((f"{name}-{i}", data) for i, data in enumerate(pickles_of(file)))
+        if file.name == ".metadata":
+            yield name, content
+    elif target == "safetensors" and (is_header or file.name.endswith("index.json")):
+        yield name, (b"\2" if is_header else b"\0") + content
+        if is_header and b"DCP_SHARDING_INFO" in content[:4000]:
+            try:
+                text = json.loads(header_of(content))["__metadata__"]["DCP_SHARDING_INFO"]
+                yield name + "-info", b"\1" + text.encode()
+            except (ValueError, KeyError, TypeError, AttributeError):
+                pass
+    elif target in ("torch_save", "zip") and (file.suffix in (".pt", ".pth", ".bin") or content.startswith(b"PK\3\4")):
+        yield name, content
+        if target == "torch_save":
+            yield from ((f"{name}-pickle-{i}", data) for i, data in enumerate(pickles_of(file)))
+    elif target == "tar" and content[257:262] == b"ustar":
+        yield name, content
+
+
 def candidates(target):
     """(name, bytes) of everything that may become a seed."""
-    if target == "mapping":
-        yield from mappings()
-        return
-    for number, (case, path) in enumerate(cases()):
-        if target == "convert":
-            flags = number % FORMATS | (number // 4 % 16) << 3
-            yield case, pack(path, flags)
-            continue
-        for index, file in enumerate(files_of(path)):
-            name, content = case + (f"-{index}" if index else ""), file.read_bytes()
-            is_header = file.suffix == ".safetensors"
-            if target == "dcp_metadata" and file.name == ".metadata":
-                yield name, content
-            elif target == "json" and (is_header or file.suffix == ".json"):
-                yield name, header_of(content) if is_header else content
-            elif target == "pickle":
-                yield from ((f"{name}-{i}", data) for i, data in enumerate(pickles_of(file)))
-                if file.name == ".metadata":
-                    yield name, content
-            elif target == "safetensors" and (is_header or file.name.endswith("index.json")):
-                yield name, (b"\2" if is_header else b"\0") + content
-                if is_header and b"DCP_SHARDING_INFO" in content[:4000]:
-                    try:
-                        text = json.loads(header_of(content))["__metadata__"]["DCP_SHARDING_INFO"]
-                        yield name + "-info", b"\1" + text.encode()
-                    except (ValueError, KeyError, TypeError, AttributeError):
-                        pass
-            elif target in ("torch_save", "zip") and file.suffix in (".pt", ".pth", ".bin"):
-                yield name, content
-                if target == "torch_save":
-                    yield from ((f"{name}-pickle-{i}", data) for i, data in enumerate(pickles_of(file)))
+    texts = {"mapping": mappings, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers, "sidecar": sidecars}
+    if target in texts:
+        yield from texts[target]()
+    elif target in PACKED:
+        yield from packed_candidates(target)
+    else:
+        for case, path in cases(["safetensors", "torch-file", "torch-dcp", "hf-real"]):
+            for index, file in enumerate(files_of(path)):
+                yield from file_candidates(target, case, index, file)
 
+
+# ---- choosing ----
 
 def features_by_file(control):
     """{path: features} out of the file in which libFuzzer notes what it did while merging."""
@@ -136,14 +363,15 @@ def features_by_file(control):
     return features
 
 
-def choose(program, target, work):
-    """(name, bytes) of seeds: again and again the candidate that adds most for its size."""
+def choose(program, target, found_before, work):
+    """(name, bytes) of seeds: those that add coverage, in the order of what they add for their size."""
     given, kept, control = work / "given", work / "kept", work / "control"
     given.mkdir()
     kept.mkdir()
-    largest = PACKED_BYTES_MAX if target == "convert" else SEED_BYTES_MAX
+    is_packed = target in PACKED
+    largest = PACKED_BYTES_MAX if is_packed else 3 * SEED_BYTES_MAX if target == "tar" else SEED_BYTES_MAX
     found = {}
-    for name, content in candidates(target):
+    for name, content in [*candidates(target), *((path.name, path.read_bytes()) for path in found_before)]:
         if content and len(content) <= largest:
             found.setdefault(hashlib.sha1(content).hexdigest(), (name, content))
     for digest, (_, content) in found.items():
@@ -153,29 +381,36 @@ def choose(program, target, work):
     # libFuzzer notes for each file only what the files before it, which are smaller, did not have.
     left = {pathlib.Path(path).name: new for path, new in features_by_file(control).items()}
     best = sorted((digest for digest in left if left[digest]), key=lambda digest: (-len(left[digest]) / len(found[digest][1]) ** 0.3, digest))
-    return [found[digest] for digest in best[:SEEDS_MAX]]
+    return [found[digest] for digest in best]
+
+
+def make(target, args):
+    corpus = HERE / "corpus" / target
+    corpus.mkdir(parents=True, exist_ok=True)
+    old = sorted(path for path in corpus.iterdir() if not path.name.startswith(("regression-", "found-")))
+    before = [path for path in [*old, *((args.grown / target).glob("*") if args.grown else [])] if path.is_file()]
+    total = count = 0
+    limit = PACKED_CORPUS_BYTES_MAX if target in PACKED else CORPUS_BYTES_MAX
+    with tempfile.TemporaryDirectory() as work:
+        chosen = choose((args.build / "fuzz" / f"fuzz_{target}").resolve(), target, before, pathlib.Path(work))
+    for path in old:
+        path.unlink()
+    for name, content in chosen:
+        if total + len(content) <= limit and count < SEEDS_MAX.get(target, SEEDS_MAX_OTHERS):
+            (corpus / name).write_bytes(content)
+            total, count = total + len(content), count + 1
+    print(f"{target}: {count} seeds of {len(chosen)}, {total} bytes", flush=True)
 
 
 def main():
+    targets = [line.split()[0] for line in (HERE / "targets.txt").read_text().splitlines() if line and line[0] not in "# "]
     parser = argparse.ArgumentParser()
     parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("targets", nargs="*", default=TARGETS)
-    args = parser.parse_args()
+    parser.add_argument("--from", type=pathlib.Path, dest="grown")
+    parser.add_argument("targets", nargs="*", default=targets)
+    args = parser.parse_intermixed_args()
     for target in args.targets:
-        corpus = HERE / "corpus" / target
-        corpus.mkdir(parents=True, exist_ok=True)
-        for old in corpus.iterdir():
-            if not old.name.startswith(("regression-", "found-")):
-                old.unlink()
-        total = count = 0
-        limit = PACKED_CORPUS_BYTES_MAX if target == "convert" else CORPUS_BYTES_MAX
-        with tempfile.TemporaryDirectory() as work:
-            for name, content in choose((args.build / "fuzz" / f"fuzz_{target}").resolve(), target, pathlib.Path(work)):
-                if total + len(content) > limit:
-                    continue
-                (corpus / name).write_bytes(content)
-                total, count = total + len(content), count + 1
-        print(f"{target}: {count} seeds, {total} bytes")
+        make(target, args)
 
 
 main()

@@ -1,48 +1,95 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Replays the corpus with every libFuzzer target and then, if SECONDS > 0, fuzzes each for that long. Ends with `N passed, N failed`.
+# Replays the corpus with every libFuzzer target and then, if SECONDS > 0, fuzzes each for that long. Ends with `N passed, N failed`. A finding
+# fails, and so does a target that has no corpus or executes nothing.
 # usage: fuzz/run.sh BUILD [SECONDS [TARGET]...]
 #
-# What is found (and, with FUZZ_KEEP=DIR, the grown corpus) is kept; the place is printed. With AFL++ the same targets build unchanged:
+# FUZZ_RUNS=N is the long mode: each target goes on until N executions are counted, slow ones (targets.txt) until FUZZ_CORE_SECONDS (7200) are.
+# Counts and grown corpora are kept in FUZZ_KEEP (BUILD/grown) after every slice of SECONDS (default 300 here), so that a later run goes on from there:
+# FUZZ_KEEP/counts.txt has a line `TARGET EXECUTIONS SECONDS` for each target. make_corpus.py --from FUZZ_KEEP takes what was found into fuzz/corpus.
+#
+# Findings are kept; the place is printed. With AFL++ the same targets build unchanged:
 #   CC=afl-clang-fast meson setup -Dfuzz=true build-afl && ninja -C build-afl fuzz_targets    # its -fsanitize=fuzzer links AFL's driver
 #   afl-fuzz -i fuzz/corpus/zip -o out -- build-afl/fuzz/fuzz_zip
 set -u
 build=${1:?usage: fuzz/run.sh BUILD [SECONDS [TARGET]...]}
+runs=${FUZZ_RUNS:-0}
 seconds=${2:-0}
-[ $# -gt 2 ] && shift 2 || set -- convert dcp_metadata json mapping pickle safetensors torch_save zarr zip
+[ "$runs" -gt 0 ] && [ "$seconds" -eq 0 ] && seconds=300
+core_seconds=${FUZZ_CORE_SECONDS:-7200}
 here=$(cd "$(dirname "$0")" && pwd)
+[ $# -gt 2 ] && shift 2 || set -- $(sed -n 's/^\([a-z][a-z_]*\) .*/\1/p' "$here/targets.txt")
 work=$(mktemp -d)
+keep=${FUZZ_KEEP:-$work}
+[ "$runs" -gt 0 ] && keep=${FUZZ_KEEP:-$build/grown}
 passed=0
 failed=0
 export ASAN_OPTIONS=detect_leaks=1:allocator_may_return_null=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 
-# step NAME ARGUMENT...: one run of a target; what it leaves under artifacts/ is a finding.
+# step NAME ARGUMENT...: one run of a target; what it leaves under artifacts/ is a finding. Sets executed.
 step() {
-    local name=$1 program=$build/fuzz/fuzz_$target
+    local name=$1 program=$build/fuzz/fuzz_$target why=
     shift
-    if "$program" -rss_limit_mb=1024 -timeout=10 -artifact_prefix="$work/artifacts/$target-" "$@" >"$work/log" 2>&1; then
+    "$program" -rss_limit_mb=1024 -timeout=10 -print_final_stats=1 -artifact_prefix="$work/artifacts/$target-" "$@" >"$work/log" 2>&1 ||
+        why=$(grep -m1 -E 'ERROR|runtime error|SUMMARY' "$work/log" || echo "exit status $?")
+    executed=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log")
+    executed=${executed:-0}
+    [ -z "$why" ] && [ "$executed" -eq 0 ] && why="nothing was executed"
+    if [ -z "$why" ]; then
         passed=$((passed + 1))
-        echo "ok: $target: $name$(sed -n 's/^Done \([0-9]*\) runs.*/, \1 runs/p' "$work/log")"
+        echo "ok: $target: $name, $executed runs"
     else
         failed=$((failed + 1))
         cp "$work/log" "$work/artifacts/$target-$name.log"
-        echo "FAILED: $target: $name: $(grep -m1 -E 'ERROR|runtime error|SUMMARY' "$work/log")"
+        echo "FAILED: $target: $name: $why"
+        return 1
     fi
+}
+
+# count TARGET COLUMN: executions (2) or seconds (3) so far.
+count() {
+    awk -v target="$1" -v column="$2" '$1 == target { found = $column } END { print found + 0 }' "$keep/counts.txt" 2>/dev/null || echo 0
+}
+
+# add TARGET EXECUTIONS SECONDS
+add() {
+    local executions=$(($(count "$1" 2) + $2)) spent=$(($(count "$1" 3) + $3))
+    { grep -v "^$1 " "$keep/counts.txt" 2>/dev/null; echo "$1 $executions $spent"; } | sort >"$work/counts" && mv "$work/counts" "$keep/counts.txt"
+}
+
+is_done() {
+    [ "$(count "$target" 2)" -ge "$runs" ] || { [ "$pace" = slow ] && [ "$(count "$target" 3)" -ge "$core_seconds" ]; }
 }
 
 mkdir -p "$work/artifacts"
 for target in "$@"; do
     corpus=$here/corpus/$target
-    grown=${FUZZ_KEEP:-$work}/$target
+    grown=$keep/$target
+    read -r _ words pace <<<"$(grep "^$target " "$here/targets.txt")"
+    [ "${pace:-fast}" = slow ] && longest=65536 || longest=32768
     mkdir -p "$grown"
-    case $target in json | safetensors | zarr) words=$here/json.dict ;; mapping) words=$here/mapping.dict ;; *) words=$here/pickle.dict ;; esac
-    step replay -runs=0 "$corpus"
-    [ "$seconds" -gt 0 ] && step fuzz -max_total_time="$seconds" -max_len=32768 -entropic=0 -dict="$words" "$grown" "$corpus"
+    if [ -z "$(ls "$corpus" 2>/dev/null)" ]; then
+        failed=$((failed + 1))
+        echo "FAILED: $target: no corpus in $corpus"
+        continue
+    fi
+    step replay -runs=0 "$corpus" || continue
+    [ "$seconds" -gt 0 ] || continue
+    while [ "$runs" -eq 0 ] || ! is_done; do
+        left=$((runs - $(count "$target" 2)))
+        started=$SECONDS
+        step fuzz -max_total_time="$seconds" -runs="$([ "$runs" -gt 0 ] && echo "$left" || echo -1)" -max_len="$longest" -entropic=0 \
+            -dict="$here/$words.dict" "$grown" "$corpus"
+        result=$?
+        [ "$runs" -gt 0 ] && add "$target" "$executed" $((SECONDS - started))
+        [ "$result" -eq 0 ] && [ "$runs" -gt 0 ] || break
+    done
 done
 if [ "$failed" -gt 0 ]; then
     echo "findings: $work/artifacts"
 else
     rm -rf "$work"
 fi
+[ "$runs" -gt 0 ] && cat "$keep/counts.txt"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -344,7 +344,8 @@ static struct value *make_simple(struct run *run, const struct settings_pattern 
 
 static struct value *make_list(struct run *run, const struct settings_pattern *pattern)
 {
-    const struct settings_segment *segments = run->settings->segments + pattern->first_segment;
+    /* A text without a list that is not empty has no segments at all. */
+    const struct settings_segment *segments = pattern->segment_count ? run->settings->segments + pattern->first_segment : NULL;
     int64_t total = 0, count, at = 0;
     for (uint32_t i = 0; i < pattern->segment_count; i++) {
         if (!known(run, segments[i].count, &count) || count < 0 || count > LIST_MAX || (total += count) > LIST_MAX)

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "whole.h"
+
+#include <stdlib.h>
+
+#define PAYLOAD_BYTES_MAX (256 << 10)
+#define JSON_BYTES_MAX (16 << 10)
+#define ITEMS_MAX 64
+
+struct limits whole_limits(void)
+{
+    struct limits limits = limits_default;
+    limits.metadata_bytes = 512 << 10;
+    limits.json_bytes = 256 << 10;
+    limits.pickle_values = 50000;
+    limits.memo_gap = 10000;
+    limits.zip_entries = 500;
+    limits.inflate_bytes = 256 << 10;
+    limits.chunk_bytes = 1 << 20;
+    limits.tensors = 2000;
+    limits.chunks = 5000;
+    limits.objects = 300;
+    limits.tensor_expansion = 256 << 10;
+    limits.box_checks = 100000;
+    limits.item_bytes = 256 << 10;
+    limits.map_names = 20000;
+    limits.map_pieces = 20000;
+    return limits;
+}
+
+reshard_checkpoint *whole_open(struct store *store, const char *name, const struct whole_options *options, reshard_error *err)
+{
+    const struct open_options open = { .format = options->format, .limits = whole_limits(), .iteration = -1, .borrow_store = true,
+                                       .lenient = options->lenient, .relate_optimizer = options->relate_optimizer };
+    reshard_checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
+    if (!checkpoint)
+        return NULL;
+    checkpoint->path = copy_text("", 0);
+    reshard_status status = checkpoint->path ? format_open(store, name, &open, &checkpoint->source, err) : RESHARD_ERR_MEMORY;
+    if (!status)
+        status = checkpoint_list_tensors(checkpoint, err);
+    if (status) {
+        reshard_close(checkpoint);
+        return NULL;
+    }
+    return checkpoint;
+}
+
+reshard_run_options whole_run(void)
+{
+    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    run.memory_bytes = 1 << 20;
+    run.threads = 1;
+    return run;
+}
+
+bool whole_is_small(const struct catalog *catalog)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        uint64_t bytes = catalog_tensor_bytes(catalog, &catalog->tensors[i]);
+        if (bytes > PAYLOAD_BYTES_MAX || (total += bytes) > PAYLOAD_BYTES_MAX)
+            return false;
+    }
+    return true;
+}
+
+void whole_load_items(struct source *source)
+{
+    for (uint32_t i = 0; i < source->catalog->item_count && i < ITEMS_MAX; i++) {
+        struct buffer json = { 0 };
+        if (!source_load_item(source, i, NULL) && source->catalog->items[i].value) {
+            reshard_status status = value_to_json(source->catalog->items[i].value, &json, AT_MOST(JSON_BYTES_MAX), NULL);
+            if (!status && json.size > JSON_BYTES_MAX)
+                abort();
+        }
+        buffer_release(&json);
+    }
+}
+
+void whole_verify(reshard_checkpoint *checkpoint, bool deep)
+{
+    reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
+    reshard_run_options run = whole_run();
+    options.deep = deep;
+    reshard_verify(checkpoint, &options, &run, NULL, NULL, NULL);
+}
+
+static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+{
+    (void)tensor, (void)offset, (void)is_last, (void)err;
+    uint64_t *hash = context;
+    for (size_t i = 0; i < size; i++)
+        *hash = (*hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001B3);
+    return RESHARD_OK;
+}
+
+reshard_status whole_hash(reshard_checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err)
+{
+    struct engine_source source = checkpoint_engine_source(checkpoint);
+    struct engine_options options = { .memory_bytes = 1 << 20, .threads = 1 };
+    *hash = 0;
+    reshard_status status = source_resolve(checkpoint->source, &tensor, 1, err);
+    if (!status)
+        status = engine_stream(&source, &tensor, 1, NULL, NULL, &options, hash_part, hash, err);
+    return status;
+}
