@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Allocations: which of them are the command's own, failing them, and those that are never given back. */
+#undef _FILE_OFFSET_BITS
+#include "interpose.h"
+
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define RANGES_MAX 32
+#define LIVE_MAX (1u << 20)
+
+/* The allocator itself, under the names by which glibc lets it be called from such a library. */
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t count, size_t size);
+extern void *__libc_realloc(void *memory, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+extern void __libc_free(void *memory);
+
+static struct range {
+    uintptr_t begin, end, base;
+    enum call call;
+} ranges[RANGES_MAX];
+static size_t range_count;
+static bool is_ready;
+
+/* A hash table with open addressing; a block that was given back leaves its key behind with no origin. */
+static struct live {
+    void *memory;
+    uintptr_t from;
+} live[LIVE_MAX];
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static int add_range(struct dl_phdr_info *info, size_t size, void *context)
+{
+    (void)size, (void)context;
+    const char *slash = strrchr(info->dlpi_name, '/'), *name = slash ? slash + 1 : info->dlpi_name;
+    bool is_own = !info->dlpi_name[0] || strncmp(name, "libreshard.so", 13) == 0;
+    if (!is_own && (strncmp(name, "libc.", 5) == 0 || strncmp(name, "ld-", 3) == 0 || strncmp(name, "libinterpose", 12) == 0 || strncmp(name, "linux-vdso", 10) == 0))
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum && range_count < RANGES_MAX; i++) {
+        const ElfW(Phdr) *part = &info->dlpi_phdr[i];
+        if (part->p_type == PT_LOAD && part->p_flags & PF_X)
+            ranges[range_count++] = (struct range){ info->dlpi_addr + part->p_vaddr, info->dlpi_addr + part->p_vaddr + part->p_memsz,
+                                                    info->dlpi_addr, is_own ? CALL_alloc : CALL_library_alloc };
+    }
+    return 0;
+}
+
+void allocations_begin(void)
+{
+    dl_iterate_phdr(add_range, NULL);
+    is_ready = true;
+}
+
+static const struct range *range_of(uintptr_t from)
+{
+    for (size_t i = 0; is_ready && i < range_count; i++) {
+        if (from >= ranges[i].begin && from < ranges[i].end)
+            return &ranges[i];
+    }
+    return NULL;
+}
+
+static bool fails(uintptr_t from)
+{
+    const struct range *range = range_of(from);
+    return range && rules_before(range->call, -1, "") == MUST_FAIL;
+}
+
+static size_t slot_of(const void *memory)
+{
+    return ((uintptr_t)memory >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 44;
+}
+
+static void *note(void *memory, uintptr_t from)
+{
+    const struct range *range = range_of(from);
+    if (!memory || !range || range->call != CALL_alloc)
+        return memory;
+    pthread_mutex_lock(&live_lock);
+    size_t slot = slot_of(memory);
+    for (size_t i = 0; i < LIVE_MAX && live[slot].memory && live[slot].memory != memory; i++)
+        slot = (slot + 1) % LIVE_MAX;
+    live[slot] = (struct live){ memory, from - range->base };
+    pthread_mutex_unlock(&live_lock);
+    return memory;
+}
+
+static void forget(const void *memory)
+{
+    if (!memory || !is_ready)
+        return;
+    pthread_mutex_lock(&live_lock);
+    size_t slot = slot_of(memory);
+    for (size_t i = 0; i < LIVE_MAX && live[slot].memory; i++, slot = (slot + 1) % LIVE_MAX) {
+        if (live[slot].memory == memory) {
+            live[slot].from = 0;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&live_lock);
+}
+
+uint64_t allocations_live(uintptr_t *from)
+{
+    uint64_t count = 0;
+    for (size_t i = 0; i < LIVE_MAX; i++) {
+        if (live[i].from) {
+            *from = live[i].from;
+            count++;
+        }
+    }
+    return count;
+}
+
+#define CALLER (uintptr_t)__builtin_return_address(0)
+
+EXPORT void *malloc(size_t size)
+{
+    uintptr_t from = CALLER;
+    return fails(from) ? NULL : note(__libc_malloc(size), from);
+}
+
+EXPORT void *calloc(size_t count, size_t size)
+{
+    uintptr_t from = CALLER;
+    return fails(from) ? NULL : note(__libc_calloc(count, size), from);
+}
+
+static void *resize(void *memory, size_t size, uintptr_t from)
+{
+    if (fails(from))
+        return NULL;
+    forget(memory);
+    void *moved = __libc_realloc(memory, size);
+    return note(moved ? moved : size ? memory : NULL, from) == moved ? moved : NULL;
+}
+
+EXPORT void *realloc(void *memory, size_t size)
+{
+    return resize(memory, size, CALLER);
+}
+
+EXPORT void *reallocarray(void *memory, size_t count, size_t size)
+{
+    size_t bytes;
+    if (!__builtin_mul_overflow(count, size, &bytes))
+        return resize(memory, bytes, CALLER);
+    errno = ENOMEM;
+    return NULL;
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t size)
+{
+    uintptr_t from = CALLER;
+    return fails(from) ? NULL : note(__libc_memalign(alignment, size), from);
+}
+
+EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
+{
+    uintptr_t from = CALLER;
+    void *memory = fails(from) ? NULL : note(__libc_memalign(alignment, size), from);
+    if (memory)
+        *out = memory;
+    return memory ? 0 : ENOMEM;
+}
+
+EXPORT void free(void *memory)
+{
+    forget(memory);
+    __libc_free(memory);
+}
+
+static char *copy(const char *text, size_t size, uintptr_t from)
+{
+    char *out = fails(from) ? NULL : note(__libc_malloc(size + 1), from);
+    if (out) {
+        memcpy(out, text, size);
+        out[size] = '\0';
+    }
+    return out;
+}
+
+EXPORT char *strdup(const char *text)
+{
+    return copy(text, strlen(text), CALLER);
+}
+
+EXPORT char *strndup(const char *text, size_t size)
+{
+    return copy(text, strnlen(text, size), CALLER);
+}
+
+static int print(char **out, const char *format, va_list args, uintptr_t from)
+{
+    va_list again;
+    va_copy(again, args);
+    int size = vsnprintf(NULL, 0, format, args);
+    char *text = size < 0 || fails(from) ? NULL : note(__libc_malloc((size_t)size + 1), from);
+    if (text)
+        vsnprintf(text, (size_t)size + 1, format, again);
+    va_end(again);
+    *out = text; /* undefined on failure, by the manual: NULL hides nothing that a caller could rely on */
+    return text ? size : -1;
+}
+
+EXPORT int vasprintf(char **out, const char *format, va_list args)
+{
+    return print(out, format, args, CALLER);
+}
+
+EXPORT int asprintf(char **out, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int size = print(out, format, args, CALLER);
+    va_end(args);
+    return size;
+}
+
+/* What these are called in a build with _FORTIFY_SOURCE. */
+int __vasprintf_chk(char **out, int flag, const char *format, va_list args);
+int __asprintf_chk(char **out, int flag, const char *format, ...);
+
+EXPORT int __vasprintf_chk(char **out, int flag, const char *format, va_list args)
+{
+    (void)flag;
+    return print(out, format, args, CALLER);
+}
+
+EXPORT int __asprintf_chk(char **out, int flag, const char *format, ...)
+{
+    (void)flag;
+    va_list args;
+    va_start(args, format);
+    int size = print(out, format, args, CALLER);
+    va_end(args);
+    return size;
+}
