@@ -69,8 +69,14 @@ reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const cha
 /* Renames directory_fd's `name` to the same name in parent_fd; fails with errno EEXIST if something is there. */
 int publish_new(int directory_fd, int parent_fd, const char *name, bool is_directory);
 
-/* Puts directory_fd's `name` in place of parent_fd's, which ends up in directory_fd. */
-int publish_over(int directory_fd, int parent_fd, const char *name);
+/* Puts directory_fd's `name` in place of parent_fd's, which ends up in directory_fd. After a failure, or a crash, publish_undo is due. */
+int publish_over(int directory_fd, int parent_fd, const char *name, bool no_sync);
+
+/* Gives the old target its name back, if it lost that and nothing took it: without an exchange the two take turns. */
+int publish_undo(int directory_fd, int parent_fd, const char *name);
+
+/* Writes a directory's entries to the disk. */
+bool sync_directory(int directory_fd, const char *name);
 
 /* What was written, for access_keep. */
 struct name_map;

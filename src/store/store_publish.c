@@ -54,7 +54,7 @@ static bool is_regular(int directory_fd, const char *name)
     return fstatat(directory_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
 }
 
-int publish_over(int directory_fd, int parent_fd, const char *name)
+int publish_over(int directory_fd, int parent_fd, const char *name, bool no_sync)
 {
     if (renameat2(directory_fd, name, parent_fd, name, RENAME_EXCHANGE) == 0)
         return 0;
@@ -62,11 +62,17 @@ int publish_over(int directory_fd, int parent_fd, const char *name)
         return -1;
     if (is_regular(directory_fd, name) && is_regular(parent_fd, name))
         return renameat(directory_fd, name, parent_fd, name);
+    /* Where the old target is going to wait must have a name on the disk. */
+    if (!no_sync && !sync_directory(parent_fd, "."))
+        return -1;
     if (renameat(parent_fd, name, directory_fd, REPLACED_NAME) < 0)
         return -1;
-    if (renameat(directory_fd, name, parent_fd, name) == 0)
+    return renameat(directory_fd, name, parent_fd, name);
+}
+
+int publish_undo(int directory_fd, int parent_fd, const char *name)
+{
+    if (!is_there(directory_fd, REPLACED_NAME) || is_there(parent_fd, name))
         return 0;
-    int number = errno;
-    renameat(directory_fd, REPLACED_NAME, parent_fd, name);
-    return fail(number);
+    return renameat(directory_fd, REPLACED_NAME, parent_fd, name);
 }

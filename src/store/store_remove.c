@@ -50,13 +50,14 @@ static void move_up(struct removal *removal, int directory_fd, const char *name)
         snprintf(moved, sizeof(moved), ".reshard-removed-%llu", (unsigned long long)removal->moved++);
         if (renameat2(directory_fd, name, removal->top_fd, moved, RENAME_NOREPLACE) == 0)
             break;
-        if (errno == EEXIST)
-            continue;
-        if (errno != EINVAL || renameat(directory_fd, name, removal->top_fd, moved) < 0) {
+        bool lacks_flag = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
+        if (lacks_flag && renameat(directory_fd, name, removal->top_fd, moved) == 0)
+            break;
+        /* An earlier run that was killed here has left something of that name. */
+        if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) {
             note(removal);
             return;
         }
-        break;
     }
     removal->found_more = true;
 }

@@ -91,3 +91,15 @@ reshard_status written_files_flush(struct written_file **files, size_t count, re
     }
     return first_failure(files, count, err);
 }
+
+bool sync_directory(int directory_fd, const char *name)
+{
+    int fd = openat(directory_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    /* Some file systems cannot sync directories, and need not. */
+    bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == EROFS);
+    int number = errno;
+    if (fd >= 0)
+        close(fd);
+    errno = number;
+    return good;
+}

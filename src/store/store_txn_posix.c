@@ -94,7 +94,8 @@ static reshard_status failed(const struct posix_txn *txn, const char *what, resh
 /* The journal goes last: until then the lock keeps other runs away. */
 static void remove_partial(struct posix_txn *txn)
 {
-    if (txn->partial_fd < 0)
+    /* An old target that cannot go back to its place must not go with the rest. */
+    if (txn->partial_fd < 0 || publish_undo(txn->partial_fd, txn->parent_fd, txn->name) < 0)
         return;
     if (remove_contents(txn->partial_fd, JOURNAL_NAME) == 0 && unlinkat(txn->partial_fd, JOURNAL_NAME, 0) == 0)
         unlinkat(txn->parent_fd, txn->partial_name, AT_REMOVEDIR);
@@ -192,6 +193,14 @@ static reshard_status lock_partial(struct posix_txn *txn, reshard_error *err)
     return failed(txn, "other runs keep beginning and ending beside this target", err);
 }
 
+/* A run that was killed between the two renames of a target that cannot be exchanged has left the old one without its name. */
+static reshard_status put_back_target(struct posix_txn *txn, reshard_error *err)
+{
+    if (publish_undo(txn->partial_fd, txn->parent_fd, txn->name) < 0)
+        return failed(txn, "cannot put back the target that an earlier run set aside", err);
+    return !txn->options.overwrite && target_exists(txn) ? store_error_exists(txn->target_path, err) : RESHARD_OK;
+}
+
 /* Keeps what an earlier run left if it is for the same plan; otherwise starts from nothing. */
 static reshard_status take_over(struct posix_txn *txn, reshard_error *err)
 {
@@ -278,6 +287,8 @@ reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const cha
     if (!status)
         status = lock_partial(txn, err);
     bool is_locked = !status;
+    if (!status)
+        status = put_back_target(txn, err);
     if (!status)
         status = take_over(txn, err);
     if (status) {
@@ -405,17 +416,6 @@ static reshard_status posix_create(struct store_txn *base, const char *name, uin
 
 /* ---- syncing ---- */
 
-static bool sync_directory(int directory_fd, const char *name)
-{
-    int fd = openat(directory_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    /* Some file systems cannot sync directories, and need not. */
-    bool good = fd >= 0 && (fsync(fd) == 0 || errno == EINVAL || errno == EROFS);
-    int number = errno;
-    close_fd(fd);
-    errno = number;
-    return good;
-}
-
 static reshard_status sync_directories(struct posix_txn *txn, reshard_error *err)
 {
     bool good = true;
@@ -530,7 +530,7 @@ static reshard_status publish(struct posix_txn *txn, reshard_error *err)
     errno = EAGAIN;
     for (int i = 0; result < 0 && i < BEGIN_TRIES_MAX; i++) {
         bool replaces = txn->options.overwrite && target_exists(txn);
-        result = replaces ? publish_over(txn->partial_fd, txn->parent_fd, txn->name)
+        result = replaces ? publish_over(txn->partial_fd, txn->parent_fd, txn->name, txn->options.no_sync)
                           : publish_new(txn->partial_fd, txn->parent_fd, txn->name, txn->options.is_directory);
         /* The old target appeared or went away meanwhile: look again. */
         if (result < 0 && !(txn->options.overwrite && errno == (replaces ? ENOENT : EEXIST)))

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <link.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,7 +14,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #define RANGES_MAX 32
-#define LIVE_MAX (1u << 20)
+#define LIVE_MAX (1u << 16)
+#define POISON_BYTES_MAX 4096 /* larger blocks are buffers: to fill them all would cost more than it shows */
 
 /* The allocator itself, under the names by which glibc lets it be called from such a library. */
 extern void *__libc_malloc(size_t size);
@@ -75,7 +77,7 @@ static bool fails(uintptr_t from)
 
 static size_t slot_of(const void *memory)
 {
-    return ((uintptr_t)memory >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 44;
+    return ((uintptr_t)memory >> 4) * UINT64_C(0x9E3779B97F4A7C15) >> 48;
 }
 
 static void *note(void *memory, uintptr_t from)
@@ -119,12 +121,21 @@ uint64_t allocations_live(uintptr_t *from)
     return count;
 }
 
+/* Fresh memory is no zeros, and memory that was given back is not what it was. */
+static void *poison(void *memory, int byte)
+{
+    size_t size = memory && is_ready ? malloc_usable_size(memory) : 0;
+    if (size <= POISON_BYTES_MAX && size)
+        memset(memory, byte, size);
+    return memory;
+}
+
 #define CALLER (uintptr_t)__builtin_return_address(0)
 
 EXPORT void *malloc(size_t size)
 {
     uintptr_t from = CALLER;
-    return fails(from) ? NULL : note(__libc_malloc(size), from);
+    return fails(from) ? NULL : note(poison(__libc_malloc(size), 0xA5), from);
 }
 
 EXPORT void *calloc(size_t count, size_t size)
@@ -159,13 +170,13 @@ EXPORT void *reallocarray(void *memory, size_t count, size_t size)
 EXPORT void *aligned_alloc(size_t alignment, size_t size)
 {
     uintptr_t from = CALLER;
-    return fails(from) ? NULL : note(__libc_memalign(alignment, size), from);
+    return fails(from) ? NULL : note(poison(__libc_memalign(alignment, size), 0xA5), from);
 }
 
 EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
 {
     uintptr_t from = CALLER;
-    void *memory = fails(from) ? NULL : note(__libc_memalign(alignment, size), from);
+    void *memory = fails(from) ? NULL : note(poison(__libc_memalign(alignment, size), 0xA5), from);
     if (memory)
         *out = memory;
     return memory ? 0 : ENOMEM;
@@ -174,7 +185,7 @@ EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
 EXPORT void free(void *memory)
 {
     forget(memory);
-    __libc_free(memory);
+    __libc_free(poison(memory, 0x5A));
 }
 
 static char *copy(const char *text, size_t size, uintptr_t from)

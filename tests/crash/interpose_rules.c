@@ -22,6 +22,7 @@ static const struct {
 } groups[] = {
     { "disk", "fsync,fdatasync,sync_file_range,renameat,renameat2,linkat,unlinkat,flock,fallocate,ftruncate,copy_file_range,pwrite,write,"
               "mkdirat,openat,openat2,close,fchmod,fchown" },
+    { "space", "fsync,fdatasync,fallocate,ftruncate,copy_file_range,pwrite,write,mkdirat" },
     { "change", "fsync,fdatasync,renameat,renameat2,linkat,unlinkat,flock,fallocate,ftruncate,copy_file_range,pwrite,write,mkdirat,openat,fchmod" },
     { "look", "pread,read,stat,fstat,fstatat,readlinkat,fdopendir,readdir,mmap,fcntl,fopen,realpath" },
     { "thread", "pthread_create,pthread_mutex_init,pthread_cond_init" },
