@@ -6,12 +6,15 @@
 #                                                              or with FUZZ_RUNS=N until N runs are counted; make fuzz-coverage: what they reach
 #   make bench    figures of the README  make docs     manual pages
 #   make tidy     layering and style     make coverage lines of src that the tests run
+#   make mutants  sabotage of the source, which tests must notice (kept list); make mutants-sample: general operators
 #   make install DESTDIR=… PREFIX=…      make live-env environments with the real frameworks, which `check` then uses
 SHELL := /bin/bash
 BUILD ?= build
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 FUZZ_RUNS ?= 0
+MUTANTS ?= 300
+SEED ?= 1
 
 all: $(BUILD)/reshard
 
@@ -62,6 +65,14 @@ coverage:
 	@ln -sf cli/reshard build-coverage/reshard
 	@tools/coverage.py build-coverage
 
+mutants:
+	@tools/setup.sh test
+	@tools/mutate.py --jobs 2
+
+mutants-sample:
+	@tools/setup.sh test
+	@tools/mutate.py --sample $(MUTANTS) --seed $(SEED) --jobs 2
+
 fuzz:
 	@tools/setup.sh fuzz
 	@test -f build-fuzz/build.ninja || CC=clang meson setup -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-fuzz >/dev/null
@@ -96,7 +107,7 @@ install: $(BUILD)/reshard
 	DESTDIR=$(DESTDIR) meson install -C $(BUILD) --quiet
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz build-fuzzcov build-coverage
+	rm -rf build build-asan build-tsan build-fuzz build-fuzzcov build-coverage build-mutants
 
 FORCE:
-.PHONY: all setup demo check live-env asan tsan coverage fuzz fuzz-coverage bench docs tidy format install clean FORCE
+.PHONY: all setup demo check live-env asan tsan coverage mutants mutants-sample fuzz fuzz-coverage bench docs tidy format install clean FORCE

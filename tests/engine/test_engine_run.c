@@ -209,6 +209,61 @@ TEST(an_interrupted_run_is_taken_up_again)
     }
 }
 
+/* The journal of a target that was begun: read into text, or begun with text. */
+static void with_journal(const struct sample *sample, const struct plan *plan, const char *name, struct buffer *text, bool is_read)
+{
+    struct store_txn_options options = { .is_directory = true, .resume = true, .identity = plan_hash(plan), .overwrite = true };
+    struct store_txn *txn;
+    reshard_error err;
+    CHECK_OK(store_txn_begin_in(sample->store, name, &options, &txn, &err));
+    CHECK_OK(is_read ? store_txn_journal_read(txn, text, &err) : store_txn_journal_append(txn, text->data, text->size, &err));
+    store_txn_abort(txn, true);
+}
+
+/* How many bytes a run believes to be done already that begins with this journal. */
+static uint64_t resumed_bytes(const struct sample *sample, const struct plan *plan, struct buffer *text, uint32_t *crcs)
+{
+    static unsigned number;
+    char name[16];
+    struct watch cancel = { .stop_after = 0 };
+    struct engine_options engine = { .memory_bytes = 65536, .threads = 1, .progress = watch_progress, .context = &cancel };
+    snprintf(name, sizeof(name), "j%u", number++);
+    with_journal(sample, plan, name, text, false);
+    sample_run(sample, plan, sample->store, sample->store, name, &engine, true, crcs, NULL);
+    return cancel.resumed;
+}
+
+/* Notes that are there twice count once; notes that are damaged, wherever, do not count. */
+TEST(a_journal_is_believed_as_far_as_its_digests_hold)
+{
+    reshard_error err;
+    struct sample sample;
+    struct plan *plan;
+    struct sample_options options = { .seed = 4100, .elements_max = 20000, .tensors = 4, .parts = true, .crc = true };
+    struct watch cancel = { .stop_after = 0 };
+    struct engine_options engine = { .memory_bytes = 65536, .threads = 1, .progress = watch_progress, .context = &cancel };
+    struct buffer text = { 0 }, twice = { 0 };
+    sample_make(&sample, &options);
+    CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+    uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+    CHECK_FAILS(sample_run(&sample, plan, sample.store, sample.store, "u", &engine, true, crcs, &err), RESHARD_ERR_CANCELLED);
+    with_journal(&sample, plan, "u", &text, true);
+    uint64_t done = resumed_bytes(&sample, plan, &text, crcs);
+    assert_true(done > 0);
+    assert_true(buffer_append(&twice, text.data, text.size) && buffer_append(&twice, text.data, text.size));
+    assert_int_equal(resumed_bytes(&sample, plan, &twice, crcs), done);
+    for (size_t i = 0; i < text.size; i += 1 + text.size / 200) {
+        text.data[i] ^= 1;
+        assert_true(resumed_bytes(&sample, plan, &text, crcs) < done);
+        text.data[i] ^= 1;
+    }
+    buffer_release(&text);
+    buffer_release(&twice);
+    free(crcs);
+    plan_free(plan);
+    sample_release(&sample);
+}
+
 TEST(progress_reaches_its_total_and_can_cancel)
 {
     reshard_error err;
@@ -240,6 +295,7 @@ int main(void)
         cmocka_unit_test(no_fault_ever_gives_wrong_data),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
         cmocka_unit_test(an_interrupted_run_is_taken_up_again),
+        cmocka_unit_test(a_journal_is_believed_as_far_as_its_digests_hold),
         cmocka_unit_test(progress_reaches_its_total_and_can_cancel),
     };
     return cmocka_run_group_tests_name("engine_run", tests, NULL, NULL);

@@ -56,6 +56,17 @@ TEST(a_key_has_the_first_rule_that_fits_its_end)
         { "mtp.layers.0.transformer_layer.mlp.linear_fc2.weight", 1, PARTITION_TP, 0, -1 },
         { "module.decoder.layers.1.self_attention._extra_state", -2, PARTITION_TP, 1, -1 },
         { "decoder.layers.x.mlp.linear_fc2.weight", 1, PARTITION_TP, -1, -1 },
+        { "decoder.layers.2.self_attention.linear_q_proj.weight", 0, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.self_attention.linear_q_up_proj.weight", 0, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.self_attention.linear_kv_up_proj.weight", 0, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.self_attention.kv_layernorm.weight", -1, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.mixer.in_proj.weight", 0, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.mixer.conv1d.weight", 0, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.mixer.out_proj.weight", 1, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.mixer.dt_bias", 0, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.self_attention.in_proj.weight", 0, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.self_attention.out_proj.weight", 1, PARTITION_TP, 2, -1 },
+        { "decoder.layers.2.cross_attention.linear_kv.weight", 0, PARTITION_TP, 2, -1 },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct partition_key key;
@@ -197,6 +208,57 @@ static void check_tiling(const struct cut_context *context, const char *name, in
     free(local);
 }
 
+/* The rows of the whole that a tensor in a rank's file holds, in its order. */
+static void check_rows(const struct cut_context *context, const char *name, int64_t rows, int64_t tp, const int64_t *expected)
+{
+    struct partition_key key;
+    struct cut cut;
+    reshard_error err = { 0 };
+    int64_t shape[] = { rows / context->layout.tp, 3 }, local[128];
+    uint8_t seen[256] = { 0 };
+    assert_true(partition_key_read(&rules, str_of(name), &key));
+    if (cut_from_local(context, key.rule, 2, shape, &cut, &err))
+        fail_msg("%s: %s", name, err.message);
+    struct rank_place place = { tp, 0, 0, 0 };
+    struct filling filling = { &cut, local, seen };
+    memset(local, -1, sizeof(local));
+    assert_int_equal(cut_pieces(&cut, &place, fill, &filling, &err), RESHARD_OK);
+    assert_int_equal(cut.shape[0], rows);
+    for (int64_t i = 0; i < cut.local[0]; i++)
+        if (local[3 * i] != 3 * expected[i])
+            fail_msg("%s, rank %lld: row %lld is row %lld of the whole, expected %lld", name, (long long)tp, (long long)i, (long long)local[3 * i] / 3, (long long)expected[i]);
+}
+
+/*
+ * Megatron's own _get_qkv conversions (checkpoint_version 0 and 1): 4 heads of 2 rows for each of query, key and value. A rank's file had all its
+ * queries, then its keys, then its values; version 1 had the three beside each other row by row; today head by head.
+ */
+TEST(fused_heads_of_old_versions_are_put_in_todays_order)
+{
+    static const struct {
+        const char *name;
+        int order;
+        int64_t rows, ranks[2][12];
+    } cases[] = {
+        { "language_model.encoder.layers.0.self_attention.query_key_value.weight", 0, 24,
+          { { 0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11 }, { 12, 13, 18, 19, 14, 15, 20, 21, 16, 17, 22, 23 } } },
+        { "language_model.encoder.layers.0.self_attention.query_key_value.weight", 1, 24,
+          { { 0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11 }, { 12, 14, 16, 13, 15, 17, 18, 20, 22, 19, 21, 23 } } },
+        { "language_model.encoder.layers.0.self_attention.query_key_value.weight", 2, 24,
+          { { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, { 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23 } } },
+        { "language_model.decoder.layers.0.inter_attention.key_value.weight", 0, 16, { { 0, 1, 4, 5, 2, 3, 6, 7 }, { 8, 9, 12, 13, 10, 11, 14, 15 } } },
+        { "language_model.decoder.layers.0.inter_attention.key_value.weight", 1, 16, { { 0, 2, 1, 3, 4, 6, 5, 7 }, { 8, 10, 9, 11, 12, 14, 13, 15 } } },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct megatron_args args;
+        struct cut_context context = context_of(&args, 2, 1, 2, false);
+        args.head_size = 2;
+        context.version_order = cases[i].order;
+        for (int64_t tp = 0; tp < 2; tp++)
+            check_rows(&context, cases[i].name, cases[i].rows, tp, cases[i].ranks[tp]);
+    }
+}
+
 TEST(the_ranks_pieces_are_the_whole)
 {
     struct megatron_args args;
@@ -279,6 +341,14 @@ TEST(blocks_of_state_space_models_are_cut_each)
     megatron_args_read(namespace, &args);
     check_tiling(&context, "decoder.layers.0.mixer.in_proj.weight", 2, (int64_t[]){ 16 + 16 + 6 + 6 + 4, 8 }, 1);
     check_tiling(&context, "decoder.layers.0.mixer.conv1d.weight", 3, (int64_t[]){ 16 + 6 + 6, 1, 4 }, 1);
+    /* z and x of 16 rows, B and C of 2 groups of 3 states, dt of 4 heads: a rank has its half of each. */
+    static const int64_t ranks[2][24] = { { 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 32, 33, 34, 38, 39, 40, 44, 45 },
+                                          { 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31, 35, 36, 37, 41, 42, 43, 46, 47 } };
+    static const int64_t convolution[2][14] = { { 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 22, 23, 24 }, { 8, 9, 10, 11, 12, 13, 14, 15, 19, 20, 21, 25, 26, 27 } };
+    for (int64_t tp = 0; tp < 2; tp++) {
+        check_rows(&context, "decoder.layers.0.mixer.in_proj.weight", 48, tp, ranks[tp]);
+        check_rows(&context, "decoder.layers.0.mixer.conv1d.weight", 28, tp, convolution[tp]);
+    }
     struct partition_key key;
     struct cut cut;
     reshard_error err = { 0 };
@@ -311,6 +381,7 @@ int main(void)
         cmocka_unit_test(a_key_has_the_first_rule_that_fits_its_end),
         cmocka_unit_test(what_is_only_assumed_is_no_known_name),
         cmocka_unit_test(a_bad_rule_names_its_line),
+        cmocka_unit_test(fused_heads_of_old_versions_are_put_in_todays_order),
         cmocka_unit_test(the_ranks_pieces_are_the_whole),
         cmocka_unit_test(a_matrix_of_experts_is_cut_in_memory_order),
         cmocka_unit_test(blocks_of_state_space_models_are_cut_each),

@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Breaks the source on purpose, one small change at a time, and shows whether a test notices.
+
+usage: mutate.py [--only GLOB] [--list] [--jobs N] [--wide]          the kept list, tests/mutants.json
+       mutate.py --sample N [--seed S] [--only GLOB] [--jobs N]      general operators over src/ (mutation_operators.py)
+
+Works in copies of the tree under build-mutants/, never in the checkout. A mutation of the list is an object with
+  file, what     the file, and what the change breaks
+  old, new       the text, which must occur once in the file, and its replacement
+  tests          the tests that should notice: names of meson tests, with arguments that narrow them (`fixtures hash --family zarr`)
+  excused        for a second line of defence: the `what` of the first line, which must be a killed mutation itself
+Each is killed (a test turned red), survived, or an error of the list: its text is not found, it does not build, it changes nothing.
+"""
+import argparse
+import concurrent.futures
+import fnmatch
+import json
+import pathlib
+import queue
+import sys
+import time
+
+import mutation_coverage
+import mutation_operators
+from mutation_tree import FIXTURES, SECONDS_FACTOR, SECONDS_FLOOR, MutationError, Tree, digest_files, tracked_files
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORK = ROOT / "build-mutants"
+KEPT = ROOT / "tests" / "mutants.json"
+EXCUSED_MAX = 3
+QUICK_SUITES = ("unit", "cli", "command", "models")
+# Tests run optimised, because time is the budget; without debug data, because linking is most of a build.
+BUILD_OPTIONS = ["-Dtests=true", "--buildtype=plain", "-Doptimization=1", "-Ddebug=false", "-Db_lto=false"]
+
+
+class Result:
+    """`state` is killed, survived, equal, or what is wrong with the mutation."""
+
+    def __init__(self, mutation, state, detail="", seconds=0.0):
+        self.mutation, self.state, self.detail, self.seconds = mutation, state, detail, seconds
+
+    def line(self, number, total):
+        name = f"{self.mutation['file']}: {self.mutation['what']}"
+        return f"{number}/{total} {self.state:<10} {name} [{self.detail}; {self.seconds:.1f} s]"
+
+
+class Bench:
+    """Trees of the jobs, and how long each test takes on the unchanged source."""
+
+    def __init__(self, jobs, wide):
+        self.trees, self.wide, self.seconds = queue.Queue(), wide, {}
+        self.all = [Tree(ROOT, WORK / str(i), BUILD_OPTIONS) for i in range(jobs)]
+        for tree in self.all:
+            tree.prepare()
+            self.trees.put(tree)
+
+    def build_all(self, specs):
+        """What the mutations will be built upon: afterwards a build is one object and a few links."""
+        for tree in self.all:
+            complaint = tree.ninja(sorted({FIXTURES, *(target for spec in specs for target in tree.targets_of(spec))}))
+            if complaint:
+                raise MutationError(f"the unchanged source does not build: {complaint}")
+
+    def measure(self, specs):
+        """Every test is green before anything is changed. Known times are kept while the tree stays as it is."""
+        path, state = WORK / "baseline.json", digest_files(ROOT, tracked_files(ROOT))
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        known = kept.get("seconds", {}) if kept.get("tree") == state else {}
+        for spec in specs:
+            if spec not in known:
+                outcome = self.all[0].run(spec, 900)
+                if outcome.failure or not outcome.count:
+                    raise MutationError(f"`{spec}` on the unchanged source: {outcome.failure or 'judges nothing'}")
+                known[spec] = outcome.seconds
+                path.write_text(json.dumps({"tree": state, "seconds": known}))
+        self.seconds.update(known)
+
+    def limit(self, spec):
+        return SECONDS_FLOOR + SECONDS_FACTOR * self.seconds.get(spec, 60)
+
+
+def mutated_text(mutation):
+    path = ROOT / mutation["file"]
+    if not path.is_file():
+        raise MutationError("no such file")
+    text = path.read_text()
+    if "start" in mutation:  # of an operator: it knows the place
+        return text[:mutation["start"]] + mutation["new"] + text[mutation["end"]:]
+    count = text.count(mutation["old"])
+    if count != 1:
+        raise MutationError("text not found" if not count else f"text found {count} times")
+    return text.replace(mutation["old"], mutation["new"])
+
+
+def run_specs(tree, bench, specs, until):
+    for spec in specs:
+        if time.monotonic() > until:
+            return None
+        complaint = tree.ninja(sorted(tree.targets_of(spec)))
+        if complaint:
+            raise MutationError(f"does not build: {complaint}")
+        if tree.is_unchanged():
+            return "equal"
+        outcome = tree.run(spec, bench.limit(spec))
+        if outcome.failure:
+            return f"{spec}: {outcome.failure}"
+    return None
+
+
+def try_mutation(bench, mutation, specs, budget=float("inf")):
+    tree, started = bench.trees.get(), time.monotonic()
+    try:
+        tree.apply(mutation["file"], mutated_text(mutation))
+        if not specs:
+            return Result(mutation, "survived", "no test reaches the line")
+        notice = run_specs(tree, bench, specs, started + budget)
+        if not notice and bench.wide:
+            notice = run_specs(tree, bench, [s for s in bench.wide if s not in specs], started + budget)
+        state = "equal" if notice == "equal" else "killed" if notice else "survived"
+        return Result(mutation, state, notice or ", ".join(specs[:4]), time.monotonic() - started)
+    except MutationError as problem:
+        return Result(mutation, "error", str(problem), time.monotonic() - started)
+    finally:
+        tree.restore()
+        bench.trees.put(tree)
+
+
+def run_all(bench, mutations, specs_of, jobs, budget=float("inf")):
+    results = [None] * len(mutations)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(try_mutation, bench, m, specs_of(m), budget): i for i, m in enumerate(mutations)}
+        for number, done in enumerate(concurrent.futures.as_completed(waiting), 1):
+            results[waiting[done]] = done.result()
+            print(done.result().line(number, len(mutations)), flush=True)
+    return results
+
+
+def check_list(mutations):
+    names = [(m["file"], m["what"]) for m in mutations]
+    if len(set(names)) != len(names):
+        raise MutationError("two mutations of a file have one name")
+    for m in mutations:
+        if not m.get("tests"):
+            raise MutationError(f"{m['file']}: {m['what']}: names no test that should notice")
+
+
+def excuse(results):
+    """Second lines of defence are excused while their first line holds, at most three of them."""
+    killed = {r.mutation["what"] for r in results if r.state == "killed"}
+    excused = [r for r in results if r.state == "survived" and r.mutation.get("excused") in killed]
+    for result in excused[:EXCUSED_MAX]:
+        result.state = "excused"
+
+
+def with_first_lines(chosen, mutations):
+    wanted = {m["excused"] for m in chosen if "excused" in m}
+    return chosen + [m for m in mutations if m["what"] in wanted and m not in chosen]
+
+
+def run_kept(args):
+    mutations = json.loads(KEPT.read_text())
+    check_list(mutations)
+    chosen = [m for m in mutations if fnmatch.fnmatch(f"{m['file']}: {m['what']}", args.only)]
+    if args.list:
+        for m in chosen:
+            print(f"{m['file']}: {m['what']} [{', '.join(m['tests'])}]")
+        return 0
+    chosen = with_first_lines(chosen, mutations)
+    bench = Bench(args.jobs, None)
+    wide = sorted(name for name, test in bench.all[0].tests.items() if set(suite_names(test)) & set(QUICK_SUITES)) if args.wide else []
+    bench.wide = wide
+    specs = sorted({spec for m in chosen for spec in m["tests"]} | set(wide))
+    bench.build_all(specs)
+    bench.measure(specs)
+    # Side by side in the build are those of one file, and the quickest test is asked first.
+    chosen.sort(key=lambda m: m["file"])
+    results = run_all(bench, chosen, lambda m: sorted(m["tests"], key=lambda s: bench.seconds[s]), args.jobs)
+    excuse(results)
+    return summary(results, {"equal": "error"})
+
+
+def suite_names(test):
+    return [suite.split(":")[-1] for suite in test["suite"]]
+
+
+def summary(results, names):
+    states = [names.get(r.state, r.state) for r in results]
+    for result, state in zip(results, states):
+        if state in ("survived", "error", "excused"):
+            print(f"{state.upper()} {result.mutation['file']}: {result.mutation['what']} ({result.detail})")
+    count = {state: states.count(state) for state in ("killed", "survived", "excused", "error")}
+    more = "".join(f", {count[s]} {text}" for s, text in (("excused", "excused"), ("error", "errors of the list")) if count[s])
+    print(f"{count['killed']} killed, {count['survived']} survived{more}")
+    return 1 if count["survived"] or count["error"] or not count["killed"] else 0
+
+
+def run_sample(args):
+    candidates = [m for m in mutation_operators.all_candidates(ROOT) if fnmatch.fnmatch(m["file"], args.only)]
+    bench = Bench(args.jobs, None)
+    coverage = mutation_coverage.Coverage(ROOT, WORK / "coverage", args.keep_coverage)
+    bench.seconds = coverage.seconds
+    chosen = mutation_operators.sample(candidates, args.sample, args.seed)[args.skip:]
+    specs = {id(m): coverage.tests_of(m["file"], m["line"]) for m in chosen}
+    bench.build_all(sorted({s for m in chosen for s in specs[id(m)]}))
+    results = run_all(bench, chosen, lambda m: specs[id(m)], args.jobs, args.budget)
+    counted = [r for r in results if r.state in ("killed", "survived")]
+    status = summary(results, {"error": "does not build"})
+    killed = sum(r.state == "killed" for r in counted)
+    print(f"{100 * killed / max(1, len(counted)):.1f} % of {len(counted)} killed; of {len(chosen)} drawn from {len(candidates)} places, "
+          f"{len(chosen) - len(counted)} make no other program or do not compile")
+    return 0 if killed >= 0.85 * len(counted) else status
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", metavar="GLOB", help="of `file: what` in the list, of the file in a sample")
+    parser.add_argument("--list", action="store_true", help="print the kept list")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--wide", action="store_true", help="where no listed test notices, ask all of the quick suites too")
+    parser.add_argument("--sample", type=int, default=0, metavar="N")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first of the sample, which an earlier run has tried")
+    parser.add_argument("--budget", type=float, default=120, metavar="SECONDS", help="of a sample: tests for one mutation end after this")
+    parser.add_argument("--keep-coverage", action="store_true", help="use the map of lines to tests although files have changed since")
+    args = parser.parse_args()
+    WORK.mkdir(exist_ok=True)
+    started = time.monotonic()
+    try:
+        return run_sample(args) if args.sample else run_kept(args)
+    except MutationError as problem:
+        print(f"mutate: {problem}", file=sys.stderr)
+        return 2
+    finally:
+        print(f"took {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

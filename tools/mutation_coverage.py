@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests run a line of the source: gcov after every single test, kept under build-mutants/ while the tree stays as it is."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+from mutation_tree import FIXTURES, MutationError, Tree, digest_files, tracked_files
+
+BUILD_OPTIONS = ["-Dtests=true", "--buildtype=plain", "-Doptimization=0", "-Ddebug=false", "-Db_lto=false", "-Db_coverage=true"]
+LEFT_OUT = {"fuzz", "live"}  # of other compilers and environments
+# One command test runs every kind of checkpoint: by family it says more about a line, and takes less time.
+FAMILIES = ("torch-dcp", "torch-file", "safetensors", "zarr", "megatron")
+LINES_BACK = 12  # a condition over several lines is counted at its first
+
+
+def specs_of(tests):
+    for name, test in tests.items():
+        if {suite.split(":")[-1] for suite in test["suite"]} & LEFT_OUT:
+            continue
+        if name.startswith("fixtures ") and "fixtures_test.py" in " ".join(test["cmd"]):
+            yield from (f"{name} --family {family}" for family in FAMILIES)
+        else:
+            yield name
+
+
+class Coverage:
+    def __init__(self, root, folder, keep):
+        self.folder = folder
+        self.tree = Tree(root, folder, BUILD_OPTIONS)
+        self.tree.prepare()
+        self.state = digest_files(root, tracked_files(root))
+        self.lines, self.seconds, self.known = {}, {}, {}
+        specs = list(specs_of(self.tree.tests))
+        self.measure_all(specs, keep)
+
+    def measure_all(self, specs, keep):
+        missing = [spec for spec in specs if not self.load(spec, keep)]
+        complaint = self.tree.ninja(sorted({FIXTURES, *(t for s in missing for t in self.tree.targets_of(s))})) if missing else None
+        if complaint:
+            raise MutationError(f"with coverage: {complaint}")
+        for number, spec in enumerate(missing, 1):
+            self.measure(spec)
+            print(f"coverage {number}/{len(missing)}: {spec}, {self.seconds.get(spec, 0):.1f} s", file=sys.stderr, flush=True)
+
+    def path(self, spec):
+        return self.folder / "lines" / (re.sub(r"\W+", "-", spec) + ".json")
+
+    def load(self, spec, keep):
+        if not self.path(spec).exists():
+            return False
+        kept = json.loads(self.path(spec).read_text())
+        if kept["tree"] != self.state and not keep:
+            return False
+        self.add(spec, kept)
+        return True
+
+    def add(self, spec, kept):
+        if kept["count"]:
+            self.seconds[spec] = kept["seconds"]
+        for file, (ran, known) in kept["files"].items():
+            self.known.setdefault(file, set()).update(known)
+            for line in ran if kept["count"] else ():
+                self.lines.setdefault((file, line), []).append(spec)
+
+    def measure(self, spec):
+        for old in self.tree.build.rglob("*.gcda"):
+            old.unlink()
+        outcome = self.tree.run(spec, 1200)
+        if outcome.failure:
+            raise MutationError(f"`{spec}` on the unchanged source: {outcome.failure}")
+        kept = {"tree": self.state, "seconds": outcome.seconds, "count": outcome.count, "files": self.read_counts()}
+        self.path(spec).parent.mkdir(exist_ok=True)
+        self.path(spec).write_text(json.dumps(kept))
+        self.add(spec, kept)
+
+    def read_counts(self):
+        data = [str(path) for path in self.tree.build.rglob("*.gcda") if path.name.startswith("src_")]
+        files = {}
+        if not data:
+            return files
+        done = subprocess.run(["gcov", "--json-format", "--stdout", *data], cwd=self.tree.build, check=True, capture_output=True, text=True)
+        for text in done.stdout.splitlines():
+            for file in json.loads(text)["files"]:
+                name = os.path.relpath(pathlib.Path(self.tree.build, file["file"]), self.tree.source)
+                if name.startswith("src/") and name.endswith(".c"):
+                    known = {line["line_number"] for line in file["lines"]}
+                    files[name] = ([line["line_number"] for line in file["lines"] if line["count"]], sorted(known))
+        return files
+
+    def tests_of(self, file, line):
+        """Quickest first."""
+        known = self.known.get(file, ())
+        at = next((n for n in range(line, max(0, line - LINES_BACK), -1) if n in known), line)
+        return sorted(self.lines.get((file, at), []), key=lambda spec: self.seconds[spec])
