@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
 #include "mapping_input.h"
-#include "target_check.h"
 
 #include <string.h>
 
@@ -144,9 +143,7 @@ static int convert_failed(const struct options *options, const struct mapping_in
 static int run_convert(const struct options *options, const struct mapping_input *mapping)
 {
     reshard_error err = { 0 };
-    int exit_status = target_check(options, options->paths[0], options->paths[1]);
-    if (exit_status)
-        return exit_status;
+    int exit_status = 0;
     reshard_checkpoint *source = open_path(options, 0, &exit_status);
     if (!source)
         return exit_status;

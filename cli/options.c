@@ -49,7 +49,7 @@ static const struct row {
     { "config", "FILE", 0, TEXT, FIELD(config), WRITING | BIT(DIFF) | BIT(MAP), "config.json of the model, for mappings (that of the source)" },
     { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF) | BIT(MAP), "refuse what Paddle's own mapping engine does not know" },
     { "checksum", "crc32c|sha256|none", 0, WORD, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
-    { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING, "replace an existing target" },
+    { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING, "replace a checkpoint, an empty folder or file that is in the way" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
     { "verify", NULL, 0, FLAG, FIELD(verify), WRITING, "read the result back and compare before it becomes visible" },
     { "no-sync", NULL, 0, FLAG, FIELD(no_sync), WRITING, "do not wait for the disk; for scratch space" },

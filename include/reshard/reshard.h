@@ -238,7 +238,9 @@ typedef struct reshard_report {
 } reshard_report;
 void reshard_report_release(reshard_report *report);
 
-/* Converts; the target appears whole or not at all. report may be NULL. */
+/* Converts; the target appears whole or not at all. report may be NULL. A target that is or holds a file of the source, or lies in it, is RESHARD_ERR_USAGE;
+ * so is one that overwrite may not replace: all but a checkpoint with nothing else in its folder, an empty folder or an empty file. The caller's process
+ * should ignore SIGXFSZ if files may meet a limit on their size. */
 reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                const reshard_run_options *run, reshard_report *report, reshard_error *err);
 

@@ -3,6 +3,7 @@
 #include "api/conversion.h"
 
 #include "api/sidecar.h"
+#include "api/target_check.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -165,9 +166,15 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
                                           const reshard_run_options *run_options, reshard_report *report, reshard_error *err)
 {
     struct run run = { 0 };
-    reshard_status status = conversion_prepare(source, target_path, options, run_options, true, &run.conversion, err);
+    reshard_status status = options->struct_size < sizeof(*options) ? RESHARD_OK : target_check_source(source, target_path, options->overwrite != 0, err);
     if (status)
         return status;
+    status = conversion_prepare(source, target_path, options, run_options, true, &run.conversion, err);
+    if (status)
+        return status;
+    status = target_check_replaced(&run.conversion, target_path, err);
+    if (status)
+        goto out;
     if (report) {
         *report = (reshard_report){ 0 };
         status = conversion_report(&run.conversion, report, err);

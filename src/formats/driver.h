@@ -128,6 +128,10 @@ struct format_driver {
     unsigned abilities;
     const struct format_option *options; /* ends with a NULL name; may be NULL */
 
+    /* Globs of what a folder of this format holds besides side files, folders with '/' at the end; then NULL. A folder with other things in it is
+     * not replaced. NULL: the format has no folders. */
+    const char *const *folder_entries;
+
     /* How sure the driver is that store's name ("" for the root) is its format: 0 no, 100 certain. Looks at names and the first
      * bytes only; never fails. */
     int (*probe)(struct store *store, const char *name);

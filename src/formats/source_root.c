@@ -49,6 +49,12 @@ static bool iteration_of(struct str base, int64_t *out)
     return false;
 }
 
+bool root_is_iteration(struct str name)
+{
+    int64_t number;
+    return iteration_of(name, &number);
+}
+
 static bool choose_entry(const struct root_listing *listing, size_t index, int64_t iteration, struct arena *arena, struct root_choice *out)
 {
     struct str name = listing->entries[index].name;

@@ -70,7 +70,7 @@ reshard_status store_error_exists(const char *name, reshard_error *err)
     errno = EEXIST;
     error_set_errno(err, "cannot write '%s'", name);
     error_object(err, "%s", name);
-    error_hint(err, "--overwrite replaces it");
+    error_hint(err, "--overwrite replaces it, if it is a checkpoint");
     return RESHARD_ERR_IO;
 }
 
@@ -85,6 +85,11 @@ void store_free(struct store *store)
 const char *store_path(const struct store *store)
 {
     return store->ops->path ? store->ops->path(store) : "";
+}
+
+bool store_follows_links(const struct store *store)
+{
+    return store->ops->follows_links && store->ops->follows_links(store);
 }
 
 static int compare_entries(const void *a, const void *b)

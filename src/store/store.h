@@ -52,6 +52,9 @@ void store_free(struct store *store);
 /* Path of the store for messages ("" for memory). */
 const char *store_path(const struct store *store);
 
+/* Whether symbolic links in it may lead out of it. */
+bool store_follows_links(const struct store *store);
+
 /* Relative, no empty, "." or ".." part, no NUL or backslash, no leading '/', at most 4096 bytes. The message says what is wrong. */
 reshard_status store_name_check(struct str name, reshard_error *err);
 
@@ -63,6 +66,9 @@ bool store_exists(struct store *store, const char *name, bool *is_directory, uin
 
 /* A number that changes when the object is written to or replaced, as far as the store knows (files: inode, size and time); 0 if it does not. */
 uint64_t store_version(struct store *store, const char *name);
+
+/* "already exists", with the hint how to replace it. */
+reshard_status store_error_exists(const char *name, reshard_error *err);
 
 /* ---- paths outside of a store ---- */
 

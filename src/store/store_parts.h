@@ -14,6 +14,7 @@ struct store_ops {
     reshard_status (*list)(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
                            reshard_error *err);
     bool (*exists)(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
+    bool (*follows_links)(const struct store *store); /* NULL: it has none */
     uint64_t (*version)(struct store *store, const char *name); /* NULL: 0 for all */
     reshard_status (*open_object)(struct store *store, const char *name, struct store_object **out, reshard_error *err);
     reshard_status (*txn_begin)(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
@@ -60,8 +61,5 @@ void store_entries_sort(struct store_entry *entries, size_t count);
 
 /* RESHARD_ERR_IO with ENOENT, as of a file system. */
 reshard_status store_error_missing(const char *name, reshard_error *err);
-
-/* "already exists", with the hint how to replace it. */
-reshard_status store_error_exists(const char *name, reshard_error *err);
 
 #endif

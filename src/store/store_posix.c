@@ -44,6 +44,11 @@ static const char *posix_path(const struct store *store)
     return ((const struct posix_store *)(const void *)store)->path;
 }
 
+static bool posix_follows_links(const struct store *store)
+{
+    return ((const struct posix_store *)(const void *)store)->flags & STORE_FOLLOW_LINKS;
+}
+
 static bool may_follow(const struct posix_store *posix, const char *name)
 {
     return (posix->flags & STORE_FOLLOW_LINKS) || (posix->named_file && strcmp(posix->named_file, name) == 0);
@@ -248,6 +253,7 @@ static const struct store_ops posix_ops = {
     .list = posix_list,
     .exists = posix_exists,
     .version = posix_version,
+    .follows_links = posix_follows_links,
     .open_object = posix_open_object,
     .txn_begin = posix_store_txn_begin,
 };

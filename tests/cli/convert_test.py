@@ -216,6 +216,13 @@ def existing_target(shell):
         done = shell.convert(target, "--to", form, status=3)
         assert "hint: --overwrite" in done.stderr and f"'{target}'" in done.stderr, done.stderr
     assert (shell.work / "there").read_text() == "precious" and (shell.work / "folder" / "file").exists() and shell.names() == before
+    for target, form in (("there", "safetensors"), ("there", "hf"), ("folder", "hf"), ("folder", "safetensors")):
+        done = shell.convert(target, "--to", form, "--overwrite", status=2)
+        assert f"'{target}' is no checkpoint" in done.stderr and "hint: remove it" in done.stderr, done.stderr
+    assert (shell.work / "there").read_text() == "precious" and (shell.work / "folder" / "file").exists() and shell.names() == before
+    (shell.work / "there").unlink()
+    (shell.work / "folder" / "file").unlink()
+    shell.convert("there", "--to", "safetensors")
     shell.convert("there", "--to", "hf", "--overwrite")
     shell.convert("folder", "--to", "safetensors", "--overwrite")
     shell.same("there", "folder")

@@ -122,13 +122,13 @@ def check_file_size_limit(binary, work):
 
 def check_overwrite_keeps_old(binary, work):
     (work / "target").mkdir()
-    (work / "target" / "old").write_text("old")
+    write_source(work / "target" / "model.safetensors", 1, 16)
     status, err, target, left = interrupt_after(binary, work, 0.1, signal.SIGINT, "--overwrite")
     assert left == ["target"], left
     if status == 130:
-        assert (target / "old").read_text() == "old"
+        assert [p.name for p in target.iterdir()] == ["model.safetensors"]
     else:
-        assert status == 0 and not (target / "old").exists(), err
+        assert status == 0 and not (target / "model.safetensors").exists(), err
     return f"exit status {status}"
 
 

@@ -4,10 +4,17 @@
 #include "formats/dcp/dcp_read.h"
 #include "formats/dcp/dcp_target.h"
 
+/* With those of Megatron, Megatron Bridge and NeMo. */
+static const char *const folder_entries[] = {
+    ".metadata",    ".metadata.tmp",  "__*.metadata",   "*.distcp",     "metadata.json", "integrity.json", "common.pt", "*train_state.pt",
+    "run_config.yaml", "modelopt_state/", "weights/",   "model_weights/", "context/",    "model_config.yaml", NULL,
+};
+
 const struct format_driver format_torch_dcp = {
     .name = "torch-dcp",
     .summary = "PyTorch Distributed Checkpoint directory: .metadata and .distcp files",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .folder_entries = folder_entries,
     .probe = dcp_probe,
     .read_catalog = dcp_read_catalog,
     .resolve = dcp_resolve,
@@ -26,6 +33,7 @@ const struct format_driver format_torch_dist = {
     .summary = "Megatron Core distributed checkpoint: DCP with metadata.json and a common state",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER | FORMAT_IS_PARALLEL,
     .options = torch_dist_options,
+    .folder_entries = folder_entries,
     .probe = torch_dist_probe,
     .read_catalog = torch_dist_read_catalog,
     .resolve = dcp_resolve,
@@ -44,6 +52,7 @@ const struct format_driver format_torch_dcp_megatron = {
     .summary = "Megatron's plain DCP: the directory of an iteration, without metadata.json",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
     .options = megatron_dcp_options,
+    .folder_entries = folder_entries,
     .probe = dcp_megatron_probe,
     .read_catalog = dcp_megatron_read_catalog,
     .resolve = dcp_resolve,
@@ -62,6 +71,7 @@ const struct format_driver format_fsdp_dtensor = {
     .summary = "Megatron-FSDP's DCP of DTensors",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER,
     .options = megatron_dcp_options,
+    .folder_entries = folder_entries,
     .probe = fsdp_dtensor_probe,
     .read_catalog = dcp_megatron_read_catalog,
     .resolve = dcp_resolve,

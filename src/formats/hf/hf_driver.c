@@ -31,12 +31,15 @@ static const struct format_option hf_options[] = {
     { 0 },
 };
 
+static const char *const folder_entries[] = { "*.safetensors", "*.safetensors.index*.json", "model.*.index.json", "sharded/", NULL };
+
 const struct format_driver format_hf = {
     .name = "hf",
     .name_space = "hf",
     .summary = "Hugging Face folder: safetensors files, an index if there are several, side files",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_SHARDED | FORMAT_HOLDS_CONFIG,
     .options = hf_options,
+    .folder_entries = folder_entries,
     .probe = hf_probe,
     .read_catalog = hf_read_catalog,
     .lay_out = hf_lay_out,

@@ -121,6 +121,8 @@ static const struct format_option options[] = {
     { NULL, NULL, NULL, NULL },
 };
 
+static const char *const folder_entries[] = { "mp_rank_*/", "release/", "latest_checkpointed_iteration.txt", NULL };
+
 const struct format_driver format_megatron = {
     .name = "megatron",
     .name_space = "megatron",
@@ -128,6 +130,7 @@ const struct format_driver format_megatron = {
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
                  FORMAT_STATE_BY_PARAMETER,
     .options = options,
+    .folder_entries = folder_entries,
     .probe = megatron_probe,
     .read_catalog = megatron_read_catalog,
     .verify = torch_source_verify,

@@ -35,10 +35,13 @@ static int fsdp_probe(struct store *store, const char *name)
     return is_torch ? 50 : 0;
 }
 
+static const char *const folder_entries[] = { "*rank*.pt", "*rank*.pth", "*rank*.bin", "pytorch_model_fsdp*", "fsdp_config.json", "huggingface/", NULL };
+
 const struct format_driver format_fsdp_ranks = {
     .name = "fsdp-ranks",
     .summary = "one torch.save file a rank, holding DTensors or ShardedTensors (FSDP, verl, accelerate)",
     .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .folder_entries = folder_entries,
     .probe = fsdp_probe,
     .read_catalog = fsdp_read_catalog,
     .verify = torch_source_verify,

@@ -57,11 +57,14 @@ static const struct format_option torch_options[] = {
     { NULL, NULL, NULL, NULL },
 };
 
+static const char *const folder_entries[] = { "pytorch_model*.bin", "pytorch_model*.bin.index.json", NULL };
+
 const struct format_driver format_torch = {
     .name = "torch",
     .summary = "one torch.save file (zip, legacy stream or tar), or a folder of pytorch_model*.bin",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_HOLDS_TIES,
     .options = torch_options,
+    .folder_entries = folder_entries,
     .probe = torch_probe,
     .read_catalog = torch_read_catalog,
     .verify = torch_source_verify,

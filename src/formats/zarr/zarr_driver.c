@@ -59,12 +59,15 @@ static int zarr_probe(struct store *store, const char *name)
     return has_file(store, name, "common.pt") ? 96 : 70;
 }
 
+static const char *const folder_entries[] = { ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", "c/", "*.sync/", "common.pt", "shard_*.pt", "metadata.json", NULL };
+
 const struct format_driver format_zarr = {
     .name = "zarr",
     .summary = "zarr arrays and groups of format 2 or 3, and Megatron Core's zarr checkpoints",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
     .options = zarr_options,
     .target_names = zarr_target_names,
+    .folder_entries = folder_entries,
     .probe = zarr_probe,
     .read_catalog = zarr_read_catalog,
     .load_item = dcp_load_item,
