@@ -60,7 +60,7 @@ tsan:
 
 coverage:
 	@tools/setup.sh coverage
-	@test -f build-coverage/build.ninja || meson setup -Dtests=true -Db_coverage=true --buildtype=debug build-coverage >/dev/null
+	@test -f build-coverage/build.ninja || meson setup -Dtests=true -Db_coverage=true --buildtype=debug -Doptimization=1 build-coverage >/dev/null
 	@ninja -C build-coverage --quiet
 	@ln -sf cli/reshard build-coverage/reshard
 	@tools/coverage.py build-coverage

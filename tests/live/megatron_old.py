@@ -3,6 +3,8 @@
 """Megatron checkpoints from before Megatron Core: nested dicts, every checkpoint_version and its order of rows in fused heads, tied copies.
 
 usage: megatron_old.py --bin PATH     needs torch; prints TAP
+       megatron_old.py --keep FOLDER  writes fixtures instead; Megatron's own fix_query_key_value_ordering, from the tree that MEGATRON_TREES names (core_v0.16.1),
+                                      must turn every rank's rows of them into today's order
 A whole model is made with torch and cut into rank files as those versions stored them; the merged model must be the whole one in today's order, under
 the nested path of each key, and a file written from it at TP1 must hold the same nested dict.
 """
@@ -10,10 +12,12 @@ import argparse
 import collections
 import hashlib
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import types
 
 import torch
 
@@ -132,14 +136,51 @@ def check(binary, folder, version, say_version, tp, pp):
     assert torch.equal(last["model"]["word_embeddings_for_head"]["weight"], model["language_model.embedding.word_embeddings.weight"].chunk(2, 0)[1])
 
 
+CASES = [(0.0, False, 1, 1), (0.0, False, 2, 2), (1.0, True, 2, 1), (1.0, True, 4, 2), (2.0, True, 2, 2), (3.0, True, 2, 2), (3.0, True, 4, 1)]
+
+
+def check_with_megatron(model, version, tp):
+    """Megatron's function, applied to the rows of every rank, gives the rows of the whole model."""
+    sys.path.insert(0, os.path.join(os.environ["MEGATRON_TREES"], "core_v0.16.1"))
+    import megatron.training.checkpointing as checkpointing
+    attention = types.SimpleNamespace(hidden_size_per_attention_head=HEAD, num_attention_heads_per_partition=HEADS // tp)
+    layers = [types.SimpleNamespace(self_attention=attention)]
+    for key, tensor in model.items():
+        if "query_key_value" in key:
+            for rank in range(tp):
+                rows = torch.nn.Parameter(part(key, tensor, tp, rank, version))
+                holder = types.SimpleNamespace(named_parameters=lambda: [(key, rows)],
+                                               language_model=types.SimpleNamespace(encoder=types.SimpleNamespace(layers=layers)))
+                checkpointing.fix_query_key_value_ordering(holder, version)
+                assert torch.equal(rows.data, tensor.chunk(tp, 0)[rank]), (key, version, rank)
+
+
+def keep(folder):
+    for version, say_version, tp, pp in CASES:
+        name = f"megatron-old-version{version:.0f}-tp{tp}pp{pp}"
+        model = whole_model(torch.Generator().manual_seed(int(version * 10) + tp))
+        check_with_megatron(model, version, tp)
+        write(folder / name / "ckpt", model, tp, pp, version, say_version)
+        tensors = {key: {"dtype": "F32", "shape": shape, "sha256": digest} for key, (shape, digest) in expected(model).items()}
+        manifest = {"case": name, "family": "megatron", "producer": {"torch": torch.__version__}, "command": "tests/live/megatron_old.py --keep", "path": "ckpt",
+                    "world": {"ranks": tp * pp, "tp": tp, "pp": pp},
+                    "notes": ["emulated: a whole model cut by torch as Megatron-LM of that checkpoint_version stored it",
+                              "Megatron 0.16.1's fix_query_key_value_ordering turns every rank's rows into those of the whole model"],
+                    "tensors": tensors, "items": {}, "expect": {"error": None}, "also": {}}
+        (folder / name / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True))
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    binary = str(pathlib.Path(parser.parse_args().bin).resolve())
-    cases = [(0.0, False, 1, 1), (0.0, False, 2, 2), (1.0, True, 2, 1), (1.0, True, 4, 2), (2.0, True, 2, 2), (3.0, True, 2, 2), (3.0, True, 4, 1)]
-    print(f"1..{len(cases)}")
+    parser.add_argument("--bin")
+    parser.add_argument("--keep", type=pathlib.Path)
+    options = parser.parse_args()
+    if options.keep:
+        return keep(options.keep)
+    binary = str(pathlib.Path(options.bin).resolve())
+    print(f"1..{len(CASES)}")
     failed = False
-    for number, case in enumerate(cases, 1):
+    for number, case in enumerate(CASES, 1):
         with tempfile.TemporaryDirectory(prefix="reshard-old-") as folder:
             try:
                 check(binary, pathlib.Path(folder), *case)

@@ -1,0 +1,213 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the fixtures of Megatron's architectures other than plain GPT: MLA, MTP, Mamba, gated delta nets, BERT and T5.
+
+usage: make_architectures.py --make FOLDER --out FOLDER [--only NAME,…]
+FOLDER of --make has megatron_model.py and megatron_lib.py, which made the other cases of Megatron (tests/fixtures/README.md): they run the real Megatron-LM on
+CPU, from MEGATRON_TREES (folder with core_v0.16.1/megatron). This adds models to theirs. A seed checkpoint is filled with random weights and saved at
+TP1 PP1; every other layout loads it with the real load_checkpoint and saves it again, and is read back. Layers are those of --transformer-impl local;
+kernels of mamba_ssm and of flash-linear-attention, which only a forward pass calls, are stood in for.
+"""
+import argparse
+import os
+import pathlib
+import sys
+import tempfile
+import types
+
+LLAMA = "--swiglu --disable-bias-linear --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights --bf16"
+BASE = "--hidden-size 12 --ffn-hidden-size 20 --vocab-size 21 --make-vocab-size-divisible-by 6 "
+MODELS = {
+    "mla": LLAMA + " " + BASE + "--num-layers 2 --num-attention-heads 4 --multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 4 --qk-pos-emb-head-dim 2 --v-head-dim 5",
+    "mtp": LLAMA + " " + BASE + "--num-layers 2 --num-attention-heads 4 --kv-channels 3 --mtp-num-layers 1",
+    "mamba": LLAMA + " " + BASE + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 --hybrid-override-pattern M*M- --is-hybrid-model --mamba-state-dim 4 --mamba-head-dim 3 --mamba-num-groups 2",
+    "gdn": LLAMA + " " + BASE + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 --experimental-attention-variant gated_delta_net --linear-attention-freq 2 --linear-conv-kernel-dim 3"
+           " --linear-key-head-dim 4 --linear-value-head-dim 3 --linear-num-key-heads 2 --linear-num-value-heads 4",
+    "bert": BASE + "--num-layers 2 --num-attention-heads 4",
+    "t5": BASE + "--encoder-num-layers 2 --decoder-num-layers 3 --num-attention-heads 4 --encoder-seq-length 16 --decoder-seq-length 12",
+}
+CUT = {"mla": ("tp2", "tp2pp2"), "mtp": ("tp2", "pp2"), "mamba": ("tp2", "pp2"), "gdn": ("tp2", "pp2"), "bert": ("tp2", "pp2"), "t5": ("tp2",)}
+NOTES = {"mla": "multi-latent attention", "mtp": "a layer of multi-token prediction", "mamba": "hybrid of Mamba, attention and MLP layers", "gdn": "gated delta nets and attention by turns",
+         "bert": "BERT with its binary head", "t5": "encoder and decoder"}
+
+
+# ---- what a rank does: a server of megatron_lib forks it and calls train_save ----
+
+def stand_in_kernels():
+    import importlib
+    import megatron.core.ssm.gated_delta_net as delta
+    import megatron.core.ssm.mamba_mixer as mamba
+    import torch
+
+    class GatedNorm(torch.nn.Module):
+        def __init__(self, size, *_, device=None, dtype=None, **__):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(size, dtype=dtype))
+    import contextlib
+    import inspect
+    from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
+    from megatron.core.transformer import multi_latent_attention
+    from megatron.core.transformer.dot_product_attention import DotProductAttention
+    build = DotProductAttention.__init__
+    known = inspect.signature(build).parameters
+    # It has no parameters; MLA tells it the widths of its channels, which only Transformer Engine's takes.
+    DotProductAttention.__init__ = lambda self, *a, **k: build(self, *a, **{name: value for name, value in k.items() if name in known})
+    multi_latent_attention.TELinear = type("TELinear", (), {})
+    CudaRNGStatesTracker.fork = lambda self, *_: contextlib.nullcontext()  # the seed's values are written over what it draws
+    delta.HAVE_FLA = True
+    for module, names in {"ops.triton.layernorm_gated": ["RMSNorm"], "ops.triton.ssd_combined": ["mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"]}.items():
+        stand_in = types.ModuleType("mamba_ssm." + module)
+        for name in names:
+            setattr(stand_in, name, GatedNorm)
+        sys.modules["mamba_ssm." + module] = stand_in
+    importlib.reload(mamba)  # a class of it derives from the norm
+
+
+def mamba_model(args, config, **common):
+    from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+    from megatron.core.models.mamba import MambaModel
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.ssm.mamba_block import MambaStack, MambaStackSubmodules
+    from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
+    from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
+    from megatron.core.ssm.mlp_layer import MLPLayer
+    from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.spec_utils import ModuleSpec
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+    from megatron.core.transformer.transformer_layer import TransformerLayer, TransformerLayerSubmodules
+    import megatron.core.ssm.mamba_block as block
+    block.TENorm = WrappedTorchNorm
+    layer = get_gpt_layer_local_spec(normalization=args.normalization).submodules
+    mixer = ModuleSpec(module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear))
+    spec = ModuleSpec(module=MambaStack, submodules=MambaStackSubmodules(
+        mamba_layer=ModuleSpec(module=MambaLayer, submodules=MambaLayerSubmodules(norm=WrappedTorchNorm, mixer=mixer, mamba_bda=get_bias_dropout_add)),
+        attention_layer=ModuleSpec(module=TransformerLayer, submodules=TransformerLayerSubmodules(
+            input_layernorm=layer.input_layernorm, self_attention=layer.self_attention, self_attn_bda=get_bias_dropout_add)),
+        mlp_layer=ModuleSpec(module=MLPLayer, submodules=TransformerLayerSubmodules(pre_mlp_layernorm=layer.pre_mlp_layernorm, mlp=layer.mlp, mlp_bda=get_bias_dropout_add))))
+    return MambaModel(config=config, mamba_stack_spec=spec, hybrid_override_pattern=args.hybrid_override_pattern, position_embedding_type=args.position_embedding_type, **common)
+
+
+def delta_spec(args, config):
+    """Layers as Transformer Engine names them, for which alone Megatron builds gated delta nets: a linear layer holds the norm before it."""
+    import copy
+    import torch
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.ssm.gated_delta_net import GatedDeltaNet, GatedDeltaNetSubmodules
+    from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+    from megatron.core.transformer.identity_op import IdentityOp
+    from megatron.core.transformer.spec_utils import ModuleSpec
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+    from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+
+    class NormedLinear(ColumnParallelLinear):
+        def __init__(self, input_size, *arguments, **named):
+            super().__init__(input_size, *arguments, **named)
+            self.layer_norm_weight = torch.nn.Parameter(torch.ones(input_size, dtype=self.weight.dtype))
+    attention = get_gpt_layer_local_spec(normalization=args.normalization)
+    parts = attention.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = IdentityOp
+    parts.self_attention.submodules.linear_qkv = parts.mlp.submodules.linear_fc1 = NormedLinear
+    parts.sharded_state_dict_keys_map = {}
+    linear = copy.deepcopy(attention)
+    linear.submodules.self_attention = ModuleSpec(module=GatedDeltaNet, submodules=GatedDeltaNetSubmodules(
+        in_proj=NormedLinear, out_norm=WrappedTorchNorm, out_proj=RowParallelLinear))
+    first = get_transformer_layer_offset(config)
+    count = args.num_layers // args.pipeline_model_parallel_size
+    return TransformerBlockSubmodules(layer_specs=[attention if (first + i) % 2 else linear for i in range(count)], layer_norm=WrappedTorchNorm)
+
+
+def gpt_model(args, config, vp_stage, **common):
+    from megatron.core.models.gpt import GPTModel, gpt_layer_specs
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=args.normalization, multi_latent_attention=args.multi_latent_attention, qk_layernorm=args.multi_latent_attention)
+    more = {}
+    if args.experimental_attention_variant:
+        spec = delta_spec(args, config)
+    if args.mtp_num_layers:
+        more["mtp_block_spec"] = gpt_layer_specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, vp_stage=vp_stage)
+    return GPTModel(config=config, transformer_layer_spec=spec, position_embedding_type=args.position_embedding_type, vp_stage=vp_stage, **more, **common)
+
+
+def bert_model(args, config, vp_stage, **common):
+    from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
+    from megatron.core.models.bert.bert_model import BertModel
+    return BertModel(config=config, num_tokentypes=2, transformer_layer_spec=bert_layer_local_spec, add_binary_head=True, vp_stage=vp_stage, **common)
+
+
+def t5_model(args, config, **common):
+    from copy import deepcopy
+    from megatron.core.models.T5 import t5_spec
+    from megatron.core.models.T5.t5_model import T5Model
+    encoder = deepcopy(config)
+    encoder.num_layers = args.encoder_num_layers
+    return T5Model(config=config, encoder_config=encoder, transformer_encoder_layer_spec=t5_spec.get_t5_encoder_with_local_block_spec(args.encoder_num_layers),
+                   transformer_decoder_layer_spec=t5_spec.get_t5_decoder_with_local_block_spec(config.num_layers), position_embedding_type="learned_absolute", **common)
+
+
+def train_save(kind, argv, seed=None, **named):
+    import megatron_lib as lib
+    stand_in_kernels()
+
+    def model_provider(fill_seed=None):
+        from megatron.training import get_args
+        from megatron.training.arguments import core_transformer_config_from_args
+        args = get_args()
+
+        def provider(pre_process=True, post_process=True, vp_stage=None, config=None, pg_collection=None, **_):
+            config = config or core_transformer_config_from_args(args)
+            common = dict(vocab_size=args.padded_vocab_size, max_sequence_length=args.max_position_embeddings, pre_process=pre_process, post_process=post_process,
+                          fp16_lm_cross_entropy=False, parallel_output=True, share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
+                          pg_collection=pg_collection)
+            if kind in ("mamba", "t5"):
+                model = {"mamba": mamba_model, "t5": t5_model}[kind](args, config, **common)
+            else:
+                model = (bert_model if kind == "bert" else gpt_model)(args, config, vp_stage=vp_stage, **common)
+            if fill_seed is not None:
+                lib.fill(model, fill_seed)
+            return model
+        return provider
+    lib.model_provider = model_provider
+    if kind == "gdn":
+        named["save_args"] = dict(named.get("save_args") or {}, transformer_impl="transformer_engine")  # what its names say
+    return lib.train_save(argv=argv, seed=seed, **named)
+
+
+# ---- the maker ----
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--make", required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--only", default=",".join(MODELS))
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    options.variant = "a"
+    sys.path.insert(0, os.path.abspath(options.make))
+    os.environ["MEGATRON_EXTRA_PATH"] = os.pathsep.join([str(pathlib.Path(__file__).resolve().parent), os.path.abspath(options.make)])
+    import megatron_lib as lib
+    import megatron_model as maker
+    layouts = {"tp1": maker.layout(), "tp2": maker.layout(tp=2), "pp2": maker.layout(pp=2), "tp2pp2": maker.layout(tp=2, pp=2)}
+    maker.MODELS["a"] = {name: text for name, text in MODELS.items()}
+    maker.LAYOUTS["a"] = {name: {key: layouts[key] for key in ("tp1", *CUT[name])} for name in MODELS}
+    maker.NOTES.update({name: [text] for name, text in NOTES.items()})
+    common = list(maker.COMMON)
+    real, failed = lib.Server.run, []
+    with lib.servers() as get, tempfile.TemporaryDirectory(prefix="architectures") as work:
+        for name in options.only.split(","):
+            def run(server, function, kind=name, **named):
+                if function == "megatron_lib.train_save":
+                    function, named = "make_architectures.train_save", dict(named, kind=kind)
+                return real(server, function, **named)
+            lib.Server.run = run
+            maker.COMMON = common[2:] if name == "t5" else common  # --seq-length comes first; T5 has two of its own
+            try:
+                maker.make_group(name, options, get, os.path.abspath(options.out), work)
+            except Exception as problem:
+                failed.append(name)
+                print(f"{name}: {problem}", flush=True)
+    lib.link_groups(os.path.abspath(options.out))
+    return f"failed: {failed}" if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
