@@ -208,7 +208,8 @@ static void *work(void *context)
             store_object_close(object);
             object = NULL;
             opened = CATALOG_NONE;
-            status = store_open_object(job->source->store, job->catalog->objects[chunk->object].name.data, &object, &worker->err);
+            status = store_open_object_as(job->source->store, job->catalog->objects[chunk->object].name.data, engine_access(job->options->io), &object,
+                                          &worker->err);
             if (!status)
                 opened = chunk->object;
         }

@@ -31,6 +31,9 @@ struct engine_options {
     void *context;
 };
 
+/* The flags with which a store opens what is read that way (store_open_object_as). */
+unsigned engine_access(enum engine_io io);
+
 /* Where a plan's source chunks are read: a sealed catalog whose chunks in question are resolved, and the store that its object
  * names are relative to. */
 struct engine_source {

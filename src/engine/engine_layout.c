@@ -99,7 +99,8 @@ static void part_classify(const struct layout_mode *mode, const struct copy_spec
     if (part->is_encoded)
         return;
     if (part->is_plain) {
-        part->kind = mode->is_stream || part->bytes < PLACE_BYTES_MIN ? PART_RANGE : PART_PLACE;
+        /* Past the page cache only whole pages are read, which the place in the target does not fit. */
+        part->kind = mode->is_stream || mode->source_align > 1 || part->bytes < PLACE_BYTES_MIN ? PART_RANGE : PART_PLACE;
         return;
     }
     struct copy_spec simple = *spec;

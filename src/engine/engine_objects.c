@@ -6,9 +6,14 @@
 /* Open source objects kept at most. Many more may be in use at once by jobs that read mapped ones. */
 #define OPEN_MAX 128
 
+unsigned engine_access(enum engine_io io)
+{
+    return io == ENGINE_IO_DIRECT ? STORE_DIRECT : io == ENGINE_IO_MMAP ? STORE_MMAP : 0;
+}
+
 reshard_status origins_init(struct origins *origins, const struct engine_source *source, enum engine_io io, reshard_error *err)
 {
-    *origins = (struct origins){ .source = source, .use_maps = io == ENGINE_IO_AUTO || io == ENGINE_IO_MMAP };
+    *origins = (struct origins){ .source = source, .access = engine_access(io), .use_maps = io == ENGINE_IO_AUTO || io == ENGINE_IO_MMAP };
     if (pthread_mutex_init(&origins->lock, NULL))
         return error_set(err, RESHARD_ERR_MEMORY, "cannot make a lock");
     uint32_t count = source->catalog->object_count;
@@ -59,7 +64,7 @@ static reshard_status origin_open(struct origins *origins, uint32_t number, resh
     path[name.size] = 0;
     if (origins->open_count >= OPEN_MAX)
         origins_make_room(origins);
-    reshard_status status = store_open_object(origins->source->store, path, &origins->slots[number].object, err);
+    reshard_status status = store_open_object_as(origins->source->store, path, origins->access, &origins->slots[number].object, err);
     if (!status)
         origins->open[origins->open_count++] = number;
     free(path);

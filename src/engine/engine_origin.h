@@ -22,6 +22,7 @@ struct origins {
     struct origin_slot *slots; /* by source object */
     uint32_t *open;            /* numbers of the open ones */
     uint32_t open_count, open_capacity, hand;
+    unsigned access; /* how they are opened: flags of the store */
     bool use_maps;
     pthread_mutex_t lock;
 };

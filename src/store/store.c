@@ -125,8 +125,13 @@ uint64_t store_version(struct store *store, const char *name)
 
 reshard_status store_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)
 {
+    return store_open_object_as(store, name, 0, out, err);
+}
+
+reshard_status store_open_object_as(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
+{
     reshard_status status = check_name(name, err);
-    return status ? status : store->ops->open_object(store, name, out, err);
+    return status ? status : store->ops->open_object(store, name, access, out, err);
 }
 
 void store_object_close(struct store_object *object)

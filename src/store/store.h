@@ -81,6 +81,8 @@ reshard_status store_path_remove(const char *path, bool no_sync, reshard_error *
 
 /* ---- reading ---- */
 reshard_status store_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err);
+/* access: STORE_DIRECT or STORE_MMAP for this object; a store that cannot do it reads as ever. */
+reshard_status store_open_object_as(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err);
 void store_object_close(struct store_object *object);
 uint64_t store_object_size(const struct store_object *object);
 const char *store_object_name(const struct store_object *object);

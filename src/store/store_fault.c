@@ -161,13 +161,13 @@ static reshard_status wrap_object(struct fault_store *store, struct store_object
     return RESHARD_OK;
 }
 
-static reshard_status fault_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)
+static reshard_status fault_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
 {
     struct fault_store *fault = fault_of(store);
     struct store_object *inner = NULL;
     if (hits(fault, TOUCH_NAMES))
         return injected(fault, "open", err);
-    reshard_status status = store_open_object(fault->inner, name, &inner, err);
+    reshard_status status = store_open_object_as(fault->inner, name, access, &inner, err);
     return status ? status : wrap_object(fault, inner, out, err);
 }
 

@@ -241,8 +241,9 @@ static bool memory_exists(struct store *store, const char *name, bool *is_direct
     return true;
 }
 
-static reshard_status memory_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)
+static reshard_status memory_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
 {
+    (void)access;
     struct memory_store *memory = memory_store_of(store);
     bool found;
     pthread_mutex_lock(&memory->lock);

@@ -30,8 +30,9 @@ static bool null_exists(struct store *store, const char *name, bool *is_director
     return false;
 }
 
-static reshard_status null_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)
+static reshard_status null_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
 {
+    (void)access;
     (void)store, (void)out;
     return store_error_missing(name, err);
 }

@@ -16,7 +16,7 @@ struct store_ops {
     bool (*exists)(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
     bool (*follows_links)(const struct store *store); /* NULL: it has none */
     uint64_t (*version)(struct store *store, const char *name); /* NULL: 0 for all */
-    reshard_status (*open_object)(struct store *store, const char *name, struct store_object **out, reshard_error *err);
+    reshard_status (*open_object)(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err);
     reshard_status (*txn_begin)(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
                                 reshard_error *err);
 };

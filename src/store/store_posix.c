@@ -123,16 +123,17 @@ static reshard_status open_regular(const struct posix_store *posix, const char *
     return RESHARD_OK;
 }
 
-static reshard_status posix_open_object(struct store *store, const char *name, struct store_object **out, reshard_error *err)
+static reshard_status posix_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
 {
     const struct posix_store *posix = posix_of(store);
     int fd, direct_fd = -1;
     reshard_status status = open_regular(posix, name, &fd, err);
     if (status)
         return status;
-    if (posix->flags & STORE_DIRECT)
+    access |= posix->flags;
+    if (access & STORE_DIRECT)
         direct_fd = open_name(posix, name, READ_FLAGS | O_DIRECT);
-    return posix_object_new(name, fd, direct_fd, posix->flags, out, err);
+    return posix_object_new(name, fd, direct_fd, access, out, err);
 }
 
 static bool posix_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "store/store_posix.h"
 
+#include "base/checked.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -98,6 +100,10 @@ static reshard_status posix_read_at(const struct store_object *object, uint64_t 
 {
     const struct posix_object *posix = const_object_of(object);
     size_t done = 0;
+    if (posix->map && range_fits(offset, size, object->size)) {
+        memcpy(out, (const uint8_t *)posix->map + offset, size);
+        return RESHARD_OK;
+    }
     if (posix->direct_fd >= 0 && is_aligned(offset, out, size) && pread_whole(posix->direct_fd, offset, out, size, &done))
         return RESHARD_OK;
     /* What direct access could not do, the page cache does or explains. */

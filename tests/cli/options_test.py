@@ -1,0 +1,638 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Every option of every verb has an effect: the list is what `reshard VERB --help` prints, so an option without a case fails. Prints TAP.
+
+usage: options_test.py --bin RESHARD --spy LIBRARY [--only OPTION]
+
+A case is a function option_NAME that types commands and asserts what the option changes. Each runs twice: as it stands it must hold, and with
+the option taken out of every command it must fail. An option that is accepted and ignored cannot pass.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import resource
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import torch_stub  # noqa: E402
+
+READING = ("inspect", "ls", "hash", "cat", "convert", "plan", "verify", "diff")
+
+# Accepted so that a command line of `convert` can be planned as it is, or so that one set of common options fits every verb. That they change
+# nothing there is checked too.
+NO_EFFECT = {
+    "plan": {"resume": "how convert runs", "verify": "how convert runs", "no-sync": "how convert runs", "overwrite": "how convert runs", "io": "how convert runs",
+             "checksum": "beside the target", "quiet": "it says nothing else", "progress": "", "color": "", "tolerance": ""},
+    "inspect": {"quiet": "it prints what was asked for", "progress": "reads no payload"},
+    "ls": {"quiet": "it prints what was asked for", "progress": "reads no payload", "color": "columns have no colour"},
+    "hash": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
+    "cat": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
+    "convert": {"color": ""},
+    "verify": {},
+    "diff": {"verbose": "", "threads": "two sides in step: a thread each"},
+    "map": {"progress": "", "color": "", "verbose": ""},
+    "formats": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": ""},
+    "completion": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": "", "json": "a script is no object"},
+    "help": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": "", "json": "a text is no object"},
+}
+
+
+class Shell:
+    """The command in a folder. `without` is an option that is left out of what is typed: its spelling, and whether it has an argument."""
+
+    def __init__(self, binary, spy, work, without=None):
+        self.binary, self.spy, self.work, self.without, self.left_out = binary, spy, work, without, 0
+
+    def typed(self, words):
+        words, kept = [str(word) for word in words], []
+        names, has_argument = self.without or ((), False)
+        while words:
+            word = words.pop(0)
+            if word in names:
+                self.left_out += 1
+                if has_argument:
+                    words.pop(0)
+                continue
+            kept.append(word)
+        return kept
+
+    def run(self, *words, environment=None):
+        return subprocess.run([self.binary, *self.typed(words)], cwd=self.work, capture_output=True, text=True, errors="replace", timeout=120,
+                              env={**os.environ, **(environment or {})})
+
+    def __call__(self, *words, status=0):
+        done = self.run(*words)
+        assert done.returncode == status, f"{words}: exit {done.returncode} instead of {status}: {done.stderr[:300]}"
+        return done
+
+    def json(self, *words):
+        return json.loads(self(*words, "--json").stdout)
+
+    def spied(self, *words, status=0, damage=False):
+        """Counts of spy.c"""
+        report = self.work / "spy.txt"
+        done = self.run(*words, environment={"LD_PRELOAD": self.spy, "SPY_OUTPUT": str(report)} | ({"SPY_DAMAGE": "1"} if damage else {}))
+        assert done.returncode == status, f"{words}: exit {done.returncode} instead of {status}: {done.stderr[:300]}"
+        return {name: int(count) for name, count in (line.split() for line in report.read_text().splitlines())}
+
+    def read(self, verb, path, *options, status=0):
+        """A verb that reads, with what else it needs."""
+        shutil.rmtree(self.work / "out", ignore_errors=True)
+        return self(*arguments_of(verb, path), *options, status=status)
+
+
+def arguments_of(verb, path):
+    return {"cat": ["cat", path, "w", "--as", "raw"], "convert": ["convert", path, "out", "--to", "hf"], "plan": ["plan", path, "--to", "hf"],
+            "diff": ["diff", path, path, "--items", "ignore"], "map": ["map", "check", "-", "--source", path]}.get(verb, [verb, path])
+
+
+# ---- inputs ----
+
+
+def floats(count, start=0.0):
+    return struct.pack(f"<{count}f", *(start + i for i in range(count)))
+
+
+def safetensors(path, tensors, metadata=None, pad_to=8):
+    """{key: (dtype, shape, bytes)}"""
+    header, at = {"__metadata__": metadata} if metadata else {}, 0
+    for key, (dtype, shape, data) in tensors.items():
+        header[key] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % pad_to)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
+    return path.name
+
+
+def model(sh, name="m.safetensors", start=0.0, **more):
+    return safetensors(sh.work / name, {"v": ("F32", [16, 4], floats(64, start)), "w": ("F32", [16, 4], floats(64, start + 7)), "n": ("I64", [2], bytes(16))}, **more)
+
+
+def large(sh, name="large.safetensors"):
+    """Eight MiB in four tensors; payload begins on a page."""
+    part = bytes(range(256)) * 8192
+    return safetensors(sh.work / name, {key: ("F32", [len(part) // 4], part) for key in "wxyz"}, pad_to=4096)
+
+
+def torch_model(sh, name="m.pt"):
+    torch_stub.write_zip(sh.work / name, {"w": torch_stub.tensor("FloatStorage", [16, 4], floats(64)), "lr": 0.5, "text": "x" * 500})
+    return name
+
+
+def items_of(sh, path):
+    return {item["key"] for item in sh.json("ls", path, "--items")["items"]}
+
+
+def shapes_of(sh, path):
+    return {t["key"]: (t["dtype"], t["shape"]) for t in sh.json("ls", path)["tensors"]}
+
+
+def made(sh, verb, *words):
+    """What convert wrote and plan tells: {key: (dtype, shape)} of the target, and the report."""
+    if verb == "plan":
+        return None, sh.json("plan", *words)
+    source, *rest = words
+    shutil.rmtree(sh.work / "out", ignore_errors=True)
+    report = sh.json("convert", source, "out", *rest)
+    return shapes_of(sh, "out"), report
+
+
+def equal(found, expected):
+    assert found == expected, f"{str(found)[:300]} instead of {str(expected)[:300]}"
+
+
+# ---- what is written ----
+
+
+def option_to(sh, verb):
+    source = model(sh)
+    _, report = made(sh, verb, source, "--to", "torch-dcp")
+    equal(report["to"], "torch-dcp")
+
+
+def option_like(sh, verb):
+    source = model(sh)
+    sh("convert", source, "reference", "--to", "torch-dcp", "--layout", "ranks=3")
+    _, report = made(sh, verb, source, "--like", "reference")
+    equal((report["to"], report["target_chunks"]), ("torch-dcp", sh.json("plan", source, "--to", "torch-dcp", "--layout", "ranks=3")["target_chunks"]))
+
+
+def option_layout(sh, verb):
+    _, report = made(sh, verb, model(sh), "--to", "torch-dcp", "--layout", "ranks=4")
+    equal(report["files"], 5)
+
+
+def option_include(sh, verb):
+    _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "[vw]", "--include", "none")
+    equal(report["tensors"], 2)
+
+
+def option_exclude(sh, verb):
+    _, report = made(sh, verb, model(sh), "--to", "hf", "--exclude", "w")
+    equal(report["tensors"], 2)
+
+
+def option_dtype(sh, verb):
+    found, report = made(sh, verb, model(sh), "--to", "hf", "--dtype", "w=bf16")
+    equal(report["write_bytes"], 256 + 128 + 16)
+    if found:
+        equal({key: dtype for key, (dtype, _) in found.items()}, {"v": "F32", "w": "BF16", "n": "I64"})
+
+
+def option_items(sh, verb):
+    source = torch_model(sh)
+    if verb == "ls":
+        assert "lr" in sh("ls", source, "--items").stdout
+    elif verb == "diff":
+        torch_stub.write_zip(sh.work / "other.pt", {"w": torch_stub.tensor("FloatStorage", [16, 4], floats(64)), "lr": 0.25, "text": "x" * 500})
+        sh("diff", source, "other.pt", "--items", "ignore")
+    else:
+        _, report = made(sh, verb, source, "--to", "torch-dcp", "--items", "drop")
+        equal(report["items"], 0)
+
+
+def option_max_shard_size(sh, verb):
+    _, report = made(sh, verb, model(sh), "--to", "hf", "--max-shard-size", "256")
+    equal(report["files"], 4)  # three shards and the index
+
+
+def option_option(sh, verb):
+    _, report = made(sh, verb, model(sh), "--to", "hf", "--max-shard-size", "256", "-o", "stem=part")
+    if verb == "convert":
+        assert (sh.work / "out/part-00001-of-00003.safetensors").exists()
+    else:
+        rows = sh.json("plan", "m.safetensors", "--to", "hf", "--max-shard-size", "256", "-o", "stem=part", "--ranks")["targets"]
+        assert rows[0]["file"].startswith("part-"), rows
+
+
+def llama(sh, name):
+    """As Megatron names them, and as Hugging Face does."""
+    folder = sh.work / name
+    folder.mkdir()
+    layer = "model.layers.0."
+    shapes = {"model.embed_tokens": [8, 4], "model.norm": [4], f"{layer}input_layernorm": [4], f"{layer}post_attention_layernorm": [4], f"{layer}mlp.gate_proj": [4, 4],
+              f"{layer}mlp.up_proj": [4, 4], f"{layer}mlp.down_proj": [4, 4]} | {f"{layer}self_attn.{x}_proj": [4, 4] for x in "qkvo"}
+    safetensors(folder / "model.safetensors", {f"{key}.weight": ("F32", shape, floats(4 * (shape + [1])[1] * (shape[0] // 4))) for key, shape in shapes.items()})
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 2, "num_key_value_heads": 2,
+                                                    "num_hidden_layers": 1, "vocab_size": 8, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}))
+    return name
+
+
+def option_rules(sh, verb):
+    source = llama(sh, "llama")
+    if verb == "diff":
+        sh("convert", source, "mg", "--to", "torch_dcp", "--layout", "tp=1")
+        done = sh("diff", source, "mg", "--items", "ignore", "--rules", "none", status=1)
+        assert "model.norm.weight" in done.stdout
+        return
+    report = sh.json("plan", source, "--to", "torch_dcp", "--rules", "none") if verb == "plan" else sh.json("convert", source, "out", "--to", "torch_dcp", "--rules", "none")
+    assert not [line for line in report["changed"] if line.startswith("names:")], report["changed"]
+
+
+JOIN = "v, w -> b, axis=0"
+
+
+def mapped(sh, verb, *options):
+    """The mapping joins `v` and `w`."""
+    source = model(sh)
+    if verb == "diff":
+        safetensors(sh.work / "b.safetensors", {"b": ("F32", [32, 4], floats(64) + floats(64, 7)), "n": ("I64", [2], bytes(16))})
+        sh("diff", source, "b.safetensors", *options)
+        return
+    found, report = made(sh, verb, source, "--to", "hf", *options)
+    equal(report["tensors"], 2)
+    if found:
+        equal(set(found), {"b", "n"})
+
+
+def option_map(sh, verb):
+    (sh.work / "m.map").write_text(JOIN)
+    mapped(sh, verb, "--map", "m.map")
+
+
+def option_mapping(sh, verb):
+    mapped(sh, verb, "-m", JOIN)
+
+
+def option_set(sh, verb):
+    by_condition(sh, verb, "rows", "--set", "rows=3")
+
+
+def option_config(sh, verb):
+    (sh.work / "config.json").write_text('{"rows": 3}')
+    by_condition(sh, verb, "rows", "--config", "config.json")
+
+
+def by_condition(sh, verb, name, *options):
+    """A statement that a number from outside keeps."""
+    (sh.work / "when.map").write_text(f'{JOIN}, when="{name} == 3"\n')
+    if verb == "map":
+        equal(sh("map", "parse", "when.map", *options).stdout, JOIN + "\n")
+    else:
+        mapped(sh, verb, "--map", "when.map", *options)
+
+
+def option_strict_aoa(sh, verb):
+    (sh.work / "ours.map").write_text('w -> b, unless="other"\n')
+    source = model(sh)
+    words = {"map": ["map", "check", "ours.map", "--source", source], "diff": ["diff", source, source, "--map", "ours.map"], "plan": ["plan", source, "--to", "hf", "--map", "ours.map"],
+             "convert": ["convert", source, "out", "--to", "hf", "--map", "ours.map"]}[verb]
+    done = sh.run(*words, "--strict-aoa")
+    assert done.returncode == 2 and "unless" in done.stderr + done.stdout, f"exit {done.returncode}: {done.stderr[:200]}"
+
+
+def option_source(sh, verb):
+    (sh.work / "m.map").write_text("w -> b\n")
+    assert "w -> b" in sh("map", "expand", "m.map", "--source", model(sh)).stdout
+
+
+def option_target(sh, verb):
+    (sh.work / "m.map").write_text("w -> b\n")
+    source = model(sh)
+    safetensors(sh.work / "t.safetensors", {"b": ("F32", [16, 4], floats(64)), "absent": ("F32", [1], floats(1))})
+    done = sh.run("map", "check", "m.map", "--source", source, "--target", "t.safetensors")
+    assert "absent" in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def option_reverse(sh, verb):
+    (sh.work / "m.map").write_text("b -> w\n")
+    sh("map", "check", "m.map", "--source", model(sh), "--reverse")
+
+
+# ---- how it is written ----
+
+
+def option_checksum(sh, verb):
+    sh("convert", model(sh), "out", "--to", "hf", "--checksum", "sha256")
+    sidecar = json.loads((sh.work / "out/reshard.json").read_text())
+    assert "sha256" in json.dumps(sidecar)
+
+
+def option_overwrite(sh, verb):
+    sh("convert", model(sh), "out", "--to", "hf")
+    sh("convert", model(sh, "n.safetensors", 5.0), "out", "--to", "hf", "--overwrite")
+    sh("diff", "n.safetensors", "out", "--items", "ignore")
+
+
+def option_resume(sh, verb):
+    """An interrupted run leaves its parts only with --resume, and the next one goes on from there."""
+    source = large(sh)
+    subprocess.run([sh.binary, *sh.typed(["convert", source, "out", "--to", "torch-dcp", "--resume", "--memory", "1MiB", "--io", "buffered"])], cwd=sh.work, capture_output=True,
+                   preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20)))
+    assert list(sh.work.glob(".out*")) or list(sh.work.glob("*partial*")), sorted(os.listdir(sh.work))
+    sh("convert", source, "out", "--to", "torch-dcp", "--resume", "--memory", "1MiB", "--io", "buffered")
+    sh("diff", source, "out", "--items", "ignore")
+
+
+def option_verify(sh, verb):
+    source = large(sh)
+    sh.spied("convert", source, "out", "--to", "hf", "--io", "buffered", "--verify", status=1, damage=True)
+    assert not (sh.work / "out").exists()
+
+
+def option_no_sync(sh, verb):
+    equal(sh.spied("convert", model(sh), "out", "--to", "hf", "--no-sync")["syncs"], 0)
+
+
+def option_dry_run(sh, verb):
+    sh("convert", model(sh), "out", "--to", "hf", "--dry-run")
+    assert not (sh.work / "out").exists()
+
+
+def option_ranks(sh, verb):
+    assert "__2_0.distcp" in sh("plan", model(sh), "--to", "torch-dcp", "--layout", "ranks=3", "--ranks").stdout
+
+
+# ---- what is shown ----
+
+
+def option_chunks(sh, verb):
+    sh("convert", model(sh), "dcp", "--to", "torch-dcp", "--layout", "ranks=2")
+    assert "__1_0.distcp" in sh("ls", "dcp", "--chunks").stdout
+
+
+def option_digest(sh, verb):
+    equal({len(line.split()[0]) for line in sh("hash", model(sh), "--digest", "crc32c").stdout.splitlines()}, {8})
+
+
+def option_slice(sh, verb):
+    equal(sh("cat", model(sh), "w", "--slice", "1:3,2").stdout.split(), ["13", "17"])
+
+
+def option_as(sh, verb):
+    done = subprocess.run([sh.binary, *sh.typed(["cat", model(sh), "w", "--as", "npy"])], cwd=sh.work, capture_output=True)
+    assert done.stdout.startswith(b"\x93NUMPY")
+
+
+def option_deep(sh, verb):
+    safetensors(sh.work / "nan.safetensors", {"w": ("F32", [2], struct.pack("<2f", float("nan"), 1.0))})
+    assert "nan" in sh.run("verify", "nan.safetensors", "--deep", "--verbose").stdout.lower()
+
+
+def option_latest_good(sh, verb):
+    root = two_iterations(sh)
+    assert "iter_0000001" in sh("verify", root, "--latest-good").stdout
+
+
+def option_tolerance(sh, verb):
+    safetensors(sh.work / "a.safetensors", {"w": ("F32", [2], struct.pack("<2f", 1.0, 2.0))})
+    safetensors(sh.work / "b.safetensors", {"w": ("F32", [2], struct.pack("<2f", 1.25, 2.0))})
+    sh("diff", "a.safetensors", "b.safetensors", "--tolerance", "0.5")
+    sh("diff", "a.safetensors", "b.safetensors", "--tolerance", "0.125,0.05", status=1)
+    sh("diff", "a.safetensors", "b.safetensors", "--tolerance", "0,0.3")
+
+
+def option_limits(sh, verb):
+    assert "pickle_depth" in sh("formats", "--limits").stdout
+
+
+# ---- what is opened ----
+
+
+def two_iterations(sh):
+    """The latest one is damaged."""
+    model(sh)
+    (sh.work / "root").mkdir()
+    for name in ("iter_0000001", "iter_0000002"):
+        sh("convert", "m.safetensors", f"root/{name}", "--to", "torch-dcp")
+    (sh.work / "root/iter_0000002/.metadata").write_bytes(b"\x80\x02}.")
+    return "root"
+
+
+def option_format(sh, verb):
+    done = sh.run(*arguments_of(verb, model(sh)), "--format", "zarr")
+    assert done.returncode in (2, 4, 5), f"exit {done.returncode}"
+
+
+def option_iteration(sh, verb):
+    root = two_iterations(sh)
+    if verb == "map":
+        (sh.work / "m.map").write_text("w -> b\n")
+        sh("map", "expand", "m.map", "--source", root, "--iteration", "1")
+    else:
+        sh.read(verb, root, "--iteration", "1")
+
+
+def option_follow_links(sh, verb):
+    outside = sh.work / "blobs"
+    outside.mkdir()
+    model(sh)
+    os.rename(sh.work / "m.safetensors", outside / "blob")
+    (sh.work / "linked").mkdir()
+    (sh.work / "linked/model.safetensors").symlink_to("../blobs/blob")
+    sh.read(verb, "linked", "--follow-links")
+
+
+def option_lenient(sh, verb):
+    entry = b'{"dtype":"F32","shape":[2],"data_offsets":[0,8]}'
+    text = b'{"w":' + entry + b',"w":' + entry + b"}"
+    (sh.work / "twice.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + floats(2))
+    sh.read(verb, "twice.safetensors", "--lenient")
+
+
+# ---- how it runs ----
+
+
+def option_memory(sh, verb):
+    source = large(sh)
+    if verb == "plan":
+        assert sh.json("plan", source, "--to", "torch-dcp", "--memory", "1MiB")["peak_memory_bytes"] < 2 << 20
+    elif verb == "verify":
+        # Replicas are compared within the budget, in larger reads than checksums are.
+        safetensors(sh.work / "norm.safetensors", {"decoder.final_layernorm.weight": ("F32", [1 << 20], bytes(4 << 20))})
+        sh("convert", "norm.safetensors", "mg", "--to", "megatron", "--layout", "tp=2", "--rules", "none")
+        counts = sh.spied("verify", "mg", "--memory", "1MiB", "--io", "buffered")
+        assert counts["largest_read"] <= 1 << 19, counts
+    else:
+        counts = sh.spied(*arguments_of(verb, source), "--memory", "1MiB", "--io", "buffered")
+        assert counts["largest_read"] <= 1 << 19, counts
+
+
+def option_threads(sh, verb):
+    source = large(sh)
+    if verb == "plan":
+        one = sh.json("plan", source, "--to", "torch-dcp", "--threads", "1")["peak_memory_bytes"]
+        assert sh.json("plan", source, "--to", "torch-dcp", "--threads", "7")["peak_memory_bytes"] > one
+        return
+    options = {"verify": ["--deep"], "convert": ["--io", "buffered", "--no-sync", "--overwrite"]}.get(verb, [])
+    few, many = (sh.spied(*arguments_of(verb, source), *options, "--threads", n)["threads"] for n in (1, 6))
+    assert few < many, (few, many)
+
+
+def option_io(sh, verb):
+    source = large(sh)
+    options = {"verify": ["--deep"], "convert": ["--overwrite"]}.get(verb, [])
+    counts = {io: sh.spied(*arguments_of(verb, source), *options, "--io", io) for io in ("buffered", "mmap", "direct")}
+    assert counts["mmap"]["maps"] > 0, counts["mmap"]
+    assert counts["direct"]["direct_reads"] > 0, counts["direct"]
+    assert counts["buffered"]["maps"] == counts["buffered"]["direct_reads"] == 0, counts["buffered"]
+
+
+def option_limit(sh, verb):
+    if verb == "map":
+        (sh.work / "m.map").write_text("w -> b\n")
+        sh("map", "expand", "m.map", "--source", model(sh), "--limit", "map_text_bytes=2", status=6)
+    else:
+        sh.read(verb, model(sh), "--limit", "tensors=1", status=6)
+
+
+def option_progress(sh, verb):
+    lines = sh.read(verb, large(sh), "--progress", "json", *(["--deep"] if verb == "verify" else [])).stderr.splitlines()
+    assert lines and json.loads(lines[-1])["schema"] == "reshard-progress/1", lines[:3]
+
+
+def option_color(sh, verb):
+    if verb == "diff":
+        done = sh("diff", model(sh), model(sh, "other.safetensors", 1.0), "--color", "always", status=1)
+    elif verb == "verify":
+        safetensors(sh.work / "nan.safetensors", {"w": ("F32", [2], struct.pack("<2f", float("nan"), 1.0))})
+        done = sh.run("verify", "nan.safetensors", "--deep", "--color", "always", "--verbose")
+    else:
+        done = sh.read(verb, model(sh), "--color", "always")
+    assert "\x1b[" in done.stdout
+
+
+def option_json(sh, verb):
+    if verb == "map":
+        (sh.work / "m.map").write_text("w -> b\n")
+        done = sh("map", "expand", "m.map", "--source", model(sh), "--json")
+    elif verb == "formats":
+        done = sh("formats", "--json")
+    elif verb == "cat":
+        # An item is JSON anyway, and so is what went wrong with --json.
+        done = sh("cat", model(sh), "absent", "--json", status=2)
+        equal(json.loads(done.stderr)["schema"], "reshard-error/1")
+        return
+    else:
+        done = sh.read(verb, model(sh), "--json")
+    assert json.loads(done.stdout)["schema"].startswith("reshard-"), done.stdout[:100]
+
+
+def option_quiet(sh, verb):
+    if verb == "diff":
+        done = sh("diff", model(sh), model(sh, "other.safetensors", 1.0), "--quiet", status=1)
+    elif verb == "map":
+        (sh.work / "m.map").write_text("v -> b\nw -> b\n")
+        done = sh("map", "check", "m.map", "--source", model(sh), "--quiet")
+        equal(done.stderr, "")
+        return
+    else:
+        done = sh.read(verb, model(sh), "--quiet")
+    equal(done.stdout.strip(), "")
+
+
+def option_verbose(sh, verb):
+    if verb == "verify":
+        assert "iter_0000002" in sh("verify", two_iterations(sh), "--latest-good", "--verbose").stdout
+    elif verb == "ls":
+        assert "x" * 500 in sh("ls", torch_model(sh), "--items", "--verbose").stdout
+    elif verb == "inspect":
+        (sh.work / "hf").mkdir()
+        safetensors(sh.work / "hf/model.safetensors", {f"t{i}": ("U8", [1], b"x") for i in range(15)})
+        (sh.work / "hf/model.safetensors.index.json").write_text('{"metadata": {}, "weight_map": {"t0": "model.safetensors"}}')
+        equal(sh("inspect", "hf", "--verbose").stdout.count("is not in the index"), 14)
+    else:
+        torch_stub.write_zip(sh.work / "m.pt", {"w": torch_stub.tensor("FloatStorage", [4], floats(4)), **{f"item{i}": i for i in range(14)}})
+        done = sh(verb, "m.pt", *(["out"] if verb == "convert" else []), "--to", "safetensors", "--verbose")
+        equal(done.stdout.count("dropped:") + done.stderr.count("dropped:"), 14)
+
+
+def option_help(sh, verb):
+    assert sh(verb, "--help").stdout.startswith(f"usage: reshard {verb} ")
+
+
+def option_version(sh, verb):
+    assert re.match(r"reshard \d+\.\d+\.\d+", sh(verb, "--version").stdout)
+
+
+# ---- the table ----
+
+
+def options_of(binary, verb):
+    """[(spellings, has an argument)] of `reshard VERB --help`"""
+    text = subprocess.run([binary, verb, "--help"], capture_output=True, text=True, check=True).stdout
+    for line in text.splitlines():
+        match = re.match(r"\s+(?:(-\w), )?(--[\w-]+)(?: (\S+))?\s{2,}", line)
+        if match:
+            yield [word for word in (match[1], match[2]) if word], match[3] is not None
+
+
+def verbs_of(binary):
+    text = subprocess.run([binary, "--help"], capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^  (\w+) ", text, re.M)
+
+
+def attempt(case, binary, spy, verb, without=None):
+    """What went wrong, or None; and how often the option was left out."""
+    with tempfile.TemporaryDirectory(prefix="reshard-options-") as folder:
+        sh = Shell(binary, spy, pathlib.Path(folder), without)
+        try:
+            case(sh, verb)
+        except (AssertionError, KeyError, OSError, ValueError, StopIteration, IndexError) as problem:
+            return str(problem) or repr(problem), sh.left_out
+        return None, sh.left_out
+
+
+VALUES = {"threads": "6", "progress": "json", "color": "always", "limit": "tensors=1", "io": "mmap", "checksum": "sha256"}
+
+
+def without_effect(binary, verb, spellings, has_argument):
+    """It is accepted, and the output is the same."""
+    with tempfile.TemporaryDirectory(prefix="reshard-options-") as folder:
+        sh = Shell(binary, "", pathlib.Path(folder))
+        source = model(sh)
+        option = [spellings[-1]] + ([VALUES[spellings[-1][2:]]] if has_argument else [])
+        words = {"map": ["map", "expand", "m.map", "--source", source], "completion": ["completion", "bash"], "help": ["help", "ls"], "formats": ["formats"]}
+        (sh.work / "m.map").write_text(JOIN)
+        outputs = []
+        for more in ([], option):
+            shutil.rmtree(sh.work / "out", ignore_errors=True)
+            done = sh.run(*words.get(verb, arguments_of(verb, source)), *more)
+            outputs.append((done.returncode, re.sub(r"peak memory.*", "", done.stdout), done.stderr))
+        if outputs[0][0] not in (0, 1) or outputs[0] != outputs[1]:
+            return f"changes something: {str(outputs)[:300]}"
+    return None
+
+
+def check(binary, spy, verb, spellings, has_argument):
+    name = spellings[-1][2:]
+    case = globals().get("option_" + name.replace("-", "_"))
+    if name in NO_EFFECT[verb]:
+        return without_effect(binary, verb, spellings, has_argument)
+    if not case:
+        return "has no case"
+    problem, _ = attempt(case, binary, spy, verb)
+    if problem:
+        return problem
+    ignored, left_out = attempt(case, binary, spy, verb, (spellings, has_argument))
+    if left_out == 0:
+        return "its case does not type it"
+    return None if ignored else "its case passes when the option is ignored"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True, type=pathlib.Path)
+    parser.add_argument("--spy", required=True, type=pathlib.Path)
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    binary, spy, number, failed = str(args.bin.resolve()), str(args.spy.resolve()), 0, 0
+    for verb in verbs_of(binary):
+        for spellings, has_argument in options_of(binary, verb):
+            if args.only not in spellings[-1]:
+                continue
+            problem = check(binary, spy, verb, spellings, has_argument)
+            number, failed = number + 1, failed + bool(problem)
+            print(f"{'not ok' if problem else 'ok'} {number} - {verb} {spellings[-1]}" + (f"\n# {problem[:500]}" if problem else ""), flush=True)
+    print(f"1..{number}")
+    return failed > 0
+
+
+sys.exit(main())
