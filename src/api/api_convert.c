@@ -166,6 +166,7 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
                                           const reshard_run_options *run_options, reshard_report *report, reshard_error *err)
 {
     struct run run = { 0 };
+    work_renew(&source->source->work);
     reshard_status status = options->struct_size < sizeof(*options) ? RESHARD_OK : target_check_source(source, target_path, options->overwrite != 0, err);
     if (status)
         return status;
@@ -205,6 +206,7 @@ API_EXPORT reshard_status reshard_plan(reshard_checkpoint *source, const char *t
                                        const reshard_run_options *run, reshard_report *report, reshard_error *err)
 {
     struct conversion conversion;
+    work_renew(&source->source->work);
     reshard_status status = conversion_prepare(source, target_path, options, run, false, &conversion, err);
     if (status)
         return status;

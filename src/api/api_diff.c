@@ -247,7 +247,7 @@ static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t
     const struct catalog_item *x = &checkpoint_catalog(diff->a)->items[a_index], *y = &checkpoint_catalog(diff->b)->items[b_index];
     bool same = !x->value == !y->value;
     if (x->value && y->value)
-        status = value_compare(x->value, y->value, &same, err);
+        status = value_compare(x->value, y->value, diff->a->source->limits.budget, &same, err);
     if (!status && !same)
         finding_report(&diff->findings, 2, "item", x->key, "items differ");
     return status;
@@ -331,6 +331,8 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
     reshard_status status = run_options_read(run, &engine, err);
     if (status)
         return status;
+    work_renew(&a->source->work);
+    work_renew(&b->source->work);
     status = map_a(&diff, err);
     if (!status)
         status = compare_tensors(&diff, &engine, err);

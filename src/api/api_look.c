@@ -214,6 +214,14 @@ out:
     return status;
 }
 
+/* Showing all items in their order is one run, whose work is bounded in all: they may share their parts. */
+static void look_at(reshard_checkpoint *checkpoint, size_t *last, size_t index)
+{
+    if (index < *last)
+        work_renew(&checkpoint->source->work);
+    *last = index + 1;
+}
+
 API_EXPORT reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
@@ -222,6 +230,7 @@ API_EXPORT reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size
     const struct catalog_item *item = &catalog->items[index];
     struct buffer out = { 0 };
     reshard_status status = RESHARD_OK;
+    look_at(checkpoint, &checkpoint->json_item, index);
     if (item->kind == ITEM_FILE) {
         status = side_file_json(checkpoint, item, &out, err);
     } else {
@@ -262,9 +271,10 @@ static bool list_member(void *context, struct str key, const struct value *value
     if (value_class_name(value, &listing->checkpoint->class_name))
         member.class_name = public_str(buffer_str(&listing->checkpoint->class_name));
     buffer_clear(&listing->json);
-    listing->status = value_to_json(value, &listing->json, (struct named_limit){ "shown_bytes", listing->bytes_left }, listing->err);
+    struct work *work = listing->checkpoint->source->limits.budget;
+    listing->status = value_to_json(value, &listing->json, (struct named_limit){ "shown_bytes", listing->bytes_left, work }, listing->err);
     bool is_shown = listing->status == RESHARD_OK;
-    if (listing->status == RESHARD_ERR_LIMIT)
+    if (listing->status == RESHARD_ERR_LIMIT && !work_is_spent(work))
         listing->status = RESHARD_OK;
     else if (is_shown && !buffer_append_byte(&listing->json, 0))
         listing->status = error_set_memory(listing->err);
@@ -282,10 +292,11 @@ API_EXPORT reshard_status reshard_item_members(reshard_checkpoint *checkpoint, s
         return error_set(err, RESHARD_ERR_USAGE, "item %zu of %u", index, checkpoint_catalog(checkpoint)->item_count);
     if (checkpoint_catalog(checkpoint)->items[index].kind == ITEM_FILE)
         return RESHARD_OK;
+    look_at(checkpoint, &checkpoint->members_item, index);
     reshard_status status = source_load_item(checkpoint->source, (uint32_t)index, err);
     const struct catalog_item *item = &checkpoint_catalog(checkpoint)->items[index];
     if (!status && item->value)
-        status = value_members(item->value, item->key, list_member, &listing, err);
+        status = value_members(item->value, item->key, checkpoint->source->limits.budget, list_member, &listing, err);
     buffer_release(&listing.json);
     if (!status)
         status = listing.status;

@@ -45,6 +45,7 @@ API_EXPORT reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t te
     reshard_status status = run_options_read(run, &options, err);
     if (status)
         return status;
+    work_renew(&checkpoint->source->work);
     status = box_of_request(checkpoint, tensor, start, extent, &tensor_index, err);
     if (status)
         return status;
@@ -110,6 +111,7 @@ API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const cha
     reshard_status status = run_options_read(run, &options, err);
     if (status)
         return status;
+    work_renew(&checkpoint->source->work);
     const uint32_t *sorted = checkpoint_sorted(checkpoint);
     char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)checkpoint_catalog(checkpoint)->tensor_count + 1, sizeof(*hex));
     if (sorted && hex)

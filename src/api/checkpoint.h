@@ -22,6 +22,7 @@ struct reshard_checkpoint {
     uint32_t *sorted;        /* public indices by key; made on first use */
     reshard_path_part *parts; /* scratch of reshard_path_of */
     size_t part_capacity;
+    size_t json_item, members_item; /* 1 + the last one shown: going back begins another run, with a full budget of work */
     struct buffer class_name; /* scratch of reshard_item_at */
     reshard_checkpoint *related; /* the same with optimizer state of parameters; made on first use, borrows the store */
 };

@@ -193,6 +193,7 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     if (!conversion->file_name || !conversion->target.catalog)
         return error_set_memory(err);
     conversion->target.catalog->limits = conversion->source->source->limits;
+    conversion->target.catalog->limits.budget = NULL; /* how finely the target is cut is the caller's wish, not the input's */
     struct layout_request *request = &conversion->request;
     *request = (struct layout_request){
         .source = conversion->source->source,

@@ -154,8 +154,8 @@ reshard_status item_digest(struct item_digests *digests, uint32_t index, char ou
     digest_reset(digests->digest);
     if (item->kind != ITEM_VALUE)
         status = digest_extent(digests, item, err);
-    else if (item->value && !value_digest(item->value, item->graph->count, digests->digest))
-        status = error_set_memory(err);
+    else if (item->value && !value_digest(item->value, item->graph->count, digests->source->limits.budget, digests->digest))
+        status = work_error(digests->source->limits.budget, err);
     if (status)
         return status;
     digest_hex(digests->digest, hex);

@@ -23,7 +23,7 @@ static bool bytes_fit(const struct arena *arena, size_t bytes)
 
 static struct arena_block *block_new(struct arena *arena, size_t bytes)
 {
-    if (!bytes_fit(arena, bytes))
+    if (!bytes_fit(arena, bytes) || !work_take(arena->work, bytes))
         return NULL;
     struct arena_block *block = malloc(bytes);
     if (!block)
@@ -144,5 +144,5 @@ void arena_release(struct arena *arena)
         free(block);
         block = below;
     }
-    *arena = (struct arena){ .bytes_max = arena->bytes_max };
+    *arena = (struct arena){ .bytes_max = arena->bytes_max, .work = arena->work };
 }

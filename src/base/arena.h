@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Arena: memory that lives and dies together. Blocks grow geometrically up to 1 MiB; nothing is freed one by one.
- * { 0 } is a valid empty arena. bytes_max 0 means no limit.
+ * { 0 } is a valid empty arena. bytes_max 0 means no limit. NULL from an arena whose work is spent is no lack of memory:
+ * work_error tells.
  */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
 
 #include "base/str.h"
+#include "base/work.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -18,6 +20,7 @@ struct arena {
     char *next, *end;
     size_t bytes_used; /* sum of what the blocks take from the heap */
     size_t bytes_max;
+    struct work *work; /* spends what the blocks take; may be NULL */
 };
 
 /* Uninitialised memory aligned to 16 (arena_alloc) or zeroed (arena_zalloc), or NULL. size 0 gives a valid pointer. */

@@ -152,5 +152,5 @@ reshard_status buffer_error(const struct buffer *buffer, reshard_error *err)
 {
     if (!buffer->over_limit)
         return error_set_memory(err);
-    return limit_error_bytes(err, (struct named_limit){ buffer->limit_name, buffer->limit }, "content", 0);
+    return limit_error_bytes(err, (struct named_limit){ buffer->limit_name, buffer->limit, NULL }, "content", 0);
 }

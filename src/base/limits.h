@@ -30,7 +30,7 @@
     X(tensors, UINT64_C(100000000), "tensors of one checkpoint")                                                     \
     X(chunks, UINT64_C(100000000), "chunks of one checkpoint")                                                       \
     X(objects, UINT64_C(10000000), "files of one checkpoint")                                                        \
-    X(tensor_expansion, UINT64_C(1) << 36, "bytes that a tensor may show beyond those it stores (stride 0 views)")   \
+    X(tensor_expansion, UINT64_C(1) << 32, "bytes that tensors may show beyond those that are stored, in all (stride 0 views)")    \
     X(box_checks, UINT64_C(1) << 30, "comparisons while one tensor's chunks are checked for overlap")                 \
     X(item_bytes, UINT64_C(1) << 30, "size of one item that is rewritten or carried along") \
     X(shown_bytes, UINT64_C(32) << 20, "JSON text of one item that is shown")                                  \
@@ -51,10 +51,11 @@ extern const struct limits limits_default;
 struct named_limit {
     const char *name;
     uint64_t value;
+    struct work *budget; /* what is made is spent from; may be NULL */
 };
 
-#define NAMED_LIMIT(limits, name) ((struct named_limit){ #name, (limits)->name })
-#define AT_MOST(value) ((struct named_limit){ NULL, value })
+#define NAMED_LIMIT(limits, name) ((struct named_limit){ #name, (limits)->name, (limits)->budget })
+#define AT_MOST(value) ((struct named_limit){ NULL, value, NULL })
 
 /* RESHARD_ERR_LIMIT: what ("'x.json'", "value as JSON") has found bytes; 0 if it is only known to have too many. */
 reshard_status limit_error_bytes(reshard_error *err, struct named_limit limit, const char *what, uint64_t found);

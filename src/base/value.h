@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/buffer.h"
 #include "base/error.h"
+#include "base/work.h"
 #include "base/limits.h"
 
 enum value_kind {
@@ -85,7 +86,7 @@ struct value *value_new_list(struct value_graph *graph, enum value_kind kind, st
 struct value *value_new_call(struct value_graph *graph, struct value *callable, struct value **args, size_t count);
 void value_graph_release(struct value_graph *graph);
 
-/* Deep copy of a graph's part into another graph; sharing and cycles are kept. NULL without memory. */
+/* Deep copy of a graph's part into another graph; sharing and cycles are kept. NULL without memory, or when the work of its arena is spent. */
 struct value *value_copy(struct value_graph *into, const struct value *value, uint32_t source_count);
 
 bool value_is_global(const struct value *value, const char *module, const char *name);
@@ -138,8 +139,8 @@ bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *
  */
 reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit limit, reshard_error *err);
 
-/* Appends the value as Python would print it (objects as calls); false without memory or above out's limit. */
-bool value_to_repr(const struct value *value, struct buffer *out);
+/* Appends the value as Python would print it (objects as calls); false without memory, above out's limit, or when work (may be NULL) is spent. */
+bool value_to_repr(const struct value *value, struct buffer *out, struct work *work);
 
 /* Kind as the listing names it: null bool int float str bytes list dict object. */
 const char *value_kind_name(const struct value *value);
@@ -150,22 +151,22 @@ bool value_class_name(const struct value *value, struct buffer *out);
 /*
  * Same structure and content, whatever is shared: cycles are equal if following them shows the same for ever. Kinds must be
  * the same (a tuple is no list); the order of set members and of a mapping's keys does not matter, as long as these have no parts.
- * value_equal says false without memory; value_compare tells.
+ * value_equal says false without memory; value_compare tells, and spends work (may be NULL).
  */
 bool value_equal(const struct value *a, const struct value *b);
-reshard_status value_compare(const struct value *a, const struct value *b, bool *equal, reshard_error *err);
+reshard_status value_compare(const struct value *a, const struct value *b, struct work *work, bool *equal, reshard_error *err);
 
 /*
  * Feeds the structure and content of a value to a digest: node by node in the order of a walk, each once, so that shared parts and cycles cost
  * nothing. Equal values that share other parts differ: it is for finding out whether one stored value has changed. graph_count as below; false
- * without memory.
+ * without memory, or when work (may be NULL) is spent.
  */
 struct digest;
-bool value_digest(const struct value *root, uint32_t graph_count, struct digest *digest);
+bool value_digest(const struct value *root, uint32_t graph_count, struct work *work, struct digest *digest);
 
 /* Calls visit for every node reachable from root once, parents before children; stops when visit returns false.
- * false: stopped, or no memory (then *no_memory is set if not NULL). graph_count bounds the ids. */
-bool value_walk(const struct value *root, uint32_t graph_count, bool (*visit)(const struct value *value, void *context),
+ * false: stopped, or no memory or work (then *no_memory is set if not NULL, and work_error tells which). graph_count bounds the ids. */
+bool value_walk(const struct value *root, uint32_t graph_count, struct work *work, bool (*visit)(const struct value *value, void *context),
                 void *context, bool *no_memory);
 
 #endif

@@ -20,7 +20,8 @@ struct comparison {
     uint32_t *parents;          /* union-find over members; 0 is unused */
     uint32_t member_count, member_capacity;
     uint64_t seed;
-    bool no_memory;
+    struct work *work;
+    bool no_memory; /* or no work */
 };
 
 static bool out_of_memory(struct comparison *c)
@@ -88,6 +89,8 @@ static bool compare_items(struct comparison *c, struct value *const *a, size_t a
 {
     if (a_count != b_count)
         return false;
+    if (!work_take_steps(c->work, a_count))
+        return out_of_memory(c);
     for (size_t i = 0; i < a_count; i++)
         if (!require(c, a[i], b[i]))
             return false;
@@ -141,6 +144,8 @@ static bool compare_unordered(struct comparison *c, struct value *const *a, size
                               unsigned stride)
 {
     struct value_index a_index, b_index;
+    if (!work_take_steps(c->work, (uint64_t)a_count + b_count))
+        return out_of_memory(c);
     if (!value_index_build(&a_index, a, a_count, stride, c->seed))
         return out_of_memory(c);
     if (!value_index_build(&b_index, b, b_count, stride, c->seed)) {
@@ -182,9 +187,9 @@ static bool compare_parts(struct comparison *c, const struct value *a, const str
     }
 }
 
-reshard_status value_compare(const struct value *a, const struct value *b, bool *equal, reshard_error *err)
+reshard_status value_compare(const struct value *a, const struct value *b, struct work *work, bool *equal, reshard_error *err)
 {
-    struct comparison c = { .seed = hash_random_seed() };
+    struct comparison c = { .seed = hash_random_seed(), .work = work };
     bool same = require(&c, a, b);
     while (same && c.pending_count) {
         struct pair pair = c.pending[--c.pending_count];
@@ -195,7 +200,7 @@ reshard_status value_compare(const struct value *a, const struct value *b, bool 
     free(c.parents);
     value_table_release(&c.numbers);
     if (c.no_memory)
-        return error_set_memory(err);
+        return work_error(work, err);
     *equal = same;
     return RESHARD_OK;
 }
@@ -203,5 +208,5 @@ reshard_status value_compare(const struct value *a, const struct value *b, bool 
 bool value_equal(const struct value *a, const struct value *b)
 {
     bool equal;
-    return value_compare(a, b, &equal, NULL) == RESHARD_OK && equal;
+    return value_compare(a, b, NULL, &equal, NULL) == RESHARD_OK && equal;
 }

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 
 /* Nodes are numbered in the order of the walk, from 1, before they are digested: what a node refers to may come later. */
+#define NUMBERS_PER_UNIT 8 /* clearing memory is cheap */
+
 struct digesting {
     struct digest *digest;
     uint32_t *numbers; /* by id */
@@ -73,11 +75,13 @@ static bool digest_node(const struct value *value, void *context)
     return true;
 }
 
-bool value_digest(const struct value *root, uint32_t graph_count, struct digest *digest)
+bool value_digest(const struct value *root, uint32_t graph_count, struct work *work, struct digest *digest)
 {
+    if (!work_take(work, graph_count / NUMBERS_PER_UNIT))
+        return false;
     struct digesting digesting = { .digest = digest, .numbers = calloc((size_t)graph_count + 1, sizeof(uint32_t)) };
-    bool done = digesting.numbers && value_walk(root, graph_count, number_node, &digesting, NULL) &&
-                value_walk(root, graph_count, digest_node, &digesting, NULL);
+    bool done = digesting.numbers && value_walk(root, graph_count, work, number_node, &digesting, NULL) &&
+                value_walk(root, graph_count, work, digest_node, &digesting, NULL);
     free(digesting.numbers);
     return done;
 }

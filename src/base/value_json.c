@@ -36,7 +36,7 @@ static struct buffer *scratch(struct printer *p)
 
 static bool put_repr_string(struct printer *p, const struct value *value)
 {
-    return put_scratch(p, value_to_repr(value, scratch(p)));
+    return put_scratch(p, value_to_repr(value, scratch(p), p->work));
 }
 
 static bool put_double(struct printer *p, double real)
@@ -360,9 +360,12 @@ static bool put_element(struct printer *p)
 reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit most, reshard_error *err)
 {
     size_t bytes_max = most.value < SIZE_MAX ? (size_t)most.value : SIZE_MAX;
-    struct printer printer = { .out = out, .seed = hash_random_seed() };
+    uint64_t affordable = work_left(most.budget, bytes_max);
+    bool is_budget = affordable < bytes_max;
+    struct printer printer = { .out = out, .seed = hash_random_seed(), .work = most.budget };
     size_t start = out->size, limit = out->limit;
     bool had_failed = out->failed, was_over = out->over_limit;
+    bytes_max = (size_t)affordable;
     if (bytes_max < SIZE_MAX - start && (!limit || start + bytes_max < limit))
         out->limit = start + bytes_max ? start + bytes_max : 1;
     out->failed = out->over_limit = false;
@@ -372,11 +375,12 @@ reshard_status value_to_json(const struct value *value, struct buffer *out, stru
         ok = printer.frames[printer.frame_count - 1].kind == PRINT_OBJECT ? put_section(&printer) : put_element(&printer);
     bool over_limit = out->over_limit && !printer.no_memory;
     printer_release(&printer);
+    ok = work_take(most.budget, over_limit && is_budget ? UINT64_MAX : out->size - start) && ok;
     out->limit = limit;
     out->failed = had_failed;
     out->over_limit = was_over;
     if (ok)
         return RESHARD_OK;
     out->size = start;
-    return over_limit ? limit_error_bytes(err, most, "value as JSON", 0) : error_set_memory(err);
+    return over_limit && !is_budget ? limit_error_bytes(err, most, "value as JSON", 0) : work_error(most.budget, err);
 }

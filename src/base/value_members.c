@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/value_members.h"
 
+#include "base/hash.h"
 #include "base/value_parts.h"
 
 #include <inttypes.h>
@@ -16,20 +17,21 @@ struct member_frame {
 struct member_walk {
     struct member_frame frames[VALUE_MEMBERS_DEPTH];
     size_t depth, budget;
+    struct work *work;
     struct buffer key;
 };
 
 /* Whether no key is there twice. */
-static bool has_unique_keys(struct value *const *pairs, size_t count)
+static bool has_unique_keys(struct value *const *pairs, size_t count, struct work *work)
 {
     struct value_index index = { 0 };
-    bool is_unique = value_index_build(&index, pairs, count, 2, 0) && index.leaf_count == count / 2;
+    bool is_unique = work_take_steps(work, count) && value_index_build(&index, pairs, count, 2, hash_random_seed()) && index.leaf_count == count / 2;
     value_index_release(&index);
     return is_unique;
 }
 
 /* A mapping whose keys can all be part of a name. */
-static bool is_entered_mapping(const struct value *value, struct value ***pairs, size_t *count)
+static bool is_entered_mapping(const struct value *value, struct work *work, struct value ***pairs, size_t *count)
 {
     if (!value_as_mapping(value, pairs, count) || *count == 0)
         return false;
@@ -38,7 +40,7 @@ static bool is_entered_mapping(const struct value *value, struct value ***pairs,
         if (!key || (key->kind != VALUE_STR && key->kind != VALUE_INT))
             return false;
     }
-    return has_unique_keys(*pairs, *count);
+    return has_unique_keys(*pairs, *count, work);
 }
 
 /* Whether a mapping lies in a list, directly or in lists inside it. The budget bounds what shared nodes cost. */
@@ -77,7 +79,7 @@ static bool enter(struct member_walk *walk, const struct value *value)
         if (walk->frames[i].node == value)
             return false;
     }
-    if (is_entered_mapping(value, &items, &frame.count)) {
+    if (is_entered_mapping(value, walk->work, &items, &frame.count)) {
         frame.is_mapping = true;
         frame.count /= 2;
         frame.items = items;
@@ -109,9 +111,9 @@ static const struct value *next_member(struct member_walk *walk, struct member_f
     return frame->items[2 * at + 1];
 }
 
-reshard_status value_members(const struct value *root, struct str prefix, value_member_visit visit, void *context, reshard_error *err)
+reshard_status value_members(const struct value *root, struct str prefix, struct work *work, value_member_visit visit, void *context, reshard_error *err)
 {
-    struct member_walk walk = { .budget = VALUE_MEMBERS_MAX };
+    struct member_walk walk = { .budget = VALUE_MEMBERS_MAX, .work = work };
     reshard_status status = RESHARD_OK;
     buffer_append_str(&walk.key, prefix);
     enter(&walk, root);
@@ -130,5 +132,5 @@ reshard_status value_members(const struct value *root, struct str prefix, value_
             break;
     }
     buffer_release(&walk.key);
-    return status;
+    return !status && work_is_spent(work) ? work_error(work, err) : status;
 }

@@ -23,7 +23,7 @@ bool printer_enter(struct printer *printer, const struct value *node, bool *is_o
 
 bool printer_push(struct printer *printer, struct print_frame frame)
 {
-    if (!ARRAY_ROOM(printer->frames, printer->frame_count, printer->frame_capacity)) {
+    if (!work_take_steps(printer->work, frame.count + 1) || !ARRAY_ROOM(printer->frames, printer->frame_count, printer->frame_capacity)) {
         free(frame.order);
         return out_of_memory(printer);
     }
@@ -64,6 +64,8 @@ bool printer_order_pairs(struct printer *printer, struct print_frame *frame)
     size_t leaf_keys = 0, kept = 0;
     if (frame->count < 2)
         return true;
+    if (!work_take_steps(printer->work, frame->count))
+        return out_of_memory(printer);
     for (size_t i = 0; i < frame->count; i++)
         leaf_keys += frame->items[2 * i] && value_is_leaf(frame->items[2 * i]);
     if (!value_index_build(&index, frame->items, 2 * frame->count, 2, printer->seed))

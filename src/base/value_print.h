@@ -32,6 +32,7 @@ struct printer {
     size_t frame_count, frame_capacity;
     struct value_table open; /* 1: on the stack */
     uint64_t seed;
+    struct work *work; /* spent in steps for what is visited; who prints spends the bytes */
     bool no_memory;
 };
 

@@ -207,13 +207,15 @@ static bool put_element(struct printer *p)
     return put_value(p, items[2 * index]);
 }
 
-bool value_to_repr(const struct value *value, struct buffer *out)
+bool value_to_repr(const struct value *value, struct buffer *out, struct work *work)
 {
-    struct printer printer = { .out = out, .seed = hash_random_seed() };
+    struct printer printer = { .out = out, .seed = hash_random_seed(), .work = work };
+    size_t start = out->size;
     bool ok = put_value(&printer, value);
     while (ok && printer.frame_count)
         ok = printer.frames[printer.frame_count - 1].kind == PRINT_OBJECT ? push_section(&printer) : put_element(&printer);
-    out->failed |= printer.no_memory;
+    ok = ok && work_take(work, out->size - start);
+    out->failed |= printer.no_memory || !ok;
     printer_release(&printer);
     return ok;
 }

@@ -6,6 +6,9 @@
 
 #include "base/array.h"
 
+#define STEPS_AT_ONCE 256
+#define BITMAP_NODES_PER_UNIT 64 /* clearing memory is cheap */
+
 struct frame {
     const struct value *node;
     size_t next; /* child to go to */
@@ -42,17 +45,18 @@ static bool mark(uint64_t *bitmap, uint32_t id)
 }
 
 /* A node whose id is not below graph_count belongs to another graph and ends the walk: the bitmap cannot hold it. */
-static bool walk(struct frames *frames, uint64_t *bitmap, const struct value *root, uint32_t graph_count,
+static bool walk(struct frames *frames, uint64_t *bitmap, const struct value *root, uint32_t graph_count, struct work *work,
                  bool (*visit)(const struct value *value, void *context), void *context, bool *no_memory)
 {
     const struct value *node = root;
+    uint64_t visited = 0;
     while (node || frames->count) {
         if (node && node->id >= graph_count)
             return false;
         if (node && mark(bitmap, node->id)) {
             if (!visit(node, context))
                 return false;
-            if (!value_is_leaf(node) && !frames_push(frames, node)) {
+            if ((++visited % STEPS_AT_ONCE == 0 && !work_take_steps(work, STEPS_AT_ONCE)) || (!value_is_leaf(node) && !frames_push(frames, node))) {
                 *no_memory = true;
                 return false;
             }
@@ -64,13 +68,14 @@ static bool walk(struct frames *frames, uint64_t *bitmap, const struct value *ro
     return true;
 }
 
-bool value_walk(const struct value *root, uint32_t graph_count, bool (*visit)(const struct value *value, void *context), void *context,
+bool value_walk(const struct value *root, uint32_t graph_count, struct work *work, bool (*visit)(const struct value *value, void *context), void *context,
                 bool *no_memory)
 {
     struct frames frames = { 0 };
     bool out_of_memory = false;
-    uint64_t *bitmap = calloc((size_t)graph_count / 64 + 1, sizeof(*bitmap));
-    bool done = bitmap && walk(&frames, bitmap, root, graph_count, visit, context, &out_of_memory);
+    bool is_affordable = work_take(work, graph_count / BITMAP_NODES_PER_UNIT);
+    uint64_t *bitmap = is_affordable ? calloc((size_t)graph_count / 64 + 1, sizeof(*bitmap)) : NULL;
+    bool done = bitmap && walk(&frames, bitmap, root, graph_count, work, visit, context, &out_of_memory);
     if (no_memory)
         *no_memory = !bitmap || out_of_memory;
     free(frames.items);
@@ -170,7 +175,7 @@ struct value *value_copy(struct value_graph *into, const struct value *value, ui
     copier.copies = calloc((size_t)source_count + 1, sizeof(struct value *));
     if (!copier.copies)
         return NULL;
-    bool done = value_walk(value, source_count, copy_visit, &copier, NULL) && value_walk(value, source_count, parts_visit, &copier, NULL);
+    bool done = value_walk(value, source_count, into->arena.work, copy_visit, &copier, NULL) && value_walk(value, source_count, into->arena.work, parts_visit, &copier, NULL);
     struct value *copy = done && value ? copier.copies[value->id] : NULL;
     free(copier.copies);
     return copy;

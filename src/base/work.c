@@ -46,7 +46,9 @@ bool work_is_spent(const struct work *work)
 
 uint64_t work_left(struct work *work, uint64_t max)
 {
-    int64_t left = work ? atomic_load_explicit(&work->left, memory_order_relaxed) : INT64_MAX;
+    if (!work)
+        return max;
+    int64_t left = atomic_load_explicit(&work->left, memory_order_relaxed);
     if (left < 0)
         return 0;
     return (uint64_t)left < max ? (uint64_t)left : max;
@@ -69,6 +71,11 @@ reshard_status work_spend(struct work *work, uint64_t units, reshard_error *err)
 reshard_status work_spend_steps(struct work *work, uint64_t steps, reshard_error *err)
 {
     return work_take_steps(work, steps) ? RESHARD_OK : fail(work, err);
+}
+
+reshard_status work_explain(const struct work *work, reshard_status status, reshard_error *err)
+{
+    return status == RESHARD_ERR_MEMORY && work_is_spent(work) ? fail(work, err) : status;
 }
 
 reshard_status work_error(const struct work *work, reshard_error *err)

@@ -63,4 +63,7 @@ uint64_t work_left(struct work *work, uint64_t max);
 reshard_status work_error(const struct work *work, reshard_error *err);
 bool work_is_spent(const struct work *work);
 
+/* The same for a status on its way out: what failed for memory deep inside has failed for the budget if that is spent. */
+reshard_status work_explain(const struct work *work, reshard_status status, reshard_error *err);
+
 #endif

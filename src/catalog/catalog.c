@@ -55,6 +55,7 @@ reshard_status catalog_add_object(struct catalog *catalog, struct str name, uint
     if (!ARRAY_ROOM(catalog->objects, catalog->object_count, catalog->object_capacity))
         return error_set_memory(err);
 
+    work_add_input(catalog->limits.budget, name.size); /* a folder's names are input too */
     uint32_t index = name_map_intern(&catalog->object_names, name, &was_new);
     if (index == NAME_NONE)
         return error_set_memory(err);
@@ -81,6 +82,9 @@ reshard_status catalog_add_tensor(struct catalog *catalog, struct str key, enum 
     if (catalog->tensor_count >= catalog->limits.tensors)
         return error_set_limit(err, "tensors", (uint64_t)catalog->tensor_count + 1, catalog->limits.tensors);
 
+    reshard_status status = work_spend(catalog->limits.budget, sizeof(*catalog->tensors) + key.size, err);
+    if (status)
+        return status;
     if (!ARRAY_ROOM(catalog->tensors, catalog->tensor_count, catalog->tensor_capacity))
         return error_set_memory(err);
 
@@ -117,6 +121,9 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor_index,
 
     if (catalog->chunk_count >= catalog->limits.chunks)
         return error_set_limit(err, "chunks", (uint64_t)catalog->chunk_count + 1, catalog->limits.chunks);
+    reshard_status status = work_spend(catalog->limits.budget, sizeof(*catalog->chunks), err);
+    if (status)
+        return status;
     if (!ARRAY_ROOM(catalog->chunks, catalog->chunk_count, catalog->chunk_capacity))
         return error_set_memory(err);
 
@@ -156,12 +163,15 @@ reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_it
                                 uint32_t *out, reshard_error *err)
 {
     struct catalog_item added = *item;
+    reshard_status status = work_spend(catalog->limits.budget, sizeof(added) + item->key.size, err);
+    if (status)
+        return status;
     if (!ARRAY_ROOM(catalog->items, catalog->item_count, catalog->item_capacity))
         return error_set_memory(err);
 
     if (!arena_str(&catalog->arena, item->key, &added.key))
         return error_set_memory(err);
-    reshard_status status = path_add(catalog, added.key, parts, part_count, &added.path, &added.path_count, err);
+    status = path_add(catalog, added.key, parts, part_count, &added.path, &added.path_count, err);
     if (status)
         return status;
     added.is_ambiguous = false;

@@ -47,6 +47,9 @@ reshard_status path_add(struct catalog *catalog, struct str key, const struct pa
         return RESHARD_OK;
     if (count > PATH_PARTS_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "'%.*s' is nested %zu deep, at most %d is supported", STR_ARG(key), count, PATH_PARTS_MAX);
+    reshard_status status = work_spend(catalog->limits.budget, count * sizeof(*parts), err);
+    if (status)
+        return status;
     if (!ARRAY_RESERVE(catalog->paths, (uint64_t)catalog->path_count + count, catalog->path_capacity))
         return error_set_memory(err);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "catalog/catalog_cover.h"
+#include "catalog/catalog_expansion.h"
 
 static void *array_shrunk(void *array, uint32_t count, uint32_t *capacity, size_t element_size)
 {
@@ -150,6 +151,8 @@ reshard_status catalog_seal(struct catalog *catalog, bool allow_holes, reshard_e
         status = items_mark_ambiguous(catalog, err);
     if (!status)
         status = catalog_check_cover(catalog, allow_holes, err);
+    if (!status)
+        status = catalog_check_expansion(catalog, err);
     if (status)
         return status;
     arrays_shrink(catalog);

@@ -282,6 +282,7 @@ reshard_status json_parse(const void *bytes, size_t size, const struct limits *l
     struct builder builder = { .parser = json_new(bytes, size, 0, limits), .graph = graph, .limits = limits };
     if (!builder.parser)
         return error_set_memory(err);
+    graph->arena.work = limits->budget;
     enum json_event event = JSON_NULL;
     struct str text;
     reshard_status status;
@@ -295,5 +296,5 @@ reshard_status json_parse(const void *bytes, size_t size, const struct limits *l
     free(builder.nodes);
     free(builder.frames);
     json_free(builder.parser);
-    return status;
+    return work_explain(limits->budget, status, err);
 }

@@ -77,7 +77,10 @@ struct value *pickle_node(struct pickle_machine *m, enum value_kind kind, reshar
 
 reshard_status pickle_stack_grow(struct pickle_machine *m)
 {
-    return ARRAY_ROOM(m->stack, m->stack_capacity, m->stack_capacity) ? RESHARD_OK : error_set_memory(m->err);
+    size_t before = m->stack_capacity;
+    if (!ARRAY_ROOM(m->stack, m->stack_capacity, m->stack_capacity))
+        return error_set_memory(m->err);
+    return work_spend(m->limits->budget, (m->stack_capacity - before) * sizeof(*m->stack), m->err);
 }
 
 static void drop_mark(struct pickle_machine *m)
@@ -195,7 +198,7 @@ static reshard_status memo_grow(struct pickle_machine *m, uint64_t index)
     if (!ARRAY_ROOM(m->memo, index, m->memo_capacity))
         return error_set_memory(m->err);
     memset(m->memo + before, 0, (m->memo_capacity - before) * sizeof(*m->memo));
-    return RESHARD_OK;
+    return work_spend(m->limits->budget, (m->memo_capacity - before) * sizeof(*m->memo), m->err);
 }
 
 static reshard_status memo_put(struct pickle_machine *m, uint64_t index)
@@ -518,7 +521,8 @@ reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset
     struct pickle_machine m = {
         .input = cursor_over(bytes, size), .base_offset = base_offset, .limits = limits, .graph = graph, .err = err,
     };
-    reshard_status status = run(&m);
+    graph->arena.work = limits->budget;
+    reshard_status status = work_explain(limits->budget, run(&m), err);
     if (!status) {
         graph->root = m.result;
         if (report)

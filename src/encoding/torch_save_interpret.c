@@ -343,7 +343,7 @@ reshard_status torch_interpret(struct torch_reading *reading, reshard_error *err
     reading->by_id = calloc(graph->count ? graph->count : 1, sizeof(*reading->by_id));
     bool no_memory = false;
     reshard_status status = RESHARD_OK;
-    if (!reading->by_id || !value_walk(graph->root, graph->count, collect, reading, &no_memory)) {
+    if (!reading->by_id || !value_walk(graph->root, graph->count, reading->limits->budget, collect, reading, &no_memory)) {
         status = error_set_memory(err);
         goto out;
     }

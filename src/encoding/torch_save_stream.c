@@ -145,6 +145,7 @@ reshard_status torch_stream_pickle(struct torch_stream *stream, struct str *out,
         }
         if (wanted > left)
             wanted = left;
+        work_add_input(stream->limits->budget, wanted - stream->window.size);
         if (wanted > stream->limits->metadata_bytes)
             return error_set_limit(err, "metadata_bytes", wanted, stream->limits->metadata_bytes);
         if (wanted < 2 * (uint64_t)stream->window.size)

@@ -88,6 +88,10 @@ reshard_status zip_read_member(const struct reader *reader, const struct zip_arc
     if (status)
         return place(member, status, err);
     size_t before = out->size;
+    work_add_input(limits->budget, member->stored_bytes);
+    status = work_spend(limits->budget, member->bytes, err);
+    if (status)
+        return place(member, status, err);
     uint8_t *room = member->bytes > SIZE_MAX ? NULL : buffer_extend(out, (size_t)member->bytes);
     if (!room)
         return place(member, error_set_memory(err), err);

@@ -149,6 +149,7 @@ static reshard_status load_directory(const struct reader *reader, const struct z
     if (directory->count >= UINT32_MAX || directory->bytes > SIZE_MAX)
         return error_set_memory(err);
 
+    work_add_input(limits->budget, directory->bytes);
     struct str bytes = { (const char *)zip_cached(archive, directory->offset, (size_t)directory->bytes), (size_t)directory->bytes };
     if (!bytes.data) {
         char *copy = arena_alloc(&archive->arena, bytes.size);

@@ -151,7 +151,7 @@ reshard_status format_open(struct store *store, const char *name, const struct o
     status = choose_driver(source, forced, &choice, &arena, err);
     if (status)
         goto out;
-    status = read_source(source, &choice, err);
+    status = work_explain(&source->work, read_source(source, &choice, err), err);
 
 out:
     arena_release(&arena);
@@ -231,7 +231,7 @@ reshard_status source_resolve(struct source *source, const uint32_t *tensors, ui
         return error_set_memory(err);
     reshard_status status = list.count ? source->driver->resolve(source, list.chunks, list.count, err) : RESHARD_OK;
     free(list.chunks);
-    return status;
+    return work_explain(&source->work, status, err);
 }
 
 reshard_status source_load_item(struct source *source, uint32_t item_index, reshard_error *err)
@@ -240,7 +240,7 @@ reshard_status source_load_item(struct source *source, uint32_t item_index, resh
     if (item->kind == ITEM_FILE || item->value)
         return RESHARD_OK;
     if (source->driver->load_item)
-        return source->driver->load_item(source, item_index, err);
+        return work_explain(&source->work, source->driver->load_item(source, item_index, err), err);
     error_set(err, RESHARD_ERR_UNSUPPORTED, "item '%.*s': the format keeps it as bytes only", STR_ARG(item->key));
     error_object(err, "%.*s", STR_ARG(item->key));
     return RESHARD_ERR_UNSUPPORTED;

@@ -573,7 +573,7 @@ reshard_status settings_fit(const struct settings *settings, enum settings_side 
         const struct value *found = look_up(&run, path, &graph_count);
         *fits = false;
         buffer_printf(why, "%s is ", path);
-        if (found ? !value_to_repr(found, why) : !buffer_append_text(why, "not set"))
+        if (found ? !value_to_repr(found, why, NULL) : !buffer_append_text(why, "not set"))
             status = error_set_memory(err);
     }
     if (!status && run.no_memory)

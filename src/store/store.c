@@ -238,6 +238,7 @@ reshard_status store_read_all(struct store *store, const char *name, struct name
         status = limit_error_bytes(err, limit, "the file is read at once", object->size);
     else
         status = reader_append(&reader, 0, object->size, out, err);
+    work_add_input(limit.budget, object->size);
     if (status)
         error_object(err, "%s", name);
     store_object_close(object);

@@ -159,15 +159,15 @@ TEST(a_walk_visits_each_node_once_parents_first)
     outer_items[2] = value_new_call(&graph, value_new_global(&graph, "m", "f"), &inner, 1); /* global 3, tuple 4, call 5 */
     struct visits visits = { 0 };
     bool no_memory = true;
-    assert_true(value_walk(outer, graph.count, count_visit, &visits, &no_memory));
+    assert_true(value_walk(outer, graph.count, NULL, count_visit, &visits, &no_memory));
     assert_false(no_memory);
     static const uint32_t expected[] = { 2, 1, 0, 5, 3, 4 };
     assert_int_equal(visits.count, 6);
     assert_memory_equal(visits.order, expected, sizeof(expected));
     visits = (struct visits){ .stop_after = 2 };
-    assert_false(value_walk(outer, graph.count, count_visit, &visits, NULL));
+    assert_false(value_walk(outer, graph.count, NULL, count_visit, &visits, NULL));
     assert_int_equal(visits.count, 2);
-    assert_false(value_walk(outer, 1, count_visit, &visits, &no_memory)); /* a node of another graph */
+    assert_false(value_walk(outer, 1, NULL, count_visit, &visits, &no_memory)); /* a node of another graph */
     assert_false(no_memory);
     value_graph_release(&graph);
 }
@@ -177,7 +177,7 @@ TEST(deep_and_cyclic_graphs_are_walked_copied_and_compared_without_recursion)
     struct value_graph graph = { 0 }, copy_graph = { 0 };
     struct value *outer = deep_cycle(&graph, 1000000);
     struct visits visits = { 0 };
-    assert_true(value_walk(outer, graph.count, count_visit, &visits, NULL));
+    assert_true(value_walk(outer, graph.count, NULL, count_visit, &visits, NULL));
     assert_int_equal(visits.count, 1000000);
     struct value *copy = value_copy(&copy_graph, outer, graph.count);
     assert_non_null(copy);
@@ -204,10 +204,10 @@ TEST(copies_share_nothing_and_are_equal)
     assert_non_null(copy);
     assert_true(value_equal(value, copy));
     struct buffer a = { 0 }, b = { 0 };
-    assert_true(value_to_repr(value, &a));
+    assert_true(value_to_repr(value, &a, NULL));
     memset(value->list.items[4]->text.data ? (char *)(uintptr_t)value->list.items[4]->text.data : NULL, 'x', 4);
     value_graph_release(&graph);
-    assert_true(value_to_repr(copy, &b));
+    assert_true(value_to_repr(copy, &b, NULL));
     assert_true(str_equal(buffer_str(&a), buffer_str(&b)));
     assert_true(copy->list.items[4]->offset == 77);
     assert_int_equal(copy->list.items[13]->storage, 3);
@@ -234,7 +234,7 @@ TEST(without_memory_nothing_is_half_done)
         assert_true(hit || copy);
         assert_true(!copy || value_equal(value, copy));
         fail_malloc_at(nth);
-        bool walked = value_walk(value, graph.count, count_visit, &visits, &no_memory);
+        bool walked = value_walk(value, graph.count, NULL, count_visit, &visits, &no_memory);
         bool walk_hit = fail_malloc_was_hit();
         assert_int_equal(walked, !walk_hit);
         assert_int_equal(no_memory, walk_hit);

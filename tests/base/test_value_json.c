@@ -13,7 +13,7 @@ static void check_text(const char *text, const char *expected, bool is_json)
     if (is_json)
         CHECK_OK(value_to_json(value, &out, AT_MOST(SIZE_MAX), &err));
     else
-        assert_true(value_to_repr(value, &out));
+        assert_true(value_to_repr(value, &out, NULL));
     assert_true(buffer_append_byte(&out, 0));
     assert_string_equal((char *)out.data, expected);
     buffer_release(&out);
@@ -139,7 +139,7 @@ TEST(cycles_close_where_they_are_met)
     assert_true(str_is(buffer_str(&out), "[{\"a\": [1, {\"__cycle__\": true}]}, {\"__class__\": \"m.C\", \"self\": {\"__cycle__\": true}}, "
                                          "{\"a\": [1, {\"__cycle__\": true}]}]"));
     buffer_clear(&out);
-    assert_true(value_to_repr(dict, &out));
+    assert_true(value_to_repr(dict, &out, NULL));
     assert_true(str_starts_with(buffer_str(&out), "{'a': (1, [..., "));
     buffer_clear(&out);
     struct value *key_cycle = value_from_text(&graph, "{('k', 1): 2}");
@@ -166,7 +166,7 @@ TEST(a_bomb_of_shared_nodes_ends_at_the_limit)
     struct buffer out = { 0 };
     assert_true(buffer_append_text(&out, "before"));
     for (int i = 0; i < 2; i++) {
-        CHECK_FAILS(value_to_json(i ? as_key : node, &out, (struct named_limit){ "shown_bytes", 100000 }, &err), RESHARD_ERR_LIMIT);
+        CHECK_FAILS(value_to_json(i ? as_key : node, &out, (struct named_limit){ "shown_bytes", 100000, NULL }, &err), RESHARD_ERR_LIMIT);
         assert_string_equal(err.message, "value as JSON: more, the limit shown_bytes is 100000");
         assert_string_equal(err.hint, "raise it with --limit shown_bytes=400000");
         assert_true(str_is(buffer_str(&out), "before"));
@@ -223,7 +223,7 @@ TEST(a_million_levels_need_no_stack_and_json_ends_before)
     assert_int_equal(out.size, 2 * VALUE_JSON_DEPTH_MAX + strlen("{\"__too_deep__\": true}"));
     assert_memory_equal(out.data + VALUE_JSON_DEPTH_MAX, "{\"__too_deep__\": true}]", 23);
     buffer_clear(&out);
-    assert_true(value_to_repr(node, &out));
+    assert_true(value_to_repr(node, &out, NULL));
     assert_int_equal(out.size, 2000000);
     buffer_release(&out);
     value_graph_release(&graph);
@@ -249,7 +249,7 @@ TEST(without_memory_the_output_stays_as_it_was)
         assert_true(str_equal(buffer_str(&out), hit ? (struct str){ 0 } : buffer_str(&whole)));
         buffer_release(&out);
         fail_malloc_at(nth);
-        bool printed = value_to_repr(value, &out);
+        bool printed = value_to_repr(value, &out, NULL);
         assert_int_equal(printed, !fail_malloc_was_hit());
         assert_int_equal(out.failed, !printed);
         buffer_release(&out);

@@ -8,7 +8,7 @@
 static bool append_member(void *context, struct str key, const struct value *value)
 {
     struct buffer *out = context;
-    return buffer_append_str(out, key) && buffer_append_byte(out, '=') && value_to_repr(value, out) && buffer_append_byte(out, ' ');
+    return buffer_append_str(out, key) && buffer_append_byte(out, '=') && value_to_repr(value, out, NULL) && buffer_append_byte(out, ' ');
 }
 
 static void check_members(const char *text, const char *expected)
@@ -16,7 +16,7 @@ static void check_members(const char *text, const char *expected)
     reshard_error err;
     struct value_graph graph = { 0 };
     struct buffer out = { 0 };
-    CHECK_OK(value_members(value_from_text(&graph, text), STR("x"), append_member, &out, &err));
+    CHECK_OK(value_members(value_from_text(&graph, text), STR("x"), NULL, append_member, &out, &err));
     assert_true(buffer_append_byte(&out, 0));
     assert_string_equal((char *)out.data, expected);
     buffer_release(&out);
@@ -49,7 +49,7 @@ TEST(a_node_inside_itself_is_a_member)
     inner->list.items[1] = inner;
     reshard_error err;
     struct buffer out = { 0 };
-    CHECK_OK(value_members(inner, STR("x"), append_member, &out, &err));
+    CHECK_OK(value_members(inner, STR("x"), NULL, append_member, &out, &err));
     assert_int_equal(memcmp(out.data, "x.a=", 4), 0);
     buffer_release(&out);
     value_graph_release(&graph);
@@ -79,7 +79,7 @@ TEST(shared_nodes_cannot_multiply_without_end)
         node = pair_of(&graph, node);
     reshard_error err;
     size_t count = 0;
-    assert_int_equal(value_members(node, STR("x"), count_member, &count, &err), RESHARD_ERR_LIMIT);
+    assert_int_equal(value_members(node, STR("x"), NULL, count_member, &count, &err), RESHARD_ERR_LIMIT);
     assert_true(count < VALUE_MEMBERS_MAX);
     value_graph_release(&graph);
 }

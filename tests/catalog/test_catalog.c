@@ -186,6 +186,7 @@ TEST(a_million_chunks_stay_near_64_bytes_each)
 {
     struct catalog *catalog = catalog_new("test");
     static const int64_t shape[2] = { 4096, 4096 };
+    catalog->limits.tensor_expansion = UINT64_MAX; /* the chunks are larger than their places */
     for (int t = 0; t < 1000; t++) {
         char key[64];
         snprintf(key, sizeof(key), "model.layers.%d.mlp.weight", t);
@@ -259,6 +260,60 @@ TEST(every_failed_allocation_is_reported_and_leaks_nothing)
     assert_true(nth > 30);
 }
 
+/* Tensors of 4 GiB, the limit, on one extent of an object. */
+static reshard_status seal_expanded(uint64_t object_bytes, uint64_t stored, int tensors, bool is_tied, bool is_open)
+{
+    static const int64_t shape[1] = { 1 << 30 };
+    struct catalog *catalog = catalog_new("test");
+    uint32_t object = 0;
+    CHECK_OK(catalog_add_object(catalog, STR("file"), object_bytes, &object, &err));
+    for (int i = 0; i < tensors; i++) {
+        char key[] = { 'w', (char)('0' + i), 0 };
+        struct catalog_chunk *chunk = NULL;
+        uint32_t tensor = add_tensor(catalog, key, 1, shape);
+        CHECK_OK(catalog_add_chunk(catalog, tensor, NULL, NULL, object, 0, stored, &chunk, &err));
+        chunk->flags |= is_open ? CHUNK_UNRESOLVED : 0;
+        catalog->tensors[tensor].tied_to = is_tied && i ? 0 : CATALOG_NONE;
+    }
+    reshard_status status = catalog_seal(catalog, false, &err);
+    catalog_free(catalog);
+    return status;
+}
+
+TEST(what_is_shown_beyond_what_is_stored_is_bounded_in_all)
+{
+    uint64_t whole = UINT64_C(4) << 30;
+    CHECK_OK(seal_expanded(4, 4, 1, false, false)); /* just below */
+    CHECK_OK(seal_expanded(whole, whole, 2, false, false));        /* one extent under two names: 4 GiB more than stored */
+    CHECK_OK(seal_expanded(whole, whole, 9, true, false));         /* ties are one */
+    CHECK_OK(seal_expanded(whole / 9, whole / 9, 1, false, true)); /* a compressed blob, not opened yet */
+    CHECK_FAILS(seal_expanded(whole, whole, 3, false, false), RESHARD_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "tensor_expansion"));
+    CHECK_FAILS(seal_expanded(whole / 9, whole / 9, 3, false, true), RESHARD_ERR_LIMIT);
+    CHECK_FAILS(seal_expanded(4, 4, 2, false, false), RESHARD_ERR_LIMIT); /* stride 0, twice */
+}
+
+TEST(adding_spends_work)
+{
+    static const int64_t shape[1] = { 4 };
+    struct catalog *catalog = catalog_new("test");
+    struct work work;
+    uint32_t tensor, object = 0;
+    work_begin(&work, 10000);
+    catalog->limits.budget = &work;
+    struct path_part parts[100] = { { .kind = PATH_INDEX, .index = 0 } };
+    CHECK_OK(catalog_add_tensor(catalog, STR("w"), DTYPE_F32, 1, shape, &tensor, &err));
+    CHECK_OK(catalog_set_tensor_path(catalog, tensor, parts, 100, &err));
+    CHECK_OK(catalog_add_chunk(catalog, tensor, NULL, NULL, object, 0, 16, NULL, &err));
+    work_begin(&work, 10);
+    CHECK_FAILS(catalog_add_chunk(catalog, tensor, NULL, NULL, object, 0, 16, NULL, &err), RESHARD_ERR_LIMIT);
+    work_begin(&work, 10);
+    CHECK_FAILS(catalog_add_tensor(catalog, STR("x"), DTYPE_F32, 1, shape, &tensor, &err), RESHARD_ERR_LIMIT);
+    work_begin(&work, 1000);
+    CHECK_FAILS(catalog_set_tensor_path(catalog, 0, parts, 100, &err), RESHARD_ERR_LIMIT);
+    catalog_free(catalog);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -271,6 +326,8 @@ int main(void)
         cmocka_unit_test(warnings_beyond_the_maximum_are_counted),
         cmocka_unit_test(a_million_chunks_stay_near_64_bytes_each),
         cmocka_unit_test(every_failed_allocation_is_reported_and_leaks_nothing),
+        cmocka_unit_test(what_is_shown_beyond_what_is_stored_is_bounded_in_all),
+        cmocka_unit_test(adding_spends_work),
     };
     return cmocka_run_group_tests_name("catalog", tests, NULL, NULL);
 }

@@ -33,7 +33,7 @@ static void check_same(const struct sample *sample, const struct value_graph *gr
     wanted.root = value_from_text(&wanted, sample->expected);
     if (!value_equal(graph->root, wanted.root)) {
         struct buffer text = { 0 };
-        value_to_repr(graph->root, &text);
+        value_to_repr(graph->root, &text, NULL);
         fail_msg("expected %s, found %.*s", sample->expected, STR_ARG(buffer_str(&text)));
     }
     value_graph_release(&wanted);

@@ -36,7 +36,7 @@ static reshard_status use_items(struct source *source, reshard_error *err)
         struct buffer bytes = { 0 };
         status = source->driver->load_item(source, i, err);
         const struct catalog_item *item = &source->catalog->items[i];
-        if (status || !item->value || !value_walk(item->value, item->graph->count, find_storage, &storage, NULL) || !storage)
+        if (status || !item->value || !value_walk(item->value, item->graph->count, NULL, find_storage, &storage, NULL) || !storage)
             continue;
         status = source->driver->read_item_storage(source, i, storage - 1, &bytes, err);
         buffer_release(&bytes);

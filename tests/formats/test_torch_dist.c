@@ -214,7 +214,7 @@ static void expect_storages(struct source *source, const char *key, const uint8_
     assert_true(index < source->catalog->item_count);
     CHECK_OK(source_load_item(source, index, &err));
     const struct catalog_item *item = &source->catalog->items[index];
-    assert_true(value_walk(item->value, item->graph->count, note_storage, &storages, NULL));
+    assert_true(value_walk(item->value, item->graph->count, NULL, note_storage, &storages, NULL));
     assert_int_equal(storages.count, count);
     for (uint32_t i = 0; i < count; i++) {
         struct buffer found = { 0 };

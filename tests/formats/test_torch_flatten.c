@@ -40,7 +40,7 @@ static reshard_status flatten(const char *pickle, size_t size, struct buffer *ou
     struct value_graph graph = { 0 };
     struct pickle_report report;
     CHECK_OK(pickle_parse(pickle, size, 0, &limits_default, &graph, &report, &err));
-    assert_true(value_walk(graph.root, graph.count, mark_tensors, NULL, NULL));
+    assert_true(value_walk(graph.root, graph.count, NULL, mark_tensors, NULL, NULL));
     reshard_status status = torch_flatten(&graph, &limits_default, write_leaf, out, &err);
     value_graph_release(&graph);
     return status;
@@ -134,7 +134,7 @@ TEST(a_failed_allocation_is_an_error_and_leaks_nothing)
     unsigned long nth = 0;
     bool was_hit;
     CHECK_OK(pickle_parse(pickle, sizeof(pickle) - 1, 0, &limits_default, &graph, &report, &err));
-    assert_true(value_walk(graph.root, graph.count, mark_tensors, NULL, NULL));
+    assert_true(value_walk(graph.root, graph.count, NULL, mark_tensors, NULL, NULL));
     do {
         struct buffer out = { 0 };
         fail_malloc_at(++nth);

@@ -60,7 +60,7 @@ static reshard_status open_container(struct dcp_archive *archive, const struct r
         return status;
     bool no_memory = false;
     struct value_graph *graph = &archive->archive.graph;
-    if (graph->root && !value_walk(graph->root, graph->count, forget_tensor, NULL, &no_memory))
+    if (graph->root && !value_walk(graph->root, graph->count, limits->budget, forget_tensor, NULL, &no_memory))
         return error_set_memory(err);
     return RESHARD_OK;
 }

@@ -323,13 +323,17 @@ static reshard_status repair_or(struct resolving *resolving, const struct catalo
     return !status && repaired ? check_found(resolving, chunk, blob, &shape_differs, err) : mismatch;
 }
 
+#define BLOB_STEPS 64 /* work of opening a blob; any number of chunks may name the same one */
+
 static reshard_status resolve_order(struct resolving *resolving, reshard_error *err)
 {
     for (uint32_t i = 0; i < resolving->count; i++) {
         struct catalog_chunk *chunk = &resolving->catalog->chunks[resolving->order[i]];
         struct found found;
         bool shape_differs = false;
-        reshard_status status = find_blob(resolving, i, &found, err);
+        reshard_status status = work_spend_steps(resolving->source->limits.budget, BLOB_STEPS, err);
+        if (!status)
+            status = find_blob(resolving, i, &found, err);
         if (!status)
             status = check_found(resolving, chunk, &found.tensor, &shape_differs, err);
         if (shape_differs)

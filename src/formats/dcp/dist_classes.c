@@ -63,7 +63,7 @@ reshard_status dist_classes_note(const struct layout_request *request, struct ta
         if (!node->is_leaf || node->is_left_out || node->wanted == CATALOG_NONE)
             continue;
         const struct catalog_item *item = &request->source->catalog->items[request->wanted_items[node->wanted]];
-        if (!item->value || !item->graph || value_walk(item->value, item->graph->count, find_blocker, &blocker, &no_memory))
+        if (!item->value || !item->graph || value_walk(item->value, item->graph->count, request->limits.budget, find_blocker, &blocker, &no_memory))
             continue;
         if (no_memory)
             return error_set_memory(err);

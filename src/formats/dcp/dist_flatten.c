@@ -68,7 +68,7 @@ static bool key_text(struct arena *arena, const struct value *key, struct str *o
 {
     struct buffer text = { 0 };
     bool done = value_as_str(key, out);
-    if (!done && value_to_repr(key, &text))
+    if (!done && value_to_repr(key, &text, arena->work))
         done = arena_str(arena, buffer_str(&text), out);
     buffer_release(&text);
     return done;

@@ -180,7 +180,7 @@ static struct value *copy_with_storages(struct dcp_target *state, const struct v
 {
     struct keeping keeping = { .state = state, .item = item };
     struct value *copy = value_copy(&state->extra, value, graph_count);
-    return copy && value_walk(copy, state->extra.count, keep_storage, &keeping, NULL) ? copy : NULL;
+    return copy && value_walk(copy, state->extra.count, state->extra.arena.work, keep_storage, &keeping, NULL) ? copy : NULL;
 }
 
 /* What the layouts by bucket keep in an object is part of the common state in the one by parameter. */

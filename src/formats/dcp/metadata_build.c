@@ -159,6 +159,9 @@ static reshard_status array_grow(struct dcp_build *build, void *array, uint64_t 
         wanted = count + added;
     if (wanted > UINT32_MAX - 1)
         return error_set(build->err, RESHARD_ERR_LIMIT, "more than %" PRIu32 " parts of one kind", UINT32_MAX - 1);
+    reshard_status status = work_spend(build->limits->budget, (wanted - *capacity) * element_size, build->err);
+    if (status)
+        return status;
     memcpy(&old, array, sizeof(old));
     void *grown = reallocarray(old, (size_t)wanted, element_size);
     if (!grown)

@@ -77,6 +77,19 @@ static const struct value *attribute_of(const struct value *object, enum dcp_att
     return NULL;
 }
 
+/* Looking an attribute up goes through all that the states hold, and objects may be named many times. */
+static reshard_status spend_look(const struct dcp_build *build, const struct value *object)
+{
+    uint64_t steps = 1;
+    for (uint32_t i = 0; (object->kind == VALUE_CALL || object->kind == VALUE_NEW) && i < object->object->state_count; i++) {
+        const struct value *state = object->object->states[i];
+        for (size_t j = 0; state->kind == VALUE_TUPLE && state->list.count == 2 && j < 2; j++)
+            steps += state->list.items[j]->kind == VALUE_DICT ? state->list.items[j]->list.count : 0;
+        steps += state->kind == VALUE_DICT ? state->list.count : 1;
+    }
+    return work_spend_steps(build->limits->budget, steps, build->err);
+}
+
 /* As attribute_of, for one that may be absent or None: both give NULL. */
 static const struct value *optional_of(const struct value *object, enum dcp_attribute attribute)
 {
@@ -173,7 +186,9 @@ static reshard_status read_tensor(const struct place *place, const struct value 
         uint32_t offsets, sizes, number;
         if (class_of(items[i]) != DCP_CLASS_CHUNK)
             return fail_at(place, items[i], "chunks", "ChunkStorageMetadata");
-        status = read_vector(place, items[i], DCP_ATTR_OFFSETS, &offsets);
+        status = spend_look(place->build, items[i]);
+        if (!status)
+            status = read_vector(place, items[i], DCP_ATTR_OFFSETS, &offsets);
         if (!status)
             status = read_vector(place, items[i], DCP_ATTR_SIZES, &sizes);
         if (!status)
@@ -424,7 +439,7 @@ static reshard_status note_globals(struct dcp_build *build, const struct value_g
 {
     struct global_list list = { 0 };
     bool no_memory = false;
-    value_walk(graph->root, graph->count, collect_global, &list, &no_memory);
+    value_walk(graph->root, graph->count, build->limits->budget, collect_global, &list, &no_memory);
     reshard_status status = no_memory || list.no_memory ? error_set_memory(build->err) : RESHARD_OK;
     if (list.count)
         qsort(list.nodes, list.count, sizeof(*list.nodes), compare_ids);

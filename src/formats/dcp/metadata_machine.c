@@ -17,6 +17,9 @@ enum step dcp_machine_grow(struct machine *m, void *array, size_t *capacity, siz
     void *old;
     memcpy(&old, array, sizeof(old));
     size_t wanted = *capacity + *capacity / 2 + 64;
+    reshard_status status = work_spend(m->build->limits->budget, (wanted - *capacity) * element_size, m->build->err);
+    if (status)
+        return dcp_machine_fail(m, status);
     void *grown = reallocarray(old, wanted, element_size);
     if (!grown)
         return dcp_machine_fail(m, error_set_memory(m->build->err));

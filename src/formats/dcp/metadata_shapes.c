@@ -8,6 +8,9 @@
 
 #include <stdlib.h>
 
+/* More are left to the general way, which spends work on them. */
+#define ATTRIBUTES_MAX 1024
+
 #define OPAQUE_OBJECT word_make(WORD_OPAQUE, 1)
 
 static bool is_callable(const struct machine *m, word w)
@@ -307,7 +310,7 @@ static bool read_attributes(struct machine *m, word state, struct attributes *ou
         return false;
     struct container *container = &m->containers[word_payload(state)];
     container->is_taken = true;
-    if (container->is_run)
+    if (container->is_run || container->count > ATTRIBUTES_MAX)
         return false;
     for (uint64_t i = 0; i < container->count; i += 2) {
         if (word_tag(container->items[i]) != WORD_STR)

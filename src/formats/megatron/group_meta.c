@@ -53,7 +53,7 @@ static struct value *mark(struct value_graph *graph, const struct value *group)
 static reshard_status is_new_group(struct name_map *known, const struct value *group, bool *out, reshard_error *err)
 {
     struct buffer text = { 0 };
-    bool done = value_to_repr(group, &text) && name_map_intern(known, buffer_str(&text), out) != NAME_NONE;
+    bool done = value_to_repr(group, &text, NULL) && name_map_intern(known, buffer_str(&text), out) != NAME_NONE;
     buffer_release(&text);
     return done ? RESHARD_OK : error_set_memory(err);
 }

@@ -56,9 +56,9 @@ static reshard_status is_same(struct megatron_items *items, const struct catalog
     bool found = false;
     uint32_t count = torch_source_of(items->source)->files[rank->file].graph->count;
     *out = false;
-    if (!value_walk(value, count, is_not_storage, &found, NULL) && !found)
+    if (!value_walk(value, count, items->source->limits.budget, is_not_storage, &found, NULL) && !found)
         return error_set_memory(err);
-    return found ? RESHARD_OK : value_compare(known->value, value, out, err);
+    return found ? RESHARD_OK : value_compare(known->value, value, items->source->limits.budget, out, err);
 }
 
 /* The path with the folder's name in front. */

@@ -66,7 +66,7 @@ static reshard_status find(uint32_t minor, const struct value *value, uint32_t g
 {
     struct search search = { .minor = minor };
     bool no_memory = false;
-    if (!value_walk(value, graph_count, find_unknown, &search, &no_memory) && no_memory)
+    if (!value_walk(value, graph_count, NULL, find_unknown, &search, &no_memory) && no_memory)
         return error_set_memory(err);
     *found = search.found;
     return RESHARD_OK;

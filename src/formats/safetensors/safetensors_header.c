@@ -150,6 +150,7 @@ static reshard_status read_text(const struct reader *reader, uint64_t length, co
                                 struct st_header *out, reshard_error *err)
 {
     struct buffer text = { 0 };
+    work_add_input(limits->budget, length);
     reshard_status status = reader_append(reader, LENGTH_BYTES, length, &text, err);
     if (!status) {
         out->starts_with_space = text.data[0] != '{';

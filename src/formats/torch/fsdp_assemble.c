@@ -178,7 +178,7 @@ static bool note_storage(const struct value *value, void *context)
 static reshard_status has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
 {
     *out = false;
-    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, note_storage, out, NULL);
+    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, assembling->source->limits.budget, note_storage, out, NULL);
     return walked || *out ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -189,7 +189,7 @@ static reshard_status is_same_item(struct assembling *assembling, const struct c
     bool found;
     reshard_status status = has_storage(assembling, value, &found, err);
     *out = false;
-    return status || found ? status : value_compare(known->value, value, out, err);
+    return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
 }
 
 static reshard_status add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value, reshard_error *err)
@@ -259,7 +259,7 @@ static reshard_status add_entries(struct assembling *assembling, const struct fs
     }
     for (size_t i = 0; !status && i + 1 < count; i += 2) {
         buffer_clear(&assembling->key);
-        bool good = pairs[i]->kind == VALUE_STR ? buffer_append_str(&assembling->key, pairs[i]->text) : value_to_repr(pairs[i], &assembling->key);
+        bool good = pairs[i]->kind == VALUE_STR ? buffer_append_str(&assembling->key, pairs[i]->text) : value_to_repr(pairs[i], &assembling->key, assembling->source->limits.budget);
         status = good ? add_entry(assembling, pairs[i + 1], file, err) : error_set_memory(err);
     }
     return status;

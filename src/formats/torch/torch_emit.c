@@ -209,7 +209,7 @@ static reshard_status emit_whole(struct emitting *emitting, struct buffer *out)
     uint32_t count = catalog->tree_graph->count;
     emitting->args_tensor = calloc((size_t)count + 1, sizeof(*emitting->args_tensor));
     reshard_status status = emitting->args_tensor ? RESHARD_OK : error_set_memory(emitting->err);
-    if (!status && !value_walk(catalog->tree, count, note_dressed, emitting, NULL))
+    if (!status && !value_walk(catalog->tree, count, emitting->request->limits.budget, note_dressed, emitting, NULL))
         status = emitting->status ? emitting->status : error_set_memory(emitting->err);
     if (!status)
         status = pickle_write(catalog->tree, count, substitute_whole, emitting, out, emitting->err);

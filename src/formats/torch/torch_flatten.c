@@ -231,9 +231,11 @@ static reshard_status key_part(const struct member *member, size_t index, struct
     if (torch_save_is_tensor_node(key))
         return error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a tensor as a dictionary key");
     struct buffer text = { .limit = 65536 };
-    bool good = value_to_repr(key, &text);
+    bool good = value_to_repr(key, &text, arena->work);
     good = good && arena_str(arena, buffer_str(&text), &out->key);
     buffer_release(&text);
+    if (work_is_spent(arena->work))
+        return work_error(arena->work, err);
     return good ? RESHARD_OK : error_set_at(err, RESHARD_ERR_UNSUPPORTED, key->offset, "a dictionary key of more than 65536 characters");
 }
 
@@ -321,6 +323,9 @@ static reshard_status push(struct walk *walk, const struct value *container, res
 {
     if (walk->depth >= walk->depth_max)
         return error_set_limit(err, "pickle_depth", walk->depth + 1, walk->depth_max);
+    reshard_status status = work_spend_steps(walk->keys.work, (uint64_t)member_count(container) + 1, err);
+    if (status)
+        return status;
     if (!ARRAY_ROOM(walk->frames, walk->depth, walk->frame_capacity) ||
         !ARRAY_ROOM(walk->path, walk->depth, walk->path_capacity))
         return error_set_memory(err);
@@ -387,7 +392,8 @@ reshard_status torch_flatten_closed(const struct value_graph *graph, const struc
                                     void *context, reshard_error *err)
 {
     struct survey survey = { 0 };
-    struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .closed = closed, .sink = sink, .context = context };
+    struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .closed = closed, .sink = sink, .context = context,
+                         .keys.work = limits->budget };
     walk.leaf_max = (uint64_t)graph->count * LEAVES_PER_NODE_MAX + 1000;
     if (container_kind(graph->root) == NOT_CONTAINER)
         return emit(&walk, graph->root, err);

@@ -221,7 +221,7 @@ static bool mark_storage(const struct value *value, void *context)
  * Storages that the items mention, and with is_whole whatever else mentions one outside listed tensors: attributes of containers that
  * were opened, members whose key comes again. Whoever writes the object as it is needs them too.
  */
-static bool mark_storages(struct torch_file *file, struct value **items, size_t item_count, bool is_whole, bool *wanted)
+static bool mark_storages(struct torch_file *file, struct value **items, size_t item_count, bool is_whole, struct work *work, bool *wanted)
 {
     struct value_graph *graph = file->graph;
     const struct torch_archive *archive = &file->archive;
@@ -235,9 +235,9 @@ static bool mark_storages(struct torch_file *file, struct value **items, size_t 
             nodes[node_count++] = (struct value *)archive->tensors[i].node;
     struct value *listed = value_new_list(graph, VALUE_LIST, nodes, node_count);
     struct marking marking = { wanted, calloc((size_t)graph->count + 1, sizeof(bool)), archive->storage_count };
-    bool good = listed && marking.is_tensors && value_walk(all, graph->count, mark_storage, &marking, NULL);
+    bool good = listed && marking.is_tensors && value_walk(all, graph->count, work, mark_storage, &marking, NULL);
     if (good && is_whole)
-        good = value_walk(listed, graph->count, note_mention, &marking, NULL) && value_walk(graph->root, graph->count, mark_storage, &marking, NULL);
+        good = value_walk(listed, graph->count, work, note_mention, &marking, NULL) && value_walk(graph->root, graph->count, work, mark_storage, &marking, NULL);
     free(marking.is_tensors);
     return good;
 }
@@ -298,13 +298,13 @@ reshard_status torch_source_hide_storages(struct source *source, uint32_t file_i
     struct torch_file *file = &torch_source_of(source)->files[file_index];
     struct value_graph *graph = file->graph;
     bool no_memory = false;
-    if (!mark_storages(file, items, item_count, source->driver == &format_torch, wanted))
+    if (!mark_storages(file, items, item_count, source->driver == &format_torch, source->limits.budget, wanted))
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < file->archive.storage_count; i++)
         if (wanted[i] && file->archive.storages[i].has_data)
             status = hide_storage(source, file_index, i, err);
-    if (!status && !value_walk(graph->root, graph->count, renumber, file, &no_memory))
+    if (!status && !value_walk(graph->root, graph->count, source->limits.budget, renumber, file, &no_memory))
         status = error_set_memory(err);
     return status;
 }

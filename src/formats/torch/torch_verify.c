@@ -197,7 +197,7 @@ static reshard_status check_sparse(struct source *source, const struct torch_fil
 {
     struct sparse_list list = { 0 };
     reshard_status status = RESHARD_OK;
-    if (!value_walk(file->graph->root, file->graph->count, note_sparse, &list, NULL))
+    if (!value_walk(file->graph->root, file->graph->count, source->limits.budget, note_sparse, &list, NULL))
         status = error_set_memory(err);
     for (size_t i = 0; !status && i < list.count; i++) {
         const struct value *args = list.nodes[i]->object->args;
