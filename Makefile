@@ -81,7 +81,7 @@ fuzz:
 
 fuzz-coverage:
 	@tools/setup.sh fuzz-coverage
-	@test -f build-fuzzcov/build.ninja || CC=clang meson setup -Dtests=true --buildtype=debugoptimized -Dc_args='-fprofile-instr-generate -fcoverage-mapping' \
+	@test -f build-fuzzcov/build.ninja || CC=clang meson setup -Dtests=true --buildtype=debug -Dc_args='-fprofile-instr-generate -fcoverage-mapping' \
 	    -Dc_link_args=-fprofile-instr-generate build-fuzzcov >/dev/null
 	@ninja -C build-fuzzcov --quiet fuzz_replays
 	@python3 fuzz/coverage.py build-fuzzcov $(FUZZ_TARGETS)

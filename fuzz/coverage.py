@@ -38,7 +38,18 @@ def table():
     return targets
 
 
-def line_counts(build, target, work):
+def lines_of(functions, left_out):
+    """{file as it is compiled: lines of the functions that are left out}. Those are not reached, or they need not be left out."""
+    lines = {}
+    for function in functions:
+        if function["name"].split(":")[-1] in left_out and function["count"] == 0:
+            regions = [region for region in function["regions"] if region[5] == 0]
+            name = function["filenames"][0]
+            lines[name] = lines.get(name, 0) + max(r[2] for r in regions) - min(r[0] for r in regions) + 1
+    return lines
+
+
+def line_counts(build, target, left_out, work):
     """{file of the tree: (lines, lines reached)}."""
     program = build / "fuzz" / f"replay_{target}"
     environment = dict(os.environ, LLVM_PROFILE_FILE=str(work / "%p.profraw"))
@@ -47,12 +58,14 @@ def line_counts(build, target, work):
         sys.exit(f"{target}: the corpus does not replay:\n{run.stdout}")
     merged = work / "merged"
     subprocess.run([tool("llvm-profdata"), "merge", "-sparse", "-o", merged, *work.glob("*.profraw")], check=True)
-    report = subprocess.run([tool("llvm-cov"), "export", "-summary-only", f"-instr-profile={merged}", program], check=True, stdout=subprocess.PIPE)
+    report = subprocess.run([tool("llvm-cov"), "export", f"-instr-profile={merged}", program], check=True, stdout=subprocess.PIPE)
     counts = {}
-    for entry in json.loads(report.stdout)["data"][0]["files"]:
+    data = json.loads(report.stdout)["data"][0]
+    uncounted = lines_of(data["functions"], left_out)
+    for entry in data["files"]:
         name = os.path.relpath(build / entry["filename"], HERE.parent) if not os.path.isabs(entry["filename"]) else os.path.relpath(entry["filename"], HERE.parent)
         lines = entry["summary"]["lines"]
-        counts[name] = (lines["count"], lines["covered"])
+        counts[name] = (lines["count"] - uncounted.get(entry["filename"], 0), lines["covered"])
     return counts
 
 
@@ -64,10 +77,11 @@ def main():
     args = parser.parse_intermixed_args()
     targets, passed, failed = table(), 0, 0
     for target in args.targets or targets:
+        patterns = [word for word in targets[target] if word[0] != "!"]
         with tempfile.TemporaryDirectory() as work:
-            counts = line_counts(args.build.resolve(), target, pathlib.Path(work))
-        chosen = {name: lines for name, lines in counts.items() if any(fnmatch.fnmatch(name, pattern) for pattern in targets[target])}
-        unmatched = [pattern for pattern in targets[target] if not fnmatch.filter(counts, pattern)]
+            counts = line_counts(args.build.resolve(), target, {word[1:] for word in targets[target] if word[0] == "!"}, pathlib.Path(work))
+        chosen = {name: lines for name, lines in counts.items() if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)}
+        unmatched = [pattern for pattern in patterns if not fnmatch.filter(counts, pattern)]
         count, covered = (sum(lines[i] for lines in chosen.values()) for i in (0, 1))
         share = 100 * covered / count if count else 0.0
         good = share >= WANTED and not unmatched

@@ -226,6 +226,9 @@ static void convert(reshard_checkpoint *checkpoint, const uint8_t *chosen)
     run.memory_bytes = 64 << 10;
     if (conversion_prepare(checkpoint, "out", &options, &run, true, &conversion, NULL))
         return;
+    reshard_report report;
+    if (!conversion_report(&conversion, &report, NULL))
+        reshard_report_release(&report);
     struct store *store = store_new_memory();
     if (store && !write_target(&conversion, store, NULL))
         check_target(&conversion, store);

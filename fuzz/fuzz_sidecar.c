@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as reshard.json beside a small checkpoint, a file or (byte 0, bit 0) a folder: verified, nothing may be called good that differs. */
+/*
+ * Any bytes as reshard.json beside a small checkpoint, a file or (byte 0, bit 0) a folder; or (bit 1) the one that belongs there, with bytes put over
+ * it: two of the place, then what is put there.
+ */
+#include "api/sidecar.h"
 #include "whole.h"
 
 #include <stdlib.h>
@@ -21,19 +25,58 @@ static bool put_checkpoint(struct store *store, const char *name)
     return done;
 }
 
+static void count_failures(const reshard_finding *finding, void *context)
+{
+    *(int *)context += finding->severity == 2;
+}
+
+static int verify(reshard_checkpoint *checkpoint)
+{
+    reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
+    reshard_run_options run = whole_run();
+    int failures = 0;
+    if (reshard_verify(checkpoint, &options, &run, count_failures, &failures, NULL))
+        failures++;
+    return failures;
+}
+
+/* The sidecar that belongs there, from a place on overwritten by the input. As it was made it must fit. */
+static void splice(reshard_checkpoint *checkpoint, struct store *store, unsigned digest, const uint8_t *bytes, size_t size)
+{
+    static const char *const digests[] = { "crc32c", "sha256", "xxh3" };
+    const struct engine_options engine = { .memory_bytes = 1 << 20, .threads = 1 };
+    struct buffer json = { 0 };
+    char *name = NULL;
+    reshard_error err;
+    if (sidecar_make(checkpoint, digests[digest % 3], &engine, &json, &name, &err))
+        abort();
+    size_t at = size > 2 ? (bytes[0] | (size_t)bytes[1] << 8) % json.size : json.size;
+    for (size_t i = 2; i < size && at < json.size; i++, at++)
+        json.data[at] = bytes[i];
+    if (!store_memory_put(store, name, json.data, json.size, NULL) && verify(checkpoint) && size <= 2)
+        abort();
+    buffer_release(&json);
+    free(name);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     if (size < 1)
         return 0;
     struct store *store = store_new_memory();
-    bool is_folder = bytes[0] & 1;
+    bool is_folder = bytes[0] & 1, is_made = bytes[0] & 2;
     struct whole_options options = { .format = is_folder ? "hf" : "safetensors" };
     const char *sidecar = is_folder ? "reshard.json" : "x.safetensors.reshard.json";
-    bool done = store && put_checkpoint(store, is_folder ? "model.safetensors" : "x.safetensors") &&
-                !store_memory_put(store, sidecar, bytes + 1, size - 1, NULL);
+    bool done = store && put_checkpoint(store, is_folder ? "model.safetensors" : "x.safetensors");
+    if (done && is_folder)
+        done = !store_memory_put(store, "config.json", "{}", 2, NULL);
+    if (done && !is_made)
+        done = !store_memory_put(store, sidecar, bytes + 1, size - 1, NULL);
     reshard_checkpoint *checkpoint = done ? whole_open(store, is_folder ? "" : "x.safetensors", &options, NULL) : NULL;
-    if (checkpoint)
-        whole_verify(checkpoint, true);
+    if (checkpoint && is_made)
+        splice(checkpoint, store, bytes[0] >> 2, bytes + 1, size - 1);
+    else if (checkpoint)
+        verify(checkpoint);
     reshard_close(checkpoint);
     store_free(store);
     return 0;

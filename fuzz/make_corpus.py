@@ -15,6 +15,7 @@ import io
 import json
 import math
 import pathlib
+import pickle
 import re
 import struct
 import subprocess
@@ -42,15 +43,17 @@ MAPPINGS = [
 ]
 PACKED = {  # target: families whose cases it opens
     "convert": ["safetensors", "torch-file", "torch-dcp", "zarr", "megatron", "verl", "deepspeed", "lightning", "accelerate", "atorch-fsdp", "numpy"],
+    "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],
     "megatron": ["megatron", "torch-file"],
     "optimizer": ["megatron"],
     "torch_dcp": ["torch-dcp", "verl"],
     "torch_dist": ["megatron"],
     "zarr_group": ["zarr", "megatron"],
 }
+LARGE = {"tar", "torch_save", "zip"}  # seeds that are larger, and more of them
 CONVERT_VARIANTS = 2  # of a case
 CONVERT_ARRAYS = 4  # one of so many arrays of zarr cases
-SEEDS_MAX = {"convert": 150, "zarr_group": 250}
+SEEDS_MAX = {"convert": 250, "zarr_group": 250}
 SEEDS_MAX_OTHERS = 150
 SEED_BYTES_MAX, PACKED_BYTES_MAX, CORPUS_BYTES_MAX, PACKED_CORPUS_BYTES_MAX = 6000, 40000, 100000, 450000
 UNPACKED_BYTES_MAX, FILES_MAX = 768 << 10, 160
@@ -304,6 +307,35 @@ def sidecars():
         ]):
             for folder in (0, 1):
                 yield f"{digest}-{number}-{folder}", bytes([folder]) + json.dumps(document).encode()
+    for flags in range(2, 14):
+        yield f"made-{flags}", bytes([flags])
+        for place in range(20, 420, 40):
+            yield f"made-{flags}-{place}", bytes([flags]) + place.to_bytes(2, "little") + b'"\n0[1]'[place // 40 % 6 :]
+
+
+def small_arrays():
+    """An array's document and its first two chunks, as fuzz_zarr.c has them."""
+    for name, path in cases(["zarr"]):
+        for document in sorted([*path.rglob("zarr.json"), *path.rglob(".zarray")]) if path.is_dir() else []:
+            folder, text = document.parent, document.read_bytes()
+            chunks = [file.read_bytes() for file in files_of(folder) if file != document and not file.name.startswith(".z") and file.name != "zarr.json"][:2]
+            first, second = (chunks + [b"", b""])[:2]
+            if len(text) < 4096 and len(first) < 256 and len(second) < 4096:
+                form = 1 if document.name == "zarr.json" else 2 if (folder / "0.0").is_file() else 0
+                yield f"{name}-{folder.name}", bytes([form, len(text) & 255, len(text) >> 8, len(first)]) + text + first + second
+
+
+def text_pickles():
+    """Objects in every protocol, text ones too."""
+    values = [None, True, 0, -1, 2**31, -(2**31) - 1, 2**70, -(2**70), 0.5, 1e300, "a", "\u00e9\n\\", "\ud800", b"", b"\0\xff", bytearray(b"x"), (), (1,), (1, 2), (1, 2, 3),
+              (1, 2, 3, 4), [], [1, [2]], {}, {"a": [1], "b": {}}, {1, 2}, frozenset([3]), complex(1, 2), range(3), slice(1, 2), print, int, Ellipsis]
+    values.append([values[-8], values[-8], *([values[20]] * 300)])
+    for number, value in enumerate(values):
+        for protocol in range(6):
+            yield f"own-{number}-{protocol}", pickle.dumps(value, protocol)
+    for number, text in enumerate([b"(lp0\nI1\naF2.5\nasS'x'\n.", b"(dp0\nS'a'\nI01\nsS'b'\nI00\ns.", b"(ios\nsystem\np0\n.", b"(cos\nsystem\nS'x'\no.", b"L5L\n.", b"L-99999999999999999999L\n.",
+                                   b"V\\u00e9\\U0001F600\n.", b"S'\\x41\\n\\101'\n.", b'S"a\\"b"\n.', b"Pid\n.", b"Fnan\n.", b"F-inf\n.", b"I0x10\n.", b"T\3\0\0\0abc.", b"U\3abc."]):
+        yield f"text-{number}", text
 
 
 # ---- single files ----
@@ -337,13 +369,15 @@ def file_candidates(target, case, index, file):
 
 def candidates(target):
     """(name, bytes) of everything that may become a seed."""
-    texts = {"mapping": mappings, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers, "sidecar": sidecars}
+    texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers, "sidecar": sidecars}
     if target in texts:
         yield from texts[target]()
     elif target in PACKED:
         yield from packed_candidates(target)
     else:
-        for case, path in cases(["safetensors", "torch-file", "torch-dcp", "hf-real"]):
+        if target == "pickle":
+            yield from text_pickles()
+        for case, path in cases(["safetensors", "torch-file", "torch-dcp", "hf-real", "verl"]):
             for index, file in enumerate(files_of(path)):
                 yield from file_candidates(target, case, index, file)
 
@@ -369,9 +403,10 @@ def choose(program, target, found_before, work):
     given.mkdir()
     kept.mkdir()
     is_packed = target in PACKED
-    largest = PACKED_BYTES_MAX if is_packed else 3 * SEED_BYTES_MAX if target == "tar" else SEED_BYTES_MAX
+    largest = PACKED_BYTES_MAX if is_packed else 3 * SEED_BYTES_MAX if target in LARGE else SEED_BYTES_MAX
     found = {}
     for name, content in [*candidates(target), *((path.name, path.read_bytes()) for path in found_before)]:
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", name)
         if content and len(content) <= largest:
             found.setdefault(hashlib.sha1(content).hexdigest(), (name, content))
     for digest, (_, content) in found.items():
@@ -390,7 +425,7 @@ def make(target, args):
     old = sorted(path for path in corpus.iterdir() if not path.name.startswith(("regression-", "found-")))
     before = [path for path in [*old, *((args.grown / target).glob("*") if args.grown else [])] if path.is_file()]
     total = count = 0
-    limit = PACKED_CORPUS_BYTES_MAX if target in PACKED else CORPUS_BYTES_MAX
+    limit = PACKED_CORPUS_BYTES_MAX if target in PACKED else 3 * CORPUS_BYTES_MAX if target in LARGE else CORPUS_BYTES_MAX
     with tempfile.TemporaryDirectory() as work:
         chosen = choose((args.build / "fuzz" / f"fuzz_{target}").resolve(), target, before, pathlib.Path(work))
     for path in old:

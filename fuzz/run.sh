@@ -61,29 +61,43 @@ is_done() {
     [ "$(count "$target" 2)" -ge "$runs" ] || { [ "$pace" = slow ] && [ "$(count "$target" 3)" -ge "$core_seconds" ]; }
 }
 
-mkdir -p "$work/artifacts"
-for target in "$@"; do
+# Sets corpus, grown, words, pace, longest of $target.
+look_up() {
     corpus=$here/corpus/$target
     grown=$keep/$target
     read -r _ words pace <<<"$(grep "^$target " "$here/targets.txt")"
     [ "${pace:-fast}" = slow ] && longest=65536 || longest=32768
+}
+
+fuzz() {
     mkdir -p "$grown"
+    step fuzz -max_total_time="$seconds" -runs="$1" -max_len="$longest" -entropic=0 -dict="$here/$words.dict" "$grown" "$corpus"
+}
+
+mkdir -p "$work/artifacts"
+good=()
+for target in "$@"; do
+    look_up
     if [ -z "$(ls "$corpus" 2>/dev/null)" ]; then
         failed=$((failed + 1))
         echo "FAILED: $target: no corpus in $corpus"
         continue
     fi
     step replay -runs=0 "$corpus" || continue
-    [ "$seconds" -gt 0 ] || continue
-    while [ "$runs" -eq 0 ] || ! is_done; do
-        left=$((runs - $(count "$target" 2)))
+    good+=("$target")
+    [ "$seconds" -eq 0 ] || [ "$runs" -gt 0 ] || fuzz -1
+done
+# The long mode: a slice of each in turn. What has a finding stops there.
+while [ "$runs" -gt 0 ] && [ ${#good[@]} -gt 0 ]; do
+    left=()
+    for target in "${good[@]}"; do
+        look_up
+        is_done && continue
         started=$SECONDS
-        step fuzz -max_total_time="$seconds" -runs="$([ "$runs" -gt 0 ] && echo "$left" || echo -1)" -max_len="$longest" -entropic=0 \
-            -dict="$here/$words.dict" "$grown" "$corpus"
-        result=$?
-        [ "$runs" -gt 0 ] && add "$target" "$executed" $((SECONDS - started))
-        [ "$result" -eq 0 ] && [ "$runs" -gt 0 ] || break
+        fuzz $((runs - $(count "$target" 2))) && left+=("$target")
+        add "$target" "$executed" $((SECONDS - started))
     done
+    good=("${left[@]}")
 done
 if [ "$failed" -gt 0 ]; then
     echo "findings: $work/artifacts"

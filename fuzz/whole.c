@@ -6,6 +6,7 @@
 #define PAYLOAD_BYTES_MAX (256 << 10)
 #define JSON_BYTES_MAX (16 << 10)
 #define ITEMS_MAX 64
+#define STORAGES_MAX 3
 
 struct limits whole_limits(void)
 {
@@ -65,6 +66,15 @@ bool whole_is_small(const struct catalog *catalog)
     return true;
 }
 
+static void load_storages(struct source *source, uint32_t item)
+{
+    for (uint32_t storage = 0; source->driver->read_item_storage && source->catalog->items[item].kind == ITEM_BLOB && storage < STORAGES_MAX; storage++) {
+        struct buffer bytes = { 0 };
+        source->driver->read_item_storage(source, item, storage, &bytes, NULL);
+        buffer_release(&bytes);
+    }
+}
+
 void whole_load_items(struct source *source)
 {
     for (uint32_t i = 0; i < source->catalog->item_count && i < ITEMS_MAX; i++) {
@@ -73,6 +83,7 @@ void whole_load_items(struct source *source)
             reshard_status status = value_to_json(source->catalog->items[i].value, &json, AT_MOST(JSON_BYTES_MAX), NULL);
             if (!status && json.size > JSON_BYTES_MAX)
                 abort();
+            load_storages(source, i);
         }
         buffer_release(&json);
     }
