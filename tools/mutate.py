@@ -80,11 +80,7 @@ class Bench:
         return SECONDS_FLOOR + SECONDS_FACTOR * self.seconds.get(spec, 60)
 
 
-def mutated_text(mutation):
-    path = ROOT / mutation["file"]
-    if not path.is_file():
-        raise MutationError("no such file")
-    text = path.read_text()
+def mutated(mutation, text):
     if "start" in mutation:  # of an operator: it knows the place
         return text[:mutation["start"]] + mutation["new"] + text[mutation["end"]:]
     count = text.count(mutation["old"])
@@ -111,7 +107,7 @@ def run_specs(tree, bench, specs, until):
 def try_mutation(bench, mutation, specs, budget=float("inf")):
     tree, started = bench.trees.get(), time.monotonic()
     try:
-        tree.apply(mutation["file"], mutated_text(mutation))
+        tree.apply(mutation["file"], lambda text: mutated(mutation, text))
         if not specs:
             return Result(mutation, "survived", "no test reaches the line")
         notice = run_specs(tree, bench, specs, started + budget)

@@ -103,7 +103,7 @@ class Tree:
     def __init__(self, origin, folder, options):
         self.origin, self.source, self.build = origin, folder / "source", folder / "source" / "build"
         self.scratch = folder / "tmp"
-        self.changed = None  # the file that differs from the origin's
+        self.changed = self.original = None  # the file that is mutated, and its text without
         self.objects = {}  # digests of object files as they are without a mutation
         self.options = options
 
@@ -177,16 +177,21 @@ class Tree:
 
     def restore(self):
         if self.changed:
-            shutil.copyfile(self.origin / self.changed, self.source / self.changed)
-            self.changed = None
+            (self.source / self.changed).write_text(self.original)
+            self.changed = self.original = None
 
-    def apply(self, file, text):
-        """Only this file differs from the origin afterwards."""
+    def apply(self, file, mutate):
+        """Only this file, whose text `mutate` changes, differs from the copy as it was made: the checkout may go on meanwhile."""
         self.restore()
+        path = self.source / file
+        if not path.is_file():
+            raise MutationError("no such file")
+        original = path.read_text()
+        text = mutate(original)
         if file not in self.objects:
             self.objects[file] = self.object_digest(file)
-        (self.source / file).write_text(text)
-        self.changed = file
+        path.write_text(text)
+        self.changed, self.original = file, original
 
     def is_unchanged(self):
         """True if the compiler made the same object of the mutated file."""
