@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the examples of a page, as TAP: files are the blocks that are named (```map swap.map), commands those of ```console blocks.
+"""Runs the examples of a page, as TAP: files are the blocks that are named (```map swap.map), commands those of ```console blocks, and of
+blocks without a name that begin with `$ `.
 
-usage: doc_examples_test.py --bin RESHARD [--update] PAGE
-Every `$ reshard …` must print exactly what stands below it. --update writes what it prints into the page instead.
+usage: doc_examples_test.py --bin RESHARD [--root DIR] [--update] PAGE
+Every `$ reshard …` must print exactly what stands below it. --update writes what it prints into the page instead. Commands run in a folder
+with the files of the page; with --root in DIR, as a reader of the README types them, only that /tmp is a folder of the test.
 """
 import argparse
+import os
 import pathlib
 import re
 import subprocess
@@ -13,9 +16,13 @@ import sys
 import tempfile
 
 
-def run(binary, command, folder):
-    done = subprocess.run(command.replace("reshard", f"'{binary}'", 1), shell=True, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
-    return done.stdout
+def run(binary, command, folder, root):
+    path = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
+    typed = command.replace("/tmp/", f"{folder}/tmp/") if root else command
+    done = subprocess.run(typed, shell=True, cwd=root or folder, env=path, stdout=subprocess.PIPE, stderr=subprocess.PIPE if root else subprocess.STDOUT, text=True, timeout=60)
+    # A README shows what is asked for; what is noted beside it, on standard error, only where there is nothing else.
+    printed = done.stdout or done.stderr if root else done.stdout
+    return printed.replace(f"{folder}/tmp/", "/tmp/") if root else printed
 
 
 def commands_of(block):
@@ -32,6 +39,7 @@ def commands_of(block):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
+    parser.add_argument("--root", type=pathlib.Path)
     parser.add_argument("--update", action="store_true")
     parser.add_argument("page", type=pathlib.Path)
     args = parser.parse_args()
@@ -39,6 +47,9 @@ def main():
     page, count, failed = args.page.read_text(), 0, 0
 
     with tempfile.TemporaryDirectory() as folder:
+        for name in ("bin", "tmp"):
+            os.mkdir(f"{folder}/{name}")
+        os.symlink(binary, f"{folder}/bin/reshard")
 
         def handle(match):
             nonlocal count, failed
@@ -46,22 +57,25 @@ def main():
             words = info.split()
             if len(words) == 2:
                 (pathlib.Path(folder) / words[1]).write_text(block)
-            if words != ["console"]:
+            if words != ["console"] and (words or not block.startswith("$ ")):
                 return match[0]
             text = ""
             for command, expected in commands_of(block):
                 count += 1
-                printed = run(binary, command, folder)
+                printed = run(binary, command, folder, args.root)
                 text += f"$ {command}\n{printed}"
                 failed += printed != expected
                 print(f"{'ok' if printed == expected else 'not ok'} {count} - {command}")
                 if printed != expected and not args.update:
                     print("# printed:\n# " + printed.replace("\n", "\n# "))
-            return f"```console\n{text}```\n"
+            return f"```{info}\n{text}```\n"
 
-        updated = re.sub(r"^```(\w[^\n]*)\n(.*?)^```\n", handle, page, flags=re.M | re.S)
+        updated = re.sub(r"^```([^\n]*)\n(.*?)^```\n", handle, page, flags=re.M | re.S)
     if args.update:
         args.page.write_text(updated)
+    if not count:
+        failed, count = 1, 1
+        print(f"not ok 1 - {args.page.name} has no examples")
     print(f"1..{count}")
     return 1 if failed and not args.update else 0
 
