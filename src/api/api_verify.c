@@ -4,6 +4,7 @@
 #include "api/replica_compare.h"
 #include "api/sidecar.h"
 
+#include "base/decimal_text.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -52,11 +53,12 @@ static reshard_status report_replica(reshard_checkpoint *checkpoint, uint32_t or
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     const struct catalog_chunk *chunk = &catalog->chunks[copy];
     struct replica_difference difference;
+    char most[DECIMAL_SHORT_BYTES];
     reshard_status status = replica_compare(checkpoint, original, copy, options, &difference, err);
     if (!status)
-        finding_report(findings, 2, "replica", catalog->tensors[chunk->tensor].key, "the copies in '%.*s' and '%.*s' differ: %llu elements, first at %llu, max abs %g",
+        finding_report(findings, 2, "replica", catalog->tensors[chunk->tensor].key, "the copies in '%.*s' and '%.*s' differ: %llu elements, first at %llu, max abs %s",
                        STR_ARG(catalog->objects[catalog->chunks[original].object].name), STR_ARG(catalog->objects[chunk->object].name),
-                       (unsigned long long)difference.count, (unsigned long long)difference.first, difference.max_difference);
+                       (unsigned long long)difference.count, (unsigned long long)difference.first, decimal_short(difference.max_difference, most));
     return status;
 }
 

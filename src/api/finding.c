@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/checkpoint.h"
+#include "base/decimal_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,8 +27,9 @@ void finding_report(struct finding_sink *sink, int severity, const char *kind, s
 void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count, double max_difference)
 {
     char line[256];
-    snprintf(line, sizeof(line), "%s: %llu elements, first at flat index %lld, max abs %g", text, (unsigned long long)count, (long long)index,
-             max_difference);
+    char difference[DECIMAL_SHORT_BYTES];
+    snprintf(line, sizeof(line), "%s: %llu elements, first at flat index %lld, max abs %s", text, (unsigned long long)count, (long long)index,
+             decimal_short(max_difference, difference));
     reshard_finding finding = {
         .severity = 2,
         .kind = "values",

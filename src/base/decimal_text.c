@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <inttypes.h>
+#include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -166,4 +167,31 @@ bool buffer_append_bigint(struct buffer *buffer, struct str bytes)
         ok = buffer_printf(buffer, "%09" PRIu32, groups[i]);
     free(words);
     return ok;
+}
+
+/* What is neither digit, sign nor letter is the decimal point of the host program's locale, of one byte or more. */
+const char *decimal_short(double value, char out[DECIMAL_SHORT_BYTES])
+{
+    char text[DECIMAL_SHORT_BYTES];
+    size_t used = 0;
+    bool was_point = false;
+    snprintf(text, sizeof(text), "%g", value);
+    for (const char *at = text; *at; at++) {
+        bool is_point = !strchr("+-0123456789efinaEFINA", *at);
+        if (!is_point || !was_point)
+            out[used++] = is_point ? '.' : *at;
+        was_point = is_point;
+    }
+    out[used] = '\0';
+    return out;
+}
+
+bool decimal_parse(const char *text, double *out)
+{
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!plain)
+        return false;
+    *out = strtod_l(text, NULL, plain);
+    freelocale(plain);
+    return true;
 }

@@ -11,6 +11,13 @@ bool buffer_append_double(struct buffer *buffer, double value);
 /* As buffer_append_double, but whole numbers without ".0": how Python writes the parts of a complex number. */
 bool buffer_append_double_bare(struct buffer *buffer, double value);
 
+/* A number of at most some digits for messages, as %g prints it. */
+#define DECIMAL_SHORT_BYTES 32
+const char *decimal_short(double value, char out[DECIMAL_SHORT_BYTES]);
+
+/* As strtod. false without memory. */
+bool decimal_parse(const char *text, double *out);
+
 /* Decimal digits of an integer in two's complement, little-endian; no bytes are 0. Quadratic in the size. */
 bool buffer_append_bigint(struct buffer *buffer, struct str bytes);
 

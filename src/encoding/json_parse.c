@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/buffer.h"
 #include "base/array.h"
+#include "base/decimal_text.h"
 #include "base/hash.h"
 #include "encoding/json.h"
 
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -106,16 +106,18 @@ static bool to_i64(struct str text, int64_t *out)
 static reshard_status make_float(struct builder *builder, struct str text, uint64_t offset, struct value **out, reshard_error *err)
 {
     char small[64], *copy = text.size < sizeof(small) ? small : malloc(text.size + 1);
-    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     struct value *node = value_new(builder->graph, VALUE_FLOAT);
     reshard_status status = RESHARD_OK;
-    if (!copy || !plain || !node) {
+    if (!copy || !node) {
         status = error_set_memory(err);
         goto out;
     }
     memcpy(copy, text.data, text.size);
     copy[text.size] = '\0';
-    node->real = strtod_l(copy, NULL, plain);
+    if (!decimal_parse(copy, &node->real)) {
+        status = error_set_memory(err);
+        goto out;
+    }
     node->offset = offset;
     if (isinf(node->real))
         status = out_of_range(offset, text, err);
@@ -123,8 +125,6 @@ static reshard_status make_float(struct builder *builder, struct str text, uint6
         *out = node;
 
 out:
-    if (plain)
-        freelocale(plain);
     if (copy != small)
         free(copy);
     return status;

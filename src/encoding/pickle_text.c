@@ -2,7 +2,8 @@
 /* Strings, numbers and names: the opcodes of protocol 0 whose arguments are lines of text, and what they share with others. */
 #include "encoding/pickle_machine.h"
 
-#include <locale.h>
+#include "base/decimal_text.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -322,12 +323,7 @@ static bool is_float_text(struct str s)
 static reshard_status float_from_text(struct pickle_machine *m, struct str line, double *out)
 {
     char *text = arena_copy(&m->graph->arena, line.data, line.size);
-    locale_t plain = text ? newlocale(LC_ALL_MASK, "C", (locale_t)0) : (locale_t)0;
-    if (!plain)
-        return error_set_memory(m->err);
-    *out = strtod_l(text, NULL, plain);
-    freelocale(plain);
-    return RESHARD_OK;
+    return text && decimal_parse(text, out) ? RESHARD_OK : error_set_memory(m->err);
 }
 
 reshard_status pickle_op_float(struct pickle_machine *m)

@@ -3,6 +3,7 @@
 #include "mapping/settings.h"
 
 #include "base/array.h"
+#include "base/decimal_text.h"
 #include "base/model_data.h"
 
 #include <stdlib.h>
@@ -127,8 +128,10 @@ static bool number_literal(struct value_graph *graph, struct str text, bool is_n
     char digits[32];
     memcpy(digits, text.data, text.size);
     digits[text.size] = 0;
-    if (*out)
-        (*out)->real = (is_negative ? -1.0 : 1.0) * strtod(digits, NULL);
+    if (*out && !decimal_parse(digits, &(*out)->real))
+        *out = NULL;
+    if (*out && is_negative)
+        (*out)->real = -(*out)->real;
     return true;
 }
 

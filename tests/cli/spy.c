@@ -2,11 +2,13 @@
 /*
  * A library for LD_PRELOAD that counts what options change and output does not show: threads, mapped files, reads and writes past the page
  * cache, syncs, the largest read. At the end "name count" lines are written to the file that SPY_OUTPUT names.
+ * SPY_LOCALE=NAME: the program has called setlocale before it calls the library, as a host program of it may have; the decimal comma is counted.
  * SPY_DAMAGE=1: a byte in the middle of every write of 512 bytes or more is wrong, as on a bad disk.
  */
 #undef _FILE_OFFSET_BITS
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -84,13 +86,22 @@ EXPORT int fdatasync(int fd)
     return real(fd);
 }
 
+static unsigned commas;
+
+__attribute__((constructor)) static void set_locale(void)
+{
+    const char *name = getenv("SPY_LOCALE");
+    if (name && setlocale(LC_ALL, name))
+        commas = localeconv()->decimal_point[0] == ',';
+}
+
 __attribute__((destructor)) static void report(void)
 {
     const char *path = getenv("SPY_OUTPUT");
     FILE *out = path ? fopen(path, "w") : NULL;
     if (!out)
         return;
-    fprintf(out, "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\n",
-            threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written);
+    fprintf(out, "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\ncommas %u\n",
+            threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, commas);
     fclose(out);
 }

@@ -67,7 +67,9 @@ static reshard_status add_version(struct source *source, reshard_error *err)
     const struct megatron_source *state = megatron_source_of(source);
     const struct value *iteration = value_dict_get(state->ranks[0].root, "iteration");
     int64_t number;
-    reshard_status status = catalog_add_fact(source->catalog, "checkpoint version", err, state->version > 0 ? "%.1f" : "%.0f (not said)", state->version);
+    reshard_status status = state->version > 0
+        ? catalog_add_fact(source->catalog, "checkpoint version", err, "%d.%d", (int)state->version, (int)(state->version * 10) % 10)
+        : catalog_add_fact(source->catalog, "checkpoint version", err, "0 (not said)");
     if (!status && iteration && value_as_int(iteration, &number))
         status = catalog_add_fact(source->catalog, "iteration", err, "%" PRId64, number);
     if (!status && state->context.version_order < 2)
