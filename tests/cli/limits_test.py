@@ -22,6 +22,7 @@ import zlib
 import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+import small_bombs
 import torch_stub
 
 MEMORY_BYTES = 1 << 30  # of address space
@@ -126,6 +127,12 @@ class Cases:
         self.dcp = fixtures / "torch-dcp/dcp-small/ckpt"
         self.dist = fixtures / "megatron/megatron-dense-dist-tp2/ckpt"
         self.fixtures = fixtures
+
+    def work_of_shared_lists(self, work):
+        return ["ls", small_bombs.deep_lists(work / "model.pt")], "work=1000"
+
+    def work_of_dcp(self, work):
+        return ["ls", small_bombs.wide_state(work / "dcp")], "work=1000"
 
     def metadata_bytes_of_dcp(self, work):
         return ["ls", self.dcp], "metadata_bytes=100"
