@@ -188,6 +188,8 @@ def all_objects_of_the_source_are_the_source(shell):
         shell.refused("soft.safetensors", "safetensors", source=source, hint="")
     # Beside the index there is room for what is new.
     shell.convert("src/new.safetensors", "safetensors", source=index)
+    # What is there already may belong to the model, whether or not the index names it.
+    shell.refused("src/new.safetensors", "safetensors", source=index, says="is or holds a file of the source")
 
 
 def the_source_behind_links(shell):
