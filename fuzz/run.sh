@@ -4,13 +4,13 @@
 # fails, and so does a target that has no corpus or executes nothing.
 # usage: fuzz/run.sh BUILD [SECONDS [TARGET]...]
 #
-# FUZZ_RUNS=N is the long mode: each target goes on until N executions are counted, slow ones (targets.txt) until FUZZ_CORE_SECONDS (7200) are.
+# FUZZ_RUNS=N is the long mode: each target goes on until N executions are counted, or FUZZ_CORE_SECONDS (7200) of a core's time.
 # Counts and grown corpora are kept in FUZZ_KEEP (BUILD/grown) after every slice of SECONDS (default 300 here), so that a later run goes on from there:
-# FUZZ_KEEP/counts.txt has a line `TARGET EXECUTIONS SECONDS` for each target. make_corpus.py --from FUZZ_KEEP takes what was found into fuzz/corpus.
+# FUZZ_KEEP/counts.txt has a line `TARGET EXECUTIONS CORE-SECONDS` for each target. make_corpus.py --from FUZZ_KEEP takes what was found into fuzz/corpus.
 #
-# Findings are kept; the place is printed. With AFL++ the same targets build unchanged:
-#   CC=afl-clang-fast meson setup -Dfuzz=true build-afl && ninja -C build-afl fuzz_targets    # its -fsanitize=fuzzer links AFL's driver
-#   afl-fuzz -i fuzz/corpus/zip -o out -- build-afl/fuzz/fuzz_zip
+# Findings are kept; the place is printed. With AFL++ targets that have no mutator in meson.build build unchanged (others call LLVMFuzzerMutate):
+#   CC=afl-clang-fast meson setup -Dfuzz=true build-afl && ninja -C build-afl fuzz/fuzz_json    # its -fsanitize=fuzzer links AFL's driver
+#   afl-fuzz -i fuzz/corpus/json -o out -- build-afl/fuzz/fuzz_json
 set -u
 build=${1:?usage: fuzz/run.sh BUILD [SECONDS [TARGET]...]}
 runs=${FUZZ_RUNS:-0}
@@ -46,7 +46,7 @@ step() {
     fi
 }
 
-# count TARGET COLUMN: executions (2) or seconds (3) so far.
+# count TARGET COLUMN: executions (2) or seconds of a core (3) so far.
 count() {
     awk -v target="$1" -v column="$2" '$1 == target { found = $column } END { print found + 0 }' "$keep/counts.txt" 2>/dev/null || echo 0
 }
@@ -57,16 +57,23 @@ add() {
     { grep -v "^$1 " "$keep/counts.txt" 2>/dev/null; echo "$1 $executions $spent"; } | sort >"$work/counts" && mv "$work/counts" "$keep/counts.txt"
 }
 
-is_done() {
-    [ "$(count "$target" 2)" -ge "$runs" ] || { [ "$pace" = slow ] && [ "$(count "$target" 3)" -ge "$core_seconds" ]; }
+# Seconds of processor that the programs so far have taken.
+core_time() {
+    local -a stat
+    read -r -a stat <"/proc/$$/stat"
+    echo $(((stat[15] + stat[16]) / $(getconf CLK_TCK)))
 }
 
-# Sets corpus, grown, words, pace, longest of $target.
+is_done() {
+    [ "$(count "$target" 2)" -ge "$runs" ] || [ "$(count "$target" 3)" -ge "$core_seconds" ]
+}
+
+# Sets corpus, grown, words, length, longest of $target.
 look_up() {
     corpus=$here/corpus/$target
     grown=$keep/$target
-    read -r _ words pace <<<"$(grep "^$target " "$here/targets.txt")"
-    [ "${pace:-fast}" = slow ] && longest=65536 || longest=32768
+    read -r _ words length <<<"$(grep "^$target " "$here/targets.txt")"
+    [ "${length:-short}" = long ] && longest=65536 || longest=32768
 }
 
 fuzz() {
@@ -93,9 +100,9 @@ while [ "$runs" -gt 0 ] && [ ${#good[@]} -gt 0 ]; do
     for target in "${good[@]}"; do
         look_up
         is_done && continue
-        started=$SECONDS
+        started=$(core_time)
         fuzz $((runs - $(count "$target" 2))) && left+=("$target")
-        add "$target" "$executed" $((SECONDS - started))
+        add "$target" "$executed" $(($(core_time) - started))
     done
     good=("${left[@]}")
 done
