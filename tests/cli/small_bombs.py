@@ -159,6 +159,12 @@ def stride_zero_thousand(path):
     return torch_zip(path, expanded(1000, 32 << 20), [("0", b"\0\0\x80?")])
 
 
+def shared_flat_list(path):
+    """1,000 items that share a list of 100,000 numbers."""
+    numbers = EMPTY_LIST + MARK + integer(7) * 100_000 + APPENDS + put(0)
+    return torch_zip(path, EMPTY_DICT + MARK + text("a") + numbers + b"".join(text(f"i{i}") + get(0) for i in range(1000)) + SETITEMS)
+
+
 # ---- torch.distributed.checkpoint ----
 
 META = "torch.distributed.checkpoint.metadata"
@@ -239,6 +245,6 @@ def wide_state(path):
 
 BOMBS = {
     "none_flood.pt": none_flood, "deep_lists.pt": deep_lists, "deep_items.pt": deep_items, "equal_keys.pt": equal_keys, "equal_keys_item.pt": equal_keys_item,
-    "long_keys.pt": long_keys, "long_keys_item.pt": long_keys_item, "doubling.pt": doubling, "stride_zero.pt": stride_zero, "stride_zero_thousand.pt": stride_zero_thousand,
+    "long_keys.pt": long_keys, "long_keys_item.pt": long_keys_item, "doubling.pt": doubling, "shared_flat_list.pt": shared_flat_list, "stride_zero.pt": stride_zero, "stride_zero_thousand.pt": stride_zero_thousand,
     "replicas": replicas, "replica_tensors": replica_tensors, "wide_state": wide_state,
 }

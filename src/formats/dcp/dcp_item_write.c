@@ -156,6 +156,11 @@ static reshard_status problem_error(const struct pickling *pickling, reshard_err
     return pickling->problem[0] ? error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", pickling->problem) : error_set_memory(err);
 }
 
+/* Work of writing a value: tables as large as its graph are made for it, however small it is; two bytes may stand for a node. */
+#define PICKLE_UNITS 1024
+#define TABLE_NODES_PER_UNIT 512
+#define PICKLE_UNITS_PER_BYTE 8
+
 /*
  * Appends the pickle of a value without PROTO and STOP, so that several can follow one another. Each fills the memo from 0 and fetches only
  * what it put there itself.
@@ -164,7 +169,12 @@ static reshard_status put_with(struct pickling *pickling, const struct value *va
                                bool (*spell)(const struct value *, struct buffer *, void *), struct buffer *out, reshard_error *err)
 {
     struct buffer whole = { .limit = (size_t)pickling->request->limits.item_bytes, .limit_name = "item_bytes" };
-    reshard_status status = pickle_write(value, graph_count, spell, pickling, &whole, err);
+    struct work *work = pickling->request->limits.budget;
+    reshard_status status = work_spend(work, PICKLE_UNITS + graph_count / TABLE_NODES_PER_UNIT, err);
+    if (!status)
+        status = pickle_write(value, graph_count, spell, pickling, &whole, err);
+    if (!status)
+        status = work_spend(work, whole.size * PICKLE_UNITS_PER_BYTE, err);
     if (!status && pickling->problem)
         status = problem_error(pickling, err);
     /* PROTO 2 are two bytes, STOP is one. */
