@@ -41,11 +41,12 @@ static void print_finding(const reshard_finding *finding, void *context)
     putchar('\n');
 }
 
+/* In JSON the findings are closed by now. */
 static int verdict(const struct findings *findings, reshard_status status, const char *good, const char *bad)
 {
     bool holds = status == RESHARD_OK;
     if (findings->options->json)
-        printf("],\"ok\":%s,\"failures\":%llu,\"warnings\":%llu}\n", holds ? "true" : "false", (unsigned long long)findings->count[2],
+        printf(",\"ok\":%s,\"failures\":%llu,\"warnings\":%llu}\n", holds ? "true" : "false", (unsigned long long)findings->count[2],
                (unsigned long long)findings->count[1]);
     else if (!findings->options->quiet)
         printf("%s\n", holds ? good : bad);
@@ -80,6 +81,57 @@ static int verify_latest(const struct options *options)
     return status ? print_error(options, status, &err) : 0;
 }
 
+/* ---- what was proved, and what was not ---- */
+
+#define UNCOVERED_SHOWN 1000
+
+struct uncovered {
+    const struct options *options;
+    char *keys; /* JSON strings */
+    size_t size;
+    FILE *out;
+    uint64_t count;
+};
+
+static void note_uncovered(reshard_str key, uint64_t bytes, void *context)
+{
+    struct uncovered *uncovered = context;
+    (void)bytes;
+    if (!uncovered->out || uncovered->count++ >= UNCOVERED_SHOWN)
+        return;
+    fputs(uncovered->count > 1 ? "," : "", uncovered->out);
+    json_string(uncovered->out, key.data, key.size);
+}
+
+static void print_coverage_json(const reshard_coverage *covered, const struct uncovered *uncovered)
+{
+    printf("],\"proved\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"replicas\":%llu,\"checksum_tensors\":%llu,\"checksum_bytes\":%llu,\"checksum_items\":%llu,"
+           "\"checksum_names\":%s,\"sidecar\":%s}",
+           (unsigned long long)covered->tensors, (unsigned long long)covered->bytes, (unsigned long long)covered->items, (unsigned long long)covered->replicas,
+           (unsigned long long)covered->checked_tensors, (unsigned long long)covered->checked_bytes, (unsigned long long)covered->checked_items,
+           covered->names_are_checked ? "true" : "false", covered->has_sidecar ? "true" : "false");
+    printf(",\"uncovered\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"names\":%s,\"keys\":[%.*s]}", (unsigned long long)(covered->tensors - covered->checked_tensors),
+           (unsigned long long)(covered->bytes - covered->checked_bytes), (unsigned long long)(covered->items - covered->checked_items),
+           covered->names_are_checked ? "false" : "true", (int)uncovered->size, uncovered->keys ? uncovered->keys : "");
+}
+
+/* One line: what no checksum covers, so that a changed bit in it goes unnoticed. */
+static void print_coverage(const struct options *options, const reshard_coverage *covered)
+{
+    uint64_t tensors = covered->tensors - covered->checked_tensors, items = covered->items - covered->checked_items;
+    if (options->quiet || (!tensors && !items && covered->names_are_checked))
+        return;
+    printf("note\tuncovered\t\tno checksum covers ");
+    if (tensors)
+        printf("the values of %llu of %llu tensors (%llu of %llu bytes)", (unsigned long long)tensors, (unsigned long long)covered->tensors,
+               (unsigned long long)(covered->bytes - covered->checked_bytes), (unsigned long long)covered->bytes);
+    if (items)
+        printf("%s%llu of %llu items", tensors ? ", " : "", (unsigned long long)items, (unsigned long long)covered->items);
+    if (!covered->names_are_checked)
+        printf("%snames, shapes and types", tensors || items ? ", " : "");
+    putchar('\n');
+}
+
 int command_verify(const struct options *options)
 {
     int exit_status = 0;
@@ -91,20 +143,34 @@ int command_verify(const struct options *options)
     if (!checkpoint)
         return exit_status;
     reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
+    reshard_coverage covered = { 0 };
+    struct uncovered uncovered = { .options = options };
+    if (options->json)
+        uncovered.out = open_memstream(&uncovered.keys, &uncovered.size);
     verify.deep = options->deep;
+    verify.coverage = &covered;
+    verify.uncovered = note_uncovered;
+    verify.context = &uncovered;
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "verify");
     if (options->json)
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
     reshard_status status = reshard_verify(checkpoint, &verify, &run, print_finding, &findings, &err);
     progress_end(&progress);
+    if (uncovered.out)
+        fclose(uncovered.out);
     if (status && status != RESHARD_DIFFERS) {
         if (options->json)
             puts("]}");
         exit_status = print_error(options, status, &err);
     } else {
+        if (options->json)
+            print_coverage_json(&covered, &uncovered);
+        else
+            print_coverage(options, &covered);
         exit_status = verdict(&findings, status, "ok", "does not verify");
     }
+    free(uncovered.keys);
     reshard_close(checkpoint);
     return exit_status;
 }
@@ -151,6 +217,8 @@ static int run_diff(const struct options *options, const struct mapping_input *m
             puts("]}");
         exit_status = mapping_input_error(mapping, status, &err);
     } else {
+        if (options->json)
+            putchar(']');
         exit_status = verdict(&findings, status, "same", "different");
     }
     reshard_close(a);

@@ -263,11 +263,27 @@ typedef struct reshard_finding {
 } reshard_finding;
 typedef void (*reshard_finding_sink)(const reshard_finding *finding, void *context);
 
+/*
+ * What verify has looked at. "Checked" is what a stored checksum or the sidecar reshard.json covers, so that damage cannot go unnoticed; of the rest
+ * only the structure was proved: sizes, and that every element is stored exactly once.
+ */
+typedef struct reshard_coverage {
+    uint64_t tensors, bytes, checked_tensors, checked_bytes; /* a tensor counts with all its bytes, as it is shown */
+    uint64_t items, checked_items;
+    uint64_t replicas;       /* copies of chunks, each compared with its first */
+    int names_are_checked;   /* keys, shapes and types */
+    int has_sidecar;
+} reshard_coverage;
+
 typedef struct reshard_verify_options {
     size_t struct_size;
     int deep; /* also read all values: NaN, Inf, all-zero counts; stored payload checksums are checked in either case */
+    reshard_coverage *coverage; /* is filled unless verify stops with an error; may be NULL */
+    /* Is told each tensor that has values which no checksum covers; may be NULL. */
+    void (*uncovered)(reshard_str key, uint64_t bytes, void *context);
+    void *context;
 } reshard_verify_options;
-#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), 0 }
+#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), 0, NULL, NULL, NULL }
 
 /* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. */
 reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,

@@ -119,18 +119,69 @@ static void report_warnings(const reshard_checkpoint *checkpoint, struct finding
         finding_report(findings, 1, "warning", (struct str){ 0 }, "%u more warnings", catalog->warnings_dropped);
 }
 
+/* ---- what was not looked at ---- */
+
+static bool is_tensor_checked(const struct catalog *catalog, uint32_t tensor, const struct sidecar_cover *cover)
+{
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    if (cover->tensors && cover->tensors[tensor])
+        return true;
+    for (uint32_t i = 0; i < entry->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[entry->first_chunk + i];
+        if (chunk->bytes && !(chunk->flags & (CHUNK_HAS_CRC | CHUNK_CHECKED)))
+            return false;
+    }
+    return true;
+}
+
+static void count_covered(const reshard_checkpoint *checkpoint, const struct sidecar_cover *cover, const reshard_verify_options *options)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    reshard_coverage out = { .tensors = checkpoint->listed_count, .items = catalog->item_count };
+    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
+        uint64_t bytes = catalog_tensor_bytes(catalog, tensor);
+        bool is_checked = is_tensor_checked(catalog, checkpoint->listed[i], cover);
+        out.bytes += bytes;
+        out.checked_tensors += is_checked;
+        out.checked_bytes += is_checked ? bytes : 0;
+        if (!is_checked && options->uncovered)
+            options->uncovered((reshard_str){ tensor->key.data, tensor->key.size }, bytes, options->context);
+    }
+    for (uint32_t i = 0; i < catalog->item_count; i++)
+        out.checked_items += catalog->items[i].is_checked || (cover->items && cover->items[i]);
+    for (uint32_t i = 0; i < catalog->chunk_count; i++)
+        out.replicas += (catalog->chunks[i].flags & CHUNK_REPLICA) != 0;
+    out.has_sidecar = cover->tensors != NULL;
+    out.names_are_checked = catalog->names_are_checked || cover->items != NULL;
+    if (options->coverage)
+        *options->coverage = out;
+}
+
+/* Public structs may be older and shorter than ours: what the caller does not know keeps its default. */
+static reshard_status verify_options_read(const reshard_verify_options *options, reshard_verify_options *out, reshard_error *err)
+{
+    *out = (reshard_verify_options)RESHARD_VERIFY_OPTIONS_INIT;
+    if (options && options->struct_size < offsetof(reshard_verify_options, coverage))
+        return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
+    if (options && options->struct_size >= sizeof(*options))
+        *out = *options;
+    else if (options)
+        out->deep = options->deep;
+    return RESHARD_OK;
+}
+
 API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,
                                          reshard_finding_sink sink, void *context, reshard_error *err)
 {
-    static const reshard_verify_options defaults = RESHARD_VERIFY_OPTIONS_INIT;
-    const reshard_verify_options *wanted = options ? options : &defaults;
+    reshard_verify_options wanted;
     struct finding_sink findings = { .sink = sink, .context = context };
     struct engine_options engine;
     struct sidecar_cover cover = { 0 };
     struct source *source = checkpoint->source;
-    if (wanted->struct_size < sizeof(*wanted))
-        return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", wanted->struct_size, sizeof(*wanted));
-    reshard_status status = run_options_read(run, &engine, err);
+    reshard_status status = verify_options_read(options, &wanted, err);
+    if (!status)
+        status = run_options_read(run, &engine, err);
     if (status)
         return status;
     work_renew(&source->work);
@@ -138,7 +189,7 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     if (status)
         return status;
     if (source->driver->verify) {
-        status = work_explain(&source->work, source->driver->verify(source, wanted->deep != 0, err), err);
+        status = work_explain(&source->work, source->driver->verify(source, wanted.deep != 0, err), err);
         if (status)
             return status;
     }
@@ -146,13 +197,15 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     struct value_stats *stats = calloc((size_t)source->catalog->tensor_count + 1, sizeof(*stats));
     if (!stats)
         return error_set_memory(err);
-    status = payload_check(checkpoint, wanted->deep ? stats : NULL, &engine, &findings, err);
+    status = payload_check(checkpoint, wanted.deep ? stats : NULL, &engine, &findings, err);
     if (!status)
         status = compare_replicas(checkpoint, &engine, &findings, err);
     if (!status)
         status = sidecar_verify(checkpoint, run, &findings, &cover, err);
-    if (!status && wanted->deep)
+    if (!status && wanted.deep)
         report_stats(checkpoint, stats, &findings);
+    if (!status)
+        count_covered(checkpoint, &cover, &wanted);
     free(stats);
     sidecar_cover_release(&cover);
     return status ? status : findings.failures ? RESHARD_DIFFERS : RESHARD_OK;

@@ -104,6 +104,27 @@ static reshard_status read_range(struct payload_job *job, const struct store_obj
     return RESHARD_OK;
 }
 
+/* Whether decoding the chunk compares a checksum that is stored in it. */
+static bool may_check(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    return layout && layout->chain && !layout->chain->literal && chain_may_check(layout->chain);
+}
+
+/* CHUNK_CHECKED if the stored bytes say that they carry a checksum; for one thread: nobody else looks at this chunk. */
+static reshard_status note_checked(struct payload_job *job, const struct store_object *object, uint32_t index, reshard_error *err)
+{
+    const struct chunk_layout *layout = catalog_layout_of(job->catalog, &job->catalog->chunks[index]);
+    const struct chain_step *first = layout->chain->steps;
+    uint64_t skip = first->kind == CHAIN_SLICE ? first->slice_offset : 0, left = skip < layout->coded_bytes ? layout->coded_bytes - skip : 0;
+    uint8_t head[CHAIN_HEAD_BYTES];
+    size_t size = left < sizeof(head) ? (size_t)left : sizeof(head);
+    reshard_status status = store_read_at(object, layout->coded_offset + skip, head, size, err);
+    if (!status && chain_is_checked(layout->chain, head, size))
+        job->source->catalog->chunks[index].flags |= CHUNK_CHECKED;
+    return status;
+}
+
 static reshard_status stats_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
 {
     struct range_read *range = context;
@@ -158,7 +179,9 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
         return status;
     if (range.want_crc && range.crc != layout->crc32)
         report_crc(job, chunk, layout, range.crc);
-    if (values && !plain && elements) {
+    if (may_check(catalog, chunk))
+        status = note_checked(job, object, index, err);
+    if (!status && ((values && !plain) || may_check(catalog, chunk)) && elements) {
         struct engine_source source = { job->source->store, catalog, &job->source->limits };
         struct engine_options options = { .threads = 1, .memory_bytes = (uint64_t)8 << 20 };
         status = engine_stream_chunk(&source, index, &options, stats_sink, &range, err);
@@ -242,7 +265,7 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {
         const struct catalog_chunk *chunk = &catalog->chunks[i];
-        if ((chunk->flags & CHUNK_HAS_CRC) || has_values(job, chunk)) {
+        if ((chunk->flags & CHUNK_HAS_CRC) || may_check(catalog, chunk) || has_values(job, chunk)) {
             job->order[job->count++] = i;
             job->bytes_total += chunk->bytes;
         }

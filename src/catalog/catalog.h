@@ -60,6 +60,7 @@ enum chunk_flags {
     CHUNK_NEGATE = 16,
     CHUNK_HAS_CRC = 32,     /* the side table knows a CRC-32 of the payload */
     CHUNK_WANT_CRC = 64,    /* target: the driver wants the CRC-32 of what was written */
+    CHUNK_CHECKED = 256,    /* verify has compared a stored checksum of its bytes, or does so when it reads them */
     CHUNK_PLAIN_NAN = 128   /* BF16: whoever wrote it reads every NaN as 0xffff */
 };
 
@@ -116,6 +117,7 @@ struct catalog_item {
     uint64_t offset, bytes;
     enum codec codec;                   /* of the extent */
     bool is_ambiguous;
+    bool is_checked;                    /* a stored checksum of it was compared */
 };
 
 struct catalog_warning {
@@ -155,6 +157,7 @@ struct catalog {
     const struct value *tree;    /* the original nested object (torch files), or NULL; value.tensor counts this catalog's tensors */
     const struct value_graph *tree_graph;
     uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
+    bool names_are_checked;      /* a stored checksum of the names, shapes and types was compared */
     bool has_stored_optimizer; /* optimizer state, or experts in one matrix, are listed as they are stored; opened with relate_optimizer they are by parameter */
 };
 

@@ -24,18 +24,19 @@ static const struct chain_row {
     const char *library; /* what is missing; NULL: nothing */
     bool is_view;        /* the result is a part of the input: call->out is set to it */
     chain_packer pack;
+    enum { UNCHECKED, MAY_BE_CHECKED, CHECKED } check; /* whether what it decodes carries a checksum */
 } rows[CHAIN_KIND_COUNT] = {
-    [CHAIN_ZLIB] = { "zlib", chain_inflate, NULL, false, chain_zlib_pack },
-    [CHAIN_GZIP] = { "gzip", chain_inflate, NULL, false, chain_zlib_pack },
+    [CHAIN_ZLIB] = { "zlib", chain_inflate, NULL, false, chain_zlib_pack, CHECKED },
+    [CHAIN_GZIP] = { "gzip", chain_inflate, NULL, false, chain_zlib_pack, CHECKED },
     [CHAIN_DEFLATE] = { "deflate", chain_inflate, NULL, false, NULL },
-    [CHAIN_ZSTD] = { "zstd", chain_unzstd, NULL, false, chain_zstd_pack },
+    [CHAIN_ZSTD] = { "zstd", chain_unzstd, NULL, false, chain_zstd_pack, MAY_BE_CHECKED },
     [CHAIN_LZ4] = { "lz4", chain_unlz4, RESHARD_WITH_LZ4 ? NULL : "liblz4", false, chain_lz4_pack },
     [CHAIN_BLOSC] = { "blosc", chain_unblosc, RESHARD_WITH_BLOSC ? NULL : "libblosc", false, chain_blosc_pack },
-    [CHAIN_BZ2] = { "bz2", chain_unbz2, RESHARD_WITH_BZ2 ? NULL : "libbz2", false, NULL },
-    [CHAIN_LZMA] = { "lzma", chain_unlzma, RESHARD_WITH_LZMA ? NULL : "liblzma", false, NULL },
-    [CHAIN_CRC32C] = { "crc32c", take_checksum, NULL, true, NULL },
-    [CHAIN_CRC32] = { "crc32", take_checksum, NULL, true, NULL },
-    [CHAIN_ADLER32] = { "adler32", take_checksum, NULL, true, NULL },
+    [CHAIN_BZ2] = { "bz2", chain_unbz2, RESHARD_WITH_BZ2 ? NULL : "libbz2", false, NULL, CHECKED },
+    [CHAIN_LZMA] = { "lzma", chain_unlzma, RESHARD_WITH_LZMA ? NULL : "liblzma", false, NULL, MAY_BE_CHECKED },
+    [CHAIN_CRC32C] = { "crc32c", take_checksum, NULL, true, NULL, CHECKED },
+    [CHAIN_CRC32] = { "crc32", take_checksum, NULL, true, NULL, CHECKED },
+    [CHAIN_ADLER32] = { "adler32", take_checksum, NULL, true, NULL, CHECKED },
     [CHAIN_SLICE] = { "slice", take_slice, NULL, true, NULL },
     [CHAIN_SHUFFLE] = { "shuffle", chain_unshuffle, NULL, false, NULL },
     [CHAIN_DELTA] = { "delta", chain_undelta, NULL, false, NULL },
@@ -54,6 +55,34 @@ bool chain_kind_is_built_in(enum chain_kind kind, const char **library)
     if (!rows[kind].library)
         return true;
     *library = rows[kind].library;
+    return false;
+}
+
+/* ---- checksums ---- */
+
+bool chain_may_check(const struct chain *chain)
+{
+    for (uint32_t i = 0; i < chain->step_count; i++) {
+        if (rows[chain->steps[i].kind].check != UNCHECKED)
+            return true;
+    }
+    return false;
+}
+
+bool chain_is_checked(const struct chain *chain, const uint8_t *head, size_t size)
+{
+    static const uint8_t zstd[] = { 0x28, 0xB5, 0x2F, 0xFD }, xz[] = { 0xFD, '7', 'z', 'X', 'Z', 0 };
+    bool at_start = true; /* head is what the step gets */
+    for (uint32_t i = 0; i < chain->step_count; i++) {
+        enum chain_kind kind = chain->steps[i].kind;
+        if (rows[kind].check == CHECKED)
+            return true;
+        if (at_start && kind == CHAIN_ZSTD && size > sizeof(zstd) && memcmp(head, zstd, sizeof(zstd)) == 0 && head[4] & 4)
+            return true;
+        if (at_start && kind == CHAIN_LZMA && size >= CHAIN_HEAD_BYTES && memcmp(head, xz, sizeof(xz)) == 0 && head[7] & 15)
+            return true;
+        at_start = at_start && kind == CHAIN_SLICE;
+    }
     return false;
 }
 

@@ -71,6 +71,14 @@ bool chain_kind_is_built_in(enum chain_kind kind, const char **library);
 /* Checks that the steps fit each other and the decoded size. The message names the step. */
 reshard_status chain_check(const struct chain *chain, reshard_error *err);
 
+/*
+ * Whether decoding compares a checksum of the chunk: by the kinds of its steps alone, and as far as they may have one. For zstd and lzma the stored
+ * bytes tell: head is their beginning (CHAIN_HEAD_BYTES, or all), past what a SLICE leaves out.
+ */
+#define CHAIN_HEAD_BYTES 8
+bool chain_may_check(const struct chain *chain);
+bool chain_is_checked(const struct chain *chain, const uint8_t *head, size_t size);
+
 /* What decoding needs again and again; for one thread at a time. { 0 } is empty. */
 struct chain_scratch {
     struct buffer between[2]; /* results of steps but the last one */

@@ -81,6 +81,7 @@ static reshard_status zstd_encode(int level, const void *bytes, size_t size, str
     }
     ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level);
     ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, 0);
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
     size_t made = ZSTD_compress2(context, room, bound, bytes, size);
     if (ZSTD_isError(made))
         status = ZSTD_getErrorCode(made) == ZSTD_error_memory_allocation
@@ -144,8 +145,14 @@ reshard_status chain_zstd_pack(const struct chain_packing *packing, const void *
     uint8_t *room = buffer_extend(out, bound);
     if (!room)
         return error_set_memory(err);
-    size_t made = ZSTD_compress(room, bound, bytes, size, packing->level);
+    ZSTD_CCtx *context = ZSTD_createCCtx();
     out->size = before;
+    if (!context)
+        return error_set_memory(err);
+    ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, packing->level);
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    size_t made = ZSTD_compress2(context, room, bound, bytes, size);
+    ZSTD_freeCCtx(context);
     if (ZSTD_isError(made))
         return ZSTD_getErrorCode(made) == ZSTD_error_memory_allocation
                    ? error_set_memory(err)

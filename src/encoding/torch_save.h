@@ -21,6 +21,12 @@ enum torch_container { TORCH_NO_CONTAINER, TORCH_ZIP, TORCH_LEGACY, TORCH_TAR };
 /* What the first bytes say, TORCH_NO_CONTAINER if they cannot be read. A bare pickle is none. */
 reshard_status torch_save_probe(const struct reader *reader, enum torch_container *out, reshard_error *err);
 
+/*
+ * Of bytes that are no container: fails if they were one. What ends as a zip archive, or begins as a legacy stream but for a few bits, has a
+ * damaged beginning, and its bytes are no value.
+ */
+reshard_status torch_save_check_raw(const struct reader *reader, reshard_error *err);
+
 struct torch_storage {
     struct str key;       /* "0", or a legacy address; for a view the root's key and more */
     struct str location;  /* "cpu", "cuda:0", "meta" */

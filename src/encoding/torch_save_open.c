@@ -53,6 +53,51 @@ reshard_status torch_save_probe(const struct reader *reader, enum torch_containe
     return RESHARD_OK;
 }
 
+/* ---- what was a container ---- */
+
+#define ZIP_TAIL_BYTES 22       /* the end record, without a comment as torch writes it */
+#define DAMAGED_BITS_MAX 8
+
+static reshard_status ends_as_zip(const struct reader *reader, bool *out, reshard_error *err)
+{
+    static const uint8_t signature[] = { 'P', 'K', 5, 6, 0, 0, 0, 0 };
+    uint8_t tail[ZIP_TAIL_BYTES];
+    *out = false;
+    if (reader->size < sizeof(tail))
+        return RESHARD_OK;
+    reshard_status status = reader_read(reader, reader->size - sizeof(tail), tail, sizeof(tail), err);
+    *out = !status && memcmp(tail, signature, sizeof(signature)) == 0 && tail[20] == 0 && tail[21] == 0;
+    return status;
+}
+
+/* The pickles of the magic number and of version 1001, as protocol 2 writes them. */
+static bool begins_nearly_legacy(const uint8_t *bytes, size_t size)
+{
+    static const uint8_t wanted[] = { 0x80, 2, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19, '.', 0x80, 2, 'M', 0xE9, 3, '.' };
+    int bits = 0;
+    for (size_t i = 0; i < sizeof(wanted) && size >= sizeof(wanted); i++)
+        bits += __builtin_popcount((unsigned)(bytes[i] ^ wanted[i]));
+    return size >= sizeof(wanted) && bits <= DAMAGED_BITS_MAX;
+}
+
+reshard_status torch_save_check_raw(const struct reader *reader, reshard_error *err)
+{
+    uint8_t head[32] = { 0 };
+    size_t size = reader->size < sizeof(head) ? (size_t)reader->size : sizeof(head);
+    bool was_zip;
+    reshard_status status = ends_as_zip(reader, &was_zip, err);
+    if (!status)
+        status = reader_read(reader, 0, head, size, err);
+    if (status)
+        return status;
+    if (was_zip)
+        return error_set_at(err, RESHARD_ERR_FORMAT, 0, "ends as a zip archive and begins with %02x %02x %02x %02x, not with 50 4b 03 04: it is damaged", head[0],
+                            head[1], head[2], head[3]);
+    if (begins_nearly_legacy(head, size))
+        return error_set_at(err, RESHARD_ERR_FORMAT, 0, "begins as a legacy stream of torch but for a few bits: it is damaged");
+    return RESHARD_OK;
+}
+
 /* ---- zip ---- */
 
 static const struct zip_member *find_member(const struct torch_reading *reading, const char *name)

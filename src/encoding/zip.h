@@ -54,6 +54,9 @@ void zip_release(struct zip_archive *archive);
 /* Member by the name below the top directory ("data.pkl"), or NULL. */
 const struct zip_member *zip_find(const struct zip_archive *archive, struct str name_below_top);
 
+/* Whether every member with content has a CRC that counts. */
+bool zip_has_all_crcs(const struct zip_archive *archive);
+
 /* The whole uncompressed content, CRC checked (unless crc_is_off), appended to out. Inflates within limits; no more than
  * limits->metadata_bytes. A payload of zeros whose CRC is 0 passes: torch's skip_data leaves such holes. */
 reshard_status zip_read_member(const struct reader *reader, const struct zip_archive *archive, const struct zip_member *member,

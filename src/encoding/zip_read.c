@@ -178,6 +178,15 @@ static bool checksums_are_off(const struct zip_archive *archive)
     return true;
 }
 
+bool zip_has_all_crcs(const struct zip_archive *archive)
+{
+    for (uint32_t i = 0; i < archive->member_count; i++) {
+        if (archive->members[i].bytes && archive->members[i].crc32 == 0)
+            return false;
+    }
+    return true;
+}
+
 reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err)
 {
     struct zip_archive archive = { 0 };

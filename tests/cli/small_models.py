@@ -47,14 +47,14 @@ def keys_must_be(found, expected):
 
 
 def run(binary, tests):
-    """Runs (name, test) pairs, each test with a Shell in a folder of its own; whether one failed."""
+    """Runs (name, test) pairs, each test with a Shell in a folder of its own; what one returns is told. Whether one failed."""
     print(f"1..{len(tests)}")
     failed = 0
     for number, (name, test) in enumerate(tests, 1):
         with tempfile.TemporaryDirectory() as work:
             try:
-                test(Shell(str(pathlib.Path(binary).resolve()), pathlib.Path(work)))
-                print(f"ok {number} - {name}", flush=True)
+                text = test(Shell(str(pathlib.Path(binary).resolve()), pathlib.Path(work)))
+                print(f"ok {number} - {name}" + (f"\n# {text}" if text else ""), flush=True)
             except (AssertionError, KeyError, OSError, subprocess.TimeoutExpired) as problem:
                 failed += 1
                 print(f"not ok {number} - {name}")

@@ -92,9 +92,9 @@ TEST(zstd_frames_may_follow_one_another_and_say_no_size)
 {
     struct buffer coded = { 0 }, out = { 0 };
     CHECK_OK(encode_all(CODEC_ZSTD, 3, "one", 3, &coded, &err));
-    /* Frame header descriptor: no content size (bits 6-7), no single segment (5), no checksum (2), no dictionary (0-1). */
+    /* Frame header descriptor: no content size (bits 6-7), no single segment (5), a checksum (2), no dictionary (0-1). */
     assert_memory_equal(coded.data, "\x28\xb5\x2f\xfd", 4);
-    assert_int_equal(coded.data[4], 0);
+    assert_int_equal(coded.data[4], 4);
     CHECK_OK(encode_all(CODEC_ZSTD, 3, "two", 3, &coded, &err));
     CHECK_OK(decode(CODEC_ZSTD, &coded, &out));
     assert_true(str_is(buffer_str(&out), "onetwo"));

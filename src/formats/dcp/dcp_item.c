@@ -34,7 +34,9 @@ static reshard_status container_reader(struct dcp_archive *archive, const struct
 static reshard_status open_raw(const struct reader *reader, struct value_graph *graph, reshard_error *err)
 {
     struct buffer bytes = { 0 };
-    reshard_status status = reader_append(reader, 0, reader->size, &bytes, err);
+    reshard_status status = torch_save_check_raw(reader, err);
+    if (!status)
+        status = reader_append(reader, 0, reader->size, &bytes, err);
     struct value *value = status ? NULL : value_new(graph, VALUE_BYTES);
     if (!status && value) {
         value->text = (struct str){ arena_copy(&graph->arena, bytes.data ? (const char *)bytes.data : "", bytes.size), bytes.size };
@@ -122,6 +124,9 @@ reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct
         state->item_count = count;
     }
     state->item_archive[item] = archive;
+    /* The pickle's CRC was compared when it was read, and verify compares those of its records. */
+    if (source->catalog->items[item].kind == ITEM_VALUE)
+        source->catalog->items[item].is_checked = archive->archive.container == TORCH_ZIP && !archive->archive.checksums_are_off;
     return RESHARD_OK;
 }
 

@@ -152,6 +152,12 @@ reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct
 
 reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err);
 
+/* Compares what integrity.json says about files, if there is one. Whoever reads the folder: a damaged metadata.json may hide whose it is. */
+reshard_status dcp_verify_integrity(struct source *source, reshard_error *err);
+
+/* The same for the archives that were opened for items, such as common.pt. */
+reshard_status dcp_verify_archives(struct source *source, bool deep, reshard_error *err);
+
 /* ---- dcp_root.c ---- */
 
 /* What metadata.json says. */

@@ -3,6 +3,7 @@
 #include "formats/dcp/dcp_source.h"
 
 #include "encoding/zip.h"
+#include "formats/checked_ranges.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,6 +20,7 @@ struct verifying {
     uint32_t *order;           /* ranges by file and offset */
     uint32_t object;           /* of that file in the catalog, or CATALOG_NONE */
     uint32_t *chunks;          /* catalog chunks by object and offset */
+    struct checked_ranges checked; /* blobs with checksums */
 };
 
 static int by_place(const void *a, const void *b, void *context)
@@ -63,7 +65,7 @@ static struct catalog_chunk *chunk_at(const struct verifying *verifying, uint64_
 static bool leave_to_reader(struct verifying *verifying, const struct zip_archive *zip, const struct zip_member *member, uint64_t blob_offset)
 {
     uint64_t offset = blob_offset + member->payload_offset;
-    struct catalog_chunk *chunk = member->method == 0 && !zip->crc_is_off ? chunk_at(verifying, offset) : NULL;
+    struct catalog_chunk *chunk = member->method == 0 && !zip->crc_is_off && member->crc32 ? chunk_at(verifying, offset) : NULL;
     const struct chunk_layout *known = chunk ? catalog_layout_of(verifying->source->catalog, chunk) : NULL;
     if (!chunk || (known && known->codec != CODEC_NONE) || chunk->bytes > member->bytes)
         return false;
@@ -78,11 +80,14 @@ static bool leave_to_reader(struct verifying *verifying, const struct zip_archiv
 }
 
 /* Checks all members of the zip. Unlike torch, a checksum that does not match is damage. */
-static reshard_status check_members(struct verifying *verifying, const struct reader *blob, bool is_plain, uint64_t blob_offset, reshard_error *err)
+static reshard_status check_members(struct verifying *verifying, const struct reader *blob, bool is_plain, const struct dcp_range *range, reshard_error *err)
 {
     const struct limits *limits = &verifying->source->limits;
     struct zip_archive zip = { 0 };
     reshard_status status = zip_open(blob, limits, &zip, err);
+    if (!status && verifying->object != CATALOG_NONE && zip_has_all_crcs(&zip) &&
+        !checked_ranges_add(&verifying->checked, verifying->object, range->offset, range->length))
+        status = error_set_memory(err);
     for (uint32_t i = 0; i < zip.member_count && !status; i++) {
         const struct zip_member *member = &zip.members[i];
         buffer_clear(&verifying->member);
@@ -90,7 +95,7 @@ static reshard_status check_members(struct verifying *verifying, const struct re
             continue;
         if (member->bytes <= SMALL_BYTES)
             status = zip_read_member(blob, &zip, member, limits, &verifying->member, err);
-        else if (!is_plain || !leave_to_reader(verifying, &zip, member, blob_offset))
+        else if (!is_plain || !leave_to_reader(verifying, &zip, member, range->offset))
             status = zip_check_member(blob, &zip, member, limits, err);
     }
     zip_release(&zip);
@@ -122,7 +127,9 @@ static reshard_status check_blob(struct verifying *verifying, const struct dcp_r
     if (!status)
         status = torch_save_probe(&blob, &container, err);
     if (!status && container == TORCH_ZIP)
-        status = check_members(verifying, &blob, codec == CODEC_NONE, range->offset, err);
+        status = check_members(verifying, &blob, codec == CODEC_NONE, range, err);
+    else if (!status && container == TORCH_NO_CONTAINER)
+        status = torch_save_check_raw(&blob, err);
     dcp_decoded_free(decoded);
     return status;
 }
@@ -197,6 +204,9 @@ static reshard_status check_metadata(struct source *source, const char *name, re
     for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
         if (!i || !is_same_blob(&metadata.ranges[verifying.order[i - 1]], &metadata.ranges[verifying.order[i]]))
             status = check_range(&verifying, verifying.order[i], err);
+    if (!status)
+        checked_ranges_mark(&verifying.checked, source->catalog);
+    checked_ranges_release(&verifying.checked);
     store_object_close(verifying.file);
     buffer_release(&verifying.blob);
     buffer_release(&verifying.member);
@@ -244,14 +254,58 @@ static reshard_status check_files(struct source *source, bool has_metadata, stru
     return status;
 }
 
+/* ---- files whose values are items ---- */
+
+static reshard_status check_archive(struct source *source, const struct dcp_archive *archive, reshard_error *err)
+{
+    struct store_object *file = NULL;
+    struct zip_archive zip = { 0 };
+    struct reader all, window;
+    reshard_error found = { 0 };
+    reshard_status status = dcp_open_object(source, archive->object, &file, err);
+    if (status)
+        return status;
+    all = store_object_reader(file);
+    status = reader_window(&all, archive->offset, archive->bytes, &window, &found);
+    if (!status)
+        status = zip_open(&window, &source->limits, &zip, &found);
+    for (uint32_t i = 0; i < zip.member_count && !status; i++) {
+        if (!zip.members[i].is_directory)
+            status = zip_check_member(&window, &zip, &zip.members[i], &source->limits, &found);
+    }
+    zip_release(&zip);
+    store_object_close(file);
+    if (status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT) {
+        catalog_warn(source->catalog, true, "'%.*s': %s", STR_ARG(source->catalog->objects[archive->object].name), found.message);
+        return RESHARD_OK;
+    }
+    if (status && err)
+        *err = found;
+    return status;
+}
+
+reshard_status dcp_verify_archives(struct source *source, bool deep, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    (void)deep;
+    for (const struct dcp_archive *archive = dcp_state(source)->archives; archive && !status; archive = archive->next) {
+        if (archive->codec == CODEC_NONE && archive->archive.container == TORCH_ZIP)
+            status = check_archive(source, archive, err);
+    }
+    return status;
+}
+
 reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct dcp_metadata_file *files;
     uint32_t count;
     bool is_per_rank;
-    (void)deep;
-    reshard_status status = dcp_metadata_files(source, &arena, &files, &count, &is_per_rank, err);
+    reshard_status status = dcp_verify_integrity(source, err);
+    if (!status)
+        status = dcp_verify_archives(source, deep, err);
+    if (!status)
+        status = dcp_metadata_files(source, &arena, &files, &count, &is_per_rank, err);
     if (!status)
         status = check_files(source, !is_per_rank, &arena, err);
     for (uint32_t i = 0; i < count && !status; i++)

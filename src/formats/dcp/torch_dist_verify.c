@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "base/digest.h"
 #include "encoding/json.h"
+#include "formats/checked_ranges.h"
 #include "formats/dcp/dist_items.h"
 
 #include <inttypes.h>
@@ -32,7 +33,7 @@ static reshard_status hash_object(const struct store_object *object, uint8_t *pa
     return status;
 }
 
-static reshard_status check_file(struct source *source, struct str base, struct str wanted, uint8_t *pass, reshard_error *err)
+static reshard_status check_file(struct source *source, struct str base, struct str wanted, uint8_t *pass, struct checked_ranges *checked, reshard_error *err)
 {
     char hex[DIGEST_HEX_MAX];
     char *name = NULL;
@@ -49,6 +50,11 @@ static reshard_status check_file(struct source *source, struct str base, struct 
     status = store_open_object(source->store, name, &object, err);
     if (!status)
         status = hash_object(object, pass, hex, err);
+    uint32_t index = name_map_find(&source->catalog->object_names, str_of(name));
+    if (!status && index != NAME_NONE && !checked_ranges_add(checked, index, 0, bytes))
+        status = error_set_memory(err);
+    if (!status && str_is(base, ".metadata"))
+        source->catalog->names_are_checked = true;
     if (!status && !str_is(wanted, hex))
         catalog_warn(source->catalog, true, "'%.*s': its sha256 is %s, 'integrity.json' says %.*s", STR_ARG(base), hex, STR_ARG(wanted));
 
@@ -68,18 +74,22 @@ static reshard_status check_all(struct source *source, const struct value *root,
     if (!str_is(text, "sha256"))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'integrity.json': algorithm '%.*s', expected 'sha256'", STR_ARG(text));
     uint8_t *pass = malloc(PASS_BYTES);
+    struct checked_ranges checked = { 0 };
     reshard_status status = pass ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i + 1 < files->list.count && !status; i += 2) {
         if (!value_as_str(files->list.items[i], &base) || !value_as_str(files->list.items[i + 1], &hex))
             status = error_set(err, RESHARD_ERR_FORMAT, "'integrity.json': an entry of 'files' is no pair of strings");
         else
-            status = check_file(source, base, hex, pass, err);
+            status = check_file(source, base, hex, pass, &checked, err);
     }
+    if (!status)
+        checked_ranges_mark(&checked, source->catalog);
+    checked_ranges_release(&checked);
     free(pass);
     return status;
 }
 
-static reshard_status check_integrity(struct source *source, reshard_error *err)
+reshard_status dcp_verify_integrity(struct source *source, reshard_error *err)
 {
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
@@ -183,8 +193,6 @@ static reshard_status check_objects(struct source *source, reshard_error *err)
 
 reshard_status torch_dist_verify(struct source *source, bool deep, reshard_error *err)
 {
-    reshard_status status = check_integrity(source, err);
-    if (!status)
-        status = check_objects(source, err);
+    reshard_status status = check_objects(source, err);
     return status ? status : dcp_verify(source, deep, err);
 }

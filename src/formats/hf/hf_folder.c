@@ -148,6 +148,29 @@ static reshard_status check_numbered(const struct hf_folder *folder, bool *is_se
     return RESHARD_OK;
 }
 
+/* Among files that are no one set: one whose set -0000i-of-0000N is not there as a whole. Names are sorted. */
+static struct str find_incomplete(const struct hf_folder *folder)
+{
+    struct str stem = { 0 }, last = { 0 };
+    uint64_t expected = 1, wanted_total = 0; /* the number that comes next in the set at hand; behind wanted_total: none is open */
+    for (size_t i = 0; i < folder->file_count; i++) {
+        struct str own;
+        uint64_t number, total;
+        if (!parse_numbered_name(hf_base_name(folder, folder->files[i]), &own, &number, &total))
+            continue;
+        bool goes_on = str_equal(own, stem) && total == wanted_total;
+        if (!goes_on && expected <= wanted_total)
+            return last;
+        if (number != (goes_on ? expected : 1))
+            return folder->files[i];
+        stem = own;
+        last = folder->files[i];
+        wanted_total = total;
+        expected = number + 1;
+    }
+    return expected <= wanted_total ? last : (struct str){ 0 };
+}
+
 static reshard_status choose_files(struct hf_folder *folder, reshard_error *err)
 {
     const struct str *preferred = find_preferred(folder, folder->files, folder->file_count, SUFFIX);
@@ -163,6 +186,8 @@ static reshard_status choose_files(struct hf_folder *folder, reshard_error *err)
     reshard_status status = check_numbered(folder, &is_set, err);
     if (!status)
         folder->kind = is_set ? HF_NUMBERED : HF_LOOSE;
+    if (!status && !is_set)
+        folder->incomplete = find_incomplete(folder);
     return status;
 }
 

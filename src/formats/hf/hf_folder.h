@@ -24,6 +24,7 @@ struct hf_folder {
     struct str *files;    /* the others */
     size_t file_count;
     struct str other_index; /* another index file that is left alone, or empty */
+    struct str incomplete;  /* HF_LOOSE: a file of a set -0000i-of-0000N that lacks others; empty if none does */
     struct store_entry *entries;
     size_t entry_count;
 };

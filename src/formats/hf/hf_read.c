@@ -230,6 +230,9 @@ static reshard_status load_listed(struct hf_read *read, reshard_error *err)
         return status;
     if (read->folder.kind != HF_SINGLE)
         catalog_warn(read->source->catalog, false, "no index file: %" PRIu32 " files are read as one model", read->files.count);
+    if (read->folder.incomplete.size)
+        catalog_warn(read->source->catalog, true, "'%.*s' is one of several files, not all of which are here, and there is no index",
+                     STR_ARG(read->folder.incomplete));
     return RESHARD_OK;
 }
 

@@ -4,13 +4,14 @@
 
 #include "base/array.h"
 #include "base/cursor.h"
+#include "formats/checked_ranges.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
 #define WINDOW_BYTES 65536
 
-/* Payload offsets of storages whose CRC the check of their chunk finds out anyway, or that have none. */
+/* Payload offsets of storages whose CRC the check of their chunk finds out anyway. */
 struct checked_set {
     uint64_t *offsets;
     size_t count;
@@ -29,20 +30,32 @@ static bool checked_set_make(const struct torch_file *file, struct checked_set *
     if (!out->offsets)
         return false;
     for (uint32_t i = 0; i < file->archive.storage_count; i++)
-        if (file->has_crc_in_chunk[i] || !file->archive.storages[i].has_crc)
+        if (file->has_crc_in_chunk[i])
             out->offsets[out->count++] = file->archive.storages[i].offset;
     qsort(out->offsets, out->count, sizeof(*out->offsets), offset_order);
     return true;
 }
 
-static reshard_status check_zip(struct source *source, const struct torch_file *file, const struct reader *reader, reshard_error *err)
+/* What has a CRC: records, but for the holes of torch's skip_data. */
+static bool note_checked(const struct zip_archive *zip, uint32_t object, struct checked_ranges *checked)
+{
+    for (uint32_t i = 0; i < zip->member_count; i++) {
+        const struct zip_member *member = &zip->members[i];
+        if (member->crc32 && !checked_ranges_add(checked, object, member->payload_offset, member->stored_bytes))
+            return false;
+    }
+    return true;
+}
+
+static reshard_status check_zip(struct source *source, const struct torch_file *file, const struct reader *reader, struct checked_ranges *checked,
+                                reshard_error *err)
 {
     struct zip_archive zip = { 0 };
     struct checked_set skip = { 0 };
     reshard_status status = zip_open(reader, &source->limits, &zip, err);
-    if (!status && !checked_set_make(file, &skip))
+    if (!status && (!checked_set_make(file, &skip) || !note_checked(&zip, file->object, checked)))
         status = error_set_memory(err);
-    for (uint32_t i = 0; !status && i < zip.member_count; i++) {
+    for (uint32_t i = 0; !status && !zip.crc_is_off && i < zip.member_count; i++) {
         const struct zip_member *member = &zip.members[i];
         if (member->is_directory || (member->bytes > 0 && bsearch(&member->payload_offset, skip.offsets, skip.count, sizeof(uint64_t), offset_order)))
             continue;
@@ -215,11 +228,21 @@ static reshard_status check_sparse(struct source *source, const struct torch_fil
     return status;
 }
 
+/* The pickles hold the names and all values that are no tensors; their CRCs were compared when they were read. */
+static void note_pickles_checked(struct catalog *catalog)
+{
+    catalog->names_are_checked = true;
+    for (uint32_t i = 0; i < catalog->item_count; i++)
+        catalog->items[i].is_checked |= catalog->items[i].kind == ITEM_VALUE;
+}
+
 reshard_status torch_source_verify(struct source *source, bool deep, reshard_error *err)
 {
     (void)deep;
     struct torch_source *state = torch_source_of(source);
+    struct checked_ranges checked = { 0 };
     reshard_status status = RESHARD_OK;
+    bool has_crcs = state->file_count > 0;
     for (uint32_t i = 0; !status && i < state->file_count; i++) {
         const struct torch_file *file = &state->files[i];
         struct str name = source->catalog->objects[file->object].name;
@@ -231,10 +254,16 @@ reshard_status torch_source_verify(struct source *source, bool deep, reshard_err
             break;
         struct reader reader = store_object_reader(object);
         if (file->archive.container == TORCH_ZIP)
-            status = check_zip(source, file, &reader, err);
+            status = check_zip(source, file, &reader, &checked, err);
+        has_crcs = has_crcs && file->archive.container == TORCH_ZIP && !file->archive.checksums_are_off;
         if (!status)
             status = check_sparse(source, file, &reader, err);
         store_object_close(object);
     }
+    if (!status)
+        checked_ranges_mark(&checked, source->catalog);
+    checked_ranges_release(&checked);
+    if (!status && has_crcs)
+        note_pickles_checked(source->catalog);
     return status;
 }

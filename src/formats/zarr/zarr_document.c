@@ -118,7 +118,7 @@ static void put_codecs(const struct zarr_style *style, enum dtype dtype, struct 
         buffer_printf(out, "{\"name\": \"blosc\", \"configuration\": {\"typesize\": %u, \"cname\": \"%s\", \"clevel\": %d, \"shuffle\": \"%s\", "
                       "\"blocksize\": 0}}", dtype_element_bytes(dtype), packing->inner, packing->level, shuffles[packing->shuffle]);
     else if (style->is_packed && packing->kind == CHAIN_ZSTD)
-        buffer_printf(out, "{\"name\": \"zstd\", \"configuration\": {\"level\": %d, \"checksum\": false}}", packing->level);
+        buffer_printf(out, "{\"name\": \"zstd\", \"configuration\": {\"level\": %d, \"checksum\": true}}", packing->level);
     else if (style->is_packed)
         buffer_printf(out, "{\"name\": \"%s\", \"configuration\": {\"level\": %d}}", chain_kind_name(packing->kind), packing->level);
     printing->depth--;

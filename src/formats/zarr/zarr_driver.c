@@ -72,6 +72,7 @@ const struct format_driver format_zarr = {
     .read_catalog = zarr_read_catalog,
     .load_item = dcp_load_item,
     .read_item_storage = dcp_read_item_storage,
+    .verify = dcp_verify_archives,
     .lay_out = zarr_lay_out,
     .publish = zarr_publish,
     .close_source = dcp_close_source,

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What verify says of damage that hides, and of what no checksum covers. Prints TAP.
+
+usage: verify_test.py --bin PATH --fixtures DIR
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import struct
+import zipfile
+
+import small_models
+
+TENSORS = {"a.weight": [8, 8], "b.weight": [8, 8], "c.weight": [16, 4]}
+
+
+def fixture(fixtures, name):
+    return fixtures / name / json.loads((fixtures / name / "manifest.json").read_text())["path"]
+
+
+def verified(shell, path, *options):
+    done = shell.any("verify", "--json", *options, path)
+    return done.returncode, json.loads(done.stdout)
+
+
+def failures(found):
+    return [f for f in found["findings"] if f["severity"] == "failure"]
+
+
+def blobs(data):
+    """Where zip archives begin in a .distcp file, each behind the end record of another."""
+    at, found = 0, []
+    while at < len(data) and data[at:at + 4] == b"PK\3\4":
+        found.append(at)
+        at = data.index(b"PK\5\6", at) + 22
+    assert at == len(data), (at, len(data))
+    return found
+
+
+def damaged_signature(shell, fixtures):
+    """A blob that ends as a zip archive and does not begin as one is damage, be it an item or a tensor."""
+    shell("convert", fixture(fixtures, "torch-file/torch-file-training"), "dcp", "--to", "torch-dcp", "--quiet")
+    path = shell.work / "dcp" / "__0_0.distcp"
+    good = path.read_bytes()
+    items = {i["key"]: i for i in json.loads(shell("ls", "--json", "--items", "dcp"))["items"]}
+    starts, hidden = blobs(good), 0
+    for start in starts:
+        for byte in range(4):
+            data = bytearray(good)
+            data[start + byte] ^= 1 << (start + byte) % 8
+            path.write_bytes(data)
+            assert shell.any("verify", "--quiet", "dcp").returncode in (1, 4), f"blob at {start}, byte {byte}"
+        found = shell.any("ls", "--json", "--items", "dcp")
+        hidden += found.returncode == 0 and any("bytes" in i.get("kind", "") and items[i["key"]]["kind"] != "bytes" for i in json.loads(found.stdout)["items"])
+    assert not hidden, f"{hidden} items are shown as raw bytes"
+    path.write_bytes(good)
+    assert failures(verified(shell, "dcp")[1]) == []
+    return f"{len(starts)} blobs"
+
+
+def nearly_legacy(shell, fixtures):
+    """The same for an item that was a legacy stream: a few bits of the magic number away from one."""
+    stream = fixture(fixtures, "torch-file/torch-file-plain").with_name("x") and b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." + bytes(64)
+    shell("convert", fixture(fixtures, "torch-file/torch-file-training"), "dcp", "--to", "torch-dcp", "--quiet")
+    path = shell.work / "dcp" / "__0_0.distcp"
+    data = bytearray(path.read_bytes())
+    starts = blobs(bytes(data)) + [len(data)]
+    items = next((a, b) for a, b in zip(starts, starts[1:]) if b - a > len(stream))
+    for byte in (3, 10):
+        broken = bytearray(stream)
+        broken[byte] ^= 8
+        data[items[0]:items[1]] = broken + bytes(items[1] - items[0] - len(broken))
+        path.write_bytes(data)
+        assert shell.any("verify", "--quiet", "dcp").returncode in (1, 4), byte
+
+
+def without_crcs(path, forget):
+    """Sets to 0 the CRC-32 of members whose name passes, in the directory, the header and the descriptor."""
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        members = [m for m in archive.infolist() if forget(m.filename)]
+    for member in members:
+        crc = struct.pack("<I", member.CRC)
+        name = member.filename.encode()
+        central = data.index(name, data.rindex(b"PK\1\2", 0, data.index(name, archive.start_dir))) - 46
+        assert data[central:central + 4] == b"PK\1\2", member
+        data[central + 16:central + 20] = bytes(4)
+        at = member.header_offset
+        data[at + 14:at + 18] = bytes(4)
+        sizes = struct.unpack("<HH", data[at + 26:at + 30])
+        end = at + 30 + sum(sizes) + member.compress_size
+        if data[end:end + 4] == b"PK\7\10" and data[end + 4:end + 8] == crc:
+            data[end + 4:end + 8] = bytes(4)
+    path.write_bytes(data)
+    return len(members)
+
+
+def crc_of_zero(shell, fixtures):
+    """CRC-32s of 0 mean that there is none if no member has one, or if the content is a hole; else they are wrong."""
+    small_models.write(shell.work / "s.safetensors", TENSORS)
+    for forget, status, uncovered in ((lambda name: False, 0, 0), (lambda name: True, 0, 3), (lambda name: "/data/" in name, 1, 3), (lambda name: name.endswith("/data/0"), 1, 0)):
+        shell("convert", "s.safetensors", "x.pt", "--to", "torch", "--overwrite", "--quiet")
+        without_crcs(shell.work / "x.pt", forget)
+        code, found = verified(shell, "x.pt")
+        assert code == status and found["uncovered"]["tensors"] == uncovered, (code, found)
+    shutil.copyfile(fixture(fixtures, "torch-file/torch-file-skip-data"), shell.work / "holes.pt")
+    code, found = verified(shell, "holes.pt")
+    assert code == 0 and found["uncovered"]["tensors"] == 5, found
+
+
+def uncovered(shell, fixtures):
+    """Every payload flip of a format without checksums goes unnoticed, so verify says how many values there are."""
+    small_models.write(shell.work / "s.safetensors", TENSORS)
+    for options, tensors, names in ((["safetensors"], 3, True), (["hf"], 3, True), (["zarr"], 3, True), (["zarr", "-o", "codec=lz4"], 3, True),
+                                    (["zarr", "-o", "codec=blosc"], 3, True), (["zarr", "-o", "codec=zstd"], 0, True), (["zarr", "-o", "codec=gzip"], 0, True),
+                                    (["zarr", "-o", "zarr-format=3", "-o", "codec=zstd"], 0, True), (["torch"], 0, False), (["torch-dcp"], 0, True)):
+        shell("convert", "s.safetensors", "out", "--to", *options, "--overwrite", "--quiet")
+        code, found = verified(shell, "out")
+        wanted = {"tensors": tensors, "bytes": tensors * 128, "items": 0, "names": names, "keys": sorted(TENSORS)[:tensors]}
+        assert code == 0 and found["uncovered"] == wanted, (options, found)
+        proved = found["proved"]
+        assert (proved["tensors"], proved["bytes"], proved["checksum_tensors"]) == (3, 384, 3 - tensors), (options, proved)
+        lines = shell("verify", "out").decode().splitlines()
+        assert lines[-1] == "ok" and (f"the values of {tensors} of 3 tensors" in lines[-2] if tensors else True), lines
+    for name, tensors in (("torch-file/torch-file-crc-off", 5), ("torch-file/torch-file-proto2-legacy", None), ("megatron/megatron-sem-integrity", 0)):
+        found = verified(shell, fixture(fixtures, name))[1]
+        assert found["uncovered"]["tensors"] == (found["proved"]["tensors"] if tensors is None else tensors), (name, found)
+    assert verified(shell, fixture(fixtures, "megatron/megatron-sem-integrity"))[1]["uncovered"] == {"tensors": 0, "bytes": 0, "items": 0, "names": False, "keys": []}
+
+
+def checked_without_deep(shell, fixtures):
+    """Checksums of zarr codecs are compared without --deep too."""
+    small_models.write(shell.work / "s.safetensors", TENSORS)
+    for codec, byte in (("zstd", -2), ("gzip", -6), ("zlib", -2)):
+        shell("convert", "s.safetensors", "out", "--to", "zarr", "-o", f"codec={codec}", "--overwrite", "--quiet")
+        path = shell.work / "out" / "b.weight" / "0.0"
+        data = bytearray(path.read_bytes())
+        data[byte] ^= 1
+        path.write_bytes(data)
+        assert shell.any("verify", "--quiet", "out").returncode in (1, 4), codec
+
+
+def missing_shard(shell, fixtures):
+    """Files whose names say that there are more of them, with and without other files beside them."""
+    small_models.write(shell.work / "s.safetensors", TENSORS)
+    shell("convert", "s.safetensors", "whole", "--to", "hf", "--max-shard-size", "130", "--quiet")
+    (shell.work / "whole" / "model.safetensors.index.json").unlink()
+    assert verified(shell, "whole")[0] == 0
+    for number in (1, 2, 3):
+        for extra in (None, "adapter.safetensors", "zebra.safetensors"):
+            shutil.rmtree(shell.work / "part", ignore_errors=True)
+            shutil.copytree(shell.work / "whole", shell.work / "part")
+            if extra:
+                small_models.write(shell.work / "part" / extra, {"extra.weight": [4]})
+                assert verified(shell, "part")[0] == 0, "all are there"
+            (shell.work / "part" / f"model-0000{number}-of-00003.safetensors").unlink()
+            assert shell.any("verify", "--quiet", "part").returncode in (1, 4), (number, extra)
+
+
+def hidden_integrity(shell, fixtures):
+    """integrity.json is compared even if metadata.json no longer says whose folder it is."""
+    shutil.copytree(fixture(fixtures, "megatron/megatron-sem-integrity"), shell.work / "c", copy_function=shutil.copyfile)
+    path = shell.work / "c" / "metadata.json"
+    path.write_text(path.read_text().replace("sharded_backend\"", "sharded_cackend\""))
+    code, found = verified(shell, "c")
+    assert code == 1 and any("metadata.json" in f["text"] for f in failures(found)), found
+
+
+def records_of_items(shell, fixtures):
+    """Files that hold items of Megatron's zarr: every record's CRC-32 is compared, not the pickle's alone."""
+    shutil.copytree(fixture(fixtures, "megatron/megatron-core-zarr-v0.8.0"), shell.work / "c", copy_function=shutil.copyfile)
+    path = shell.work / "c" / "rng_state" / "shard_0.1_2.2.pt"
+    good = path.read_bytes()
+    with zipfile.ZipFile(path) as archive:
+        records = [m for m in archive.infolist() if "/data/" in m.filename and m.file_size]
+    assert records and shell.any("verify", "--quiet", "c").returncode == 0
+    for record in records:
+        sizes = struct.unpack("<HH", good[record.header_offset + 26:record.header_offset + 30])
+        data = bytearray(good)
+        data[record.header_offset + 30 + sum(sizes)] ^= 1
+        path.write_bytes(data)
+        code, found = verified(shell, "c")
+        assert code == 1 and any("shard_0.1_2.2.pt" in f["text"] for f in failures(found)), (code, found)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", required=True)
+    args = parser.parse_args()
+    fixtures = pathlib.Path(args.fixtures).resolve()
+    tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity, records_of_items)
+    raise SystemExit(small_models.run(args.bin, [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]))
+
+
+main()
