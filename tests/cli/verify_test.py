@@ -5,11 +5,13 @@
 usage: verify_test.py --bin PATH --fixtures DIR
 """
 import argparse
+import io
 import json
 import pathlib
 import shutil
 import struct
 import zipfile
+import zlib
 
 import small_models
 
@@ -76,25 +78,28 @@ def nearly_legacy(shell, fixtures):
         assert shell.any("verify", "--quiet", "dcp").returncode in (1, 4), byte
 
 
+def set_crc(data, start, member, crc):
+    """In the header, the descriptor and the directory of the archive that begins at start."""
+    old, new = struct.pack("<I", member.CRC), struct.pack("<I", crc)
+    at = start + member.header_offset
+    end = at + 30 + sum(struct.unpack("<HH", data[at + 26:at + 30])) + member.compress_size
+    central = data.index(member.filename.encode(), end) - 46
+    while data[central:central + 4] != b"PK\1\2":
+        central = data.index(member.filename.encode(), central + 47) - 46
+    places = [at + 14, central + 16] + ([end + 4] if data[end:end + 4] == b"PK\7\10" else [])
+    for place in places:
+        if data[place:place + 4] == old:
+            data[place:place + 4] = new
+
+
 def without_crcs(path, forget):
-    """Sets to 0 the CRC-32 of members whose name passes, in the directory, the header and the descriptor."""
+    """Sets to 0 the CRC-32 of members whose name passes."""
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
-        members = [m for m in archive.infolist() if forget(m.filename)]
-    for member in members:
-        crc = struct.pack("<I", member.CRC)
-        name = member.filename.encode()
-        central = data.index(name, data.rindex(b"PK\1\2", 0, data.index(name, archive.start_dir))) - 46
-        assert data[central:central + 4] == b"PK\1\2", member
-        data[central + 16:central + 20] = bytes(4)
-        at = member.header_offset
-        data[at + 14:at + 18] = bytes(4)
-        sizes = struct.unpack("<HH", data[at + 26:at + 30])
-        end = at + 30 + sum(sizes) + member.compress_size
-        if data[end:end + 4] == b"PK\7\10" and data[end + 4:end + 8] == crc:
-            data[end + 4:end + 8] = bytes(4)
+        for member in archive.infolist():
+            if forget(member.filename):
+                set_crc(data, 0, member, 0)
     path.write_bytes(data)
-    return len(members)
 
 
 def crc_of_zero(shell, fixtures):
@@ -185,13 +190,49 @@ def records_of_items(shell, fixtures):
         assert code == 1 and any("shard_0.1_2.2.pt" in f["text"] for f in failures(found)), (code, found)
 
 
+def change_record(path, start, size, offset=None):
+    """Flips a bit of the first byte of a record of the archive at start (of the one whose payload is at offset), and makes its CRC-32 right again."""
+    data = bytearray(path.read_bytes())
+    with zipfile.ZipFile(io.BytesIO(data[start:start + size])) as archive:
+        for member in archive.infolist():
+            at = start + member.header_offset
+            payload = at + 30 + sum(struct.unpack("<HH", data[at + 26:at + 30]))
+            if "/data/" in member.filename and member.file_size and offset in (None, payload):
+                data[payload] ^= 1
+                set_crc(data, start, member, zlib.crc32(data[payload:payload + member.file_size]))
+                path.write_bytes(data)
+                return
+    raise AssertionError(f"{path.name}: no record at {offset}")
+
+
+def differing_replicas(shell, fixtures):
+    """Two copies of one chunk that differ while every checksum holds: the tensor and both files are named."""
+    for name in ("torch-dcp/dcp-per-rank", "megatron/megatron-dense-legacy-tp2"):
+        shutil.rmtree(shell.work / "c", ignore_errors=True)
+        shutil.copytree(fixture(fixtures, name), shell.work / "c", copy_function=shutil.copyfile)
+        whole = verified(shell, "c")[1]
+        assert whole["proved"]["replicas"] > 0 and failures(whole) == []
+        listing = json.loads(shell("ls", "--json", "--chunks", "c"))["tensors"]
+        tensor, copy = next((t, c) for t in listing for c in t["chunks"] if c["replica"] and c["bytes"])
+        path = shell.work / "c" / copy["file"]
+        if copy.get("container"):
+            change_record(path, copy["offset"], copy["bytes"])
+        else:
+            change_record(path, 0, path.stat().st_size, copy["offset"])
+        code, found = verified(shell, "c")
+        told = failures(found)
+        assert code == 1 and [(f["kind"], f["key"]) for f in told] == [("replica", tensor["key"])], (code, found)
+        original = next(c["file"] for c in tensor["chunks"] if not c["replica"])
+        assert f"'{original}' and '{copy['file']}' differ: 1 elements" in told[0]["text"], told
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--fixtures", required=True)
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
-    tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity, records_of_items)
+    tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity, records_of_items, differing_replicas)
     raise SystemExit(small_models.run(args.bin, [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]))
 
 
