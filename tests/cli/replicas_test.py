@@ -13,11 +13,12 @@ import zipfile
 
 import small_models
 
-LAYER = "decoder.layers.0."
-SHAPES = {"embedding.word_embeddings.weight": [16, 8], "decoder.final_layernorm.weight": [8], "output_layer.weight": [16, 8],
-          LAYER + "self_attention.linear_qkv.weight": [24, 8], LAYER + "self_attention.linear_qkv.layer_norm_weight": [8],
-          LAYER + "self_attention.linear_proj.weight": [8, 8], LAYER + "mlp.linear_fc1.weight": [24, 8], LAYER + "mlp.linear_fc1.layer_norm_weight": [8],
-          LAYER + "mlp.linear_fc2.weight": [8, 12]}
+TIED = {"embedding.word_embeddings.weight": [16, 8], "decoder.final_layernorm.weight": [8]}
+for layer in range(2):
+    TIED |= {f"decoder.layers.{layer}.{name}": shape for name, shape in {
+        "self_attention.linear_qkv.weight": [24, 8], "self_attention.linear_qkv.layer_norm_weight": [8], "self_attention.linear_proj.weight": [8, 8],
+        "mlp.linear_fc1.weight": [24, 8], "mlp.linear_fc1.layer_norm_weight": [8], "mlp.linear_fc2.weight": [8, 12]}.items()}
+SHAPES = TIED | {"output_layer.weight": [16, 8]}
 
 
 def replace_bytes(path, old, new):
@@ -35,24 +36,31 @@ def verify(shell, path):
     return done.returncode, done.stdout.decode() + done.stderr.decode()
 
 
-def copies_of_a_norm(shell):
-    small_models.write(shell.work / "model.safetensors", SHAPES)
-    shell("convert", "model.safetensors", "legacy", "--to", "megatron", "--layout", "tp=2", "--quiet")
-    assert verify(shell, "legacy")[0] == 0
-    norm = shell.bytes_of("legacy", "decoder.final_layernorm.weight")
-    changed = norm[:-2] + struct.pack("<H", struct.unpack("<H", norm[-2:])[0] ^ 1)
-    replace_bytes(next((shell.work / "legacy").rglob("mp_rank_01/model_optim_rng.pt")), norm, changed)
-    status, text = verify(shell, "legacy")
-    assert status == 1 and "decoder.final_layernorm.weight" in text, (status, text)
-    assert not any(key in text for key in SHAPES if key != "decoder.final_layernorm.weight"), text
-    replace_bytes(next((shell.work / "legacy").rglob("mp_rank_00/model_optim_rng.pt")), norm, changed)
-    assert verify(shell, "legacy")[0] == 0, "both copies are the same again"
+def copies(shapes, layout, key, ranks):
+    """The second rank's copy of the tensor is changed, and then the first one's too."""
+    def check(shell):
+        small_models.write(shell.work / "model.safetensors", shapes)
+        shell("convert", "model.safetensors", "legacy", "--to", "megatron", "--layout", layout, "--quiet")
+        assert set(shell.tensors("legacy")) == set(shapes), "a copy is listed as a tensor of its own"
+        assert verify(shell, "legacy")[0] == 0
+        stored = shell.bytes_of("legacy", key)
+        changed = stored[:-2] + struct.pack("<H", struct.unpack("<H", stored[-2:])[0] ^ 1)
+        first, second = (next((shell.work / "legacy").rglob(f"{rank}/model_optim_rng.pt")) for rank in ranks)
+        replace_bytes(second, stored, changed)
+        status, text = verify(shell, "legacy")
+        assert status == 1 and key in text, (status, text)
+        assert not any(other in text for other in shapes if other != key), text
+        replace_bytes(first, stored, changed)
+        assert verify(shell, "legacy")[0] == 0, "both copies are the same again"
+    return check
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
-    return small_models.run(parser.parse_args().bin, [("copies of a norm in two ranks", copies_of_a_norm)])
+    return small_models.run(parser.parse_args().bin, [
+        ("a norm in two ranks", copies(SHAPES, "tp=2", "decoder.final_layernorm.weight", ("mp_rank_00", "mp_rank_01"))),
+        ("a tied embedding in two stages", copies(TIED, "pp=2", "embedding.word_embeddings.weight", ("mp_rank_00_000", "mp_rank_00_001")))])
 
 
 sys.exit(main())
