@@ -25,6 +25,8 @@ struct payload_job {
     reshard_status status;
     reshard_error *err;
     pthread_mutex_t lock;
+    unsigned workers;
+    pthread_mutex_t large_lock; /* one chunk at a time of those that not every worker can decode at once */
 };
 
 static bool has_values(const struct payload_job *job, const struct catalog_chunk *chunk)
@@ -153,6 +155,19 @@ static void report_crc(struct payload_job *job, const struct catalog_chunk *chun
     pthread_mutex_unlock(&job->lock);
 }
 
+static reshard_status stream_values(struct payload_job *job, uint32_t index, struct range_read *range, reshard_error *err)
+{
+    struct engine_source source = { job->source->store, job->catalog, &job->source->limits };
+    struct engine_options options = { .threads = 1, .memory_bytes = (uint64_t)8 << 20, .chunk_memory = engine_chunk_memory_max(job->options) };
+    bool is_large = engine_chunk_memory(job->catalog, &job->catalog->chunks[index]) > options.chunk_memory / job->workers;
+    if (is_large)
+        pthread_mutex_lock(&job->large_lock);
+    reshard_status status = engine_stream_chunk(&source, index, &options, stats_sink, range, err);
+    if (is_large)
+        pthread_mutex_unlock(&job->large_lock);
+    return status;
+}
+
 static reshard_status check_chunk(struct payload_job *job, const struct store_object *object, uint32_t index, uint8_t *window, reshard_error *err)
 {
     const struct catalog *catalog = job->catalog;
@@ -181,11 +196,8 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
         report_crc(job, chunk, layout, range.crc);
     if (may_check(catalog, chunk))
         status = note_checked(job, object, index, err);
-    if (!status && ((values && !plain) || may_check(catalog, chunk)) && elements) {
-        struct engine_source source = { job->source->store, catalog, &job->source->limits };
-        struct engine_options options = { .threads = 1, .memory_bytes = (uint64_t)8 << 20 };
-        status = engine_stream_chunk(&source, index, &options, stats_sink, &range, err);
-    }
+    if (!status && ((values && !plain) || may_check(catalog, chunk)) && elements)
+        status = stream_values(job, index, &range, err);
     if (!status && values && elements)
         keep_stats(job, chunk, &range.stats);
     return status;
@@ -294,12 +306,14 @@ reshard_status payload_check(reshard_checkpoint *checkpoint, struct value_stats 
         .options = options,
         .err = err,
         .lock = PTHREAD_MUTEX_INITIALIZER,
+        .large_lock = PTHREAD_MUTEX_INITIALIZER,
     };
     struct worker workers[THREADS_MAX] = { 0 };
     reshard_status status = make_order(&job, err);
     if (status)
         goto out;
     unsigned wanted = worker_count(&job), started = 0;
+    job.workers = wanted;
     for (unsigned i = 0; i < wanted; i++) {
         workers[i].job = &job;
         workers[i].window = aligned_alloc(4096, WINDOW_BYTES);

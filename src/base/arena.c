@@ -52,8 +52,10 @@ static void *take_from_new_block(struct arena *arena, size_t size)
         is_own = true;
         block = block_new(arena, needed);
     }
-    if (!block)
+    if (!block) {
+        arena->is_full |= !bytes_fit(arena, needed);
         return NULL;
+    }
     char *start = (char *)block + ARENA_ALIGN;
     if (is_own && arena->blocks) {
         block->below = arena->blocks->below;
@@ -134,6 +136,16 @@ char *arena_printf(struct arena *arena, const char *format, ...)
     vsnprintf(text, (size_t)size + 1, format, args);
     va_end(args);
     return text;
+}
+
+bool arena_charge(struct arena *arena, size_t bytes)
+{
+    if (!bytes_fit(arena, bytes)) {
+        arena->is_full = true;
+        return false;
+    }
+    arena->bytes_used += bytes;
+    return true;
 }
 
 void arena_release(struct arena *arena)

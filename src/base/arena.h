@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Arena: memory that lives and dies together. Blocks grow geometrically up to 1 MiB; nothing is freed one by one.
- * { 0 } is a valid empty arena. bytes_max 0 means no limit. NULL from an arena whose work is spent is no lack of memory:
- * work_error tells.
+ * { 0 } is a valid empty arena. bytes_max 0 means no limit; is_full says that something was refused on account of it. NULL from an
+ * arena whose work is spent is no lack of memory: work_error tells.
  */
 #ifndef BASE_ARENA_H
 #define BASE_ARENA_H
@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "base/work.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -21,6 +22,7 @@ struct arena {
     size_t bytes_used; /* sum of what the blocks take from the heap */
     size_t bytes_max;
     struct work *work; /* spends what the blocks take; may be NULL */
+    bool is_full;
 };
 
 /* Uninitialised memory aligned to 16 (arena_alloc) or zeroed (arena_zalloc), or NULL. size 0 gives a valid pointer. */
@@ -36,6 +38,9 @@ char *arena_copy(struct arena *arena, const void *bytes, size_t size);
 /* As arena_copy; *out is written on success. */
 bool arena_str(struct arena *arena, struct str s, struct str *out);
 char *arena_printf(struct arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Counts bytes that lie elsewhere, but live as long, against bytes_max; false if they do not fit. */
+bool arena_charge(struct arena *arena, size_t bytes);
 
 void arena_release(struct arena *arena);
 

@@ -30,11 +30,12 @@
     X(tensors, UINT64_C(100000000), "tensors of one checkpoint")                                                     \
     X(chunks, UINT64_C(100000000), "chunks of one checkpoint")                                                       \
     X(objects, UINT64_C(10000000), "files of one checkpoint")                                                        \
-    X(tensor_expansion, UINT64_C(1) << 32, "bytes that tensors may show beyond those that are stored, in all (stride 0 views)")    \
+    X(tensor_expansion, UINT64_C(9) << 28, "bytes that tensors may show beyond those that are stored, in all (views, fill values, compressed zeros)") \
     X(box_checks, UINT64_C(1) << 30, "comparisons while one tensor's chunks are checked for overlap")                 \
     X(item_bytes, UINT64_C(1) << 30, "size of one item that is rewritten or carried along") \
     X(shown_bytes, UINT64_C(32) << 20, "JSON text of one item that is shown")                                  \
     X(map_text_bytes, UINT64_C(64) << 20, "size of one mapping text")                                                \
+    X(map_bytes, UINT64_C(512) << 20, "memory of an expanded mapping, and of what its statements make")             \
     X(map_names, UINT64_C(20000000), "names in an expanded mapping")                                                \
     X(map_pieces, UINT64_C(10000000), "pieces that the statements of a mapping make of all tensors")
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "base/hash.h"
 #include "catalog/catalog_cover.h"
 #include "catalog/catalog_path.h"
 
@@ -18,6 +19,7 @@ struct catalog *catalog_new(const char *format)
         return NULL;
     catalog->format = format;
     catalog->limits = limits_default;
+    catalog->vector_seed = hash_random_seed();
     return catalog;
 }
 

@@ -147,6 +147,7 @@ struct catalog {
     int64_t *vectors;     /* pool of interned index vectors */
     uint32_t vector_count, vector_capacity, vector_slots_capacity, vector_slots_used;
     uint32_t *vector_slots;
+    uint64_t vector_seed; /* of their hash, against numbers chosen to collide */
     uint32_t warnings_dropped;
     struct name_map object_names;
     struct name_map keys;  /* of listed tensors, after seal: key -> position in key_tensors */
@@ -209,6 +210,10 @@ reshard_status catalog_add_fact(struct catalog *catalog, const char *name, resha
  * and are never replicas; a TENSOR_NO_DATA tensor needs no chunk.
  */
 reshard_status catalog_seal(struct catalog *catalog, bool allow_holes, reshard_error *err);
+
+/* Fails if fill values and compressed chunks make more bytes than the objects account for, and the limit tensor_expansion beyond. For what
+ * was opened, sealed. */
+reshard_status catalog_check_made(const struct catalog *catalog, reshard_error *err);
 
 /* Tensor by key, or CATALOG_NONE. */
 uint32_t catalog_find(const struct catalog *catalog, struct str key);

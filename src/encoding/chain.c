@@ -9,6 +9,7 @@
 #include "encoding/chain_parts.h"
 
 #define CHECKSUM_BYTES 4
+#define SLOW_FACTOR 4 /* bz2 and lzma take that much longer for a byte than the others */
 #define SLACK_BYTES ((uint64_t)64 << 10)
 
 #ifndef RESHARD_WITH_LZ4
@@ -238,14 +239,49 @@ static reshard_status room_make(struct chain_call *call, struct buffer *between,
     return call->out ? RESHARD_OK : error_set_memory(err);
 }
 
+/* The last step that makes bytes of its own, counted from 1: it writes them where they are wanted. */
+static uint32_t last_maker(const struct chain *chain)
+{
+    uint32_t last = chain->step_count;
+    while (last > 0 && rows[chain->steps[last - 1].kind].is_view)
+        last--;
+    return last;
+}
+
+static bool step_writes_result(const struct chain *chain, const struct chain_size *sizes, uint32_t step)
+{
+    return step + 1 == last_maker(chain) && sizes[step].is_exact && sizes[step].bytes == chain->decoded_bytes;
+}
+
+uint64_t chain_between_bytes(const struct chain *chain)
+{
+    struct chain_size sizes[CHAIN_STEPS_MAX];
+    uint64_t largest[2] = { 0, 0 }, sum;
+    if (chain->literal || !sizes_of(chain, sizes))
+        return 0;
+    for (uint32_t i = 0; i < chain->step_count; i++)
+        if (!rows[chain->steps[i].kind].is_view && !step_writes_result(chain, sizes, i) && sizes[i].bytes > largest[i % 2])
+            largest[i % 2] = sizes[i].bytes;
+    return checked_add_u64(largest[0], largest[1], &sum) ? sum : UINT64_MAX;
+}
+
+uint64_t chain_made_bytes(const struct chain *chain)
+{
+    uint64_t largest = chain->decoded_bytes, cost;
+    bool is_slow = false;
+    for (uint32_t i = 0; i < chain->step_count; i++) {
+        if (chain->steps[i].kind == CHAIN_SLICE && chain->steps[i].slice_within > largest)
+            largest = chain->steps[i].slice_within;
+        is_slow |= chain->steps[i].kind == CHAIN_BZ2 || chain->steps[i].kind == CHAIN_LZMA;
+    }
+    return !is_slow ? largest : checked_mul_u64(largest, SLOW_FACTOR, &cost) ? cost : UINT64_MAX;
+}
+
 reshard_status chain_decode(const struct chain *chain, const void *in, size_t size, void *out, struct chain_scratch *scratch,
                             reshard_error *err)
 {
     struct chain_size sizes[CHAIN_STEPS_MAX];
     struct chain_call call = { .scratch = scratch, .out = (uint8_t *)(uintptr_t)in, .made = size };
-    uint32_t last = chain->step_count; /* the last step that makes bytes of its own writes them to out */
-    while (last > 0 && rows[chain->steps[last - 1].kind].is_view)
-        last--;
     if (!sizes_of(chain, sizes))
         return error_set(err, RESHARD_ERR_FORMAT, "the filters do not fit a chunk of %" PRIu64 " bytes", chain->decoded_bytes);
     for (uint32_t i = 0; i < chain->step_count; i++) {
@@ -255,7 +291,7 @@ reshard_status chain_decode(const struct chain *chain, const void *in, size_t si
         call.in = call.out;
         call.in_size = call.made;
         call.made = 0;
-        if (!row->is_view && i + 1 == last && sizes[i].is_exact && sizes[i].bytes == chain->decoded_bytes) {
+        if (!row->is_view && step_writes_result(chain, sizes, i)) {
             call.out = out;
             call.room = (size_t)sizes[i].bytes;
         } else if (!row->is_view) {

@@ -79,6 +79,12 @@ reshard_status chain_check(const struct chain *chain, reshard_error *err);
 bool chain_may_check(const struct chain *chain);
 bool chain_is_checked(const struct chain *chain, const uint8_t *head, size_t size);
 
+/* Bytes between the steps that decoding needs beside the result. The chain is checked. */
+uint64_t chain_between_bytes(const struct chain *chain);
+
+/* Bytes that decoding makes, as far as they are known before: what it costs. Those of slow codecs count several times. */
+uint64_t chain_made_bytes(const struct chain *chain);
+
 /* What decoding needs again and again; for one thread at a time. { 0 } is empty. */
 struct chain_scratch {
     struct buffer between[2]; /* results of steps but the last one */

@@ -19,6 +19,7 @@
 #define CODEC_LAST 4
 #define FLAG_STORED 2
 #define VERSION_MAX 2
+#define BLOCK_BYTES_MAX ((uint32_t)64 << 20) /* the library decodes with up to three of them; writers choose 4 MiB at most */
 
 struct blosc_header {
     uint8_t version, codec_version, flags, item_bytes;
@@ -45,6 +46,9 @@ static reshard_status header_check(const struct blosc_header *header, const stru
         return error_set(err, RESHARD_ERR_FORMAT, "blosc item size 0");
     if (header->bytes > 0 && header->block_bytes == 0)
         return error_set(err, RESHARD_ERR_FORMAT, "blosc block size 0");
+    if (header->block_bytes > BLOCK_BYTES_MAX && header->bytes > BLOCK_BYTES_MAX && !(header->flags & FLAG_STORED))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc blocks of %" PRIu32 " bytes, at most %" PRIu32 " are supported", header->block_bytes,
+                         BLOCK_BYTES_MAX);
     return RESHARD_OK;
 }
 

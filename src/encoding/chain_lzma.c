@@ -4,7 +4,7 @@
 #if RESHARD_WITH_LZMA
 #include <lzma.h>
 
-#define MEMORY_MAX ((uint64_t)1 << 30) /* the strongest preset decodes with 65 MiB */
+#define MEMORY_MAX ((uint64_t)256 << 20) /* the strongest preset decodes with 65 MiB */
 
 reshard_status chain_unlzma(struct chain_call *call, reshard_error *err)
 {
@@ -37,7 +37,7 @@ reshard_status chain_unlzma(struct chain_call *call, reshard_error *err)
     case LZMA_MEM_ERROR:
         return error_set_memory(err);
     case LZMA_MEMLIMIT_ERROR:
-        return error_set(err, RESHARD_ERR_LIMIT, "lzma data wants more than 1 GiB of memory for decoding");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "lzma data that takes more than 256 MiB of memory for decoding");
     case LZMA_OK:
     case LZMA_BUF_ERROR:
         return error_set(err, RESHARD_ERR_FORMAT, "the lzma data ends in the middle, after %zu decoded bytes", call->made);

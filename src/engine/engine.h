@@ -22,7 +22,8 @@ struct engine_progress {
 };
 
 struct engine_options {
-    uint64_t memory_bytes; /* budget for buffers; 0: 128 MiB */
+    uint64_t memory_bytes; /* budget for buffers; 0: 128 MiB, more where chunks are decoded as a whole */
+    uint64_t chunk_memory; /* for one chunk that is decoded as a whole; 0: memory_bytes, 448 MiB if that is 0 */
     unsigned threads;      /* 0: number of CPUs, at most 8 */
     enum engine_io io;
     bool no_sync;
@@ -41,6 +42,10 @@ struct engine_source {
     const struct catalog *catalog;
     const struct limits *limits;
 };
+
+/* Memory that one such chunk takes while it is decoded, and the most that one may. */
+uint64_t engine_chunk_memory(const struct catalog *catalog, const struct catalog_chunk *chunk);
+uint64_t engine_chunk_memory_max(const struct engine_options *options);
 
 /* Peak of the buffers that a run with these options will use. */
 uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_options *options);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine_budget.h"
 
+#include <inttypes.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include "engine/engine_layout.h"
 
 #define MEMORY_DEFAULT (UINT64_C(128) << 20)
+#define DECODED_DEFAULT_MAX (UINT64_C(384) << 20) /* for decoded chunks, if nobody says how much memory there is */
+#define CHUNK_DEFAULT_MAX (UINT64_C(448) << 20)   /* for one of them */
 #define WORKERS_MAX 256u
 #define WORKERS_DEFAULT_MAX 8u
 #define SHARE_MAX ((uint64_t)16 << 20) /* beyond this, larger reads and writes gain nothing */
@@ -37,17 +40,81 @@ static unsigned workers_wanted(uint64_t target_bytes, const struct engine_option
     return !options->threads && useful < wanted ? (unsigned)useful : wanted;
 }
 
-/* Size of the largest chunk that the plan reads and that is decoded as a whole; 0: there is none. */
-static uint64_t decoded_chunk_max(const struct plan *plan)
+/* The most that a chunk takes which the plan reads and which is decoded as a whole. */
+struct chunk_need {
+    uint64_t decoded, between, coded;
+};
+
+static void need_grow(uint64_t *need, uint64_t bytes)
 {
-    uint64_t largest = 0;
+    *need = bytes > *need ? bytes : *need;
+}
+
+static struct chunk_need chunk_need_max(const struct plan *plan)
+{
+    struct chunk_need need = { 0 };
+    const struct chain *last = NULL; /* chunks of an array share one */
     for (uint32_t i = 0; i < plan->step_count; i++) {
         uint32_t chunk = plan->steps[i].source_chunk;
         const struct chunk_layout *layout = chunk == CATALOG_NONE ? NULL : catalog_layout_of(plan->source, &plan->source->chunks[chunk]);
-        if (layout && layout->chain && layout->chain->decoded_bytes > largest)
-            largest = layout->chain->decoded_bytes;
+        if (!layout || !layout->chain || layout->chain->literal)
+            continue;
+        need_grow(&need.coded, layout->coded_bytes);
+        if (layout->chain == last)
+            continue;
+        last = layout->chain;
+        need_grow(&need.decoded, last->decoded_bytes);
+        need_grow(&need.between, chain_between_bytes(last));
     }
-    return largest;
+    return need;
+}
+
+static uint64_t sum_of(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/*
+ * Most of the memory is for decoded chunks: the more of them are kept, the fewer are decoded twice. Where nobody said how much, there is
+ * room for each worker to decode one while it holds two, within bounds.
+ */
+static void plan_decoding(struct engine_budget *budget, const struct chunk_need *need, uint64_t memory, bool is_default)
+{
+    uint64_t scratch = sum_of(need->between, need->coded), one = sum_of(need->decoded, scratch), all;
+    budget->chunk_bytes = need->decoded;
+    budget->between_bytes = need->between;
+    budget->decoded_bytes = memory / 2;
+    if (is_default && (__builtin_mul_overflow(sum_of(one, sum_of(need->decoded, need->decoded)), (uint64_t)budget->workers, &all) || all > DECODED_DEFAULT_MAX))
+        all = DECODED_DEFAULT_MAX;
+    if (is_default && budget->decoded_bytes < all)
+        budget->decoded_bytes = all;
+    if (budget->decoded_bytes < one)
+        budget->decoded_bytes = one;
+    uint64_t decodes = one ? budget->decoded_bytes / one : 1;
+    budget->decodes_max = decodes < budget->workers ? (unsigned)decodes : budget->workers;
+    budget->decoded_bytes -= scratch * budget->decodes_max;
+}
+
+uint64_t engine_chunk_memory(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    const struct chain *chain = layout ? layout->chain : NULL;
+    return chain ? sum_of(chain->decoded_bytes, chain_between_bytes(chain)) : 0;
+}
+
+uint64_t engine_chunk_memory_max(const struct engine_options *options)
+{
+    return options->chunk_memory ? options->chunk_memory : options->memory_bytes ? options->memory_bytes : CHUNK_DEFAULT_MAX;
+}
+
+reshard_status budget_check(const struct engine_budget *budget, const struct engine_options *options, reshard_error *err)
+{
+    uint64_t found = sum_of(budget->chunk_bytes, budget->between_bytes), limit = engine_chunk_memory_max(options);
+    if (found <= limit)
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_LIMIT, "memory: found %" PRIu64 " bytes, which a chunk that is decoded as a whole takes, the limit is %" PRIu64, found, limit);
+    error_hint(err, "raise it with --memory %" PRIu64 "MiB", (found >> 20) + 1);
+    return RESHARD_ERR_LIMIT;
 }
 
 struct engine_budget budget_of(const struct plan *plan, const struct engine_options *options)
@@ -55,13 +122,10 @@ struct engine_budget budget_of(const struct plan *plan, const struct engine_opti
     struct engine_budget budget = { .workers = workers_wanted(plan->write_bytes, options) };
     uint64_t memory = options->memory_bytes ? options->memory_bytes : MEMORY_DEFAULT;
     uint64_t usable = memory - memory / 4; /* the rest is for stacks, decoders and the code itself */
-    uint64_t chunk_bytes = decoded_chunk_max(plan);
-    if (chunk_bytes) {
-        /* Most of it is for decoded chunks: the more of them are kept, the fewer are decoded twice. */
+    struct chunk_need need = chunk_need_max(plan);
+    if (need.decoded) {
+        plan_decoding(&budget, &need, memory, !options->memory_bytes);
         usable = memory / 4;
-        budget.decoded_bytes = memory / 2;
-        if (budget.decoded_bytes < chunk_bytes)
-            budget.decoded_bytes = chunk_bytes; /* one at least, whatever was asked for */
     }
     while (budget.workers > 1 && usable / budget.workers < SHARE_MIN)
         budget.workers--;
@@ -92,5 +156,5 @@ unsigned packers_wanted(uint64_t object_bytes, const struct engine_options *opti
 uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_options *options)
 {
     struct engine_budget budget = budget_of(plan, options);
-    return (uint64_t)budget.workers * budget.share_bytes + budget.decoded_bytes;
+    return sum_of((uint64_t)budget.workers * budget.share_bytes, sum_of(budget.decoded_bytes, budget.between_bytes));
 }

@@ -14,11 +14,17 @@ struct engine_budget {
     size_t data_bytes;     /* the end of a share, aligned to 64, and to 4096 in shares that are not tiny */
     uint32_t parts_max;    /* records of a share */
     uint32_t decoders_max; /* streams that a worker keeps open */
-    uint64_t decoded_bytes; /* of chunks that are decoded as a whole, shared by all; 0: the plan has none */
+    uint64_t decoded_bytes; /* for chunks that are decoded as a whole, and for decoding them; 0: the plan has none */
+    uint64_t chunk_bytes;   /* the largest such chunk, decoded */
+    uint64_t between_bytes; /* what decoding one may need beside it */
+    unsigned decodes_max;   /* so many are decoded at a time */
 };
 
 /* The block is workers * share_bytes. */
 struct engine_budget budget_of(const struct plan *plan, const struct engine_options *options);
+
+/* Fails if a chunk that is decoded as a whole does not fit the memory. */
+reshard_status budget_check(const struct engine_budget *budget, const struct engine_options *options, reshard_error *err);
 
 /* How many threads may compress objects of up to so many bytes at a time. */
 unsigned packers_wanted(uint64_t object_bytes, const struct engine_options *options);

@@ -21,9 +21,9 @@ struct decoded_slot {
     bool is_spent;
 };
 
-reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *origins, uint64_t bytes_max, reshard_error *err)
+reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *origins, const struct engine_budget *budget, reshard_error *err)
 {
-    *decoded = (struct decoded_chunks){ .bytes_max = bytes_max };
+    *decoded = (struct decoded_chunks){ .bytes_max = budget->decoded_bytes, .chunk_max = budget->chunk_bytes };
     if (pthread_mutex_init(&decoded->lock, NULL))
         return error_set(err, RESHARD_ERR_MEMORY, "cannot make a lock");
     if (pthread_cond_init(&decoded->changed, NULL)) {
@@ -33,10 +33,17 @@ reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *orig
     decoded->origins = origins;
     decoded->slots = calloc(SLOTS_MAX, sizeof(*decoded->slots));
     decoded->buckets = calloc(SLOTS_MAX, sizeof(*decoded->buckets));
-    if (decoded->slots && decoded->buckets)
-        return RESHARD_OK;
-    decoded_release(decoded);
-    return error_set_memory(err);
+    decoded->scratch_count = budget->decodes_max ? budget->decodes_max : 1;
+    decoded->scratches = calloc(decoded->scratch_count, sizeof(*decoded->scratches));
+    if (!decoded->slots || !decoded->buckets || !decoded->scratches) {
+        decoded_release(decoded);
+        return error_set_memory(err);
+    }
+    for (uint32_t i = 0; i < decoded->scratch_count; i++) {
+        decoded->scratches[i].next = decoded->scratch_free;
+        decoded->scratch_free = &decoded->scratches[i];
+    }
+    return RESHARD_OK;
 }
 
 void decoded_release(struct decoded_chunks *decoded)
@@ -45,17 +52,16 @@ void decoded_release(struct decoded_chunks *decoded)
         return;
     for (uint32_t i = 0; i < decoded->slot_count; i++)
         free(decoded->slots[i].bytes);
+    for (uint32_t i = 0; decoded->scratches && i < decoded->scratch_count; i++) {
+        chain_scratch_release(&decoded->scratches[i].chain);
+        buffer_release(&decoded->scratches[i].stored);
+    }
     free(decoded->slots);
     free(decoded->buckets);
+    free(decoded->scratches);
     pthread_cond_destroy(&decoded->changed);
     pthread_mutex_destroy(&decoded->lock);
     *decoded = (struct decoded_chunks){ 0 };
-}
-
-void decoded_scratch_release(struct decoded_scratch *scratch)
-{
-    chain_scratch_release(&scratch->chain);
-    buffer_release(&scratch->stored);
 }
 
 /* ---- decoding ---- */
@@ -194,12 +200,13 @@ static uint8_t *slot_memory(uint64_t size)
     return bytes;
 }
 
-/* A free slot with room for so many bytes, which may be an old chunk's. What is in use may push the sum beyond its limit, but not for
- * long. NULL without memory. */
-static struct decoded_slot *slot_with_room(struct decoded_chunks *decoded, uint64_t size)
+/* A free slot with room for so many bytes, which may be an old chunk's. NULL without memory, or, if *must_wait, as long as what is
+ * there is in use. */
+static struct decoded_slot *slot_with_room(struct decoded_chunks *decoded, uint64_t size, bool *must_wait)
 {
     struct decoded_slot *slot = slot_spent(decoded, size), *oldest;
     bool is_full = decoded->slot_count == SLOTS_MAX;
+    *must_wait = false;
     if (slot) {
         slot_unlink(decoded, slot);
         return slot;
@@ -214,7 +221,8 @@ static struct decoded_slot *slot_with_room(struct decoded_chunks *decoded, uint6
     }
     if (!slot)
         slot = slot_vacant(decoded);
-    if (!slot)
+    *must_wait = !slot || (decoded->bytes && decoded->bytes + size > decoded->bytes_max);
+    if (*must_wait)
         return NULL;
     slot->bytes = slot_memory(size);
     if (!slot->bytes)
@@ -224,9 +232,9 @@ static struct decoded_slot *slot_with_room(struct decoded_chunks *decoded, uint6
     return slot;
 }
 
-static struct decoded_slot *slot_make(struct decoded_chunks *decoded, uint32_t chunk, uint64_t size)
+static struct decoded_slot *slot_make(struct decoded_chunks *decoded, uint32_t chunk, uint64_t size, bool *must_wait)
 {
-    struct decoded_slot *slot = slot_with_room(decoded, size);
+    struct decoded_slot *slot = slot_with_room(decoded, size, must_wait);
     if (!slot)
         return NULL;
     slot->chunk = chunk;
@@ -239,19 +247,18 @@ static struct decoded_slot *slot_make(struct decoded_chunks *decoded, uint32_t c
 
 /* ---- taking ---- */
 
-/* Ends the loading of a slot: it is ready, or without bytes again. */
-static void slot_loaded(struct decoded_chunks *decoded, struct decoded_slot *slot, uint32_t users, reshard_status status)
+static void scratch_give(struct decoded_chunks *decoded, struct decoded_scratch *scratch)
 {
-    pthread_mutex_lock(&decoded->lock);
-    if (status) {
-        slot_unlink(decoded, slot);
-    } else {
-        slot->state = SLOT_READY;
-        slot->users = users;
-        slot->last_used = ++decoded->clock;
-    }
-    pthread_cond_broadcast(&decoded->changed);
-    pthread_mutex_unlock(&decoded->lock);
+    scratch->next = decoded->scratch_free;
+    decoded->scratch_free = scratch;
+}
+
+static struct decoded_scratch *scratch_take(struct decoded_chunks *decoded)
+{
+    struct decoded_scratch *scratch = decoded->scratch_free;
+    if (scratch)
+        decoded->scratch_free = scratch->next;
+    return scratch;
 }
 
 /* The chunk's slot once it is ready, with the caller as a user; NULL if nobody has it. */
@@ -269,27 +276,65 @@ static struct decoded_slot *slot_wait(struct decoded_chunks *decoded, uint32_t c
     return slot;
 }
 
-reshard_status decoded_take(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, const uint8_t **out,
-                            uint64_t *read, reshard_error *err)
+/*
+ * The chunk's slot: ready, or new, and then with a scratch to decode it with, once there is room. With into_slot false only the scratch
+ * is wanted. NULL for both: no memory.
+ */
+static struct decoded_slot *slot_or_scratch(struct decoded_chunks *decoded, uint32_t chunk, bool into_slot, struct decoded_scratch **scratch)
+{
+    for (;;) {
+        bool must_wait = false;
+        struct decoded_slot *slot = slot_wait(decoded, chunk);
+        *scratch = slot ? NULL : scratch_take(decoded);
+        if (slot || (*scratch && !into_slot))
+            return slot;
+        if (*scratch) {
+            slot = slot_make(decoded, chunk, chain_of(decoded, chunk)->decoded_bytes, &must_wait);
+            if (slot)
+                return slot;
+            scratch_give(decoded, *scratch);
+            *scratch = NULL;
+            if (!must_wait)
+                return NULL;
+        }
+        pthread_cond_wait(&decoded->changed, &decoded->lock);
+    }
+}
+
+/* Decodes into a new slot, which ends its loading: it is ready, or without bytes again. */
+static reshard_status slot_load(struct decoded_chunks *decoded, struct decoded_slot *slot, struct decoded_scratch *scratch, uint32_t users,
+                                uint64_t *read, reshard_error *err)
+{
+    reshard_status status = chunk_decode(decoded, scratch, slot->chunk, slot->bytes, read, err);
+    pthread_mutex_lock(&decoded->lock);
+    scratch_give(decoded, scratch);
+    if (status) {
+        slot_unlink(decoded, slot);
+    } else {
+        slot->state = SLOT_READY;
+        slot->users = users;
+        slot->last_used = ++decoded->clock;
+    }
+    pthread_cond_broadcast(&decoded->changed);
+    pthread_mutex_unlock(&decoded->lock);
+    return status;
+}
+
+reshard_status decoded_take(struct decoded_chunks *decoded, uint32_t chunk, const uint8_t **out, uint64_t *read, reshard_error *err)
 {
     const struct chain *chain = chain_of(decoded, chunk);
+    struct decoded_scratch *scratch;
     *read = 0;
     *out = chain->literal;
     if (chain->literal)
         return RESHARD_OK;
     pthread_mutex_lock(&decoded->lock);
-    struct decoded_slot *slot = slot_wait(decoded, chunk);
-    bool is_new = !slot;
-    if (is_new)
-        slot = slot_make(decoded, chunk, chain->decoded_bytes);
+    struct decoded_slot *slot = slot_or_scratch(decoded, chunk, true, &scratch);
     pthread_mutex_unlock(&decoded->lock);
     if (!slot)
         return error_set_memory(err);
-    reshard_status status = is_new ? chunk_decode(decoded, scratch, chunk, slot->bytes, read, err) : RESHARD_OK;
-    if (is_new)
-        slot_loaded(decoded, slot, 1, status);
     *out = slot->bytes;
-    return status;
+    return scratch ? slot_load(decoded, slot, scratch, 1, read, err) : RESHARD_OK;
 }
 
 void decoded_give(struct decoded_chunks *decoded, uint32_t chunk, bool is_spent)
@@ -301,7 +346,31 @@ void decoded_give(struct decoded_chunks *decoded, uint32_t chunk, bool is_spent)
     if (slot) {
         slot->users--;
         slot->is_spent |= is_spent;
+        if (slot->users == 0)
+            pthread_cond_broadcast(&decoded->changed);
     }
+    pthread_mutex_unlock(&decoded->lock);
+}
+
+bool decoded_hold(struct decoded_chunks *decoded, uint32_t chunk)
+{
+    if (chain_of(decoded, chunk)->literal)
+        return true;
+    pthread_mutex_lock(&decoded->lock);
+    const struct decoded_slot *slot = slot_find(decoded, chunk);
+    bool may_hold = slot && decoded->bytes_held + slot->capacity + decoded->chunk_max <= decoded->bytes_max;
+    if (may_hold)
+        decoded->bytes_held += slot->capacity;
+    pthread_mutex_unlock(&decoded->lock);
+    return may_hold;
+}
+
+void decoded_unhold(struct decoded_chunks *decoded, uint32_t chunk)
+{
+    if (chain_of(decoded, chunk)->literal)
+        return;
+    pthread_mutex_lock(&decoded->lock);
+    decoded->bytes_held -= slot_find(decoded, chunk)->capacity;
     pthread_mutex_unlock(&decoded->lock);
 }
 
@@ -316,40 +385,46 @@ bool decoded_is_loading(struct decoded_chunks *decoded, uint32_t chunk)
     return is_loading;
 }
 
-bool decoded_load_ahead(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, uint64_t *read)
+bool decoded_load_ahead(struct decoded_chunks *decoded, uint32_t chunk, uint64_t *read)
 {
     const struct chain *chain = chain_of(decoded, chunk);
     struct decoded_slot *slot = NULL;
+    bool must_wait;
     *read = 0;
     if (chain->literal)
         return false;
     pthread_mutex_lock(&decoded->lock);
     bool has_room = decoded->bytes + chain->decoded_bytes <= decoded->bytes_max || slot_spent(decoded, chain->decoded_bytes);
-    if (has_room && !slot_find(decoded, chunk))
-        slot = slot_make(decoded, chunk, chain->decoded_bytes);
+    struct decoded_scratch *scratch = has_room && !slot_find(decoded, chunk) ? scratch_take(decoded) : NULL;
+    if (scratch)
+        slot = slot_make(decoded, chunk, chain->decoded_bytes, &must_wait);
+    if (scratch && !slot)
+        scratch_give(decoded, scratch);
     pthread_mutex_unlock(&decoded->lock);
-    if (!slot)
-        return false;
-    reshard_status status = chunk_decode(decoded, scratch, chunk, slot->bytes, read, NULL);
-    slot_loaded(decoded, slot, 0, status);
-    return !status;
+    return slot && !slot_load(decoded, slot, scratch, 0, read, NULL);
 }
 
-reshard_status decoded_copy(struct decoded_chunks *decoded, struct decoded_scratch *scratch, uint32_t chunk, void *out, uint64_t *read,
-                            reshard_error *err)
+reshard_status decoded_copy(struct decoded_chunks *decoded, uint32_t chunk, void *out, uint64_t *read, reshard_error *err)
 {
     const struct chain *chain = chain_of(decoded, chunk);
+    struct decoded_scratch *scratch;
     *read = 0;
     if (chain->literal) {
         memcpy(out, chain->literal, (size_t)chain->decoded_bytes);
         return RESHARD_OK;
     }
     pthread_mutex_lock(&decoded->lock);
-    struct decoded_slot *slot = slot_wait(decoded, chunk);
+    struct decoded_slot *slot = slot_or_scratch(decoded, chunk, false, &scratch);
     pthread_mutex_unlock(&decoded->lock);
-    if (!slot)
-        return chunk_decode(decoded, scratch, chunk, out, read, err);
-    memcpy(out, slot->bytes, (size_t)chain->decoded_bytes);
-    decoded_give(decoded, chunk, true);
-    return RESHARD_OK;
+    if (slot) {
+        memcpy(out, slot->bytes, (size_t)chain->decoded_bytes);
+        decoded_give(decoded, chunk, true);
+        return RESHARD_OK;
+    }
+    reshard_status status = chunk_decode(decoded, scratch, chunk, out, read, err);
+    pthread_mutex_lock(&decoded->lock);
+    scratch_give(decoded, scratch);
+    pthread_cond_broadcast(&decoded->changed);
+    pthread_mutex_unlock(&decoded->lock);
+    return status;
 }

@@ -178,7 +178,7 @@ static reshard_status part_read(struct worker *worker, const struct job_shape *s
 static bool chunk_decode_ahead(struct worker *worker, uint32_t chunk)
 {
     uint64_t read;
-    bool did = decoded_load_ahead(&worker->engine->decoded, &worker->scratch, chunk, &read);
+    bool did = decoded_load_ahead(&worker->engine->decoded, chunk, &read);
     worker->bytes_read += read;
     return did;
 }
@@ -228,20 +228,23 @@ static reshard_status part_decode(struct worker *worker, const struct job_shape 
     while (decoded_is_loading(decoded, part->origin) && decode_ahead(worker, part))
         continue;
     if (part->is_plain && part->source_offset == 0 && part->bytes == chain->decoded_bytes) {
-        reshard_status status = decoded_copy(decoded, &worker->scratch, part->origin, part->target, &read, err);
+        reshard_status status = decoded_copy(decoded, part->origin, part->target, &read, err);
         worker->bytes_read += read;
         return status;
     }
     if (!range_fits(part->source_offset, part->source_bytes, chain->decoded_bytes))
         return error_set(err, RESHARD_ERR_FORMAT, "bytes [%" PRIu64 ", +%" PRIu64 ") of a chunk that decodes to %" PRIu64,
                          part->source_offset, part->source_bytes, chain->decoded_bytes);
-    reshard_status status = decoded_take(decoded, &worker->scratch, part->origin, &bytes, &read, err);
+    reshard_status status = decoded_take(decoded, part->origin, &bytes, &read, err);
     worker->bytes_read += read;
     if (status)
         return status;
     part->source = bytes + part->source_offset;
-    status = part_move(worker, shape, part, worker->memory.part_count <= HELD_CHUNKS_MAX, err);
+    bool may_hold = part->target && worker->memory.part_count <= HELD_CHUNKS_MAX && decoded_hold(decoded, part->origin);
+    status = part_move(worker, shape, part, may_hold, err);
     part->is_held = !part->target;
+    if (may_hold && !part->is_held)
+        decoded_unhold(decoded, part->origin);
     if (!part->is_held)
         decoded_give(decoded, part->origin, part_spends(worker, part, chain));
     return status;
@@ -331,6 +334,8 @@ void job_unpin(struct worker *worker)
         if (memory->parts[i].pinned)
             origin_give(&worker->engine->origins, memory->parts[i].origin);
         memory->parts[i].pinned = NULL;
+        if (memory->parts[i].is_held)
+            decoded_unhold(&worker->engine->decoded, memory->parts[i].origin);
         if (memory->parts[i].is_held)
             decoded_give(&worker->engine->decoded, memory->parts[i].origin, part_spends(worker, &memory->parts[i], part_chain(worker, &memory->parts[i])));
         memory->parts[i].is_held = false;

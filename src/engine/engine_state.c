@@ -62,12 +62,14 @@ reshard_status engine_init(struct engine *engine, const struct plan *plan, const
     engine->progress.bytes_total = plan->write_bytes;
     engine->progress.memory_bytes = (uint64_t)engine->budget.workers * engine->budget.share_bytes + engine->budget.decoded_bytes;
     atomic_init(&engine->is_stopped, false);
-    reshard_status status = locks_init(engine, err);
+    reshard_status status = budget_check(&engine->budget, options, err);
+    if (!status)
+        status = locks_init(engine, err);
     if (status)
         return status;
     status = origins_init(&engine->origins, source, options->io, err);
     if (!status)
-        status = decoded_init(&engine->decoded, &engine->origins, engine->budget.decoded_bytes, err);
+        status = decoded_init(&engine->decoded, &engine->origins, &engine->budget, err);
     if (!status)
         status = workers_init(engine, err);
     if (!status)
@@ -79,10 +81,8 @@ reshard_status engine_init(struct engine *engine, const struct plan *plan, const
 
 void engine_release(struct engine *engine)
 {
-    for (unsigned i = 0; engine->workers && i < engine->budget.workers; i++) {
+    for (unsigned i = 0; engine->workers && i < engine->budget.workers; i++)
         streams_release(&engine->workers[i].streams);
-        decoded_scratch_release(&engine->workers[i].scratch);
-    }
     free(engine->workers);
     free(engine->pool);
     free(engine->crc_parts);

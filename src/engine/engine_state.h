@@ -33,7 +33,6 @@ struct worker {
     struct engine *engine;
     struct job_memory memory;
     struct streams streams;
-    struct decoded_scratch scratch;
     uint32_t lane;                      /* it works on, or JOB_NONE */
     uint32_t job;                       /* in hand */
     bool copy_refused;                  /* the kernel cannot copy between these stores */

@@ -120,7 +120,8 @@ static reshard_status read_source(struct source *source, const struct root_choic
     if (status)
         return status;
     bool allow_holes = source->lenient || (driver->abilities & FORMAT_ALLOWS_HOLES);
-    return catalog_seal(source->catalog, allow_holes, err);
+    status = catalog_seal(source->catalog, allow_holes, err);
+    return status ? status : catalog_check_made(source->catalog, err);
 }
 
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_engine_parts.h"
 
+#include "mapping/map_macro.h"
 #include "mapping/map_permute.h"
 
 #include <stdarg.h>
@@ -531,6 +532,7 @@ reshard_status map_execute(const struct map_engine_input *input, struct map_resu
 {
     uint32_t weights = map_space_weight_count(input->source);
     struct map_machine machine = { .input = input, .result = out };
+    out->arena.bytes_max = input->limits->map_bytes < SIZE_MAX ? (size_t)input->limits->map_bytes : SIZE_MAX;
     machine.workshop = (struct map_workshop){ .arena = &out->arena, .pieces_max = input->limits->map_pieces };
     machine.inputs = calloc((size_t)weights + 1, sizeof(*machine.inputs));
     out->removed = arena_zalloc(&out->arena, (size_t)weights + 1);
@@ -545,6 +547,8 @@ reshard_status map_execute(const struct map_engine_input *input, struct map_resu
         status = map_machine_output(&machine, err);
     if (!status && input->diagnoses->no_memory)
         status = error_set_memory(err);
+    if (status == RESHARD_ERR_MEMORY)
+        status = map_memory_error(&out->arena, err);
     name_map_release(&machine.names);
     buffer_release(&machine.text);
     free(machine.symbols);

@@ -3,6 +3,15 @@
 
 #include "mapping/map_chain.h"
 
+reshard_status map_memory_error(const struct arena *arena, reshard_error *err)
+{
+    if (!arena->is_full)
+        return error_set_memory(err);
+    error_set(err, RESHARD_ERR_LIMIT, "map_bytes: the mapping takes more than the %zu bytes that are the limit", arena->bytes_max);
+    error_hint(err, "raise it with --limit map_bytes=%zu", arena->bytes_max > SIZE_MAX / 2 ? SIZE_MAX : 2 * arena->bytes_max);
+    return RESHARD_ERR_LIMIT;
+}
+
 reshard_status map_emit(const struct map_macro_context *context, struct map_program *list, const struct map_statement *statement, reshard_error *err)
 {
     if (!map_program_append(list, statement))
@@ -81,11 +90,14 @@ reshard_status map_expand(struct map_macro_context *context, const struct map_pr
     struct map_program lists[2] = { 0 };
     uint64_t work = 0;
     int last;
+    out->arena.bytes_max = context->limits->map_bytes < SIZE_MAX ? (size_t)context->limits->map_bytes : SIZE_MAX;
     context->arena = &out->arena;
     context->work = &work;
     reshard_status status = run_stages(context, program, &chain, lists, &last, err);
     if (!status && context->diagnoses->no_memory)
         status = error_set_memory(err);
+    if (status == RESHARD_ERR_MEMORY)
+        status = map_memory_error(&out->arena, err);
     if (!status) {
         out->statements = lists[last].statements;
         out->count = lists[last].count;

@@ -31,6 +31,9 @@ static inline const struct map_space *map_right_space(const struct map_macro_con
     return context->reverse ? context->source : context->target;
 }
 
+/* RESHARD_ERR_MEMORY of something that came out of an arena may be the limit map_bytes, which the arena has. */
+reshard_status map_memory_error(const struct arena *arena, reshard_error *err);
+
 /* Appends to the list within the limit. */
 reshard_status map_emit(const struct map_macro_context *context, struct map_program *list, const struct map_statement *statement, reshard_error *err);
 

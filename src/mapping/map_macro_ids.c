@@ -35,9 +35,9 @@ struct id_search {
     struct id_rows found;
 };
 
-static bool rows_append(struct id_rows *rows, struct id_row row)
+static bool rows_append(const struct map_macro_context *context, struct id_rows *rows, struct id_row row)
 {
-    if (!ARRAY_ROOM(rows->rows, rows->count, rows->capacity))
+    if (!arena_charge(context->arena, sizeof(row)) || !ARRAY_ROOM(rows->rows, rows->count, rows->capacity))
         return false;
     rows->rows[rows->count++] = row;
     return true;
@@ -81,7 +81,7 @@ static bool search_name(struct id_search *search, struct str name)
         if (!str_to_u64(without_zeros(row.layer), &number) || number > INT64_MAX - (uint64_t)search->offset)
             return true;
     }
-    return rows_append(&search->found, row);
+    return rows_append(search->context, &search->found, row);
 }
 
 static bool search_space(struct id_search *search, const struct map_space *space)
@@ -163,7 +163,7 @@ static bool search_made(struct id_search *search, const struct map_statement *as
 }
 
 /* Upstream takes the product of the two sets of numbers, whether or not the pairs exist. */
-static bool make_product(struct id_rows *rows)
+static bool make_product(const struct map_macro_context *context, struct id_rows *rows)
 {
     struct id_rows product = { 0 };
     bool done = true;
@@ -171,7 +171,7 @@ static bool make_product(struct id_rows *rows)
         if (i && str_equal(rows->rows[i].expert, rows->rows[i - 1].expert))
             continue;
         for (uint32_t j = 0; j < rows->count && done; j++)
-            done = rows_append(&product, (struct id_row){ rows->rows[i].expert, rows->rows[j].layer });
+            done = rows_append(context, &product, (struct id_row){ rows->rows[i].expert, rows->rows[j].layer });
     }
     free(rows->rows);
     *rows = product;
@@ -514,7 +514,7 @@ static bool search_all(struct id_search *search, const struct map_statement *sta
     if (!search->found.count && !search->is_offset && !search_made(search, statement, made))
         return false;
     rows_sort(&search->found);
-    return !context->strict || search->kinds != ID_KINDS || make_product(&search->found);
+    return !context->strict || search->kinds != ID_KINDS || make_product(search->context, &search->found);
 }
 
 static reshard_status expand_one(struct id_search *search, const struct map_statement *written, const struct map_program *made, struct map_program *out,

@@ -12,9 +12,9 @@ struct name_list {
     uint32_t count, capacity;
 };
 
-static bool list_append(struct name_list *list, const struct map_name *name)
+static bool list_append(const struct map_macro_context *context, struct name_list *list, const struct map_name *name)
 {
-    if (!ARRAY_ROOM(list->rows, list->count, list->capacity))
+    if (!arena_charge(context->arena, sizeof(*name)) || !ARRAY_ROOM(list->rows, list->count, list->capacity))
         return false;
     list->rows[list->count++] = *name;
     return true;
@@ -60,7 +60,7 @@ static reshard_status append_array(const struct map_macro_context *context, cons
         if (!text)
             return error_set_memory(err);
         one.text = str_of(text);
-        if (!list_append(list, &one))
+        if (!list_append(context, list, &one))
             return error_set_memory(err);
     }
     return RESHARD_OK;
@@ -73,7 +73,7 @@ static reshard_status expand_arrays(const struct map_macro_context *context, str
     for (uint32_t i = 0; i < *count && !status; i++) {
         if ((*names)[i].has_array)
             status = append_array(context, &(*names)[i], &list, err);
-        else if (!list_append(&list, &(*names)[i]))
+        else if (!list_append(context, &list, &(*names)[i]))
             status = error_set_memory(err);
     }
     if (!status && !list_keep(&list, context->arena, names, count))
@@ -148,7 +148,7 @@ static bool append_matches(const struct map_macro_context *context, const struct
                 return false;
             one.text = str_of(text);
         }
-        if (!list_append(list, &one))
+        if (!list_append(context, list, &one))
             return false;
     }
     return true;
@@ -184,7 +184,7 @@ static reshard_status append_counted(const struct map_macro_context *context, co
         if (!text)
             return error_set_memory(err);
         one.text = str_of(text);
-        if (!list_append(list, &one))
+        if (!list_append(context, list, &one))
             return error_set_memory(err);
     }
     return RESHARD_OK;
@@ -253,7 +253,7 @@ static reshard_status expand_stars(const struct map_macro_context *context, bool
     for (uint32_t i = 0; i < *count && !status && *is_good; i++) {
         if (has_stars(&(*names)[i], 1))
             status = append_star(context, &(*names)[i], is_left, counted, &list, is_good, err);
-        else if (!list_append(&list, &(*names)[i]))
+        else if (!list_append(context, &list, &(*names)[i]))
             status = error_set_memory(err);
     }
     if (!status && *is_good && !list_keep(&list, context->arena, names, count))

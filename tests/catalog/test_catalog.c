@@ -260,10 +260,10 @@ TEST(every_failed_allocation_is_reported_and_leaks_nothing)
     assert_true(nth > 30);
 }
 
-/* Tensors of 4 GiB, the limit, on one extent of an object. */
+/* Tensors of 2.25 GiB, the limit, on one extent of an object. */
 static reshard_status seal_expanded(uint64_t object_bytes, uint64_t stored, int tensors, bool is_tied, bool is_open)
 {
-    static const int64_t shape[1] = { 1 << 30 };
+    static const int64_t shape[1] = { 9 << 26 };
     struct catalog *catalog = catalog_new("test");
     uint32_t object = 0;
     CHECK_OK(catalog_add_object(catalog, STR("file"), object_bytes, &object, &err));
@@ -282,9 +282,9 @@ static reshard_status seal_expanded(uint64_t object_bytes, uint64_t stored, int 
 
 TEST(what_is_shown_beyond_what_is_stored_is_bounded_in_all)
 {
-    uint64_t whole = UINT64_C(4) << 30;
+    uint64_t whole = UINT64_C(9) << 28;
     CHECK_OK(seal_expanded(4, 4, 1, false, false)); /* just below */
-    CHECK_OK(seal_expanded(whole, whole, 2, false, false));        /* one extent under two names: 4 GiB more than stored */
+    CHECK_OK(seal_expanded(whole, whole, 2, false, false));        /* one extent under two names: as much more than stored as may be */
     CHECK_OK(seal_expanded(whole, whole, 9, true, false));         /* ties are one */
     CHECK_OK(seal_expanded(whole / 9, whole / 9, 1, false, true)); /* a compressed blob, not opened yet */
     CHECK_FAILS(seal_expanded(whole, whole, 3, false, false), RESHARD_ERR_LIMIT);

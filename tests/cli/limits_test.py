@@ -285,6 +285,9 @@ class Cases:
     def map_text_bytes(self, work):
         return ["convert", safetensors_of(work, 1), work / "out", "--to", "hf", "-m", "t0 -> u0"], "map_text_bytes=5"
 
+    def map_bytes(self, work):
+        return ["plan", safetensors_of(work, 1), "--to", "hf", "-m", "t0 -> u[0:1000], axis=0"], "map_bytes=65536"
+
     def map_names(self, work):
         return ["plan", safetensors_of(work, 1), "--to", "hf", "-m", "t0 -> u0, v0, w0, axis=0"], "map_names=3"
 

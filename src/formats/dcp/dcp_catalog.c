@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "base/hash.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ struct reading {
     const char *name;
     uint32_t *slots;             /* of storage_data by (name, offset): index + 1, 0 is free */
     uint32_t slot_mask;
+    uint64_t seed;               /* of their hash */
     uint8_t *used;               /* bitmap of storage_data */
     uint32_t *object_of_text;    /* CATALOG_NONE: not asked for yet */
 };
@@ -44,8 +46,7 @@ struct reading {
 static uint32_t slot_of(const struct reading *reading, uint32_t name, uint32_t offset)
 {
     uint64_t key = (uint64_t)name << 32 | offset;
-    key *= UINT64_C(0x9E3779B97F4A7C15);
-    return (uint32_t)(key >> 32) & reading->slot_mask;
+    return (uint32_t)hash64(&key, sizeof(key), reading->seed) & reading->slot_mask;
 }
 
 /* Index of the pair for (name, offset), or DCP_NONE. */
@@ -80,6 +81,7 @@ static reshard_status index_storage(struct reading *reading, reshard_error *err)
         return error_set_memory(err);
     memset(reading->object_of_text, 0xFF, (size_t)metadata->texts.count * sizeof(*reading->object_of_text));
     reading->slot_mask = (uint32_t)capacity - 1;
+    reading->seed = hash_random_seed();
     for (uint32_t i = 0; i < metadata->storage_count; i++) {
         const struct dcp_index *index = &metadata->indexes[i];
         uint32_t other = find_storage(reading, index->name, index->offset);

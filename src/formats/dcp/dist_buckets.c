@@ -194,7 +194,7 @@ static reshard_status add_groups(const struct layout_request *request, struct dc
     struct dist_buckets *buckets = state->buckets;
     const struct parallel_layout *layout = &buckets->model.context.layout;
     reshard_status status = RESHARD_OK;
-    for (int64_t pp = 0; pp < layout->pp; pp++) {
+    for (int64_t pp = 0; pp < layout->pp && !status; pp++) {
         for (int64_t tp = 0; tp < layout->tp && !status; tp++) {
             const struct rank_place place = { .pp = pp, .tp = tp, .etp = tp % layout->etp };
             status = add_group(request, state, &place, false, pp * layout->tp + tp, err);

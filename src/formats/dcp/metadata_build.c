@@ -2,6 +2,7 @@
 #include "formats/dcp/metadata_build.h"
 
 #include "base/buffer.h"
+#include "base/hash.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
@@ -179,6 +180,7 @@ reshard_status dcp_build_init(struct dcp_build *build, const struct limits *limi
     build->vector_slots = calloc(build->vector_slot_count, sizeof(*build->vector_slots));
     if (!build->vector_slots)
         return error_set_memory(err);
+    build->vector_seed = hash_random_seed();
     memset(build->last_vector, 0xFF, sizeof(build->last_vector));
     return RESHARD_OK;
 }
@@ -189,15 +191,9 @@ void dcp_build_release(struct dcp_build *build)
     build->vector_slots = NULL;
 }
 
-static uint32_t vector_hash(const int64_t *values, size_t rank)
+static uint32_t vector_hash(const struct dcp_build *build, const int64_t *values, size_t rank)
 {
-    uint64_t hash = rank * UINT64_C(0x9E3779B97F4A7C15);
-    for (size_t i = 0; i < rank; i++) {
-        hash ^= (uint64_t)values[i];
-        hash *= UINT64_C(0xFF51AFD7ED558CCD);
-        hash ^= hash >> 32;
-    }
-    return (uint32_t)hash;
+    return (uint32_t)hash64(values, rank * sizeof(*values), build->vector_seed + rank);
 }
 
 static bool vector_is(const struct dcp_build *build, uint32_t vector, const int64_t *values, size_t rank)
@@ -219,7 +215,7 @@ static reshard_status vector_slots_grow(struct dcp_build *build)
         return error_set_memory(build->err);
     const int64_t *vectors = build->out->vectors;
     for (uint64_t v = 0; v < build->out->vector_count; v += 1 + (uint64_t)vectors[v]) {
-        uint32_t slot = vector_hash(vectors + v + 1, (size_t)vectors[v]) & (count - 1);
+        uint32_t slot = vector_hash(build, vectors + v + 1, (size_t)vectors[v]) & (count - 1);
         while (slots[slot])
             slot = (slot + 1) & (count - 1);
         slots[slot] = (uint32_t)v + 1;
@@ -256,7 +252,7 @@ static reshard_status vector_append(struct dcp_build *build, const int64_t *valu
 
 reshard_status dcp_build_vector(struct dcp_build *build, const int64_t *values, size_t rank, uint32_t *out)
 {
-    uint32_t hash = vector_hash(values, rank);
+    uint32_t hash = vector_hash(build, values, rank);
     uint32_t *last = &build->last_vector[hash % COUNT(build->last_vector)];
     if (*last != DCP_NONE && vector_is(build, *last, values, rank)) {
         *out = *last;

@@ -46,6 +46,7 @@ struct dcp_build {
     uint32_t vector_slot_count, vector_slots_used;
     uint32_t last_vector[4]; /* a direct-mapped cache in front of it */
     uint64_t vector_capacity;
+    uint64_t vector_seed;    /* of the table's hash, against numbers chosen to collide */
     uint32_t entry_capacity, chunk_capacity, index_capacity, range_capacity, path_capacity, path_part_capacity, transform_list_capacity,
         transform_text_capacity, class_module_capacity, extra_attribute_capacity, unknown_global_capacity;
     uint32_t index_count, range_count; /* made so far; storage_count is set at the end */

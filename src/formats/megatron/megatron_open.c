@@ -9,6 +9,8 @@
 #include <stdlib.h>
 
 #define MISSING_SHOWN 8
+#define RANKS_MISSING_FACTOR 16 /* a set may lack so many times the ranks that it has, */
+#define RANKS_MISSING_FREE 16384 /* and so many more */
 
 /* ---- folders ---- */
 
@@ -223,12 +225,29 @@ static reshard_status expect_rank(const struct rank_place *place, int64_t global
     return RESHARD_OK;
 }
 
+/* Arguments that speak of far more ranks than there are would have each of them looked for. */
+static reshard_status check_rank_count(const struct megatron_source *state, reshard_error *err)
+{
+    const struct parallel_layout *layout = &state->layout;
+    int64_t experts, ranks = 0, most = (int64_t)state->rank_count * RANKS_MISSING_FACTOR + RANKS_MISSING_FREE;
+    bool fits = !__builtin_mul_overflow(layout->ep, layout->etp, &experts) &&
+                !__builtin_mul_overflow(experts > layout->tp ? experts : layout->tp, layout->pp, &ranks);
+    if (fits && ranks <= most)
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_FORMAT, "the arguments speak of tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64 ", and %" PRIu32 " ranks have files",
+              layout->tp, layout->pp, layout->ep, layout->etp, state->rank_count);
+    error_object(err, "%.*s/%s", STR_ARG(state->ranks[0].folder), MEGATRON_MODEL_FILE);
+    return RESHARD_ERR_FORMAT;
+}
+
 static reshard_status check_complete(struct source *source, reshard_error *err)
 {
     const struct megatron_source *state = megatron_source_of(source);
     const struct parallel_layout *layout = &state->layout;
     struct expecting expecting = { .source = source };
-    reshard_status status = rank_places(layout, false, expect_rank, &expecting, err);
+    reshard_status status = check_rank_count(state, err);
+    if (!status)
+        status = rank_places(layout, false, expect_rank, &expecting, err);
     if (!status && expecting.missing_count > 0) {
         struct str names = buffer_str(&expecting.missing);
         if (source->lenient) {

@@ -44,12 +44,6 @@ reshard_status zarr_fill_add(struct zarr_adding *adding, const int64_t *start, c
     struct catalog_chunk *chunk;
     if (!box_clip(array, start, extent, clipped))
         return RESHARD_OK;
-    uint64_t limit = source->limits.tensor_expansion, added;
-    if (!checked_mul_u64((uint64_t)box_volume(array->rank, clipped), bytes, &added) ||
-        !checked_add_u64(adding->fill_bytes, added, &adding->fill_bytes))
-        adding->fill_bytes = UINT64_MAX;
-    if (adding->fill_bytes > limit)
-        return error_set_limit(err, "tensor_expansion", adding->fill_bytes, limit);
     reshard_status status = adding->fill ? RESHARD_OK : fill_chain(adding, err);
     if (!status)
         status = catalog_add_chunk(source->catalog, adding->tensor, start, clipped, adding->document_object, 0, bytes, &chunk, err);

@@ -40,7 +40,7 @@ struct zarr_adding {
     uint32_t tensor, document_object;
     const struct chain *chain; /* of blocks without a prefix, made on first use */
     const struct chain *fill;
-    uint64_t fill_bytes, missing, beyond;
+    uint64_t missing, beyond;
 };
 
 reshard_status zarr_block_add(struct zarr_adding *adding, const struct zarr_block *block, reshard_error *err);

@@ -8,10 +8,12 @@
 #include "base/checked.h"
 #include "base/crc32.h"
 #include "base/cursor.h"
+#include "base/work.h"
 #include "formats/zarr/zarr_read.h"
 
 #define ENTRY_BYTES 16
 #define CRC_BYTES 4
+#define INNER_WORK 256 /* what a chunk of the catalog takes, and finding its place */
 
 struct shard {
     const struct zarr_level *level;
@@ -56,9 +58,15 @@ static reshard_status shard_decode(struct zarr_adding *adding, const struct zarr
         return status;
     struct reader reader = store_object_reader(object);
     status = reader_append(&reader, block->offset, block->bytes, &coded, err);
+    work_add_input(source->limits.budget, coded.size);
+    uint64_t left = work_left(source->limits.budget, most);
     if (!status)
-        status = chain_decode_bounded(shard->prefix, shard->prefix_count, coded.data ? (const void *)coded.data : "", coded.size, most,
+        status = chain_decode_bounded(shard->prefix, shard->prefix_count, coded.data ? (const void *)coded.data : "", coded.size, left,
                                       &adding->reading->scratch, out, err);
+    if (!status || (status == RESHARD_ERR_FORMAT && left < most)) {
+        reshard_status spent = work_spend(source->limits.budget, status ? most : out->size, err);
+        status = spent ? spent : status;
+    }
     buffer_release(&coded);
     store_object_close(object);
     return status;
@@ -171,6 +179,8 @@ static reshard_status inners_add(struct zarr_adding *adding, const struct zarr_b
         struct zarr_block inner = { .level = block->level + 1 };
         bool is_stored;
         reshard_status status = inner_find(shard, block, adding->array->rank, number, &inner, &is_stored, err);
+        if (!status && shard->prefix_count) /* else each has its entry in the file */
+            status = work_spend(adding->reading->source->limits.budget, INNER_WORK, err);
         if (status)
             return status;
         if (is_beyond(adding->array, &inner))

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Small inputs that ask for much: no verb may take more than 5 s of processor time or 1 GiB of memory over them. Prints TAP, a test an input.
+
+Each input is opened, shown, hashed, verified, compared, printed, planned and converted to every format, each by a process with RLIMIT_CPU and
+RLIMIT_AS, so that a regression fails and does not hang; peak memory is what the system says that the process had. The exit status and the named
+limit of `hash` are pinned; other verbs end with one of the documented statuses. Sanitizers get five times the time and no limit on addresses.
+
+usage: blowup_test.py --bin PATH [--only GLOB]
+"""
+import argparse
+import fnmatch
+import json
+import os
+import pathlib
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import blowup_inputs as inputs
+
+FORMATS = "safetensors hf torch torch-dcp torch_dist torch_dcp fsdp_dtensor megatron zarr".split()
+SECONDS, BYTES = 5, 1 << 30
+STATUSES = {0, 1, 2, 4, 5, 6}
+MIB = 1 << 20
+
+
+class Runner:
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+        libraries = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
+        self.is_sanitized = "libasan" in libraries or "libtsan" in libraries
+
+    def lower_resources(self):
+        seconds = SECONDS * (5 if self.is_sanitized else 1)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 30, 4 << 30))
+        if not self.is_sanitized:
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+
+    def run(self, *words):
+        """(exit status, peak bytes, first line of the complaint)"""
+        shutil.rmtree(self.work / "out", ignore_errors=True)
+        (self.work / "out").unlink(missing_ok=True)
+        with tempfile.TemporaryFile() as complaint:
+            child = subprocess.Popen([self.binary, *map(str, words)], stdout=subprocess.DEVNULL, stderr=complaint, cwd=self.work,
+                                     preexec_fn=self.lower_resources)
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+            complaint.seek(0)
+            return child.returncode, usage.ru_maxrss * 1024, complaint.read().decode(errors="replace").strip()
+
+    def must(self, words, statuses, text=""):
+        """What is wrong with the run, or nothing."""
+        status, peak, complaint = self.run(*words)
+        shown = f"{' '.join(map(str, words))}: exit {status}, {peak >> 20} MiB: {complaint[:300]}"
+        if status not in statuses or text not in complaint:
+            return [shown + f" (expected {sorted(statuses)}{' and ' + repr(text) if text else ''})"]
+        return [shown] if peak > BYTES and not self.is_sanitized else []
+
+
+def verbs(path, key):
+    out = [["inspect", path], ["ls", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path], ["diff", path, path],
+           ["cat", path, key, "--as", "raw"]]
+    for name in FORMATS:
+        out += [["plan", path, "--to", name], ["convert", path, "out", "--to", name]]
+    return out
+
+
+class Checkpoint:
+    """An input for all verbs. status and limit: what `hash` ends with."""
+
+    def __init__(self, make, status, limit="", key="w"):
+        self.make, self.status, self.limit, self.key = make, status, limit, key
+
+    def problems(self, runner):
+        path = self.make(runner.work / "in") or runner.work / "in"
+        found = runner.must(["hash", path], {self.status}, self.limit)
+        for words in verbs(path, self.key):
+            found += runner.must(words, STATUSES)
+        return found
+
+
+class Mapping:
+    """A text for all verbs of `map`, and for convert. status and limit: what `map expand` ends with."""
+
+    def __init__(self, text, status, limit=""):
+        self.text, self.status, self.limit = text, status, limit
+
+    def problems(self, runner):
+        tensors = {"a": {"dtype": "float32", "shape": [4], "data": [1, 2, 3, 4]}, "l.0.w": {"dtype": "float32", "shape": [4], "data": [1, 2, 3, 4]}}
+        (runner.work / "s.json").write_text(json.dumps({"tensors": tensors}))
+        (runner.work / "t.json").write_text(json.dumps({"tensors": {"b": {"dtype": "float32", "shape": [1 << 40]}}}))
+        inputs.safetensors(runner.work / "s.safetensors", {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, bytes(16))
+        (runner.work / "m.map").write_text(self.text)
+        given = ["m.map", "--source", "s.json"]
+        found = runner.must(["map", "expand", *given], {self.status}, self.limit)
+        for words in (["map", "parse", "m.map"], ["map", "parse", "m.map", "--json"], ["map", "check", *given], ["map", "check", "--reverse", *given],
+                      ["map", "check", "--strict-aoa", *given], ["map", "expand", "--json", *given], ["map", "invert", *given],
+                      ["map", "eval", *given], ["map", "eval", *given, "--target", "t.json"],
+                      ["convert", "s.safetensors", "out", "--to", "safetensors", "--map", "m.map"]):
+            found += runner.must(words, STATUSES)
+        return found
+
+
+def sizes(name, rank="mp_rank_00"):
+    """Arguments of a run whose one size is not what its files say."""
+    def make(folder):
+        for value in (2**31 - 1, 2**63 - 1, 0, -1):
+            inputs.megatron(folder / str(value), rank, **{name: value})
+
+    class Sizes(Checkpoint):
+        def problems(self, runner):
+            make(runner.work / "in")
+            found = []
+            for path in sorted((runner.work / "in").iterdir()):
+                for words in (["inspect", path], ["verify", path], ["inspect", "--lenient", path], ["convert", path, "out", "--to", "hf"],
+                              ["convert", path, "out", "--to", "torch_dist"], ["convert", path, "out", "--to", "megatron", "--layout", "tp=2"]):
+                    found += runner.must(words, STATUSES)
+            return found
+    return Sizes(None, 0)
+
+
+def coded(codec, count, mebibytes, filters=None):
+    return lambda folder: inputs.coded_chunks(folder, codec, count, mebibytes * MIB, filters)
+
+
+def window(folder):
+    inputs.array(folder / "w", [MIB], [MIB], "|u1", {"id": "zstd", "level": 1})
+    (folder / "w" / "0").write_bytes(inputs.zstd_window(MIB, 31))
+
+
+SHUFFLE = [{"id": "shuffle", "elementsize": 4}]
+CASES = {
+    "zarr without a chunk file, 64 GiB of fill value": Checkpoint(lambda folder: inputs.array(folder / "w", [1 << 34], [1 << 34]), 6, "tensor_expansion"),
+    "three of them": Checkpoint(lambda folder: [inputs.array(folder / name, [1 << 34], [1 << 34]) for name in "uvw"] and None, 6, "tensor_expansion"),
+    "a thousand arrays of 64 MiB of fill value": Checkpoint(
+        lambda folder: [inputs.array(folder / f"w{i}", [1 << 24], [1 << 24]) for i in range(1000)] and None, 6, "tensor_expansion", "w1"),
+    "1 GiB of fill value, which is honest": Checkpoint(lambda folder: inputs.array(folder / "w", [1 << 28], [1 << 28]), 0),
+    "zstd chunk of 1 GiB": Checkpoint(coded("zstd", 1, 1024), 6, "--memory"),
+    "lz4 chunk of 1 GiB": Checkpoint(coded("lz4", 1, 1024), 6, "--memory"),
+    "four zstd + shuffle chunks of 2 GiB": Checkpoint(coded("zstd", 4, 2048, SHUFFLE), 6, "tensor_expansion"),
+    "bz2 chunk of 2 GiB": Checkpoint(coded("bz2", 1, 2048), 6, "tensor_expansion"),
+    "a window of 2 GiB": Checkpoint(window, 0),
+    "a coded shard that each of its inner chunks decodes": Checkpoint(lambda folder: inputs.shard_in_shard(folder, 64 * MIB, 4096), 6, "tensor_expansion"),
+    "a deflated shard index of 40 million absent chunks": Checkpoint(lambda folder: inputs.holes(folder, 1, 20_000_000), 6, "work"),
+    "index vectors that an unseeded hash takes for twins": Checkpoint(lambda folder: inputs.colliding_metadata(folder, 80_000), 4),
+    "twenty million names": Mapping("a -> b[0:20000000], axis=0", 6, "map_bytes"),
+    "long names": Mapping("a -> " + "n" * 60000 + "[0:100000], axis=0", 6, "map_bytes"),
+    "arrays on many lines": Mapping("\n".join(f"a -> b{i}[0:2000000], axis=0" for i in range(100)), 6, "map_bytes"),
+    "numbers inside names": Mapping("a -> `b`{0:20000000}, axis=0", 2),
+    "an array on the left": Mapping("b[0:20000000] -> c, axis=0", 6, "map_bytes"),
+    "millions of heads": Mapping("a -> b, fused_qkv_old, num_heads=5000000, num_key_value_groups=5000000", 6, "map_bytes"),
+    "millions of groups": Mapping("a -> q, k, v, fused_qkv, num_heads=5000000, num_key_value_groups=5000000", 6, "map_bytes"),
+}
+for codec in ("zlib", "gzip", "lzma", "blosc"):
+    CASES[f"{codec} chunks of 128 MiB, thirty-two of them"] = Checkpoint(coded(codec, 32, 128), 6, "tensor_expansion")
+for size in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
+    CASES[f"Megatron's {size} in a file with a rank for it"] = sizes(size, "mp_rank_00_000")
+for size in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
+             "expert_tensor_parallel_size", "num_layers", "num_experts", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
+             "num_attention_heads", "num_query_groups", "kv_channels", "hidden_size", "ffn_hidden_size", "world_size", "data_parallel_size", "mtp_num_layers"):
+    CASES[f"Megatron's {size}"] = sizes(size)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--only", default="*")
+    args = parser.parse_args()
+    cases = {name: case for name, case in CASES.items() if fnmatch.fnmatch(name, args.only)}
+    print(f"1..{len(cases)}", flush=True)
+    failed = 0
+    for number, (name, case) in enumerate(cases.items(), 1):
+        with tempfile.TemporaryDirectory(prefix="reshard-blowup-") as work:
+            found = case.problems(Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work)))
+        failed += bool(found)
+        print(f"{'not ok' if found else 'ok'} {number} - {name}")
+        print("".join(f"# {line}\n" for problem in found for line in problem.splitlines()), end="", flush=True)
+    return failed > 0
+
+
+sys.exit(main())
