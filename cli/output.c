@@ -22,6 +22,18 @@ static size_t utf8_length(const unsigned char *data, size_t left)
     return length;
 }
 
+/* A character as one or two units of UTF-16. */
+static void json_escape(FILE *out, const unsigned char *bytes, size_t length)
+{
+    unsigned code = length == 1 ? bytes[0] : bytes[0] & 0x7Fu >> length;
+    for (size_t i = 1; i < length; i++)
+        code = code << 6 | (bytes[i] & 0x3Fu);
+    if (code >= 0x10000)
+        fprintf(out, "\\u%04x\\u%04x", 0xD7C0 + (code >> 10), 0xDC00 | (code & 0x3FF));
+    else
+        fprintf(out, "\\u%04x", code);
+}
+
 void json_string(FILE *out, const char *data, size_t size)
 {
     const unsigned char *bytes = (const unsigned char *)data;
@@ -31,10 +43,10 @@ void json_string(FILE *out, const char *data, size_t size)
         unsigned char c = bytes[i];
         if (length == 1 && (c == '"' || c == '\\'))
             fprintf(out, "\\%c", c);
-        else if (length == 1 && c < 0x20)
-            fprintf(out, "\\u%04x", c);
-        else if (length)
+        else if (length && reshard_visible_char(data + i, size - i))
             fwrite(bytes + i, 1, length, out);
+        else if (length)
+            json_escape(out, bytes + i, length);
         else if (size - i >= 3 && c == 0xED && bytes[i + 1] >= 0xA0 && (bytes[i + 1] & 0xC0) == 0x80 && (bytes[i + 2] & 0xC0) == 0x80)
             fprintf(out, "\\ud%03x", ((bytes[i + 1] & 0x3Fu) << 6 | (bytes[i + 2] & 0x3Fu)) & 0xFFF);
         else
@@ -83,13 +95,11 @@ static void print_safe(FILE *out, const char *data, size_t size, bool double_bac
 {
     const unsigned char *bytes = (const unsigned char *)data;
     for (size_t i = 0; i < size;) {
-        size_t length = utf8_length(bytes + i, size - i);
-        /* C1 control characters are two bytes: C2 80 to C2 9F. */
-        bool control = bytes[i] < 0x20 || bytes[i] == 0x7F || (length == 2 && bytes[i] == 0xC2 && bytes[i + 1] < 0xA0);
+        size_t length = reshard_visible_char(data + i, size - i);
         if (bytes[i] == '\\' && double_backslash) {
             fputs("\\\\", out);
             i++;
-        } else if (length && !control) {
+        } else if (length) {
             fwrite(bytes + i, 1, length, out);
             i += length;
         } else {

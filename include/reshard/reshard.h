@@ -238,6 +238,10 @@ typedef struct reshard_report {
 } reshard_report;
 void reshard_report_release(reshard_report *report);
 
+/* Size of the UTF-8 character that text begins with, if people may see it as it is; 0 for bytes to be escaped first: what is no UTF-8, control
+ * characters, bidirectional and other invisible ones. Keys come from files, and files from strangers. size is at least 1. */
+size_t reshard_visible_char(const char *text, size_t size);
+
 /* Converts; the target appears whole or not at all. report may be NULL. A target that is or holds a file of the source, or lies in it, is RESHARD_ERR_USAGE;
  * so is one that overwrite may not replace: all but a checkpoint with nothing else in its folder, an empty folder or an empty file. The caller's process
  * should ignore SIGXFSZ if files may meet a limit on their size. */

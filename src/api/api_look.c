@@ -198,7 +198,7 @@ static reshard_status side_file_json(reshard_checkpoint *checkpoint, const struc
     if (status)
         goto out;
     if (str_is_utf8(buffer_str(&bytes), false, &bad)) {
-        buffer_append_json_string(out, buffer_str(&bytes));
+        buffer_append_json_visible(out, buffer_str(&bytes));
     } else {
         buffer_append_text(out, "{\"__bytes__\": \"");
         for (size_t i = 0; i < bytes.size; i++)
@@ -363,4 +363,9 @@ API_EXPORT reshard_status reshard_limit_at(size_t index, reshard_limit *out)
         return RESHARD_ERR_USAGE;
     out->name = name;
     return RESHARD_OK;
+}
+
+API_EXPORT size_t reshard_visible_char(const char *text, size_t size)
+{
+    return str_printable_char((struct str){ text, size }, 0);
 }

@@ -101,7 +101,7 @@ static reshard_status write_expand(struct map_session *session, struct buffer *t
         json->failed |= line.failed;
         buffer_append_str(text, buffer_str(&line));
         buffer_append_text(text, "\n");
-        buffer_append_json_string(json, buffer_str(&line));
+        buffer_append_json_visible(json, buffer_str(&line));
     }
     buffer_append_text(json, "]}");
     buffer_release(&line);

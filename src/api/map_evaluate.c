@@ -112,7 +112,7 @@ static void append_element(struct buffer *out, enum dtype dtype, const void *ele
 static void append_tensor(struct buffer *out, const struct map_tensor *tensor, const char *elements, int64_t count)
 {
     const struct dtype_info *info = dtype_info(tensor->dtype);
-    buffer_append_json_string(out, tensor->key);
+    buffer_append_json_visible(out, tensor->key);
     buffer_printf(out, ":{\"dtype\":\"%s\",\"shape\":[", info->torch_name[0] ? info->torch_name : info->name);
     for (int axis = 0; axis < tensor->rank; axis++)
         buffer_printf(out, "%s%lld", axis ? "," : "", (long long)tensor->shape[axis]);

@@ -93,7 +93,7 @@ static void write_json(struct str text, struct buffer *json)
         const char *end = memchr(text.data + at, '\n', text.size - at);
         size_t size = end ? (size_t)(end - text.data) - at : text.size - at;
         buffer_append_text(json, at ? "," : "");
-        buffer_append_json_string(json, (struct str){ text.data + at, size });
+        buffer_append_json_visible(json, (struct str){ text.data + at, size });
         at += size + 1;
     }
     buffer_append_text(json, "]}");

@@ -48,22 +48,56 @@ static bool append_json_surrogate(struct buffer *buffer, struct str s, size_t at
     return buffer_append(buffer, text, sizeof(text));
 }
 
-bool buffer_append_json_string(struct buffer *buffer, struct str s)
+static bool append_json_unit(struct buffer *buffer, uint32_t unit)
+{
+    char text[6] = { '\\', 'u', hex_digits[unit >> 12 & 15], hex_digits[unit >> 8 & 15], hex_digits[unit >> 4 & 15], hex_digits[unit & 15] };
+    return buffer_append(buffer, text, sizeof(text));
+}
+
+static bool append_json_code_point(struct buffer *buffer, uint32_t code)
+{
+    if (code < 0x10000)
+        return append_json_unit(buffer, code);
+    return append_json_unit(buffer, 0xD7C0 + (code >> 10)) && append_json_unit(buffer, 0xDC00 | (code & 0x3FF));
+}
+
+/* Size of the character at s.data[at] if nobody would see it, else 0. It has more than one byte, or is DEL. */
+static size_t unseen_char(struct str s, size_t at)
+{
+    size_t size = str_utf8_char(s, at, false);
+    return size && !str_printable_char(s, at) ? size : 0;
+}
+
+static bool append_json(struct buffer *buffer, struct str s, bool hides_nothing)
 {
     bool ok = buffer_append_byte(buffer, '"');
     size_t plain = 0;
     for (size_t i = 0; ok && i < s.size; i++) {
         uint8_t c = (uint8_t)s.data[i];
         bool surrogate = c == 0xED && is_surrogate(s, i);
-        if (c >= 0x20 && c != '"' && c != '\\' && !surrogate)
+        size_t unseen = hides_nothing && c >= 0x7F && !surrogate ? unseen_char(s, i) : 0;
+        if (c >= 0x20 && c != '"' && c != '\\' && !surrogate && !unseen)
             continue;
         ok = buffer_append(buffer, s.data + plain, i - plain);
-        ok = ok && (surrogate ? append_json_surrogate(buffer, s, i) : append_json_control(buffer, c));
-        i += surrogate ? 2 : 0;
+        if (unseen)
+            ok = ok && append_json_code_point(buffer, str_code_point(s, i, unseen));
+        else
+            ok = ok && (surrogate ? append_json_surrogate(buffer, s, i) : append_json_control(buffer, c));
+        i += surrogate ? 2 : unseen ? unseen - 1 : 0;
         plain = i + 1;
     }
     ok = ok && (plain >= s.size || buffer_append(buffer, s.data + plain, s.size - plain));
     return ok && buffer_append_byte(buffer, '"');
+}
+
+bool buffer_append_json_string(struct buffer *buffer, struct str s)
+{
+    return append_json(buffer, s, false);
+}
+
+bool buffer_append_json_visible(struct buffer *buffer, struct str s)
+{
+    return append_json(buffer, s, true);
 }
 
 static bool append_escaped_byte(struct buffer *buffer, uint8_t c)

@@ -106,13 +106,40 @@ size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates)
     return size;
 }
 
+uint32_t str_code_point(struct str s, size_t at, size_t size)
+{
+    const uint8_t *p = (const uint8_t *)s.data + at;
+    uint32_t code = size == 1 ? p[0] : p[0] & (0x7Fu >> size);
+    for (size_t i = 1; i < size; i++)
+        code = code << 6 | (p[i] & 0x3Fu);
+    return code;
+}
+
+/*
+ * Control characters, line separators, and what is not seen but changes how its neighbours look, or makes two names look alike: Unicode's
+ * Default_Ignorable_Code_Point, which holds the bidirectional controls, and the interlinear annotations.
+ */
+static bool is_invisible(uint32_t code)
+{
+    static const struct {
+        uint32_t first, last;
+    } ranges[] = {
+        { 0x0, 0x1F },         { 0x7F, 0x9F },        { 0xAD, 0xAD },        { 0x34F, 0x34F },      { 0x61C, 0x61C },      { 0x115F, 0x1160 },
+        { 0x17B4, 0x17B5 },    { 0x180B, 0x180F },    { 0x200B, 0x200F },    { 0x2028, 0x202E },    { 0x2060, 0x206F },    { 0x3164, 0x3164 },
+        { 0xFE00, 0xFE0F },    { 0xFEFF, 0xFEFF },    { 0xFFA0, 0xFFA0 },    { 0xFFF0, 0xFFFB },    { 0x1BCA0, 0x1BCA3 },  { 0x1D173, 0x1D17A },
+        { 0xE0000, 0xE0FFF },
+    };
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]) && code >= ranges[i].first; i++) {
+        if (code <= ranges[i].last)
+            return true;
+    }
+    return false;
+}
+
 size_t str_printable_char(struct str s, size_t at)
 {
     size_t size = str_utf8_char(s, at, false);
-    uint8_t c = (uint8_t)s.data[at];
-    if ((size == 1 && (c < 0x20 || c == 0x7F)) || (size == 2 && c == 0xC2 && (uint8_t)s.data[at + 1] < 0xA0))
-        return 0;
-    return size;
+    return size && is_invisible(str_code_point(s, at, size)) ? 0 : size;
 }
 
 bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index)

@@ -57,7 +57,11 @@ bool str_is_utf8(struct str s, bool allow_surrogates, size_t *bad_index);
 /* Size of the UTF-8 character that starts at s.data[at], at < s.size; 0 if the bytes there are none. */
 size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates);
 
-/* As str_utf8_char, but 0 for control characters too (U+0000-1F, U+007F, U+0080-9F: some terminals obey the last as well). */
+/* The code point of a character of that size, as str_utf8_char found it. */
+uint32_t str_code_point(struct str s, size_t at, size_t size);
+
+/* As str_utf8_char, but 0 too for what is not seen as itself: control characters (some terminals obey U+0080-9F as well), bidirectional and other
+ * invisible ones, line separators. */
 size_t str_printable_char(struct str s, size_t at);
 
 /* Shell-like match with * ? [..] over the whole string; '*' also matches '.', '/' and nothing. */

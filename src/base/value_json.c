@@ -10,9 +10,9 @@
 static bool put_string(struct printer *p, struct str text)
 {
     if (str_is_utf8(text, true, NULL))
-        return buffer_append_json_string(p->out, text);
+        return buffer_append_json_visible(p->out, text);
     struct buffer escaped = { .limit = p->out->limit };
-    bool ok = buffer_append_escaped(&escaped, text) && buffer_append_json_string(p->out, buffer_str(&escaped));
+    bool ok = buffer_append_escaped(&escaped, text) && buffer_append_json_visible(p->out, buffer_str(&escaped));
     p->out->failed |= escaped.failed;
     p->out->over_limit |= escaped.over_limit;
     buffer_release(&escaped);

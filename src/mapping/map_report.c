@@ -211,7 +211,7 @@ static void copy_json(const struct map_copy *copy, const struct map_space *sourc
     static const int64_t zeros[RANK_MAX];
     int64_t extent[RANK_MAX];
     buffer_append_text(out, "{\"source\":");
-    buffer_append_json_string(out, tensor->key);
+    buffer_append_json_visible(out, tensor->key);
     if (copy->piece)
         map_piece_source_extent(copy->piece, target->rank, extent);
     buffer_append_text(out, ",\"from\":");
@@ -234,7 +234,7 @@ static void targets_json(const struct map_result *result, const struct map_space
     for (uint32_t i = 0; i < map_space_tensor_count(result->target); i++) {
         const struct map_tensor *tensor = &result->target->tensors[i];
         buffer_append_text(out, i ? ",{\"key\":" : "{\"key\":");
-        buffer_append_json_string(out, tensor->key);
+        buffer_append_json_visible(out, tensor->key);
         buffer_printf(out, ",\"origin\":\"%s\",\"dtype\":\"%s\",\"shape\":[", origins[result->outcomes[tensor->weight].origin], dtype_info(tensor->dtype)->name);
         for (int axis = 0; axis < tensor->rank; axis++)
             buffer_printf(out, "%s%lld", axis ? "," : "", (long long)tensor->shape[axis]);
@@ -255,7 +255,7 @@ static void keys_json(const struct map_report *report, const struct map_space *s
         if (doubled ? !use->overlaps : !is_lost(use))
             continue;
         buffer_append_text(out, any ? "," : "");
-        buffer_append_json_string(out, source->tensors[i].key);
+        buffer_append_json_visible(out, source->tensors[i].key);
         any = true;
     }
 }

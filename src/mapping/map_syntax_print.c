@@ -51,13 +51,13 @@ static void names_json(const struct map_name *names, uint32_t count, struct buff
         if (i)
             buffer_append_text(out, ",");
         if (!names[i].has_array) {
-            buffer_append_json_string(out, names[i].text);
+            buffer_append_json_visible(out, names[i].text);
             continue;
         }
         struct buffer whole = { 0 };
         print_name(&names[i], &whole);
         out->failed |= whole.failed;
-        buffer_append_json_string(out, buffer_str(&whole));
+        buffer_append_json_visible(out, buffer_str(&whole));
         buffer_release(&whole);
     }
 }
@@ -82,12 +82,12 @@ static void attributes_json(const struct map_statement *statement, struct buffer
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
         buffer_append_text(out, i ? ",[" : "[");
-        buffer_append_json_string(out, attribute->key);
+        buffer_append_json_visible(out, attribute->key);
         buffer_append_text(out, ",");
         if (attribute->is_number)
             number_json(attribute->value, out);
         else
-            buffer_append_json_string(out, attribute->value);
+            buffer_append_json_visible(out, attribute->value);
         buffer_append_text(out, "]");
     }
     if (statement->is_optional)

@@ -110,6 +110,24 @@ TEST(json_strings_escape_what_serde_escapes)
     }
 }
 
+TEST(json_that_is_shown_hides_nothing)
+{
+    static const struct { struct str text; const char *plain, *visible; } cases[] = {
+        { { "a\0\x7f", 3 }, "\"a\\u0000\x7f\"", "\"a\\u0000\\u007f\"" },
+        { { "a\xC2\x9B" "b\xE2\x80\xAE" "c\xF3\xA0\x81\x81", 12 }, "\"a\xC2\x9B" "b\xE2\x80\xAE" "c\xF3\xA0\x81\x81\"", "\"a\\u009bb\\u202ec\\udb40\\udc41\"" },
+        { { "\xC3\xA9\xED\xA0", 4 }, "\"\xC3\xA9\xED\xA0\"", "\"\xC3\xA9\xED\xA0\"" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer plain = { 0 }, visible = { 0 };
+        assert_true(buffer_append_json_string(&plain, cases[i].text) && buffer_append_byte(&plain, 0));
+        assert_true(buffer_append_json_visible(&visible, cases[i].text) && buffer_append_byte(&visible, 0));
+        assert_string_equal((char *)plain.data, cases[i].plain);
+        assert_string_equal((char *)visible.data, cases[i].visible);
+        buffer_release(&plain);
+        buffer_release(&visible);
+    }
+}
+
 TEST(escaped_texts_are_safe_for_terminals_and_tab_separated_lines)
 {
     static const struct { struct str text; const char *escaped; } cases[] = {
@@ -137,6 +155,7 @@ int main(void)
         cmocka_unit_test(a_limit_is_exact_and_keeps_the_contents),
         cmocka_unit_test(without_memory_the_contents_stay),
         cmocka_unit_test(json_strings_escape_what_serde_escapes),
+        cmocka_unit_test(json_that_is_shown_hides_nothing),
         cmocka_unit_test(escaped_texts_are_safe_for_terminals_and_tab_separated_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

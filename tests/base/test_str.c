@@ -111,6 +111,29 @@ TEST(utf8_texts_report_the_first_bad_byte)
     }
 }
 
+/* The first and last of each range, and their neighbours, in UTF-8 as Python writes them. */
+TEST(what_is_not_seen_is_not_printable)
+{
+    static const struct {
+        const char *text;
+        bool printable;
+    } cases[] = {
+        { "\xC2\xAC", true },          { "\xC2\xAD", false },         { "\xC2\xAE", true },          { "\xCD\x8F", false },         { "\xCD\x90", true },
+        { "\xD8\x9B", true },          { "\xD8\x9C", false },         { "\xE1\x85\x9F", false },     { "\xE1\x85\xA1", true },      { "\xE1\xA0\x8E", false },
+        { "\xE2\x80\x8A", true },      { "\xE2\x80\x8B", false },     { "\xE2\x80\x8D", false },     { "\xE2\x80\x8F", false },     { "\xE2\x80\x90", true },
+        { "\xE2\x80\xA7", true },      { "\xE2\x80\xA8", false },     { "\xE2\x80\xA9", false },     { "\xE2\x80\xAA", false },     { "\xE2\x80\xAE", false },
+        { "\xE2\x80\xAF", true },      { "\xE2\x81\x9F", true },      { "\xE2\x81\xA0", false },     { "\xE2\x81\xA6", false },     { "\xE2\x81\xA9", false },
+        { "\xE2\x81\xB0", true },      { "\xE3\x85\xA4", false },     { "\xEF\xB8\x8F", false },     { "\xEF\xB8\x90", true },      { "\xEF\xBB\xBF", false },
+        { "\xEF\xBE\xA0", false },     { "\xEF\xBF\xB9", false },     { "\xEF\xBF\xBD", true },      { "\xF0\x9F\x98\x80", true },  { "\xF0\x9D\x85\xB3", false },
+        { "\xF3\xA0\x80\x81", false }, { "\xF3\xA0\x81\xBF", false }, { "\xF3\xA0\xBF\xBF", false }, { "\xF3\xB0\x80\x80", true },  { "\xC3\xA4", true },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct str s = str_of(cases[i].text);
+        if (str_printable_char(s, 0) != (cases[i].printable ? s.size : 0))
+            fail_msg("case %zu: U+%04X", i, (unsigned)str_code_point(s, 0, s.size));
+    }
+}
+
 TEST(printable_characters_are_no_controls)
 {
     assert_int_equal(str_printable_char(STR("\x1f"), 0), 0);
@@ -203,6 +226,7 @@ int main(void)
         cmocka_unit_test(utf8_characters_are_those_of_the_slow_decoder),
         cmocka_unit_test(utf8_texts_report_the_first_bad_byte),
         cmocka_unit_test(printable_characters_are_no_controls),
+        cmocka_unit_test(what_is_not_seen_is_not_printable),
         cmocka_unit_test(globs),
         cmocka_unit_test(random_globs_match_as_the_slow_matcher_says),
     };

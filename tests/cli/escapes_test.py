@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Names from files reach terminals and JSON without control, bidirectional or invisible characters, and JSON keeps their value. Prints TAP.
+
+usage: escapes_test.py --bin PATH
+"""
+import argparse
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import tempfile
+
+UNSEEN = [*range(0x00, 0x20), *range(0x7F, 0xA0), 0xAD, 0x34F, 0x61C, 0x115F, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0x3164, 0xFE0F, 0xFEFF,
+          0xFFA0, 0xFFF9, 0xE0001, 0xE0041, 0xE007F]
+SEEN = "äß語😀\u00a0\u2010"
+
+
+def unseen_in(text):
+    return sorted({hex(ord(c)) for c in text if ord(c) in UNSEEN and c not in "\n\t"})
+
+
+class Shell:
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+        self.keys = [f"a{chr(c)}{SEEN}" for c in UNSEEN]
+        header = {key: {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for key in self.keys}
+        header["__metadata__"] = {key: key for key in self.keys}
+        text = json.dumps(header).encode()
+        (work / "in.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
+
+    def __call__(self, *arguments, status=0):
+        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, timeout=120, cwd=self.work)
+        assert done.returncode == status, f"{arguments}: exit {done.returncode}, not {status}: {done.stderr[:300]}"
+        out, err = done.stdout.decode(), done.stderr.decode()
+        assert not unseen_in(out + err), f"{arguments}: {unseen_in(out + err)}"
+        return out, err
+
+
+def listings(shell):
+    for verb in (["ls"], ["ls", "--items"], ["ls", "--chunks"], ["hash"], ["inspect", "--verbose"], ["verify"], ["verify", "--deep"]):
+        for options in ([], ["--json"]):
+            out, _ = shell(*verb, *options, "in.safetensors")
+            assert verb[0] not in ("ls", "hash") or SEEN in out, out
+    out, _ = shell("ls", "--json", "in.safetensors")
+    assert sorted(t["key"] for t in json.loads(out)["tensors"]) == sorted(shell.keys)
+    out, _ = shell("ls", "--json", "--items", "in.safetensors")
+    item = json.loads(out)["items"][0]["key"]
+    out, _ = shell("cat", "in.safetensors", item)
+    assert json.loads(out) == {key: key for key in shell.keys}, out
+
+
+def errors(shell):
+    for key in shell.keys[1:]:
+        path = f"no{key[1]}file" if key[1] != "/" else "no"
+        shell("ls", path, status=3)
+        out, err = shell("ls", "--json", path, status=3)
+        json.loads(err)
+    name = "bad\u202eeman\u2066.safetensors"
+    (shell.work / name).write_bytes(b"\x08\0\0\0\0\0\0\0garbage!")
+    shell("ls", name, status=4)
+    shell("convert", name, "out", "--to", "hf", status=4)
+
+
+def reports(shell):
+    other = shell.work / "other.safetensors"
+    other.write_bytes(struct.pack("<Q", 2) + b"{}")
+    shell("diff", "in.safetensors", other, status=1)
+    out, _ = shell("diff", "--json", "in.safetensors", other, status=1)
+    assert sorted(f["key"] for f in json.loads(out)["findings"] if f["key"] in shell.keys) == sorted(shell.keys), out
+    for key in shell.keys[1:4]:
+        shell("convert", "in.safetensors", "out\u202e", "--to", "hf", "--dtype", f"{key}=nonsense", status=2)
+    shell("plan", "in.safetensors", "--to", "hf", "-m", "no\u202eway -> b", status=2)
+    shell("convert", "in.safetensors", "out\u202e", "--to", "hf")
+
+
+def written_files_hold_the_same_keys(shell):
+    """What is escaped in a file that we write is the same key to whoever parses it."""
+    shell("convert", "in.safetensors", "out.safetensors", "--to", "safetensors")
+    data = (shell.work / "out.safetensors").read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    assert header.pop("__metadata__") == {key: key for key in shell.keys}
+    assert sorted(header) == sorted(shell.keys)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    args = parser.parse_args()
+    checks = (listings, errors, reports, written_files_hold_the_same_keys)
+    print(f"1..{len(checks)}")
+    for number, check in enumerate(checks, 1):
+        with tempfile.TemporaryDirectory(prefix="reshard-escapes-") as folder:
+            try:
+                verdict, text = "ok", check(Shell(os.path.abspath(args.bin), pathlib.Path(folder)))
+            except AssertionError as problem:
+                verdict, text = "not ok", str(problem)
+        print(f"{verdict} {number} - {check.__name__}")
+        if text:
+            print("# " + ascii(text), flush=True)
+
+
+main()
