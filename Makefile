@@ -6,6 +6,7 @@
 #                                                              or with FUZZ_RUNS=N until N runs are counted; make fuzz-coverage: what they reach
 #   make bench    figures of the README  make docs     manual pages
 #   make tidy     layering and style     make coverage lines of src that the tests run
+#   make faults   every call and allocation fails once, every crash is replayed
 #   make mutants  sabotage of the source, which tests must notice (kept list); make mutants-sample: general operators
 #   make install DESTDIR=… PREFIX=…      make live-env environments with the real frameworks, which `check` then uses
 SHELL := /bin/bash
@@ -65,6 +66,10 @@ coverage:
 	@ln -sf cli/reshard build-coverage/reshard
 	@tools/coverage.py build-coverage
 
+# All of what `check` takes a part of: each failure of each call, and more crashes. The seed of a run is printed, and SEED repeats it.
+faults: setup $(BUILD)/reshard
+	@tools/faults.sh $(BUILD) $(SEED)
+
 mutants:
 	@tools/setup.sh test
 	@tools/mutate.py --jobs 2
@@ -110,4 +115,4 @@ clean:
 	rm -rf build build-asan build-tsan build-fuzz build-fuzzcov build-coverage build-mutants
 
 FORCE:
-.PHONY: all setup demo check live-env asan tsan coverage mutants mutants-sample fuzz fuzz-coverage bench docs tidy format install clean FORCE
+.PHONY: all setup demo check live-env asan tsan coverage faults mutants mutants-sample fuzz fuzz-coverage bench docs tidy format install clean FORCE

@@ -186,13 +186,10 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
         return status;
     work_renew(&source->work);
     status = source_resolve(source, NULL, 0, err);
+    if (!status)
+        status = source_verify(source, wanted.deep != 0, err);
     if (status)
         return status;
-    if (source->driver->verify) {
-        status = work_explain(&source->work, source->driver->verify(source, wanted.deep != 0, err), err);
-        if (status)
-            return status;
-    }
     report_warnings(checkpoint, &findings);
     struct value_stats *stats = calloc((size_t)source->catalog->tensor_count + 1, sizeof(*stats));
     if (!stats)

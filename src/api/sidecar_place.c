@@ -32,11 +32,11 @@ static reshard_status put_tensors(reshard_checkpoint *written, enum digest_kind 
         for (uint32_t i = 0; i < names.map.count; i++)
             put_member(json, i == 0, name_map_at(&names.map, i), hex[names.indices[i]]);
         buffer_append_text(json, "\n  },\n  \"types\": {");
-        for (uint32_t i = 0; i < names.map.count; i++) {
+        for (uint32_t i = 0; i < names.map.count && !type.failed; i++) {
             buffer_clear(&type);
             sidecar_put_type(catalog, names.indices[i], &type);
-            buffer_append_byte(&type, 0);
-            put_member(json, i == 0, name_map_at(&names.map, i), type.failed ? "" : (const char *)type.data);
+            if (buffer_append_byte(&type, 0))
+                put_member(json, i == 0, name_map_at(&names.map, i), (const char *)type.data);
         }
         buffer_append_text(json, "\n  }");
     }
@@ -171,9 +171,12 @@ reshard_status sidecar_check_beside(const char *target_path, bool is_directory, 
 {
     char *path = path_beside(target_path);
     reshard_status status = path ? RESHARD_OK : error_set_memory(err);
-    if (!path || is_directory || store_path_look(path) == STORE_PATH_NOTHING)
+    enum store_path_kind found = !path || is_directory ? STORE_PATH_NOTHING : store_path_look(path);
+    if (found == STORE_PATH_NOTHING)
         goto out;
-    if (!is_sidecar(path)) {
+    if (found == STORE_PATH_UNKNOWN) {
+        status = error_set_errno(err, "cannot look at '%s'", path);
+    } else if (!is_sidecar(path)) {
         status = error_set(err, RESHARD_ERR_USAGE, "'%s' is in the way: digests of the target have that name, and it holds something else", path);
         error_hint(err, "move it away, or give the target another name");
     } else if (!overwrite) {

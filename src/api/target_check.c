@@ -269,9 +269,22 @@ static reshard_status refuse_foreign(const struct census *census, const char *sh
 static reshard_status recognise_folder(struct census *census, const char *shown, reshard_error *err)
 {
     struct root_choice choice = { 0 };
-    census->driver = driver_recognise(census->store, "");
-    if (census->driver || (!root_choose(census->store, "", -1, &census->arena, &choice, NULL) && choice.name && driver_recognise(census->store, choice.name)))
-        return RESHARD_OK;
+    const struct format_driver *inside = NULL;
+    reshard_error seen = { 0 };
+    reshard_status status = driver_recognise(census->store, "", &census->driver, err);
+    if (status || census->driver)
+        return status;
+    status = root_choose(census->store, "", -1, &census->arena, &choice, &seen);
+    if (status == RESHARD_ERR_MEMORY || (status == RESHARD_ERR_IO && !store_errno_is_answer(seen.sys_errno))) {
+        if (err)
+            *err = seen;
+        return status;
+    }
+    if (!status && choice.name) {
+        status = driver_recognise(census->store, choice.name, &inside, err);
+        if (status || inside)
+            return status;
+    }
     return refuse(err, "remove it yourself, or choose another target: --overwrite replaces checkpoints and empty folders only", "is no checkpoint", shown);
 }
 
@@ -317,7 +330,9 @@ static reshard_status check_file(const struct store_target *target, const char *
     reshard_status status = store_open_path(target->path, 0, &store, &name, err);
     if (status)
         return status;
-    if (!driver_recognise(store, name))
+    const struct format_driver *driver = NULL;
+    status = driver_recognise(store, name, &driver, err);
+    if (!status && !driver)
         status = refuse(err, "remove it yourself, or choose another target: --overwrite replaces files of known formats only", "is no checkpoint", shown);
     store_free(store);
     free(name);

@@ -224,19 +224,20 @@ static bool text_keep(struct arena *arena, struct str *out, const char *format, 
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
 {
     struct str text;
-    if (catalog->warning_count >= CATALOG_WARNINGS_MAX || !ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity)) {
+    if (catalog->warning_count >= CATALOG_WARNINGS_MAX) {
         catalog->warnings_dropped++;
         return;
     }
 
     va_list args;
     va_start(args, format);
-    bool is_kept = text_keep(&catalog->arena, &text, format, args);
+    bool is_kept = ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity) && text_keep(&catalog->arena, &text, format, args);
     va_end(args);
     if (is_kept)
         catalog->warnings[catalog->warning_count++] = (struct catalog_warning){ .text = text, .is_damage = is_damage };
     else
-        catalog->warnings_dropped++;
+        catalog->is_short_of_memory = true;
+    catalog->warnings_dropped += !is_kept;
 }
 
 reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...)

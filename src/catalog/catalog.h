@@ -149,6 +149,7 @@ struct catalog {
     uint32_t *vector_slots;
     uint64_t vector_seed; /* of their hash, against numbers chosen to collide */
     uint32_t warnings_dropped;
+    bool is_short_of_memory; /* a warning found none: catalog_seal fails, so that nothing is left unsaid */
     struct name_map object_names;
     struct name_map keys;  /* of listed tensors, after seal: key -> position in key_tensors */
     uint32_t *key_tensors; /* tensor index by key number (the last tensor of that key) */

@@ -153,6 +153,8 @@ reshard_status catalog_seal(struct catalog *catalog, bool allow_holes, reshard_e
         status = catalog_check_cover(catalog, allow_holes, err);
     if (!status)
         status = catalog_check_expansion(catalog, err);
+    if (!status && catalog->is_short_of_memory)
+        status = error_set_memory(err);
     if (status)
         return status;
     arrays_shrink(catalog);

@@ -53,6 +53,9 @@ struct source {
 /* Makes sure that all chunks of the given tensors (NULL: of all) are resolved. */
 reshard_status source_resolve(struct source *source, const uint32_t *tensors, uint32_t count, reshard_error *err);
 
+/* What the driver can check beyond what all payload is checked for. */
+reshard_status source_verify(struct source *source, bool is_deep, reshard_error *err);
+
 /* Makes sure that item->value is set where the item can have one (not ITEM_FILE). */
 reshard_status source_load_item(struct source *source, uint32_t item, reshard_error *err);
 
@@ -133,8 +136,8 @@ struct format_driver {
     const char *const *folder_entries;
 
     /* How sure the driver is that store's name ("" for the root) is its format: 0 no, 100 certain. Looks at names and the first
-     * bytes only; never fails. */
-    int (*probe)(struct store *store, const char *name);
+     * bytes only. What goes wrong on the way is left in err: only a lack of memory or a failing disk matters to the caller. */
+    int (*probe)(struct store *store, const char *name, reshard_error *err);
 
     /* Fills source->catalog (made by the caller, not sealed). */
     reshard_status (*read_catalog)(struct source *source, reshard_error *err);

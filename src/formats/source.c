@@ -54,14 +54,14 @@ static reshard_status enter_root(struct source *source, const struct root_choice
     return RESHARD_OK;
 }
 
-static bool recognises(struct source *source, const struct format_driver *forced)
+static reshard_status recognise(struct source *source, const struct format_driver *forced, bool *found, reshard_error *err)
 {
-    if (!forced) {
-        source->driver = driver_recognise(source->store, source->name);
-        return source->driver != NULL;
-    }
+    int score = 0;
     source->driver = forced;
-    return forced->probe && forced->probe(source->store, source->name) > 0;
+    reshard_status status = forced ? driver_score(forced, source->store, source->name, &score, err)
+                                   : driver_recognise(source->store, source->name, &source->driver, err);
+    *found = forced ? score > 0 : source->driver != NULL;
+    return status;
 }
 
 /*
@@ -71,11 +71,12 @@ static bool recognises(struct source *source, const struct format_driver *forced
 static reshard_status choose_driver(struct source *source, const struct format_driver *forced, struct root_choice *choice,
                                     struct arena *arena, reshard_error *err)
 {
-    bool is_directory = store_is_directory(source->store, source->name);
-    if (source->iteration < 0 && recognises(source, forced))
-        return RESHARD_OK;
+    bool is_directory = store_is_directory(source->store, source->name), found = false;
+    reshard_status status = source->iteration < 0 ? recognise(source, forced, &found, err) : RESHARD_OK;
+    if (status || found)
+        return status;
     if (is_directory) {
-        reshard_status status = root_choose(source->store, source->name, source->iteration, arena, choice, err);
+        status = root_choose(source->store, source->name, source->iteration, arena, choice, err);
         if (status)
             return status;
         if (choice->name) {
@@ -87,9 +88,10 @@ static reshard_status choose_driver(struct source *source, const struct format_d
         return error_set(err, RESHARD_ERR_USAGE, "iteration %" PRId64 " was asked for, but '%s' is a file", source->iteration,
                          source->name);
     }
-    if (recognises(source, forced) || forced)
-        return RESHARD_OK;
-    reshard_status status = driver_not_recognised(source->store, source->name, err);
+    status = recognise(source, forced, &found, err);
+    if (status || found || forced)
+        return status;
+    status = driver_not_recognised(source->store, source->name, err);
     if (choice->name)
         error_prefix(err, "'%s'", source->name);
     return status;
@@ -124,6 +126,15 @@ static reshard_status read_source(struct source *source, const struct root_choic
     return status ? status : catalog_check_made(source->catalog, err);
 }
 
+/* What was made of a file that "is not there" counts for nothing if the disk failed when it was looked for. */
+static reshard_status or_failure(struct source *source, reshard_status status, reshard_error *err)
+{
+    status = work_explain(&source->work, status, err);
+    bool is_judgement = status != RESHARD_ERR_IO && status != RESHARD_ERR_MEMORY && status != RESHARD_ERR_CANCELLED;
+    reshard_status failure = is_judgement ? store_failure(source->store, err) : RESHARD_OK;
+    return failure ? failure : status;
+}
+
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out,
                            reshard_error *err)
 {
@@ -150,9 +161,9 @@ reshard_status format_open(struct store *store, const char *name, const struct o
         }
     }
     status = choose_driver(source, forced, &choice, &arena, err);
-    if (status)
-        goto out;
-    status = work_explain(&source->work, read_source(source, &choice, err), err);
+    if (!status)
+        status = read_source(source, &choice, err);
+    status = or_failure(source, status, err);
 
 out:
     arena_release(&arena);
@@ -232,7 +243,7 @@ reshard_status source_resolve(struct source *source, const uint32_t *tensors, ui
         return error_set_memory(err);
     reshard_status status = list.count ? source->driver->resolve(source, list.chunks, list.count, err) : RESHARD_OK;
     free(list.chunks);
-    return work_explain(&source->work, status, err);
+    return or_failure(source, status, err);
 }
 
 reshard_status source_load_item(struct source *source, uint32_t item_index, reshard_error *err)
@@ -241,8 +252,15 @@ reshard_status source_load_item(struct source *source, uint32_t item_index, resh
     if (item->kind == ITEM_FILE || item->value)
         return RESHARD_OK;
     if (source->driver->load_item)
-        return work_explain(&source->work, source->driver->load_item(source, item_index, err), err);
+        return or_failure(source, source->driver->load_item(source, item_index, err), err);
     error_set(err, RESHARD_ERR_UNSUPPORTED, "item '%.*s': the format keeps it as bytes only", STR_ARG(item->key));
     error_object(err, "%.*s", STR_ARG(item->key));
     return RESHARD_ERR_UNSUPPORTED;
+}
+
+reshard_status source_verify(struct source *source, bool is_deep, reshard_error *err)
+{
+    if (!source->driver->verify)
+        return RESHARD_OK;
+    return or_failure(source, source->driver->verify(source, is_deep, err), err);
 }

@@ -6,19 +6,34 @@
 #define ENTRIES_SHOWN 6
 #define FIRST_BYTES_SHOWN 8
 
-const struct format_driver *driver_recognise(struct store *store, const char *name)
+reshard_status driver_score(const struct format_driver *driver, struct store *store, const char *name, int *score, reshard_error *err)
+{
+    reshard_error seen = { 0 };
+    *score = driver->probe ? driver->probe(store, name, &seen) : 0;
+    if (seen.code != RESHARD_ERR_MEMORY && (seen.code != RESHARD_ERR_IO || store_errno_is_answer(seen.sys_errno)))
+        return store_failure(store, err);
+    if (err)
+        *err = seen;
+    return seen.code;
+}
+
+reshard_status driver_recognise(struct store *store, const char *name, const struct format_driver **out, reshard_error *err)
 {
     const struct format_driver *best = NULL;
     int best_score = 0;
     const struct format_driver *driver;
     for (int i = 0; (driver = format_driver_at(i)); i++) {
-        int score = driver->probe ? driver->probe(store, name) : 0;
+        int score;
+        reshard_status status = driver_score(driver, store, name, &score, err);
+        if (status)
+            return status;
         if (score > best_score) {
             best_score = score;
             best = driver;
         }
     }
-    return best;
+    *out = best;
+    return RESHARD_OK;
 }
 
 bool store_is_directory(struct store *store, const char *name)

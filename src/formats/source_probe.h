@@ -5,8 +5,11 @@
 
 #include "formats/driver.h"
 
-/* The surest driver for store's name, or NULL if no driver knows it. */
-const struct format_driver *driver_recognise(struct store *store, const char *name);
+/* How sure the driver is, see probe in driver.h. Fails where that could not be found out. */
+reshard_status driver_score(const struct format_driver *driver, struct store *store, const char *name, int *score, reshard_error *err);
+
+/* *out is the surest driver for store's name, or NULL if no driver knows it. */
+reshard_status driver_recognise(struct store *store, const char *name, const struct format_driver **out, reshard_error *err);
 
 /* Whether name is a directory ("" always is). */
 bool store_is_directory(struct store *store, const char *name);

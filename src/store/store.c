@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define NAME_BYTES_MAX 4096
@@ -114,6 +115,36 @@ reshard_status store_list(struct store *store, const char *directory, struct are
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
 {
     return check_name(name, NULL) == RESHARD_OK && store->ops->exists(store, name, is_directory, bytes);
+}
+
+bool store_errno_is_answer(int number)
+{
+    switch (number) {
+    case ENOENT: case ENOTDIR: case ELOOP: case ENAMETOOLONG: case EACCES: case EPERM: case EXDEV: case EISDIR: case EINVAL: case ENXIO:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void store_note_failure(struct store *store, const char *name, int number)
+{
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&store->failure.state, &none, 1))
+        return;
+    store->failure.sys_errno = number;
+    snprintf(store->failure.name, sizeof(store->failure.name), "%s", name);
+    atomic_store(&store->failure.state, 2);
+}
+
+reshard_status store_failure(const struct store *store, reshard_error *err)
+{
+    if (atomic_load(&store->failure.state) != 2)
+        return RESHARD_OK;
+    errno = store->failure.sys_errno;
+    error_set_errno(err, "cannot look at '%s'", store->failure.name);
+    error_object(err, "%s", store->failure.name);
+    return RESHARD_ERR_IO;
 }
 
 uint64_t store_version(struct store *store, const char *name)

@@ -64,6 +64,12 @@ reshard_status store_list(struct store *store, const char *directory, struct are
                           size_t *count, reshard_error *err);
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
 
+/* store_exists says "no" as well when the disk failed: the first such failure, RESHARD_OK if there was none. */
+reshard_status store_failure(const struct store *store, reshard_error *err);
+
+/* Whether this errno says something about a name, and not that memory or the disk failed. */
+bool store_errno_is_answer(int number);
+
 /* A number that changes when the object is written to or replaced, as far as the store knows (files: inode, size and time); 0 if it does not. */
 uint64_t store_version(struct store *store, const char *name);
 
@@ -73,7 +79,7 @@ reshard_status store_error_exists(const char *name, reshard_error *err);
 /* ---- paths outside of a store ---- */
 
 /* What lies at the path itself: a link is something else, wherever it leads. */
-enum store_path_kind { STORE_PATH_NOTHING, STORE_PATH_FILE, STORE_PATH_OTHER };
+enum store_path_kind { STORE_PATH_NOTHING, STORE_PATH_FILE, STORE_PATH_OTHER, STORE_PATH_UNKNOWN /* errno says why */ };
 enum store_path_kind store_path_look(const char *path);
 
 /* Removes a file, if it is there, and writes its directory to the disk unless no_sync. */

@@ -140,6 +140,6 @@ struct store *store_new_null(void)
 {
     struct store *store = malloc(sizeof(*store));
     if (store)
-        *store = (struct store){ &null_ops };
+        *store = (struct store){ .ops = &null_ops };
     return store;
 }

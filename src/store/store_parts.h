@@ -8,6 +8,8 @@
 
 #include "store/store.h"
 
+#include <stdatomic.h>
+
 struct store_ops {
     void (*free)(struct store *store);
     const char *(*path)(const struct store *store); /* NULL: none */
@@ -21,9 +23,20 @@ struct store_ops {
                                 reshard_error *err);
 };
 
+/* What stood in the way of an answer; written once. */
+struct store_failure {
+    atomic_int state; /* 0: none, 1: being written, 2: there */
+    int sys_errno;
+    char name[256];
+};
+
 struct store {
     const struct store_ops *ops;
+    struct store_failure failure;
 };
+
+/* For store_failure; of several the first is kept. Any thread. */
+void store_note_failure(struct store *store, const char *name, int number);
 
 /* read_at and write_at get ranges inside the object. What is NULL cannot be done. */
 struct object_ops {

@@ -12,7 +12,7 @@ enum store_path_kind store_path_look(const char *path)
 {
     struct stat info;
     if (lstat(path, &info) < 0)
-        return errno == ENOENT || errno == ENOTDIR ? STORE_PATH_NOTHING : STORE_PATH_OTHER;
+        return errno == ENOENT || errno == ENOTDIR ? STORE_PATH_NOTHING : STORE_PATH_UNKNOWN;
     return S_ISREG(info.st_mode) ? STORE_PATH_FILE : STORE_PATH_OTHER;
 }
 

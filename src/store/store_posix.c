@@ -139,7 +139,12 @@ static reshard_status posix_open_object(struct store *store, const char *name, u
 static bool posix_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
 {
     struct stat info;
-    if (fstatat(posix_of(store)->fd, name, &info, 0) < 0 || !(S_ISDIR(info.st_mode) || S_ISREG(info.st_mode)))
+    if (fstatat(posix_of(store)->fd, name, &info, 0) < 0) {
+        if (!store_errno_is_answer(errno))
+            store_note_failure(store, name, errno);
+        return false;
+    }
+    if (!(S_ISDIR(info.st_mode) || S_ISREG(info.st_mode)))
         return false;
     *is_directory = S_ISDIR(info.st_mode);
     *bytes = *is_directory ? 0 : (uint64_t)info.st_size;
@@ -190,7 +195,12 @@ static reshard_status listing_fill(struct listing *listing, DIR *stream, reshard
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
         struct stat info;
-        if (fstatat(dirfd(stream), entry->d_name, &info, 0) < 0 || !(S_ISREG(info.st_mode) || S_ISDIR(info.st_mode)))
+        if (fstatat(dirfd(stream), entry->d_name, &info, 0) < 0) {
+            if (store_errno_is_answer(errno))
+                continue; /* a link that leads nowhere, for example */
+            return error_set_errno(err, "cannot look at '%s' in '%s'", entry->d_name, listing->directory);
+        }
+        if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
             continue;
         if (!listing_add(listing, entry->d_name, &info))
             return error_set_memory(err);

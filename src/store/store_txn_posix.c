@@ -149,13 +149,8 @@ static reshard_status check_ours(const struct posix_txn *txn, bool is_new, resha
     return RESHARD_ERR_IO;
 }
 
-/* One try to make or take over the partial directory; *again: another run removed it meanwhile. */
-static reshard_status take_partial(struct posix_txn *txn, bool *again, reshard_error *err)
+static reshard_status enter_partial(struct posix_txn *txn, bool is_new, bool *again, reshard_error *err)
 {
-    *again = false;
-    bool is_new = mkdirat(txn->parent_fd, txn->partial_name, 0700) == 0;
-    if (!is_new && errno != EEXIST)
-        return failed(txn, "cannot make a directory beside the target", err);
     txn->partial_fd = openat(txn->parent_fd, txn->partial_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (txn->partial_fd < 0) {
         *again = errno == ENOENT;
@@ -176,6 +171,19 @@ static reshard_status take_partial(struct posix_txn *txn, bool *again, reshard_e
     }
     *again = !is_named(txn->partial_fd, JOURNAL_NAME, txn->journal_fd) || !is_named(txn->parent_fd, txn->partial_name, txn->partial_fd);
     return RESHARD_OK;
+}
+
+/* One try to make or take over the partial directory; *again: another run removed it meanwhile. */
+static reshard_status take_partial(struct posix_txn *txn, bool *again, reshard_error *err)
+{
+    *again = false;
+    bool is_new = mkdirat(txn->parent_fd, txn->partial_name, 0700) == 0;
+    if (!is_new && errno != EEXIST)
+        return failed(txn, "cannot make a directory beside the target", err);
+    reshard_status status = enter_partial(txn, is_new, again, err);
+    if (status && is_new)
+        unlinkat(txn->parent_fd, txn->partial_name, AT_REMOVEDIR);
+    return status;
 }
 
 static reshard_status lock_partial(struct posix_txn *txn, reshard_error *err)

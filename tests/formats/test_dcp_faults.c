@@ -56,7 +56,7 @@ static struct source *make_source(const struct format_driver *driver, struct sto
 
 static reshard_status use(struct source *source, reshard_error *err)
 {
-    (void)source->driver->probe(source->store, "");
+    (void)source->driver->probe(source->store, "", NULL);
     reshard_status status = source->driver->read_catalog(source, err);
     if (!status)
         status = catalog_seal(source->catalog, false, err);

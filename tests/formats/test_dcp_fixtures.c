@@ -94,7 +94,7 @@ static const struct format_driver *surest(struct store *store, const char *name)
     const struct format_driver *best = NULL;
     int best_score = 0;
     for (size_t i = 0; i < 4; i++) {
-        int score = drivers[i]->probe(store, name);
+        int score = drivers[i]->probe(store, name, NULL);
         if (score > best_score) {
             best_score = score;
             best = drivers[i];

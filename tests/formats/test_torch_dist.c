@@ -511,7 +511,7 @@ TEST(an_object_of_which_cells_are_missing_does_not_verify)
 
 static int probe(const struct format_driver *driver, struct store *store)
 {
-    return driver->probe(store, "out/iter_0000025");
+    return driver->probe(store, "out/iter_0000025", NULL);
 }
 
 /* metadata.json makes a torch_dist checkpoint; of the plain ones, the keys tell whose it is. */

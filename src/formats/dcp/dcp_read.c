@@ -99,7 +99,7 @@ reshard_status dcp_megatron_read_catalog(struct source *source, reshard_error *e
 
 enum { HAS_METADATA = 1, HAS_RANK_METADATA = 2, HAS_DATA = 4, HAS_TEMPORARY = 8, HAS_CONFIG = 16, HAS_COMMON = 32 };
 
-static unsigned look(struct store *store, const char *directory)
+static unsigned look(struct store *store, const char *directory, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
@@ -108,7 +108,9 @@ static unsigned look(struct store *store, const char *directory)
     char *plain = arena_copy(&arena, directory, size);
     if (plain && size > 0)
         plain[size - 1] = '\0';
-    if (!plain || store_list(store, plain, &arena, &entries, &count, NULL))
+    if (!plain)
+        error_set_memory(err);
+    if (!plain || store_list(store, plain, &arena, &entries, &count, err))
         count = 0;
     for (size_t i = 0; i < count; i++) {
         struct str base = { entries[i].name.data + size, entries[i].name.size - size };
@@ -133,25 +135,25 @@ static unsigned look(struct store *store, const char *directory)
 }
 
 /* What lies at name, and the backend that its metadata.json gives. */
-static unsigned look_at(struct store *store, const char *name, enum dist_backend *backend)
+static unsigned look_at(struct store *store, const char *name, enum dist_backend *backend, reshard_error *err)
 {
     char *directory = NULL;
     struct dist_config config = { .backend = DIST_ABSENT };
     unsigned seen = 0;
-    if (dcp_directory_find(store, name, &directory, NULL) == RESHARD_OK) {
-        seen = look(store, directory);
+    if (dcp_directory_find(store, name, &directory, err) == RESHARD_OK) {
+        seen = look(store, directory, err);
         if (seen & HAS_CONFIG)
-            (void)dist_config_read(store, directory, &config, NULL);
+            (void)dist_config_read(store, directory, &config, err);
     }
     *backend = config.backend;
     free(directory);
     return seen;
 }
 
-int dcp_probe(struct store *store, const char *name)
+int dcp_probe(struct store *store, const char *name, reshard_error *err)
 {
     enum dist_backend backend;
-    unsigned seen = look_at(store, name, &backend);
+    unsigned seen = look_at(store, name, &backend, err);
     if (backend == DIST_TORCH_DIST || backend == DIST_FSDP_DTENSOR)
         return 0;
     if (seen & HAS_METADATA)
@@ -165,18 +167,20 @@ int dcp_probe(struct store *store, const char *name)
 static const char *const fsdp_marks[] = { "optimizer.param_to_group_meta.", "model.module." };
 
 /* Whether one of the first marks stands in the beginning of .metadata. */
-static bool begins_with_mark(struct store *store, const char *name, size_t mark_count)
+static bool begins_with_mark(struct store *store, const char *name, size_t mark_count, reshard_error *err)
 {
     struct store_object *object = NULL;
     char *directory = NULL, *path = NULL;
     bool found = false;
     uint8_t *bytes = NULL;
-    if (dcp_directory_find(store, name, &directory, NULL) || dcp_name_join(directory, STR(DCP_METADATA), &path, NULL) ||
-        store_open_object(store, path, &object, NULL))
+    if (dcp_directory_find(store, name, &directory, err) || dcp_name_join(directory, STR(DCP_METADATA), &path, err) ||
+        store_open_object(store, path, &object, err))
         goto out;
     size_t size = store_object_size(object) < FIRST_BYTES ? (size_t)store_object_size(object) : FIRST_BYTES;
     bytes = malloc(size + 1);
-    if (!bytes || store_read_at(object, 0, bytes, size, NULL))
+    if (!bytes)
+        error_set_memory(err);
+    if (!bytes || store_read_at(object, 0, bytes, size, err))
         goto out;
     for (size_t i = 0; i < mark_count; i++)
         found = found || memmem(bytes, size, fsdp_marks[i], strlen(fsdp_marks[i]));
@@ -190,32 +194,32 @@ out:
 }
 
 /* A directory with .metadata that is no torch_dist checkpoint. */
-static bool is_plain(struct store *store, const char *name)
+static bool is_plain(struct store *store, const char *name, reshard_error *err)
 {
     enum dist_backend backend;
-    unsigned seen = look_at(store, name, &backend);
+    unsigned seen = look_at(store, name, &backend, err);
     return backend == DIST_ABSENT && (seen & HAS_METADATA) && !(seen & HAS_COMMON);
 }
 
-int dcp_megatron_probe(struct store *store, const char *name)
+int dcp_megatron_probe(struct store *store, const char *name, reshard_error *err)
 {
-    return dcp_is_iteration(store, name) && is_plain(store, name) ? 92 : 0;
+    return dcp_is_iteration(store, name) && is_plain(store, name, err) ? 92 : 0;
 }
 
 /* In an iteration's folder either mark is enough; elsewhere others wrap modules in 'model.module.' too. */
-int fsdp_dtensor_probe(struct store *store, const char *name)
+int fsdp_dtensor_probe(struct store *store, const char *name, reshard_error *err)
 {
     enum dist_backend backend;
-    (void)look_at(store, name, &backend);
+    (void)look_at(store, name, &backend, err);
     if (backend == DIST_FSDP_DTENSOR)
         return 100;
-    return is_plain(store, name) && begins_with_mark(store, name, dcp_is_iteration(store, name) ? 2 : 1) ? 94 : 0;
+    return is_plain(store, name, err) && begins_with_mark(store, name, dcp_is_iteration(store, name) ? 2 : 1, err) ? 94 : 0;
 }
 
-int torch_dist_probe(struct store *store, const char *name)
+int torch_dist_probe(struct store *store, const char *name, reshard_error *err)
 {
     enum dist_backend backend;
-    unsigned seen = look_at(store, name, &backend);
+    unsigned seen = look_at(store, name, &backend, err);
     if (backend == DIST_TORCH_DIST)
         return 100;
     /* metadata.json is written last: without it, or with a torn one, this is a save that was not finished, which the reader says. */

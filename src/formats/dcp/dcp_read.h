@@ -8,10 +8,10 @@
 /* Finds the checkpoint's directory and makes the state. */
 reshard_status dcp_read_open(struct source *source, reshard_error *err);
 
-int dcp_probe(struct store *store, const char *name);
-int dcp_megatron_probe(struct store *store, const char *name);
-int fsdp_dtensor_probe(struct store *store, const char *name);
-int torch_dist_probe(struct store *store, const char *name);
+int dcp_probe(struct store *store, const char *name, reshard_error *err);
+int dcp_megatron_probe(struct store *store, const char *name, reshard_error *err);
+int fsdp_dtensor_probe(struct store *store, const char *name, reshard_error *err);
+int torch_dist_probe(struct store *store, const char *name, reshard_error *err);
 
 reshard_status dcp_read_catalog(struct source *source, reshard_error *err);
 reshard_status dcp_megatron_read_catalog(struct source *source, reshard_error *err);

@@ -5,7 +5,7 @@
 #include "formats/safetensors/safetensors_target.h"
 
 /* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
-static int hf_probe(struct store *store, const char *name)
+static int hf_probe(struct store *store, const char *name, reshard_error *err)
 {
     static const int scores[] = {
         [HF_NOTHING] = 0, [HF_INDEXED] = 90, [HF_SINGLE] = 85, [HF_NUMBERED] = 80, [HF_LOOSE] = 40, [HF_DCP] = 90
@@ -18,7 +18,7 @@ static int hf_probe(struct store *store, const char *name)
         return 0;
     if (!is_directory && !str_ends_with(str_of(name), ".json"))
         return 0;
-    reshard_status status = hf_folder_scan(store, name, &arena, &folder, NULL);
+    reshard_status status = hf_folder_scan(store, name, &arena, &folder, err);
     int score = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED ? 60 : status ? 0 : scores[folder.kind];
     arena_release(&arena);
     return score;

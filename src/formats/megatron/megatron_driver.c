@@ -18,25 +18,25 @@ static bool is_rank_file_name(const char *name)
     return str_is(base, MEGATRON_MODEL_FILE) || str_is(base, MEGATRON_OPTIMIZER_FILE) || str_is(base, MEGATRON_OLD_MODEL_FILE);
 }
 
-static bool is_torch_file(struct store *store, const char *name)
+static bool is_torch_file(struct store *store, const char *name, reshard_error *err)
 {
     struct store_object *object = NULL;
-    if (store_open_object(store, name, &object, NULL))
+    if (store_open_object(store, name, &object, err))
         return false;
     struct reader reader = store_object_reader(object);
     enum torch_container container;
-    bool is_torch = !torch_save_probe(&reader, &container, NULL) && container != TORCH_NO_CONTAINER;
+    bool is_torch = !torch_save_probe(&reader, &container, err) && container != TORCH_NO_CONTAINER;
     store_object_close(object);
     return is_torch;
 }
 
-static bool has_rank_folder(struct store *store, const char *name)
+static bool has_rank_folder(struct store *store, const char *name, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count, prefix = name[0] ? strlen(name) + 1 : 0;
     bool found = false;
-    if (!store_list(store, name, &arena, &entries, &count, NULL)) {
+    if (!store_list(store, name, &arena, &entries, &count, err)) {
         for (size_t i = 0; i < count && !found; i++) {
             struct rank_folder folder;
             found = entries[i].is_directory && rank_folder_parse((struct str){ entries[i].name.data + prefix, entries[i].name.size - prefix }, &folder);
@@ -46,13 +46,13 @@ static bool has_rank_folder(struct store *store, const char *name)
     return found;
 }
 
-static int megatron_probe(struct store *store, const char *name)
+static int megatron_probe(struct store *store, const char *name, reshard_error *err)
 {
     bool is_directory = false;
     uint64_t bytes;
     if (name[0] == '\0' || (store_exists(store, name, &is_directory, &bytes) && is_directory))
-        return has_rank_folder(store, name) ? 80 : 0;
-    return is_rank_file_name(name) && is_torch_file(store, name) ? 95 : 0;
+        return has_rank_folder(store, name, err) ? 80 : 0;
+    return is_rank_file_name(name) && is_torch_file(store, name, err) ? 95 : 0;
 }
 
 /* ---- reading ---- */

@@ -11,18 +11,18 @@
 
 /* ---- reading ---- */
 
-static bool starts_like_header(const struct store_object *object)
+static bool starts_like_header(const struct store_object *object, reshard_error *err)
 {
     uint8_t first[PROBE_BYTES];
     uint64_t bytes = store_object_size(object);
-    if (bytes < sizeof(first) || store_read_at(object, 0, first, sizeof(first), NULL))
+    if (bytes < sizeof(first) || store_read_at(object, 0, first, sizeof(first), err))
         return false;
     uint64_t length = load_le(first, 8);
     return length >= 2 && length <= bytes - 8 && first[8] && strchr("{ \t\r\n", first[8]);
 }
 
 /* The name alone is nearly enough, so that a damaged or disguised file is refused for what it claims to be. */
-static int st_probe(struct store *store, const char *name)
+static int st_probe(struct store *store, const char *name, reshard_error *err)
 {
     struct store_object *object = NULL;
     bool is_directory = true;
@@ -31,9 +31,9 @@ static int st_probe(struct store *store, const char *name)
         return 0;
     if (str_ends_with(str_of(name), ".safetensors"))
         return 99;
-    if (store_open_object(store, name, &object, NULL))
+    if (store_open_object(store, name, &object, err))
         return 0;
-    int score = starts_like_header(object) ? 90 : 0;
+    int score = starts_like_header(object, err) ? 90 : 0;
     store_object_close(object);
     return score;
 }

@@ -6,14 +6,14 @@
 #include <stdlib.h>
 
 /* Names decide, and the first bytes of one file: what else is wrong is said when it is read. */
-static int fsdp_probe(struct store *store, const char *name)
+static int fsdp_probe(struct store *store, const char *name, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
     bool is_directory = name[0] == '\0', is_torch = false;
     uint64_t bytes;
-    if ((!is_directory && !(store_exists(store, name, &is_directory, &bytes) && is_directory)) || store_list(store, name, &arena, &entries, &count, NULL)) {
+    if ((!is_directory && !(store_exists(store, name, &is_directory, &bytes) && is_directory)) || store_list(store, name, &arena, &entries, &count, err)) {
         arena_release(&arena);
         return 0;
     }
@@ -23,10 +23,12 @@ static int fsdp_probe(struct store *store, const char *name)
         if (entries[i].is_directory || !fsdp_file_parse((struct str){ entries[i].name.data + skip, entries[i].name.size - skip }, &file))
             continue;
         char *plain = strndup(entries[i].name.data, entries[i].name.size);
-        if (plain && !store_open_object(store, plain, &object, NULL)) {
+        if (!plain)
+            error_set_memory(err);
+        if (plain && !store_open_object(store, plain, &object, err)) {
             struct reader reader = store_object_reader(object);
             enum torch_container container;
-            is_torch = !torch_save_probe(&reader, &container, NULL) && container != TORCH_NO_CONTAINER;
+            is_torch = !torch_save_probe(&reader, &container, err) && container != TORCH_NO_CONTAINER;
             store_object_close(object);
         }
         free(plain);

@@ -6,18 +6,18 @@
 
 #include <stdlib.h>
 
-static int torch_probe(struct store *store, const char *name)
+static int torch_probe(struct store *store, const char *name, reshard_error *err)
 {
     bool is_directory = false;
     uint64_t bytes;
     if (name[0] == '\0' || (store_exists(store, name, &is_directory, &bytes) && is_directory))
-        return torch_folder_probe(store, name) ? 60 : 0;
+        return torch_folder_probe(store, name, err) ? 60 : 0;
     struct store_object *object = NULL;
-    if (store_open_object(store, name, &object, NULL))
+    if (store_open_object(store, name, &object, err))
         return 0;
     struct reader reader = store_object_reader(object);
     enum torch_container container;
-    bool is_torch = !torch_save_probe(&reader, &container, NULL) && container != TORCH_NO_CONTAINER;
+    bool is_torch = !torch_save_probe(&reader, &container, err) && container != TORCH_NO_CONTAINER;
     store_object_close(object);
     return is_torch ? 90 : 0;
 }

@@ -19,19 +19,21 @@ char *torch_folder_name(const char *directory, const char *file)
     return name;
 }
 
-static bool has_file(struct store *store, const char *directory, const char *file)
+static bool has_file(struct store *store, const char *directory, const char *file, reshard_error *err)
 {
     char *name = torch_folder_name(directory, file);
     bool is_directory = false;
     uint64_t bytes;
+    if (!name)
+        error_set_memory(err);
     bool exists = name && store_exists(store, name, &is_directory, &bytes) && !is_directory;
     free(name);
     return exists;
 }
 
-bool torch_folder_probe(struct store *store, const char *directory)
+bool torch_folder_probe(struct store *store, const char *directory, reshard_error *err)
 {
-    return has_file(store, directory, INDEX_NAME) || has_file(store, directory, SINGLE_NAME);
+    return has_file(store, directory, INDEX_NAME, err) || has_file(store, directory, SINGLE_NAME, err);
 }
 
 /* The index while its files are read. */
@@ -189,6 +191,10 @@ static reshard_status read_sharded(struct source *source, reshard_error *err)
 
 reshard_status torch_folder_read(struct source *source, reshard_error *err)
 {
-    reshard_status status = has_file(source->store, source->name, INDEX_NAME) ? read_sharded(source, err) : read_single(source, err);
+    reshard_error seen = { 0 };
+    bool is_sharded = has_file(source->store, source->name, INDEX_NAME, &seen);
+    if (seen.code == RESHARD_ERR_MEMORY)
+        return error_set_memory(err);
+    reshard_status status = is_sharded ? read_sharded(source, err) : read_single(source, err);
     return status ? status : add_side_files(source, err);
 }

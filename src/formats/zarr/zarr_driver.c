@@ -20,16 +20,18 @@ static bool has_file(struct store *store, const char *directory, const char *bas
 }
 
 /* Whether one of the first folders in it holds an array. */
-static bool holds_arrays(struct store *store, const char *directory)
+static bool holds_arrays(struct store *store, const char *directory, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count, looked = 0;
     bool found = false;
-    if (store_list(store, directory, &arena, &entries, &count, NULL))
+    if (store_list(store, directory, &arena, &entries, &count, err))
         count = 0;
     for (size_t i = 0; i < count && !found && looked < FOLDERS_LOOKED_AT; i++) {
         char *name = entries[i].is_directory ? arena_copy(&arena, entries[i].name.data, entries[i].name.size) : NULL;
+        if (entries[i].is_directory && !name)
+            error_set_memory(err);
         looked += name != NULL;
         found = name && (has_file(store, name, ".zarray") || has_file(store, name, "zarr.json"));
     }
@@ -38,7 +40,7 @@ static bool holds_arrays(struct store *store, const char *directory)
 }
 
 /* Megatron writes metadata.json last: with common.pt and arrays, but without it, this is a save that was not finished. */
-static int zarr_probe(struct store *store, const char *name)
+static int zarr_probe(struct store *store, const char *name, reshard_error *err)
 {
     bool is_directory = true;
     uint64_t bytes;
@@ -46,15 +48,15 @@ static int zarr_probe(struct store *store, const char *name)
     if (name[0] && !store_exists(store, name, &is_directory, &bytes))
         return 0;
     if (!is_directory)
-        return zarr_zip_probe(store, name) ? 95 : 0;
+        return zarr_zip_probe(store, name, err) ? 95 : 0;
     if (name[0] && snprintf(directory, sizeof(directory), "%s/", name) >= (int)sizeof(directory))
         return 0;
-    if (zarr_is_megatron(store, directory))
+    if (zarr_is_megatron(store, directory, err))
         return 100;
     if (has_file(store, name, ".zarray") || has_file(store, name, ".zgroup") || has_file(store, name, "zarr.json") ||
         has_file(store, name, ".zmetadata"))
         return 90;
-    if (!holds_arrays(store, name))
+    if (!holds_arrays(store, name, err))
         return 0;
     return has_file(store, name, "common.pt") ? 96 : 70;
 }

@@ -127,18 +127,18 @@ static bool is_document(struct str name)
     return false;
 }
 
-bool zarr_zip_probe(struct store *store, const char *name)
+bool zarr_zip_probe(struct store *store, const char *name, reshard_error *err)
 {
     static const uint8_t magic[] = { 'P', 'K', 3, 4 };
     struct store_object *object = NULL;
     struct zip_archive zip = { 0 };
     uint8_t first[sizeof(magic)];
     bool is_zarr = false;
-    if (store_open_object(store, name, &object, NULL))
+    if (store_open_object(store, name, &object, err))
         return false;
     struct reader reader = store_object_reader(object);
-    if (reader.size > sizeof(magic) && !store_read_at(object, 0, first, sizeof(first), NULL) &&
-        memcmp(first, magic, sizeof(magic)) == 0 && !zip_open(&reader, &limits_default, &zip, NULL)) {
+    if (reader.size > sizeof(magic) && !store_read_at(object, 0, first, sizeof(first), err) &&
+        memcmp(first, magic, sizeof(magic)) == 0 && !zip_open(&reader, &limits_default, &zip, err)) {
         for (uint32_t i = 0; i < zip.member_count && !is_zarr; i++)
             is_zarr = is_document(zip.members[i].name);
     }

@@ -39,6 +39,6 @@ reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys,
                               struct named_limit most, struct buffer *out, reshard_error *err);
 
 /* Whether the file is a zip file with documents of zarr. Never fails. */
-bool zarr_zip_probe(struct store *store, const char *name);
+bool zarr_zip_probe(struct store *store, const char *name, reshard_error *err);
 
 #endif

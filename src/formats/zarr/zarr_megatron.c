@@ -19,10 +19,10 @@
 #define CONFIG_FILE "metadata.json"
 #define CONFIG_BYTES_MAX 65536
 
-bool zarr_is_megatron(struct store *store, const char *directory)
+bool zarr_is_megatron(struct store *store, const char *directory, reshard_error *err)
 {
     struct dist_config config = { 0 };
-    return !dist_config_read(store, directory, &config, NULL) && config.backend == DIST_ZARR;
+    return !dist_config_read(store, directory, &config, err) && config.backend == DIST_ZARR;
 }
 
 static reshard_status add_config(struct zarr_reading *reading, reshard_error *err)

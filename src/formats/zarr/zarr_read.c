@@ -305,7 +305,10 @@ static reshard_status decide_flavour(struct zarr_reading *reading, reshard_error
     reshard_status status = dcp_source_new(source, (const char *)directory.data, err);
     if (!status && !reading->keys.is_zip) {
         reading->is_loadable_by_megatron = zarr_keys_find(&reading->keys, STR("common.pt")) != NULL;
-        reading->is_megatron = reading->is_loadable_by_megatron || zarr_is_megatron(source->store, (const char *)directory.data);
+        reshard_error seen = { 0 }; /* another's metadata.json may be anything */
+        reading->is_megatron = reading->is_loadable_by_megatron || zarr_is_megatron(source->store, (const char *)directory.data, &seen);
+        if (seen.code == RESHARD_ERR_MEMORY)
+            status = error_set_memory(err);
     }
     reading->hints.void_is_bf16 = reading->is_megatron;
     buffer_release(&directory);

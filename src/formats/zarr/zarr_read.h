@@ -55,7 +55,7 @@ reshard_status zarr_shard_add(struct zarr_adding *adding, const struct zarr_bloc
 
 /* Reads metadata.json, common.pt and the objects of a Megatron checkpoint. */
 reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *err);
-bool zarr_is_megatron(struct store *store, const char *directory);
+bool zarr_is_megatron(struct store *store, const char *directory, reshard_error *err);
 
 reshard_status zarr_read_catalog(struct source *source, reshard_error *err);
 

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# usage: faults.sh BUILD [SEED]: every failure, every kill, and many crashes (tests/crash); ends with `N passed, N failed`.
+set -u
+cd "$(dirname "$0")/.."
+build=$1 seed=${2:-1}
+common=(--bin "$build/cli/reshard" --module "$build/tests/crash/libinterpose.so")
+log=$(mktemp)
+plans=0
+trap 'rm -f "$log"' EXIT
+run() {
+    echo "$1"
+    python3 "$@" | tee -a "$log" | grep -vE '^ok |^1\.\.'
+    # Status 1 is told by its 'not ok' lines, anything else is an end that nobody counted.
+    [ "${PIPESTATUS[0]}" -le 1 ] && [ "$(grep -c '^1\.\.' "$log")" = "$((++plans))" ] || echo "not ok - $1 did not end well" | tee -a "$log"
+}
+run tests/crash/faults_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --seed "$seed"
+run tests/crash/durability_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --states 6 --reruns 60 --seed "$seed"
+run tests/crash/kill_test.py "${common[@]}"
+passed=$(grep -c '^ok ' "$log") failed=$(grep -c '^not ok ' "$log")
+[ "$passed" -gt 0 ] || failed=$((failed + 1))
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
