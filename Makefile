@@ -67,7 +67,8 @@ coverage:
 	@tools/coverage.py build-coverage
 
 # All of what `check` takes a part of: each failure of each call, and more crashes. The seed of a run is printed, and SEED repeats it.
-faults: setup $(BUILD)/reshard
+faults: setup $(BUILD)/.with-tests
+	@$(MAKE) --no-print-directory $(BUILD)/reshard
 	@tools/faults.sh $(BUILD) $(SEED)
 
 mutants:

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -19,6 +20,19 @@ void *__wrap_malloc(size_t size);
 void *__wrap_calloc(size_t count, size_t size);
 void *__wrap_realloc(void *memory, size_t size);
 void *__wrap_reallocarray(void *memory, size_t count, size_t size);
+
+unsigned long fail_next(unsigned long nth)
+{
+    static unsigned long drawn;
+    if (getenv("RESHARD_EVERY_FAULT") || nth < 10)
+        return nth + 1;
+    if (!drawn) {
+        const char *seed = getenv("RESHARD_FAULT_SEED");
+        drawn = seed ? strtoul(seed, NULL, 10) : 1;
+    }
+    drawn = drawn * 6364136223846793005UL + 1442695040888963407UL;
+    return nth + 1 + (drawn >> 33) % 19;
+}
 
 void fail_malloc_at(unsigned long nth)
 {

@@ -17,6 +17,12 @@
 /* The nth allocation from now, counted from 1, fails; those after it succeed again. */
 void fail_malloc_at(unsigned long nth);
 
+/*
+ * The number to try after nth, for loops that are long: where RESHARD_EVERY_FAULT is set, as `make faults` does, the next one; else one up to 19
+ * further on, drawn by the seed RESHARD_FAULT_SEED (1). The first ten are always tried.
+ */
+unsigned long fail_next(unsigned long nth);
+
 /* Whether the failure has happened. No later allocation fails. */
 bool fail_malloc_was_hit(void);
 

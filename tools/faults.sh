@@ -17,6 +17,8 @@ run() {
 run tests/crash/faults_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --seed "$seed"
 run tests/crash/durability_test.py "${common[@]}" --fixtures "$build/tests/fixtures" --states 6 --reruns 60 --seed "$seed"
 run tests/crash/kill_test.py "${common[@]}"
+RESHARD_EVERY_FAULT=1 meson test -C "$build" --no-rebuild --timeout-multiplier 10 --print-errorlogs faults megatron_faults settings_faults map_faults &&
+    echo "ok in-process" >>"$log" || echo "not ok - faults inside the process" | tee -a "$log"
 passed=$(grep -c '^ok ' "$log") failed=$(grep -c '^not ok ' "$log")
 [ "$passed" -gt 0 ] || failed=$((failed + 1))
 echo "$passed passed, $failed failed"
