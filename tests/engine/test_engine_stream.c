@@ -319,6 +319,33 @@ TEST(strides_that_leave_the_chunk_are_an_error)
     }
 }
 
+/* The limits of the checkpoint, which a user may have raised or lowered, hold for the catalog of what is streamed as well. */
+TEST(limits_of_the_source_hold_for_the_stream)
+{
+    reshard_error err;
+    uint8_t bytes[16] = { 0 };
+    struct catalog *catalog;
+    const int64_t shape[] = { 16 }, start[] = { 0 }, extent[] = { 8 };
+    uint32_t tensor;
+    struct store *store = store_with(bytes, sizeof(bytes), &catalog);
+    CHECK_OK(catalog_add_tensor(catalog, STR("x"), DTYPE_U8, 1, shape, &tensor, &err));
+    CHECK_OK(catalog_add_chunk(catalog, tensor, NULL, NULL, 0, 0, sizeof(bytes), NULL, &err));
+    CHECK_OK(catalog_seal(catalog, false, &err));
+    struct engine_source source = { store, catalog, &limits_default };
+    struct engine_options engine = { .memory_bytes = 20000, .threads = 1, .io = ENGINE_IO_BUFFERED };
+    struct seen *seen = seen_new();
+    catalog->limits.tensors = 0;
+    CHECK_FAILS(engine_stream(&source, &tensor, 1, NULL, NULL, &engine, see, seen, &err), RESHARD_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "tensors"));
+    CHECK_FAILS(engine_stream(&source, &tensor, 1, start, extent, &engine, see, seen, &err), RESHARD_ERR_LIMIT);
+    CHECK_FAILS(engine_stream_chunk(&source, 0, &engine, see, seen, &err), RESHARD_ERR_LIMIT);
+    catalog->limits.tensors = 1;
+    CHECK_OK(engine_stream(&source, &tensor, 1, NULL, NULL, &engine, see, seen, &err));
+    seen_free(seen);
+    catalog_free(catalog);
+    store_free(store);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -330,6 +357,7 @@ int main(void)
         cmocka_unit_test(packed_elements_move_in_whole_bytes),
         cmocka_unit_test(many_tiny_tensors_share_reads),
         cmocka_unit_test(strides_that_leave_the_chunk_are_an_error),
+        cmocka_unit_test(limits_of_the_source_hold_for_the_stream),
     };
     return cmocka_run_group_tests_name("engine_stream", tests, NULL, NULL);
 }

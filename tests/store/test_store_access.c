@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <grp.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 static reshard_error err;
@@ -80,6 +81,40 @@ TEST(a_close_that_fails_early_is_told_as_well)
     CHECK_FAILS(store_txn_commit(txn, &err), RESHARD_ERR_IO);
     assert_int_equal(err.sys_errno, EIO);
     assert_string_equal(err.object, "f280");
+    assert_int_equal(temp_count(""), 0);
+}
+
+/* Beyond the files that may stay open, each access opens the file and closes it again. */
+TEST(a_close_that_fails_after_an_access_is_told_by_that_access)
+{
+    struct rlimit files;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    struct rlimit few = { .rlim_cur = 64, .rlim_max = files.rlim_max };
+    start_clean();
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    struct store_txn *txn = begin("target", (struct store_txn_options){ .is_directory = true });
+    for (int i = 0; i < 32; i++) {
+        char name[16];
+        snprintf(name, sizeof(name), "f%d", i);
+        put(txn, name, "text");
+    }
+    struct store_object *object = NULL;
+    CHECK_OK(store_txn_create(txn, "parked", 4, &object, &err));
+    CHECK_OK(store_write_at(object, 0, "text", 4, &err));
+    char bytes[4];
+    close_errno = ENOSPC;
+    reshard_status writing = store_write_at(object, 0, "text", 4, &err);
+    int writing_errno = err.sys_errno;
+    reshard_status reading = store_read_at(object, 0, bytes, 4, NULL);
+    reshard_status resizing = store_resize(object, 2, NULL);
+    close_errno = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &files), 0);
+    assert_int_equal(writing, RESHARD_ERR_IO);
+    assert_int_equal(writing_errno, ENOSPC);
+    assert_int_equal(reading, RESHARD_ERR_IO);
+    assert_int_equal(resizing, RESHARD_ERR_IO);
+    store_object_close(object);
+    store_txn_abort(txn, false);
     assert_int_equal(temp_count(""), 0);
 }
 
@@ -305,6 +340,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_close_that_fails_is_told_before_anything_is_published),
         cmocka_unit_test(a_close_that_fails_early_is_told_as_well),
+        cmocka_unit_test(a_close_that_fails_after_an_access_is_told_by_that_access),
         cmocka_unit_test(permissions_of_what_is_replaced_are_kept),
         cmocka_unit_test(a_directory_and_a_file_that_replace_each_other_serve_the_same_people),
         cmocka_unit_test(without_an_old_target_the_umask_decides),
