@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 void source_free(struct source *source)
 {
@@ -106,6 +107,16 @@ static reshard_status note_choice(struct catalog *catalog, const struct root_cho
     return catalog_add_fact(catalog, "sub-directory", err, "%s", choice->name);
 }
 
+/* What lies behind them is no part of the checkpoint, though it may be meant to be. */
+static void warn_of_links(const struct source *source)
+{
+    const char *name;
+    for (size_t i = 0; (name = store_link_out(source->store, i)); i++)
+        catalog_warn(source->catalog, false, "'%s': a symbolic link leads out of the checkpoint's directory and is not followed", name);
+    if (store_has_more_links_out(source->store))
+        catalog_warn(source->catalog, false, "further symbolic links lead out of the checkpoint's directory and are not followed");
+}
+
 static reshard_status read_source(struct source *source, const struct root_choice *choice, reshard_error *err)
 {
     const struct format_driver *driver = source->driver;
@@ -121,9 +132,19 @@ static reshard_status read_source(struct source *source, const struct root_choic
     status = driver->read_catalog(source, err);
     if (status)
         return status;
+    warn_of_links(source);
     bool allow_holes = source->lenient || (driver->abilities & FORMAT_ALLOWS_HOLES);
     status = catalog_seal(source->catalog, allow_holes, err);
     return status ? status : catalog_check_made(source->catalog, err);
+}
+
+/* What lies behind a link that is not followed may be what is missed. */
+static void hint_links(const struct source *source, reshard_status status, reshard_error *err)
+{
+    const char *name = store_link_out(source->store, 0);
+    bool is_about_content = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED || status == RESHARD_ERR_IO;
+    if (name && err && is_about_content && !strstr(err->hint, "--follow-links"))
+        error_hint(err, "'%s' is a symbolic link out of the directory: --follow-links follows it, if you trust where it leads", name);
 }
 
 /* What was made of a file that "is not there" counts for nothing if the disk failed when it was looked for. */
@@ -132,6 +153,7 @@ static reshard_status or_failure(struct source *source, reshard_status status, r
     status = work_explain(&source->work, status, err);
     bool is_judgement = status != RESHARD_ERR_IO && status != RESHARD_ERR_MEMORY && status != RESHARD_ERR_CANCELLED;
     reshard_status failure = is_judgement ? store_failure(source->store, err) : RESHARD_OK;
+    hint_links(source, failure ? failure : status, err);
     return failure ? failure : status;
 }
 

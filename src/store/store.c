@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define NAME_BYTES_MAX 4096
 
@@ -135,6 +136,37 @@ void store_note_failure(struct store *store, const char *name, int number)
     store->failure.sys_errno = number;
     snprintf(store->failure.name, sizeof(store->failure.name), "%s", name);
     atomic_store(&store->failure.state, 2);
+}
+
+void store_note_link_out(struct store *store, const char *name)
+{
+    struct store_links *links = &store->links;
+    pthread_mutex_lock(&links->lock);
+    unsigned count = atomic_load(&links->count), i = 0;
+    while (i < count && strcmp(links->names[i], name) != 0)
+        i++;
+    if (i == count && count < LINKS_OUT_KEPT && (links->names[i] = strdup(name)))
+        atomic_store(&links->count, count + 1);
+    else if (i == count)
+        atomic_store(&links->has_more, true);
+    pthread_mutex_unlock(&links->lock);
+}
+
+bool store_has_more_links_out(const struct store *store)
+{
+    return atomic_load(&store->links.has_more);
+}
+
+void store_links_release(struct store *store)
+{
+    for (unsigned i = 0; i < atomic_load(&store->links.count); i++)
+        free(store->links.names[i]);
+    pthread_mutex_destroy(&store->links.lock);
+}
+
+const char *store_link_out(const struct store *store, size_t index)
+{
+    return index < atomic_load(&store->links.count) ? store->links.names[index] : NULL;
 }
 
 reshard_status store_failure(const struct store *store, reshard_error *err)

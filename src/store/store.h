@@ -28,6 +28,7 @@ struct store_entry {
     struct str name;  /* relative to the store's root, with directories */
     uint64_t bytes;
     bool is_directory;
+    bool leads_out; /* a link that is not followed: neither size nor kind are known */
 };
 
 /* Directory at path. If path is a file, the store is its directory and *file_name (may be NULL) gets its name, else "". */
@@ -59,10 +60,15 @@ bool store_follows_links(const struct store *store);
 reshard_status store_name_check(struct str name, reshard_error *err);
 
 /* Entries directly in directory ("" is the root), sorted bytewise; names are relative to the root. Symlinks are resolved; special
- * files are left out. */
+ * files are left out. A link that leads out and may not is a file of 0 bytes, in store_exists too: opening it says what is wrong. */
 reshard_status store_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
                           size_t *count, reshard_error *err);
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes);
+
+/* Names of links that lead out of the directory and were met by listing or store_exists but not followed; NULL behind the last. Of
+ * many not all are kept: then store_has_more_links_out. */
+const char *store_link_out(const struct store *store, size_t index);
+bool store_has_more_links_out(const struct store *store);
 
 /* store_exists says "no" as well when the disk failed: the first such failure, RESHARD_OK if there was none. */
 reshard_status store_failure(const struct store *store, reshard_error *err);

@@ -200,7 +200,8 @@ static bool collect(const struct memory_set *set, const char *directory, struct 
         if (!arena_str(arena, name, &copy))
             return false;
         bool is_directory = file->name[name.size] == '/';
-        entries[(*count)++] = (struct store_entry){ copy, is_directory ? 0 : file->data->size, is_directory };
+        entries[(*count)++] =
+            (struct store_entry){ .name = copy, .bytes = is_directory ? 0 : file->data->size, .is_directory = is_directory };
     }
     return true;
 }

@@ -8,6 +8,7 @@
 
 #include "store/store.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 struct store_ops {
@@ -30,13 +31,27 @@ struct store_failure {
     char name[256];
 };
 
+/* Links that were met and not looked through. Names are only ever added, under the lock. */
+#define LINKS_OUT_KEPT 32
+struct store_links {
+    pthread_mutex_t lock;
+    atomic_uint count;
+    atomic_bool has_more;
+    char *names[LINKS_OUT_KEPT];
+};
+
 struct store {
     const struct store_ops *ops;
     struct store_failure failure;
+    struct store_links links;
 };
 
 /* For store_failure; of several the first is kept. Any thread. */
 void store_note_failure(struct store *store, const char *name, int number);
+
+/* For store_link_out; the lock of `links` must have been initialised. Any thread. */
+void store_note_link_out(struct store *store, const char *name);
+void store_links_release(struct store *store);
 
 /* read_at and write_at get ranges inside the object. What is NULL cannot be done. */
 struct object_ops {

@@ -34,6 +34,7 @@ static void posix_free(struct store *store)
     struct posix_store *posix = posix_of(store);
     if (posix->fd >= 0)
         close(posix->fd);
+    store_links_release(store);
     free(posix->path);
     free(posix->named_file);
     free(posix);
@@ -59,6 +60,20 @@ static int open_name(const struct posix_store *posix, const char *name, int flag
     if (may_follow(posix, name))
         return openat(posix->fd, name[0] ? name : ".", flags);
     return open_beneath(posix->fd, name, flags, (posix->flags & STORE_LINKS_BY_HAND) != 0);
+}
+
+/* As fstatat, but of nothing that a link which may not be followed leads to: then -1 with errno EXDEV, whatever lies there. */
+static int look_at(const struct posix_store *posix, const char *name, struct stat *info)
+{
+    if (may_follow(posix, name))
+        return fstatat(posix->fd, name, info, 0);
+    int fd = open_name(posix, name, O_PATH | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    int result = fstat(fd, info), number = errno;
+    close(fd);
+    errno = number;
+    return result;
 }
 
 static reshard_status cannot_open(const char *name, reshard_error *err)
@@ -105,7 +120,7 @@ static reshard_status not_regular(const char *name, mode_t mode, reshard_error *
 static reshard_status open_regular(const struct posix_store *posix, const char *name, int *out, reshard_error *err)
 {
     struct stat info;
-    if (fstatat(posix->fd, name, &info, 0) == 0 && !S_ISREG(info.st_mode))
+    if (look_at(posix, name, &info) == 0 && !S_ISREG(info.st_mode))
         return not_regular(name, info.st_mode, err);
     int fd = open_name(posix, name, READ_FLAGS);
     if (fd < 0)
@@ -139,7 +154,13 @@ static reshard_status posix_open_object(struct store *store, const char *name, u
 static bool posix_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
 {
     struct stat info;
-    if (fstatat(posix_of(store)->fd, name, &info, 0) < 0) {
+    if (look_at(posix_of(store), name, &info) < 0) {
+        if (errno == EXDEV) {
+            store_note_link_out(store, name);
+            *is_directory = false;
+            *bytes = 0;
+            return true;
+        }
         if (!store_errno_is_answer(errno))
             store_note_failure(store, name, errno);
         return false;
@@ -154,7 +175,7 @@ static bool posix_exists(struct store *store, const char *name, bool *is_directo
 static uint64_t posix_version(struct store *store, const char *name)
 {
     struct stat info;
-    if (fstatat(posix_of(store)->fd, name, &info, 0) < 0)
+    if (look_at(posix_of(store), name, &info) < 0)
         return 0;
     const uint64_t parts[] = { info.st_dev, info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec, (uint64_t)info.st_mtim.tv_nsec };
     return hash64(parts, sizeof(parts), 0);
@@ -163,26 +184,48 @@ static uint64_t posix_version(struct store *store, const char *name)
 /* ---- listing ---- */
 
 struct listing {
+    struct posix_store *posix;
     struct arena *arena;
     const char *directory;
     struct store_entry *entries; /* heap, copied at the end */
     size_t count, capacity;
 };
 
-static bool listing_add(struct listing *listing, const char *name, const struct stat *info)
+/* A link's target is looked at only where it may be opened: -1 with errno EXDEV elsewhere. */
+static int look_at_entry(const struct listing *listing, int directory, const char *base, const char *full, struct stat *info)
 {
-    char *full = listing->directory[0] ? arena_printf(listing->arena, "%s/%s", listing->directory, name)
-                                       : arena_copy(listing->arena, name, strlen(name));
+    if (fstatat(directory, base, info, AT_SYMLINK_NOFOLLOW) < 0)
+        return -1;
+    return S_ISLNK(info->st_mode) ? look_at(listing->posix, full, info) : 0;
+}
+
+static reshard_status listing_add(struct listing *listing, int directory, const char *base, reshard_error *err)
+{
+    char *full = listing->directory[0] ? arena_printf(listing->arena, "%s/%s", listing->directory, base)
+                                       : arena_copy(listing->arena, base, strlen(base));
+    struct stat info;
     if (!full)
-        return false;
+        return error_set_memory(err);
     if (store_name_check(str_of(full), NULL))
-        return true; /* nothing that could be opened */
+        return RESHARD_OK; /* nothing that could be opened */
+    struct store_entry entry = { .name = str_of(full) };
+    if (look_at_entry(listing, directory, base, full, &info) == 0) {
+        if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
+            return RESHARD_OK;
+        entry.is_directory = S_ISDIR(info.st_mode);
+        entry.bytes = entry.is_directory ? 0 : (uint64_t)info.st_size;
+    } else if (errno == EXDEV) {
+        entry.leads_out = true;
+        store_note_link_out(&listing->posix->base, full);
+    } else if (store_errno_is_answer(errno)) {
+        return RESHARD_OK; /* a link that leads nowhere, for example */
+    } else {
+        return error_set_errno(err, "cannot look at '%s' in '%s'", base, listing->directory);
+    }
     if (!ARRAY_ROOM(listing->entries, listing->count, listing->capacity))
-        return false;
-    bool is_directory = S_ISDIR(info->st_mode);
-    listing->entries[listing->count++] =
-        (struct store_entry){ .name = str_of(full), .bytes = is_directory ? 0 : (uint64_t)info->st_size, .is_directory = is_directory };
-    return true;
+        return error_set_memory(err);
+    listing->entries[listing->count++] = entry;
+    return RESHARD_OK;
 }
 
 static reshard_status listing_fill(struct listing *listing, DIR *stream, reshard_error *err)
@@ -194,16 +237,9 @@ static reshard_status listing_fill(struct listing *listing, DIR *stream, reshard
             return errno ? error_set_errno(err, "cannot list '%s'", listing->directory) : RESHARD_OK;
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
             continue;
-        struct stat info;
-        if (fstatat(dirfd(stream), entry->d_name, &info, 0) < 0) {
-            if (store_errno_is_answer(errno))
-                continue; /* a link that leads nowhere, for example */
-            return error_set_errno(err, "cannot look at '%s' in '%s'", entry->d_name, listing->directory);
-        }
-        if (!S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode))
-            continue;
-        if (!listing_add(listing, entry->d_name, &info))
-            return error_set_memory(err);
+        reshard_status status = listing_add(listing, dirfd(stream), entry->d_name, err);
+        if (status)
+            return status;
     }
 }
 
@@ -218,7 +254,7 @@ static reshard_status posix_list(struct store *store, const char *directory, str
         close(fd);
         return error_set_memory(err);
     }
-    struct listing listing = { .arena = arena, .directory = directory };
+    struct listing listing = { .posix = posix_of(store), .arena = arena, .directory = directory };
     reshard_status status = listing_fill(&listing, stream, err);
     closedir(stream);
     struct store_entry *array = status ? NULL : arena_array(arena, listing.count, sizeof(*array));
@@ -280,6 +316,7 @@ static reshard_status make_store(int fd, char *path, char *named_file, unsigned 
         return error_set_memory(err);
     }
     *posix = (struct posix_store){ .base = { &posix_ops }, .fd = fd, .flags = flags, .path = path, .named_file = named_file };
+    pthread_mutex_init(&posix->base.links.lock, NULL);
     *out = &posix->base;
     return RESHARD_OK;
 }

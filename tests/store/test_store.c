@@ -243,22 +243,70 @@ TEST(a_link_that_the_caller_names_is_followed)
     store_free(store);
 }
 
+static void list_root(unsigned flags, struct buffer *text)
+{
+    struct store *store = NULL;
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count;
+    CHECK_OK(store_open_path(temp_path("root"), flags, &store, NULL, &err));
+    CHECK_OK(store_list(store, "", &arena, &entries, &count, &err));
+    buffer_clear(text);
+    for (size_t i = 0; i < count; i++) {
+        bool is_foreign = str_is(entries[i].name, "absolute") && !entries[i].leads_out; /* the size of /etc/passwd differs */
+        buffer_printf(text, "%.*s%s %d%s,", STR_ARG(entries[i].name), entries[i].is_directory ? "/" : "", is_foreign ? 0 : (int)entries[i].bytes,
+                      entries[i].leads_out ? " out" : "");
+    }
+    buffer_append_byte(text, 0);
+    arena_release(&arena);
+    store_free(store);
+}
+
+TEST(nothing_shows_of_what_links_out_of_the_directory_lead_to)
+{
+    static const unsigned flags[] = { 0, STORE_LINKS_BY_HAND };
+    static const char *const names[] = { "bad", "absolute", "back", "parent", "d/out", "d/out/secret", "d/out/absent", "gone" };
+    const size_t count = sizeof(names) / sizeof(names[0]);
+    assert_int_equal(symlink("../outside/absent", temp_path("root/gone")), 0);
+    for (size_t f = 0; f < sizeof(flags) / sizeof(flags[0]); f++) {
+        struct store *store = NULL;
+        bool is_directory = true;
+        uint64_t bytes = 1;
+        CHECK_OK(store_open_path(temp_path("root"), flags[f], &store, NULL, &err));
+        assert_true(store_exists(store, "good", &is_directory, &bytes));
+        assert_int_equal(bytes, 6);
+        assert_true(store_version(store, "good") != 0);
+        assert_null(store_link_out(store, 0));
+        for (size_t i = 0; i < 2 * count; i++) { /* a second look names nothing twice */
+            assert_true(store_exists(store, names[i % count], &is_directory, &bytes));
+            assert_false(is_directory);
+            assert_int_equal(bytes, 0);
+            assert_int_equal(store_version(store, names[i % count]), 0);
+            assert_string_equal(store_link_out(store, i % count), names[i % count]);
+        }
+        assert_null(store_link_out(store, count));
+        assert_false(store_exists(store, "dangling", &is_directory, &bytes));
+        store_free(store);
+    }
+    unlink(temp_path("root/gone"));
+}
+
 TEST(listing_is_sorted_resolves_links_and_leaves_special_files_out)
 {
     struct store *store = NULL;
     struct arena arena = { 0 };
     struct store_entry *entries;
     size_t count;
-    CHECK_OK(store_open_path(temp_path("root"), 0, &store, NULL, &err));
-    CHECK_OK(store_list(store, "", &arena, &entries, &count, &err));
     struct buffer text = { 0 };
-    for (size_t i = 0; i < count; i++) {
-        if (!str_is(entries[i].name, "absolute")) /* the size of /etc/passwd differs */
-            buffer_printf(&text, "%.*s%s %d,", STR_ARG(entries[i].name), entries[i].is_directory ? "/" : "", (int)entries[i].bytes);
+    list_root(STORE_FOLLOW_LINKS, &text);
+    assert_string_equal((const char *)text.data, "absolute 0,back 6,bad 6,chain 6,d/ 0,dir/ 0,file 6,good 6,parent/ 0,round 6,");
+    static const unsigned flags[] = { 0, STORE_LINKS_BY_HAND };
+    for (size_t f = 0; f < sizeof(flags) / sizeof(flags[0]); f++) {
+        list_root(flags[f], &text);
+        assert_string_equal((const char *)text.data,
+                            "absolute 0 out,back 0 out,bad 0 out,chain 6,d/ 0,dir/ 0,file 6,good 6,parent 0 out,round 6,");
     }
-    buffer_append_byte(&text, 0);
-    assert_string_equal((const char *)text.data, "back 6,bad 6,chain 6,d/ 0,dir/ 0,file 6,good 6,parent/ 0,round 6,");
-    buffer_clear(&text);
+    CHECK_OK(store_open_path(temp_path("root"), 0, &store, NULL, &err));
     CHECK_OK(store_list(store, "d", &arena, &entries, &count, &err));
     assert_int_equal(count, 3);
     assert_true(str_is(entries[0].name, "d/file"));
@@ -368,6 +416,7 @@ int main(void)
         cmocka_unit_test(links_may_lead_inside_but_not_out),
         cmocka_unit_test(special_files_are_refused_without_being_opened),
         cmocka_unit_test(a_link_that_the_caller_names_is_followed),
+        cmocka_unit_test(nothing_shows_of_what_links_out_of_the_directory_lead_to),
         cmocka_unit_test(listing_is_sorted_resolves_links_and_leaves_special_files_out),
         cmocka_unit_test(paths_open_as_directory_or_as_file_of_their_directory),
         cmocka_unit_test(a_memory_store_lists_directories_by_their_files),

@@ -35,7 +35,7 @@ reshard_status dcp_add_side_files(struct source *source, const char *sub_directo
     for (size_t i = 0; i < count && !status; i++) {
         struct str base = { entries[i].name.data + prefix, entries[i].name.size - prefix };
         struct catalog_item item = { .key = base, .path = CATALOG_NONE, .kind = ITEM_FILE, .bytes = entries[i].bytes };
-        if (entries[i].is_directory || (!sub_directory[0] && is_own_file(source, base)))
+        if (entries[i].is_directory || entries[i].leads_out || (!sub_directory[0] && is_own_file(source, base)))
             continue;
         status = catalog_add_object(source->catalog, entries[i].name, entries[i].bytes, &item.object, err);
         if (!status)

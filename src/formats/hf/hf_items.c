@@ -101,7 +101,7 @@ static reshard_status add_side_files(const struct hf_read *read, reshard_error *
     for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
         struct str base = hf_base_name(&read->folder, entry->name);
-        if (entry->is_directory || !hf_is_side_file(base))
+        if (entry->is_directory || entry->leads_out || !hf_is_side_file(base))
             continue;
         struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
         status = catalog_add_object(catalog, entry->name, entry->bytes, &item.object, err);

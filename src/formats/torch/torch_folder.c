@@ -148,7 +148,7 @@ static reshard_status add_side_files(struct source *source, reshard_error *err)
     reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
     for (size_t i = 0; !status && i < count; i++) {
         struct str name = entries[i].name, base = { name.data + skip, name.size - skip };
-        if (entries[i].is_directory || !is_side_file(base) || entries[i].bytes > SIDE_FILE_BYTES_MAX)
+        if (entries[i].is_directory || entries[i].leads_out || !is_side_file(base) || entries[i].bytes > SIDE_FILE_BYTES_MAX)
             continue;
         struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entries[i].bytes };
         status = catalog_add_object(source->catalog, name, entries[i].bytes, &item.object, err);
