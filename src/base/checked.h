@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic on sizes from outside: each function returns false, leaving *out alone, if the result does not fit. */
+/* Arithmetic on sizes from outside: the checked_ functions return false, leaving *out alone, if the result does not fit. */
 #ifndef BASE_CHECKED_H
 #define BASE_CHECKED_H
 
@@ -41,6 +41,19 @@ static inline bool checked_mul_i64(int64_t a, int64_t b, int64_t *out)
         return false;
     *out = result;
     return true;
+}
+
+/* Sums and products of amounts that are only compared with a limit: what does not fit is the largest number. */
+static inline uint64_t capped_add_u64(uint64_t a, uint64_t b)
+{
+    uint64_t result;
+    return __builtin_add_overflow(a, b, &result) ? UINT64_MAX : result;
+}
+
+static inline uint64_t capped_mul_u64(uint64_t a, uint64_t b)
+{
+    uint64_t result;
+    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
 /* Whether [offset, offset + length) lies inside [0, size). */

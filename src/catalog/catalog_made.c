@@ -8,18 +8,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "base/checked.h"
+
 #define PLAIN_RATIO 16 /* fill values of a store may have so many times the bytes of what is plainly stored */
-
-static uint64_t sum_of(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
-static uint64_t product_of(uint64_t a, uint64_t b)
-{
-    uint64_t product;
-    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
-}
 
 static bool shown_is_unpacked(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {
@@ -62,14 +53,16 @@ reshard_status catalog_check_made(const struct catalog *catalog, reshard_error *
         if (!catalog_chunk_is_coded(catalog, chunk))
             continue;
         uint64_t bytes = shown_bytes(catalog, chunk);
-        shown = sum_of(shown, bytes);
+        shown = capped_add_u64(shown, bytes);
         largest_chunk = bytes > largest ? c : largest_chunk;
         largest = bytes > largest ? bytes : largest;
         if (chunk->object < catalog->object_count)
             is_coded[chunk->object] |= shown_is_unpacked(catalog, chunk);
     }
-    for (uint32_t o = 0; o < catalog->object_count; o++)
-        allowed = sum_of(allowed, product_of(catalog->objects[o].bytes, is_coded[o] ? catalog->limits.inflate_ratio : PLAIN_RATIO));
+    for (uint32_t o = 0; o < catalog->object_count; o++) {
+        uint64_t ratio = is_coded[o] ? catalog->limits.inflate_ratio : PLAIN_RATIO;
+        allowed = capped_add_u64(allowed, capped_mul_u64(catalog->objects[o].bytes, ratio));
+    }
     free(is_coded);
     if (shown <= allowed || shown - allowed <= limit)
         return RESHARD_OK;

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include "base/checked.h"
 #include "engine/engine_layout.h"
 
 #define MEMORY_DEFAULT (UINT64_C(128) << 20)
@@ -69,22 +70,18 @@ static struct chunk_need chunk_need_max(const struct plan *plan)
     return need;
 }
 
-static uint64_t sum_of(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
-}
-
 /*
  * Most of the memory is for decoded chunks: the more of them are kept, the fewer are decoded twice. Where nobody said how much, there is
  * room for each worker to decode one while it holds two, within bounds.
  */
 static void plan_decoding(struct engine_budget *budget, const struct chunk_need *need, uint64_t memory, bool is_default)
 {
-    uint64_t scratch = sum_of(need->between, need->coded), one = sum_of(need->decoded, scratch), all;
+    uint64_t scratch = capped_add_u64(need->between, need->coded), one = capped_add_u64(need->decoded, scratch), all;
     budget->chunk_bytes = need->decoded;
     budget->between_bytes = need->between;
     budget->decoded_bytes = memory / 2;
-    if (is_default && (__builtin_mul_overflow(sum_of(one, sum_of(need->decoded, need->decoded)), (uint64_t)budget->workers, &all) || all > DECODED_DEFAULT_MAX))
+    all = capped_mul_u64(capped_add_u64(one, capped_mul_u64(need->decoded, 2)), budget->workers);
+    if (all > DECODED_DEFAULT_MAX)
         all = DECODED_DEFAULT_MAX;
     if (is_default && budget->decoded_bytes < all)
         budget->decoded_bytes = all;
@@ -99,7 +96,7 @@ uint64_t engine_chunk_memory(const struct catalog *catalog, const struct catalog
 {
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     const struct chain *chain = layout ? layout->chain : NULL;
-    return chain ? sum_of(chain->decoded_bytes, chain_between_bytes(chain)) : 0;
+    return chain ? capped_add_u64(chain->decoded_bytes, chain_between_bytes(chain)) : 0;
 }
 
 uint64_t engine_chunk_memory_max(const struct engine_options *options)
@@ -109,7 +106,7 @@ uint64_t engine_chunk_memory_max(const struct engine_options *options)
 
 reshard_status budget_check(const struct engine_budget *budget, const struct engine_options *options, reshard_error *err)
 {
-    uint64_t found = sum_of(budget->chunk_bytes, budget->between_bytes), limit = engine_chunk_memory_max(options);
+    uint64_t found = capped_add_u64(budget->chunk_bytes, budget->between_bytes), limit = engine_chunk_memory_max(options);
     if (found <= limit)
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_LIMIT, "memory: found %" PRIu64 " bytes, which a chunk that is decoded as a whole takes, the limit is %" PRIu64, found, limit);
@@ -156,5 +153,5 @@ unsigned packers_wanted(uint64_t object_bytes, const struct engine_options *opti
 uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_options *options)
 {
     struct engine_budget budget = budget_of(plan, options);
-    return sum_of((uint64_t)budget.workers * budget.share_bytes, sum_of(budget.decoded_bytes, budget.between_bytes));
+    return capped_add_u64((uint64_t)budget.workers * budget.share_bytes, capped_add_u64(budget.decoded_bytes, budget.between_bytes));
 }
