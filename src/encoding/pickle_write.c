@@ -14,6 +14,7 @@
 #include "encoding/pickle_write.h"
 
 #include "base/array.h"
+#include "base/hash.h"
 #include "encoding/pickle_names.h"
 
 #include <stdlib.h>
@@ -41,24 +42,96 @@ struct frame {
     uint8_t unit, single, many; /* run: nodes an item, opcode for one item, opcode for a batch (0: none, and no marks) */
 };
 
+/* What is known of a node that others refer to, or that has parts. */
+struct note {
+    uint32_t id;
+    uint32_t open;      /* how often the node is being written just now */
+    uint32_t opened_at; /* progress when it was last begun */
+    uint32_t memo;      /* index in the reader's memo */
+    size_t filled_by;   /* 1 + index of the frame that fills the list or dict */
+    bool is_shared;     /* occurs more than once */
+};
+
+struct slot {
+    uint32_t id, number; /* 1 + index of the id's note, 0: free */
+};
+
 struct writer {
     struct buffer *out;
     struct frame *frames;
     size_t frame_count, frame_capacity;
-    uint8_t *uses;        /* by id: 0, 1, or 2 for more */
+    struct note *notes; /* of the nodes that the root reaches, which may be few of a large graph */
+    uint32_t note_count, note_capacity;
+    struct slot *slots; /* hash table, at most half full */
+    size_t slot_count;  /* a power of two, or 0 */
+    uint64_t multiplier;
     bool has_cycle;
-    uint32_t *open;       /* by id: how often the node is being written just now */
-    uint32_t *opened_at;  /* by id: progress when it was last begun */
-    size_t *filled_by;    /* by id: 1 + index of the frame that fills the list or dict */
-    uint32_t progress;    /* grows with each node put into the memo and each one written once more */
-    uint64_t reopened;    /* how often a node was begun while it was open */
-    uint32_t *memo;       /* by id: index in the reader's memo */
+    uint32_t progress;  /* grows with each node put into the memo and each one written once more */
+    uint64_t reopened;  /* how often a node was begun while it was open */
     uint32_t memo_next;
     uint32_t node_count;
+    struct work *work;
     pickle_substitute substitute;
     void *context;
     reshard_error *err;
 };
+
+/* ---- notes ---- */
+
+/* A number or constant, which is written anew each time. */
+static bool is_plain(const struct value *node)
+{
+    return node->kind == VALUE_NONE || node->kind == VALUE_BOOL || node->kind == VALUE_INT || node->kind == VALUE_FLOAT || node->kind == VALUE_BIGINT;
+}
+
+/*
+ * Slot of the id's note, or the free one where it belongs. Nodes made one after the other, which are mostly written so, lie side by side. The
+ * multiplier is random, so that no file can choose what else falls there.
+ */
+static size_t slot_of(const struct writer *w, uint32_t id)
+{
+    size_t mask = w->slot_count - 1, at = ((size_t)((id / 16 * w->multiplier) >> 36) * 16 + id % 16) & mask;
+    while (w->slots[at].number && w->slots[at].id != id)
+        at = (at + 1) & mask;
+    return at;
+}
+
+/* The note of a node that the root reaches and that is not plain. */
+static struct note *note_of(const struct writer *w, const struct value *node)
+{
+    return &w->notes[w->slots[slot_of(w, node->id)].number - 1];
+}
+
+static bool more_slots(struct writer *w)
+{
+    size_t count = w->slot_count ? w->slot_count * 2 : 16;
+    struct slot *slots = calloc(count, sizeof(*slots));
+    if (!slots)
+        return false;
+    free(w->slots);
+    w->slots = slots;
+    w->slot_count = count;
+    for (uint32_t i = 0; i < w->note_count; i++)
+        slots[slot_of(w, w->notes[i].id)] = (struct slot){ w->notes[i].id, i + 1 };
+    return true;
+}
+
+/* Index of the node's note, which may be new; false without memory. */
+static bool take_note(struct writer *w, const struct value *node, uint32_t *out, bool *is_new)
+{
+    if (w->note_count >= w->slot_count / 2 && !more_slots(w))
+        return false;
+    size_t at = slot_of(w, node->id);
+    *is_new = !w->slots[at].number;
+    if (*is_new) {
+        if (!ARRAY_ROOM(w->notes, w->note_count, w->note_capacity))
+            return false;
+        w->notes[w->note_count] = (struct note){ .id = node->id, .memo = MEMO_NONE };
+        w->slots[at] = (struct slot){ node->id, ++w->note_count };
+    }
+    *out = w->slots[at].number - 1;
+    return true;
+}
 
 /* ---- counting uses ---- */
 
@@ -104,53 +177,63 @@ static const struct value *part_at(const struct value *node, size_t index)
 struct visit {
     const struct value *node;
     size_t next;
+    uint32_t note;
 };
 
-/* Counts how often each node occurs, and looks for cycles; open marks the nodes on the way down. */
+struct visits {
+    struct visit *stack;
+    size_t count, capacity;
+};
+
+/* Notes that the node occurs; its parts are to be visited if it is new. false without memory. */
+static bool note_use(struct writer *w, struct visits *visits, const struct value *node)
+{
+    uint32_t number;
+    bool is_new;
+    if (is_plain(node))
+        return true;
+    if (!take_note(w, node, &number, &is_new))
+        return false;
+    struct note *note = &w->notes[number];
+    w->has_cycle |= note->open != 0;
+    note->is_shared = !is_new;
+    if (!is_new || !part_count(node))
+        return true;
+    if (!ARRAY_ROOM(visits->stack, visits->count, visits->capacity))
+        return false;
+    note->open = 1;
+    visits->stack[visits->count++] = (struct visit){ node, 0, number };
+    return true;
+}
+
+/* Finds out which nodes occur more than once, and looks for cycles; open marks the nodes on the way down. */
 static reshard_status count_uses(struct writer *w, const struct value *root)
 {
-    size_t capacity = 0, count = 0;
-    struct visit *visits = NULL;
-    if (!ARRAY_ROOM(visits, count, capacity))
-        return error_set_memory(w->err);
-    visits[count++] = (struct visit){ root, 0 };
-    w->uses[root->id] = 1;
-    w->open[root->id] = 1;
-    while (count) {
-        struct visit *visit = &visits[count - 1];
+    struct visits visits = { 0 };
+    bool good = note_use(w, &visits, root);
+    while (good && visits.count) {
+        struct visit *visit = &visits.stack[visits.count - 1];
         if (visit->next == part_count(visit->node)) {
-            w->open[visit->node->id] = 0;
-            count--;
+            w->notes[visit->note].open = 0;
+            visits.count--;
             continue;
         }
         const struct value *part = part_at(visit->node, visit->next++);
-        if (!part)
-            continue;
-        w->has_cycle |= w->open[part->id] != 0;
-        if (w->uses[part->id]) {
-            w->uses[part->id] = 2;
-            continue;
-        }
-        if (!ARRAY_ROOM(visits, count, capacity)) {
-            free(visits);
-            return error_set_memory(w->err);
-        }
-        w->uses[part->id] = 1;
-        w->open[part->id] = 1;
-        visits[count++] = (struct visit){ part, 0 };
+        good = work_take(w->work, WORK_STEP) && (!part || note_use(w, &visits, part));
     }
-    free(visits);
-    return RESHARD_OK;
+    free(visits.stack);
+    return good ? RESHARD_OK : work_error(w->work, w->err);
 }
 
 /* ---- pieces ---- */
 
 static void put_memo(struct writer *w, const struct value *node)
 {
-    if ((w->uses[node->id] < 2 && !w->has_cycle) || w->memo[node->id] != MEMO_NONE)
+    struct note *note = note_of(w, node);
+    if ((!note->is_shared && !w->has_cycle) || note->memo != MEMO_NONE)
         return;
     uint32_t index = w->memo_next++;
-    w->memo[node->id] = index;
+    note->memo = index;
     w->progress++;
     pickle_put_opcode(w->out, index < 256 ? OP_BINPUT : OP_LONG_BINPUT);
     if (index < 256)
@@ -159,8 +242,9 @@ static void put_memo(struct writer *w, const struct value *node)
         buffer_append_u32le(w->out, index);
 }
 
-static void put_get(struct writer *w, uint32_t index)
+static void put_get(struct writer *w, const struct note *note)
 {
+    uint32_t index = note->memo;
     pickle_put_opcode(w->out, index < 256 ? OP_BINGET : OP_LONG_BINGET);
     if (index < 256)
         buffer_append_byte(w->out, (uint8_t)index);
@@ -168,9 +252,11 @@ static void put_get(struct writer *w, uint32_t index)
         buffer_append_u32le(w->out, index);
 }
 
-static bool is_in_memo(const struct writer *w, const struct value *node)
+/* The note of a node that is in the reader's memo, else NULL. */
+static const struct note *in_memo(const struct writer *w, const struct value *node)
 {
-    return w->memo[node->id] != MEMO_NONE;
+    const struct note *note = note_of(w, node);
+    return note->memo != MEMO_NONE ? note : NULL;
 }
 
 static void put_global(struct writer *w, const struct value *node)
@@ -298,20 +384,21 @@ static reshard_status fill_push(struct writer *w, const struct value *node)
     reshard_status status = is_dict ? run_push(w, node->list.items, count, 2, PICKLE_SETITEM, PICKLE_SETITEMS)
                                     : run_push(w, node->list.items, count, 1, PICKLE_APPEND, PICKLE_APPENDS);
     if (!status && count) {
+        struct note *note = note_of(w, node);
         w->frames[w->frame_count - 1].node = node;
-        w->frames[w->frame_count - 1].filled_before = w->filled_by[node->id];
-        w->open[node->id]++;
-        w->filled_by[node->id] = w->frame_count;
+        w->frames[w->frame_count - 1].filled_before = note->filled_by;
+        note->open++;
+        note->filled_by = w->frame_count;
     }
     return status;
 }
 
 /* Counts a node that is begun while it is open: each time something must have gone into the memo since. */
-static reshard_status check_reopening(struct writer *w, const struct value *node)
+static reshard_status check_reopening(struct writer *w, const struct note *note)
 {
-    if (!w->open[node->id])
+    if (!note->open)
         return RESHARD_OK;
-    if (w->opened_at[node->id] == w->progress)
+    if (note->opened_at == w->progress)
         return error_set(w->err, RESHARD_ERR_FORMAT, "a tuple or call contains itself directly: no pickle can say that");
     if (++w->reopened > REOPENED_MAX + (uint64_t)w->node_count * 10)
         return error_set(w->err, RESHARD_ERR_LIMIT, "tuples and calls that contain themselves are too entangled to be written");
@@ -320,43 +407,45 @@ static reshard_status check_reopening(struct writer *w, const struct value *node
 
 static reshard_status node_push(struct writer *w, const struct value *node)
 {
-    reshard_status status = check_reopening(w, node);
+    struct note *note = note_of(w, node);
+    reshard_status status = check_reopening(w, note);
     if (status)
         return status;
     struct frame *frame = frame_push(w);
     if (!frame)
         return error_set_memory(w->err);
     frame->node = node;
-    w->open[node->id]++;
-    w->opened_at[node->id] = w->progress;
+    note->open++;
+    note->opened_at = w->progress;
     return RESHARD_OK;
 }
 
 static void node_pop(struct writer *w)
 {
-    w->open[w->frames[--w->frame_count].node->id]--;
+    note_of(w, w->frames[--w->frame_count].node)->open--;
 }
 
 /* See the top of the file. It ends because each object is filled once. */
 static bool must_be_repeated(const struct writer *w, const struct value *node)
 {
-    return (node->kind == VALUE_LIST || node->kind == VALUE_DICT) && w->uses[node->id] < 2 && w->open[node->id] &&
-           filling_frame(w) > w->filled_by[node->id];
+    const struct note *note = note_of(w, node);
+    return (node->kind == VALUE_LIST || node->kind == VALUE_DICT) && !note->is_shared && note->open && filling_frame(w) > note->filled_by;
 }
 
 static reshard_status write_container(struct writer *w, const struct value *node)
 {
     pickle_put_opcode(w->out, node->kind == VALUE_DICT ? PICKLE_EMPTY_DICT : PICKLE_EMPTY_LIST);
     put_memo(w, node);
-    w->progress += w->open[node->id] != 0;
+    w->progress += note_of(w, node)->open != 0;
     return fill_push(w, node);
 }
 
 /* Writes a node, or pushes the frame that will. */
 static reshard_status write_node(struct writer *w, const struct value *node)
 {
-    if (is_in_memo(w, node) && !must_be_repeated(w, node)) {
-        put_get(w, w->memo[node->id]);
+    const struct note *known = is_plain(node) ? NULL : in_memo(w, node);
+    if (known && !must_be_repeated(w, node)) {
+        put_get(w, known);
         return RESHARD_OK;
     }
     if (w->substitute && w->substitute(node, w->out, w->context))
@@ -406,8 +495,9 @@ static reshard_status write_node(struct writer *w, const struct value *node)
 static void run_pop(struct writer *w, const struct frame *frame)
 {
     if (frame->node) {
-        w->open[frame->node->id]--;
-        w->filled_by[frame->node->id] = frame->filled_before;
+        struct note *note = note_of(w, frame->node);
+        note->open--;
+        note->filled_by = frame->filled_before;
     }
     w->frame_count--;
 }
@@ -443,12 +533,13 @@ static reshard_status step_tuple(struct writer *w, struct frame *frame)
             pickle_put_opcode(w->out, PICKLE_MARK);
         return run_push(w, node->list.items, count, 1, 0, 0);
     }
-    if (is_in_memo(w, node)) {
+    const struct note *known = in_memo(w, node);
+    if (known) {
         if (count > 3)
             pickle_put_opcode(w->out, OP_POP_MARK);
         for (size_t i = 0; count <= 3 && i < count; i++)
             pickle_put_opcode(w->out, OP_POP);
-        put_get(w, w->memo[node->id]);
+        put_get(w, known);
     } else {
         pickle_put_opcode(w->out, count > 3 ? PICKLE_TUPLE : small[count]);
         if (count)
@@ -468,10 +559,11 @@ static reshard_status step_set(struct writer *w, struct frame *frame)
         pickle_put_opcode(w->out, PICKLE_EMPTY_LIST);
         return run_push(w, node->list.items, node->list.count, 1, PICKLE_APPEND, PICKLE_APPENDS);
     }
-    if (is_in_memo(w, node)) {
+    const struct note *known = in_memo(w, node);
+    if (known) {
         pickle_put_opcode(w->out, OP_POP);
         pickle_put_opcode(w->out, OP_POP);
-        put_get(w, w->memo[node->id]);
+        put_get(w, known);
     } else {
         pickle_put_opcode(w->out, PICKLE_TUPLE1);
         pickle_put_opcode(w->out, PICKLE_REDUCE);
@@ -488,9 +580,10 @@ static reshard_status step_persid(struct writer *w, struct frame *frame)
         frame->stage = 1;
         return write_node(w, node->inner);
     }
-    if (is_in_memo(w, node)) {
+    const struct note *known = in_memo(w, node);
+    if (known) {
         pickle_put_opcode(w->out, OP_POP);
-        put_get(w, w->memo[node->id]);
+        put_get(w, known);
     } else {
         pickle_put_opcode(w->out, PICKLE_BINPERSID);
         put_memo(w, node);
@@ -543,6 +636,7 @@ static reshard_status step_object(struct writer *w, struct frame *frame)
 {
     const struct value *node = frame->node;
     const struct value_object *object = node->object;
+    const struct note *known;
     switch (frame->stage) {
     case OBJECT_CALLABLE:
         frame->stage = OBJECT_ARGS;
@@ -558,7 +652,8 @@ static reshard_status step_object(struct writer *w, struct frame *frame)
         frame->stage = OBJECT_MAKE;
         return object->kwargs ? write_node(w, object->kwargs) : RESHARD_OK;
     case OBJECT_MAKE:
-        if (!is_in_memo(w, node)) {
+        known = in_memo(w, node);
+        if (!known) {
             put_construction(w, node);
             put_memo(w, node);
             frame->stage = OBJECT_LIST;
@@ -569,7 +664,7 @@ static reshard_status step_object(struct writer *w, struct frame *frame)
         else
             for (int i = object->kwargs ? 4 : 2; i > 0; i--)
                 pickle_put_opcode(w->out, OP_POP);
-        put_get(w, w->memo[node->id]);
+        put_get(w, known);
         node_pop(w);
         return RESHARD_OK;
     default:
@@ -595,38 +690,23 @@ static reshard_status step(struct writer *w)
     }
 }
 
-reshard_status pickle_write(const struct value *root, uint32_t graph_count, pickle_substitute substitute, void *context,
+reshard_status pickle_write(const struct value *root, uint32_t graph_count, struct work *work, pickle_substitute substitute, void *context,
                             struct buffer *out, reshard_error *err)
 {
-    struct writer w = { .out = out, .node_count = graph_count, .substitute = substitute, .context = context, .err = err };
-    reshard_status status;
-    w.uses = calloc((size_t)graph_count + 1, 1);
-    w.open = calloc((size_t)graph_count + 1, sizeof(*w.open));
-    w.opened_at = calloc((size_t)graph_count + 1, sizeof(*w.opened_at));
-    w.filled_by = calloc((size_t)graph_count + 1, sizeof(*w.filled_by));
-    w.memo = calloc((size_t)graph_count + 1, sizeof(*w.memo));
-    if (!w.uses || !w.open || !w.opened_at || !w.filled_by || !w.memo) {
-        status = error_set_memory(err);
-        goto out;
+    struct writer w = { .out = out, .node_count = graph_count, .work = work, .substitute = substitute, .context = context, .err = err };
+    w.multiplier = hash_random_seed() | 1;
+    reshard_status status = count_uses(&w, root);
+    if (!status) {
+        pickle_put_begin(out);
+        status = write_node(&w, root);
+        while (!status && w.frame_count && !out->failed)
+            status = step(&w);
+        pickle_put_end(out);
     }
-    memset(w.memo, 0xFF, ((size_t)graph_count + 1) * sizeof(*w.memo));
-    status = count_uses(&w, root);
-    if (status)
-        goto out;
-    pickle_put_begin(out);
-    status = write_node(&w, root);
-    while (!status && w.frame_count && !out->failed)
-        status = step(&w);
-    pickle_put_end(out);
     if (!status && out->failed)
         status = buffer_error(out, err);
-
-out:
-    free(w.uses);
-    free(w.open);
-    free(w.opened_at);
-    free(w.filled_by);
-    free(w.memo);
+    free(w.notes);
+    free(w.slots);
     free(w.frames);
     return status;
 }

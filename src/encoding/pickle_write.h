@@ -32,9 +32,12 @@ enum pickle_opcode {
  * Appends the whole pickle (PROTO 2 … STOP) of a graph node. substitute, if given, is asked for every node before it is
  * written; it appends what stands for the node and returns true, or returns false to have the node written as it is. It
  * may not use the memo. Give out a limit: tuples that contain themselves make a pickle longer than its source.
+ *
+ * Memory and time are those of what the root reaches, however large the graph around it is. Each part that is reached, and be it that the
+ * substitute does not show it, spends a step of work (may be NULL): for who writes parts of a graph that may share most of it.
  */
 typedef bool (*pickle_substitute)(const struct value *value, struct buffer *out, void *context);
-reshard_status pickle_write(const struct value *root, uint32_t graph_count, pickle_substitute substitute, void *context,
+reshard_status pickle_write(const struct value *root, uint32_t graph_count, struct work *work, pickle_substitute substitute, void *context,
                             struct buffer *out, reshard_error *err);
 
 #endif

@@ -165,6 +165,12 @@ def shared_flat_list(path):
     return torch_zip(path, EMPTY_DICT + MARK + text("a") + numbers + b"".join(text(f"i{i}") + get(0) for i in range(1000)) + SETITEMS)
 
 
+def small_items(path):
+    """A list of a tensor and 400,000 empty dicts: where what lies beside tensors is stored leaf by leaf, each is an item. 2 KB."""
+    many = EMPTY_LIST + MARK + small_tensor() + EMPTY_DICT * 400_000 + APPENDS
+    return torch_zip(path, EMPTY_DICT + text("many") + many + SETITEM, [("0", bytes(16))])
+
+
 # ---- torch.distributed.checkpoint ----
 
 META = "torch.distributed.checkpoint.metadata"
@@ -246,5 +252,6 @@ def wide_state(path):
 BOMBS = {
     "none_flood.pt": none_flood, "deep_lists.pt": deep_lists, "deep_items.pt": deep_items, "equal_keys.pt": equal_keys, "equal_keys_item.pt": equal_keys_item,
     "long_keys.pt": long_keys, "long_keys_item.pt": long_keys_item, "doubling.pt": doubling, "shared_flat_list.pt": shared_flat_list, "stride_zero.pt": stride_zero, "stride_zero_thousand.pt": stride_zero_thousand,
+    "small_items.pt": small_items,
     "replicas": replicas, "replica_tensors": replica_tensors, "wide_state": wide_state,
 }

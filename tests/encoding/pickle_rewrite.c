@@ -25,7 +25,7 @@ static void answer(const void *bytes, size_t size)
     struct buffer out = { .limit = 1 << 28 };
     reshard_status status = pickle_parse(bytes, size, 0, &limits_default, &graph, NULL, &err);
     if (!status)
-        status = pickle_write(graph.root, graph.count, NULL, NULL, &out, &err);
+        status = pickle_write(graph.root, graph.count, NULL, NULL, NULL, &out, &err);
     if (status)
         put_size(UINT64_MAX);
     put_size(status ? strlen(err.message) : out.size);

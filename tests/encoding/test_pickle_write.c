@@ -84,7 +84,7 @@ TEST(each_kind_has_one_spelling)
         struct buffer out = { 0 }, wanted = { 0 };
         reshard_error err = { 0 };
         graph.root = value_from_text(&graph, golden[i].value);
-        CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, &out, &err));
+        CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, NULL, &out, &err));
         pickle_put_begin(&wanted);
         buffer_append(&wanted, golden[i].bytes, golden[i].size);
         pickle_put_end(&wanted);
@@ -102,7 +102,7 @@ static void check_rewritten(const char *bytes, size_t size, const char *wanted, 
     struct buffer out = { 0 };
     reshard_error err = { 0 };
     CHECK_OK(pickle_parse(bytes, size, 0, &limits_default, &graph, NULL, &err));
-    CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, &out, &err));
+    CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, NULL, &out, &err));
     check_bytes(&out, wanted, wanted_size, "rewritten");
     buffer_release(&out);
     value_graph_release(&graph);
@@ -144,9 +144,9 @@ TEST(the_writing_of_a_writing_is_itself)
         struct buffer once = { 0 }, twice = { 0 };
         reshard_error err = { 0 };
         CHECK_OK(pickle_parse(cases[i].bytes, cases[i].size, 0, &limits_default, &graph, NULL, &err));
-        CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, &once, &err));
+        CHECK_OK(pickle_write(graph.root, graph.count, NULL, NULL, NULL, &once, &err));
         CHECK_OK(pickle_parse(once.data, once.size, 0, &limits_default, &again, NULL, &err));
-        CHECK_OK(pickle_write(again.root, again.count, NULL, NULL, &twice, &err));
+        CHECK_OK(pickle_write(again.root, again.count, NULL, NULL, NULL, &twice, &err));
         check_bytes(&twice, (const char *)once.data, once.size, "second writing");
         buffer_release(&once);
         buffer_release(&twice);
@@ -185,7 +185,7 @@ TEST(long_containers_go_in_batches)
     for (int i = 0; i < 2001; i++)
         items[i] = none;
     struct value *list = value_new_list(&graph, VALUE_LIST, items, 2001);
-    CHECK_OK(pickle_write(list, graph.count, NULL, NULL, &out, &err));
+    CHECK_OK(pickle_write(list, graph.count, NULL, NULL, NULL, &out, &err));
     assert_int_equal(out.size, 3 + 2 * (1 + 1000 + 1) + 2 + 1);
     assert_memory_equal(out.data + 3 + 2 * 1002, "Na.", 3);
     assert_int_equal(out.data[3 + 1002], '(');
@@ -211,7 +211,7 @@ TEST(substitutes_stand_for_nodes)
     reshard_error err = { 0 };
     int count = 0;
     struct value *list = value_from_text(&graph, "[1, 'a', 2]");
-    CHECK_OK(pickle_write(list, graph.count, substitute_int, &count, &out, &err));
+    CHECK_OK(pickle_write(list, graph.count, NULL, substitute_int, &count, &out, &err));
     check_bytes(&out, P("\x80\x02](X\x01\x00\x00\x00?X\x01\x00\x00\x00" "aX\x01\x00\x00\x00?e."), "substituted");
     assert_int_equal(count, 2);
     buffer_release(&out);
@@ -229,7 +229,7 @@ TEST(deep_graphs_need_no_deep_stack)
         *item = value;
         value = value_new_list(&graph, i % 2 ? VALUE_TUPLE : VALUE_LIST, item, 1);
     }
-    CHECK_OK(pickle_write(value, graph.count, NULL, NULL, &out, &err));
+    CHECK_OK(pickle_write(value, graph.count, NULL, NULL, NULL, &out, &err));
     CHECK_OK(pickle_parse(out.data, out.size, 0, &limits_default, &again, NULL, &err));
     buffer_release(&out);
     value_graph_release(&graph);
@@ -243,7 +243,7 @@ TEST(a_tuple_that_only_holds_itself_is_refused)
     reshard_error err = { 0 };
     struct value *item[1], *tuple = value_new_list(&graph, VALUE_TUPLE, item, 1);
     item[0] = tuple;
-    CHECK_FAILS(pickle_write(tuple, graph.count, NULL, NULL, &out, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(pickle_write(tuple, graph.count, NULL, NULL, NULL, &out, &err), RESHARD_ERR_FORMAT);
     buffer_release(&out);
     value_graph_release(&graph);
 }
@@ -254,7 +254,7 @@ TEST(output_stops_at_its_limit)
     struct buffer out = { .limit = 10 };
     reshard_error err = { 0 };
     struct value *list = value_from_text(&graph, "['abcdefgh', 'ijkl']");
-    CHECK_FAILS(pickle_write(list, graph.count, NULL, NULL, &out, &err), RESHARD_ERR_LIMIT);
+    CHECK_FAILS(pickle_write(list, graph.count, NULL, NULL, NULL, &out, &err), RESHARD_ERR_LIMIT);
     buffer_release(&out);
     value_graph_release(&graph);
 }
@@ -274,9 +274,52 @@ TEST(entangled_cycles_are_limited)
         graph.root->list.items[i]->list.items = &graph.root;
         graph.root->list.items[i]->list.count = 1;
     }
-    CHECK_FAILS(pickle_write(graph.root, graph.count, NULL, NULL, &out, &err), RESHARD_ERR_LIMIT);
+    CHECK_FAILS(pickle_write(graph.root, graph.count, NULL, NULL, NULL, &out, &err), RESHARD_ERR_LIMIT);
     buffer_release(&out);
     buffer_release(&bytes);
+    value_graph_release(&graph);
+}
+
+static bool substitute_persid(const struct value *value, struct buffer *out, void *context)
+{
+    (void)context;
+    if (value->kind == VALUE_PERSID)
+        pickle_put_none(out);
+    return value->kind == VALUE_PERSID;
+}
+
+/* What is spent is a step for each part that is reached, shown or not: so many values of a large graph cost what they hold together. */
+TEST(a_part_of_a_large_graph_costs_what_it_reaches)
+{
+    struct value_graph graph = { 0 };
+    struct value *items[256], *key[3];
+    size_t count = 0;
+    for (uint32_t i = 0; i < 1 << 20; i++) {
+        struct value *node = value_new(&graph, VALUE_DICT);
+        assert_non_null(node);
+        if (i % (1 << 13) == 0)
+            items[count] = items[count + 1] = node, count += 2;
+    }
+    for (int i = 0; i < 3; i++)
+        key[i] = items[0];
+    struct value *list = value_new_list(&graph, VALUE_LIST, items, count);
+    struct value *persid = value_new(&graph, VALUE_PERSID);
+    persid->inner = value_new_list(&graph, VALUE_TUPLE, key, 3);
+    const struct value *cases[] = { items[0], list, persid };
+    const uint64_t parts[] = { 0, 256, 4 };
+    const size_t sizes[] = { 4, 3 + 3 + 128 * (1 + 2 + 2), 4 };
+    for (size_t i = 0; i < 3; i++) {
+        for (uint64_t lack = 0; lack <= 1 && lack <= parts[i]; lack++) {
+            struct buffer out = { 0 };
+            struct work work;
+            reshard_error err = { 0 };
+            work_begin(&work, parts[i] * WORK_STEP - lack);
+            reshard_status status = pickle_write(cases[i], graph.count, &work, substitute_persid, NULL, &out, &err);
+            assert_int_equal(status, lack ? RESHARD_ERR_LIMIT : RESHARD_OK);
+            assert_int_equal(out.size, lack ? 0 : sizes[i]);
+            buffer_release(&out);
+        }
+    }
     value_graph_release(&graph);
 }
 
@@ -290,7 +333,7 @@ TEST(failing_allocations_leave_nothing_behind)
         struct buffer out = { 0 };
         reshard_error err = { 0 };
         fail_malloc_at(++nth);
-        reshard_status status = pickle_write(graph.root, graph.count, NULL, NULL, &out, &err);
+        reshard_status status = pickle_write(graph.root, graph.count, NULL, NULL, NULL, &out, &err);
         hit = fail_malloc_was_hit();
         assert_int_equal(status, hit ? RESHARD_ERR_MEMORY : RESHARD_OK);
         buffer_release(&out);
@@ -314,6 +357,7 @@ int main(void)
         cmocka_unit_test(a_tuple_that_only_holds_itself_is_refused),
         cmocka_unit_test(output_stops_at_its_limit),
         cmocka_unit_test(entangled_cycles_are_limited),
+        cmocka_unit_test(a_part_of_a_large_graph_costs_what_it_reaches),
         cmocka_unit_test(failing_allocations_leave_nothing_behind),
     };
     return cmocka_run_group_tests_name("pickle_write", tests, NULL, NULL);

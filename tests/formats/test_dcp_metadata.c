@@ -107,7 +107,7 @@ static reshard_status decode_value(const char *value, enum way wanted, struct bu
     struct buffer bytes = { 0 };
     reshard_error write_err = { 0 };
     struct value *root = value_from_text(&graph, value);
-    assert_int_equal(pickle_write(root, graph.count, NULL, NULL, &bytes, &write_err), RESHARD_OK);
+    assert_int_equal(pickle_write(root, graph.count, NULL, NULL, NULL, &bytes, &write_err), RESHARD_OK);
     reshard_status status = decode_both(bytes.data, bytes.size, wanted, text, err);
     buffer_release(&bytes);
     value_graph_release(&graph);

@@ -156,9 +156,8 @@ static reshard_status problem_error(const struct pickling *pickling, reshard_err
     return pickling->problem[0] ? error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", pickling->problem) : error_set_memory(err);
 }
 
-/* Work of writing a value: tables as large as its graph are made for it, however small it is; two bytes may stand for a node. */
+/* Work of writing a value, beside that of its nodes. */
 #define PICKLE_UNITS 1024
-#define TABLE_NODES_PER_UNIT 512
 #define PICKLE_UNITS_PER_BYTE 8
 
 /*
@@ -170,9 +169,9 @@ static reshard_status put_with(struct pickling *pickling, const struct value *va
 {
     struct buffer whole = { .limit = (size_t)pickling->request->limits.item_bytes, .limit_name = "item_bytes" };
     struct work *work = pickling->request->limits.budget;
-    reshard_status status = work_spend(work, PICKLE_UNITS + graph_count / TABLE_NODES_PER_UNIT, err);
+    reshard_status status = work_spend(work, PICKLE_UNITS, err);
     if (!status)
-        status = pickle_write(value, graph_count, spell, pickling, &whole, err);
+        status = pickle_write(value, graph_count, work, spell, pickling, &whole, err);
     if (!status)
         status = work_spend(work, whole.size * PICKLE_UNITS_PER_BYTE, err);
     if (!status && pickling->problem)

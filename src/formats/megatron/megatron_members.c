@@ -536,7 +536,7 @@ reshard_status megatron_emit_rank(const struct layout_request *request, struct t
     if (!status)
         status = finish_models(&making, err);
     if (!status)
-        status = pickle_write(making.graph.root, making.graph.count, substitute, &making, out, err);
+        status = pickle_write(making.graph.root, making.graph.count, NULL, substitute, &making, out, err);
     making.state->ranks[rank].record_count = making.state->record_count - making.state->ranks[rank].first_record;
     nest_release(&making.nest);
     value_graph_release(&making.graph);

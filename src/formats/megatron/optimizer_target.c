@@ -351,7 +351,7 @@ reshard_status megatron_emit_optimizer(const struct layout_request *request, str
     if (!status)
         status = make_root(&file, err);
     if (!status)
-        status = pickle_write(file.graph.root, file.graph.count, spell_vector, &file, out, err);
+        status = pickle_write(file.graph.root, file.graph.count, NULL, spell_vector, &file, out, err);
     file.rank->record_count = state->record_count - file.rank->first_record;
     value_graph_release(&file.graph);
     free(file.parameters);

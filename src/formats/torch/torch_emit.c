@@ -212,7 +212,7 @@ static reshard_status emit_whole(struct emitting *emitting, struct buffer *out)
     if (!status && !value_walk(catalog->tree, count, emitting->request->limits.budget, note_dressed, emitting, NULL))
         status = emitting->status ? emitting->status : error_set_memory(emitting->err);
     if (!status)
-        status = pickle_write(catalog->tree, count, substitute_whole, emitting, out, emitting->err);
+        status = pickle_write(catalog->tree, count, NULL, substitute_whole, emitting, out, emitting->err);
     free(emitting->args_tensor);
     emitting->args_tensor = NULL;
     return emitting->status ? emitting->status : status;
@@ -223,7 +223,7 @@ static reshard_status emit_nested(struct emitting *emitting, struct buffer *out)
     struct value_graph graph = { 0 };
     reshard_status status = torch_nest(emitting->request, emitting->target, &graph, &emitting->item_ids, emitting->err);
     if (!status)
-        status = pickle_write(graph.root, graph.count, substitute_nested, emitting, out, emitting->err);
+        status = pickle_write(graph.root, graph.count, NULL, substitute_nested, emitting, out, emitting->err);
     value_graph_release(&graph);
     free(emitting->item_ids);
     emitting->item_ids = NULL;
