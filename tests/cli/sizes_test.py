@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that small fixtures cannot have, in bounded memory: 100,000 tensors, files of more than 4 GiB and a tensor of more than 2^31 elements. Prints TAP.
+"""Sizes that small fixtures cannot have, in bounded memory: 100,000 tensors, 1,000,000 chunks, files of more than 4 GiB and a tensor of more than
+2^31 elements. Prints TAP.
 
 usage: sizes_test.py --bin RESHARD --work DIR
 DIR lies on a disk: 9 GiB are written there at most, and removed; with less room than 12 GiB the large files are skipped.
 """
 import argparse
+import io
 import json
+import multiprocessing
 import os
 import pathlib
+import pickle
 import shutil
 import struct
 import subprocess
@@ -16,8 +20,12 @@ import sys
 import tempfile
 import zipfile
 
+import small_bombs as op
+from blowup_inputs import fill, stand_in
+
 RSS_KIB_MAX = 384 << 10  # the value graph of a torch pickle takes most of it
 MANY = 100_000
+CHUNKED, CHUNKS, CHUNKS_RSS_KIB_MAX = 1_000, 1_000, 600 << 10  # tensors, and chunks of each
 
 BUDGET, LARGE_RSS_KIB_MAX = "64MiB", 128 << 10
 ROOM_BYTES = 12 << 30
@@ -53,6 +61,61 @@ def many_tensors(run):
     for number, (to, *options) in enumerate((("torch",), ("torch-dcp", "--layout", "ranks=4"), ("hf", "--max-shard-size", "50KB"))):
         run("convert", "many.safetensors" if number == 0 else f"many{number - 1}", f"many{number}", "--to", to, "--no-sync", *options)
         assert run("hash", f"many{number}", "--digest", "xxh3") == wanted, f"{to}: digests"
+
+
+def blob(number):
+    """What torch.save writes for the four floats of a chunk, and their bytes."""
+    out, data = io.BytesIO(), struct.pack("<4f", number, number + 0.25, -number, number + 0.5)
+    op.torch_zip(out, op.small_tensor(), [("0", data)], zipfile.ZIP_STORED)
+    return out.getvalue(), data
+
+
+def blob_of(tensor, chunk):
+    return (tensor * 7 + chunk) % CHUNKS
+
+
+def write_chunked(folder):
+    """A DCP of 1,000 tensors with 1,000 chunks each, pickled by Python from classes that have torch's names. Its 1,000 blobs serve all tensors, each
+    in another order."""
+    metadata, tensor, chunk, properties, index = (stand_in(op.META, name) for name in (
+        "Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "TensorProperties", "MetadataIndex"))
+    info, size = stand_in("torch.distributed.checkpoint.filesystem", "_StorageInfo"), stand_in("torch", "Size", tuple)
+    size.__reduce__ = lambda self: (size, (tuple(self),))
+    of_floats = fill(properties, dtype=stand_in("torch", "float32"))
+    blobs = [blob(number) for number in range(CHUNKS)]
+    folder.mkdir()
+    (folder / "__0_0.distcp").write_bytes(b"".join(stored for stored, _ in blobs))
+    length = len(blobs[0][0])
+    assert all(len(stored) == length for stored, _ in blobs)
+    state, stored = {}, {}
+    for i in range(CHUNKED):
+        name = f"layer.{i}.weight"
+        chunks = [fill(chunk, offsets=size((4 * c,)), sizes=size((4,))) for c in range(CHUNKS)]
+        state[name] = fill(tensor, properties=of_floats, size=size((4 * CHUNKS,)), chunks=chunks)
+        for c in range(CHUNKS):
+            place = fill(info, relative_path="__0_0.distcp", offset=blob_of(i, c) * length, length=length)
+            stored[fill(index, fqn=name, index=c, offset=size((4 * c,)))] = place
+    with open(folder / ".metadata", "wb") as out:
+        pickle.dump(fill(metadata, state_dict_metadata=state, planner_data=None, storage_data=stored), out, 4)
+
+
+def many_chunks(run):
+    """Listed, verified and converted to hf, whose bytes Python compares."""
+    writer = multiprocessing.get_context("fork").Process(target=write_chunked, args=(run.work / "chunked",))
+    writer.start()  # a process of its own: the memory of whoever starts a command counts as that command's
+    writer.join()
+    assert writer.exitcode == 0, "the checkpoint was not written"
+    values = [blob(number)[1] for number in range(CHUNKS)]
+    listed = json.loads(run("inspect", "chunked", "--json", rss_kib_max=CHUNKS_RSS_KIB_MAX))
+    assert listed["tensors"] == CHUNKED and listed["chunks"] == CHUNKED * CHUNKS, str(listed)[:300]
+    run("verify", "chunked", rss_kib_max=CHUNKS_RSS_KIB_MAX)
+    run("convert", "chunked", "whole", "--to", "hf", "--no-sync", rss_kib_max=CHUNKS_RSS_KIB_MAX)
+    content = (run.work / "whole" / "model.safetensors").read_bytes()
+    start = 8 + struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:start])
+    for i in range(CHUNKED):
+        begin, end = header[f"layer.{i}.weight"]["data_offsets"]
+        assert content[start + begin:start + end] == b"".join(values[blob_of(i, c)] for c in range(CHUNKS)), f"layer.{i}.weight differs"
 
 
 def marked(key, element):
@@ -139,7 +202,7 @@ def large_files(run):
     check_bytes(written, safetensors_offsets(written))
 
 
-TESTS = [("100,000 tensors through three formats", 0, many_tensors),
+TESTS = [("100,000 tensors through three formats", 0, many_tensors), ("1,000,000 chunks of a DCP", 0, many_chunks),
          ("files of more than 4 GiB and a tensor of more than 2^31 elements", ROOM_BYTES, large_files)]
 
 
