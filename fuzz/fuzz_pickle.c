@@ -23,7 +23,7 @@ static bool rewrite(const uint8_t *data, size_t size, struct buffer *out, bool *
     limits.pickle_values = 100000;
     out->limit = OUTPUT_MAX;
     *was_parsed = !pickle_parse(data, size, 0, &limits, &graph, &report, &err);
-    bool ok = *was_parsed && !pickle_write(graph.root, graph.count, NULL, NULL, out, &err);
+    bool ok = *was_parsed && !pickle_write(graph.root, graph.count, NULL, NULL, NULL, out, &err);
     value_graph_release(&graph);
     return ok;
 }

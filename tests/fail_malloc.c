@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <stdint.h>
-#include <string.h>
 
 static atomic_long left; /* allocations until the failure; 0: off */
 static atomic_bool was_hit;
@@ -67,8 +66,8 @@ static bool is_the_one(void)
 
 static void *guarded(char *memory, size_t size)
 {
-    if (memory && GUARD_BYTES)
-        memset(memory + size, 0xa5, GUARD_BYTES);
+    for (size_t i = 0; memory && i < GUARD_BYTES; i++)
+        memory[size + i] = (char)0xa5;
     return memory;
 }
 
