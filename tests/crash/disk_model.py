@@ -80,7 +80,7 @@ class Disk:
         """(node of the directory, last name), or None for what lies elsewhere."""
         node = self.by_inode.get(directory)
         if path.startswith("/"):
-            if not path.startswith(self.root_path + "/"):
+            if not (path + "/").startswith(self.root_path + "/"):
                 return None
             node, path = self.root, path[len(self.root_path) + 1:]
         parts = [part for part in path.split("/") if part not in ("", ".")]
