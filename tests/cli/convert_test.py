@@ -6,13 +6,13 @@ usage: convert_test.py --bin PATH
 """
 import argparse
 import json
-import os
-import pathlib
 import signal
 import struct
 import subprocess
-import tempfile
+import sys
 import time
+
+import small_models
 
 
 def write_safetensors(path, tensors):
@@ -282,20 +282,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
-    binary = os.path.abspath(args.bin)
     checks = (to_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run, layout, format_option, like, memory_and_threads, compressed_chunks,
               existing_target, source_is_safe, no_folder, resume)
-    print(f"1..{len(checks)}")
-    for number, check in enumerate(checks, 1):
-        with tempfile.TemporaryDirectory(prefix="reshard-convert-") as folder:
-            shell = Shell(binary, pathlib.Path(folder))
-            try:
-                verdict, text = "ok", check(shell)
-            except AssertionError as problem:
-                verdict, text = "not ok", str(problem)
-        print(f"{verdict} {number} - {check.__name__}")
-        if text:
-            print("# " + text.replace("\n", "\n# "), flush=True)
+    return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 
 
-main()
+sys.exit(main())

@@ -6,11 +6,11 @@ usage: escapes_test.py --bin PATH
 """
 import argparse
 import json
-import os
-import pathlib
 import struct
 import subprocess
-import tempfile
+import sys
+
+import small_models
 
 UNSEEN = [*range(0x00, 0x20), *range(0x7F, 0xA0), 0xAD, 0x34F, 0x61C, 0x115F, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0x3164, 0xFE0F, 0xFEFF,
           0xFFA0, 0xFFF9, 0xE0001, 0xE0041, 0xE007F]
@@ -90,16 +90,7 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     checks = (listings, errors, reports, written_files_hold_the_same_keys)
-    print(f"1..{len(checks)}")
-    for number, check in enumerate(checks, 1):
-        with tempfile.TemporaryDirectory(prefix="reshard-escapes-") as folder:
-            try:
-                verdict, text = "ok", check(Shell(os.path.abspath(args.bin), pathlib.Path(folder)))
-            except AssertionError as problem:
-                verdict, text = "not ok", str(problem)
-        print(f"{verdict} {number} - {check.__name__}")
-        if text:
-            print("# " + ascii(text), flush=True)
+    return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 
 
-main()
+sys.exit(main())

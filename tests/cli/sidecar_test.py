@@ -231,7 +231,7 @@ def main():
     tests = [(f"{name}: wrong digests are found", functools.partial(wrong_digests, name=name)) for name in WRITTEN]
     tests += [(test.__doc__.splitlines()[0], test) for test in
               (lists, values_are_covered, paths_to_it, old_ones, stale_ones, in_the_way, odd_names, ambiguous_names)]
-    small_models.run(args.bin, [(name, lambda shell, test=test: test(Work(shell, fixtures))) for name, test in tests])
+    raise SystemExit(small_models.run(args.bin, [(name, lambda shell, test=test: test(Work(shell, fixtures))) for name, test in tests]))
 
 
 main()

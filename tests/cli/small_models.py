@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of names share: a command in a folder, small models of different bytes, and TAP."""
+"""What tests of the command share: a command in a folder, small models of different bytes, and TAP."""
 import json
 import pathlib
 import struct
@@ -55,8 +55,8 @@ def run(binary, tests):
             try:
                 text = test(Shell(str(pathlib.Path(binary).resolve()), pathlib.Path(work)))
                 print(f"ok {number} - {name}" + (f"\n# {text}" if text else ""), flush=True)
-            except (AssertionError, KeyError, OSError, subprocess.TimeoutExpired) as problem:
+            except (AssertionError, KeyError, ValueError, OSError, subprocess.TimeoutExpired) as problem:
                 failed += 1
                 print(f"not ok {number} - {name}")
-                print("".join(f"# {line}\n" for line in str(problem).splitlines()), end="", flush=True)
+                print("".join(f"# {line if line.isprintable() else ascii(line)}\n" for line in str(problem).splitlines()), end="", flush=True)
     return failed > 0

@@ -12,7 +12,9 @@ import pathlib
 import shutil
 import struct
 import subprocess
-import tempfile
+import sys
+
+import small_models
 
 
 def safetensors(tensors):
@@ -239,17 +241,8 @@ def main():
     args = parser.parse_args()
     checks = (what_is_no_checkpoint_stays, a_checkpoint_among_other_things_stays, several_checkpoints_stay, what_may_be_replaced_is, every_format_replaces_every_other,
               fixtures_may_be_replaced, all_objects_of_the_source_are_the_source, the_source_behind_links, spellings_of_the_source, the_sidecar_of_a_file_replaces_only_its_like)
-    print(f"1..{len(checks)}")
-    for number, check in enumerate(checks, 1):
-        with tempfile.TemporaryDirectory(prefix="reshard-target-") as folder:
-            shell = Shell(os.path.abspath(args.bin), pathlib.Path(args.fixtures).resolve(), pathlib.Path(folder))
-            try:
-                verdict, text = "ok", check(shell)
-            except AssertionError as problem:
-                verdict, text = "not ok", str(problem)
-        print(f"{verdict} {number} - {check.__name__}")
-        if text:
-            print("# " + text.replace("\n", "\n# "), flush=True)
+    fixtures = pathlib.Path(args.fixtures).resolve()
+    return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, fixtures, shell.work))) for check in checks])
 
 
-main()
+sys.exit(main())
