@@ -4,8 +4,8 @@
  * was parsed: lines of keys, or the JSON of a configuration; behind a second NUL, the arguments of a run.
  */
 #include "encoding/json.h"
-#include "formats/megatron/megatron_rules.h"
-#include "formats/megatron/optimizer_names.h"
+#include "parallel/partition_rules.h"
+#include "parallel/parameter_names.h"
 #include "mapping/settings.h"
 #include "run_args.h"
 

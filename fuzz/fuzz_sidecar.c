@@ -3,7 +3,7 @@
  * Any bytes as reshard.json beside a small checkpoint, a file or (byte 0, bit 0) a folder; or (bit 1) the one that belongs there, with bytes put over
  * it: two of the place, then what is put there.
  */
-#include "api/sidecar.h"
+#include "convert/sidecar.h"
 #include "whole.h"
 
 #include <stdlib.h>

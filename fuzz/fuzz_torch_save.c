@@ -4,7 +4,7 @@
  * blob's tensor must agree with the long one.
  */
 #include "encoding/torch_save.h"
-#include "formats/torch/torch_flatten.h"
+#include "formats/shared/torch_flatten.h"
 
 #include <stdlib.h>
 

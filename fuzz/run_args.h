@@ -3,7 +3,7 @@
 #ifndef FUZZ_RUN_ARGS_H
 #define FUZZ_RUN_ARGS_H
 
-#include "formats/megatron/megatron_args.h"
+#include "parallel/training_args.h"
 
 struct run_args {
     struct value namespace, *state;

@@ -3,7 +3,7 @@
 #ifndef FUZZ_WHOLE_H
 #define FUZZ_WHOLE_H
 
-#include "api/conversion.h"
+#include "convert/conversion.h"
 
 /* Limits at which a target stays fast; whatever they bound is seen all the same. */
 struct limits whole_limits(void);

@@ -21,12 +21,15 @@ LAYERS = {
     "encoding": ["base", "tensor"],
     "store": ["base"],
     "catalog": ["base", "tensor", "encoding"],
-    "mapping": ["base", "tensor", "catalog"],
-    "formats": ["base", "tensor", "encoding", "store", "catalog"],
+    "parallel": ["base", "tensor", "encoding", "catalog"],
+    "mapping": ["base", "tensor", "catalog", "parallel"],
+    "formats": ["base", "tensor", "encoding", "store", "catalog", "parallel"],
     "plan": ["base", "tensor", "kernels", "catalog"],
     "engine": ["base", "tensor", "kernels", "encoding", "store", "catalog", "plan"],
     "comm": ["base"],
-    "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "mapping", "formats", "plan", "engine", "comm"],
+    "names": ["base", "tensor", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan"],
+    "convert": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "names"],
+    "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm", "names", "convert"],
 }
 PUBLIC_ONLY = ["cli", "examples"]  # they see include/ and their own folder, which proves that the API suffices
 THIRD_PARTY = {  # each library is behind one file of src/

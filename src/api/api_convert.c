@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs conversions: a transaction, the payload, then what the driver publishes around it. */
-#include "api/conversion.h"
+#include "convert/conversion.h"
 
-#include "api/sidecar.h"
-#include "api/target_check.h"
+#include "convert/sidecar.h"
+#include "convert/target_check.h"
 #include "base/hash.h"
 
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Diff: the same tensors and items, whatever the formats and layouts. */
-#include "api/lockstep.h"
-#include "api/mapping_make.h"
-#include "api/selection.h"
+#include "convert/lockstep.h"
+#include "names/mapping_make.h"
+#include "convert/selection.h"
 
 #include "kernels/cast.h"
 

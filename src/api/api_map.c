@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/checkpoint.h"
-#include "api/map_inverse.h"
+#include "names/map_inverse.h"
 
 #include <stdlib.h>
 

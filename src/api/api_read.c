@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values: boxes of tensors as bytes, and digests of all of them. */
-#include "api/tensor_digests.h"
+#include "convert/tensor_digests.h"
 
 #include "encoding/npy.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verify: what opening proves already (structure, coverage), then stored checksums, replicas, the sidecar and, deep, the values. */
-#include "api/payload_check.h"
-#include "api/replica_compare.h"
-#include "api/sidecar.h"
+#include "convert/payload_check.h"
+#include "convert/replica_compare.h"
+#include "convert/sidecar.h"
 
 #include "base/decimal_text.h"
 #include "base/hash.h"

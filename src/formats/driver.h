@@ -11,7 +11,7 @@
 #include "catalog/catalog.h"
 #include "store/store.h"
 
-/* A file of digests that convert leaves in a checkpoint's folder (api/sidecar.h): no part of any format. */
+/* A file of digests that convert leaves in a checkpoint's folder (convert/sidecar.h): no part of any format. */
 #define SIDECAR_NAME "reshard.json"
 
 enum format_abilities {

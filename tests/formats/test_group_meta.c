@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "fail_malloc.h"
-#include "formats/megatron/group_meta.h"
+#include "parallel/group_meta.h"
 
 #define META "optimizer.param_to_group_meta.module."
 

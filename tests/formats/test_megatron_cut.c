@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "base/model_data.h"
-#include "formats/megatron/megatron_cut.h"
+#include "parallel/partition_cut.h"
 
 #include <stdlib.h>
 

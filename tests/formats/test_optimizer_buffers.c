@@ -5,7 +5,7 @@
 #include <glob.h>
 
 #include "encoding/json.h"
-#include "formats/megatron/optimizer_buffers.h"
+#include "parallel/flat_buffers.h"
 
 #define PARAMETERS_MAX 512
 

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "encoding/json.h"
-#include "formats/megatron/optimizer_groups.h"
-#include "formats/megatron/optimizer_legacy.h"
+#include "parallel/parameter_groups.h"
+#include "parallel/state_by_number.h"
 #include "store/store.h"
 
 #define PARAMETERS_MAX 512

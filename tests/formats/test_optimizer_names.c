@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "base/model_data.h"
-#include "formats/megatron/optimizer_names.h"
+#include "parallel/parameter_names.h"
 
 static struct arena arena;
 static struct optimizer_names names;

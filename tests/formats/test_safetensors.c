@@ -2,8 +2,8 @@
 #include "memory_checkpoint.h"
 
 #include "fail_malloc.h"
-#include "formats/safetensors/safetensors_header.h"
-#include "formats/safetensors/safetensors_pieces.h"
+#include "encoding/safetensors_header.h"
+#include "formats/shared/safetensors_pieces.h"
 
 #include <inttypes.h>
 

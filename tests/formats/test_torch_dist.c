@@ -7,7 +7,7 @@
 #include "fail_malloc.h"
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
-#include "formats/dcp/dist_items.h"
+#include "formats/mcore/mcore_items.h"
 
 /* ---- names ---- */
 

@@ -3,7 +3,7 @@
 
 #include "encoding/pickle.h"
 #include "fail_malloc.h"
-#include "formats/torch/torch_flatten.h"
+#include "formats/shared/torch_flatten.h"
 
 static reshard_error err;
 

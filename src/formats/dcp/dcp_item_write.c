@@ -9,7 +9,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "encoding/pickle_write.h"
-#include "formats/dcp/dist_buckets.h"
+#include "formats/mcore/mcore_buckets.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,9 +3,9 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/dcp/dcp_source.h"
-#include "formats/dcp/dist_buckets.h"
-#include "formats/dcp/dist_items.h"
-#include "formats/dcp/dist_model_space.h"
+#include "formats/mcore/mcore_buckets.h"
+#include "formats/mcore/mcore_items.h"
+#include "formats/mcore/mcore_model_space.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -6,8 +6,8 @@
 #include "formats/dcp/dcp_target.h"
 
 #include "encoding/pickle_write.h"
-#include "formats/dcp/dist_buckets.h"
-#include "formats/dcp/dist_model_space.h"
+#include "formats/mcore/mcore_buckets.h"
+#include "formats/mcore/mcore_model_space.h"
 
 #include <stdio.h>
 #include <stdlib.h>

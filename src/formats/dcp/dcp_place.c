@@ -9,8 +9,8 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "formats/dcp/dcp_source.h"
-#include "formats/dcp/dist_buckets.h"
-#include "formats/dcp/dist_model_space.h"
+#include "formats/mcore/mcore_buckets.h"
+#include "formats/mcore/mcore_model_space.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #include "base/crc32.h"
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
-#include "formats/dcp/dist_buckets.h"
+#include "formats/mcore/mcore_buckets.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

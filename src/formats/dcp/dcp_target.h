@@ -8,7 +8,7 @@
 
 #include "encoding/torch_save.h"
 #include "formats/dcp/dcp_lists.h"
-#include "formats/dcp/dcp_tree.h"
+#include "formats/shared/path_tree.h"
 #include "formats/driver.h"
 
 #define DCP_ALIGNMENT 64

@@ -3,7 +3,7 @@
 #include "formats/dcp/dcp_source.h"
 
 #include "encoding/zip.h"
-#include "formats/checked_ranges.h"
+#include "formats/shared/checked_ranges.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #define FORMATS_HF_ASSIGN_H
 
 #include "formats/driver.h"
-#include "formats/safetensors/safetensors_pieces.h"
+#include "formats/shared/safetensors_pieces.h"
 
 #define HF_SHARD_BYTES INT64_C(5000000000) /* the hub's default */
 

@@ -2,7 +2,7 @@
 #include "formats/hf/hf.h"
 
 #include "formats/hf/hf_folder.h"
-#include "formats/safetensors/safetensors_target.h"
+#include "formats/shared/safetensors_target.h"
 
 /* A folder that cannot be told apart, or lacks a file, is still one of this format: reading it says what is wrong. */
 static int hf_probe(struct store *store, const char *name, reshard_error *err)

@@ -3,7 +3,7 @@
 
 #include "base/array.h"
 #include "encoding/json.h"
-#include "formats/safetensors/safetensors_pieces.h"
+#include "formats/shared/safetensors_pieces.h"
 #include "store/store.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 /* Items of a Hugging Face folder: what its headers and its index say, and the files beside the weights. */
 #include "formats/hf/hf_read.h"
 
-#include "formats/safetensors/safetensors_items.h"
+#include "formats/shared/safetensors_items.h"
 
 /* What belongs to one file's pieces, not to the model. */
 static bool is_of_pieces(struct str key)

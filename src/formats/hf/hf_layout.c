@@ -5,8 +5,8 @@
 #include "formats/hf/hf_assign.h"
 #include "formats/hf/hf_folder.h"
 #include "formats/hf/hf_index.h"
-#include "formats/safetensors/safetensors_items.h"
-#include "formats/safetensors/safetensors_target.h"
+#include "formats/shared/safetensors_items.h"
+#include "formats/shared/safetensors_target.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

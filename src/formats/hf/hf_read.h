@@ -6,7 +6,7 @@
 #include "formats/hf/hf.h"
 #include "formats/hf/hf_folder.h"
 #include "formats/hf/hf_index.h"
-#include "formats/safetensors/safetensors_header.h"
+#include "encoding/safetensors_header.h"
 
 struct hf_file {
     struct str name; /* relative to the store's root, NUL-terminated */

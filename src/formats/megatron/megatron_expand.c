@@ -4,7 +4,7 @@
  * a rank registers it by.
  */
 #include "formats/megatron/megatron_target.h"
-#include "formats/megatron/optimizer_model.h"
+#include "parallel/rank_parameters.h"
 
 #include <inttypes.h>
 

@@ -3,7 +3,7 @@
 #ifndef FORMATS_MEGATRON_MEGATRON_FILES_H
 #define FORMATS_MEGATRON_MEGATRON_FILES_H
 
-#include "formats/megatron/megatron_cut.h"
+#include "parallel/partition_cut.h"
 #include "store/store.h"
 
 #define MEGATRON_MODEL_FILE "model_optim_rng.pt"

@@ -4,7 +4,7 @@
  * the modules with one expert each have it. In memory an expert's part is transposed, one after another, whatever the matrix' shape says.
  */
 #include "formats/megatron/megatron_source.h"
-#include "formats/megatron/optimizer_names.h"
+#include "parallel/parameter_names.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

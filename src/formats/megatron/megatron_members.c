@@ -7,10 +7,10 @@
 
 #include "base/array.h"
 #include "encoding/pickle_write.h"
-#include "formats/megatron/optimizer_model.h"
+#include "parallel/rank_parameters.h"
 #include "formats/megatron/optimizer_target.h"
-#include "formats/torch/torch_nesting.h"
-#include "formats/torch/torch_spell.h"
+#include "formats/shared/path_nest.h"
+#include "formats/shared/torch_spell.h"
 
 #include <inttypes.h>
 #include <stdio.h>

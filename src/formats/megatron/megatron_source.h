@@ -4,7 +4,7 @@
 #define FORMATS_MEGATRON_MEGATRON_SOURCE_H
 
 #include "formats/megatron/megatron_files.h"
-#include "formats/torch/torch_source.h"
+#include "formats/shared/torch_source.h"
 
 #define MEGATRON_MODELS_MAX 1024 /* model0, model1, … of one file */
 

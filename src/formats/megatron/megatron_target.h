@@ -4,7 +4,7 @@
 #define FORMATS_MEGATRON_MEGATRON_TARGET_H
 
 #include "formats/megatron/megatron_source.h"
-#include "formats/megatron/optimizer_names.h"
+#include "parallel/parameter_names.h"
 
 #define TARGET_LEAD_MAX 2
 

@@ -3,7 +3,7 @@
  * Settings of parameter groups: how a run is set up, not what it has learned. Releases differ in which they store. Those that the source does not have and the
  * reference has are the reference's, as its arguments are; those that the reference's release does not know are left out.
  */
-#include "formats/megatron/optimizer_groups.h"
+#include "parallel/parameter_groups.h"
 #include "formats/megatron/optimizer_target.h"
 
 /* Groups of one of the reference's optimizers, NULL if it has none. */

@@ -2,7 +2,7 @@
 #include "formats/megatron/optimizer_source.h"
 
 #include "base/array.h"
-#include "formats/megatron/optimizer_legacy.h"
+#include "parallel/state_by_number.h"
 
 #include "base/model_data.h"
 

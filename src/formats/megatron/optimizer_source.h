@@ -7,7 +7,7 @@
 #define FORMATS_MEGATRON_OPTIMIZER_SOURCE_H
 
 #include "formats/megatron/megatron_source.h"
-#include "formats/megatron/optimizer_names.h"
+#include "parallel/parameter_names.h"
 
 /* Whether the rank's files hold optimizer state. */
 bool megatron_rank_has_optimizer(const struct megatron_rank *rank);

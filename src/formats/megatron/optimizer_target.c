@@ -2,7 +2,7 @@
 /* Which state is to be written, and distrib_optim.pt. */
 #include "formats/megatron/optimizer_target.h"
 
-#include "formats/megatron/optimizer_model.h"
+#include "parallel/rank_parameters.h"
 #include "formats/megatron/optimizer_source.h"
 
 #include "base/checked.h"

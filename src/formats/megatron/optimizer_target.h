@@ -7,8 +7,8 @@
 #define FORMATS_MEGATRON_OPTIMIZER_TARGET_H
 
 #include "formats/megatron/megatron_target.h"
-#include "formats/megatron/optimizer_buffers.h"
-#include "formats/megatron/optimizer_states.h"
+#include "parallel/flat_buffers.h"
+#include "parallel/optimizer_states.h"
 
 struct target_optimizer {
     struct target_state states[OPTIMIZER_STATES_MAX];

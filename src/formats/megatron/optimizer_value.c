@@ -3,8 +3,8 @@
  * Member `optimizer` of a legacy file. The source's groups come as legacy files have them (a dict, or a list of one for each optimizer), as a
  * common state has them (a dict by number for several), as objects of data-parallel groups, or parameter by parameter.
  */
-#include "formats/megatron/group_meta.h"
-#include "formats/megatron/optimizer_groups.h"
+#include "parallel/group_meta.h"
+#include "parallel/parameter_groups.h"
 #include "formats/megatron/optimizer_target.h"
 
 #include <inttypes.h>

@@ -2,8 +2,8 @@
 #include "formats/safetensors/safetensors.h"
 
 #include "base/cursor.h"
-#include "formats/safetensors/safetensors_items.h"
-#include "formats/safetensors/safetensors_target.h"
+#include "formats/shared/safetensors_items.h"
+#include "formats/shared/safetensors_target.h"
 
 #include <inttypes.h>
 

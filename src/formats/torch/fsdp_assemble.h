@@ -4,7 +4,7 @@
 #define FORMATS_TORCH_FSDP_ASSEMBLE_H
 
 #include "formats/torch/fsdp_groups.h"
-#include "formats/torch/torch_source.h"
+#include "formats/shared/torch_source.h"
 
 reshard_status fsdp_read_catalog(struct source *source, reshard_error *err);
 

@@ -6,7 +6,7 @@
 #include "formats/torch/torch_target.h"
 
 #include "encoding/pickle_write.h"
-#include "formats/torch/torch_spell.h"
+#include "formats/shared/torch_spell.h"
 
 #include <inttypes.h>
 #include <stdio.h>

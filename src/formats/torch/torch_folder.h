@@ -6,7 +6,7 @@
 #ifndef FORMATS_TORCH_TORCH_FOLDER_H
 #define FORMATS_TORCH_TORCH_FOLDER_H
 
-#include "formats/torch/torch_source.h"
+#include "formats/shared/torch_source.h"
 
 /* Name of a file in a directory of the store ("" is the root); free with free(). */
 char *torch_folder_name(const char *directory, const char *file);

@@ -2,7 +2,7 @@
 /* A nested object from flat paths: what was flattened before, or comes from a format with flat names. */
 #include "formats/torch/torch_target.h"
 
-#include "formats/torch/torch_nesting.h"
+#include "formats/shared/path_nest.h"
 
 #include <stdlib.h>
 

@@ -5,7 +5,7 @@
 
 #include "encoding/torch_save.h"
 #include "formats/driver.h"
-#include "formats/torch/torch_source.h"
+#include "formats/shared/torch_source.h"
 
 /* One record data/N of the file to be written. */
 struct torch_record {

@@ -2,7 +2,7 @@
 /* Lays a store out: the documents of groups and arrays, and the chunk files. */
 #include <stdlib.h>
 
-#include "formats/dcp/dist_model_space.h"
+#include "formats/mcore/mcore_model_space.h"
 #include "formats/zarr/zarr_array.h"
 #include "formats/zarr/zarr_target.h"
 #include "formats/zarr/zarr_write.h"

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "formats/megatron/megatron_release.h"
+#include "formats/shared/mcore_release.h"
 #include "formats/zarr/zarr_write.h"
 
 #define CHUNK_BYTES_DEFAULT ((uint64_t)256 << 20)

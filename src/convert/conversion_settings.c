@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The configuration of a model that gets other names: config.json of the arguments of a run, or these of config.json. */
+#include "convert/conversion.h"
+
+#include <inttypes.h>
+
+#define CONFIG_KEY "config.json"
+#define ARGUMENTS_KEY "args"
+
+static bool has_item(const struct catalog *catalog, const char *key)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (str_is(catalog->items[i].key, key))
+            return true;
+    }
+    return false;
+}
+
+/* ---- what the tensors tell ---- */
+
+/* The type that most bytes of numbers with fractions have. */
+static enum dtype main_type(const struct catalog *wanted)
+{
+    uint64_t bytes[DTYPE_COUNT] = { 0 };
+    enum dtype main = DTYPE_COUNT;
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        const struct catalog_tensor *tensor = &wanted->tensors[i];
+        uint64_t size = catalog_tensor_bytes(wanted, tensor);
+        if (tensor->flags & TENSOR_HIDDEN || dtype_info(tensor->dtype)->class_ != DTYPE_CLASS_FLOAT)
+            continue;
+        bytes[tensor->dtype] += size;
+        if (main == DTYPE_COUNT || bytes[tensor->dtype] > bytes[main])
+            main = tensor->dtype;
+    }
+    return main;
+}
+
+static int64_t vocabulary_rows(const struct catalog *wanted, struct str key)
+{
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        if (str_equal(wanted->tensors[i].key, key) && wanted->tensors[i].rank > 0)
+            return catalog_vector_at(wanted, wanted->tensors[i].shape)[0];
+    }
+    return 0;
+}
+
+/* ---- the item ---- */
+
+/* Lends an item to the source, where drivers look for them, and selects it. The graph is taken over, also on failure. */
+static reshard_status lend_item(struct conversion *conversion, const char *key, struct value_graph *graph, reshard_error *err)
+{
+    struct catalog *catalog = conversion->source->source->catalog;
+    struct catalog_item item = { .key = str_of(key), .kind = ITEM_VALUE };
+    uint32_t index, wanted;
+    if (!conversion->lends_items) {
+        conversion->own_items = catalog->item_count;
+        conversion->lends_items = true;
+    }
+    struct value_graph *kept = catalog_adopt_graph(catalog, *graph);
+    *graph = (struct value_graph){ 0 };
+    if (!kept)
+        return error_set_memory(err);
+    item.value = kept->root;
+    item.graph = kept;
+    reshard_status status = catalog_add_item(catalog, &item, NULL, 0, &index, err);
+    if (!status)
+        status = catalog_add_item(conversion->selection.wanted, &item, NULL, 0, &wanted, err);
+    if (!status)
+        conversion->selection.wanted_items[wanted] = index;
+    return status;
+}
+
+/* ---- config.json ---- */
+
+/* As Transformers writes it: a member a line. */
+static reshard_status print_config(const struct value *members, const struct limits *limits, struct buffer *out, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    buffer_append_text(out, "{\n");
+    for (size_t i = 0; i + 1 < members->list.count && !status; i += 2) {
+        buffer_append_text(out, "  ");
+        buffer_append_json_string(out, members->list.items[i]->text);
+        buffer_append_text(out, ": ");
+        status = value_to_json(members->list.items[i + 1], out, NAMED_LIMIT(limits, json_bytes), err);
+        buffer_append_text(out, i + 2 < members->list.count ? ",\n" : "\n");
+    }
+    buffer_append_text(out, "}\n");
+    return status || !out->failed ? status : error_set_memory(err);
+}
+
+static reshard_status lend_text(struct conversion *conversion, struct str text, reshard_error *err)
+{
+    struct value_graph graph = { 0 };
+    graph.root = value_new(&graph, VALUE_BYTES);
+    if (!graph.root || !arena_str(&graph.arena, text, &graph.root->text)) {
+        value_graph_release(&graph);
+        return error_set_memory(err);
+    }
+    return lend_item(conversion, CONFIG_KEY, &graph, err);
+}
+
+static reshard_status add_config(struct conversion *conversion, const struct model_facts *facts, reshard_error *err)
+{
+    const struct model_settings *settings = conversion->mapping.settings;
+    struct target *target = &conversion->target;
+    struct settings_result made = { 0 };
+    struct buffer text = { 0 };
+    if (settings->config) {
+        reshard_status status = lend_text(conversion, (struct str){ settings->config, settings->config_size }, err);
+        return status ? status : target_note_changed(target, err, CONFIG_KEY ": as it was given");
+    }
+    if (settings->remark)
+        return target_note_changed(target, err, "%s", settings->remark);
+    reshard_status status = model_settings_run(settings, facts, &made, err);
+    if (!status)
+        status = print_config(made.members, &conversion->request.limits, &text, err);
+    if (!status)
+        status = lend_text(conversion, buffer_str(&text), err);
+    if (!status)
+        status = target_note_changed(target, err, CONFIG_KEY ": made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'", STR_ARG(settings->family));
+    if (!status && made.missing.size)
+        status = target_note_changed(target, err, CONFIG_KEY ": no argument tells %.*s: defaults count unless --set NAME=NUMBER or you write them there",
+                                     STR_ARG(buffer_str(&made.missing)));
+    buffer_release(&text);
+    settings_result_release(&made);
+    return status;
+}
+
+/* ---- arguments ---- */
+
+/* argparse.Namespace as Megatron pickles it: its members are set on a new object. */
+static bool wrap_namespace(struct value_graph *graph, struct value *members)
+{
+    struct value *made = value_new(graph, VALUE_NEW);
+    struct value **states = arena_array(&graph->arena, 1, sizeof(*states));
+    if (!made || !states)
+        return false;
+    states[0] = members;
+    made->object->callable = value_new_global(graph, "argparse", "Namespace");
+    made->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
+    made->object->states = states;
+    made->object->state_count = 1;
+    graph->root = made;
+    return made->object->callable && made->object->args;
+}
+
+static reshard_status add_arguments(struct conversion *conversion, const struct model_facts *facts, reshard_error *err)
+{
+    const struct model_settings *settings = conversion->mapping.settings;
+    struct settings_result made = { 0 };
+    if (settings->remark)
+        return target_note_changed(&conversion->target, err, "%s", settings->remark);
+    reshard_status status = model_settings_run(settings, facts, &made, err);
+    if (!status && !wrap_namespace(&made.graph, made.members))
+        status = error_set_memory(err);
+    if (!status)
+        status = lend_item(conversion, ARGUMENTS_KEY, &made.graph, err);
+    if (!status)
+        status = target_note_changed(&conversion->target, err, ARGUMENTS_KEY ": made of " CONFIG_KEY ", as a '%.*s'", STR_ARG(settings->family));
+    if (!status && made.unused.size)
+        status = mapping_loss_add(&conversion->losses, arena_printf(&conversion->notes, CONFIG_KEY ": no argument says %.*s", STR_ARG(buffer_str(&made.unused))), err);
+    settings_result_release(&made);
+    return status;
+}
+
+reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
+{
+    const struct model_settings *settings = conversion->mapping.settings;
+    const struct catalog *wanted = conversion->selection.wanted;
+    reshard_status status = RESHARD_OK;
+    if (settings && settings->kept_rows)
+        status = target_note_changed(&conversion->target, err, "the vocabulary has %" PRId64 " tokens: the rows behind them are padding and stay behind",
+                                     settings->kept_rows);
+    if (status || !settings || conversion->options->drop_items)
+        return status;
+    const struct model_facts facts = { .dtype = main_type(wanted), .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
+                                       .tensor_ranks = conversion->request.words.tp };
+    if (settings->is_config_made)
+        return driver->abilities & FORMAT_HOLDS_CONFIG && !has_item(wanted, CONFIG_KEY) ? add_config(conversion, &facts, err) : RESHARD_OK;
+    bool is_run = !(driver->abilities & FORMAT_HOLDS_CONFIG) && driver->abilities & FORMAT_HOLDS_ITEMS;
+    return is_run && settings->members && !has_item(wanted, ARGUMENTS_KEY) ? add_arguments(conversion, &facts, err) : RESHARD_OK;
+}

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/payload_check.h"
+
+#include "base/checked.h"
+#include "base/digest.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define WINDOW_BYTES ((size_t)256 << 10) /* stays in the second-level cache between its uses */
+#define THREADS_MAX 16
+
+/* Work is handed out chunk by chunk in order of (object, offset): big chunks dominate, small ones are cheap to hand out. */
+struct payload_job {
+    const struct catalog *catalog;
+    struct source *source;
+    struct value_stats *stats;
+    struct finding_sink *findings;
+    const struct engine_options *options;
+    uint32_t *order;
+    uint32_t count, next;
+    uint64_t bytes_done, bytes_total;
+    bool stopped;
+    reshard_status status;
+    reshard_error *err;
+    pthread_mutex_t lock;
+    unsigned workers;
+    pthread_mutex_t large_lock; /* one chunk at a time of those that not every worker can decode at once */
+};
+
+static bool has_values(const struct payload_job *job, const struct catalog_chunk *chunk)
+{
+    return job->stats && !(chunk->flags & CHUNK_REPLICA) && !(job->catalog->tensors[chunk->tensor].flags & TENSOR_HIDDEN);
+}
+
+/* Values can be taken straight from the stored bytes if these are the chunk's elements, each once, in native order. */
+static bool is_plain(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
+    if (chunk->flags & (CHUNK_SWAP | CHUNK_CONJUGATE | CHUNK_NEGATE))
+        return false;
+    if (dtype_element_bytes(tensor->dtype) == 0)
+        return false;
+    return !layout || (layout->strides == CATALOG_NONE && !catalog_chunk_is_coded(catalog, chunk));
+}
+
+static uint64_t element_count(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    if (layout && layout->flat_count >= 0)
+        return (uint64_t)layout->flat_count;
+    return (uint64_t)box_volume(catalog->tensors[chunk->tensor].rank, catalog_vector_at(catalog, chunk->extent));
+}
+
+static bool advance(struct payload_job *job, uint64_t bytes)
+{
+    pthread_mutex_lock(&job->lock);
+    job->bytes_done += bytes;
+    if (job->options->progress) {
+        struct engine_progress progress = { .bytes_done = job->bytes_done, .bytes_total = job->bytes_total, .bytes_read = job->bytes_done };
+        if (!job->options->progress(&progress, job->options->context) && !job->stopped) {
+            job->stopped = true;
+            job->status = error_set(job->err, RESHARD_ERR_CANCELLED, "interrupted");
+        }
+    }
+    bool go_on = !job->stopped;
+    pthread_mutex_unlock(&job->lock);
+    return go_on;
+}
+
+/* What one range of an object is read for. */
+struct range_read {
+    uint64_t offset, bytes;
+    bool want_crc, want_values;
+    uint64_t values_offset, values_bytes; /* inside the range */
+    enum dtype dtype;
+    struct value_stats stats;
+    uint32_t crc;
+};
+
+/* Windows start at values_offset modulo the window size, a multiple of every element size, so no element is cut. */
+static reshard_status read_range(struct payload_job *job, const struct store_object *object, struct range_read *range, uint8_t *window, reshard_error *err)
+{
+    uint64_t values_end = range->values_offset + range->values_bytes;
+    for (uint64_t at = 0; at < range->bytes;) {
+        uint64_t size = range->bytes - at;
+        if (at < range->values_offset && size > range->values_offset - at)
+            size = range->values_offset - at;
+        if (size > WINDOW_BYTES)
+            size = WINDOW_BYTES;
+        reshard_status status = store_read_at(object, range->offset + at, window, (size_t)size, err);
+        if (status)
+            return status;
+        if (range->want_crc)
+            range->crc = crc32_zip(range->crc, window, (size_t)size);
+        if (range->want_values && at >= range->values_offset && at < values_end) {
+            uint64_t part = values_end - at < size ? values_end - at : size;
+            value_stats_add(&range->stats, range->dtype, window, (size_t)part / dtype_element_bytes(range->dtype));
+        }
+        at += size;
+        if (!advance(job, size))
+            return RESHARD_OK;
+    }
+    return RESHARD_OK;
+}
+
+/* Whether decoding the chunk compares a checksum that is stored in it. */
+static bool may_check(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    return layout && layout->chain && !layout->chain->literal && chain_may_check(layout->chain);
+}
+
+/* CHUNK_CHECKED if the stored bytes say that they carry a checksum; for one thread: nobody else looks at this chunk. */
+static reshard_status note_checked(struct payload_job *job, const struct store_object *object, uint32_t index, reshard_error *err)
+{
+    const struct chunk_layout *layout = catalog_layout_of(job->catalog, &job->catalog->chunks[index]);
+    const struct chain_step *first = layout->chain->steps;
+    uint64_t skip = first->kind == CHAIN_SLICE ? first->slice_offset : 0, left = skip < layout->coded_bytes ? layout->coded_bytes - skip : 0;
+    uint8_t head[CHAIN_HEAD_BYTES];
+    size_t size = left < sizeof(head) ? (size_t)left : sizeof(head);
+    reshard_status status = store_read_at(object, layout->coded_offset + skip, head, size, err);
+    if (!status && chain_is_checked(layout->chain, head, size))
+        job->source->catalog->chunks[index].flags |= CHUNK_CHECKED;
+    return status;
+}
+
+static reshard_status stats_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+{
+    struct range_read *range = context;
+    (void)tensor, (void)offset, (void)is_last, (void)err;
+    unsigned width = dtype_element_bytes(range->dtype);
+    value_stats_add(&range->stats, width ? range->dtype : DTYPE_U8, bytes, width ? size / width : size);
+    return RESHARD_OK;
+}
+
+static void keep_stats(struct payload_job *job, const struct catalog_chunk *chunk, const struct value_stats *found)
+{
+    pthread_mutex_lock(&job->lock);
+    struct value_stats *stats = &job->stats[chunk->tensor];
+    stats->nan_count += found->nan_count;
+    stats->inf_count += found->inf_count;
+    stats->has_nonzero = stats->has_nonzero || found->has_nonzero;
+    pthread_mutex_unlock(&job->lock);
+}
+
+static void report_crc(struct payload_job *job, const struct catalog_chunk *chunk, const struct chunk_layout *layout, uint32_t found)
+{
+    pthread_mutex_lock(&job->lock);
+    finding_report(job->findings, 2, "checksum", job->catalog->tensors[chunk->tensor].key, "%.*s: bytes [%llu, +%llu): CRC-32 %08x, stored %08x",
+                   STR_ARG(job->catalog->objects[chunk->object].name), (unsigned long long)layout->crc_offset, (unsigned long long)layout->crc_bytes,
+                   found, layout->crc32);
+    pthread_mutex_unlock(&job->lock);
+}
+
+static reshard_status stream_values(struct payload_job *job, uint32_t index, struct range_read *range, reshard_error *err)
+{
+    struct engine_source source = { job->source->store, job->catalog, &job->source->limits };
+    struct engine_options options = { .threads = 1, .memory_bytes = (uint64_t)8 << 20, .chunk_memory = engine_chunk_memory_max(job->options) };
+    bool is_large = engine_chunk_memory(job->catalog, &job->catalog->chunks[index]) > options.chunk_memory / job->workers;
+    if (is_large)
+        pthread_mutex_lock(&job->large_lock);
+    reshard_status status = engine_stream_chunk(&source, index, &options, stats_sink, range, err);
+    if (is_large)
+        pthread_mutex_unlock(&job->large_lock);
+    return status;
+}
+
+static reshard_status check_chunk(struct payload_job *job, const struct store_object *object, uint32_t index, uint8_t *window, reshard_error *err)
+{
+    const struct catalog *catalog = job->catalog;
+    const struct catalog_chunk *chunk = &catalog->chunks[index];
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    bool plain = is_plain(catalog, chunk), values = has_values(job, chunk);
+    struct range_read range = { .dtype = catalog->tensors[chunk->tensor].dtype, .offset = chunk->offset };
+    uint64_t elements = element_count(catalog, chunk);
+    reshard_status status = RESHARD_OK;
+    range.want_values = values && plain && elements;
+    if (range.want_values)
+        range.bytes = range.values_bytes = elements * dtype_element_bytes(range.dtype);
+    if (chunk->flags & CHUNK_HAS_CRC && layout) {
+        range.want_crc = true;
+        range.offset = layout->crc_offset;
+        range.bytes = layout->crc_bytes;
+        range.values_offset = chunk->offset - layout->crc_offset;
+        /* Values outside the checked range cannot happen with zip members; read them apart if they do. */
+        if (range.want_values && (chunk->offset < layout->crc_offset || !range_fits(range.values_offset, range.values_bytes, range.bytes)))
+            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its bytes lie outside the checksummed range", STR_ARG(catalog->tensors[chunk->tensor].key));
+    }
+    status = read_range(job, object, &range, window, err);
+    if (status || job->stopped)
+        return status;
+    if (range.want_crc && range.crc != layout->crc32)
+        report_crc(job, chunk, layout, range.crc);
+    if (may_check(catalog, chunk))
+        status = note_checked(job, object, index, err);
+    if (!status && ((values && !plain) || may_check(catalog, chunk)) && elements)
+        status = stream_values(job, index, &range, err);
+    if (!status && values && elements)
+        keep_stats(job, chunk, &range.stats);
+    return status;
+}
+
+struct worker {
+    struct payload_job *job;
+    pthread_t thread;
+    reshard_error err;
+    uint8_t *window;
+};
+
+static void stop(struct payload_job *job, reshard_status status, const reshard_error *err)
+{
+    pthread_mutex_lock(&job->lock);
+    if (!job->stopped) {
+        job->stopped = true;
+        job->status = status;
+        if (job->err)
+            *job->err = *err;
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+/* Each worker keeps the object it reads open until it gets a chunk of another one. */
+static void *work(void *context)
+{
+    struct worker *worker = context;
+    struct payload_job *job = worker->job;
+    struct store_object *object = NULL;
+    uint32_t opened = CATALOG_NONE;
+    for (;;) {
+        pthread_mutex_lock(&job->lock);
+        uint32_t at = job->stopped ? job->count : job->next;
+        job->next += at < job->count;
+        pthread_mutex_unlock(&job->lock);
+        if (at >= job->count)
+            break;
+        uint32_t index = job->order[at];
+        const struct catalog_chunk *chunk = &job->catalog->chunks[index];
+        reshard_status status = RESHARD_OK;
+        if (chunk->object != opened) {
+            store_object_close(object);
+            object = NULL;
+            opened = CATALOG_NONE;
+            status = store_open_object_as(job->source->store, job->catalog->objects[chunk->object].name.data, engine_access(job->options->io), &object,
+                                          &worker->err);
+            if (!status)
+                opened = chunk->object;
+        }
+        if (!status)
+            status = check_chunk(job, object, index, worker->window, &worker->err);
+        if (status) {
+            stop(job, status, &worker->err);
+            break;
+        }
+    }
+    store_object_close(object);
+    return NULL;
+}
+
+static int compare_places(const void *a, const void *b, void *context)
+{
+    const struct catalog *catalog = context;
+    const struct catalog_chunk *x = &catalog->chunks[*(const uint32_t *)a], *y = &catalog->chunks[*(const uint32_t *)b];
+    if (x->object != y->object)
+        return x->object < y->object ? -1 : 1;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* Chunks that need reading, and how much. Tensors that view one storage share its checksum: it is read for the first of them only. */
+static reshard_status make_order(struct payload_job *job, reshard_error *err)
+{
+    const struct catalog *catalog = job->catalog;
+    job->order = malloc(((size_t)catalog->chunk_count + 1) * sizeof(uint32_t));
+    if (!job->order)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < catalog->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        if ((chunk->flags & CHUNK_HAS_CRC) || may_check(catalog, chunk) || has_values(job, chunk)) {
+            job->order[job->count++] = i;
+            job->bytes_total += chunk->bytes;
+        }
+    }
+    qsort_r(job->order, job->count, sizeof(uint32_t), compare_places, (void *)catalog);
+    return RESHARD_OK;
+}
+
+static unsigned worker_count(const struct payload_job *job)
+{
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned threads = job->options->threads ? job->options->threads : cpus > 0 ? (unsigned)cpus : 1;
+    if (threads > THREADS_MAX)
+        threads = THREADS_MAX;
+    return threads > job->count ? (job->count ? job->count : 1) : threads;
+}
+
+reshard_status payload_check(reshard_checkpoint *checkpoint, struct value_stats *stats, const struct engine_options *options,
+                             struct finding_sink *findings, reshard_error *err)
+{
+    struct payload_job job = {
+        .catalog = checkpoint_catalog(checkpoint),
+        .source = checkpoint->source,
+        .stats = stats,
+        .findings = findings,
+        .options = options,
+        .err = err,
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .large_lock = PTHREAD_MUTEX_INITIALIZER,
+    };
+    struct worker workers[THREADS_MAX] = { 0 };
+    reshard_status status = make_order(&job, err);
+    if (status)
+        goto out;
+    unsigned wanted = worker_count(&job), started = 0;
+    job.workers = wanted;
+    for (unsigned i = 0; i < wanted; i++) {
+        workers[i].job = &job;
+        workers[i].window = aligned_alloc(4096, WINDOW_BYTES);
+        if (!workers[i].window || pthread_create(&workers[i].thread, NULL, work, &workers[i]))
+            break;
+        started++;
+    }
+    if (!started)
+        status = error_set_memory(err);
+    for (unsigned i = 0; i < started; i++)
+        pthread_join(workers[i].thread, NULL);
+    if (!status)
+        status = job.status;
+
+out:
+    for (unsigned i = 0; i < THREADS_MAX; i++)
+        free(workers[i].window);
+    free(job.order);
+    return status;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Payload check: one pass over the stored bytes of every chunk, in the order in which they lie on disk, by several threads. Each byte is
+ * read once for all purposes: stored checksums, and with deep the value statistics.
+ */
+#ifndef CONVERT_PAYLOAD_CHECK_H
+#define CONVERT_PAYLOAD_CHECK_H
+
+#include "api/checkpoint.h"
+#include "convert/value_stats.h"
+
+/* stats, by catalog tensor, may be NULL: then only checksums are checked. Chunks must be resolved. */
+reshard_status payload_check(reshard_checkpoint *checkpoint, struct value_stats *stats, const struct engine_options *options,
+                             struct finding_sink *findings, reshard_error *err);
+
+#endif

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/selection.h"
+
+#include "kernels/copy.h"
+#include "plan/plan_sort.h"
+
+#include <stdlib.h>
+
+#define PATH_KEPT_MAX 16 /* parts of a path that a new name may share */
+
+static bool matches_any(struct str key, const char *const *globs)
+{
+    for (size_t i = 0; globs && globs[i]; i++) {
+        if (str_matches_glob(key, str_of(globs[i])))
+            return true;
+    }
+    return false;
+}
+
+static bool is_selected(struct str key, const reshard_convert_options *options)
+{
+    bool included = !options->include || !options->include[0] || matches_any(key, options->include);
+    return included && !matches_any(key, options->exclude);
+}
+
+/* "bf16" asks for every floating tensor, "GLOB=bf16" for whatever matches. */
+static reshard_status dtype_for(struct str key, enum dtype source, const char *const *rules, enum dtype *out, reshard_error *err)
+{
+    *out = source;
+    for (size_t i = 0; rules && rules[i]; i++) {
+        struct str rule = str_of(rules[i]), glob = { 0 }, name = rule;
+        for (size_t at = rule.size; at-- > 0;) {
+            if (rule.data[at] == '=') {
+                glob = (struct str){ rule.data, at };
+                name = (struct str){ rule.data + at + 1, rule.size - at - 1 };
+                break;
+            }
+        }
+        enum dtype wanted;
+        if (!dtype_from_name(name, &wanted))
+            return error_set(err, RESHARD_ERR_USAGE, "unknown dtype '%.*s'", STR_ARG(name));
+        bool applies = glob.data ? str_matches_glob(key, glob) : dtype_info(source)->class_ == DTYPE_CLASS_FLOAT;
+        if (!applies)
+            continue;
+        if (!copy_can_cast(source, wanted))
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': no cast from %s to %s", STR_ARG(key), dtype_info(source)->name,
+                             dtype_info(wanted)->name);
+        *out = wanted;
+    }
+    return RESHARD_OK;
+}
+
+/* What choosing tensors works with. */
+struct choice {
+    const struct catalog *catalog;
+    const reshard_convert_options *options;
+    struct selection *out;
+    uint32_t *wanted_of; /* by source tensor: the wanted one that is the same, or CATALOG_NONE */
+    struct buffer text;  /* scratch */
+};
+
+/* What the wanted tensor and the source's have in common if their elements are the same: its ties, and what else the source knows. */
+static void take_over(struct choice *choice, uint32_t index, uint32_t wanted)
+{
+    const struct catalog_tensor *tensor = &choice->catalog->tensors[index];
+    struct catalog *catalog = choice->out->wanted;
+    struct catalog_tensor *copy = &catalog->tensors[wanted];
+    copy->flags = tensor->flags;
+    copy->storage_group = tensor->storage_group;
+    copy->tied_to = CATALOG_NONE;
+    uint32_t tied = tensor->tied_to != CATALOG_NONE && tensor->tied_to < index ? choice->wanted_of[tensor->tied_to] : CATALOG_NONE;
+    if (tied != CATALOG_NONE && catalog->tensors[tied].dtype == copy->dtype)
+        copy->tied_to = tied;
+    choice->out->wanted_source[wanted] = index;
+    if (choice->wanted_of[index] == CATALOG_NONE)
+        choice->wanted_of[index] = wanted;
+    /* Where the first of a tie is not selected, the next one stands for it. */
+    if (tensor->tied_to != CATALOG_NONE && tensor->tied_to < index && tied == CATALOG_NONE)
+        choice->wanted_of[tensor->tied_to] = wanted;
+}
+
+static reshard_status copy_path(struct choice *choice, const struct catalog_tensor *tensor, uint32_t wanted, reshard_error *err)
+{
+    struct path_part single;
+    const struct path_part *parts;
+    size_t count = catalog_tensor_path(choice->catalog, tensor, &single, &parts);
+    return tensor->path == CATALOG_NONE ? RESHARD_OK : catalog_set_tensor_path(choice->out->wanted, wanted, parts, count, err);
+}
+
+static reshard_status select_tensor(struct choice *choice, uint32_t index, reshard_error *err)
+{
+    const struct catalog *catalog = choice->catalog;
+    const struct catalog_tensor *tensor = &catalog->tensors[index];
+    struct selection *out = choice->out;
+    bool hidden = tensor->flags & TENSOR_HIDDEN;
+    if (hidden ? choice->options->drop_items : !is_selected(tensor->key, choice->options)) {
+        out->is_whole = false;
+        return RESHARD_OK;
+    }
+    enum dtype dtype = tensor->dtype;
+    reshard_status status = hidden ? RESHARD_OK : dtype_for(tensor->key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    if (status)
+        return status;
+    uint32_t wanted;
+    status = catalog_add_tensor(out->wanted, tensor->key, dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape), &wanted, err);
+    if (!status)
+        status = copy_path(choice, tensor, wanted, err);
+    if (status)
+        return status;
+    take_over(choice, index, wanted);
+    struct recipe recipe = { .source_tensor = index, .target_tensor = wanted, .is_whole = true };
+    return recipe_table_append(&out->table, &recipe, err);
+}
+
+/* ---- tensors that a mapping makes ---- */
+
+/*
+ * A new name among nested containers belongs beside the tensor that it comes from: it keeps as much of that one's path as its key begins
+ * with, and the rest is one part.
+ */
+static reshard_status derive_path(struct choice *choice, uint32_t anchor, struct str key, uint32_t wanted, reshard_error *err)
+{
+    const struct catalog_tensor *tensor = &choice->catalog->tensors[anchor];
+    struct path_part single, kept[PATH_KEPT_MAX];
+    const struct path_part *parts;
+    size_t count = catalog_tensor_path(choice->catalog, tensor, &single, &parts), shared = 0, used = 0;
+    for (size_t i = 1; i < count && i < PATH_KEPT_MAX; i++) {
+        buffer_clear(&choice->text);
+        if (!path_join(parts, i, &choice->text))
+            return error_set_memory(err);
+        struct str prefix = buffer_str(&choice->text);
+        if (key.size <= prefix.size + 1 || memcmp(key.data, prefix.data, prefix.size) != 0 || key.data[prefix.size] != '.')
+            break;
+        shared = i;
+        used = prefix.size + 1;
+    }
+    if (!shared)
+        return RESHARD_OK;
+    memcpy(kept, parts, shared * sizeof(*kept));
+    kept[shared] = (struct path_part){ .kind = PATH_KEY, .key = { key.data + used, key.size - used } };
+    return catalog_set_tensor_path(choice->out->wanted, wanted, kept, shared + 1, err);
+}
+
+/* The first source tensor that a made one has elements of, or CATALOG_NONE; *same: it has those and no others, unchanged. */
+static uint32_t anchor_of(const struct mapping_stage *mapping, uint32_t made, bool *same)
+{
+    const struct recipe_table *table = &mapping->table;
+    uint32_t anchor = CATALOG_NONE;
+    for (uint32_t i = table->first[made]; i < table->first[made + 1]; i++) {
+        if (table->recipes[i].source_tensor < anchor)
+            anchor = table->recipes[i].source_tensor;
+    }
+    const struct recipe *only = &table->recipes[table->first[made]];
+    *same = anchor != CATALOG_NONE && table->first[made + 1] - table->first[made] == 1 && only->is_whole;
+    return anchor;
+}
+
+static reshard_status add_recipes(struct choice *choice, const struct mapping_stage *mapping, uint32_t made, uint32_t wanted, reshard_error *err)
+{
+    const struct recipe_table *table = &mapping->table;
+    enum dtype last = mapping->space->tensors[made].dtype, target = choice->out->wanted->tensors[wanted].dtype;
+    reshard_status status = RESHARD_OK;
+    bool no_data = table->first[made] < table->first[made + 1];
+    for (uint32_t i = table->first[made]; i < table->first[made + 1] && !status; i++) {
+        struct recipe recipe = table->recipes[i];
+        bool is_zeros = recipe.source_tensor == RECIPE_ZEROS;
+        recipe.target_tensor = wanted;
+        no_data = no_data && !is_zeros && choice->catalog->tensors[recipe.source_tensor].flags & TENSOR_NO_DATA;
+        if (!is_zeros)
+            status = recipe_add_cast(&recipe, choice->catalog->tensors[recipe.source_tensor].dtype, last, target, &choice->out->arena, err);
+        if (!status)
+            status = recipe_table_append(&choice->out->table, &recipe, err);
+    }
+    if (no_data)
+        choice->out->wanted->tensors[wanted].flags |= TENSOR_NO_DATA;
+    return status;
+}
+
+static reshard_status select_made(struct choice *choice, const struct mapping_stage *mapping, uint32_t made, reshard_error *err)
+{
+    const struct map_tensor *tensor = &mapping->space->tensors[made];
+    struct selection *out = choice->out;
+    enum dtype dtype;
+    bool same;
+    uint32_t wanted, anchor = anchor_of(mapping, made, &same);
+    if (!is_selected(tensor->key, choice->options))
+        return RESHARD_OK;
+    reshard_status status = dtype_for(tensor->key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    if (!status)
+        status = catalog_add_tensor(out->wanted, tensor->key, dtype, tensor->rank, tensor->shape, &wanted, err);
+    if (status)
+        return status;
+    struct catalog_tensor *copy = &out->wanted->tensors[wanted];
+    copy->tied_to = copy->storage_group = CATALOG_NONE;
+    out->wanted_source[wanted] = CATALOG_NONE;
+    if (anchor != CATALOG_NONE) {
+        const struct catalog_tensor *source = &choice->catalog->tensors[anchor];
+        /* A type that elements only pass through changes them. */
+        same = same && mapping->table.recipes[mapping->table.first[made]].via_count == 0 && (source->dtype == tensor->dtype || tensor->dtype == dtype);
+        copy->flags = source->flags & (TENSOR_PARAMETER | TENSOR_REQUIRES_GRAD);
+        if (same)
+            take_over(choice, anchor, wanted);
+        status = str_equal(source->key, tensor->key) ? copy_path(choice, source, wanted, err) : derive_path(choice, anchor, tensor->key, wanted, err);
+    }
+    return status ? status : add_recipes(choice, mapping, made, wanted, err);
+}
+
+/* What is made comes where the first of what it is made of stood in the source, what is made of nothing last. */
+static reshard_status select_mapped(struct choice *choice, const struct mapping_stage *mapping, reshard_error *err)
+{
+    uint32_t made_count = map_space_tensor_count(mapping->space), source_count = choice->catalog->tensor_count;
+    size_t room = (size_t)made_count + source_count + 1, count = 0;
+    struct sort_entry *order = reallocarray(NULL, room * 2, sizeof(*order));
+    reshard_status status = order ? RESHARD_OK : error_set_memory(err);
+    bool same;
+    choice->out->is_whole = false;
+    for (uint32_t i = 0; i < made_count && !status; i++)
+        order[count++] = (struct sort_entry){ anchor_of(mapping, i, &same), i };
+    for (uint32_t i = 0; i < source_count && !status; i++) {
+        if (choice->catalog->tensors[i].flags & TENSOR_HIDDEN)
+            order[count++] = (struct sort_entry){ i, made_count + i };
+    }
+    if (!status)
+        entries_sort(order, order + room, count);
+    for (size_t i = 0; i < count && !status; i++)
+        status = order[i].value < made_count ? select_made(choice, mapping, order[i].value, err) : select_tensor(choice, order[i].value - made_count, err);
+    free(order);
+    return status;
+}
+
+static reshard_status select_item(const struct catalog *catalog, uint32_t index, const reshard_convert_options *options, struct selection *out,
+                                  reshard_error *err)
+{
+    const struct catalog_item *item = &catalog->items[index];
+    bool is_part_of_format = item->kind == ITEM_FILE || str_is(item->key, "__metadata__");
+    if (options->drop_items || (!is_part_of_format && !is_selected(item->key, options))) {
+        out->is_whole = false;
+        return RESHARD_OK;
+    }
+    struct path_part single;
+    const struct path_part *parts;
+    size_t count = catalog_item_path(catalog, item, &single, &parts);
+    struct catalog_item copy = *item;
+    uint32_t wanted;
+    if (item->kind == ITEM_BLOB || item->kind == ITEM_RAW || item->kind == ITEM_FILE) {
+        const struct catalog_object *object = &catalog->objects[item->object];
+        reshard_status status = catalog_add_object(out->wanted, object->name, object->bytes, &copy.object, err);
+        if (status)
+            return status;
+    }
+    reshard_status status = catalog_add_item(out->wanted, &copy, parts, item->path == CATALOG_NONE ? 0 : count, &wanted, err);
+    if (!status)
+        out->wanted_items[wanted] = index;
+    return status;
+}
+
+reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format, const reshard_convert_options *options,
+                              struct selection *out, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(source);
+    struct selection made = { .is_whole = true };
+    struct choice choice = { .catalog = catalog, .options = options, .out = &made };
+    reshard_status status = RESHARD_OK;
+    size_t most = (size_t)catalog->tensor_count + (mapping ? map_space_tensor_count(mapping->space) : 0) + 1;
+    choice.wanted_of = malloc(((size_t)catalog->tensor_count + 1) * sizeof(uint32_t));
+    made.wanted = catalog_new(format);
+    made.wanted_source = reallocarray(NULL, most, sizeof(uint32_t));
+    made.wanted_items = malloc(((size_t)catalog->item_count + 1) * sizeof(uint32_t));
+    if (!choice.wanted_of || !made.wanted || !made.wanted_source || !made.wanted_items) {
+        status = error_set_memory(err);
+        goto out;
+    }
+    made.wanted->limits = catalog->limits;
+    memset(choice.wanted_of, 0xFF, (size_t)catalog->tensor_count * sizeof(uint32_t));
+    if (mapping)
+        status = select_mapped(&choice, mapping, err);
+    for (uint32_t i = 0; i < catalog->tensor_count && !mapping && !status; i++)
+        status = select_tensor(&choice, i, err);
+    if (!status)
+        status = recipe_table_close(&made.table, made.wanted->tensor_count, err);
+    for (uint32_t i = 0; i < catalog->item_count && !status; i++)
+        status = select_item(catalog, i, options, &made, err);
+    if (!status && made.wanted->tensor_count == 0 && catalog->tensor_count > 0 && (options->include || options->exclude))
+        status = error_set(err, RESHARD_ERR_USAGE, "no tensor is left after --include and --exclude");
+
+out:
+    free(choice.wanted_of);
+    buffer_release(&choice.text);
+    if (status)
+        selection_release(&made);
+    else
+        *out = made;
+    return status;
+}
+
+void selection_release(struct selection *selection)
+{
+    catalog_free(selection->wanted);
+    free(selection->wanted_source);
+    free(selection->wanted_items);
+    recipe_table_release(&selection->table);
+    arena_release(&selection->arena);
+    *selection = (struct selection){ 0 };
+}

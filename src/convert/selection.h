@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Selection: what of a source is wanted, under which dtypes, as the catalog without chunks that drivers lay out. */
+#ifndef CONVERT_SELECTION_H
+#define CONVERT_SELECTION_H
+
+#include "names/mapping_stage.h"
+
+struct selection {
+    struct catalog *wanted;
+    uint32_t *wanted_source; /* source tensor by wanted tensor, CATALOG_NONE if a mapping made it */
+    struct recipe_table table; /* how wanted tensors are made; table.first is by wanted tensor */
+    struct arena arena;      /* of the recipes' casts */
+    uint32_t *wanted_items;  /* source item by wanted item */
+    bool is_whole;
+};
+
+/* mapping, if not NULL, says under which names, shapes and types the source's tensors come; it must outlive the selection. */
+reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format, const reshard_convert_options *options,
+                              struct selection *out, reshard_error *err);
+void selection_release(struct selection *selection);
+
+#endif

@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is read again: the checkpoint against its sidecar, and what was written against what it was made of. */
+#include "convert/sidecar.h"
+
+#include "convert/sidecar_parts.h"
+#include "convert/tensor_digests.h"
+#include "encoding/json.h"
+#include "formats/source_root.h"
+
+#include <stdlib.h>
+
+/* ---- finding it ---- */
+
+/*
+ * Before version 2 a root of iterations had the sidecar, not the iteration. It is about an iteration for sure only where there is one: the name
+ * of the root's sidecar then, else NULL.
+ */
+static char *name_in_root(const struct source *source)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count, directories = 0;
+    if (!source->is_in_root || strchr(source->name, '/') || store_list(source->store, "", &arena, &entries, &count, NULL))
+        count = 0;
+    for (size_t i = 0; i < count; i++)
+        directories += entries[i].is_directory;
+    arena_release(&arena);
+    return directories == 1 ? copy_text(SIDECAR_NAME, strlen(SIDECAR_NAME)) : NULL;
+}
+
+static bool is_file(const struct source *source, const char *name)
+{
+    bool is_directory;
+    uint64_t bytes;
+    return store_exists(source->store, name, &is_directory, &bytes) && !is_directory;
+}
+
+/* *out stays NULL if there is no sidecar. */
+static reshard_status find_sidecar(const struct source *source, char **out, reshard_error *err)
+{
+    char *name = sidecar_name(source);
+    if (!name)
+        return error_set_memory(err);
+    if (!is_file(source, name)) {
+        free(name);
+        name = name_in_root(source);
+    }
+    if (name && !is_file(source, name)) {
+        free(name);
+        name = NULL;
+    }
+    *out = name;
+    return RESHARD_OK;
+}
+
+/* ---- reading it ---- */
+
+struct sidecar {
+    char *name;
+    struct value_graph graph;
+    enum digest_kind kind;
+    const struct value *tensors, *types, *items; /* types and items: NULL in old ones */
+};
+
+static void sidecar_release(struct sidecar *sidecar)
+{
+    free(sidecar->name);
+    value_graph_release(&sidecar->graph);
+}
+
+static const struct value *member(const struct sidecar *sidecar, const char *name)
+{
+    const struct value *found = value_dict_get(sidecar->graph.root, name);
+    return found && found->kind == VALUE_DICT ? found : NULL;
+}
+
+static reshard_status take_members(struct sidecar *sidecar, reshard_error *err)
+{
+    const struct value *root = sidecar->graph.root;
+    const struct value *schema = root->kind == VALUE_DICT ? value_dict_get(root, "schema") : NULL;
+    const struct value *digest = root->kind == VALUE_DICT ? value_dict_get(root, "digest") : NULL;
+    struct str text = { 0 }, kind = { 0 };
+    if (!schema || !value_as_str(schema, &text) || !(str_is(text, SIDECAR_SCHEMA) || str_is(text, SIDECAR_SCHEMA_OLD)))
+        return error_set(err, text.size ? RESHARD_ERR_UNSUPPORTED : RESHARD_ERR_FORMAT, "schema '%.*s', expected '" SIDECAR_SCHEMA "'", STR_ARG(text));
+    if (!digest || !value_as_str(digest, &kind) || !digest_from_name(kind, &sidecar->kind))
+        return error_set(err, RESHARD_ERR_FORMAT, "no \"digest\" that reshard knows");
+    sidecar->tensors = member(sidecar, "tensors");
+    if (!sidecar->tensors)
+        return error_set(err, RESHARD_ERR_FORMAT, "no \"tensors\"");
+    if (str_is(text, SIDECAR_SCHEMA_OLD))
+        return RESHARD_OK;
+    sidecar->types = member(sidecar, "types");
+    sidecar->items = member(sidecar, "items");
+    return sidecar->types && sidecar->items ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "no \"types\" and \"items\"");
+}
+
+static reshard_status sidecar_read(const struct source *source, struct sidecar *out, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    reshard_status status = find_sidecar(source, &out->name, err);
+    if (status || !out->name)
+        return status;
+    status = store_read_all(source->store, out->name, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
+    if (!status)
+        status = json_parse(text.data, text.size, &source->limits, &out->graph, err);
+    if (!status)
+        status = take_members(out, err);
+    if (status) {
+        error_prefix(err, "'%s'", out->name);
+        error_object(err, "%s", out->name);
+    }
+    buffer_release(&text);
+    return status;
+}
+
+/* ---- checking ---- */
+
+/* A sidecar's entry: what it says of the tensor or item with the catalog index, CATALOG_NONE if there is none. */
+typedef reshard_status (*entry_check)(void *context, struct str name, uint32_t index, struct str says, reshard_error *err);
+
+static reshard_status each_entry(const struct value *listed, const struct sidecar_names *names, entry_check check, void *context, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i + 1 < listed->list.count && !status; i += 2) {
+        struct str name, says;
+        if (!value_as_str(listed->list.items[i], &name) || !value_as_str(listed->list.items[i + 1], &says))
+            return error_set(err, RESHARD_ERR_FORMAT, SIDECAR_NAME ": an entry is no pair of strings");
+        uint32_t number = name_map_find(&names->map, name);
+        status = check(context, name, number == NAME_NONE ? CATALOG_NONE : names->indices[number], says, err);
+    }
+    return status;
+}
+
+struct checking {
+    const reshard_checkpoint *checkpoint;
+    struct finding_sink *findings;
+    char (*hex)[DIGEST_HEX_MAX]; /* by tensor */
+    struct item_digests *items;
+    struct buffer type;
+    bool *is_covered; /* tensors, or items */
+};
+
+static reshard_status check_digest(void *context, struct str key, uint32_t tensor, struct str wanted, reshard_error *err)
+{
+    struct checking *checking = context;
+    struct finding_sink *findings = checking->findings;
+    char(*hex)[DIGEST_HEX_MAX] = checking->hex;
+    (void)err;
+    if (tensor != CATALOG_NONE)
+        checking->is_covered[tensor] = true;
+    if (tensor == CATALOG_NONE)
+        finding_report(findings, 2, "missing", key, "listed in " SIDECAR_NAME " and not in the checkpoint");
+    else if (!str_is(wanted, hex[tensor]))
+        finding_report(findings, 2, "checksum", key, "digest %s, " SIDECAR_NAME " says %.*s", hex[tensor], STR_ARG(wanted));
+    return RESHARD_OK;
+}
+
+static reshard_status check_type(void *context, struct str key, uint32_t tensor, struct str wanted, reshard_error *err)
+{
+    struct checking *checking = context;
+    struct buffer *type = &checking->type;
+    size_t blank, wanted_blank;
+    if (tensor == CATALOG_NONE)
+        return RESHARD_OK; /* the digests say so */
+    buffer_clear(type);
+    sidecar_put_type(checkpoint_catalog(checking->checkpoint), tensor, type);
+    if (type->failed)
+        return error_set_memory(err);
+    if (str_equal(buffer_str(type), wanted))
+        return RESHARD_OK;
+    bool is_dtype = !str_find_char(buffer_str(type), ' ', &blank) || !str_find_char(wanted, ' ', &wanted_blank) || blank != wanted_blank ||
+                    memcmp(type->data, wanted.data, blank) != 0;
+    finding_report(checking->findings, 2, is_dtype ? "dtype" : "shape", key, "is %.*s, " SIDECAR_NAME " says %.*s", STR_ARG(buffer_str(type)), STR_ARG(wanted));
+    return RESHARD_OK;
+}
+
+static reshard_status check_item(void *context, struct str key, uint32_t item, struct str wanted, reshard_error *err)
+{
+    struct checking *checking = context;
+    char found[ITEM_DIGEST_MAX];
+    if (item == CATALOG_NONE) {
+        finding_report(checking->findings, 2, "missing", key, "item listed in " SIDECAR_NAME " and not in the checkpoint");
+        return RESHARD_OK;
+    }
+    checking->is_covered[item] = true;
+    reshard_status status = item_digest(checking->items, item, found, err);
+    if (!status && !str_is(wanted, found))
+        finding_report(checking->findings, 2, "checksum", key, "item's digest is %s, " SIDECAR_NAME " says %.*s", found, STR_ARG(wanted));
+    return status;
+}
+
+/* Whoever adds a file beside the weights has not touched the model. */
+static void report_unlisted(const struct checking *checking, const struct sidecar_names *names, bool is_items)
+{
+    const struct catalog *catalog = checkpoint_catalog(checking->checkpoint);
+    for (uint32_t i = 0; i < names->map.count; i++) {
+        uint32_t index = names->indices[i];
+        if (checking->is_covered[index])
+            continue;
+        bool is_side_file = is_items && catalog->items[index].kind == ITEM_FILE;
+        finding_report(checking->findings, is_side_file ? 1 : 2, "unexpected", name_map_at(&names->map, i), "%s that " SIDECAR_NAME " does not list",
+                       is_side_file ? "file" : is_items ? "item" : "tensor");
+    }
+}
+
+static reshard_status check_tensors(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, const struct engine_options *options,
+                                    struct checking *checking, struct sidecar_cover *cover, reshard_error *err)
+{
+    uint32_t count = checkpoint_catalog(checkpoint)->tensor_count;
+    struct sidecar_names names = { 0 };
+    checking->hex = calloc((size_t)count + 1, sizeof(*checking->hex));
+    checking->is_covered = cover->tensors = calloc((size_t)count + 1, sizeof(bool));
+    reshard_status status = checking->hex && cover->tensors ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        status = tensor_digests(checkpoint, sidecar->kind, checkpoint->listed, checkpoint->listed_count, NULL, options, checking->hex, err);
+    if (!status)
+        status = sidecar_names_of_tensors(checkpoint, &names, err);
+    if (!status)
+        status = each_entry(sidecar->tensors, &names, check_digest, checking, err);
+    if (!status && sidecar->types)
+        status = each_entry(sidecar->types, &names, check_type, checking, err);
+    if (!status)
+        report_unlisted(checking, &names, false);
+    sidecar_names_release(&names);
+    buffer_release(&checking->type);
+    free(checking->hex);
+    return status;
+}
+
+static reshard_status check_items(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, struct checking *checking, struct sidecar_cover *cover,
+                                  reshard_error *err)
+{
+    struct sidecar_names names = { 0 };
+    struct item_digests digests = { 0 };
+    checking->is_covered = cover->items = calloc((size_t)checkpoint_catalog(checkpoint)->item_count + 1, sizeof(bool));
+    reshard_status status = cover->items ? item_digests_begin(checkpoint->source, sidecar->kind, &digests, err) : error_set_memory(err);
+    checking->items = &digests;
+    if (!status)
+        status = sidecar_names_of_items(checkpoint, &names, err);
+    if (!status)
+        status = each_entry(sidecar->items, &names, check_item, checking, err);
+    if (!status)
+        report_unlisted(checking, &names, true);
+    sidecar_names_release(&names);
+    item_digests_end(&digests);
+    return status;
+}
+
+void sidecar_cover_release(struct sidecar_cover *cover)
+{
+    free(cover->tensors);
+    free(cover->items);
+    *cover = (struct sidecar_cover){ 0 };
+}
+
+reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_options *run, struct finding_sink *findings, struct sidecar_cover *cover,
+                              reshard_error *err)
+{
+    struct sidecar sidecar = { 0 };
+    struct engine_options options;
+    struct checking checking = { .checkpoint = checkpoint, .findings = findings };
+    reshard_status status = sidecar_read(checkpoint->source, &sidecar, err);
+    if (!status && sidecar.name)
+        status = run_options_read(run, &options, err);
+    if (!status && sidecar.name)
+        status = check_tensors(checkpoint, &sidecar, &options, &checking, cover, err);
+    if (!status && sidecar.items)
+        status = check_items(checkpoint, &sidecar, &checking, cover, err);
+    sidecar_release(&sidecar);
+    return status;
+}
+
+/* ---- the result of a conversion ---- */
+
+/* The target's tensor for a wanted one: by key, or where keys are ambiguous by path. */
+static uint32_t written_tensor(const struct conversion *conversion, const reshard_checkpoint *written, uint32_t wanted)
+{
+    const struct catalog *from = conversion->target.catalog, *in = checkpoint_catalog(written);
+    const struct catalog_tensor *tensor = &from->tensors[wanted];
+    uint32_t found = catalog_find(in, tensor->key);
+    if (found == CATALOG_NONE || !(in->tensors[found].flags & TENSOR_AMBIGUOUS))
+        return found;
+    struct path_part single, other_single;
+    const struct path_part *parts, *other;
+    size_t count = catalog_tensor_path(conversion->selection.wanted, &conversion->selection.wanted->tensors[wanted], &single, &parts);
+    for (uint32_t i = 0; i < in->tensor_count; i++) {
+        size_t other_count = catalog_tensor_path(in, &in->tensors[i], &other_single, &other);
+        if (path_equal(parts, count, other, other_count))
+            return i;
+    }
+    return CATALOG_NONE;
+}
+
+static bool is_compared(const struct conversion *conversion, uint32_t wanted)
+{
+    return !(conversion->target.catalog->tensors[wanted].flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
+}
+
+/* Digests of tensors that a mapping makes, by wanted tensor. They come one after the other, so one digest serves them all. */
+struct made_digests {
+    struct digest *digest;
+    char (*hex)[DIGEST_HEX_MAX];
+};
+
+static reshard_status made_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+{
+    struct made_digests *made = context;
+    (void)offset, (void)err;
+    digest_update(made->digest, bytes, size);
+    if (is_last) {
+        digest_hex(made->digest, made->hex[tensor]);
+        digest_reset(made->digest);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status digest_made(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
+{
+    struct engine_source source = checkpoint_engine_source(conversion->source);
+    struct engine_made made = { conversion->selection.wanted, conversion->selection.table.recipes, conversion->selection.table.first };
+    const struct recipe_table *table = &conversion->selection.table;
+    struct engine_options options = conversion->engine;
+    struct made_digests digests = { 0 };
+    uint32_t *tensors, tensor_count;
+    options.threads = 1;
+    reshard_status status = recipes_read(table->recipes, table->count, checkpoint_catalog(conversion->source)->tensor_count, &tensors, &tensor_count, err);
+    if (!status)
+        status = source_resolve(conversion->source->source, tensors, tensor_count, err);
+    free(tensors);
+    if (status)
+        return status;
+    digests = (struct made_digests){ digest_new(DIGEST_XXH3), hex };
+    status = digests.digest ? engine_stream_made(&source, &made, wanted, count, &options, made_sink, &digests, err) : error_set_memory(err);
+    digest_free(digests.digest);
+    return status;
+}
+
+/* Digests of what the source's tensors are under the wanted types, by wanted tensor. */
+static reshard_status digest_selected(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
+{
+    const struct catalog *source = checkpoint_catalog(conversion->source);
+    uint32_t *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
+    enum dtype *as = malloc(((size_t)source->tensor_count + 1) * sizeof(*as));
+    char(*by_source)[DIGEST_HEX_MAX] = calloc((size_t)source->tensor_count + 1, sizeof(*by_source));
+    reshard_status status = tensors && as && by_source ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < count && !status; i++) {
+        tensors[i] = conversion->selection.wanted_source[wanted[i]];
+        as[tensors[i]] = conversion->target.catalog->tensors[wanted[i]].dtype;
+    }
+    if (!status)
+        status = tensor_digests(conversion->source, DIGEST_XXH3, tensors, count, as, &conversion->engine, by_source, err);
+    for (uint32_t i = 0; i < count && !status; i++)
+        memcpy(hex[wanted[i]], by_source[tensors[i]], DIGEST_HEX_MAX);
+    free(tensors);
+    free(as);
+    free(by_source);
+    return status;
+}
+
+reshard_status sidecar_compare_conversion(const struct conversion *conversion, reshard_checkpoint *written, reshard_error *err)
+{
+    const struct catalog *target = checkpoint_catalog(written), *wanted = conversion->target.catalog;
+    uint32_t *tensors = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*tensors)), count = 0;
+    char(*hex_source)[DIGEST_HEX_MAX] = calloc((size_t)wanted->tensor_count + 1, sizeof(*hex_source));
+    char(*hex_target)[DIGEST_HEX_MAX] = calloc((size_t)target->tensor_count + 1, sizeof(*hex_target));
+    reshard_status status = tensors && hex_source && hex_target ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        if (is_compared(conversion, i))
+            tensors[count++] = i;
+    }
+    if (!status)
+        status = conversion->mapping.stage ? digest_made(conversion, tensors, count, hex_source, err) : digest_selected(conversion, tensors, count, hex_source, err);
+    if (!status)
+        status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &conversion->engine, hex_target, err);
+    for (uint32_t i = 0; i < count && !status; i++) {
+        uint32_t found = written_tensor(conversion, written, tensors[i]);
+        struct str key = wanted->tensors[tensors[i]].key;
+        const char *expected = hex_source[tensors[i]];
+        if (found == CATALOG_NONE)
+            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(key));
+        else if (strcmp(hex_target[found], expected) != 0)
+            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(key), hex_target[found], expected);
+    }
+    free(tensors);
+    free(hex_source);
+    free(hex_target);
+    return status;
+}

@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/target_check.h"
+
+#include "convert/sidecar.h"
+#include "formats/source_probe.h"
+#include "formats/source_root.h"
+#include "store/store_target.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define FOREIGN_SHOWN 3
+
+static reshard_status refuse(reshard_error *err, const char *hint, const char *what, const char *target)
+{
+    error_set(err, RESHARD_ERR_USAGE, "'%s' %s", target, what);
+    error_hint(err, "%s", hint);
+    return RESHARD_ERR_USAGE;
+}
+
+/* ---- the source ---- */
+
+/* Whether the path that was opened is one file that stands for others: an index, or a folder's metadata. */
+static bool stands_for_folder(const struct source *source)
+{
+    bool is_directory = true;
+    uint64_t bytes;
+    if (!source->name[0] || !store_exists(source->store, source->name, &is_directory, &bytes) || is_directory)
+        return false;
+    for (uint32_t i = 0; i < source->catalog->object_count; i++) {
+        if (!str_is(source->catalog->objects[i].name, source->name))
+            return true;
+    }
+    return false;
+}
+
+/* What lies beside an index or the like and exists belongs to the source, whether or not this conversion reads it. */
+static bool is_of_its_folder(const struct source *source, const struct store_target *target)
+{
+    struct buffer folder = { 0 };
+    const char *slash = strrchr(source->name, '/');
+    buffer_printf(&folder, "%s/%.*s", store_path(source->store), slash ? (int)(slash - source->name) : 0, source->name);
+    buffer_append_byte(&folder, '\0');
+    bool is_within = folder.failed || store_target_relation(target, (const char *)folder.data) != TARGET_BESIDE;
+    buffer_release(&folder);
+    return is_within;
+}
+
+/* An object may lie anywhere if links lead there. */
+static reshard_status check_objects(const struct source *source, const struct store_target *target, const char *shown, reshard_error *err)
+{
+    struct buffer path = { 0 };
+    bool is_hit = false;
+    for (uint32_t i = 0; i < source->catalog->object_count && !is_hit && !path.failed; i++) {
+        struct str name = source->catalog->objects[i].name;
+        buffer_clear(&path);
+        buffer_printf(&path, "%s/%.*s", store_path(source->store), (int)name.size, name.data);
+        if (!buffer_append_byte(&path, '\0'))
+            continue;
+        if (target->kind == TARGET_DIRECTORY && store_follows_links(source->store))
+            is_hit = store_target_relation(target, (const char *)path.data) != TARGET_BESIDE;
+        else
+            is_hit = store_target_is(target, (const char *)path.data);
+    }
+    bool failed = path.failed;
+    buffer_release(&path);
+    if (failed)
+        return error_set_memory(err);
+    return is_hit ? refuse(err, "write it beside the source, and rename it then", "is or holds a file of the source", shown) : RESHARD_OK;
+}
+
+static reshard_status check_relation(const reshard_checkpoint *source, const struct store_target *target, const char *shown, reshard_error *err)
+{
+    switch (store_target_relation(target, source->path)) {
+    case TARGET_IS:
+        return refuse(err, "write it beside the source, and rename it then", "is the source itself", shown);
+    case TARGET_WITHIN:
+        error_set(err, RESHARD_ERR_USAGE, "'%s' lies in the source '%s'", shown, source->path);
+        error_hint(err, "choose a target outside of the source");
+        return RESHARD_ERR_USAGE;
+    case TARGET_AROUND:
+        error_set(err, RESHARD_ERR_USAGE, "'%s' holds the source '%s'", shown, source->path);
+        error_hint(err, "choose a target outside of it");
+        return RESHARD_ERR_USAGE;
+    case TARGET_BESIDE:
+        break;
+    }
+    if (!target->is_known)
+        return RESHARD_OK; /* nothing is there that could be the source's */
+    if (stands_for_folder(source->source) && is_of_its_folder(source->source, target))
+        return refuse(err, "write it outside of the source's folder", "is or holds a file of the source", shown);
+    return check_objects(source->source, target, shown, err);
+}
+
+reshard_status target_check_source(const reshard_checkpoint *source, const char *target_path, bool overwrite, reshard_error *err)
+{
+    struct store_target target;
+    if (!target_path || !target_path[0])
+        return error_set(err, RESHARD_ERR_USAGE, "the target has no name");
+    reshard_status status = store_target_look(target_path, &target, err);
+    if (status)
+        return status;
+    status = check_relation(source, &target, target_path, err);
+    if (!status && target.kind != TARGET_ABSENT && !overwrite)
+        status = store_error_exists(target_path, err);
+    store_target_release(&target);
+    return status;
+}
+
+/* ---- what may be replaced ---- */
+
+/* What people and programs put beside weights, whatever the format. */
+static const char *const side_files[] = {
+    "config.json",     "*_config.json", "params.json",  "model_index.json",  "tokenizer*",        "vocab.json",      "vocab.txt",       "merges.txt",
+    "special_tokens_map.json", "added_tokens.json", "chat_template.*", "spiece.model", "sentencepiece*.model", "*.tiktoken", "README.md", "LICENSE*",
+    "NOTICE*",         "USE_POLICY.md", ".gitattributes", "modeling_*.py",   "configuration_*.py", "tokenization_*.py", "processing_*.py", "trainer_state.json",
+    "training_args.bin", "optimizer*.pt", "scheduler*.pt", "scaler.pt",      "rng_state*.pth",    "zero_to_fp32.py", "latest",          "latest_*.txt",
+    "progress.txt",    SIDECAR_NAME,    "*." SIDECAR_NAME, NULL,
+};
+
+/* What lies in a folder that is to be replaced. */
+struct census {
+    const char *path;
+    struct arena arena;
+    const struct format_driver *driver; /* of the folder itself; NULL: it is a root of iterations */
+    struct store *store;
+    struct name_map known;       /* names that need no look, and the folders that lead there */
+    struct name_map folders;     /* to be looked into, "" first */
+    uint32_t iterations, foreign_count;
+    const char *foreign[FOREIGN_SHOWN];
+};
+
+/* A glob that ends with '/' is for folders. */
+static bool is_listed(const char *const *globs, struct str name, bool is_directory)
+{
+    for (; globs && *globs; globs++) {
+        struct str glob = str_of(*globs);
+        bool for_folders = str_ends_with(glob, "/");
+        glob.size -= for_folders;
+        if (for_folders == is_directory && str_matches_glob(name, glob))
+            return true;
+    }
+    return false;
+}
+
+static bool is_of_a_format(struct str name, bool is_directory)
+{
+    const struct format_driver *driver;
+    bool found = is_listed(side_files, name, is_directory);
+    for (int i = 0; !found && (driver = format_driver_at(i)); i++)
+        found = is_listed(driver->folder_entries, name, is_directory);
+    return found;
+}
+
+static bool is_array_or_group(const struct census *census, const char *name)
+{
+    static const char *const marks[] = { ".zarray", ".zgroup", ".zattrs", "zarr.json" };
+    struct buffer path = { 0 };
+    bool found = false, is_directory;
+    uint64_t bytes;
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]) && !found; i++) {
+        buffer_clear(&path);
+        buffer_printf(&path, "%s/%s", name, marks[i]);
+        found = buffer_append_byte(&path, '\0') && store_exists(census->store, (const char *)path.data, &is_directory, &bytes) && !is_directory;
+    }
+    buffer_release(&path);
+    return found;
+}
+
+static reshard_status count_entry(struct census *census, struct str folder, const struct target_entry *entry, reshard_error *err)
+{
+    const char *name = folder.size ? arena_printf(&census->arena, "%.*s/%s", STR_ARG(folder), entry->name) : entry->name;
+    if (!name)
+        return error_set_memory(err);
+    bool is_iteration = entry->is_directory && root_is_iteration(str_of(entry->name)), is_of_root = !census->driver && !folder.size;
+    bool is_of_zarr = census->driver && strcmp(census->driver->name, "zarr") == 0;
+    census->iterations += is_iteration && is_of_root;
+    if (is_iteration && (is_of_root || str_starts_with(str_of(entry->name), "global_step")))
+        return name_map_intern(&census->folders, str_of(name), NULL) == NAME_NONE ? error_set_memory(err) : RESHARD_OK;
+    if (name_map_find(&census->known, str_of(name)) != NAME_NONE || is_of_a_format(str_of(entry->name), entry->is_directory))
+        return RESHARD_OK;
+    if (entry->is_directory && is_array_or_group(census, name))
+        return RESHARD_OK;
+    if (entry->is_directory && is_of_zarr) /* groups need no document of their own */
+        return name_map_intern(&census->folders, str_of(name), NULL) == NAME_NONE ? error_set_memory(err) : RESHARD_OK;
+    if (census->foreign_count < FOREIGN_SHOWN)
+        census->foreign[census->foreign_count] = name;
+    census->foreign_count++;
+    return RESHARD_OK;
+}
+
+static reshard_status count_folder(struct census *census, struct str folder, reshard_error *err)
+{
+    struct target_entry *entries;
+    size_t count;
+    char *path = arena_printf(&census->arena, "%s/%.*s", census->path, STR_ARG(folder));
+    if (!path)
+        return error_set_memory(err);
+    reshard_status status = store_target_entries(path, &census->arena, &entries, &count, err);
+    for (size_t i = 0; i < count && !status; i++)
+        status = count_entry(census, folder, &entries[i], err);
+    return status;
+}
+
+/* From the root on; folders that are found join the list. */
+static reshard_status count_folders(struct census *census, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    census->iterations = census->foreign_count = 0;
+    for (uint32_t i = 0; !status && i < census->folders.count; i++)
+        status = count_folder(census, name_map_at(&census->folders, i), err);
+    return status;
+}
+
+/* The name, and the folders that lead there. */
+static bool note_known(struct census *census, struct str name)
+{
+    bool good = true;
+    for (size_t end = 1; end <= name.size && good; end++) {
+        if (end == name.size || name.data[end] == '/')
+            good = name_map_intern(&census->known, (struct str){ name.data, end }, NULL) != NAME_NONE;
+    }
+    return good;
+}
+
+/* What is written anew is replaced by itself. */
+static bool note_written(struct census *census, const struct catalog *target)
+{
+    bool good = true;
+    for (uint32_t i = 0; i < target->object_count && good; i++)
+        good = note_known(census, target->objects[i].name);
+    return good;
+}
+
+/* Where the old checkpoint keeps its tensors, whatever those files are called; nothing if it cannot be read. */
+static bool note_payload(struct census *census, const struct limits *limits)
+{
+    struct open_options options = { .limits = *limits, .iteration = -1, .borrow_store = true, .lenient = true };
+    struct source *old = NULL;
+    if (format_open(census->store, "", &options, &old, NULL))
+        return true;
+    bool good = true;
+    uint32_t last = CATALOG_NONE;
+    for (uint32_t i = 0; i < old->catalog->chunk_count && good; i++) {
+        uint32_t object = old->catalog->chunks[i].object;
+        if (object != last && object < old->catalog->object_count)
+            good = note_known(census, old->catalog->objects[object].name);
+        last = object;
+    }
+    source_free(old);
+    return good;
+}
+
+static reshard_status refuse_foreign(const struct census *census, const char *shown, reshard_error *err)
+{
+    struct buffer names = { 0 };
+    for (uint32_t i = 0; i < census->foreign_count && i < FOREIGN_SHOWN; i++)
+        buffer_printf(&names, "%s'%s'", i ? ", " : "", census->foreign[i]);
+    if (census->foreign_count > FOREIGN_SHOWN)
+        buffer_printf(&names, " and %u more", (unsigned)(census->foreign_count - FOREIGN_SHOWN));
+    buffer_append_byte(&names, '\0');
+    error_set(err, RESHARD_ERR_USAGE, "'%s' holds more than a checkpoint: %s", shown, names.failed ? "" : (const char *)names.data);
+    error_hint(err, "move that away, or choose another target; what --overwrite replaces is gone");
+    buffer_release(&names);
+    return RESHARD_ERR_USAGE;
+}
+
+/* Whether the folder is a checkpoint, or a root that holds one. */
+static reshard_status recognise_folder(struct census *census, const char *shown, reshard_error *err)
+{
+    struct root_choice choice = { 0 };
+    const struct format_driver *inside = NULL;
+    reshard_error seen = { 0 };
+    reshard_status status = driver_recognise(census->store, "", &census->driver, err);
+    if (status || census->driver)
+        return status;
+    status = root_choose(census->store, "", -1, &census->arena, &choice, &seen);
+    if (status == RESHARD_ERR_MEMORY || (status == RESHARD_ERR_IO && !store_errno_is_answer(seen.sys_errno))) {
+        if (err)
+            *err = seen;
+        return status;
+    }
+    if (!status && choice.name) {
+        status = driver_recognise(census->store, choice.name, &inside, err);
+        if (status || inside)
+            return status;
+    }
+    return refuse(err, "remove it yourself, or choose another target: --overwrite replaces checkpoints and empty folders only", "is no checkpoint", shown);
+}
+
+static reshard_status check_folder(const struct conversion *conversion, const struct store_target *target, const char *shown, reshard_error *err)
+{
+    struct census census = { .path = target->path };
+    struct target_entry *entries;
+    size_t count;
+    reshard_status status = store_target_entries(target->path, &census.arena, &entries, &count, err);
+    if (status || count == 0)
+        goto out;
+    status = store_open_path(target->path, 0, &census.store, NULL, err);
+    if (!status)
+        status = recognise_folder(&census, shown, err);
+    if (!status && (!note_written(&census, conversion->target.catalog) || name_map_intern(&census.folders, STR(""), NULL) == NAME_NONE))
+        status = error_set_memory(err);
+    if (!status)
+        status = count_folders(&census, err);
+    if (!status && census.foreign_count)
+        status = note_payload(&census, &conversion->source->source->limits) ? count_folders(&census, err) : error_set_memory(err);
+    if (!status && census.iterations > 1) {
+        error_set(err, RESHARD_ERR_USAGE, "'%s' holds %u checkpoints", shown, (unsigned)census.iterations);
+        error_hint(err, "name the one that is to be replaced, or choose another target");
+        status = RESHARD_ERR_USAGE;
+    }
+    if (!status && census.foreign_count)
+        status = refuse_foreign(&census, shown, err);
+
+out:
+    store_free(census.store);
+    name_map_release(&census.known);
+    name_map_release(&census.folders);
+    arena_release(&census.arena);
+    return status;
+}
+
+static reshard_status check_file(const struct store_target *target, const char *shown, reshard_error *err)
+{
+    struct store *store = NULL;
+    char *name = NULL;
+    if (target->bytes == 0)
+        return RESHARD_OK;
+    reshard_status status = store_open_path(target->path, 0, &store, &name, err);
+    if (status)
+        return status;
+    const struct format_driver *driver = NULL;
+    status = driver_recognise(store, name, &driver, err);
+    if (!status && !driver)
+        status = refuse(err, "remove it yourself, or choose another target: --overwrite replaces files of known formats only", "is no checkpoint", shown);
+    store_free(store);
+    free(name);
+    return status;
+}
+
+reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    struct store_target target;
+    reshard_status status = store_target_look(target_path, &target, err);
+    if (status)
+        return status;
+    if (target.kind == TARGET_FILE)
+        status = check_file(&target, target_path, err);
+    else if (target.kind == TARGET_DIRECTORY)
+        status = check_folder(conversion, &target, target_path, err);
+    else if (target.kind == TARGET_LINK)
+        status = refuse(err, "name what it leads to, or remove the link", "is a symbolic link", target_path);
+    else if (target.kind == TARGET_SPECIAL)
+        status = refuse(err, "choose another target", "is neither a file nor a folder", target_path);
+    store_target_release(&target);
+    return status;
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a conversion may not destroy: its source, and what is no checkpoint. Without overwrite nothing is replaced. With it only an empty folder or
+ * file, a file of a known format, and a folder that is a checkpoint and holds nothing else.
+ */
+#ifndef CONVERT_TARGET_CHECK_H
+#define CONVERT_TARGET_CHECK_H
+
+#include "convert/conversion.h"
+
+/* That the target is not the source, nor in it, nor around it, and that nothing is there unless overwrite is asked for. */
+reshard_status target_check_source(const reshard_checkpoint *source, const char *target_path, bool overwrite, reshard_error *err);
+
+/* That what is there may be replaced by what the conversion is about to write. */
+reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err);
+
+#endif

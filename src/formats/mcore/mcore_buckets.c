@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/mcore/mcore_buckets.h"
+
+#include "base/array.h"
+#include "base/checked.h"
+#include "base/crc32.h"
+#include "parallel/vector_chunks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define STATE_PREFIX "optimizer.state."
+
+/* ---- vectors and runs ---- */
+
+static reshard_status add_run(struct dist_buckets *buckets, const struct dist_run *run, uint64_t runs_max, reshard_error *err)
+{
+    if (run->count == 0)
+        return RESHARD_OK;
+    if (buckets->run_count >= DCP_IN_RUN - 1 || buckets->run_count >= runs_max)
+        return error_set_limit(err, "chunks", buckets->run_count, runs_max < DCP_IN_RUN - 1 ? runs_max : DCP_IN_RUN - 1);
+    if (!ARRAY_ROOM(buckets->runs, buckets->run_count, buckets->run_capacity))
+        return error_set_memory(err);
+    buckets->runs[buckets->run_count++] = *run;
+    buckets->vectors[run->vector].run_count++;
+    return RESHARD_OK;
+}
+
+static reshard_status add_vector(struct dist_buckets *buckets, struct str key, enum dtype dtype, int64_t count, reshard_error *err)
+{
+    if (!ARRAY_ROOM(buckets->vectors, buckets->vector_count, buckets->vector_capacity))
+        return error_set_memory(err);
+    buckets->vectors[buckets->vector_count++] = (struct dist_vector){ .key = key, .dtype = dtype, .count = count, .first_run = buckets->run_count };
+    return RESHARD_OK;
+}
+
+/* The type that the state of all parameters of the places has: they share a vector. */
+static reshard_status state_dtype(const struct dist_buckets *buckets, const struct catalog *wanted, const struct dist_group *group, uint32_t first_place,
+                                  uint32_t place_count, const struct target_state *kind, enum dtype *out, reshard_error *err)
+{
+    for (uint32_t i = 0; i < place_count; i++) {
+        uint32_t parameter = group->rank.indices[group->made.places[first_place + i].parameter];
+        enum dtype dtype = wanted->tensors[kind->tensors[buckets->model.parameters[parameter].tensor] - 1].dtype;
+        if (dtype_element_bytes(dtype) == 0)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' is of dtype %s, whose elements are no whole bytes", STR_ARG(kind->name), dtype_info(dtype)->name);
+        if (i > 0 && dtype != *out)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' has several dtypes, and would lie in one vector", STR_ARG(kind->name));
+        *out = dtype;
+    }
+    return RESHARD_OK;
+}
+
+/* Which of all ranks has part number `part` of a group's buckets. */
+static uint32_t global_rank(const struct dist_buckets *buckets, const struct dist_group *group, int64_t part)
+{
+    const struct parallel_layout *layout = &buckets->model.context.layout;
+    const struct rank_place *place = &group->place;
+    int64_t rank = group->is_expert ? ((place->pp * group->rules.dp + part) * layout->ep + place->ep) * layout->etp + place->etp
+                                    : (place->pp * group->rules.dp + part) * layout->tp + place->tp;
+    return rank < UINT16_MAX ? (uint32_t)rank : UINT16_MAX;
+}
+
+/* A stretch of a bucket, cut where ranks begin and where it would be too large. */
+static reshard_status add_stretch(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group,
+                                  const struct optimizer_bucket *bucket, int64_t start, int64_t end, int64_t longest, reshard_error *err)
+{
+    int64_t part = bucket->count / group->rules.dp;
+    reshard_status status = RESHARD_OK;
+    while (start < end && !status) {
+        int64_t next = (start / part + 1) * part, stop = end < next ? end : next;
+        stop = stop - start > longest ? start + longest : stop;
+        const struct dist_run run = { .start = start, .count = stop - start, .vector = buckets->vector_count - 1, .rank = global_rank(buckets, group, start / part) };
+        status = add_run(buckets, &run, request->limits.chunks, err);
+        start = stop;
+    }
+    return status;
+}
+
+/* One state of one bucket: the runs are the parts of parameters that one rank has, and what lies between. */
+static reshard_status add_bucket(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group, const char *key,
+                                 uint32_t index, const struct target_state *kind, reshard_error *err)
+{
+    const struct optimizer_bucket *bucket = &group->made.buckets[index];
+    enum dtype dtype = DTYPE_F32;
+    uint64_t longest;
+    int64_t next = 0;
+    char *name = arena_printf(&buckets->arena, "%s.%.*s", key, (int)(kind->is_master ? strlen(OPTIMIZER_MASTER) : kind->name.size),
+                              kind->is_master ? OPTIMIZER_MASTER : kind->name.data);
+    if (!name)
+        return error_set_memory(err);
+    reshard_status status = state_dtype(buckets, request->wanted, group, bucket->first_place, bucket->place_count, kind, &dtype, err);
+    if (!status)
+        status = torch_dist_chunk_bytes(request, &longest, err);
+    if (!status)
+        status = add_vector(buckets, str_of(name), dtype, bucket->unpadded, err);
+    if (status)
+        return status;
+    longest /= dtype_element_bytes(dtype);
+    longest = longest < 1 ? 1 : longest;
+    longest = longest > INT64_MAX ? INT64_MAX : longest;
+    for (uint32_t i = 0; i < bucket->place_count && !status; i++) {
+        const struct optimizer_place *place = &group->made.places[bucket->first_place + i];
+        int64_t start = place->start - bucket->start, end = start + place->count;
+        status = add_stretch(request, buckets, group, bucket, next, start, (int64_t)longest, err);
+        if (!status)
+            status = add_stretch(request, buckets, group, bucket, start, end, (int64_t)longest, err);
+        next = end;
+    }
+    return status ? status : add_stretch(request, buckets, group, bucket, next, bucket->unpadded, (int64_t)longest, err);
+}
+
+static reshard_status add_buckets(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group, reshard_error *err)
+{
+    char *prefix = dist_group_prefix(&buckets->arena, buckets, group);
+    reshard_status status = prefix ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t b = 0; b < group->made.buffer_count && !status; b++) {
+        const struct optimizer_buffer *buffer = &group->made.buffers[b];
+        for (uint32_t i = 0; i < buffer->bucket_count && !status; i++) {
+            char *key = arena_printf(&buckets->arena, "%sgbuf_idx_%" PRIu32 ".dtype_(torch.%s, torch.%s).bucket_idx_%" PRIu32, prefix, b,
+                                     dtype_info(buffer->param_dtype)->torch_name, dtype_info(buffer->grad_dtype)->torch_name, i);
+            if (!key)
+                return error_set_memory(err);
+            for (uint32_t s = 0; s < buckets->state_count && !status; s++)
+                status = add_bucket(request, buckets, group, key, buffer->first_bucket + i, &buckets->states[s], err);
+        }
+    }
+    return status;
+}
+
+/* The gathered buffers, each a vector of one run without the padding at the ends of buckets. */
+static reshard_status add_buffers(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t b = 0; b < group->made.buffer_count; b++) {
+        const struct optimizer_buffer *buffer = &group->made.buffers[b];
+        for (uint32_t s = 0; s < buckets->state_count; s++) {
+            enum dtype dtype = DTYPE_F32;
+            status = state_dtype(buckets, request->wanted, group, buffer->first_place, buffer->place_count, &buckets->states[s], &dtype, err);
+            if (!status)
+                status = add_vector(buckets, (struct str){ 0 }, dtype, buffer->unpadded, err);
+            const struct dist_run run = { .count = buffer->unpadded, .vector = buckets->vector_count - 1 };
+            if (!status)
+                status = add_run(buckets, &run, request->limits.chunks, err);
+            if (status)
+                return status;
+        }
+    }
+    return status;
+}
+
+/* ---- groups ---- */
+
+char *dist_group_prefix(struct arena *arena, const struct dist_buckets *buckets, const struct dist_group *group)
+{
+    return arena_printf(arena, "%soptimizer.distributed.dp_group_idx_%" PRId64 ".", buckets->has_experts ? group->is_expert ? "chained_1." : "chained_0." : "",
+                        group->index);
+}
+
+/* Gradients are reduced in fp32 unless the arguments say otherwise. */
+static void set_gradients(const struct dist_buckets *buckets, struct model_rank *rank)
+{
+    bool is_short = megatron_args_int(&buckets->model.args, "accumulate_allreduce_grads_in_fp32") == 0;
+    for (uint32_t i = 0; i < rank->count; i++)
+        rank->parameters[i].grad_dtype = is_short ? rank->parameters[i].param_dtype : DTYPE_F32;
+}
+
+static reshard_status add_group(const struct layout_request *request, struct dcp_target *state, const struct rank_place *place, bool is_expert, int64_t index,
+                                reshard_error *err)
+{
+    struct dist_buckets *buckets = state->buckets;
+    if (!ARRAY_ROOM(buckets->groups, buckets->group_count, buckets->group_capacity))
+        return error_set_memory(err);
+    struct dist_group *group = &buckets->groups[buckets->group_count];
+    const struct optimizer_run run = { .args = buckets->model.args.members, .stage = place->pp };
+    *group = (struct dist_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = buckets->vector_count };
+    reshard_status status = optimizer_model_rank(&buckets->model, request->wanted, place, is_expert, &group->rank, err);
+    if (status || group->rank.count == 0) {
+        model_rank_release(&group->rank);
+        return status;
+    }
+    buckets->group_count++;
+    set_gradients(buckets, &group->rank);
+    status = optimizer_rules_of(&run, group->rank.parameters, group->rank.count, is_expert, &group->rules, err);
+    if (!status)
+        status = optimizer_buffers_make(group->rank.parameters, group->rank.count, is_expert, &group->rules, &group->made, err);
+    if (status)
+        return status;
+    return state->optimizer_layout == DIST_GATHERED ? add_buffers(request, buckets, group, err) : add_buckets(request, buckets, group, err);
+}
+
+static reshard_status add_groups(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+{
+    struct dist_buckets *buckets = state->buckets;
+    const struct parallel_layout *layout = &buckets->model.context.layout;
+    reshard_status status = RESHARD_OK;
+    for (int64_t pp = 0; pp < layout->pp && !status; pp++) {
+        for (int64_t tp = 0; tp < layout->tp && !status; tp++) {
+            const struct rank_place place = { .pp = pp, .tp = tp, .etp = tp % layout->etp };
+            status = add_group(request, state, &place, false, pp * layout->tp + tp, err);
+        }
+        for (int64_t i = 0; buckets->has_experts && i < layout->ep * layout->etp && !status; i++) {
+            const struct rank_place place = { .pp = pp, .ep = i / layout->etp, .etp = i % layout->etp };
+            status = add_group(request, state, &place, true, pp * layout->ep * layout->etp + i, err);
+        }
+    }
+    return status;
+}
+
+/* Experts are spread over whole ranks. */
+static reshard_status check_ranks(const struct optimizer_model *model, reshard_error *err)
+{
+    const struct parallel_layout *layout = &model->context.layout;
+    int64_t world = model->args.world_size, experts;
+    if (!checked_mul_i64(layout->ep, layout->etp, &experts) || !checked_mul_i64(experts, layout->pp, &experts))
+        return error_set(err, RESHARD_ERR_FORMAT, "args: the parallel sizes overflow");
+    if (layout->ep == 1 || (world > 0 && world % experts == 0))
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " ranks are not divided by pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64, world, layout->pp, layout->ep,
+              layout->etp);
+    error_hint(err, "--layout dp=N says how many data-parallel ranks there are");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+/* Every parameter has all kinds of state, the master among them. */
+static reshard_status check_states(const struct dist_buckets *buckets, const struct catalog *wanted, reshard_error *err)
+{
+    bool has_master = false;
+    for (uint32_t s = 0; s < buckets->state_count; s++)
+        has_master |= buckets->states[s].is_master;
+    if (!has_master)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the distributed optimizer has fp32 masters of the parameters, and the source has none");
+    for (uint32_t i = 0; i < buckets->model.count; i++) {
+        uint32_t weight = buckets->model.parameters[i].tensor;
+        for (uint32_t s = 0; s < buckets->state_count; s++) {
+            if (!buckets->states[s].tensors[weight])
+                return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has no state '%.*s', which other parameters have", STR_ARG(wanted->tensors[weight].key),
+                                 STR_ARG(buckets->states[s].name));
+        }
+    }
+    return RESHARD_OK;
+}
+
+reshard_status dist_buckets_make(const struct layout_request *request, struct dcp_target *state, const struct value *args, reshard_error *err)
+{
+    struct dist_buckets *buckets = calloc(1, sizeof(*buckets));
+    if (!buckets)
+        return error_set_memory(err);
+    state->buckets = buckets;
+    reshard_status status = optimizer_model_make(request->wanted, args, &buckets->model, err);
+    if (!status)
+        status = check_ranks(&buckets->model, err);
+    if (!status)
+        status = optimizer_states_find(request->wanted, &buckets->arena, buckets->states, &buckets->state_count, err);
+    if (!status)
+        status = check_states(buckets, request->wanted, err);
+    for (uint32_t i = 0; i < buckets->model.count && !status; i++)
+        buckets->has_experts |= buckets->model.parameters[i].is_expert;
+    if (!status)
+        status = add_groups(request, state, err);
+    if (status) {
+        dist_buckets_free(buckets);
+        state->buckets = NULL;
+    }
+    return status;
+}
+
+void dist_buckets_free(struct dist_buckets *buckets)
+{
+    if (!buckets)
+        return;
+    for (uint32_t i = 0; i < buckets->group_count; i++) {
+        model_rank_release(&buckets->groups[i].rank);
+        optimizer_buffers_release(&buckets->groups[i].made);
+    }
+    free(buckets->groups);
+    free(buckets->vectors);
+    free(buckets->runs);
+    optimizer_model_release(&buckets->model);
+    arena_release(&buckets->arena);
+    free(buckets);
+}
+
+bool dist_is_in_buffers(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
+{
+    return state->buckets && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX);
+}
+
+/* ---- places ---- */
+
+reshard_status dist_run_frame(const struct dist_buckets *buckets, uint32_t run, struct torch_frame *out, reshard_error *err)
+{
+    return dcp_tensor_frame(buckets->vectors[buckets->runs[run].vector].dtype, 1, &buckets->runs[run].count, out, err);
+}
+
+reshard_status dist_place_runs(struct dcp_placing *placing, reshard_error *err)
+{
+    const struct dcp_target *state = dcp_target_state(placing->target);
+    reshard_status status = RESHARD_OK;
+    if (state->optimizer_layout != DIST_BUCKETS || !state->buckets)
+        return RESHARD_OK;
+    for (uint32_t i = 0; i < state->buckets->run_count && !status; i++) {
+        struct torch_frame frame;
+        status = dist_run_frame(state->buckets, i, &frame, err);
+        if (status)
+            break;
+        status = dcp_place_run(placing, i, frame.bytes, (uint32_t)frame.members[frame.first_storage].payload_offset, state->buckets->runs[i].rank, err);
+        torch_frame_release(&frame);
+    }
+    return status;
+}
+
+/* ---- chunks ---- */
+
+/* The runs of a vector, as places for chunks. */
+static reshard_status list_parts(const struct dist_buckets *buckets, const struct dist_vector *vector, struct vector_part *parts, reshard_error *err)
+{
+    (void)err;
+    for (uint32_t i = 0; i < vector->run_count; i++) {
+        const struct dist_run *run = &buckets->runs[vector->first_run + i];
+        parts[i] = (struct vector_part){ .start = run->start, .count = run->count, .object = run->object, .offset = run->payload, .flags = CHUNK_WANT_CRC,
+                                         .writer = (uint16_t)run->rank, .driver_data = DCP_IN_RUN | (vector->first_run + i) };
+    }
+    return RESHARD_OK;
+}
+
+/* The chunks of one state of the parameters in a bucket, or in a buffer. */
+static reshard_status add_vector_chunks(struct target *target, const struct dist_group *group, uint32_t first_place, uint32_t place_count, bool is_packed,
+                                        const struct target_state *kind, const struct dist_vector *vector, reshard_error *err)
+{
+    const struct dist_buckets *buckets = dcp_target_state(target)->buckets;
+    struct vector_part *parts = calloc((size_t)vector->run_count + 1, sizeof(*parts));
+    reshard_status status = parts ? list_parts(buckets, vector, parts, err) : error_set_memory(err);
+    const struct stored_vector stored = { .dtype = vector->dtype, .count = vector->count, .parts = parts, .part_count = vector->run_count };
+    for (uint32_t i = 0; i < place_count && !status; i++) {
+        const struct optimizer_place *place = &group->made.places[first_place + i];
+        const struct model_parameter *parameter = &buckets->model.parameters[group->rank.indices[place->parameter]];
+        int64_t start = is_packed ? optimizer_packed_start(&group->made, place) : place->start - group->made.buckets[place->bucket].start;
+        status = optimizer_emit(target->catalog, kind->tensors[parameter->tensor] - 1, parameter, &group->place, &stored, start, err);
+    }
+    free(parts);
+    return status;
+}
+
+reshard_status dist_add_run_chunks(struct target *target, reshard_error *err)
+{
+    const struct dcp_target *state = dcp_target_state(target);
+    const struct dist_buckets *buckets = state->buckets;
+    bool is_packed = state->optimizer_layout == DIST_GATHERED;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t g = 0; buckets && g < buckets->group_count; g++) {
+        const struct dist_group *group = &buckets->groups[g];
+        uint32_t count = is_packed ? group->made.buffer_count : group->made.bucket_count;
+        for (uint32_t i = 0; i < count * buckets->state_count && !status; i++) {
+            uint32_t at = i / buckets->state_count;
+            uint32_t first = is_packed ? group->made.buffers[at].first_place : group->made.buckets[at].first_place;
+            uint32_t places = is_packed ? group->made.buffers[at].place_count : group->made.buckets[at].place_count;
+            status = add_vector_chunks(target, group, first, places, is_packed, &buckets->states[i % buckets->state_count],
+                                       &buckets->vectors[group->first_vector + i], err);
+        }
+    }
+    return status;
+}
+
+/* ---- checksums ---- */
+
+struct placed_chunk {
+    uint32_t run, chunk;
+    uint64_t offset;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct placed_chunk *x = a, *y = b;
+    if (x->run != y->run)
+        return x->run < y->run ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+/* What has been checked of a run so far. */
+static uint32_t extend(uint32_t crc, uint64_t *known, uint64_t upto)
+{
+    uint64_t gap = upto - *known;
+    *known = upto;
+    return gap ? crc32_zip_combine(crc, crc32_zip_zeros(gap), gap) : crc;
+}
+
+reshard_status dist_run_crcs(const struct publish_job *job, uint32_t **out, reshard_error *err)
+{
+    const struct catalog *catalog = job->target->catalog;
+    const struct dist_buckets *buckets = dcp_target_state(job->target)->buckets;
+    struct placed_chunk *placed = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*placed));
+    uint32_t count = 0, next = 0;
+    *out = calloc((size_t)buckets->run_count + 1, sizeof(**out));
+    if (!placed || !*out) {
+        free(placed);
+        return error_set_memory(err);
+    }
+    for (uint32_t i = 0; i < catalog->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        if (chunk->driver_data & DCP_IN_RUN && !(chunk->driver_data & DCP_IN_ITEM))
+            placed[count++] = (struct placed_chunk){ chunk->driver_data & ~DCP_IN_RUN, i, chunk->offset };
+    }
+    qsort(placed, count, sizeof(*placed), by_place);
+    for (uint32_t run = 0; run < buckets->run_count; run++) {
+        const struct dist_run *of = &buckets->runs[run];
+        uint64_t known = 0;
+        uint32_t crc = 0;
+        for (; next < count && placed[next].run == run; next++) {
+            const struct catalog_chunk *chunk = &catalog->chunks[placed[next].chunk];
+            crc = extend(crc, &known, chunk->offset - of->payload);
+            crc = crc32_zip_combine(crc, job->chunk_crcs[placed[next].chunk], chunk->bytes);
+            known += chunk->bytes;
+        }
+        (*out)[run] = extend(crc, &known, (uint64_t)of->count * dtype_element_bytes(buckets->vectors[of->vector].dtype));
+    }
+    free(placed);
+    return RESHARD_OK;
+}

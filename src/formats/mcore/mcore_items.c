@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Where the items of a source go in Megatron's flavours.
+ *
+ *   torch_dist                 ShardedObjects (KEY/shard_OFFSETS_SHAPE) stay what they are; the state of modules and of random number
+ *                              generators becomes such; everything else is put together again as one dict, the common state
+ *   torch_dcp, fsdp_dtensor    every leaf of a nested item is stored under its path, as torch flattens a state dict; ShardedObjects of the
+ *                              RNG and of Transformer Engine belong to one layout and are left out
+ */
+#include "formats/mcore/mcore_items.h"
+
+#include "formats/dcp/dcp_target.h"
+#include "parallel/group_meta.h"
+
+#include <stdlib.h>
+
+#define COMMON_FILE "common.pt"
+#define COMMON_OBJECT "common_state/shard_0_1"
+#define CHECKPOINT_VERSION 3.0
+#define RNG_KEY "rng_state"
+#define NUMBERED_FORMAT "torch_dcp"
+#define RERUN_KEY "rerun_state_machine_state"
+
+/* ---- ShardedObjects ---- */
+
+/* Decimal numbers between dots; how many there are, 0 if it is something else. */
+static size_t count_numbers(struct str text)
+{
+    size_t count = 0, digits = 0;
+    for (size_t i = 0; i <= text.size; i++) {
+        if (i < text.size && text.data[i] >= '0' && text.data[i] <= '9') {
+            digits++;
+        } else if (digits > 0 && (i == text.size || text.data[i] == '.')) {
+            count++;
+            digits = 0;
+        } else {
+            return 0;
+        }
+    }
+    return count;
+}
+
+bool dist_object_key(struct str name, struct str *key)
+{
+    static const char prefix[] = "shard_";
+    size_t slash = name.size;
+    while (slash > 0 && name.data[slash - 1] != '/')
+        slash--;
+    struct str rest = { name.data + slash, name.size - slash };
+    size_t middle;
+    if (slash < 2 || !str_starts_with(rest, prefix))
+        return false;
+    rest = (struct str){ rest.data + sizeof(prefix) - 1, rest.size - (sizeof(prefix) - 1) };
+    if (!str_find_char(rest, '_', &middle))
+        return false;
+    size_t offsets = count_numbers((struct str){ rest.data, middle });
+    if (offsets == 0 || offsets != count_numbers((struct str){ rest.data + middle + 1, rest.size - middle - 1 }))
+        return false;
+    *key = (struct str){ name.data, slash - 1 };
+    return true;
+}
+
+/* ---- the common state ---- */
+
+static reshard_status add_to_tree(const struct layout_request *request, struct dcp_target *state, uint32_t item, reshard_error *err)
+{
+    struct path_part single;
+    const struct path_part *parts;
+    size_t count = catalog_item_path(request->wanted, &request->wanted->items[item], &single, &parts);
+    return dcp_tree_add(&state->tree, parts, count, (struct dcp_tree_node){ .wanted = item }, err);
+}
+
+reshard_status dist_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err)
+{
+    struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
+    if (!value)
+        return error_set_memory(err);
+    struct dcp_tree_node leaf = { .wanted = CATALOG_NONE, .value = value };
+    return dcp_tree_add(&state->tree, &part, 1, leaf, err);
+}
+
+/* argparse.Namespace(…) as Megatron pickles it: NEWOBJ and BUILD with its attributes. */
+static struct value *make_arguments(struct value_graph *graph)
+{
+    static const struct {
+        const char *name;
+        bool is_size; /* a parallel size, of one; else a flag that is set */
+    } members[] = {
+        { "tensor_model_parallel_size", true }, { "pipeline_model_parallel_size", true }, { "no_save_optim", false }, { "no_save_rng", false },
+    };
+    size_t count = sizeof(members) / sizeof(members[0]);
+    struct value *made = value_new(graph, VALUE_NEW);
+    struct value **items = arena_array(&graph->arena, 2 * count, sizeof(*items)), **states = arena_array(&graph->arena, 1, sizeof(*states));
+    if (!made || !items || !states)
+        return NULL;
+    for (size_t i = 0; i < count; i++) {
+        items[2 * i] = value_new_str(graph, str_of(members[i].name));
+        items[2 * i + 1] = members[i].is_size ? value_new_int(graph, 1) : value_new(graph, VALUE_BOOL);
+        if (!items[2 * i] || !items[2 * i + 1])
+            return NULL;
+        if (!members[i].is_size)
+            items[2 * i + 1]->boolean = true;
+    }
+    states[0] = value_new_list(graph, VALUE_DICT, items, 2 * count);
+    made->object->callable = value_new_global(graph, "argparse", "Namespace");
+    made->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
+    made->object->states = states;
+    made->object->state_count = 1;
+    return states[0] && made->object->callable && made->object->args ? made : NULL;
+}
+
+/* What Megatron's loader asks for, where the source is none of its checkpoints: weights alone, without optimizer and RNG state. */
+static reshard_status add_minimal_state(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+{
+    static const char *const marks[] = { "checkpoint_version", "iteration", "content_metadata" };
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
+        if (dcp_tree_child(&state->tree, 0, str_of(marks[i])) != CATALOG_NONE)
+            return RESHARD_OK;
+    }
+    if (strcmp(request->source->driver->name, "torch_dist") == 0)
+        return RESHARD_OK;
+    struct value *version = value_new(&state->extra, VALUE_FLOAT);
+    if (version)
+        version->real = CHECKPOINT_VERSION;
+    bool has_arguments = dcp_tree_child(&state->tree, 0, STR("args")) != CATALOG_NONE;
+    reshard_status status = has_arguments ? RESHARD_OK : dist_add_value(state, "args", make_arguments(&state->extra), err);
+    if (!status)
+        status = dist_add_value(state, "checkpoint_version", version, err);
+    /* Megatron reads the iteration with the arguments, of a release too. */
+    if (!status && (has_arguments || state->iteration >= 0))
+        status = dist_add_value(state, "iteration", value_new_int(&state->extra, state->iteration >= 0 ? state->iteration : 0), err);
+    return status;
+}
+
+static reshard_status add_common(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    bool has_hole;
+    reshard_status status = add_minimal_state(request, state, err);
+    if (!status)
+        status = dist_state_adapt(request, target, err);
+    if (!status)
+        status = dist_release_adapt(request, target, err);
+    if (!status)
+        status = dcp_tree_finish(&state->tree, &has_hole, err);
+    if (!status && has_hole)
+        status = target_note_changed(target, err, "lists with members left out become dicts of their positions");
+    /* All values of its own are in the one graph, which has grown. */
+    for (uint32_t i = 0; i < state->tree.node_count; i++) {
+        if (state->tree.nodes[i].value)
+            state->tree.nodes[i].graph_count = state->extra.count;
+    }
+    struct dcp_stored stored = { .key = STR(COMMON_FILE), .wanted = CATALOG_NONE, .node = 0, .is_file = true };
+    if (state->common_is_object)
+        stored = (struct dcp_stored){ .key = STR(COMMON_OBJECT), .wanted = CATALOG_NONE, .node = 0, .is_in_list = true };
+    if (!status)
+        status = dcp_stored_add(state, &stored, err);
+    return status;
+}
+
+/* ---- all of them ---- */
+
+/* Of a list of one value, which a ShardedObject is in torch_dist, the value alone. */
+static reshard_status take_out_of_list(const struct layout_request *request, struct dcp_stored *stored, reshard_error *err)
+{
+    uint32_t source_item = request->wanted_items[stored->wanted];
+    reshard_status status = source_load_item(request->source, source_item, err);
+    if (status)
+        return status;
+    const struct catalog_item *item = &request->source->catalog->items[source_item];
+    if (!item->value || !item->graph || item->value->kind != VALUE_LIST || item->value->list.count != 1)
+        return RESHARD_OK;
+    stored->value = item->value->list.items[0];
+    stored->graph_count = item->graph->count;
+    return RESHARD_OK;
+}
+
+static reshard_status add_as_it_is(const struct layout_request *request, struct dcp_target *state, uint32_t item, reshard_error *err)
+{
+    const struct catalog_item *wanted = &request->wanted->items[item];
+    struct dcp_stored stored = { .key = wanted->key, .wanted = item, .node = CATALOG_NONE, .is_file = wanted->kind == ITEM_FILE };
+    if (wanted->path != CATALOG_NONE) {
+        stored.parts = request->wanted->paths + wanted->path;
+        stored.part_count = wanted->path_count;
+    }
+    reshard_status status = state->style->items_are_files && !stored.is_file ? take_out_of_list(request, &stored, err) : RESHARD_OK;
+    return status ? status : dcp_stored_add(state, &stored, err);
+}
+
+/* Of the objects that every rank has, the first is kept, leaf by leaf. */
+static reshard_status add_rerun_state(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+{
+    const struct path_part parts[] = { { .kind = PATH_KEY, .key = STR("rerun_state_machine") }, { .kind = PATH_KEY, .key = STR("sharded") } };
+    struct str name = request->wanted->items[item].key;
+    const char *at = memmem(name.data, name.size, "/shard_0", 8);
+    bool is_first = at && (at[8] == '_' || (at[8] == '.' && at[9] == '0' && at[10] == '_'));
+    if (is_first)
+        return dist_flatten_object(request, target, item, parts, 2, err);
+    return target_note_dropped(target, err, "%.*s: the first rank's is kept", STR_ARG(name));
+}
+
+static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    bool is_of_ranks = str_ends_with(key, RNG_KEY) || str_is(key, RERUN_KEY);
+    bool is_kept = state->style->has_common ? !(is_of_ranks && dist_layout_changes(target)) : !is_of_ranks && !dist_is_module_state(key);
+    if (!state->style->has_common && str_is(key, RERUN_KEY))
+        return add_rerun_state(request, target, item, err);
+    if (state->style->has_common && dist_optimizer_takes(target, key))
+        return RESHARD_OK;
+    if (is_kept)
+        return add_as_it_is(request, state, item, err);
+    return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(request->wanted->items[item].key));
+}
+
+/* The RNG states of ranks are taken when the common state is made; of the rest torch_dist keeps the first rank's. */
+static reshard_status add_rank_item(struct target *target, const struct catalog_item *item, reshard_error *err)
+{
+    bool is_rng = str_ends_with(item->key, "." RNG_KEY);
+    if (is_rng && !dist_layout_changes(target))
+        return RESHARD_OK;
+    return target_note_dropped(target, err, "%.*s: %s", STR_ARG(item->key),
+                               is_rng ? "it belongs to the layout that it was saved under" : "torch_dist keeps the first rank's alone");
+}
+
+/* Whether the item is a leaf below KEY, which a flattened state dict has in place of one item. */
+static bool is_leaf_of(struct str name, const char *key)
+{
+    return str_starts_with(name, key) && name.size > strlen(key) && name.data[strlen(key)] == '.';
+}
+
+/* What of a flattened source has no place of its own in the common state: the RNG states of ranks, and param_groups by parameter. */
+static bool is_made_over(struct target *target, const struct catalog_item *wanted, reshard_status *status, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    bool is_rng = is_leaf_of(wanted->key, RNG_KEY);
+    *status = RESHARD_OK;
+    if (is_rng && !state->lacks_rng)
+        *status = target_note_dropped(target, err, RNG_KEY ": it belongs to the layout that it was saved under");
+    state->lacks_rng = state->lacks_rng || is_rng;
+    return is_rng || (state->has_group_meta && is_leaf_of(wanted->key, "optimizer"));
+}
+
+static reshard_status add_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    const struct catalog_item *wanted = &request->wanted->items[item];
+    struct str key;
+    if (wanted->kind == ITEM_FILE)
+        return add_as_it_is(request, state, item, err);
+    /* A zarr checkpoint's own metadata.json: the target has one of its own. */
+    if (str_is(wanted->key, "metadata.json") && wanted->kind == ITEM_VALUE && strcmp(request->source->driver->name, "zarr") == 0)
+        return RESHARD_OK;
+    if (wanted->path == CATALOG_NONE && dist_object_key(wanted->key, &key))
+        return add_object(request, target, item, key, err);
+    bool is_common = state->style->has_common;
+    reshard_status status;
+    if (is_common && is_made_over(target, wanted, &status, err))
+        return status;
+    if (is_common && dist_is_rank_item(request->wanted, wanted))
+        return add_rank_item(target, wanted, err);
+    /* torch_dcp has one layout, whose modules ask for their state. */
+    if (dist_is_module_state(wanted->key) && strcmp(request->source->driver->name, target->driver->name) == 0 && !is_common)
+        return add_as_it_is(request, state, item, err);
+    if (dist_is_module_state(wanted->key))
+        return is_common ? RESHARD_OK
+                         : target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(wanted->key));
+    if (is_common)
+        return add_to_tree(request, state, item, err);
+    return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : dist_flatten_item(request, target, item, err);
+}
+
+/* Megatron's loaders ask for the version, and ours tells its checkpoints by it. */
+static reshard_status add_version(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    for (uint32_t i = 0; i < request->wanted->item_count; i++) {
+        if (str_is(request->wanted->items[i].key, "checkpoint_version"))
+            return RESHARD_OK;
+    }
+    struct value *version = value_new(&state->extra, VALUE_FLOAT);
+    if (!version)
+        return error_set_memory(err);
+    version->real = CHECKPOINT_VERSION;
+    struct dcp_stored stored = { .key = STR("checkpoint_version"), .wanted = CATALOG_NONE, .node = CATALOG_NONE, .value = version,
+                                 .graph_count = state->extra.count };
+    return dcp_stored_add(state, &stored, err);
+}
+
+/* torch_dcp numbers its optimizer state by the order of parameters, and nothing else does. */
+static reshard_status check_states(const struct layout_request *request, const struct target *target, reshard_error *err)
+{
+    const char *source = request->source->driver->name;
+    if (strcmp(source, NUMBERED_FORMAT) != 0 || strcmp(source, target->driver->name) == 0)
+        return RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
+        struct str key = request->wanted->tensors[i].key;
+        if (!str_starts_with(key, "optimizer."))
+            continue;
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': " NUMBERED_FORMAT " numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),
+                  target->driver->name);
+        error_hint(err, "--exclude 'optimizer.*' converts the weights");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
+reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    bool has_common = dcp_target_state(target)->style->has_common;
+    dist_optimizer_look(request, target);
+    reshard_status status = check_states(request, target, err);
+    if (!status && has_common)
+        status = dist_sizes_choose(request, target, err);
+    for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
+        status = add_item(request, target, i, err);
+        if (status)
+            error_prefix(err, "item '%.*s'", STR_ARG(request->wanted->items[i].key));
+    }
+    if (!status && !has_common)
+        status = add_version(request, target, err);
+    if (!status && dcp_target_state(target)->style->has_group_meta)
+        status = dist_group_meta_add(request, target, err);
+    if (status || !has_common)
+        return status;
+    status = dist_module_states_add(request, target, dcp_target_state(target)->has_module_state, err);
+    return status ? status : add_common(request, target, err);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * With expert parallelism Megatron has two optimizers, the second one for experts, and without it one for everything. A run asks for the
+ * parameter groups of the optimizers that it has, so their number follows the target's layout. Groups hold the same settings in both: two optimizers become one
+ * by leaving out the experts' groups, and one becomes two by copying the groups that experts need. Which parameters are in a group is not stored.
+ */
+#include "formats/mcore/mcore_items.h"
+
+#include "formats/dcp/dcp_target.h"
+#include "formats/shared/value_edit.h"
+#include "parallel/parameter_groups.h"
+
+bool dist_optimizers_change(const struct target *target)
+{
+    const struct dcp_target *state = dcp_target_state(target);
+    const struct dist_sizes *from = &state->source_sizes, *to = &state->sizes;
+    /* Releases from 0.19 on have two without expert parallelism as well, if experts are cut for another number of tensor-parallel ranks. */
+    bool is_etp_gone = from->ep <= 1 && to->ep <= 1 && from->etp != from->tp && to->etp == to->tp;
+    return from->is_known && ((from->ep > 1) != (to->ep > 1) || is_etp_gone);
+}
+
+/* What experts of the wanted model have. */
+struct expert_kinds {
+    bool has_matrices, has_biases;
+};
+
+static struct expert_kinds find_experts(const struct catalog *wanted)
+{
+    struct expert_kinds found = { 0 };
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        const struct catalog_tensor *tensor = &wanted->tensors[i];
+        if (tensor->flags & TENSOR_HIDDEN || !memmem(tensor->key.data, tensor->key.size, ".mlp.experts.", 13))
+            continue;
+        bool is_bias = str_ends_with(tensor->key, ".bias");
+        found.has_biases = found.has_biases || is_bias;
+        found.has_matrices = found.has_matrices || !is_bias;
+    }
+    return found;
+}
+
+/* Releases up to 0.13 put chained_<k>. before the names of state, k being the optimizer. */
+static struct str find_numbered_state(const struct catalog *wanted)
+{
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        if (!(wanted->tensors[i].flags & TENSOR_HIDDEN) && str_starts_with(wanted->tensors[i].key, "chained_"))
+            return wanted->tensors[i].key;
+    }
+    return (struct str){ NULL, 0 };
+}
+
+/* Of a copy of all groups, those that experts need, as the experts' own. */
+static bool keep_groups_of_experts(struct value_graph *graph, struct value *groups, struct expert_kinds kinds)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < groups->list.count; i++) {
+        struct value *group = groups->list.items[i];
+        if (group->kind != VALUE_DICT || !(optimizer_group_has_decay(group) ? kinds.has_matrices : kinds.has_biases) || value_dict_is_true(group, "is_decoupled_lr"))
+            continue;
+        struct dist_editing editing = { .graph = graph, .members = group };
+        dist_set_bool(&editing, "is_expert_parallel", true);
+        if (editing.failed)
+            return false;
+        groups->list.items[kept++] = group;
+    }
+    groups->list.count = kept;
+    return true;
+}
+
+static reshard_status split(struct dcp_target *state, struct expert_kinds kinds, struct value **optimizer, reshard_error *err)
+{
+    struct value_graph *graph = &state->extra;
+    struct value *experts = value_copy(graph, *optimizer, graph->count), *groups = experts ? optimizer_group_list(experts) : NULL;
+    if (experts && !groups)
+        return RESHARD_OK;
+    struct value **items = arena_array(&graph->arena, 4, sizeof(*items));
+    if (!items || !experts || !keep_groups_of_experts(graph, groups, kinds))
+        return error_set_memory(err);
+    items[0] = value_new_int(graph, 0);
+    items[1] = *optimizer;
+    items[2] = value_new_int(graph, 1);
+    items[3] = experts;
+    *optimizer = items[0] && items[2] ? value_new_list(graph, VALUE_DICT, items, 4) : NULL;
+    return *optimizer ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Takes the member out of a dict of ours. */
+static void remove_member(struct value *dict, const char *name)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i + 1 < dict->list.count; i += 2) {
+        struct str key;
+        if (value_as_str(dict->list.items[i], &key) && str_is(key, name))
+            continue;
+        dict->list.items[kept++] = dict->list.items[i];
+        dict->list.items[kept++] = dict->list.items[i + 1];
+    }
+    dict->list.count = kept;
+}
+
+static void drop_numbers_of(const struct value *optimizer)
+{
+    const struct value *groups = optimizer_group_list(optimizer);
+    for (size_t i = 0; groups && i < groups->list.count; i++) {
+        if (groups->list.items[i]->kind == VALUE_DICT)
+            remove_member(groups->list.items[i], "params");
+    }
+}
+
+void dist_groups_drop_numbers(const struct value *optimizer)
+{
+    drop_numbers_of(optimizer);
+    bool is_numbered = optimizer->kind == VALUE_DICT && optimizer->list.count >= 2 && optimizer->list.items[0]->kind == VALUE_INT;
+    for (size_t i = 1; is_numbered && i < optimizer->list.count; i += 2)
+        drop_numbers_of(optimizer->list.items[i]);
+}
+
+reshard_status dist_optimizers_regroup(const struct layout_request *request, struct target *target, struct value **optimizer, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    struct expert_kinds kinds = find_experts(request->wanted);
+    const struct value *value = *optimizer;
+    if (!dist_optimizers_change(target) || value->kind != VALUE_DICT || !(kinds.has_matrices || kinds.has_biases))
+        return RESHARD_OK;
+    bool is_numbered = value->list.count >= 2 && value->list.items[0]->kind == VALUE_INT;
+    struct str numbered = find_numbered_state(request->wanted);
+    if (numbered.size && state->sizes.ep <= 1) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and a run with ep=1 has one", STR_ARG(numbered));
+        error_hint(err, "--to megatron writes such state under any layout; --exclude 'chained_*' leaves it out");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    if (is_numbered && state->sizes.ep <= 1) {
+        *optimizer = value->list.items[1];
+        return target_note_changed(target, err, "optimizer: one for all parameters, with the settings of the first of %zu, because experts are not parallel",
+                                   value->list.count / 2);
+    }
+    if (is_numbered || state->sizes.ep <= 1)
+        return RESHARD_OK;
+    reshard_status status = split(state, kinds, optimizer, err);
+    return status ? status : target_note_changed(target, err, "optimizer: a second one for experts, with the same settings, because experts are parallel");
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What Megatron has around a DCP directory: the save root with its tracker file, the folder of the iteration, and beside a torch_dist
+ * checkpoint's data metadata.json and, on request, integrity.json.
+ *
+ *   latest_checkpointed_iteration.txt   "10", or "release"
+ *   iter_0000010/, or release/          the checkpoint
+ */
+#include "formats/dcp/dcp_source.h"
+#include "formats/dcp/dcp_target.h"
+#include "formats/shared/mcore_release.h"
+
+#include "base/digest.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define PASS_BYTES (256 * 1024)
+#define INTEGRITY_FILE "integrity.json"
+
+#define ROOT_OPTIONS                                                                                                             \
+    { "root", "auto|iteration|release|none", "auto",                                                                             \
+      "what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },       \
+    { "iteration", "N", "the source's", "the iteration that the folder and the tracker file name" }
+
+const struct format_option torch_dist_options[] = {
+    ROOT_OPTIONS,
+    MEGATRON_RELEASE_OPTION,
+    { "common", "file|object", "file", "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
+    { "module-state", "yes|no", "yes", "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
+    { "optimizer", "auto|fully_reshardable|fully_sharded_model_space|dp_reshardable|dp_zero_gather_scatter", "auto",
+      "layout of the distributed optimizer's state: one tensor for each parameter; those flattened, as Megatron Core 0.8 to 0.14 reads; by bucket, from 0.15 on; "
+      "buffers in objects, up to 0.14; auto: the reference's" },
+    { "integrity", "yes|no", "no", "write integrity.json with the sha256 of every file" },
+    { "chunk-bytes", "N", "268435456", "no chunk is larger; layers and experts have their own chunks in any case" },
+    { NULL, NULL, NULL, NULL },
+};
+
+const struct format_option megatron_dcp_options[] = {
+    ROOT_OPTIONS,
+    { NULL, NULL, NULL, NULL },
+};
+
+/* ---- choosing ---- */
+
+enum root_kind { ROOT_AUTO, ROOT_ITERATION, ROOT_RELEASE, ROOT_NONE };
+
+/* One of words, the index of which goes to *out; left alone if the option is not given. */
+static reshard_status option_word(const struct layout_request *request, const char *name, const char *const *words, int *out, reshard_error *err)
+{
+    const char *text = layout_option(request, name);
+    if (!text)
+        return RESHARD_OK;
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(words[i], text) == 0) {
+            *out = i;
+            return RESHARD_OK;
+        }
+    }
+    error_set(err, RESHARD_ERR_USAGE, "option %s='%s' is not known", name, text);
+    for (const struct format_option *option = torch_dist_options; option->name; option++) {
+        if (strcmp(option->name, name) == 0)
+            error_hint(err, "%s is one of %s", name, option->type);
+    }
+    return RESHARD_ERR_USAGE;
+}
+
+/* The last part of the directory that a source was read from: "iter_0000010", "release", "" for the root of its store. */
+static struct str folder_of(const struct source *source)
+{
+    struct str name = str_of(source->name ? source->name : "");
+    while (name.size && name.data[name.size - 1] == '/')
+        name.size--;
+    for (size_t i = name.size; i > 0; i--) {
+        if (name.data[i - 1] == '/')
+            return (struct str){ name.data + i, name.size - i };
+    }
+    return name;
+}
+
+/* The iteration that the source's state tells, or its folder's; -1 if none does. */
+static reshard_status source_iteration(const struct layout_request *request, int64_t *out, reshard_error *err)
+{
+    const struct catalog *catalog = request->source->catalog;
+    *out = -1;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        int64_t number;
+        if (!str_is(catalog->items[i].key, "iteration"))
+            continue;
+        reshard_status status = source_load_item(request->source, i, err);
+        if (status)
+            return status;
+        if (catalog->items[i].value && value_as_int(catalog->items[i].value, &number) && number >= 0)
+            *out = number;
+    }
+    if (*out < 0 && request->source->iteration >= 0)
+        *out = request->source->iteration;
+    return RESHARD_OK;
+}
+
+static reshard_status option_iteration(const struct layout_request *request, int64_t *iteration, reshard_error *err)
+{
+    const char *text = layout_option(request, "iteration");
+    uint64_t number;
+    if (!text)
+        return RESHARD_OK;
+    if (!str_to_u64(str_of(text), &number) || number > INT64_MAX)
+        return error_set(err, RESHARD_ERR_USAGE, "option iteration='%s': expected a number", text);
+    *iteration = (int64_t)number;
+    return RESHARD_OK;
+}
+
+/*
+ * With a reference, as there. Else a release stays one, what knows its iteration gets its folder, and a checkpoint of the same kind that
+ * lies alone stays alone; weights from elsewhere are a release, with which Megatron asks for no optimizer, scheduler or RNG state.
+ */
+static enum root_kind choose_kind(const struct layout_request *request, int64_t iteration)
+{
+    struct str name = folder_of(request->like ? request->like : request->source);
+    if (request->like && name.size == 0)
+        return ROOT_NONE;
+    if (str_is(name, "release"))
+        return ROOT_RELEASE;
+    if (iteration >= 0)
+        return ROOT_ITERATION;
+    const char *format = request->source->driver->name;
+    bool is_alone = name.size == 0 && (strcmp(format, "torch_dist") == 0 || strcmp(format, "zarr") == 0 || strcmp(format, "torch_dcp") == 0 || strcmp(format, "fsdp_dtensor") == 0);
+    return is_alone ? ROOT_NONE : ROOT_RELEASE;
+}
+
+static reshard_status choose_folder(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+{
+    static const char *const words[] = { "auto", "iteration", "release", "none", NULL };
+    int kind = ROOT_AUTO;
+    int64_t iteration;
+    reshard_status status = option_word(request, "root", words, &kind, err);
+    if (!status)
+        status = source_iteration(request, &iteration, err);
+    if (!status)
+        status = option_iteration(request, &iteration, err);
+    if (status)
+        return status;
+    if (kind == ROOT_AUTO)
+        kind = choose_kind(request, iteration);
+    if (kind == ROOT_ITERATION && iteration < 0 && request->like && request->like->iteration >= 0)
+        iteration = request->like->iteration;
+    if (kind == ROOT_ITERATION && iteration < 0) {
+        error_set(err, RESHARD_ERR_USAGE, "nothing in the source tells the iteration that the folder is to name");
+        error_hint(err, "-o iteration=N gives one, -o root=release makes a release of it");
+        return RESHARD_ERR_USAGE;
+    }
+    state->iteration = kind == ROOT_ITERATION ? iteration : -1;
+    char tracker[24] = "release";
+    if (kind == ROOT_ITERATION) {
+        snprintf(state->folder, sizeof(state->folder), "iter_%07" PRId64 "/", iteration);
+        snprintf(tracker, sizeof(tracker), "%" PRId64, iteration);
+    } else if (kind == ROOT_RELEASE) {
+        snprintf(state->folder, sizeof(state->folder), "release/");
+    }
+    if (kind == ROOT_NONE)
+        return RESHARD_OK;
+    state->texts[state->text_count].text = strdup(tracker);
+    state->texts[state->text_count].is_in_folder = false;
+    state->texts[state->text_count].name = MEGATRON_TRACKER;
+    return state->texts[state->text_count++].text ? RESHARD_OK : error_set_memory(err);
+}
+
+static bool like_has(const struct source *like, const char *name)
+{
+    char *path = NULL;
+    bool is_directory;
+    uint64_t bytes;
+    if (!like || dcp_name_join(((const struct dcp_source *)like->driver_state)->directory, str_of(name), &path, NULL))
+        return false;
+    bool found = store_exists(like->store, path, &is_directory, &bytes) && !is_directory;
+    free(path);
+    return found;
+}
+
+static reshard_status choose_common(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+{
+    static const char *const kinds[] = { "file", "object", NULL }, *const answers[] = { "no", "yes", NULL };
+    /* A reference's object is not taken over: releases before 0.19 cannot read it, and all of them read the file. */
+    int is_object = 0, has_module_state = 1, has_integrity = like_has(request->like, INTEGRITY_FILE);
+    reshard_status status = option_word(request, "common", kinds, &is_object, err);
+    if (!status)
+        status = option_word(request, "integrity", answers, &has_integrity, err);
+    if (!status)
+        status = option_word(request, "module-state", answers, &has_module_state, err);
+    if (status)
+        return status;
+    state->common_is_object = is_object;
+    state->has_integrity = has_integrity;
+    state->has_module_state = has_module_state;
+    state->texts[state->text_count].name = "metadata.json";
+    state->texts[state->text_count].is_in_folder = true;
+    /* Releases before 0.19 refuse members that they do not know, and need these four. */
+    char text[160];
+    snprintf(text, sizeof(text), "{\"sharded_backend\": \"%s\", \"sharded_backend_version\": 1%s}", state->style->format,
+             is_object ? "" : ", \"common_backend\": \"torch\", \"common_backend_version\": 1");
+    state->texts[state->text_count].text = strdup(text);
+    return state->texts[state->text_count++].text ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status dist_root_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    reshard_status status = choose_folder(request, state, err);
+    return status || !state->style->has_common ? status : choose_common(request, state, err);
+}
+
+/* ---- integrity.json ---- */
+
+static int by_name(const void *a, const void *b, void *context)
+{
+    const struct catalog *catalog = context;
+    return str_compare(catalog->objects[*(const uint32_t *)a].name, catalog->objects[*(const uint32_t *)b].name);
+}
+
+static reshard_status hash_object(const struct store_object *object, uint8_t *pass, struct digest *digest, char hex[DIGEST_HEX_MAX],
+                                  reshard_error *err)
+{
+    uint64_t size = store_object_size(object);
+    digest_reset(digest);
+    for (uint64_t offset = 0; offset < size; offset += PASS_BYTES) {
+        size_t step = size - offset < PASS_BYTES ? (size_t)(size - offset) : PASS_BYTES;
+        reshard_status status = store_read_at(object, offset, pass, step, err);
+        if (status)
+            return status;
+        digest_update(digest, pass, step);
+    }
+    digest_hex(digest, hex);
+    return RESHARD_OK;
+}
+
+/* Whether the object lies directly in the checkpoint's folder. */
+static bool is_listed(const struct target *target, uint32_t object)
+{
+    const struct dcp_target *state = dcp_target_state(target);
+    struct str name = target->catalog->objects[object].name;
+    size_t folder = strlen(state->folder), slash;
+    if (object == state->integrity_object || !str_starts_with(name, state->folder))
+        return false;
+    struct str base = { name.data + folder, name.size - folder };
+    return !str_find_char(base, '/', &slash) && !(folder == 0 && str_is(base, MEGATRON_TRACKER));
+}
+
+/* As json.dumps with an indent of 2. objects NULL: only the size counts, which is always the same. */
+static reshard_status integrity_text(const struct target *target, struct store_object **objects, struct buffer *out, reshard_error *err)
+{
+    const struct catalog *catalog = target->catalog;
+    uint32_t count = 0, *order = malloc(((size_t)catalog->object_count + 1) * sizeof(*order));
+    uint8_t *pass = malloc(PASS_BYTES);
+    struct digest *digest = digest_new(DIGEST_SHA256);
+    char hex[DIGEST_HEX_MAX] = "0000000000000000000000000000000000000000000000000000000000000000";
+    reshard_status status = order && pass && digest ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < catalog->object_count && !status; i++) {
+        if (is_listed(target, i))
+            order[count++] = i;
+    }
+    if (!status)
+        qsort_r(order, count, sizeof(*order), by_name, (void *)catalog);
+    buffer_append_text(out, "{\n  \"algorithm\": \"sha256\",\n  \"files\": {");
+    size_t folder = strlen(dcp_target_state(target)->folder);
+    for (uint32_t i = 0; i < count && !status; i++) {
+        struct str name = catalog->objects[order[i]].name;
+        if (objects)
+            status = hash_object(objects[order[i]], pass, digest, hex, err);
+        buffer_append_text(out, i ? ",\n    " : "\n    ");
+        buffer_append_json_string(out, (struct str){ name.data + folder, name.size - folder });
+        buffer_printf(out, ": \"%s\"", hex);
+    }
+    buffer_append_text(out, "\n  }\n}");
+    digest_free(digest);
+    free(pass);
+    free(order);
+    return !status && out->failed ? error_set_memory(err) : status;
+}
+
+/* ---- laying out and publishing ---- */
+
+static reshard_status add_file(struct target *target, const char *folder, const char *name, uint64_t bytes, uint32_t *out, reshard_error *err)
+{
+    char *path = arena_printf(&target->catalog->arena, "%s%s", folder, name);
+    return path ? catalog_add_object(target->catalog, str_of(path), bytes, out, err) : error_set_memory(err);
+}
+
+reshard_status dist_root_lay_out(struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = dcp_target_state(target);
+    struct buffer text = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < state->text_count && !status; i++) {
+        struct dcp_text_file *file = &state->texts[i];
+        status = add_file(target, file->is_in_folder ? state->folder : "", file->name, strlen(file->text), &file->object, err);
+    }
+    state->integrity_object = CATALOG_NONE;
+    if (status || !state->has_integrity)
+        return status;
+    status = integrity_text(target, NULL, &text, err);
+    if (!status)
+        status = add_file(target, state->folder, INTEGRITY_FILE, text.size, &state->integrity_object, err);
+    buffer_release(&text);
+    return status;
+}
+
+reshard_status dist_root_publish(const struct publish_job *job, reshard_error *err)
+{
+    const struct dcp_target *state = dcp_target_state(job->target);
+    struct buffer text = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < state->text_count && !status; i++) {
+        const struct dcp_text_file *file = &state->texts[i];
+        status = store_write_at(job->objects[file->object], 0, file->text, strlen(file->text), err);
+    }
+    if (status || !state->has_integrity)
+        return status;
+    status = integrity_text(job->target, job->objects, &text, err);
+    if (!status)
+        status = store_write_at(job->objects[state->integrity_object], 0, text.data, text.size, err);
+    buffer_release(&text);
+    return status;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/mcore/mcore_stored.h"
+
+#include "formats/mcore/mcore_transpose.h"
+
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "parallel/rank_parameters.h"
+
+/* ---- objects ---- */
+
+/* Only what the archive says about its tensors is read; chunks will say where they are. */
+static reshard_status open_archive(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, struct torch_archive *out, reshard_error *err)
+{
+    struct store_object *file = NULL;
+    struct reader all, window;
+    reshard_status status = dcp_open_object(source, object, &file, err);
+    if (status)
+        return status;
+    all = store_object_reader(file);
+    status = reader_window(&all, offset, bytes, &window, err);
+    if (!status)
+        status = torch_save_open(&window, &source->limits, -1, out, err);
+    if (status)
+        error_shift(err, offset);
+    store_object_close(file);
+    return status;
+}
+
+static reshard_status take_object(struct source *source, struct dist_stored *stored, struct str key, uint32_t object, uint64_t offset, uint64_t bytes,
+                                  reshard_error *err)
+{
+    if (!ARRAY_ROOM(stored->objects, stored->count, stored->capacity))
+        return error_set_memory(err);
+    struct optimizer_object taken = { .object = object, .offset = offset };
+    struct torch_archive *archive = calloc(1, sizeof(*archive));
+    if (!archive || !arena_str(&source->catalog->arena, key, &taken.name)) {
+        free(archive);
+        return error_set_memory(err);
+    }
+    reshard_status status = open_archive(source, object, offset, bytes, archive, err);
+    if (status) {
+        torch_save_release(archive);
+        free(archive);
+        return status;
+    }
+    taken.archive = archive;
+    stored->objects[stored->count++] = taken;
+    return RESHARD_OK;
+}
+
+reshard_status dist_stored_take(struct source *source, struct dist_stored *stored, struct str key, uint32_t object, uint64_t offset, uint64_t bytes,
+                                enum codec codec, bool *taken, reshard_error *err)
+{
+    bool is_state = optimizer_object_is_state(key);
+    *taken = source->relate_optimizer && (is_state || optimizer_object_is_layout(key));
+    source->catalog->has_stored_optimizer |= is_state && !*taken;
+    if (!*taken || !(is_state || optimizer_object_is_sizes(key)))
+        return RESHARD_OK;
+    if (codec != CODEC_NONE)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer state in a compressed object");
+    return take_object(source, stored, key, object, offset, bytes, err);
+}
+
+void dist_stored_release(struct dist_stored *stored)
+{
+    for (uint32_t i = 0; i < stored->count; i++) {
+        torch_save_release(stored->objects[i].archive);
+        free(stored->objects[i].archive);
+    }
+    free(stored->objects);
+}
+
+/* ---- tensors ---- */
+
+const struct value *dist_item_value(const struct catalog *catalog, const char *key)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (str_is(catalog->items[i].key, key))
+            return catalog->items[i].value;
+    }
+    return NULL;
+}
+
+/* Names of fully_reshardable. */
+static reshard_status rename_states(struct catalog *catalog, bool is_flattened, reshard_error *err)
+{
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        struct str key = catalog->tensors[i].key;
+        if (optimizer_is_state(key) && !optimizer_is_bucket(key) && !optimizer_state_key(&catalog->arena, key, is_flattened, &catalog->tensors[i].key))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+static bool has_buckets(const struct catalog *catalog)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < catalog->tensor_count && !found; i++)
+        found = optimizer_is_bucket(catalog->tensors[i].key);
+    return found;
+}
+
+reshard_status dist_stored_read(struct source *source, const struct dist_stored *stored, bool is_flattened, reshard_error *err)
+{
+    struct catalog *catalog = source->catalog;
+    const struct value *args = dist_item_value(catalog, "args"), *content = dist_item_value(catalog, "content_metadata");
+    const struct value *kind = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
+    struct str name;
+    if (source->relate_optimizer) {
+        reshard_status status = rename_states(catalog, is_flattened, err);
+        if (!status && is_flattened)
+            status = dist_transpose_states(catalog, args, err);
+        return status ? status : optimizer_dist_relate(catalog, args, stored->objects, stored->count, err);
+    }
+    catalog->has_stored_optimizer = catalog->has_stored_optimizer || is_flattened || has_buckets(catalog);
+    if (args && kind && value_as_str(kind, &name) && str_is(name, "fully_reshardable"))
+        return optimizer_dist_check(catalog, args, err);
+    return RESHARD_OK;
+}

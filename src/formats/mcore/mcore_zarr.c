@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a Megatron checkpoint has beside its arrays: metadata.json, common.pt, and a file for each cell of an object:
+ *
+ *   KEY/shard_0.1_2.4.pt   cell (0,1) of a grid of (2,4). Versions before 0.7 lost the last number: shard_0.1_2.pt
+ *
+ * The objects get the keys and the form that they have in torch_dist: a list of one value.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "encoding/json.h"
+#include "formats/dcp/dcp_read.h"
+#include "formats/mcore/mcore_stored.h"
+#include "parallel/training_args.h"
+#include "parallel/rank_parameters.h"
+#include "formats/zarr/zarr_read.h"
+
+#define CONFIG_FILE "metadata.json"
+#define CONFIG_BYTES_MAX 65536
+
+bool zarr_is_megatron(struct store *store, const char *directory, reshard_error *err)
+{
+    struct dist_config config = { 0 };
+    return !dist_config_read(store, directory, &config, err) && config.backend == DIST_ZARR;
+}
+
+static reshard_status add_config(struct zarr_reading *reading, reshard_error *err)
+{
+    struct source *source = reading->source;
+    struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR(CONFIG_FILE));
+    struct dist_config config;
+    struct buffer bytes = { 0 };
+    struct value_graph graph = { 0 };
+    reshard_status status = dist_config_read(source->store, dcp_state(source)->directory, &config, err);
+    if (status == RESHARD_ERR_FORMAT && source->lenient)
+        status = RESHARD_OK;
+    if (status)
+        return status;
+    if (!entry || config.backend != DIST_ZARR) {
+        catalog_warn(source->catalog, true, "there is no %s that says 'zarr': the save may not have been finished", CONFIG_FILE);
+        return RESHARD_OK;
+    }
+    if (config.version != 1)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': sharded_backend_version %" PRId64 ", expected 1", CONFIG_FILE, config.version);
+    entry->is_used = true;
+    if (reading->is_loadable_by_megatron)
+        return RESHARD_OK; /* a mark of the format, as in torch_dist; without common.pt it is all that there is beside the arrays */
+    status = zarr_keys_read(source->store, &reading->keys, entry, &source->limits, AT_MOST(CONFIG_BYTES_MAX), &bytes, err);
+    if (!status)
+        status = json_parse(bytes.data, bytes.size, &source->limits, &graph, err);
+    if (!status) {
+        struct value *copy = value_copy(reading->kept, graph.root, graph.count);
+        struct catalog_item item = { .key = STR(CONFIG_FILE), .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = copy, .graph = reading->kept };
+        status = copy ? catalog_add_item(source->catalog, &item, NULL, 0, NULL, err) : error_set_memory(err);
+    }
+    value_graph_release(&graph);
+    buffer_release(&bytes);
+    return status;
+}
+
+/* ---- objects ---- */
+
+/* The name of an object's file, taken apart: KEY/shard_OFFSETS_SHAPE.pt */
+struct shard_name {
+    struct str key, offsets, shape;
+};
+
+static size_t count_numbers(struct str numbers)
+{
+    size_t count = 1;
+    for (size_t i = 0; i < numbers.size; i++)
+        count += numbers.data[i] == '.';
+    return count;
+}
+
+static bool is_numbers(struct str text)
+{
+    for (size_t i = 0; i < text.size; i++)
+        if (text.data[i] != '.' && (text.data[i] < '0' || text.data[i] > '9'))
+            return false;
+    return text.size > 0;
+}
+
+static bool shard_name_parse(struct str name, struct shard_name *out)
+{
+    size_t slash = name.size, score;
+    while (slash > 0 && name.data[slash - 1] != '/')
+        slash--;
+    struct str base = { name.data + slash, name.size - slash };
+    if (slash < 2 || !str_starts_with(base, "shard_") || !str_ends_with(base, ".pt"))
+        return false;
+    base = (struct str){ base.data + 6, base.size - 6 - 3 };
+    if (!str_find_char(base, '_', &score))
+        return false;
+    out->key = (struct str){ name.data, slash - 1 };
+    out->offsets = (struct str){ base.data, score };
+    out->shape = (struct str){ base.data + score + 1, base.size - score - 1 };
+    return is_numbers(out->offsets) && is_numbers(out->shape);
+}
+
+static uint64_t last_number(struct str numbers)
+{
+    size_t at = numbers.size;
+    uint64_t number = 0;
+    while (at > 0 && numbers.data[at - 1] != '.')
+        at--;
+    return str_to_u64((struct str){ numbers.data + at, numbers.size - at }, &number) ? number : 0;
+}
+
+/* The extent that is missing in the shape of the objects of a key: one more than the last offset of any of its files. */
+static uint64_t lost_extent(const struct zarr_keys *keys, uint32_t entry, struct str key)
+{
+    uint64_t largest = 0;
+    struct shard_name name;
+    uint32_t first = entry;
+    while (first > 0 && shard_name_parse(keys->entries[first - 1].name, &name) && str_equal(name.key, key))
+        first--;
+    for (uint32_t i = first; i < keys->count && shard_name_parse(keys->entries[i].name, &name) && str_equal(name.key, key); i++) {
+        uint64_t number = last_number(name.offsets);
+        largest = number > largest ? number : largest;
+    }
+    return largest + 1;
+}
+
+static reshard_status add_item(struct source *source, struct str key, uint32_t object, uint64_t bytes, reshard_error *err)
+{
+    struct dcp_archive *archive;
+    const struct value_graph *graph;
+    uint32_t index;
+    reshard_status status = dcp_archive_open(source, object, 0, bytes, CODEC_NONE, &archive, &graph, err);
+    if (status)
+        return status;
+    struct value_graph *own = (struct value_graph *)graph; /* the catalog's, to which the list is added */
+    struct value **items = arena_array(&own->arena, 1, sizeof(struct value *));
+    struct value *list = items ? value_new_list(own, VALUE_LIST, items, 1) : NULL;
+    if (!list)
+        return error_set_memory(err);
+    items[0] = own->root;
+    struct catalog_item item = { .key = key, .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = list, .graph = own, .object = object };
+    status = catalog_add_item(source->catalog, &item, NULL, 0, &index, err);
+    return status ? status : dcp_item_set_archive(source, index, archive, err);
+}
+
+static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_index, const struct shard_name *name, uint64_t lost,
+                                 struct dist_stored *stored, reshard_error *err)
+{
+    struct source *source = reading->source;
+    const struct zarr_entry *entry = &reading->keys.entries[entry_index];
+    struct buffer key = { 0 };
+    uint32_t object;
+    bool taken = false;
+    buffer_printf(&key, "%.*s/shard_%.*s_%.*s", STR_ARG(name->key), STR_ARG(name->offsets), STR_ARG(name->shape));
+    if (lost)
+        buffer_printf(&key, ".%" PRIu64, lost);
+    reshard_status status = key.failed ? error_set_memory(err) : RESHARD_OK;
+    if (!status)
+        status = catalog_add_object(source->catalog, entry->object, entry->bytes, &object, err);
+    if (!status)
+        status = dist_stored_take(source, stored, buffer_str(&key), object, 0, entry->bytes, CODEC_NONE, &taken, err);
+    if (!status && !taken)
+        status = add_item(source, buffer_str(&key), object, entry->bytes, err);
+    if (status) {
+        error_prefix(err, "'%.*s'", STR_ARG(entry->name));
+        error_object(err, "%.*s", STR_ARG(entry->name));
+    }
+    buffer_release(&key);
+    return status;
+}
+
+static reshard_status add_objects(struct zarr_reading *reading, struct dist_stored *stored, reshard_error *err)
+{
+    struct str last_key = { 0 };
+    uint64_t last_lost = 0;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < reading->keys.count && !status; i++) {
+        struct zarr_entry *entry = &reading->keys.entries[i];
+        struct shard_name name;
+        if (entry->is_used || !shard_name_parse(entry->name, &name))
+            continue;
+        entry->is_used = true;
+        size_t offsets = count_numbers(name.offsets), extents = count_numbers(name.shape);
+        if (extents + 1 == offsets && !str_equal(name.key, last_key))
+            last_lost = lost_extent(&reading->keys, i, name.key);
+        last_key = name.key;
+        status = add_object(reading, i, &name, extents + 1 == offsets ? last_lost : 0, stored, err);
+    }
+    return status;
+}
+
+/* Flattened state is stored as arrays of the real shape. What tells is that only the distributed optimizer flattens, and calls its copies fp32_param. */
+static bool has_flattened_state(const struct catalog *catalog)
+{
+    const struct value *namespace = dist_item_value(catalog, "args");
+    struct megatron_args args;
+    if (!namespace)
+        return false;
+    megatron_args_read(namespace, &args);
+    bool found = false;
+    for (uint32_t i = 0; i < catalog->tensor_count && args.is_distributed_optimizer == 1 && !found; i++)
+        found = optimizer_is_state(catalog->tensors[i].key);
+    return found;
+}
+
+reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *err)
+{
+    bool has_common;
+    struct dist_stored stored = { 0 };
+    struct source *source = reading->source;
+    reshard_status status = add_config(reading, err);
+    if (!status)
+        status = dcp_common_file_read(source, &has_common, err);
+    struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR("common.pt"));
+    if (entry)
+        entry->is_used = true;
+    if (!status)
+        status = add_objects(reading, &stored, err);
+    if (!status)
+        status = dist_stored_read(source, &stored, has_flattened_state(source->catalog), err);
+    dist_stored_release(&stored);
+    return status ? status : dcp_note_parallel_sizes(source, err);
+}

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/shared/safetensors_items.h"
+
+#include <stdlib.h>
+
+reshard_status st_metadata_add_item(struct catalog *catalog, const struct st_pair *pairs, uint32_t count, reshard_error *err)
+{
+    struct value_graph graph = { 0 };
+    struct value **nodes = arena_array(&graph.arena, (size_t)count * 2 + 1, sizeof(*nodes));
+    bool made = nodes != NULL;
+    for (uint32_t i = 0; i < count && made; i++) {
+        nodes[2 * i] = value_new_str(&graph, pairs[i].key);
+        nodes[2 * i + 1] = value_new_str(&graph, pairs[i].value);
+        made = nodes[2 * i] && nodes[2 * i + 1];
+    }
+    if (made)
+        graph.root = value_new_list(&graph, VALUE_DICT, nodes, (size_t)count * 2);
+    if (!graph.root) {
+        value_graph_release(&graph);
+        return error_set_memory(err);
+    }
+    struct value_graph *kept = catalog_adopt_graph(catalog, graph);
+    if (!kept)
+        return error_set_memory(err);
+    struct catalog_item item = { .key = STR(ST_METADATA_KEY), .kind = ITEM_VALUE, .value = kept->root, .graph = kept };
+    return catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+}
+
+/* ---- what a target keeps ---- */
+
+void st_items_release(struct st_items *items)
+{
+    st_metadata_release(&items->metadata);
+    free(items->files);
+    *items = (struct st_items){ 0 };
+}
+
+/* A dict of strings becomes metadata; the strings stay where they are, in the source's graph. */
+static reshard_status take_metadata(const struct value *value, struct st_metadata *out, bool *is_taken, reshard_error *err)
+{
+    struct value **pairs;
+    size_t count;
+    struct str key, text;
+    *is_taken = value && value_as_mapping(value, &pairs, &count);
+    for (size_t i = 0; *is_taken && i < count; i += 2)
+        *is_taken = value_as_str(pairs[i], &key) && str_is_utf8(key, false, NULL) && value_as_str(pairs[i + 1], &text) &&
+                    str_is_utf8(text, false, NULL);
+    if (!*is_taken)
+        return RESHARD_OK;
+    out->is_present = true;
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < count && !status; i += 2) {
+        value_as_str(pairs[i], &key);
+        value_as_str(pairs[i + 1], &text);
+        status = st_metadata_put(out, key, text, err);
+    }
+    return status;
+}
+
+bool st_item_is_config(const struct catalog_item *item)
+{
+    return item->kind == ITEM_VALUE && item->value && item->value->kind == VALUE_BYTES && str_is(item->key, "config.json");
+}
+
+static const char *kind_of(const struct catalog_item *item)
+{
+    switch (item->kind) {
+    case ITEM_VALUE:
+        return value_kind_name(item->value);
+    case ITEM_BLOB:
+        return "pickled object";
+    case ITEM_RAW:
+        return "bytes";
+    case ITEM_FILE:
+        return "side file";
+    }
+    return "item";
+}
+
+static reshard_status note_item(struct target *target, const struct catalog_item *item, reshard_error *err)
+{
+    return target_note_dropped(target, err, "%.*s: %s, which %s cannot hold", STR_ARG(item->key), kind_of(item), target->catalog->format);
+}
+
+/* Values of the two keys that this family of formats has a place for; they may come as blobs of another format. */
+static reshard_status take_value(const struct layout_request *request, struct target *target, uint32_t index, struct st_items *out,
+                                 reshard_error *err)
+{
+    const struct catalog_item *item = &request->wanted->items[index];
+    uint32_t source_item = request->wanted_items[index];
+    bool is_taken = false;
+    reshard_status status = source_load_item(request->source, source_item, err);
+    if (status && status != RESHARD_ERR_UNSUPPORTED)
+        return status;
+    const struct value *value = status ? NULL : request->source->catalog->items[source_item].value;
+    status = RESHARD_OK;
+    if (str_equal(item->key, STR(ST_METADATA_KEY))) {
+        status = take_metadata(value, &out->metadata, &is_taken, err);
+    } else if (value && value->kind == VALUE_DICT) {
+        out->index = value;
+        is_taken = true;
+    }
+    return status || is_taken ? status : note_item(target, item, err);
+}
+
+reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out,
+                             reshard_error *err)
+{
+    const struct catalog *wanted = request->wanted;
+    reshard_status status = RESHARD_OK;
+    out->files = reallocarray(NULL, (size_t)wanted->item_count + 1, sizeof(*out->files));
+    if (!out->files)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
+        const struct catalog_item *item = &wanted->items[i];
+        if (str_equal(item->key, STR(ST_METADATA_KEY)) || str_equal(item->key, STR(ST_INDEX_METADATA_KEY)))
+            status = take_value(request, target, i, out, err);
+        else if (carries_files && (item->kind == ITEM_FILE || st_item_is_config(item)))
+            out->files[out->file_count++] = i;
+        else
+            status = note_item(target, item, err);
+    }
+    return status;
+}
+
+reshard_status st_items_merge_index(struct st_items *items, struct target *target, reshard_error *err)
+{
+    struct value **pairs;
+    size_t count;
+    reshard_status status = RESHARD_OK;
+    if (!items->index || !value_as_mapping(items->index, &pairs, &count))
+        return RESHARD_OK;
+    for (size_t i = 0; i < count && !status; i += 2) {
+        struct str key, text;
+        if (!value_as_str(pairs[i], &key))
+            continue;
+        if (value_as_str(pairs[i + 1], &text) && str_is_utf8(text, false, NULL))
+            status = st_metadata_put(&items->metadata, key, text, err);
+        else
+            status = target_note_dropped(target, err, ST_INDEX_METADATA_KEY ".%.*s: %s, without an index file only strings have a place",
+                                         STR_ARG(key), value_kind_name(pairs[i + 1]));
+    }
+    return status;
+}
+
+/* ---- the format key ---- */
+
+static bool is_of_family(const char *format)
+{
+    return strcmp(format, "safetensors") == 0 || strcmp(format, "hf") == 0;
+}
+
+static bool reference_framework(const struct source *like, struct str *out)
+{
+    for (uint32_t i = 0; i < like->catalog->item_count; i++) {
+        const struct catalog_item *item = &like->catalog->items[i];
+        const struct value *value =
+            item->value && str_equal(item->key, STR(ST_METADATA_KEY)) ? value_dict_get(item->value, "format") : NULL;
+        if (value && value_as_str(value, out))
+            return true;
+    }
+    return false;
+}
+
+reshard_status st_metadata_set_framework(const struct layout_request *request, struct st_metadata *metadata, reshard_error *err)
+{
+    const char *wanted = layout_option(request, "framework");
+    struct str framework;
+    if (wanted && strcmp(wanted, "none") != 0)
+        return st_metadata_put(metadata, STR("format"), str_of(wanted), err);
+    if (wanted)
+        return RESHARD_OK;
+    if (request->like && reference_framework(request->like, &framework))
+        return st_metadata_put(metadata, STR("format"), framework, err);
+    if (metadata->is_present || request->like || (request->source && is_of_family(request->source->catalog->format)))
+        return RESHARD_OK;
+    return st_metadata_put(metadata, STR("format"), STR("pt"), err);
+}

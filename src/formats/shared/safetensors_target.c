@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/shared/safetensors_target.h"
+
+#include "base/array.h"
+#include "base/checked.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define COPY_BYTES ((size_t)1 << 20)
+
+struct st_text {
+    struct buffer bytes; /* written at the start of the object */
+    uint32_t object;
+};
+
+struct st_copy {
+    uint32_t object, source_object;
+};
+
+struct st_target {
+    struct st_text *texts;
+    struct st_copy *copies;
+    uint32_t text_count, text_capacity, copy_count, copy_capacity;
+};
+
+struct st_target *st_target_new(void)
+{
+    return calloc(1, sizeof(struct st_target));
+}
+
+void st_target_free(struct st_target *state)
+{
+    if (!state)
+        return;
+    for (uint32_t i = 0; i < state->text_count; i++)
+        buffer_release(&state->texts[i].bytes);
+    free(state->texts);
+    free(state->copies);
+    free(state);
+}
+
+void st_target_close(struct target *target)
+{
+    st_target_free(target->driver_state);
+    target->driver_state = NULL;
+}
+
+/* Takes the text over, also on failure. */
+static reshard_status add_text(struct st_target *state, uint32_t object, struct buffer *text, reshard_error *err)
+{
+    if (!ARRAY_ROOM(state->texts, state->text_count, state->text_capacity)) {
+        buffer_release(text);
+        return error_set_memory(err);
+    }
+    state->texts[state->text_count++] = (struct st_text){ *text, object };
+    *text = (struct buffer){ 0 };
+    return RESHARD_OK;
+}
+
+static reshard_status add_object(struct target *target, struct str name, uint64_t bytes, uint32_t *out, reshard_error *err)
+{
+    uint32_t count = target->catalog->object_count;
+    reshard_status status = catalog_add_object(target->catalog, name, bytes, out, err);
+    if (!status && *out < count)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "two files of the target would be called '%.*s'", STR_ARG(name));
+    return status;
+}
+
+reshard_status st_target_add_file(struct target *target, struct str name, struct st_piece *pieces, uint32_t count,
+                                  const struct st_metadata *metadata, const struct limits *limits, reshard_error *err)
+{
+    struct buffer head = { 0 };
+    uint64_t data_bytes, total;
+    uint32_t object;
+    reshard_status status = st_head_write(pieces, count, metadata, limits, &head, &data_bytes, err);
+    if (status)
+        goto out;
+    if (!checked_add_u64(head.size, data_bytes, &total)) {
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "file '%.*s' would be larger than 2^64 bytes", STR_ARG(name));
+        goto out;
+    }
+    status = add_object(target, name, total, &object, err);
+    if (status)
+        goto out;
+    for (uint32_t i = 0; i < count && !status; i++) {
+        const struct st_piece *piece = &pieces[i];
+        status = catalog_add_chunk(target->catalog, piece->tensor, piece->start, piece->start ? piece->extent : NULL, object,
+                                   head.size + piece->begin, piece->bytes, NULL, err);
+    }
+    if (status)
+        goto out;
+    status = add_text(target->driver_state, object, &head, err);
+
+out:
+    buffer_release(&head);
+    return status;
+}
+
+reshard_status st_target_add_text(struct target *target, struct str name, struct buffer *text, reshard_error *err)
+{
+    uint32_t object;
+    reshard_status status = add_object(target, name, text->size, &object, err);
+    if (status) {
+        buffer_release(text);
+        return status;
+    }
+    return add_text(target->driver_state, object, text, err);
+}
+
+reshard_status st_target_add_copy(struct target *target, struct str name, const struct source *source, uint32_t source_object,
+                                  reshard_error *err)
+{
+    struct st_target *state = target->driver_state;
+    uint32_t object;
+    if (!ARRAY_ROOM(state->copies, state->copy_count, state->copy_capacity))
+        return error_set_memory(err);
+    reshard_status status = add_object(target, name, source->catalog->objects[source_object].bytes, &object, err);
+    if (!status)
+        state->copies[state->copy_count++] = (struct st_copy){ object, source_object };
+    return status;
+}
+
+/* ---- publishing ---- */
+
+static reshard_status copy_bytes(const struct store_object *from, struct store_object *to, reshard_error *err)
+{
+    uint64_t bytes = store_object_size(from);
+    uint8_t *buffer = malloc(COPY_BYTES);
+    if (!buffer)
+        return error_set_memory(err);
+    reshard_status status = RESHARD_OK;
+    for (uint64_t done = 0; done < bytes && !status;) {
+        size_t part = bytes - done < COPY_BYTES ? (size_t)(bytes - done) : COPY_BYTES;
+        status = store_read_at(from, done, buffer, part, err);
+        if (!status)
+            status = store_write_at(to, done, buffer, part, err);
+        done += part;
+    }
+    free(buffer);
+    return status;
+}
+
+static reshard_status publish_copy(const struct publish_job *job, const struct st_copy *copy, reshard_error *err)
+{
+    const struct catalog_object *source_object = &job->source->catalog->objects[copy->source_object];
+    struct store_object *from = NULL;
+    struct arena arena = { 0 };
+    char *name = arena_copy(&arena, source_object->name.data, source_object->name.size);
+    reshard_status status = name ? store_open_object(job->source->store, name, &from, err) : error_set_memory(err);
+    if (status)
+        goto out;
+    uint64_t bytes = store_object_size(from);
+    if (bytes != source_object->bytes) {
+        status = error_set(err, RESHARD_ERR_IO, "'%s' changed while it was read: %" PRIu64 " bytes, then %" PRIu64, name,
+                           source_object->bytes, bytes);
+        goto out;
+    }
+    status = copy_bytes(from, job->objects[copy->object], err);
+
+out:
+    store_object_close(from);
+    arena_release(&arena);
+    return status;
+}
+
+reshard_status st_target_publish(const struct publish_job *job, reshard_error *err)
+{
+    const struct st_target *state = job->target->driver_state;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < state->copy_count && !status; i++)
+        status = publish_copy(job, &state->copies[i], err);
+    for (uint32_t i = 0; i < state->text_count && !status; i++) {
+        const struct st_text *text = &state->texts[i];
+        status = store_write_at(job->objects[text->object], 0, text->bytes.data, text->bytes.size, err);
+    }
+    return status;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/shared/torch_spell.h"
+
+#include "encoding/pickle_write.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static bool put_names(const struct value *global, struct buffer *out)
+{
+    buffer_append_byte(out, 'c');
+    buffer_append_str(out, global->global.module);
+    buffer_append_byte(out, '\n');
+    buffer_append_str(out, global->global.name);
+    buffer_append_byte(out, '\n');
+    return true;
+}
+
+static bool put_storage(const struct torch_storage_finder *finder, const struct value *persid, reshard_status *kept, struct buffer *out)
+{
+    const struct value *class_;
+    bool is_known, is_untyped;
+    enum dtype dtype;
+    int64_t numel;
+    uint32_t record;
+    uint64_t bytes;
+    char key[16];
+    if (!torch_save_storage_id(persid, &class_, &is_known, &dtype, &is_untyped, &numel))
+        return false;
+    reshard_status status = finder->find(finder->context, persid, &record, &bytes);
+    if (status) {
+        *kept = status;
+        out->failed = true;
+        return true;
+    }
+    snprintf(key, sizeof(key), "%" PRIu32, record);
+    if (is_known) {
+        const char *name = is_untyped ? "UntypedStorage" : dtype_info(dtype)->torch_storage;
+        torch_save_put_storage(out, is_untyped ? "torch.storage" : "torch", name, key, is_untyped ? bytes : bytes / dtype_element_bytes(dtype));
+        return true;
+    }
+    pickle_put_opcode(out, PICKLE_MARK);
+    pickle_put_str(out, STR("storage"));
+    put_names(class_, out);
+    pickle_put_str(out, str_of(key));
+    pickle_put_str(out, STR("cpu"));
+    pickle_put_int(out, numel);
+    pickle_put_opcode(out, PICKLE_TUPLE);
+    pickle_put_opcode(out, PICKLE_BINPERSID);
+    return true;
+}
+
+/* ('module', class, file, source) of a legacy stream is the class. */
+static bool put_module_class(const struct value *persid, struct buffer *out)
+{
+    const struct value *payload = persid->inner;
+    struct str tag;
+    if (payload->kind != VALUE_TUPLE || payload->list.count != 4 || !value_as_str(payload->list.items[0], &tag) || !str_is(tag, "module") ||
+        payload->list.items[1]->kind != VALUE_GLOBAL)
+        return false;
+    return put_names(payload->list.items[1], out);
+}
+
+/* Protocol 2 cannot name what lies inside something: a dotted name is spelled as CPython does, getattr(first, 'second'). */
+static bool put_dotted(const struct value *global, struct buffer *out)
+{
+    struct str name = global->global.name;
+    size_t dot, begin = 0;
+    if (!str_find_char(name, '.', &dot))
+        return false;
+    struct value first = *global;
+    first.global.name = (struct str){ name.data, dot };
+    size_t dots = 0;
+    for (size_t i = 0; i < name.size; i++)
+        dots += name.data[i] == '.';
+    for (size_t i = 0; i < dots; i++)
+        pickle_put_global(out, "__builtin__", "getattr");
+    put_names(&first, out);
+    for (begin = dot + 1; begin <= name.size; begin = dot + 1) {
+        struct str rest = { name.data + begin, name.size - begin };
+        dot = str_find_char(rest, '.', &dot) ? begin + dot : name.size;
+        pickle_put_str(out, (struct str){ name.data + begin, dot - begin });
+        pickle_put_opcode(out, PICKLE_TUPLE2);
+        pickle_put_opcode(out, PICKLE_REDUCE);
+    }
+    return true;
+}
+
+bool torch_spell(const struct value *value, const struct torch_storage_finder *finder, reshard_status *status, struct buffer *out)
+{
+    if (value->kind == VALUE_GLOBAL)
+        return put_dotted(value, out);
+    if (value->kind != VALUE_PERSID)
+        return false;
+    return value->storage > 0 ? put_storage(finder, value, status, out) : put_module_class(value, out);
+}

@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which texts a conversion or a comparison needs, and the numbers that they may name. */
+#include "names/mapping_make.h"
+
+#include "names/mapping_relate.h"
+#include "names/mapping_trim.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CONFIG_NAME "config.json"
+#define CONTAINER_NAMES "hf"
+#define NUMBERS_MAX 256
+
+/* ---- numbers ---- */
+
+/* Options of the run, completed with what the checkpoints say. */
+struct numbers {
+    reshard_map_options options;
+    struct buffer config;
+    struct arena arena;
+    reshard_map_constant constants[NUMBERS_MAX];
+};
+
+/* The config.json that a checkpoint carries beside its weights. Nothing is appended if there is none. */
+static reshard_status read_config(const reshard_checkpoint *checkpoint, struct buffer *out, reshard_error *err)
+{
+    const struct source *source = checkpoint->source;
+    const struct catalog *catalog = source->catalog;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        const struct catalog_item *item = &catalog->items[i];
+        if (item->kind != ITEM_FILE || !str_is(item->key, CONFIG_NAME))
+            continue;
+        char *name = copy_text(catalog->objects[item->object].name.data, catalog->objects[item->object].name.size);
+        reshard_status status = name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
+        free(name);
+        return status;
+    }
+    return RESHARD_OK;
+}
+
+/* The members of a dictionary, or the attributes of an object. */
+static const struct value *members_of(const struct value *value)
+{
+    if (value && value->kind == VALUE_NEW)
+        value = value->object->state_count ? value->object->states[0] : NULL;
+    return value && value->kind == VALUE_DICT ? value : NULL;
+}
+
+static bool has_constant(const reshard_map_options *options, const char *name)
+{
+    for (size_t i = 0; i < options->constant_count; i++) {
+        if (strcmp(options->constants[i].name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static reshard_status add_number(const struct mapping_number *number, const struct value *members, struct numbers *out, reshard_error *err)
+{
+    char *name = arena_copy(&out->arena, number->name.data, number->name.size), *member = arena_copy(&out->arena, number->member.data, number->member.size);
+    char *condition = arena_copy(&out->arena, number->condition.data, number->condition.size);
+    int64_t value;
+    if (!name || !member || !condition)
+        return error_set_memory(err);
+    const struct value *flag = number->condition.size ? value_dict_get(members, condition) : NULL;
+    if (flag && flag->kind == VALUE_BOOL && !flag->boolean)
+        return RESHARD_OK;
+    if (out->options.constant_count == NUMBERS_MAX || has_constant(&out->options, name) || !value_as_int(value_dict_get(members, member), &value) || value < 0)
+        return RESHARD_OK;
+    out->constants[out->options.constant_count++] = (reshard_map_constant){ name, value };
+    return RESHARD_OK;
+}
+
+/* Numbers that rules find in a checkpoint's items, such as the arguments of the run. */
+static reshard_status read_numbers(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct numbers *out, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
+        const struct value *members = NULL;
+        for (uint32_t n = 0; n < rules->number_count && !status; n++) {
+            if (!str_equal(rules->numbers[n].item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE)
+                continue;
+            status = members ? RESHARD_OK : source_load_item(checkpoint->source, i, err);
+            members = status ? NULL : members_of(catalog->items[i].value);
+            if (members)
+                status = add_number(&rules->numbers[n], members, out, err);
+        }
+    }
+    return status;
+}
+
+/* A member of the dict or object that an item is; *out NULL if there is none. */
+static reshard_status find_member(const reshard_checkpoint *checkpoint, struct str item, struct str member, const struct value **out, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    *out = NULL;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        char name[64];
+        if (!str_equal(item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE || member.size >= sizeof(name))
+            continue;
+        reshard_status status = source_load_item(checkpoint->source, i, err);
+        const struct value *members = status ? NULL : members_of(catalog->items[i].value);
+        snprintf(name, sizeof(name), "%.*s", STR_ARG(member));
+        *out = members ? value_dict_get(members, name) : NULL;
+        return status;
+    }
+    return RESHARD_OK;
+}
+
+/* What a checkpoint's items say about its names: which spellings are meant, and which dtype the weights of its run have. */
+static reshard_status read_marks(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct mapping_goal *out, reshard_error *err)
+{
+    const struct value *value;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < rules->mark_count && !status; i++) {
+        const struct mapping_mark *mark = &rules->marks[i];
+        struct str text;
+        status = find_member(checkpoint, mark->item, mark->member, &value, err);
+        if (value && mark->is_exclusion)
+            out->excluded |= (uint64_t)(str_is(mark->text, "list") ? value->kind == VALUE_LIST : value->kind == VALUE_BOOL && value->boolean) << mark->node;
+        else if (value && value_as_str(value, &text))
+            *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
+    }
+    for (uint32_t i = 0; i < rules->weights_count && !status; i++) {
+        status = find_member(checkpoint, rules->weights[i].item, rules->weights[i].member, &value, err);
+        if (!value || value->kind != VALUE_BOOL || !value->boolean)
+            continue;
+        out->weights = rules->weights[i].dtype;
+        out->has_weights = true;
+    }
+    return status;
+}
+
+/* What the caller gave comes first, then what the source says, then the other checkpoint: for what the ones before leave open. */
+static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out, reshard_error *err)
+{
+    static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
+    const reshard_checkpoint *sides[] = { request->source, request->other };
+    reshard_status status = RESHARD_OK;
+    out->options = request->options ? *request->options : defaults;
+    if (out->options.constant_count > NUMBERS_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "more than %d constants", NUMBERS_MAX);
+    for (size_t i = 0; i < out->options.constant_count; i++)
+        out->constants[i] = out->options.constants[i];
+    out->options.constants = out->constants;
+    for (int i = 0; i < 2 && !status && sides[i] && !out->options.config_size; i++) {
+        status = read_config(sides[i], &out->config, err);
+        out->options.config = (const char *)out->config.data;
+        out->options.config_size = out->config.size;
+        if (!status && !out->config.size)
+            status = read_numbers(rules, sides[i], out, err);
+    }
+    return status;
+}
+
+/* ---- which names ---- */
+
+static bool is_container(const char *name_space)
+{
+    return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
+}
+
+/* Whether every listed key of one is one of the other: then there is nothing to relate. */
+static bool keys_are_among(const struct catalog *a, const struct catalog *b)
+{
+    for (uint32_t i = 0; i < a->tensor_count; i++) {
+        if (!(a->tensors[i].flags & TENSOR_HIDDEN) && catalog_find(b, a->tensors[i].key) == CATALOG_NONE)
+            return false;
+    }
+    return true;
+}
+
+static bool is_word(const char *text, const char *word)
+{
+    return text && strcmp(text, word) == 0;
+}
+
+/* What options ask for about names: nothing, what is recognised, or a family. */
+struct wish {
+    bool is_asked;   /* by --rules: not to be able to is an error */
+    bool is_wanted;
+    struct str family;
+};
+
+static struct wish wish_of(const struct mapping_request *request)
+{
+    const reshard_map_options *options = request->options;
+    struct wish wish = { .is_asked = options && (options->rules_text || (options->rules && !is_word(options->rules, "none"))) };
+    bool is_container_target = request->target_names ? is_container(request->target_names) : true;
+    if (options && !options->rules_text && is_word(options->rules, "none"))
+        return wish;
+    if (wish.is_asked && options->rules && !is_word(options->rules, "auto"))
+        wish.family = str_of(options->rules);
+    /* A folder or file takes any names, so theirs stay unless the caller says otherwise. */
+    bool is_implied = !(options && options->text_count) && (request->other || !is_container_target);
+    wish.is_wanted = wish.is_asked || is_implied;
+    if (wish.is_asked)
+        return wish;
+    const char *own = request->source->source->driver->name_space;
+    if (request->other && keys_are_among(checkpoint_catalog(request->source), checkpoint_catalog(request->other)))
+        wish.is_wanted = false;
+    if (!request->other && own && is_word(request->target_names, own))
+        wish.is_wanted = false;
+    return wish;
+}
+
+static reshard_status check_family(const struct mapping_rules *rules, struct str family, reshard_error *err)
+{
+    struct buffer known = { 0 };
+    bool is_known = !family.size;
+    for (uint32_t i = 0; i < rules->relation_count && !is_known; i++)
+        is_known = mapping_relation_has_family(&rules->relations[i], family);
+    if (is_known)
+        return RESHARD_OK;
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        const struct mapping_relation *relation = &rules->relations[i];
+        for (uint32_t f = 0; f < relation->family_count; f++) {
+            bool is_new = true;
+            for (uint32_t before = 0; before < i && is_new; before++)
+                is_new = !mapping_relation_has_family(&rules->relations[before], relation->families[f]);
+            if (is_new)
+                buffer_printf(&known, "%s%.*s", known.size ? ", " : "", STR_ARG(relation->families[f]));
+        }
+    }
+    error_set(err, RESHARD_ERR_USAGE, "--rules: unknown family '%.*s'", STR_ARG(family));
+    error_hint(err, "known: %.*s", STR_ARG(buffer_str(&known)));
+    buffer_release(&known);
+    return RESHARD_ERR_USAGE;
+}
+
+/* ---- making ---- */
+
+struct making {
+    const struct mapping_request *request;
+    struct mapping_rules rules;
+    struct numbers numbers;
+    struct mapping_context context;
+    struct mapping_stage *stage;
+    struct map_space other;
+    struct mapping_made *out;
+};
+
+static void unwind(struct mapping_stage **stage, struct mapping_stage *to)
+{
+    while (*stage != to) {
+        struct mapping_stage *last = *stage;
+        *stage = last->before;
+        last->before = NULL;
+        mapping_free(last);
+    }
+}
+
+static reshard_status note(char **out, reshard_error *err, const char *format, ...) PRINTF_LIKE(3, 4);
+static reshard_status note(char **out, reshard_error *err, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int size = vasprintf(out, format, args);
+    va_end(args);
+    if (size < 0)
+        *out = NULL;
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status say_failure(struct making *making, const struct wish *wish, enum mapping_way way, const char *goal, struct str said, reshard_error *err)
+{
+    const char *from = making->request->source->source->driver->name_space;
+    char what[400];
+    if (way == MAPPING_WAY_AMBIGUOUS)
+        snprintf(what, sizeof(what), "more than one family fits: %.*s", (int)(said.size < 300 ? said.size : 300), said.data);
+    else
+        snprintf(what, sizeof(what), "the model's family is not recognised");
+    if (wish->is_asked) {
+        error_set(err, RESHARD_ERR_USAGE, "--rules: names of %s do not become those of %s: %s", from ? from : "the source", goal, what);
+        error_hint(err, way == MAPPING_WAY_AMBIGUOUS ? "--rules FAMILY picks one, --map FILE runs a text of your own" : "--map FILE runs a text of your own");
+        return RESHARD_ERR_USAGE;
+    }
+    return note(&making->out->warning, err, "names are kept as they are, %s: --rules FAMILY|FILE or --map FILE makes them those of %s", what, goal);
+}
+
+/* Whether a checkpoint carries a config.json beside its weights. */
+static bool has_config(const struct catalog *catalog)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (catalog->items[i].kind == ITEM_FILE && str_is(catalog->items[i].key, CONFIG_NAME))
+            return true;
+    }
+    return false;
+}
+
+/* The settings of the model whose names have changed, and its weights without padding. */
+static reshard_status find_settings(struct making *making, const struct wish *wish, const struct mapping_walked *walked, reshard_error *err)
+{
+    const reshard_map_options *given = making->request->options;
+    const struct model_settings_request request = {
+        .walked = walked,
+        .source = making->request->source,
+        .given = given,
+        .options = &making->numbers.options,
+        .family = wish->family,
+        .is_asked = wish->is_asked && !making->request->is_comparison,
+        .is_lenient = making->request->is_comparison,
+        .has_own_config = has_config(checkpoint_catalog(making->request->source)) && !(given && given->config_size),
+    };
+    int64_t rows = 0;
+    /* A comparison needs no settings but those that tell padding. */
+    if (!walked->family || !model_settings_relate(&making->rules, walked->family) || (making->request->is_comparison && !walked->is_back))
+        return RESHARD_OK;
+    reshard_status status = model_settings_make(&request, &making->out->settings, err);
+    struct model_settings *settings = making->out->settings;
+    const struct mapping_stage *before = making->stage;
+    if (status || !settings || !settings->is_config_made)
+        return status;
+    status = model_settings_vocabulary(settings, &rows, err);
+    if (!status)
+        status = mapping_trim(&making->stage, settings, rows, err);
+    settings->kept_rows = making->stage != before ? rows : 0;
+    return status;
+}
+
+/* Walks from the source's names to those wanted. */
+static reshard_status relate(struct making *making, const struct wish *wish, reshard_error *err)
+{
+    const struct mapping_request *request = making->request;
+    const char *own = request->source->source->driver->name_space;
+    const char *goal_names = request->other ? request->other->source->driver->name_space : request->target_names;
+    struct mapping_stage *before = making->stage;
+    struct mapping_walked walked = { 0 };
+    struct mapping_goal goal = { .name_space = request->other || goal_names ? goal_names : CONTAINER_NAMES, .family = wish->family };
+    reshard_status status = RESHARD_OK;
+    if (request->other) {
+        status = map_space_from_catalog(checkpoint_catalog(request->other), &making->other, err);
+        goal.reference = &making->other;
+        if (!status && !mapping_names_of(&making->rules, goal_names, &making->other) && !wish->is_asked)
+            return RESHARD_OK;
+    }
+    if (!status)
+        status = read_marks(&making->rules, request->source, &goal, err);
+    if (!status)
+        status = mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &walked, err);
+    const char *target = goal.name_space ? goal.name_space : "the other checkpoint";
+    if (!status && (walked.way == MAPPING_WAY_NONE || walked.way == MAPPING_WAY_AMBIGUOUS)) {
+        unwind(&making->stage, before);
+        status = say_failure(making, wish, walked.way, target, buffer_str(&walked.said), err);
+    } else if (!status && walked.way == MAPPING_WAY_WALKED) {
+        status = note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target, STR_ARG(buffer_str(&walked.said)));
+        if (!status)
+            status = find_settings(making, wish, &walked, err);
+    }
+    buffer_release(&walked.said);
+    return status;
+}
+
+static reshard_status run_texts(struct making *making, reshard_error *err)
+{
+    const reshard_map_options *options = making->request->options;
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; options && i < options->text_count && !status; i++) {
+        struct mapping_text text = { options->texts[i].name ? options->texts[i].name : "mapping", { options->texts[i].text, options->texts[i].size }, false };
+        status = mapping_apply(&making->stage, checkpoint_catalog(making->request->source), &making->context, &text, i + 1 == options->text_count, err);
+    }
+    return status;
+}
+
+static reshard_status make(struct making *making, const struct wish *wish, reshard_error *err)
+{
+    const struct mapping_request *request = making->request;
+    const reshard_map_options *options = request->options;
+    bool has_texts = options && options->text_count;
+    reshard_status status = mapping_rules_load(options ? options->rules_text : NULL, &making->rules, err);
+    if (!status)
+        status = check_family(&making->rules, wish->family, err);
+    if (!status)
+        status = find_numbers(request, &making->rules, &making->numbers, err);
+    if (!status)
+        status = mapping_begin(request->source, &making->stage, err);
+    if (!status && request->other)
+        status = mapping_check_keys(checkpoint_catalog(request->other), err);
+    /* What nobody asked for need not be possible. */
+    if (status == RESHARD_ERR_UNSUPPORTED && !has_texts && !wish->is_asked)
+        return RESHARD_OK;
+    if (status)
+        return status;
+    making->context = (struct mapping_context){ .options = &making->numbers.options, .limits = &request->source->source->limits };
+    if (request->is_comparison)
+        making->context.pattern = request->other;
+    else
+        making->context.reference = request->other;
+    if (wish->is_wanted)
+        status = relate(making, wish, err);
+    return status ? status : run_texts(making, err);
+}
+
+reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err)
+{
+    const reshard_map_options *options = request->options;
+    *out = (struct mapping_made){ 0 };
+    if (options && options->struct_size < sizeof(*options))
+        return error_set(err, RESHARD_ERR_USAGE, "map options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
+    struct wish wish = wish_of(request);
+    if (!wish.is_wanted && !(options && options->text_count))
+        return RESHARD_OK;
+    struct making *making = calloc(1, sizeof(*making));
+    if (!making)
+        return error_set_memory(err);
+    making->request = request;
+    making->out = out;
+    reshard_status status = make(making, &wish, err);
+    /* Nothing ran: the source is as it is. */
+    if (!status && making->stage && making->stage->before) {
+        out->stage = making->stage;
+        making->stage = NULL;
+    }
+    mapping_free(making->stage);
+    map_space_release(&making->other);
+    mapping_rules_release(&making->rules);
+    buffer_release(&making->numbers.config);
+    arena_release(&making->numbers.arena);
+    free(making);
+    if (status)
+        mapping_made_release(out);
+    return status;
+}
+
+void mapping_made_release(struct mapping_made *made)
+{
+    mapping_free(made->stage);
+    free(made->names);
+    free(made->warning);
+    model_settings_free(made->settings);
+    *made = (struct mapping_made){ 0 };
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The mapping of a conversion or a comparison: which texts run, and with which numbers. */
+#ifndef NAMES_MAPPING_MAKE_H
+#define NAMES_MAPPING_MAKE_H
+
+#include "names/mapping_stage.h"
+#include "names/model_settings.h"
+
+struct mapping_request {
+    const reshard_checkpoint *source;
+    const reshard_checkpoint *other;    /* whose names are wanted: the reference, or what it is compared with; NULL: none */
+    const char *target_names;           /* name space of the target's format, or NULL */
+    bool is_comparison;                 /* what comes out need not be just the other's tensors */
+    const reshard_map_options *options; /* may be NULL */
+};
+
+struct mapping_made {
+    struct mapping_stage *stage; /* NULL: nothing changes */
+    char *names;                 /* which relations between name spaces were used, in words; NULL: none */
+    char *warning;               /* why none was, though one was wanted; NULL: nothing to say */
+    struct model_settings *settings; /* of the model whose names change; NULL: none are known */
+};
+
+reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err);
+void mapping_made_release(struct mapping_made *made);
+
+#endif

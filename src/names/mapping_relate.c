@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "names/mapping_relate.h"
+
+#include <stdlib.h>
+
+#define STEPS_MAX 8
+
+/* Folders and files that hold names of any origin, though mostly their own. */
+#define CONTAINER_NAMES "hf"
+
+/* The number by which callers ask for masters as weights. */
+#define MASTERS_NUMBER "masters"
+
+struct walk {
+    const struct mapping_rules *rules;
+    const struct mapping_goal *goal;
+    uint64_t goals;                   /* nodes */
+    unsigned distance[MAPPING_NODES_MAX]; /* to the nearest goal, in texts; STEPS_MAX + 1: out of reach */
+    bool is_used[1024];               /* by relation */
+    struct mapping_walked *out;
+    struct buffer *said;              /* the result's */
+};
+
+static bool is_container(const char *name_space)
+{
+    return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
+}
+
+uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_space, const struct map_space *space)
+{
+    uint64_t own = mapping_recognise(rules, space, mapping_nodes_of(rules, name_space));
+    if (!own && !name_space)
+        own = mapping_recognise(rules, space, mapping_nodes_of(rules, CONTAINER_NAMES));
+    if (own)
+        return own;
+    /* Optimizer state by parameter has a legacy Megatron checkpoint listed under the names of distributed ones. */
+    return is_container(name_space) ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
+}
+
+/* With a family named, relations of others do not count. */
+static bool is_allowed(const struct walk *walk, const struct mapping_relation *relation)
+{
+    return !walk->goal->family.size || !relation->family_count || mapping_relation_has_family(relation, walk->goal->family);
+}
+
+/* Without keys to recognise on the way back there is one only where the family is named. */
+static bool leads_back(const struct walk *walk, const struct mapping_relation *relation)
+{
+    return relation->back_count || (walk->goal->family.size && relation->family_count);
+}
+
+static void measure(struct walk *walk)
+{
+    for (uint32_t i = 0; i < MAPPING_NODES_MAX; i++)
+        walk->distance[i] = walk->goals >> i & 1 ? 0 : STEPS_MAX + 1;
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
+            const struct mapping_relation *relation = &walk->rules->relations[i];
+            unsigned *from = &walk->distance[relation->from], *to = &walk->distance[relation->to];
+            if (!is_allowed(walk, relation))
+                continue;
+            if (*to + 1 < *from) {
+                *from = *to + 1;
+                changed = true;
+            }
+            if (leads_back(walk, relation) && *from + 1 < *to) {
+                *to = *from + 1;
+                changed = true;
+            }
+        }
+    }
+}
+
+struct step {
+    const struct mapping_relation *relation;
+    bool is_back;
+    uint32_t end;
+    bool is_tie; /* another one is as good */
+};
+
+/* Whether a is better than b: fewer texts; else towards the plain name space. */
+static bool is_better(const struct walk *walk, const struct step *a, const struct step *b)
+{
+    unsigned x = walk->distance[a->end], y = walk->distance[b->end];
+    if (x != y)
+        return x < y;
+    return mapping_node_is_plain(walk->rules, a->end) && !mapping_node_is_plain(walk->rules, b->end);
+}
+
+static void offer(const struct walk *walk, struct step *best, const struct step *other)
+{
+    if (!best->relation || is_better(walk, other, best))
+        *best = *other;
+    else if (!is_better(walk, best, other) && best->relation->text.data != other->relation->text.data)
+        best->is_tie = true;
+}
+
+/* How relations are looked for, the narrower way first. */
+enum search {
+    SEARCH_NEARER,     /* towards the goal, by keys */
+    SEARCH_NAMED,      /* towards the goal, the family's whatever the keys are */
+    SEARCH_ANY,        /* by keys, also on a way round */
+    SEARCH_NAMED_ANY,
+    SEARCH_COUNT
+};
+
+/* The best relation that leads on from any of the nodes; relation NULL if there is none. */
+static struct step find_step(const struct walk *walk, uint64_t here, const struct map_space *space, enum search search)
+{
+    bool is_nearer = search == SEARCH_NEARER || search == SEARCH_NAMED, by_name = search == SEARCH_NAMED || search == SEARCH_NAMED_ANY;
+    struct step best = { 0 };
+    for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
+        const struct mapping_relation *relation = &walk->rules->relations[i];
+        for (int back = 0; back < (leads_back(walk, relation) ? 2 : 1); back++) {
+            struct step step = { relation, back, back ? relation->from : relation->to, false };
+            uint32_t begin = back ? relation->to : relation->from;
+            if (walk->is_used[i] || !is_allowed(walk, relation) || !(here >> begin & 1) || walk->distance[step.end] > STEPS_MAX)
+                continue;
+            if (is_nearer && walk->distance[step.end] >= walk->distance[begin])
+                continue;
+            bool is_named = by_name && relation->family_count && walk->goal->family.size;
+            if (is_named || mapping_relation_fits(relation, space, back))
+                offer(walk, &best, &step);
+        }
+    }
+    return best;
+}
+
+static void say_step(struct walk *walk, const struct step *step)
+{
+    buffer_printf(walk->said, "%s%s%s", walk->said->size ? ", " : "", step->relation->name, step->is_back ? " backwards" : "");
+}
+
+/* Names of the relations that fit as well as the best one. */
+static void say_tie(struct walk *walk, const struct step *best, uint64_t here, const struct map_space *space)
+{
+    buffer_clear(walk->said);
+    for (uint32_t i = 0; i < walk->rules->relation_count; i++) {
+        const struct mapping_relation *relation = &walk->rules->relations[i];
+        uint32_t begin = best->is_back ? relation->to : relation->from, end = best->is_back ? relation->from : relation->to;
+        if (here >> begin & 1 && end == best->end && is_allowed(walk, relation) && mapping_relation_fits(relation, space, best->is_back))
+            buffer_printf(walk->said, "%s%s", walk->said->size ? ", " : "", relation->name);
+    }
+}
+
+/* Numbers that the weights of a space show, behind those that are given. */
+struct ratios {
+    struct arena arena;
+    reshard_map_constant *constants;
+};
+
+static void ratios_release(struct ratios *ratios)
+{
+    free(ratios->constants);
+    arena_release(&ratios->arena);
+}
+
+static bool has_constant(const reshard_map_options *options, struct str name)
+{
+    for (size_t i = 0; i < options->constant_count; i++) {
+        if (str_is(name, options->constants[i].name))
+            return true;
+    }
+    return false;
+}
+
+/* Puts the ratios that the weights show behind the constants, which then lie in out; what is known goes before. */
+static reshard_status find_ratios(const struct mapping_relation *relation, const struct map_space *space, reshard_map_options *options, struct ratios *out,
+                                  reshard_error *err)
+{
+    out->constants = calloc(options->constant_count + relation->ratio_count, sizeof(*out->constants));
+    if (!out->constants)
+        return error_set_memory(err);
+    for (size_t i = 0; i < options->constant_count; i++)
+        out->constants[i] = options->constants[i];
+    options->constants = out->constants;
+    for (uint32_t i = 0; i < relation->ratio_count; i++) {
+        const struct mapping_ratio *ratio = &relation->ratios[i];
+        int64_t value;
+        if (has_constant(options, ratio->name) || !mapping_ratio_find(ratio, space, &value))
+            continue;
+        char *name = arena_copy(&out->arena, ratio->name.data, ratio->name.size);
+        if (!name)
+            return error_set_memory(err);
+        out->constants[options->constant_count++] = (reshard_map_constant){ name, value };
+    }
+    return RESHARD_OK;
+}
+
+/* Whether masters are to be the weights, which the number says. */
+static bool wants_masters(const reshard_map_options *options)
+{
+    for (size_t i = 0; options && i < options->constant_count; i++) {
+        if (strcmp(options->constants[i].name, MASTERS_NUMBER) == 0)
+            return options->constants[i].value != 0;
+    }
+    return false;
+}
+
+/* Runs a relation's text: its spelling is put around what comes out, or taken off before. Ratios are numbers that the text may name. */
+static reshard_status take_step(const struct walk *walk, const struct step *step, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
+                                reshard_error *err)
+{
+    static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
+    const struct mapping_relation *relation = step->relation;
+    struct mapping_text text = { relation->name, relation->text, step->is_back };
+    struct mapping_context own = *context;
+    reshard_map_options options = context->options ? *context->options : defaults;
+    bool is_kept = is_container(walk->goal->name_space);
+    enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
+    enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;
+    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back, walk->goal->has_weights ? &walk->goal->weights : NULL, err) : RESHARD_OK;
+    if (status || !relation->ratio_count) {
+        if (!status)
+            status = mapping_apply(stage, source, context, &text, false, err);
+    } else {
+        struct ratios ratios = { 0 };
+        status = find_ratios(relation, (*stage)->space, &options, &ratios, err);
+        own.options = &options;
+        if (!status)
+            status = mapping_apply(stage, source, &own, &text, false, err);
+        ratios_release(&ratios);
+    }
+    return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, forth, NULL, err);
+}
+
+static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
+                              reshard_error *err)
+{
+    uint64_t fallback = mapping_nodes_of(walk->rules, walk->goal->name_space);
+    bool walked = false;
+    for (unsigned steps = 0; steps < STEPS_MAX && !(here & walk->goals); steps++) {
+        struct step step = { 0 };
+        for (enum search search = 0; search < SEARCH_COUNT && !step.relation; search++)
+            step = find_step(walk, here, (*stage)->space, search);
+        if (!step.relation || step.is_tie) {
+            /* Where nothing leads on, any spelling of the goal's names will do. */
+            if (walked && !step.relation && !walk->goal->reference && here & fallback)
+                break;
+            if (step.relation)
+                say_tie(walk, &step, here, (*stage)->space);
+            walk->out->way = step.relation ? MAPPING_WAY_AMBIGUOUS : MAPPING_WAY_NONE;
+            return RESHARD_OK;
+        }
+        const struct map_space *before = (*stage)->space;
+        reshard_status status = take_step(walk, &step, context, source, stage, err);
+        if (status)
+            return status;
+        if (step.relation->family_count) {
+            walk->out->family = step.relation;
+            walk->out->is_back = step.is_back;
+            walk->out->left = step.is_back ? (*stage)->space : before;
+        }
+        say_step(walk, &step);
+        walk->is_used[step.relation - walk->rules->relations] = true;
+        here = UINT64_C(1) << step.end;
+        walked = true;
+    }
+    walk->out->way = walked ? MAPPING_WAY_WALKED : MAPPING_WAY_SAME;
+    return RESHARD_OK;
+}
+
+/* Of several spellings that the keys fit, those that the source's items name; else all that they do not rule out. */
+static uint64_t narrow(const struct mapping_goal *goal, uint64_t here)
+{
+    if (here & goal->named)
+        return here & goal->named;
+    return here & ~goal->denied ? here & ~goal->denied : here;
+}
+
+/* Where to arrive: at the reference's names; without one at the name space, but not at a spelling that is only a way station, unless it leads to one that is
+ * excluded. */
+static uint64_t goal_nodes(const struct mapping_rules *rules, const struct mapping_goal *goal)
+{
+    if (goal->reference)
+        return mapping_names_of(rules, goal->name_space, goal->reference);
+    uint64_t nodes = mapping_nodes_of(rules, goal->name_space);
+    for (uint32_t i = 0; i < rules->relation_count; i++) {
+        if (rules->relations[i].is_onward && !(goal->excluded >> rules->relations[i].to & 1))
+            nodes &= ~(UINT64_C(1) << rules->relations[i].from);
+    }
+    return nodes & ~goal->excluded ? nodes & ~goal->excluded : nodes;
+}
+
+reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,
+                              const struct catalog *source, struct mapping_stage **stage, struct mapping_walked *out, reshard_error *err)
+{
+    struct walk walk = { .rules = rules, .goal = goal, .goals = goal_nodes(rules, goal), .out = out, .said = &out->said };
+    uint64_t here = narrow(goal, mapping_names_of(rules, name_space, (*stage)->space)), all = mapping_nodes_of(rules, name_space);
+    *out = (struct mapping_walked){ .way = MAPPING_WAY_NONE };
+    if (rules->relation_count > sizeof(walk.is_used))
+        return error_set(err, RESHARD_ERR_LIMIT, "more than %zu relations between names", sizeof(walk.is_used));
+    /* A name space without a reference has every spelling. */
+    if (here & walk.goals || (!goal->reference && goal->name_space && name_space && strcmp(goal->name_space, name_space) == 0 && here & all)) {
+        out->way = MAPPING_WAY_SAME;
+        return RESHARD_OK;
+    }
+    if (!here && goal->family.size)
+        here = all ? all : mapping_nodes_of(rules, CONTAINER_NAMES);
+    if (!here || !walk.goals)
+        return RESHARD_OK;
+    measure(&walk);
+    return walk_on(&walk, here, context, source, stage, err);
+}

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "names/mapping_stage.h"
+
+#include "api/limit_list.h"
+#include "base/array.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+void mapping_free(struct mapping_stage *stage)
+{
+    while (stage) {
+        struct mapping_stage *before = stage->before;
+        recipe_table_release(&stage->table);
+        map_result_release(&stage->result);
+        map_space_release(&stage->own);
+        arena_release(&stage->arena);
+        free(stage);
+        stage = before;
+    }
+}
+
+reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *err)
+{
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[i];
+        if ((tensor->flags & TENSOR_HIDDEN) || !(tensor->flags & TENSOR_AMBIGUOUS))
+            continue;
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "a mapping needs keys that tell tensors apart: more than one tensor or item has the key '%.*s'",
+                  STR_ARG(tensor->key));
+        error_hint(err, "convert without --map and --rules first, to a format that keeps keys flat");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status identity_recipes(const struct catalog *catalog, struct mapping_stage *stage, reshard_error *err)
+{
+    uint32_t target = 0;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < catalog->tensor_count && !status; i++) {
+        if (catalog->tensors[i].flags & TENSOR_HIDDEN)
+            continue;
+        struct recipe recipe = { .source_tensor = i, .target_tensor = target++, .is_whole = true };
+        status = recipe_table_append(&stage->table, &recipe, err);
+    }
+    return status ? status : recipe_table_close(&stage->table, target, err);
+}
+
+reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_stage **out, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint_catalog(source);
+    struct mapping_stage *stage = calloc(1, sizeof(*stage));
+    if (!stage)
+        return error_set_memory(err);
+    stage->space = &stage->own;
+    reshard_status status = mapping_check_keys(catalog, err);
+    if (!status)
+        status = map_space_from_catalog(catalog, &stage->own, err);
+    if (!status)
+        status = identity_recipes(catalog, stage, err);
+    if (status)
+        mapping_free(stage);
+    else
+        *out = stage;
+    return status;
+}
+
+/* ---- running a text ---- */
+
+/* What a session's writer needs; the session knows it by its input. */
+struct application {
+    reshard_map_input input;
+    struct mapping_stage *stage;
+    bool is_free; /* whatever comes out is taken, also where a target helped to read the text */
+};
+
+static reshard_status execute_freely(struct map_session *session, reshard_error *err)
+{
+    bool strict = session->input->strict;
+    session->engine = (struct map_engine_input){ .program = &session->expanded, .source = &session->input->source->space, .strict = strict,
+                                                 .reverse = session->input->reverse, .limits = &session->limits, .diagnoses = &session->diagnoses,
+                                                 .text_size = (uint32_t)session->text.size };
+    reshard_status status = map_execute(&session->engine, &session->result, err);
+    return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->text, strict, err);
+}
+
+/* What keeps its initial value has a shape only where a reference says so. */
+static reshard_status check_kept(struct map_session *session, reshard_error *err)
+{
+    const struct map_space *made = session->result.target;
+    for (uint32_t i = 0; i < session->expanded.count; i++) {
+        const struct map_statement *statement = &session->expanded.statements[i];
+        const struct map_name *left = session->input->reverse ? statement->right : statement->left, *right = session->input->reverse ? statement->left : statement->right;
+        if (!map_is_hole(left) || map_is_hole(right) || map_space_find(made, right->text) != MAP_NONE)
+            continue;
+        map_diagnose(&session->diagnoses, MAP_ERROR, statement->span, "--like REFERENCE says what shape and type it has, or leave the statement out",
+                     "nothing says what '%.*s' is", STR_ARG(right->text));
+    }
+    return map_diagnoses_status(&session->diagnoses, session->name, session->text, session->input->strict, err);
+}
+
+/* Takes the result out of the session, which is about to end. */
+static reshard_status take_result(struct map_session *session, struct buffer *text, struct buffer *json, reshard_error *err)
+{
+    const struct application *application = (const void *)session->input;
+    struct mapping_stage *stage = application->stage;
+    reshard_status status = application->is_free ? execute_freely(session, err) : RESHARD_OK;
+    (void)text, (void)json;
+    if (!status && !application->is_free && !session->input->target)
+        status = check_kept(session, err);
+    if (status)
+        return status;
+    bool is_made = session->result.target == &session->result.made;
+    stage->result = session->result;
+    session->result = (struct map_result){ 0 };
+    if (is_made)
+        stage->result.target = &stage->result.made;
+    stage->space = stage->result.target;
+    return RESHARD_OK;
+}
+
+static reshard_status run_session(const struct mapping_stage *before, const struct map_space *target, const struct mapping_context *context,
+                                  const struct mapping_text *text, bool is_free, bool is_quiet, struct mapping_stage *stage, reshard_error *err)
+{
+    const reshard_map_options *options = context->options;
+    struct limit_list limits;
+    struct reshard_map_space source = { .space = *before->space }, wanted = { 0 };
+    struct application application = { .input = RESHARD_MAP_INPUT_INIT, .stage = stage, .is_free = is_free };
+    reshard_map_output output = { 0 };
+    limit_list_fill(&limits, context->limits);
+    application.input.name = text->name;
+    application.input.text = text->text.data;
+    application.input.size = text->text.size;
+    application.input.reverse = text->reverse;
+    application.input.source = &source;
+    application.input.limits = limits.limits;
+    application.input.limit_count = limits.count;
+    if (target) {
+        wanted.space = *target;
+        application.input.target = &wanted;
+    }
+    if (options) {
+        application.input.strict = options->strict;
+        application.input.config = options->config;
+        application.input.config_size = options->config_size;
+        application.input.constants = options->constants;
+        application.input.constant_count = options->constant_count;
+    }
+    reshard_status status = map_session_run(&application.input, is_free ? MAP_SESSION_EXPAND : MAP_SESSION_CHECK, take_result, &output, err);
+    if (options && options->diagnose && output.diagnoses && output.diagnoses[0] && (status || !is_quiet))
+        options->diagnose(output.diagnoses, output.error_count, options->context);
+    reshard_map_output_release(&output);
+    /* The session saw copies of the spaces. */
+    if (!status && !is_free && target)
+        stage->space = stage->result.target = target;
+    return status;
+}
+
+/*
+ * A reference says which tensors there are, and their shapes. Their types are what comes out, as in a conversion without a mapping: a first run
+ * finds them.
+ */
+static reshard_status reference_space(const struct map_space *reference, const struct map_space *made, struct map_space *out, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < map_space_tensor_count(reference) && !status; i++) {
+        const struct map_tensor *tensor = &reference->tensors[i];
+        uint32_t found = name_map_find(&made->keys, tensor->key);
+        enum dtype dtype = found == NAME_NONE ? tensor->dtype : made->tensors[found].dtype;
+        status = map_space_add(out, tensor->key, dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count, err);
+    }
+    return status ? status : map_space_seal(out, err);
+}
+
+static reshard_status run_towards(const struct mapping_stage *before, const reshard_checkpoint *reference, const struct mapping_context *context,
+                                  const struct mapping_text *text, struct mapping_stage *stage, reshard_error *err)
+{
+    struct map_space space = { 0 };
+    struct mapping_stage first = { 0 };
+    reshard_status status = mapping_check_keys(checkpoint_catalog(reference), err);
+    if (!status)
+        status = map_space_from_catalog(checkpoint_catalog(reference), &space, err);
+    if (!status)
+        status = run_session(before, &space, context, text, true, true, &first, err);
+    if (!status)
+        status = reference_space(&space, first.space, &stage->own, err);
+    map_result_release(&first.result);
+    map_space_release(&space);
+    return status ? status : run_session(before, &stage->own, context, text, false, false, stage, err);
+}
+
+static reshard_status run_text(const struct mapping_stage *before, const struct mapping_context *context, const struct mapping_text *text, bool is_last,
+                               struct mapping_stage *stage, reshard_error *err)
+{
+    struct map_space space = { 0 };
+    if (is_last && context->reference)
+        return run_towards(before, context->reference, context, text, stage, err);
+    if (!is_last || !context->pattern)
+        return run_session(before, NULL, context, text, false, false, stage, err);
+    reshard_status status = mapping_check_keys(checkpoint_catalog(context->pattern), err);
+    if (!status)
+        status = map_space_from_catalog(checkpoint_catalog(context->pattern), &space, err);
+    if (!status)
+        status = run_session(before, &space, context, text, true, false, stage, err);
+    map_space_release(&space);
+    return status;
+}
+
+/* ---- recipes ---- */
+
+static struct recipe_side *sides_of_space(const struct map_space *space)
+{
+    struct recipe_side *sides = calloc((size_t)map_space_tensor_count(space) + 1, sizeof(*sides));
+    for (uint32_t i = 0; sides && i < map_space_tensor_count(space); i++)
+        sides[i] = (struct recipe_side){ space->tensors[i].dtype, space->tensors[i].rank };
+    return sides;
+}
+
+static struct recipe_side *sides_of_catalog(const struct catalog *catalog)
+{
+    struct recipe_side *sides = calloc((size_t)catalog->tensor_count + 1, sizeof(*sides));
+    for (uint32_t i = 0; sides && i < catalog->tensor_count; i++)
+        sides[i] = (struct recipe_side){ catalog->tensors[i].dtype, catalog->tensors[i].rank };
+    return sides;
+}
+
+static reshard_status make_recipes(const struct mapping_stage *before, const struct catalog *source, struct mapping_stage *stage, uint64_t box_checks,
+                                   reshard_error *err)
+{
+    struct recipe_table own = { 0 };
+    struct recipe_side *sides[3] = { sides_of_catalog(source), sides_of_space(before->space), sides_of_space(stage->space) };
+    struct recipe_chain chain = { .source = sides[0], .middle = sides[1], .target = sides[2], .before = &before->table, .after = &own, .box_checks = box_checks };
+    reshard_status status = sides[0] && sides[1] && sides[2] ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        status = recipes_of_result(&stage->result, before->space, &stage->arena, &own, err);
+    if (!status)
+        status = recipes_compose(&chain, &stage->arena, &stage->table, err);
+    recipe_table_release(&own);
+    for (int i = 0; i < 3; i++)
+        free(sides[i]);
+    return status;
+}
+
+reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog *source, const struct mapping_context *context, const struct mapping_text *text,
+                             bool is_last, reshard_error *err)
+{
+    struct mapping_stage *made = calloc(1, sizeof(*made));
+    if (!made)
+        return error_set_memory(err);
+    reshard_status status = run_text(*stage, context, text, is_last, made, err);
+    if (!status)
+        status = make_recipes(*stage, source, made, context->limits->box_checks, err);
+    if (status) {
+        mapping_free(made);
+        return status;
+    }
+    made->before = *stage;
+    *stage = made;
+    return RESHARD_OK;
+}
+
+/* ---- losses ---- */
+
+reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_error *err)
+{
+    if (!line)
+        return error_set_memory(err);
+    if (!ARRAY_ROOM(loss->lines, loss->count, loss->capacity))
+        return error_set_memory(err);
+    loss->lines[loss->count++] = str_of(line);
+    return RESHARD_OK;
+}
+
+/* Elements that arrive, each counted as often as it does: where more arrive than there are, none need be missing. */
+reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct mapping_loss *out, reshard_error *err)
+{
+    int64_t *read = calloc((size_t)source->tensor_count + 1, sizeof(*read));
+    reshard_status status = read ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < stage->table.count && !status; i++) {
+        const struct recipe *recipe = &stage->table.recipes[i];
+        const struct map_tensor *target = &stage->space->tensors[recipe->target_tensor];
+        int64_t volume = box_volume(target->rank, recipe->is_whole ? target->shape : recipe->extent);
+        if (recipe->source_tensor != RECIPE_ZEROS && __builtin_add_overflow(read[recipe->source_tensor], volume, &read[recipe->source_tensor]))
+            read[recipe->source_tensor] = INT64_MAX;
+    }
+    for (uint32_t i = 0; i < source->tensor_count && !status; i++) {
+        const struct catalog_tensor *tensor = &source->tensors[i];
+        int64_t volume = box_volume(tensor->rank, catalog_vector_at(source, tensor->shape));
+        if (tensor->flags & TENSOR_HIDDEN || read[i] >= volume)
+            continue;
+        status = read[i] ? mapping_loss_add(out, arena_printf(arena, "%.*s: %" PRId64 " of its %" PRId64 " elements, by the mapping", STR_ARG(tensor->key), volume - read[i], volume), err)
+                         : mapping_loss_add(out, arena_printf(arena, "%.*s: by the mapping", STR_ARG(tensor->key)), err);
+    }
+    free(read);
+    return status;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A mapping at work: the tensors of a checkpoint under the names, shapes and types that mapping texts give them, and the recipes that make
+ * them. Texts run one after the other; each sees the names that the one before it made.
+ */
+#ifndef NAMES_MAPPING_STAGE_H
+#define NAMES_MAPPING_STAGE_H
+
+#include "api/checkpoint.h"
+#include "names/map_session.h"
+#include "names/mapping_recipes.h"
+
+/* A text to run, and where its name shows in diagnoses. */
+struct mapping_text {
+    const char *name;
+    struct str text;
+    bool reverse; /* read from right to left */
+};
+
+/* What is the same for all texts of a run. */
+struct mapping_context {
+    const reshard_map_options *options; /* may be NULL: the defaults */
+    const struct limits *limits;
+    const reshard_checkpoint *reference; /* the last text makes this one's tensors; NULL: whatever comes out */
+    const reshard_checkpoint *pattern;   /* names of the right side are looked up here, but other tensors may come out; NULL: nowhere */
+};
+
+struct mapping_stage {
+    struct mapping_stage *before;  /* owns what recipes may share */
+    struct map_result result;      /* of the text; empty in the first stage */
+    struct map_space own;          /* names: of the checkpoint, or of the reference */
+    const struct map_space *space; /* own, or those that the result made */
+    struct recipe_table table;     /* from tensors of the checkpoint's catalog to those of the space */
+    struct arena arena;
+};
+
+/* Statements name tensors by their keys, so every key must be one tensor's; else RESHARD_ERR_UNSUPPORTED. */
+reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *err);
+
+/* The checkpoint as it is. */
+reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_stage **out, reshard_error *err);
+
+/* Puts the text behind *stage, which then is what it made. is_last: the context's reference and pattern count. On failure *stage stays as it was. */
+reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog *source, const struct mapping_context *context, const struct mapping_text *text,
+                             bool is_last, reshard_error *err);
+void mapping_free(struct mapping_stage *stage);
+
+/* What of the checkpoint does not arrive, as lines "key: what". Texts lie in arena. */
+struct mapping_loss {
+    struct str *lines;
+    uint32_t count, capacity;
+};
+reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_error *err); /* line NULL: no memory */
+reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct mapping_loss *out, reshard_error *err);
+
+#endif

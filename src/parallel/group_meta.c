@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parallel/group_meta.h"
+
+#include <stdlib.h>
+
+#include "base/array.h"
+
+#define PREFIX "optimizer.param_to_group_meta."
+#define EXPERTS ".experts."
+#define EXPERT_FLAG "is_expert_parallel"
+
+bool group_meta_key(struct str key, struct str *parameter, struct str *member)
+{
+    size_t prefix = sizeof(PREFIX) - 1, dot = key.size;
+    if (!str_starts_with(key, PREFIX))
+        return false;
+    while (dot > prefix && key.data[dot - 1] != '.')
+        dot--;
+    if (dot <= prefix + 1 || dot == key.size)
+        return false;
+    *parameter = (struct str){ key.data + prefix, dot - 1 - prefix };
+    *member = (struct str){ key.data + dot, key.size - dot };
+    return true;
+}
+
+reshard_status group_meta_add(struct group_meta *meta, struct str key, struct value *value, reshard_error *err)
+{
+    struct str parameter, member;
+    bool was_new;
+    if (!value || !group_meta_key(key, &parameter, &member))
+        return error_set_memory(err);
+    uint32_t index = name_map_intern(&meta->parameters, parameter, &was_new);
+    reshard_status status = index == NAME_NONE || !ARRAY_ROOM(meta->dicts, index, meta->capacity) ? error_set_memory(err) : RESHARD_OK;
+    if (status)
+        return status;
+    if (was_new && !(meta->dicts[index] = value_new_list(meta->graph, VALUE_DICT, NULL, 0)))
+        return error_set_memory(err);
+    char *name = arena_copy(&meta->graph->arena, member.data, member.size);
+    return name && value_dict_set(meta->graph, meta->dicts[index], name, value, true) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* The group of experts: a copy that says so. */
+static struct value *mark(struct value_graph *graph, const struct value *group)
+{
+    struct value *copy = value_copy(graph, group, graph->count), *flag = value_new(graph, VALUE_BOOL);
+    if (!copy || !flag)
+        return NULL;
+    flag->boolean = true;
+    return value_dict_set(graph, copy, EXPERT_FLAG, flag, false) ? copy : NULL;
+}
+
+/* Whether the parameter's group is not in the list yet. */
+static reshard_status is_new_group(struct name_map *known, const struct value *group, bool *out, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    bool done = value_to_repr(group, &text, NULL) && name_map_intern(known, buffer_str(&text), out) != NAME_NONE;
+    buffer_release(&text);
+    return done ? RESHARD_OK : error_set_memory(err);
+}
+
+reshard_status group_meta_list(const struct group_meta *meta, bool of_experts, struct value **out, reshard_error *err)
+{
+    struct name_map known = { 0 };
+    struct value **items = arena_array(&meta->graph->arena, (size_t)meta->parameters.count + 1, sizeof(struct value *));
+    reshard_status status = items ? RESHARD_OK : error_set_memory(err);
+    size_t count = 0;
+    for (uint32_t i = 0; i < meta->parameters.count && !status; i++) {
+        struct str name = name_map_at(&meta->parameters, i);
+        bool is_new = false;
+        if (of_experts && !memmem(name.data, name.size, EXPERTS, sizeof(EXPERTS) - 1))
+            continue;
+        status = is_new_group(&known, meta->dicts[i], &is_new, err);
+        if (status || !is_new)
+            continue;
+        items[count] = of_experts ? mark(meta->graph, meta->dicts[i]) : meta->dicts[i];
+        if (!items[count++])
+            status = error_set_memory(err);
+    }
+    *out = status ? NULL : value_new_list(meta->graph, VALUE_LIST, items, count);
+    name_map_release(&known);
+    return status || *out ? status : error_set_memory(err);
+}
+
+void group_meta_release(struct group_meta *meta)
+{
+    name_map_release(&meta->parameters);
+    free(meta->dicts);
+    *meta = (struct group_meta){ 0 };
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "parallel/optimizer_states.h"
+
+#include "parallel/rank_parameters.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define STATE_PREFIX "optimizer.state."
+#define CHAIN_PREFIX "chained_"
+#define PLAIN_MASTER "fp32_param" /* those of an optimizer that is not distributed */
+
+/* What is being found. */
+struct finding {
+    const struct catalog *wanted;
+    struct arena *arena;
+    struct name_map weights;
+    struct target_state *states;
+    uint32_t count;
+};
+
+/* "[chained_<k>.]optimizer.state.STATE.KEY"; false if the key is none of that form. Releases up to 0.13 number the optimizers of a model with experts. */
+static bool split_state(struct str key, struct str *state, struct str *weight)
+{
+    size_t prefix = sizeof(STATE_PREFIX) - 1, dot;
+    uint64_t number;
+    if (str_starts_with(key, CHAIN_PREFIX) && str_find_char(key, '.', &dot) && str_to_u64((struct str){ key.data + sizeof(CHAIN_PREFIX) - 1, dot - (sizeof(CHAIN_PREFIX) - 1) }, &number))
+        key = (struct str){ key.data + dot + 1, key.size - dot - 1 };
+    if (!str_starts_with(key, STATE_PREFIX))
+        return false;
+    struct str rest = { key.data + prefix, key.size - prefix };
+    if (!str_find_char(rest, '.', &dot))
+        return false;
+    *state = (struct str){ rest.data, dot };
+    *weight = (struct str){ rest.data + dot + 1, rest.size - dot - 1 };
+    return dot > 0 && weight->size > 0;
+}
+
+static struct target_state *find_state(struct finding *finding, struct str name)
+{
+    for (uint32_t i = 0; i < finding->count; i++) {
+        if (str_equal(finding->states[i].name, name))
+            return &finding->states[i];
+    }
+    return NULL;
+}
+
+static reshard_status note_state(struct finding *finding, uint32_t tensor, reshard_error *err)
+{
+    const struct catalog *wanted = finding->wanted;
+    struct str name, weight;
+    if (!split_state(wanted->tensors[tensor].key, &name, &weight))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is optimizer state, but not of one parameter", STR_ARG(wanted->tensors[tensor].key));
+    uint32_t index = name_map_find(&finding->weights, weight);
+    if (index == NAME_NONE)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is state of '%.*s', which is not to be written", STR_ARG(wanted->tensors[tensor].key), STR_ARG(weight));
+    const struct catalog_tensor *own = &wanted->tensors[tensor], *of = &wanted->tensors[index];
+    if (own->rank != of->rank || memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
+    struct target_state *found = find_state(finding, name);
+    if (!found) {
+        if (finding->count == OPTIMIZER_STATES_MAX)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", OPTIMIZER_STATES_MAX);
+        found = &finding->states[finding->count++];
+        *found = (struct target_state){ .name = name, .is_master = str_is(name, OPTIMIZER_MASTER) || str_is(name, PLAIN_MASTER),
+                                        .tensors = arena_zalloc(finding->arena, ((size_t)wanted->tensor_count + 1) * sizeof(*found->tensors)) };
+        if (!found->tensors)
+            return error_set_memory(err);
+    }
+    found->tensors[index] = tensor + 1;
+    return RESHARD_OK;
+}
+
+/* Keys of weights; their numbers are tensor indices because every tensor gets one. */
+static reshard_status list_weights(const struct catalog *wanted, struct name_map *out, reshard_error *err)
+{
+    for (uint32_t i = 0; i < wanted->tensor_count; i++) {
+        char place[32];
+        bool is_weight = !(wanted->tensors[i].flags & TENSOR_HIDDEN) && !optimizer_is_state(wanted->tensors[i].key), is_new;
+        /* A name that no weight has keeps the numbers in step. */
+        int size = snprintf(place, sizeof(place), "\n%" PRIu32, i);
+        struct str name = is_weight ? wanted->tensors[i].key : (struct str){ place, (size_t)size };
+        if (name_map_intern(out, name, &is_new) == NAME_NONE)
+            return error_set_memory(err);
+        if (!is_new)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is there twice", STR_ARG(name));
+    }
+    return RESHARD_OK;
+}
+
+static bool is_wanted_state(const struct catalog *wanted, uint32_t tensor)
+{
+    return !(wanted->tensors[tensor].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[tensor].key);
+}
+
+reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct target_state states[OPTIMIZER_STATES_MAX], uint32_t *count,
+                                     reshard_error *err)
+{
+    struct finding finding = { .wanted = wanted, .arena = arena, .states = states };
+    uint32_t state_count = 0;
+    *count = 0;
+    for (uint32_t i = 0; i < wanted->tensor_count; i++)
+        state_count += is_wanted_state(wanted, i);
+    if (state_count == 0)
+        return RESHARD_OK;
+    reshard_status status = list_weights(wanted, &finding.weights, err);
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        if (is_wanted_state(wanted, i))
+            status = note_state(&finding, i, err);
+    }
+    name_map_release(&finding.weights);
+    *count = finding.count;
+    return status;
+}
