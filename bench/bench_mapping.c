@@ -77,7 +77,8 @@ static void make_text(struct buffer *text)
         die("no memory");
 }
 
-static void run(const struct map_space *source, const struct map_space *target, struct str text, const char *what, struct map_result *result)
+static void run(const struct map_space *source, const struct map_space *target, struct str text, const char *what,
+                struct map_result *result)
 {
     struct map_diagnoses diagnoses = { 0 };
     struct map_tokens tokens = { 0 };
@@ -86,18 +87,20 @@ static void run(const struct map_space *source, const struct map_space *target, 
     reshard_error err = { 0 };
     double start = now();
     struct map_macro_context context = { .source = source, .target = target, .limits = &limits, .diagnoses = &diagnoses };
-    if (map_lex(text, false, &limits, &tokens, &diagnoses, &err) || map_parse(text, &tokens, MAP_GRAMMAR_FULL, NULL, &written, &diagnoses, &err) ||
-        map_expand(&context, &written, &expanded, &err))
+    if (map_lex(text, false, &limits, &tokens, &diagnoses, &err) ||
+        map_parse(text, &tokens, MAP_GRAMMAR_FULL, NULL, &written, &diagnoses, &err) || map_expand(&context, &written, &expanded, &err))
         die(err.message);
     double middle = now();
-    struct map_engine_input input = { .program = &expanded, .source = source, .target = target, .limits = &limits, .diagnoses = &diagnoses };
+    struct map_engine_input input = {
+        .program = &expanded, .source = source, .target = target, .limits = &limits, .diagnoses = &diagnoses
+    };
     if (map_execute(&input, result, &err))
         die(err.message);
     if (diagnoses.error_count)
         die(diagnoses.rows[0].message);
     double end = now();
-    printf("%-16s expand %6.3f s (%u statements)   execute %6.3f s (%u copies)   sum %6.3f s\n", what, middle - start, expanded.count, end - middle, result->copy_count,
-           end - start);
+    printf("%-16s expand %6.3f s (%u statements)   execute %6.3f s (%u copies)   sum %6.3f s\n", what, middle - start, expanded.count,
+           end - middle, result->copy_count, end - start);
     map_program_release(&expanded);
     map_program_release(&written);
     map_tokens_release(&tokens);

@@ -105,14 +105,16 @@ static void note_uncovered(reshard_str key, uint64_t bytes, void *context)
 
 static void print_coverage_json(const reshard_coverage *covered, const struct uncovered *uncovered)
 {
-    printf("],\"proved\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"replicas\":%llu,\"checksum_tensors\":%llu,\"checksum_bytes\":%llu,\"checksum_items\":%llu,"
-           "\"checksum_names\":%s,\"sidecar\":%s}",
-           (unsigned long long)covered->tensors, (unsigned long long)covered->bytes, (unsigned long long)covered->items, (unsigned long long)covered->replicas,
-           (unsigned long long)covered->checked_tensors, (unsigned long long)covered->checked_bytes, (unsigned long long)covered->checked_items,
-           covered->names_are_checked ? "true" : "false", covered->has_sidecar ? "true" : "false");
-    printf(",\"uncovered\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"names\":%s,\"keys\":[%.*s]}", (unsigned long long)(covered->tensors - covered->checked_tensors),
-           (unsigned long long)(covered->bytes - covered->checked_bytes), (unsigned long long)(covered->items - covered->checked_items),
-           covered->names_are_checked ? "false" : "true", (int)uncovered->size, uncovered->keys ? uncovered->keys : "");
+    printf("],\"proved\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"replicas\":%llu,\"checksum_tensors\":%llu,"
+           "\"checksum_bytes\":%llu,\"checksum_items\":%llu,\"checksum_names\":%s,\"sidecar\":%s}",
+           (unsigned long long)covered->tensors, (unsigned long long)covered->bytes, (unsigned long long)covered->items,
+           (unsigned long long)covered->replicas, (unsigned long long)covered->checked_tensors, (unsigned long long)covered->checked_bytes,
+           (unsigned long long)covered->checked_items, covered->names_are_checked ? "true" : "false",
+           covered->has_sidecar ? "true" : "false");
+    printf(",\"uncovered\":{\"tensors\":%llu,\"bytes\":%llu,\"items\":%llu,\"names\":%s,\"keys\":[%.*s]}",
+           (unsigned long long)(covered->tensors - covered->checked_tensors), (unsigned long long)(covered->bytes - covered->checked_bytes),
+           (unsigned long long)(covered->items - covered->checked_items), covered->names_are_checked ? "false" : "true",
+           (int)uncovered->size, uncovered->keys ? uncovered->keys : "");
 }
 
 /* One line: what no checksum covers, so that a changed bit in it goes unnoticed. */

@@ -30,13 +30,15 @@ static void bash_values(void)
 static void bash_completion(void)
 {
     struct option_row row;
-    puts("# bash completion for reshard\n_reshard() {\n    local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} last=${COMP_WORDS[COMP_CWORD-1]}\n"
+    puts("# bash completion for reshard\n_reshard() {\n    local word=${COMP_WORDS[COMP_CWORD]} verb=${COMP_WORDS[1]} "
+         "last=${COMP_WORDS[COMP_CWORD-1]}\n"
          "    if [ \"$COMP_CWORD\" = 1 ]; then");
     fputs("        COMPREPLY=($(compgen -W '", stdout);
     for (int i = 0; i < VERB_COUNT; i++)
         printf("%s ", verb_table[i].name);
     puts("--help --version' -- \"$word\")); return\n    fi");
-    puts("    case \"$last\" in --to|-t|--format|-f) COMPREPLY=($(compgen -W \"$(reshard formats | cut -f1)\" -- \"$word\")); return ;; esac");
+    puts("    case \"$last\" in --to|-t|--format|-f) COMPREPLY=($(compgen -W \"$(reshard formats | cut -f1)\" -- \"$word\")); return ;; "
+         "esac");
     bash_values();
     puts("    case \"$word\" in -*) ;; *) COMPREPLY=($(compgen -f -- \"$word\")); return ;; esac\n    case \"$verb\" in");
     for (int verb = 0; verb < VERB_COUNT; verb++) {

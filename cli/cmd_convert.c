@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-static reshard_convert_options convert_options(const struct options *options, const reshard_open_options *open, const struct mapping_input *mapping)
+static reshard_convert_options convert_options(const struct options *options, const reshard_open_options *open,
+                                               const struct mapping_input *mapping)
 {
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     convert.to = options->to;
@@ -52,8 +53,8 @@ static void report_json(const struct options *options, const reshard_report *rep
         for (uint64_t i = 0; i < report->target_files; i++) {
             fputs(i ? ",{\"file\":" : "{\"file\":", stdout);
             json_text(stdout, report->files[i].file);
-            printf(",\"bytes\":%llu,\"chunks\":%llu,\"sources\":%llu}", (unsigned long long)report->files[i].bytes, (unsigned long long)report->files[i].chunks,
-                   (unsigned long long)report->files[i].sources);
+            printf(",\"bytes\":%llu,\"chunks\":%llu,\"sources\":%llu}", (unsigned long long)report->files[i].bytes,
+                   (unsigned long long)report->files[i].chunks, (unsigned long long)report->files[i].sources);
         }
         putchar(']');
     }
@@ -68,8 +69,8 @@ static void plan_text(const struct options *options, const reshard_report *repor
     char size[32];
     printf("%s to %s\n", report->source_format, report->target_format);
     printf("  %-14s %llu, and %llu items\n", "tensors", (unsigned long long)report->tensors, (unsigned long long)report->items);
-    printf("  %-14s %llu to %llu, in %llu copies\n", "chunks", (unsigned long long)report->source_chunks, (unsigned long long)report->target_chunks,
-           (unsigned long long)report->steps);
+    printf("  %-14s %llu to %llu, in %llu copies\n", "chunks", (unsigned long long)report->source_chunks,
+           (unsigned long long)report->target_chunks, (unsigned long long)report->steps);
     printf("  %-14s %s\n", "reads", human_bytes(report->read_bytes, size));
     printf("  %-14s %s", "writes", human_bytes(report->write_bytes, size));
     printf(" of tensors, %s in %llu files\n", human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);
@@ -77,8 +78,8 @@ static void plan_text(const struct options *options, const reshard_report *repor
     for (uint64_t i = 0; options->ranks_flag && i < report->target_files; i++) {
         fputs("  ", stdout);
         print_escaped(stdout, report->files[i].file, strlen(report->files[i].file));
-        printf("  %s, %llu chunks from %llu pieces\n", human_bytes(report->files[i].bytes, size), (unsigned long long)report->files[i].chunks,
-               (unsigned long long)report->files[i].sources);
+        printf("  %s, %llu chunks from %llu pieces\n", human_bytes(report->files[i].bytes, size),
+               (unsigned long long)report->files[i].chunks, (unsigned long long)report->files[i].sources);
     }
     print_list(stdout, options, "dropped", report->dropped);
     print_list(stdout, options, "changed", report->changed);
@@ -132,12 +133,13 @@ static void convert_text(const struct options *options, const reshard_report *re
            human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);
 }
 
-static int convert_failed(const struct options *options, const struct mapping_input *mapping, reshard_status status, const reshard_error *err)
+static int convert_failed(const struct options *options, const struct mapping_input *mapping, reshard_status status,
+                          const reshard_error *err)
 {
     if (status != RESHARD_ERR_CANCELLED)
         return mapping_input_error(mapping, status, err);
-    return print_failure(options, status, options->resume ? "what is done is kept: the same command goes on from there" : NULL, "interrupted: '%s' is not written",
-                         options->paths[1]);
+    return print_failure(options, status, options->resume ? "what is done is kept: the same command goes on from there" : NULL,
+                         "interrupted: '%s' is not written", options->paths[1]);
 }
 
 static int run_convert(const struct options *options, const struct mapping_input *mapping)

@@ -9,7 +9,8 @@
 static void format_json(const reshard_format *format, bool first)
 {
     printf("%s{\"name\":\"%s\",\"reads\":%s,\"writes\":%s,\"directory\":%s,\"items\":%s,\"summary\":", first ? "" : ",", format->name,
-           format->reads ? "true" : "false", format->writes ? "true" : "false", format->is_directory ? "true" : "false", format->holds_items ? "true" : "false");
+           format->reads ? "true" : "false", format->writes ? "true" : "false", format->is_directory ? "true" : "false",
+           format->holds_items ? "true" : "false");
     json_text(stdout, format->summary);
     fputs(",\"options\":[", stdout);
     for (const reshard_format_option *option = format->options; option->name; option++) {
@@ -74,8 +75,8 @@ int command_formats(const struct options *options)
     }
     if (options->path_count) {
         char hint[256];
-        return print_failure(options, RESHARD_ERR_USAGE, near_names_hint(&near, "'reshard formats' lists them", hint, sizeof(hint)), "unknown format '%s'",
-                             options->paths[0]);
+        return print_failure(options, RESHARD_ERR_USAGE, near_names_hint(&near, "'reshard formats' lists them", hint, sizeof(hint)),
+                             "unknown format '%s'", options->paths[0]);
     }
     if (options->json)
         fputs("{\"schema\":\"reshard-formats/1\",\"formats\":[", stdout);
@@ -110,6 +111,6 @@ int command_help(const struct options *options)
         }
         near_names_offer(&near, verb_table[i].name);
     }
-    return print_failure(options, RESHARD_ERR_USAGE, near_names_hint(&near, "'reshard help' lists the verbs", hint, sizeof(hint)), "unknown verb '%s'",
-                         options->paths[0]);
+    return print_failure(options, RESHARD_ERR_USAGE, near_names_hint(&near, "'reshard help' lists the verbs", hint, sizeof(hint)),
+                         "unknown verb '%s'", options->paths[0]);
 }

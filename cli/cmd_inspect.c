@@ -56,13 +56,15 @@ static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *s
     json_text(stdout, reshard_checkpoint_path(checkpoint));
     fputs(",\"format\":", stdout);
     json_text(stdout, reshard_checkpoint_format(checkpoint));
-    printf(",\"files\":%zu,\"file_bytes\":%llu,\"tensors\":%zu,\"elements\":%llu,\"bytes\":%llu,\"chunks\":%llu,\"replicas\":%llu,\"tied\":%llu,\"items\":%zu",
-           files, (unsigned long long)file_bytes, reshard_tensor_count(checkpoint), (unsigned long long)summary->elements, (unsigned long long)summary->bytes,
-           (unsigned long long)summary->chunks, (unsigned long long)summary->replicas, (unsigned long long)summary->tied, reshard_item_count(checkpoint));
+    printf(",\"files\":%zu,\"file_bytes\":%llu,\"tensors\":%zu,\"elements\":%llu,\"bytes\":%llu,\"chunks\":%llu,\"replicas\":%llu,"
+           "\"tied\":%llu,\"items\":%zu",
+           files, (unsigned long long)file_bytes, reshard_tensor_count(checkpoint), (unsigned long long)summary->elements,
+           (unsigned long long)summary->bytes, (unsigned long long)summary->chunks, (unsigned long long)summary->replicas,
+           (unsigned long long)summary->tied, reshard_item_count(checkpoint));
     fputs(",\"dtypes\":{", stdout);
     for (size_t i = 0; i < summary->dtype_count; i++)
-        printf("%s\"%s\":{\"tensors\":%llu,\"bytes\":%llu}", i ? "," : "", summary->dtypes[i].name, (unsigned long long)summary->dtypes[i].tensors,
-               (unsigned long long)summary->dtypes[i].bytes);
+        printf("%s\"%s\":{\"tensors\":%llu,\"bytes\":%llu}", i ? "," : "", summary->dtypes[i].name,
+               (unsigned long long)summary->dtypes[i].tensors, (unsigned long long)summary->dtypes[i].bytes);
     fputs("},\"facts\":[", stdout);
     for (size_t i = 0;; i++) {
         const char *name = reshard_fact_at(checkpoint, i, &value);
@@ -103,9 +105,11 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
         putchar('\n');
     }
     printf("  %-18s %zu, %s\n", "files", files, human_bytes(file_bytes, size));
-    printf("  %-18s %zu, %llu elements, %s\n", "tensors", reshard_tensor_count(checkpoint), (unsigned long long)summary->elements, human_bytes(summary->bytes, size));
+    printf("  %-18s %zu, %llu elements, %s\n", "tensors", reshard_tensor_count(checkpoint), (unsigned long long)summary->elements,
+           human_bytes(summary->bytes, size));
     for (size_t i = 0; i < summary->dtype_count; i++)
-        printf("    %-16s %llu, %s\n", summary->dtypes[i].name, (unsigned long long)summary->dtypes[i].tensors, human_bytes(summary->dtypes[i].bytes, size));
+        printf("    %-16s %llu, %s\n", summary->dtypes[i].name, (unsigned long long)summary->dtypes[i].tensors,
+               human_bytes(summary->dtypes[i].bytes, size));
     printf("  %-18s %llu", "chunks", (unsigned long long)summary->chunks);
     if (summary->replicas)
         printf(", %llu of them replicas", (unsigned long long)summary->replicas);
@@ -113,7 +117,8 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
     if (summary->tied)
         printf("  %-18s %llu\n", "tied tensors", (unsigned long long)summary->tied);
     if (summary->ambiguous)
-        printf("  %-18s %llu share their joined key with another; --json gives paths\n", "ambiguous keys", (unsigned long long)summary->ambiguous);
+        printf("  %-18s %llu share their joined key with another; --json gives paths\n", "ambiguous keys",
+               (unsigned long long)summary->ambiguous);
     size_t shown = options->verbose || warnings <= 10 ? warnings : 10;
     for (size_t i = 0; i < shown; i++) {
         const char *text = reshard_warning_at(checkpoint, i);

@@ -14,7 +14,8 @@ static void json_chunk(const reshard_tensor *tensor, const reshard_chunk *chunk)
     json_ints(stdout, chunk->extent, tensor->rank);
     fputs(",\"file\":", stdout);
     json_string(stdout, chunk->file.data, chunk->file.size);
-    printf(",\"offset\":%llu,\"bytes\":%llu,\"replica\":%s", (unsigned long long)chunk->offset, (unsigned long long)chunk->bytes, chunk->is_replica ? "true" : "false");
+    printf(",\"offset\":%llu,\"bytes\":%llu,\"replica\":%s", (unsigned long long)chunk->offset, (unsigned long long)chunk->bytes,
+           chunk->is_replica ? "true" : "false");
     if (!chunk->is_resolved)
         fputs(",\"container\":true", stdout);
     if (chunk->flat_count >= 0)
@@ -160,8 +161,8 @@ static void list_chunk(struct table *table, const reshard_tensor *tensor, const 
     print_shape(table_cell(table), chunk->extent, tensor->rank);
     FILE *place = table_cell(table);
     print_escaped(place, chunk->file.data, chunk->file.size);
-    fprintf(place, ":%llu+%llu%s%s%s", (unsigned long long)chunk->offset, (unsigned long long)chunk->bytes, *chunk->encoding ? " " : "", chunk->encoding,
-            chunk->is_replica ? " replica" : "");
+    fprintf(place, ":%llu+%llu%s%s%s", (unsigned long long)chunk->offset, (unsigned long long)chunk->bytes, *chunk->encoding ? " " : "",
+            chunk->encoding, chunk->is_replica ? " replica" : "");
 }
 
 static void list_tensors(const struct options *options, reshard_checkpoint *checkpoint)

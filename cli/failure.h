@@ -12,6 +12,7 @@ int print_error(const struct options *options, reshard_status status, const resh
 int print_diagnosed_error(const struct options *options, reshard_status status, const reshard_error *err, const char *diagnoses);
 
 /* The same for an error that the command itself found. The hint may be NULL. */
-__attribute__((format(printf, 4, 5))) int print_failure(const struct options *options, reshard_status status, const char *hint, const char *format, ...);
+__attribute__((format(printf, 4, 5))) int print_failure(const struct options *options, reshard_status status, const char *hint,
+                                                        const char *format, ...);
 
 #endif

@@ -41,9 +41,10 @@ static int finish_output(const struct options *options, int status)
 int main(int argc, char **argv)
 {
     static int (*const commands[VERB_COUNT])(const struct options *) = {
-        [VERB_INSPECT] = command_inspect, [VERB_LS] = command_ls,     [VERB_HASH] = command_hash,       [VERB_CAT] = command_cat,
-        [VERB_CONVERT] = command_convert, [VERB_PLAN] = command_plan, [VERB_VERIFY] = command_verify,   [VERB_DIFF] = command_diff,
-        [VERB_MAP] = command_map,         [VERB_FORMATS] = command_formats, [VERB_HELP] = command_help, [VERB_COMPLETION] = command_completion,
+        [VERB_INSPECT] = command_inspect, [VERB_LS] = command_ls,           [VERB_HASH] = command_hash,
+        [VERB_CAT] = command_cat,         [VERB_CONVERT] = command_convert, [VERB_PLAN] = command_plan,
+        [VERB_VERIFY] = command_verify,   [VERB_DIFF] = command_diff,       [VERB_MAP] = command_map,
+        [VERB_FORMATS] = command_formats, [VERB_HELP] = command_help,       [VERB_COMPLETION] = command_completion,
     };
     static struct options options;
     install_signals();

@@ -63,6 +63,7 @@ const char *near_names_hint(const struct near_names *near, const char *otherwise
 {
     size_t used = (size_t)snprintf(out, size, "%s", near->count ? "did you mean " : otherwise);
     for (size_t i = 0; i < near->count && used < size; i++)
-        used += (size_t)snprintf(out + used, size - used, "%s'%s%s'%s", i ? " or " : "", near->prefix ? near->prefix : "", near->names[i], i + 1 == near->count ? "?" : "");
+        used += (size_t)snprintf(out + used, size - used, "%s'%s%s'%s", i ? " or " : "", near->prefix ? near->prefix : "", near->names[i],
+                                 i + 1 == near->count ? "?" : "");
     return out;
 }

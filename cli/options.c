@@ -39,15 +39,19 @@ static const struct row {
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
     { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), WRITING, "largest file of a sharded format (5GB; 0: no limit)" },
     { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), WRITING, "option of the target format; repeatable" },
-    { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), WRITING | BIT(DIFF), "family of the model, which relates names (detected; none: as they are)" },
+    { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), WRITING | BIT(DIFF),
+      "family of the model, which relates names (detected; none: as they are)" },
     { "map", "FILE", 0, LIST, FIELD(maps), WRITING | BIT(DIFF), "mapping text between names, shapes and types; repeatable" },
-    { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), WRITING | BIT(DIFF), "one statement of a mapping, after those of --map; repeatable" },
+    { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), WRITING | BIT(DIFF),
+      "one statement of a mapping, after those of --map; repeatable" },
     { "source", "PATH", 0, TEXT, FIELD(source), BIT(MAP), "checkpoint, or description (JSON), that the mapping reads" },
     { "target", "PATH", 0, TEXT, FIELD(target), BIT(MAP), "checkpoint, or description, that it is to fill" },
     { "reverse", NULL, 0, FLAG, FIELD(reverse), BIT(MAP), "read the text backwards, as with aoa_config_reverse" },
     { "set", "NAME=N", 0, LIST, FIELD(constants), WRITING | BIT(DIFF) | BIT(MAP), "a number that mappings may name; repeatable" },
-    { "config", "FILE", 0, TEXT, FIELD(config), WRITING | BIT(DIFF) | BIT(MAP), "config.json of the model, for mappings (that of the source)" },
-    { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF) | BIT(MAP), "refuse what Paddle's own mapping engine does not know" },
+    { "config", "FILE", 0, TEXT, FIELD(config), WRITING | BIT(DIFF) | BIT(MAP),
+      "config.json of the model, for mappings (that of the source)" },
+    { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF) | BIT(MAP),
+      "refuse what Paddle's own mapping engine does not know" },
     { "checksum", "crc32c|sha256|none", 0, WORD, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
     { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING, "replace a checkpoint, an empty folder or file that is in the way" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
@@ -86,25 +90,32 @@ static const struct row {
 const struct verb_info verb_table[VERB_COUNT] = {
     { "inspect", "PATH", "one screen about a checkpoint: format, layout, tensors, what is odd",
       "  reshard inspect step-1000\n  reshard inspect model.pt          # lists calls that the pickle would make; none is made\n", 1, 1 },
-    { "ls", "PATH", "a line for each tensor", "  reshard ls step-1000 --chunks\n  reshard ls model.pt --items --json | jq '.items[].key'\n", 1, 1 },
+    { "ls", "PATH", "a line for each tensor", "  reshard ls step-1000 --chunks\n  reshard ls model.pt --items --json | jq '.items[].key'\n",
+      1, 1 },
     { "hash", "PATH", "a digest for each tensor, independent of format and layout",
       "  reshard hash step-1000\n  diff <(reshard hash a) <(reshard hash b)\n", 1, 1 },
     { "cat", "PATH KEY", "values of one tensor, or an item as JSON",
       "  reshard cat model.safetensors lm_head.weight --slice 0:2,:\n  reshard cat step-1000 w --as npy > w.npy\n", 2, 2 },
     { "convert", "SRC DST", "write a checkpoint in another format or layout, whole or not at all",
       "  reshard convert step-1000 hf --to hf\n  reshard convert model.pt dcp --to torch-dcp --layout ranks=8\n"
-      "  reshard convert step-1000 out --like reference --verify\n", 2, 2 },
+      "  reshard convert step-1000 out --like reference --verify\n",
+      2, 2 },
     { "plan", "SRC [DST]", "what convert would do; touches nothing", "  reshard plan step-1000 --to hf --dtype bf16\n", 1, 2 },
-    { "verify", "PATH", "check structure, coverage, replicas and stored checksums", "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
-    { "diff", "A B", "compare two checkpoints of any format and layout", "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6\n", 2, 2 },
+    { "verify", "PATH", "check structure, coverage, replicas and stored checksums",
+      "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
+    { "diff", "A B", "compare two checkpoints of any format and layout",
+      "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6\n", 2, 2 },
     { "map", "check|expand|invert|eval|parse FILE", "try a mapping between name spaces; FILE '-' is standard input",
       "  reshard map check llama.map --source hf-model --target step-1000   # does it fit, what is lost or doubled\n"
       "  reshard map expand llama.map --source hf-model                     # the statements behind all macros\n"
       "  reshard map invert llama.map --source hf-model > back.map          # the way back, where an exact one exists\n"
       "  reshard map eval join.map --source numbers.json                    # on small numbers\n"
-      "  reshard map parse llama.map                                        # syntax only\n", 2, 2 },
-    { "formats", "[NAME]", "the known formats, or the options of one", "  reshard formats\n  reshard formats hf\n  reshard formats --limits\n", 0, 1 },
-    { "completion", "bash|zsh|fish", "a completion script for a shell", "  reshard completion bash > /etc/bash_completion.d/reshard\n", 1, 1 },
+      "  reshard map parse llama.map                                        # syntax only\n",
+      2, 2 },
+    { "formats", "[NAME]", "the known formats, or the options of one",
+      "  reshard formats\n  reshard formats hf\n  reshard formats --limits\n", 0, 1 },
+    { "completion", "bash|zsh|fish", "a completion script for a shell", "  reshard completion bash > /etc/bash_completion.d/reshard\n", 1,
+      1 },
     { "help", "[VERB]", "the verbs, or the options of one", "  reshard help convert\n", 0, 1 },
 };
 
@@ -119,7 +130,9 @@ bool options_row(size_t index, struct option_row *out)
 
 void options_overview(FILE *out)
 {
-    fputs("usage: reshard VERB [options] PATH...\n\nOpens any sharded deep-learning checkpoint, and saves it under any other layout or format.\n\n", out);
+    fputs("usage: reshard VERB [options] PATH...\n\nOpens any sharded deep-learning checkpoint, and saves it under any other layout or "
+          "format.\n\n",
+          out);
     for (int i = 0; i < VERB_COUNT; i++)
         fprintf(out, "  %-11s %s\n", verb_table[i].name, verb_table[i].summary);
     fputs("\n'reshard VERB --help' tells more. Exit status: 0 done or same, 1 differs or a check failed, 2 usage, 3 input/output,\n"
@@ -168,7 +181,8 @@ static bool parse_bytes(const char *text, uint64_t *out)
 }
 
 /* Notes what is wrong. The first thing stays; it is printed when it is known whether as JSON. */
-__attribute__((format(printf, 4, 5))) static void refuse(struct options *options, reshard_status status, const char *hint, const char *format, ...)
+__attribute__((format(printf, 4, 5))) static void refuse(struct options *options, reshard_status status, const char *hint,
+                                                         const char *format, ...)
 {
     va_list args;
     if (options->failure.code)

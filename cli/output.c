@@ -10,14 +10,19 @@
 static size_t utf8_length(const unsigned char *data, size_t left)
 {
     unsigned char first = data[0];
-    size_t length = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : first >= 0xE0 && first < 0xF0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+    size_t length = first < 0x80                    ? 1
+                    : first >= 0xC2 && first < 0xE0 ? 2
+                    : first >= 0xE0 && first < 0xF0 ? 3
+                    : first >= 0xF0 && first < 0xF5 ? 4
+                                                    : 0;
     if (length == 0 || length > left)
         return 0;
     for (size_t i = 1; i < length; i++) {
         if ((data[i] & 0xC0) != 0x80)
             return 0;
     }
-    if ((first == 0xE0 && data[1] < 0xA0) || (first == 0xED && data[1] >= 0xA0) || (first == 0xF0 && data[1] < 0x90) || (first == 0xF4 && data[1] >= 0x90))
+    if ((first == 0xE0 && data[1] < 0xA0) || (first == 0xED && data[1] >= 0xA0) || (first == 0xF0 && data[1] < 0x90) ||
+        (first == 0xF4 && data[1] >= 0x90))
         return 0;
     return length;
 }

@@ -61,15 +61,19 @@ static void draw(struct progress *display, enum style style, const reshard_progr
     double left = rate > 0 ? (double)(progress->bytes_total - progress->bytes_done) / rate : 0;
     char memory[32], done[32], total[32];
     if (style == STYLE_JSON) {
-        fprintf(stderr, "{\"schema\":\"reshard-progress/1\",\"done\":%llu,\"total\":%llu,\"bytes_per_second\":%.0f,\"eta_seconds\":%.1f,\"memory\":%llu}\n",
-                (unsigned long long)progress->bytes_done, (unsigned long long)progress->bytes_total, rate, left, (unsigned long long)progress->memory_bytes);
+        fprintf(stderr,
+                "{\"schema\":\"reshard-progress/"
+                "1\",\"done\":%llu,\"total\":%llu,\"bytes_per_second\":%.0f,\"eta_seconds\":%.1f,\"memory\":%llu}\n",
+                (unsigned long long)progress->bytes_done, (unsigned long long)progress->bytes_total, rate, left,
+                (unsigned long long)progress->memory_bytes);
         return;
     }
     human_bytes(progress->memory_bytes, memory);
     human_bytes(progress->bytes_done, done);
     human_bytes(progress->bytes_total, total);
     if (style == STYLE_PLAIN) {
-        fprintf(stderr, "%s: %3.0f%%  %s of %s  %.2f GB/s  ETA %.0f s  memory %s\n", display->what, share * 100, done, total, rate / 1e9, left, memory);
+        fprintf(stderr, "%s: %3.0f%%  %s of %s  %.2f GB/s  ETA %.0f s  memory %s\n", display->what, share * 100, done, total, rate / 1e9,
+                left, memory);
         return;
     }
     char bar[31];
@@ -77,7 +81,8 @@ static void draw(struct progress *display, enum style style, const reshard_progr
     for (int i = 0; i < 30; i++)
         bar[i] = i < filled ? '#' : '-';
     bar[30] = '\0';
-    fprintf(stderr, "\r%s [%s] %3.0f%%  %s  %.2f GB/s  ETA %.0f s  %s \x1b[K", display->what, bar, share * 100, total, rate / 1e9, left, memory);
+    fprintf(stderr, "\r%s [%s] %3.0f%%  %s  %.2f GB/s  ETA %.0f s  %s \x1b[K", display->what, bar, share * 100, total, rate / 1e9, left,
+            memory);
     display->drawn = true;
 }
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole conversions of whatever the bytes describe, from memory to memory: opening, verifying, loading items, moving payload, writing by any
- * driver that can, with any of its options, and reading back what was written, which must hold the same tensors.
+ * Whole conversions of whatever the bytes describe, from memory to memory: opening, verifying, loading items, moving payload, writing by
+ * any driver that can, with any of its options, and reading back what was written, which must hold the same tensors.
  *
- * The input is packed files. Options: byte 0: enum convert_flags; byte 1: number of the target format among those that can be written; byte 2: layout;
- * bytes 3-7: for each option of the format four bits, 0: not given, else which of the values that its type allows.
+ * The input is packed files. Options: byte 0: enum convert_flags; byte 1: number of the target format among those that can be written; byte
+ * 2: layout; bytes 3-7: for each option of the format four bits, 0: not given, else which of the values that its type allows.
  */
 #include "packed.h"
 #include "whole.h"
@@ -164,7 +164,8 @@ static bool is_comparable(const struct conversion *conversion, uint32_t tensor)
     const struct catalog_tensor *from = &source->tensors[wanted];
     if ((target->flags | from->flags) & (TENSOR_HIDDEN | TENSOR_AMBIGUOUS) || target->dtype != from->dtype || target->rank != from->rank)
         return false;
-    return memcmp(catalog_vector_at(written, target->shape), catalog_vector_at(source, from->shape), (size_t)from->rank * sizeof(int64_t)) == 0 &&
+    return memcmp(catalog_vector_at(written, target->shape), catalog_vector_at(source, from->shape),
+                  (size_t)from->rank * sizeof(int64_t)) == 0 &&
            !has_replicas(source, from);
 }
 

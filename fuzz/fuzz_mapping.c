@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as a mapping: parsed, expanded, checked, evaluated and inverted over a small source. Byte 0: bit 0 strict, bit 1 backwards, bit 2
- * with a target. What follows a NUL is the description of the source instead of the one here; a second NUL ends it. An inverse that is found
- * must parse.
+ * Any bytes as a mapping: parsed, expanded, checked, evaluated and inverted over a small source. Byte 0: bit 0 strict, bit 1 backwards, bit
+ * 2 with a target. What follows a NUL is the description of the source instead of the one here; a second NUL ends it. An inverse that is
+ * found must parse.
  */
 #include "reshard/reshard.h"
 
@@ -13,10 +13,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static const char source_text[] =
     "{\"tensors\":{\"l.0.q\":{\"dtype\":\"float32\",\"shape\":[8,4]},\"l.0.k\":{\"dtype\":\"float32\",\"shape\":[4,4]},"
-    "\"l.0.v\":{\"dtype\":\"float32\",\"shape\":[4,4]},\"l.1.q\":{\"dtype\":\"float32\",\"shape\":[8,4]},\"l.1.e.0.w\":{\"dtype\":\"bfloat16\",\"shape\":[6]},"
-    "\"l.1.e.10.w\":{\"dtype\":\"bfloat16\",\"shape\":[6]},\"a\":{\"dtype\":\"float32\",\"shape\":[2,3,4]},\"b\":{\"dtype\":\"float16\",\"shape\":[]},"
+    "\"l.0.v\":{\"dtype\":\"float32\",\"shape\":[4,4]},\"l.1.q\":{\"dtype\":\"float32\",\"shape\":[8,4]},\"l.1.e.0.w\":{\"dtype\":"
+    "\"bfloat16\",\"shape\":[6]},"
+    "\"l.1.e.10.w\":{\"dtype\":\"bfloat16\",\"shape\":[6]},\"a\":{\"dtype\":\"float32\",\"shape\":[2,3,4]},\"b\":{\"dtype\":\"float16\","
+    "\"shape\":[]},"
     "\"m\":{\"dtype\":\"float32\",\"shape\":[2,16],\"shards\":[[[0,0],[2,8]],[[0,8],[2,8]]]},"
-    "\"m.moment1_0\":{\"dtype\":\"float32\",\"shape\":[2,16],\"shards\":[[[0,0],[2,8]],[[0,8],[2,8]]]},\"m.beta1_pow_acc_0\":{\"dtype\":\"float32\",\"shape\":[1]}}}";
+    "\"m.moment1_0\":{\"dtype\":\"float32\",\"shape\":[2,16],\"shards\":[[[0,0],[2,8]],[[0,8],[2,8]]]},\"m.beta1_pow_acc_0\":{\"dtype\":"
+    "\"float32\",\"shape\":[1]}}}";
 
 static const char target_text[] =
     "{\"tensors\":{\"t\":{\"dtype\":\"float32\",\"shape\":[4,8]},\"a\":{\"dtype\":\"float32\",\"shape\":[2,3,4]},"
@@ -39,7 +42,9 @@ static void check_inverse(const reshard_map_output *inverse)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const function functions[] = { reshard_map_parse, reshard_map_expand, reshard_map_check, reshard_map_eval, reshard_map_invert };
-    static const reshard_limit limits[] = { { "map_names", 20000, NULL }, { "map_pieces", 20000, NULL }, { "box_checks", 1000000, NULL }, { "item_bytes", 100000, NULL } };
+    static const reshard_limit limits[] = {
+        { "map_names", 20000, NULL }, { "map_pieces", 20000, NULL }, { "box_checks", 1000000, NULL }, { "item_bytes", 100000, NULL }
+    };
     reshard_map_space *source = NULL, *target = NULL;
     reshard_error err;
     if (size == 0)

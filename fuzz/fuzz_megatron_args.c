@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any JSON object as the arguments of a Megatron run: what they say about the pipeline, the vocabulary, the ranks and the sizes of blocks. A
- * pipeline that is made holds every layer once; a rank's folder names its place.
+ * Any JSON object as the arguments of a Megatron run: what they say about the pipeline, the vocabulary, the ranks and the sizes of blocks.
+ * A pipeline that is made holds every layer once; a rank's folder names its place.
  */
 #include "base/model_data.h"
 #include "encoding/json.h"
@@ -23,7 +23,8 @@ static void check_pipeline(const struct megatron_args *args, struct arena *arena
         return;
     int64_t total = 0, stages = pipeline.pp * pipeline.vp;
     for (int64_t stage = 0; stage < stages; stage++) {
-        if (pipeline.counts[stage] < 0 || pipeline.counts[stage] > args->num_layers || (stage < STAGES_MAX && megatron_pipeline_offset(&pipeline, stage) != total))
+        if (pipeline.counts[stage] < 0 || pipeline.counts[stage] > args->num_layers ||
+            (stage < STAGES_MAX && megatron_pipeline_offset(&pipeline, stage) != total))
             abort();
         total += pipeline.counts[stage];
     }
@@ -47,7 +48,8 @@ static reshard_status check_place(const struct rank_place *place, int64_t global
     struct rank_place again;
     (void)global_rank, (void)err;
     const char *name = rank_folder_name(places->arena, places->layout, place);
-    if (name && (!rank_folder_parse(str_of(name), &folder) || (rank_folder_place(&folder, places->layout, &again) && (again.tp != place->tp || again.pp != place->pp))))
+    if (name && (!rank_folder_parse(str_of(name), &folder) ||
+                 (rank_folder_place(&folder, places->layout, &again) && (again.tp != place->tp || again.pp != place->pp))))
         abort();
     return ++places->count < PLACES_MAX ? RESHARD_OK : RESHARD_ERR_LIMIT;
 }
@@ -59,7 +61,8 @@ static int64_t at_least_one(int64_t number)
 
 static void check_ranks(const struct megatron_args *args, struct arena *arena)
 {
-    const struct parallel_layout layout = { at_least_one(args->tp), at_least_one(args->pp), at_least_one(args->vp), at_least_one(args->ep), at_least_one(args->etp) };
+    const struct parallel_layout layout = { at_least_one(args->tp), at_least_one(args->pp), at_least_one(args->vp), at_least_one(args->ep),
+                                            at_least_one(args->etp) };
     if (layout.tp > 64 || layout.pp > 64 || layout.ep > 64 || layout.etp > 64 || layout.vp > 64)
         return;
     for (int is_for_all = 0; is_for_all < 2; is_for_all++) {

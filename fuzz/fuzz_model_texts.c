@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as one of the texts of models/: byte 0, 0: partition rules, 1: names of parameters, 2: settings. What follows a NUL is used with what
- * was parsed: lines of keys, or the JSON of a configuration; behind a second NUL, the arguments of a run.
+ * Any bytes as one of the texts of models/: byte 0, 0: partition rules, 1: names of parameters, 2: settings. What follows a NUL is used
+ * with what was parsed: lines of keys, or the JSON of a configuration; behind a second NUL, the arguments of a run.
  */
 #include "encoding/json.h"
 #include "parallel/partition_rules.h"
@@ -22,8 +22,10 @@ static const char some_keys[] = "decoder.layers.3.mlp.experts.local_experts.1.li
                                 "output_layer.weight\n"
                                 "mtp.layers.0.transformer_layer.mlp.linear_fc2.weight\n"
                                 "decoder.layers.1.self_attention.core_attention._extra_state";
-static const char some_config[] = "{\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":4,\"vocab_size\":96,\"a\":[0,1,1],\"b\":{\"c\":true},\"d\":1.5,\"e\":null}";
-static const char some_args[] = "{\"hidden_size\":64,\"num_attention_heads\":4,\"num_query_groups\":2,\"num_layers\":4,\"swiglu\":true,\"kv_channels\":16,\"num_experts\":4}";
+static const char some_config[] = "{\"hidden_size\":64,\"num_attention_heads\":4,\"num_hidden_layers\":4,\"vocab_size\":96,\"a\":[0,1,1],"
+                                  "\"b\":{\"c\":true},\"d\":1.5,\"e\":null}";
+static const char some_args[] = "{\"hidden_size\":64,\"num_attention_heads\":4,\"num_query_groups\":2,\"num_layers\":4,\"swiglu\":true,"
+                                "\"kv_channels\":16,\"num_experts\":4}";
 
 static void check_renumbered(struct str key, const struct partition_key *read)
 {
@@ -78,7 +80,8 @@ static void use_names(struct str text, struct str keys)
                 abort();
             if (is_name || optimizer_key_read(&names, conditions, key, &parameter)) {
                 optimizer_key_write(&names, &parameter, parameter.number_count, &out);
-                if (has_previous && optimizer_name_compare(&names, &previous, &parameter) * (long)optimizer_name_compare(&names, &parameter, &previous) > 0)
+                if (has_previous &&
+                    optimizer_name_compare(&names, &previous, &parameter) * (long)optimizer_name_compare(&names, &parameter, &previous) > 0)
                     abort();
                 previous = parameter;
                 has_previous = true;
@@ -89,7 +92,8 @@ static void use_names(struct str text, struct str keys)
     arena_release(&arena);
 }
 
-static void run_settings(const struct settings *settings, enum settings_side from, const struct value_graph *members, const struct value_graph *given)
+static void run_settings(const struct settings *settings, enum settings_side from, const struct value_graph *members,
+                         const struct value_graph *given)
 {
     struct settings_input input = { members->root, NULL, members->count, 0 };
     struct settings_result result = { 0 };

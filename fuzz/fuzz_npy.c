@@ -17,8 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     if (header.data_offset > size)
         abort();
     if (!npy_write_header(header.dtype, header.rank, header.shape, &is_substitute, &out, NULL)) {
-        if (npy_parse(out.data, out.size, &again, NULL) || again.data_offset != out.size || again.data_offset % 64 || again.rank != header.rank ||
-            memcmp(again.shape, header.shape, (size_t)header.rank * sizeof(int64_t)) != 0 || (!is_substitute && again.dtype != header.dtype))
+        if (npy_parse(out.data, out.size, &again, NULL) || again.data_offset != out.size || again.data_offset % 64 ||
+            again.rank != header.rank || memcmp(again.shape, header.shape, (size_t)header.rank * sizeof(int64_t)) != 0 ||
+            (!is_substitute && again.dtype != header.dtype))
             abort();
     }
     buffer_release(&out);

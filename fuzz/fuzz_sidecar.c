@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Any bytes as reshard.json beside a small checkpoint, a file or (byte 0, bit 0) a folder; or (bit 1) the one that belongs there, with bytes put over
- * it: two of the place, then what is put there.
+ * Any bytes as reshard.json beside a small checkpoint, a file or (byte 0, bit 0) a folder; or (bit 1) the one that belongs there, with
+ * bytes put over it: two of the place, then what is put there.
  */
 #include "convert/sidecar.h"
 #include "whole.h"
@@ -13,8 +13,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 /* Three tensors and metadata, as a safetensors file. */
 static bool put_checkpoint(struct store *store, const char *name)
 {
-    static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[0,4]},"
-                                 "\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4,8]},\"c.d\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[8,16]}}";
+    static const char header[] =
+        "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"U8\",\"shape\":[2,2],\"data_offsets\":[0,4]},"
+        "\"b\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[4,8]},\"c.d\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[8,16]}}";
     struct buffer file = { 0 };
     buffer_append_u64le(&file, sizeof(header) - 1);
     buffer_append(&file, header, sizeof(header) - 1);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tar that torch wrote before 0.1.10, opened as it is and with the checksums of its headers set right; what opens must lie inside the file.
+ * The tar that torch wrote before 0.1.10, opened as it is and with the checksums of its headers set right; what opens must lie inside the
+ * file.
  */
 #include "encoding/torch_save.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Opens packed files as a checkpoint of one format (FUZZ_FORMAT), as it is stored and with optimizer state by parameter, loads items, verifies and
- * reads it. Options: byte 0, bit 0: lenient, bit 1: state as it is stored only, bit 2: no payload.
+ * Opens packed files as a checkpoint of one format (FUZZ_FORMAT), as it is stored and with optimizer state by parameter, loads items,
+ * verifies and reads it. Options: byte 0, bit 0: lenient, bit 1: state as it is stored only, bit 2: no payload.
  */
 #include "packed.h"
 #include "whole.h"

@@ -11,7 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 #define HEAD_BYTES 4
 #define SHOWN_BYTES_MAX ((uint64_t)1 << 20)
 
-static reshard_status ignore(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status ignore(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                             reshard_error *err)
 {
     (void)context, (void)tensor, (void)offset, (void)bytes, (void)size, (void)is_last, (void)err;
     return RESHARD_OK;
@@ -40,7 +41,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     chunk = chunk < left - document ? chunk : left - document;
     const uint8_t *at = bytes + HEAD_BYTES;
     struct store *store = store_new_memory();
-    struct open_options options = { .limits = limits_default, .iteration = -1, .borrow_store = true, .lenient = bytes[0] & 4, .format = "zarr" };
+    struct open_options options = {
+        .limits = limits_default, .iteration = -1, .borrow_store = true, .lenient = bytes[0] & 4, .format = "zarr"
+    };
     options.limits.tensor_expansion = SHOWN_BYTES_MAX;
     options.limits.chunk_bytes = SHOWN_BYTES_MAX;
     options.limits.metadata_bytes = SHOWN_BYTES_MAX;

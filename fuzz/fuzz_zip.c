@@ -47,7 +47,8 @@ static bool write_again(const struct zip_archive *archive, const struct buffer *
     return !out->failed;
 }
 
-static void check_same(const struct buffer *written, const struct zip_archive *archive, const struct buffer *contents, const struct limits *limits)
+static void check_same(const struct buffer *written, const struct zip_archive *archive, const struct buffer *contents,
+                       const struct limits *limits)
 {
     struct reader reader = reader_over_memory(written->data, written->size, "written");
     struct zip_archive again = { 0 };

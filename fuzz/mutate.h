@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Mutators that know how inputs are built: what they change keeps its lengths and checksums right, so that the change gets past them to what reads
- * it. Each changes bytes[0..size) in place, to at most size_max, and returns the new size. Where an input is not built as expected libFuzzer's own
- * mutations take over; now and then they do in any case, so that wrong lengths and checksums are tried as well.
+ * Mutators that know how inputs are built: what they change keeps its lengths and checksums right, so that the change gets past them to
+ * what reads it. Each changes bytes[0..size) in place, to at most size_max, and returns the new size. Where an input is not built as
+ * expected libFuzzer's own mutations take over; now and then they do in any case, so that wrong lengths and checksums are tried as well.
  */
 #ifndef FUZZ_MUTATE_H
 #define FUZZ_MUTATE_H

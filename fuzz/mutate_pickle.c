@@ -128,11 +128,54 @@ static size_t insert_words(uint8_t *bytes, size_t size, size_t size_max, size_t 
     static const struct {
         uint8_t size, bytes[7];
     } words[] = {
-        { 1, "N" }, { 1, "(" }, { 1, "0" }, { 1, "1" }, { 1, "2" }, { 1, "t" }, { 1, "l" }, { 1, "d" }, { 1, "]" }, { 1, "}" }, { 1, ")" }, { 1, "a" },
-        { 1, "e" }, { 1, "s" }, { 1, "u" }, { 1, "R" }, { 1, "b" }, { 1, "Q" }, { 2, "h\0" }, { 2, "q\0" }, { 2, "h\1" }, { 2, "h\2" }, { 2, "K\0" }, { 2, "K\xFF" },
-        { 3, "M\xFF\xFF" }, { 5, "J\xFF\xFF\xFF\xFF" }, { 5, "J\xFF\xFF\xFF\x7F" }, { 5, "r\0\0\1\0" }, { 5, "j\0\0\0\0" }, { 1, "\x85" }, { 1, "\x86" }, { 1, "\x87" },
-        { 1, "\x88" }, { 1, "\x89" }, { 1, "\x8f" }, { 1, "\x90" }, { 1, "\x91" }, { 1, "\x92" }, { 1, "\x93" }, { 1, "\x94" }, { 1, "\x81" }, { 2, "\x8a\0" },
-        { 3, "\x8c\1a" }, { 2, "C\0" }, { 5, "X\0\0\0\0" }, { 5, "I01\n" }, { 6, "cos\na\n" }, { 3, "\x82\1" },
+        { 1, "N" },
+        { 1, "(" },
+        { 1, "0" },
+        { 1, "1" },
+        { 1, "2" },
+        { 1, "t" },
+        { 1, "l" },
+        { 1, "d" },
+        { 1, "]" },
+        { 1, "}" },
+        { 1, ")" },
+        { 1, "a" },
+        { 1, "e" },
+        { 1, "s" },
+        { 1, "u" },
+        { 1, "R" },
+        { 1, "b" },
+        { 1, "Q" },
+        { 2, "h\0" },
+        { 2, "q\0" },
+        { 2, "h\1" },
+        { 2, "h\2" },
+        { 2, "K\0" },
+        { 2, "K\xFF" },
+        { 3, "M\xFF\xFF" },
+        { 5, "J\xFF\xFF\xFF\xFF" },
+        { 5, "J\xFF\xFF\xFF\x7F" },
+        { 5, "r\0\0\1\0" },
+        { 5, "j\0\0\0\0" },
+        { 1, "\x85" },
+        { 1, "\x86" },
+        { 1, "\x87" },
+        { 1, "\x88" },
+        { 1, "\x89" },
+        { 1, "\x8f" },
+        { 1, "\x90" },
+        { 1, "\x91" },
+        { 1, "\x92" },
+        { 1, "\x93" },
+        { 1, "\x94" },
+        { 1, "\x81" },
+        { 2, "\x8a\0" },
+        { 3, "\x8c\1a" },
+        { 2, "C\0" },
+        { 5, "X\0\0\0\0" },
+        { 5, "I01\n" },
+        { 6, "cos\na\n" },
+        { 3, "\x82\1" },
     };
     which %= sizeof(words) / sizeof(words[0]);
     return replace(bytes, size, size_max, at, 0, words[which].bytes, words[which].size);
@@ -164,7 +207,8 @@ static size_t mutate_ops(uint8_t *bytes, size_t size, size_t size_max, const str
 {
     uint8_t copy[ARGUMENT_MAX];
     unsigned what = mutate_next(&seed) % 8;
-    size_t from = (size_t)(mutate_next(&seed) << 4 ^ mutate_next(&seed)) % count, to = (size_t)(mutate_next(&seed) << 4 ^ mutate_next(&seed)) % count;
+    size_t from = (size_t)(mutate_next(&seed) << 4 ^ mutate_next(&seed)) % count,
+           to = (size_t)(mutate_next(&seed) << 4 ^ mutate_next(&seed)) % count;
     size_t run = run_size(ops, count, from, mutate_next(&seed)), target = run_size(ops, count, to, mutate_next(&seed));
     if (what >= 5)
         return mutate_argument(bytes, size, size_max, ops[from]);

@@ -40,7 +40,9 @@ static uint32_t get(const uint8_t *at, int size)
 
 static bool inflate_raw(const uint8_t *bytes, size_t size, struct member *member)
 {
-    z_stream stream = { .next_in = (Bytef *)(uintptr_t)bytes, .avail_in = (uInt)size, .next_out = member->content, .avail_out = (uInt)member->size };
+    z_stream stream = {
+        .next_in = (Bytef *)(uintptr_t)bytes, .avail_in = (uInt)size, .next_out = member->content, .avail_out = (uInt)member->size
+    };
     if (inflateInit2(&stream, -MAX_WBITS) != Z_OK)
         return false;
     bool whole = inflate(&stream, Z_FINISH) == Z_STREAM_END && stream.avail_out == 0;
@@ -53,7 +55,8 @@ static bool read_member(const uint8_t *bytes, size_t size, const uint8_t *centra
     size_t header = get(central + 42, 4), stored = get(central + 20, 4);
     unsigned method = get(central + 10, 2);
     *out = (struct member){ .size = get(central + 24, 4), .name_size = get(central + 28, 2), .is_deflated = method == 8 };
-    if (header > size || size - header < 30 || out->name_size > NAME_MAX_BYTES || out->size > CONTENT_BYTES_MAX || (method != 0 && method != 8))
+    if (header > size || size - header < 30 || out->name_size > NAME_MAX_BYTES || out->size > CONTENT_BYTES_MAX ||
+        (method != 0 && method != 8))
         return false;
     memcpy(out->name, central + 46, out->name_size);
     size_t payload = header + 30 + get(bytes + header + 26, 2) + get(bytes + header + 28, 2);
@@ -242,7 +245,8 @@ static void mutate_members(struct archive *archive, unsigned seed)
         swap_contents(&archive->members[other], member);
         break;
     case 3:
-        archive->members[other].name_size = LLVMFuzzerMutate((uint8_t *)archive->members[other].name, archive->members[other].name_size, NAME_MAX_BYTES);
+        archive->members[other].name_size =
+            LLVMFuzzerMutate((uint8_t *)archive->members[other].name, archive->members[other].name_size, NAME_MAX_BYTES);
         break;
     case 4:
         archive->members[other].is_deflated = !archive->members[other].is_deflated;

@@ -114,7 +114,9 @@ TEST(a_mutated_archive_has_right_checksums)
 
 TEST(a_mutated_pickle_has_right_lengths)
 {
-    static const uint8_t seed[] = "\x80\x04\x95\x1b\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x03key\x94]\x94(K\x01M\x02\x03""e\x8c\x01""bC\x02xyu.";
+    static const uint8_t seed[] = "\x80\x04\x95\x1b\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x03key\x94]\x94(K\x01M\x02\x03"
+                                  "e\x8c\x01"
+                                  "bC\x02xyu.";
     unsigned good = 0, changed = 0;
     for (unsigned round = 0; round < ROUNDS; round++) {
         uint8_t bytes[ROOM];
@@ -154,7 +156,8 @@ TEST(packed_files_come_out_as_they_went_in)
     assert_non_null(packed);
     assert_non_null(again);
     *packed = (struct packed){ .options = { 1, 2, 3, 4, 5, 6, 7, 8 }, .count = 2 };
-    packed->files[0] = (struct packed_file){ .name = "w/c/0", .repairs = REPAIR_INDEX_AT_END | 1 << REPAIR_COUNT_SHIFT, .bytes = malloc(24), .size = 24 };
+    packed->files[0] =
+        (struct packed_file){ .name = "w/c/0", .repairs = REPAIR_INDEX_AT_END | 1 << REPAIR_COUNT_SHIFT, .bytes = malloc(24), .size = 24 };
     packed->files[1] = (struct packed_file){ .name = "x", .repairs = REPAIR_CRC32C, .bytes = malloc(13), .size = 13 };
     memcpy(packed->files[0].bytes, "data0123456789abcdef....", 24);
     memcpy(packed->files[1].bytes, "123456789....", 13);

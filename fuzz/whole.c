@@ -68,7 +68,8 @@ bool whole_is_small(const struct catalog *catalog)
 
 static void load_storages(struct source *source, uint32_t item)
 {
-    for (uint32_t storage = 0; source->driver->read_item_storage && source->catalog->items[item].kind == ITEM_BLOB && storage < STORAGES_MAX; storage++) {
+    for (uint32_t storage = 0;
+         source->driver->read_item_storage && source->catalog->items[item].kind == ITEM_BLOB && storage < STORAGES_MAX; storage++) {
         struct buffer bytes = { 0 };
         source->driver->read_item_storage(source, item, storage, &bytes, NULL);
         buffer_release(&bytes);
@@ -97,7 +98,8 @@ void whole_verify(reshard_checkpoint *checkpoint, bool deep)
     reshard_verify(checkpoint, &options, &run, NULL, NULL, NULL);
 }
 
-static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                reshard_error *err)
 {
     (void)tensor, (void)offset, (void)is_last, (void)err;
     uint64_t *hash = context;

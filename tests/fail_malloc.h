@@ -18,8 +18,8 @@
 void fail_malloc_at(unsigned long nth);
 
 /*
- * The number to try after nth, for loops that are long: where RESHARD_EVERY_FAULT is set, as `make faults` does, the next one; else one up to 19
- * further on, drawn by the seed RESHARD_FAULT_SEED (1). The first ten are always tried.
+ * The number to try after nth, for loops that are long: where RESHARD_EVERY_FAULT is set, as `make faults` does, the next one; else one up
+ * to 19 further on, drawn by the seed RESHARD_FAULT_SEED (1). The first ten are always tried.
  */
 unsigned long fail_next(unsigned long nth);
 

@@ -31,6 +31,9 @@ LAYERS = {
     "convert": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "names"],
     "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm", "names", "convert"],
 }
+# What the files of a driver's folder may include of other folders of src/formats/: what all share, and these. docs/ARCHITECTURE.md draws it.
+SIBLINGS = {"mcore": ["dcp", "zarr"]}
+SHARED = "shared"  # in src/formats/: owned by no driver
 PUBLIC_ONLY = ["cli", "examples"]  # they see include/ and their own folder, which proves that the API suffices
 THIRD_PARTY = {  # each library is behind one file of src/
     "zlib": r"zlib\.h",
@@ -51,6 +54,7 @@ FOLDERS = ["include", "src", "cli", "examples", "tests", "fuzz", "bench", "tools
 SKIPPED = {"fixtures", "__pycache__"}
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 1000
+COLUMNS_MAX = 140
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
 
@@ -125,13 +129,31 @@ def functions(code):
 def check_lengths(report, source):
     lines = source.text.count("\n")
     report.check(lines <= FILE_LINES_MAX, source.path, f"{lines} lines, at most {FILE_LINES_MAX}")
+    wide = [number for number, line in enumerate(source.text.split("\n"), 1) if len(line) > COLUMNS_MAX]
+    report.check(not wide, f"{source.path}:{wide[0] if wide else 1}", f"{len(wide)} lines of more than {COLUMNS_MAX} columns, the first one here")
     for name, first, length in functions(source.code):
         report.check(length <= FUNCTION_LINES_MAX, f"{source.path}:{first}", f"{name} has {length} lines, at most {FUNCTION_LINES_MAX}")
+
+
+def driver_of(path):
+    """The folder of src/formats/ that a file lies in, as a path of parts below src/; None elsewhere."""
+    return path[1] if len(path) > 2 and path[0] == "formats" else None
+
+
+def allowed_sibling(source, name):
+    own, other = driver_of(source.path.parts[1:]), driver_of(name.split("/"))
+    if other is None or other == own:
+        return True
+    if own is None:  # the registry has a row for every driver; nobody else knows one
+        return source.layer != "formats" or source.path.name == "registry.c" or other == SHARED
+    return other == SHARED or other in SIBLINGS.get(own, [])
 
 
 def allowed_include(source, name):
     top = name.split("/")[0]
     if source.layer:
+        if not allowed_sibling(source, name):
+            return False
         if top == "reshard":
             return source.layer == "api" or name == "reshard/error.h"
         if top == "models": # data that the build turns into a header

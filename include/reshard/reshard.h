@@ -119,7 +119,8 @@ reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size_t index, c
  * does not return 0 ends the walk. Members are views of the item: conversions move the item.
  */
 typedef int (*reshard_member_visit)(void *context, const reshard_item *member, const char *json, size_t size);
-reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context, reshard_error *err);
+reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context,
+                                    reshard_error *err);
 
 size_t reshard_warning_count(const reshard_checkpoint *checkpoint);
 const char *reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index);
@@ -193,7 +194,7 @@ typedef struct reshard_map_options {
     const char *rules;              /* family of the model, which relates name spaces; "none"; NULL: detected where there are no texts */
     const reshard_map_text *rules_text; /* such a text from elsewhere, in place of a built-in one; or NULL */
     int strict;                     /* refuse what Paddle's own engine does not know */
-    const char *config;             /* JSON object, such as a model's config.json: its integers are constants; NULL: the source's own, if it has one */
+    const char *config; /* JSON object, such as a model's config.json: its integers are constants; NULL: the source's own, if it has one */
     size_t config_size;
     const reshard_map_constant *constants; /* these win over the config, and both over what a text defines */
     size_t constant_count;
@@ -221,7 +222,10 @@ typedef struct reshard_convert_options {
     const reshard_open_options *open; /* for source and like; NULL: defaults */
     const reshard_map_options *map;   /* include, exclude and dtypes apply to what comes out; NULL: defaults */
 } reshard_convert_options;
-#define RESHARD_CONVERT_OPTIONS_INIT { sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, -1, 0, 0, 0, 0, 0, NULL, NULL, NULL }
+#define RESHARD_CONVERT_OPTIONS_INIT                                                                                                       \
+    {                                                                                                                                      \
+        sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, -1, 0, 0, 0, 0, 0, NULL, NULL, NULL                     \
+    }
 
 /* What a conversion does, or would do. Lists are NULL-terminated; free with reshard_report_release. */
 typedef struct reshard_report {
@@ -238,13 +242,13 @@ typedef struct reshard_report {
 } reshard_report;
 void reshard_report_release(reshard_report *report);
 
-/* Size of the UTF-8 character that text begins with, if people may see it as it is; 0 for bytes to be escaped first: what is no UTF-8, control
- * characters, bidirectional and other invisible ones. Keys come from files, and files from strangers. size is at least 1. */
+/* Size of the UTF-8 character that text begins with, if people may see it as it is; 0 for bytes to be escaped first: what is no UTF-8,
+ * control characters, bidirectional and other invisible ones. Keys come from files, and files from strangers. size is at least 1. */
 size_t reshard_visible_char(const char *text, size_t size);
 
-/* Converts; the target appears whole or not at all. report may be NULL. A target that is or holds a file of the source, or lies in it, is RESHARD_ERR_USAGE;
- * so is one that overwrite may not replace: all but a checkpoint with nothing else in its folder, an empty folder or an empty file. The caller's process
- * should ignore SIGXFSZ if files may meet a limit on their size. */
+/* Converts; the target appears whole or not at all. report may be NULL. A target that is or holds a file of the source, or lies in it, is
+ * RESHARD_ERR_USAGE; so is one that overwrite may not replace: all but a checkpoint with nothing else in its folder, an empty folder or an
+ * empty file. The caller's process should ignore SIGXFSZ if files may meet a limit on their size. */
 reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                const reshard_run_options *run, reshard_report *report, reshard_error *err);
 
@@ -255,7 +259,8 @@ reshard_status reshard_plan(reshard_checkpoint *source, const char *target_path,
 /* ------------------------------------------------------------------------------------------------ checking */
 
 /* One finding of verify or diff. severity: 0 note, 1 warning, 2 failure. kind is a short word: "checksum", "replica", "coverage",
- * "unreferenced", "nan", "missing", "unexpected", "shape", "dtype", "values", "item", … index: first differing element (row-major), or -1. */
+ * "unreferenced", "nan", "missing", "unexpected", "shape", "dtype", "values", "item", … index: first differing element (row-major), or -1.
+ */
 typedef struct reshard_finding {
     int severity;
     const char *kind;
@@ -268,8 +273,8 @@ typedef struct reshard_finding {
 typedef void (*reshard_finding_sink)(const reshard_finding *finding, void *context);
 
 /*
- * What verify has looked at. "Checked" is what a stored checksum or the sidecar reshard.json covers, so that damage cannot go unnoticed; of the rest
- * only the structure was proved: sizes, and that every element is stored exactly once.
+ * What verify has looked at. "Checked" is what a stored checksum or the sidecar reshard.json covers, so that damage cannot go unnoticed; of
+ * the rest only the structure was proved: sizes, and that every element is stored exactly once.
  */
 typedef struct reshard_coverage {
     uint64_t tensors, bytes, checked_tensors, checked_bytes; /* a tensor counts with all its bytes, as it is shown */
@@ -328,15 +333,15 @@ reshard_status reshard_limit_at(size_t index, reshard_limit *out);
 /* ------------------------------------------------------------------------------------------------ mapping */
 
 /*
- * The mapping language (docs/mapping.md): statements such as `a^T, b -> c, axis=1` say how the tensors of one name space are made of those of
- * another. These functions try mapping texts; no checkpoint's payload is read.
+ * The mapping language (docs/mapping.md): statements such as `a^T, b -> c, axis=1` say how the tensors of one name space are made of those
+ * of another. These functions try mapping texts; no checkpoint's payload is read.
  */
 
 /* One side of a mapping: the names, shapes, types and shards of its tensors, and perhaps small values. */
 typedef struct reshard_map_space reshard_map_space;
 
-/* From a description, JSON {"tensors": {key: {"dtype", "shape", "shards": [[offset, shape], …], "data": […]}}, "initial": number}; shards, data
- * and initial may be left out. */
+/* From a description, JSON {"tensors": {key: {"dtype", "shape", "shards": [[offset, shape], …], "data": […]}}, "initial": number}; shards,
+ * data and initial may be left out. */
 reshard_status reshard_map_space_describe(const char *json, size_t size, reshard_map_space **out, reshard_error *err);
 
 /* From a checkpoint, which may be closed afterwards. */

@@ -167,7 +167,8 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
 {
     struct run run = { 0 };
     work_renew(&source->source->work);
-    reshard_status status = options->struct_size < sizeof(*options) ? RESHARD_OK : target_check_source(source, target_path, options->overwrite != 0, err);
+    reshard_status status =
+        options->struct_size < sizeof(*options) ? RESHARD_OK : target_check_source(source, target_path, options->overwrite != 0, err);
     if (status)
         return status;
     status = conversion_prepare(source, target_path, options, run_options, true, &run.conversion, err);

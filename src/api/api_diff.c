@@ -93,7 +93,8 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
             shape_text(b, y, &shape_b);
             finding_report(&diff->findings, 2, "shape", x->key, "shape %s against %s", (char *)shape_a.data, (char *)shape_b.data);
         } else if (x->dtype != y->dtype) {
-            finding_report(&diff->findings, 2, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name, dtype_info(y->dtype)->name);
+            finding_report(&diff->findings, 2, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name,
+                           dtype_info(y->dtype)->name);
         } else if (!((x->flags | y->flags) & TENSOR_NO_DATA)) {
             diff->pairs[diff->pair_count++] = (struct lockstep_pair){ i, other };
         }
@@ -154,8 +155,8 @@ static void start_pair(struct diff *diff, uint32_t pair)
     diff->held = 0;
 }
 
-static reshard_status compare_part(void *context, uint32_t pair, uint64_t offset, const void *a_bytes, const void *b_bytes, size_t size, bool is_last,
-                                   reshard_error *err)
+static reshard_status compare_part(void *context, uint32_t pair, uint64_t offset, const void *a_bytes, const void *b_bytes, size_t size,
+                                   bool is_last, reshard_error *err)
 {
     struct diff *diff = context;
     const uint8_t *a = a_bytes, *b = b_bytes;
@@ -313,12 +314,13 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
     if (!status)
         status = resolve_pairs(diff, err);
     if (!status && diff->pair_count)
-        status = lockstep_run(&source_a, diff->mapping.stage ? &made : NULL, &source_b, diff->pairs, diff->pair_count, engine, compare_part, diff, err);
+        status = lockstep_run(&source_a, diff->mapping.stage ? &made : NULL, &source_b, diff->pairs, diff->pair_count, engine, compare_part,
+                              diff, err);
     return status;
 }
 
-API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options, const reshard_run_options *run,
-                                       reshard_finding_sink sink, void *context, reshard_error *err)
+API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,
+                                       const reshard_run_options *run, reshard_finding_sink sink, void *context, reshard_error *err)
 {
     static const reshard_diff_options defaults = RESHARD_DIFF_OPTIONS_INIT;
     reshard_status related = checkpoint_relate_both(&a, &b, err);
@@ -327,7 +329,8 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
     struct diff diff = { .a = a, .b = b, .options = options ? options : &defaults, .findings = { .sink = sink, .context = context } };
     struct engine_options engine;
     if (diff.options->struct_size < sizeof(*diff.options))
-        return error_set(err, RESHARD_ERR_USAGE, "diff options: struct_size is %zu, expected %zu", diff.options->struct_size, sizeof(*diff.options));
+        return error_set(err, RESHARD_ERR_USAGE, "diff options: struct_size is %zu, expected %zu", diff.options->struct_size,
+                         sizeof(*diff.options));
     reshard_status status = run_options_read(run, &engine, err);
     if (status)
         return status;

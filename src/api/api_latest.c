@@ -54,7 +54,8 @@ static reshard_status list_candidates(const char *root, struct arena *arena, str
     return RESHARD_OK;
 }
 
-static reshard_status try_candidate(const char *path, const reshard_open_options *options, const reshard_verify_options *verify, struct finding_sink *findings)
+static reshard_status try_candidate(const char *path, const reshard_open_options *options, const reshard_verify_options *verify,
+                                    struct finding_sink *findings)
 {
     reshard_checkpoint *checkpoint = NULL;
     reshard_error problem = { 0 };

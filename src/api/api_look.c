@@ -186,7 +186,8 @@ API_EXPORT int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const
 }
 
 /* A side file is shown as its text if it is UTF-8, else as bytes. */
-static reshard_status side_file_json(reshard_checkpoint *checkpoint, const struct catalog_item *item, struct buffer *out, reshard_error *err)
+static reshard_status side_file_json(reshard_checkpoint *checkpoint, const struct catalog_item *item, struct buffer *out,
+                                     reshard_error *err)
 {
     const struct source *source = checkpoint->source;
     struct buffer bytes = { 0 };
@@ -285,7 +286,8 @@ static bool list_member(void *context, struct str key, const struct value *value
     return listing->visit(listing->context, &member, is_shown ? (const char *)listing->json.data : NULL, size) == 0;
 }
 
-API_EXPORT reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context, reshard_error *err)
+API_EXPORT reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context,
+                                               reshard_error *err)
 {
     struct member_listing listing = { checkpoint, visit, context, { 0 }, (size_t)checkpoint->source->limits.shown_bytes, RESHARD_OK, err };
     if (index >= checkpoint_catalog(checkpoint)->item_count)

@@ -68,7 +68,8 @@ static reshard_status write_parse(struct map_session *session, struct buffer *te
 static bool is_continued(const struct map_session *session, uint32_t index)
 {
     const struct map_statement *statements = session->expanded.statements;
-    if (!session->input->strict || !index || !statements[index].is_glued || statements[index].is_expanded || statements[index - 1].is_expanded)
+    if (!session->input->strict || !index || !statements[index].is_glued || statements[index].is_expanded ||
+        statements[index - 1].is_expanded)
         return false;
     for (uint32_t at = statements[index - 1].span.offset + statements[index - 1].span.size; at < statements[index].span.offset; at++) {
         if (session->text.data[at] != ' ' && session->text.data[at] != '\t')

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 
 /* Public structs may be older and shorter than ours: what the caller does not know keeps its default. */
-static struct open_options open_options_read(const reshard_open_options *options, unsigned *store_flags, reshard_status *status, reshard_error *err)
+static struct open_options open_options_read(const reshard_open_options *options, unsigned *store_flags, reshard_status *status,
+                                             reshard_error *err)
 {
     struct open_options out = { .limits = limits_default, .iteration = -1 };
     *store_flags = 0;
@@ -12,7 +13,8 @@ static struct open_options open_options_read(const reshard_open_options *options
     if (!options)
         return out;
     if (options->struct_size < offsetof(reshard_open_options, skip_unsupported)) {
-        *status = error_set(err, RESHARD_ERR_USAGE, "open options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
+        *status =
+            error_set(err, RESHARD_ERR_USAGE, "open options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
         return out;
     }
     out.format = options->format;
@@ -142,7 +144,9 @@ reshard_status run_options_read(const reshard_run_options *run, struct engine_op
     static const struct {
         const char *name;
         enum engine_io io;
-    } kinds[] = { { "auto", ENGINE_IO_AUTO }, { "buffered", ENGINE_IO_BUFFERED }, { "direct", ENGINE_IO_DIRECT }, { "mmap", ENGINE_IO_MMAP } };
+    } kinds[] = {
+        { "auto", ENGINE_IO_AUTO }, { "buffered", ENGINE_IO_BUFFERED }, { "direct", ENGINE_IO_DIRECT }, { "mmap", ENGINE_IO_MMAP }
+    };
     const char *io = run->io ? run->io : "auto";
     for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
         if (strcmp(io, kinds[i].name) == 0) {

@@ -29,7 +29,8 @@ struct read_context {
     void *context;
 };
 
-static reshard_status read_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status read_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                reshard_error *err)
 {
     const struct read_context *read = context;
     (void)tensor, (void)offset, (void)is_last;
@@ -101,8 +102,8 @@ API_EXPORT reshard_status reshard_npy_header(reshard_checkpoint *checkpoint, siz
 
 /* ---- digests ---- */
 
-API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run, reshard_hash_sink sink,
-                                       void *context, reshard_error *err)
+API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run,
+                                       reshard_hash_sink sink, void *context, reshard_error *err)
 {
     enum digest_kind kind;
     struct engine_options options;

@@ -9,15 +9,16 @@
 
 #include <stdlib.h>
 
-static reshard_status digest_chunk_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status digest_chunk_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                        reshard_error *err)
 {
     (void)tensor, (void)offset, (void)is_last, (void)err;
     hash64_stream_update(context, bytes, size);
     return RESHARD_OK;
 }
 
-static reshard_status digest_chunk(reshard_checkpoint *checkpoint, uint32_t chunk, const struct engine_options *options, struct hash64_stream *stream,
-                                   uint64_t *out, reshard_error *err)
+static reshard_status digest_chunk(reshard_checkpoint *checkpoint, uint32_t chunk, const struct engine_options *options,
+                                   struct hash64_stream *stream, uint64_t *out, reshard_error *err)
 {
     struct engine_source source = checkpoint_engine_source(checkpoint);
     hash64_stream_reset(stream);
@@ -43,8 +44,8 @@ static bool is_same_place(const struct catalog *catalog, uint32_t a_index, uint3
 {
     const struct catalog_chunk *a = &catalog->chunks[a_index], *b = &catalog->chunks[b_index];
     unsigned seen = CHUNK_SWAP | CHUNK_CONJUGATE | CHUNK_NEGATE;
-    return a->object == b->object && a->offset == b->offset && a->bytes == b->bytes && (a->flags & seen) == (b->flags & seen) && !a->layout &&
-           !b->layout;
+    return a->object == b->object && a->offset == b->offset && a->bytes == b->bytes && (a->flags & seen) == (b->flags & seen) &&
+           !a->layout && !b->layout;
 }
 
 static reshard_status report_replica(reshard_checkpoint *checkpoint, uint32_t original, uint32_t copy, const struct engine_options *options,
@@ -56,13 +57,16 @@ static reshard_status report_replica(reshard_checkpoint *checkpoint, uint32_t or
     char most[DECIMAL_SHORT_BYTES];
     reshard_status status = replica_compare(checkpoint, original, copy, options, &difference, err);
     if (!status)
-        finding_report(findings, 2, "replica", catalog->tensors[chunk->tensor].key, "the copies in '%.*s' and '%.*s' differ: %llu elements, first at %llu, max abs %s",
+        finding_report(findings, 2, "replica", catalog->tensors[chunk->tensor].key,
+                       "the copies in '%.*s' and '%.*s' differ: %llu elements, first at %llu, max abs %s",
                        STR_ARG(catalog->objects[catalog->chunks[original].object].name), STR_ARG(catalog->objects[chunk->object].name),
-                       (unsigned long long)difference.count, (unsigned long long)difference.first, decimal_short(difference.max_difference, most));
+                       (unsigned long long)difference.count, (unsigned long long)difference.first,
+                       decimal_short(difference.max_difference, most));
     return status;
 }
 
-static reshard_status compare_replicas(reshard_checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings, reshard_error *err)
+static reshard_status compare_replicas(reshard_checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
+                                       reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     struct hash64_stream *stream = hash64_stream_new();
@@ -113,7 +117,8 @@ static void report_warnings(const reshard_checkpoint *checkpoint, struct finding
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     for (uint32_t i = 0; i < catalog->warning_count; i++) {
         const struct catalog_warning *warning = &catalog->warnings[i];
-        finding_report(findings, warning->is_damage ? 2 : 1, warning->is_damage ? "damage" : "warning", (struct str){ 0 }, "%.*s", STR_ARG(warning->text));
+        finding_report(findings, warning->is_damage ? 2 : 1, warning->is_damage ? "damage" : "warning", (struct str){ 0 }, "%.*s",
+                       STR_ARG(warning->text));
     }
     if (catalog->warnings_dropped)
         finding_report(findings, 1, "warning", (struct str){ 0 }, "%u more warnings", catalog->warnings_dropped);
@@ -163,7 +168,8 @@ static reshard_status verify_options_read(const reshard_verify_options *options,
 {
     *out = (reshard_verify_options)RESHARD_VERIFY_OPTIONS_INIT;
     if (options && options->struct_size < offsetof(reshard_verify_options, coverage))
-        return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
+        return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", options->struct_size,
+                         sizeof(*options));
     if (options && options->struct_size >= sizeof(*options))
         *out = *options;
     else if (options)
@@ -171,8 +177,8 @@ static reshard_status verify_options_read(const reshard_verify_options *options,
     return RESHARD_OK;
 }
 
-API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,
-                                         reshard_finding_sink sink, void *context, reshard_error *err)
+API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options,
+                                         const reshard_run_options *run, reshard_finding_sink sink, void *context, reshard_error *err)
 {
     reshard_verify_options wanted;
     struct finding_sink findings = { .sink = sink, .context = context };

@@ -39,13 +39,13 @@ const uint32_t *checkpoint_sorted(reshard_checkpoint *checkpoint);
 reshard_status checkpoint_list_tensors(reshard_checkpoint *checkpoint, reshard_error *err);
 
 /*
- * The view in which optimizer state is one tensor for each parameter and kind of state: the checkpoint itself, unless it stores state by bucket or
- * flattened. The result belongs to the checkpoint.
+ * The view in which optimizer state is one tensor for each parameter and kind of state: the checkpoint itself, unless it stores state by
+ * bucket or flattened. The result belongs to the checkpoint.
  */
 reshard_status checkpoint_relate(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err);
 
-/* The views of two checkpoints that can be compared: as they are stored if only one stores state so and the other holds the same tensors, else by
- * parameter. What cannot be related is taken as it is stored, with a warning. */
+/* The views of two checkpoints that can be compared: as they are stored if only one stores state so and the other holds the same tensors,
+ * else by parameter. What cannot be related is taken as it is stored, with a warning. */
 reshard_status checkpoint_relate_both(reshard_checkpoint **a, reshard_checkpoint **b, reshard_error *err);
 
 /* The engine's view of the handle, and its options from the public ones (NULL: defaults), which must outlive the result. */
@@ -64,6 +64,7 @@ struct finding_sink {
 void finding_report(struct finding_sink *sink, int severity, const char *kind, struct str key, const char *format, ...) PRINTF_LIKE(5, 6);
 
 /* The same with numbers. */
-void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count, double max_difference);
+void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count,
+                           double max_difference);
 
 #endif

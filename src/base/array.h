@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 /*
- * Makes room for one element behind the first `count`, moving the array if need be: array is a pointer to the elements (NULL at first, to be
- * freed by its owner), capacity a uint32_t or size_t. false without memory, or at 2^32 - 1 elements of a uint32_t: then all is as before.
+ * Makes room for one element behind the first `count`, moving the array if need be: array is a pointer to the elements (NULL at first, to
+ * be freed by its owner), capacity a uint32_t or size_t. false without memory, or at 2^32 - 1 elements of a uint32_t: then all is as
+ * before.
  */
 #define ARRAY_ROOM(array, count, capacity) ((count) < (capacity) || ARRAY_RESERVE(array, (uint64_t)(count) + 1, capacity))
 

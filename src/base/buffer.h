@@ -37,7 +37,8 @@ bool buffer_append_u64le(struct buffer *buffer, uint64_t value);
  * else raw; a lone surrogate (WTF-8) becomes \udxxx. */
 bool buffer_append_json_string(struct buffer *buffer, struct str s);
 
-/* The same for text that people look at: what a terminal would obey, or nobody would see (str_printable_char), is \uxxxx as well. The value is the same. */
+/* The same for text that people look at: what a terminal would obey, or nobody would see (str_printable_char), is \uxxxx as well. The value
+ * is the same. */
 bool buffer_append_json_visible(struct buffer *buffer, struct str s);
 
 /* The text for a terminal or a tab-separated line: control characters and invalid UTF-8 as \xNN, tab \t, newline \n, \ as \\. */

@@ -50,7 +50,9 @@ static bool append_json_surrogate(struct buffer *buffer, struct str s, size_t at
 
 static bool append_json_unit(struct buffer *buffer, uint32_t unit)
 {
-    char text[6] = { '\\', 'u', hex_digits[unit >> 12 & 15], hex_digits[unit >> 8 & 15], hex_digits[unit >> 4 & 15], hex_digits[unit & 15] };
+    char text[6] = {
+        '\\', 'u', hex_digits[unit >> 12 & 15], hex_digits[unit >> 8 & 15], hex_digits[unit >> 4 & 15], hex_digits[unit & 15]
+    };
     return buffer_append(buffer, text, sizeof(text));
 }
 

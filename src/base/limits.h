@@ -13,30 +13,31 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define LIMITS(X)                                                                                                    \
-    X(work, UINT64_C(1) << 28, "units of work (bytes made, nodes visited, comparisons) beyond 128 for each byte of metadata")       \
-    X(metadata_bytes, UINT64_C(4) << 30, "size of one metadata object, such as .metadata or data.pkl")               \
-    X(json_bytes, UINT64_C(100000000), "size of one JSON header or index")                                           \
-    X(json_depth, 128, "nesting of JSON")                                                                            \
-    X(pickle_values, UINT64_C(200000000), "values that one pickle may build")                                        \
-    X(pickle_depth, 100000, "open marks and nesting of one pickle")                                                  \
-    X(pickle_string_bytes, UINT64_C(256) << 20, "size of one string in a pickle")                                    \
-    X(bigint_bytes, 1024, "size of one integer in a pickle")                                                         \
-    X(memo_gap, 1000000, "how far a memo index may lie beyond the number of entries")                                \
-    X(zip_entries, UINT64_C(4) << 20, "members of one zip archive")                                                  \
-    X(inflate_ratio, 200, "expansion of a compressed part, above 1 MiB")                                             \
-    X(inflate_bytes, UINT64_C(64) << 30, "decompressed size of one compressed part")                                 \
-    X(chunk_bytes, UINT64_C(2) << 30, "size of one chunk that is decoded as a whole (zarr)")                         \
-    X(tensors, UINT64_C(100000000), "tensors of one checkpoint")                                                     \
-    X(chunks, UINT64_C(100000000), "chunks of one checkpoint")                                                       \
-    X(objects, UINT64_C(10000000), "files of one checkpoint")                                                        \
-    X(tensor_expansion, UINT64_C(9) << 28, "bytes that tensors may show beyond those that are stored, in all (views, fill values, compressed zeros)") \
-    X(box_checks, UINT64_C(1) << 30, "comparisons while one tensor's chunks are checked for overlap")                 \
-    X(item_bytes, UINT64_C(1) << 30, "size of one item that is rewritten or carried along") \
-    X(shown_bytes, UINT64_C(32) << 20, "JSON text of one item that is shown")                                  \
-    X(map_text_bytes, UINT64_C(64) << 20, "size of one mapping text")                                                \
-    X(map_bytes, UINT64_C(512) << 20, "memory of an expanded mapping, and of what its statements make")             \
-    X(map_names, UINT64_C(20000000), "names in an expanded mapping")                                                \
+#define LIMITS(X)                                                                                                                          \
+    X(work, UINT64_C(1) << 28, "units of work (bytes made, nodes visited, comparisons) beyond 128 for each byte of metadata")              \
+    X(metadata_bytes, UINT64_C(4) << 30, "size of one metadata object, such as .metadata or data.pkl")                                     \
+    X(json_bytes, UINT64_C(100000000), "size of one JSON header or index")                                                                 \
+    X(json_depth, 128, "nesting of JSON")                                                                                                  \
+    X(pickle_values, UINT64_C(200000000), "values that one pickle may build")                                                              \
+    X(pickle_depth, 100000, "open marks and nesting of one pickle")                                                                        \
+    X(pickle_string_bytes, UINT64_C(256) << 20, "size of one string in a pickle")                                                          \
+    X(bigint_bytes, 1024, "size of one integer in a pickle")                                                                               \
+    X(memo_gap, 1000000, "how far a memo index may lie beyond the number of entries")                                                      \
+    X(zip_entries, UINT64_C(4) << 20, "members of one zip archive")                                                                        \
+    X(inflate_ratio, 200, "expansion of a compressed part, above 1 MiB")                                                                   \
+    X(inflate_bytes, UINT64_C(64) << 30, "decompressed size of one compressed part")                                                       \
+    X(chunk_bytes, UINT64_C(2) << 30, "size of one chunk that is decoded as a whole (zarr)")                                               \
+    X(tensors, UINT64_C(100000000), "tensors of one checkpoint")                                                                           \
+    X(chunks, UINT64_C(100000000), "chunks of one checkpoint")                                                                             \
+    X(objects, UINT64_C(10000000), "files of one checkpoint")                                                                              \
+    X(tensor_expansion, UINT64_C(9) << 28,                                                                                                 \
+      "bytes that tensors may show beyond those that are stored, in all (views, fill values, compressed zeros)")                           \
+    X(box_checks, UINT64_C(1) << 30, "comparisons while one tensor's chunks are checked for overlap")                                      \
+    X(item_bytes, UINT64_C(1) << 30, "size of one item that is rewritten or carried along")                                                \
+    X(shown_bytes, UINT64_C(32) << 20, "JSON text of one item that is shown")                                                              \
+    X(map_text_bytes, UINT64_C(64) << 20, "size of one mapping text")                                                                      \
+    X(map_bytes, UINT64_C(512) << 20, "memory of an expanded mapping, and of what its statements make")                                    \
+    X(map_names, UINT64_C(20000000), "names in an expanded mapping")                                                                       \
     X(map_pieces, UINT64_C(10000000), "pieces that the statements of a mapping make of all tensors")
 
 struct limits {

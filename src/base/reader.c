@@ -9,8 +9,8 @@
 
 static reshard_status ends_inside(const struct reader *reader, uint64_t offset, uint64_t size, reshard_error *err)
 {
-    error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %" PRIu64 " bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size, offset,
-                 reader->size);
+    error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %" PRIu64 " bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size,
+                 offset, reader->size);
     if (reader->name)
         error_object(err, "%s", reader->name);
     return RESHARD_ERR_FORMAT;

@@ -60,8 +60,8 @@ size_t str_utf8_char(struct str s, size_t at, bool allow_surrogates);
 /* The code point of a character of that size, as str_utf8_char found it. */
 uint32_t str_code_point(struct str s, size_t at, size_t size);
 
-/* As str_utf8_char, but 0 too for what is not seen as itself: control characters (some terminals obey U+0080-9F as well), bidirectional and other
- * invisible ones, line separators. */
+/* As str_utf8_char, but 0 too for what is not seen as itself: control characters (some terminals obey U+0080-9F as well), bidirectional and
+ * other invisible ones, line separators. */
 size_t str_printable_char(struct str s, size_t at);
 
 /* Shell-like match with * ? [..] over the whole string; '*' also matches '.', '/' and nothing. */

@@ -77,7 +77,8 @@ struct value_graph {
     struct value *spare; /* room for the next nodes */
 };
 
-/* New nodes of a graph; NULL without memory. A CALL or NEW has an empty object. Texts are copied, items arrays are taken as they are (arena or longer-lived). */
+/* New nodes of a graph; NULL without memory. A CALL or NEW has an empty object. Texts are copied, items arrays are taken as they are (arena
+ * or longer-lived). */
 struct value *value_new(struct value_graph *graph, enum value_kind kind);
 struct value *value_new_int(struct value_graph *graph, int64_t integer);
 struct value *value_new_str(struct value_graph *graph, struct str text);
@@ -86,7 +87,8 @@ struct value *value_new_list(struct value_graph *graph, enum value_kind kind, st
 struct value *value_new_call(struct value_graph *graph, struct value *callable, struct value **args, size_t count);
 void value_graph_release(struct value_graph *graph);
 
-/* Deep copy of a graph's part into another graph; sharing and cycles are kept. NULL without memory, or when the work of its arena is spent. */
+/* Deep copy of a graph's part into another graph; sharing and cycles are kept. NULL without memory, or when the work of its arena is spent.
+ */
 struct value *value_copy(struct value_graph *into, const struct value *value, uint32_t source_count);
 
 bool value_is_global(const struct value *value, const char *module, const char *name);
@@ -139,7 +141,8 @@ bool value_as_ints(const struct value *value, int64_t *out, size_t max, size_t *
  */
 reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit limit, reshard_error *err);
 
-/* Appends the value as Python would print it (objects as calls); false without memory, above out's limit, or when work (may be NULL) is spent. */
+/* Appends the value as Python would print it (objects as calls); false without memory, above out's limit, or when work (may be NULL) is
+ * spent. */
 bool value_to_repr(const struct value *value, struct buffer *out, struct work *work);
 
 /* Kind as the listing names it: null bool int float str bytes list dict object. */
@@ -157,9 +160,9 @@ bool value_equal(const struct value *a, const struct value *b);
 reshard_status value_compare(const struct value *a, const struct value *b, struct work *work, bool *equal, reshard_error *err);
 
 /*
- * Feeds the structure and content of a value to a digest: node by node in the order of a walk, each once, so that shared parts and cycles cost
- * nothing. Equal values that share other parts differ: it is for finding out whether one stored value has changed. graph_count as below; false
- * without memory, or when work (may be NULL) is spent.
+ * Feeds the structure and content of a value to a digest: node by node in the order of a walk, each once, so that shared parts and cycles
+ * cost nothing. Equal values that share other parts differ: it is for finding out whether one stored value has changed. graph_count as
+ * below; false without memory, or when work (may be NULL) is spent.
  */
 struct digest;
 bool value_digest(const struct value *root, uint32_t graph_count, struct work *work, struct digest *digest);

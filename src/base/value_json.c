@@ -279,7 +279,9 @@ static bool is_attributes(const struct value *state)
 
 static bool push_attributes(struct printer *p, const struct value *state)
 {
-    struct print_frame frame = { .kind = PRINT_PAIRS, .items = state->list.items, .count = state->list.count / 2, .between = ", ", .close = "" };
+    struct print_frame frame = {
+        .kind = PRINT_PAIRS, .items = state->list.items, .count = state->list.count / 2, .between = ", ", .close = ""
+    };
     bool is_open;
     if (!printer_enter(p, state, &is_open))
         return false;
@@ -332,11 +334,14 @@ static bool put_section(struct printer *p)
     case 2:
         return put_states(p, object);
     case 3:
-        return !object->list_count || (buffer_append_text(p->out, ", \"__items__\": ") && push_items(p, NULL, object->list_items, object->list_count));
+        return !object->list_count ||
+               (buffer_append_text(p->out, ", \"__items__\": ") && push_items(p, NULL, object->list_items, object->list_count));
     case 4:
-        return !object->dict_count || (buffer_append_text(p->out, ", \"__dict__\": ") && push_pairs(p, NULL, object->dict_items, object->dict_count));
+        return !object->dict_count ||
+               (buffer_append_text(p->out, ", \"__dict__\": ") && push_pairs(p, NULL, object->dict_items, object->dict_count));
     case 5:
-        return !object->set_count || (buffer_append_text(p->out, ", \"__set__\": ") && push_items(p, NULL, object->set_items, object->set_count));
+        return !object->set_count ||
+               (buffer_append_text(p->out, ", \"__set__\": ") && push_items(p, NULL, object->set_items, object->set_count));
     default:
         return printer_pop(p);
     }

@@ -25,7 +25,8 @@ struct member_walk {
 static bool has_unique_keys(struct value *const *pairs, size_t count, struct work *work)
 {
     struct value_index index = { 0 };
-    bool is_unique = work_take_steps(work, count) && value_index_build(&index, pairs, count, 2, hash_random_seed()) && index.leaf_count == count / 2;
+    bool is_unique =
+        work_take_steps(work, count) && value_index_build(&index, pairs, count, 2, hash_random_seed()) && index.leaf_count == count / 2;
     value_index_release(&index);
     return is_unique;
 }
@@ -111,7 +112,8 @@ static const struct value *next_member(struct member_walk *walk, struct member_f
     return frame->items[2 * at + 1];
 }
 
-reshard_status value_members(const struct value *root, struct str prefix, struct work *work, value_member_visit visit, void *context, reshard_error *err)
+reshard_status value_members(const struct value *root, struct str prefix, struct work *work, value_member_visit visit, void *context,
+                             reshard_error *err)
 {
     struct member_walk walk = { .budget = VALUE_MEMBERS_MAX, .work = work };
     reshard_status status = RESHARD_OK;

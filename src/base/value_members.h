@@ -18,6 +18,7 @@ typedef bool (*value_member_visit)(void *context, struct str key, const struct v
  * Calls visit for the members of root, named after prefix; none if root is a member as a whole. Fails without memory or work, and above
  * VALUE_MEMBERS_MAX.
  */
-reshard_status value_members(const struct value *root, struct str prefix, struct work *work, value_member_visit visit, void *context, reshard_error *err);
+reshard_status value_members(const struct value *root, struct str prefix, struct work *work, value_member_visit visit, void *context,
+                             reshard_error *err);
 
 #endif

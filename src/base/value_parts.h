@@ -5,7 +5,8 @@
 
 #include "base/value.h"
 
-/* Child number index of a node, in document order; false past the last one, leaving *out alone. *out may be NULL: a part that is not there. */
+/* Child number index of a node, in document order; false past the last one, leaving *out alone. *out may be NULL: a part that is not there.
+ */
 bool value_child(const struct value *value, size_t index, struct value **out);
 
 /* Whether the node has no parts and is told apart by its content alone: NONE to BYTEARRAY, and GLOBAL. */

@@ -56,7 +56,8 @@ static bool walk(struct frames *frames, uint64_t *bitmap, const struct value *ro
         if (node && mark(bitmap, node->id)) {
             if (!visit(node, context))
                 return false;
-            if ((++visited % STEPS_AT_ONCE == 0 && !work_take_steps(work, STEPS_AT_ONCE)) || (!value_is_leaf(node) && !frames_push(frames, node))) {
+            if ((++visited % STEPS_AT_ONCE == 0 && !work_take_steps(work, STEPS_AT_ONCE)) ||
+                (!value_is_leaf(node) && !frames_push(frames, node))) {
                 *no_memory = true;
                 return false;
             }
@@ -68,8 +69,8 @@ static bool walk(struct frames *frames, uint64_t *bitmap, const struct value *ro
     return true;
 }
 
-bool value_walk(const struct value *root, uint32_t graph_count, struct work *work, bool (*visit)(const struct value *value, void *context), void *context,
-                bool *no_memory)
+bool value_walk(const struct value *root, uint32_t graph_count, struct work *work, bool (*visit)(const struct value *value, void *context),
+                void *context, bool *no_memory)
 {
     struct frames frames = { 0 };
     bool out_of_memory = false;
@@ -175,7 +176,8 @@ struct value *value_copy(struct value_graph *into, const struct value *value, ui
     copier.copies = calloc((size_t)source_count + 1, sizeof(struct value *));
     if (!copier.copies)
         return NULL;
-    bool done = value_walk(value, source_count, into->arena.work, copy_visit, &copier, NULL) && value_walk(value, source_count, into->arena.work, parts_visit, &copier, NULL);
+    bool done = value_walk(value, source_count, into->arena.work, copy_visit, &copier, NULL) &&
+                value_walk(value, source_count, into->arena.work, parts_visit, &copier, NULL);
     struct value *copy = done && value ? copier.copies[value->id] : NULL;
     free(copier.copies);
     return copy;

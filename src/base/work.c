@@ -57,7 +57,8 @@ uint64_t work_left(struct work *work, uint64_t max)
 static reshard_status fail(const struct work *work, reshard_error *err)
 {
     uint64_t raised = work->limit > UINT64_MAX / 8 ? UINT64_MAX / 2 : work->limit * 4 + 1;
-    error_set(err, RESHARD_ERR_LIMIT, "work: parts that are shared, repeated or compressed ask for more than %" PRIu64 " units of work in all",
+    error_set(err, RESHARD_ERR_LIMIT,
+              "work: parts that are shared, repeated or compressed ask for more than %" PRIu64 " units of work in all",
               (uint64_t)full(work));
     error_hint(err, "raise it with --limit work=%" PRIu64, raised);
     return RESHARD_ERR_LIMIT;

@@ -2,12 +2,12 @@
 /*
  * Work: one budget that everything which walks input spends: bytes made on its account, nodes visited, comparisons, hash probes.
  *
- * Sizes alone bound nothing where parts are shared or compressed: a file of 12 KB may hold one list a thousand million times. A budget begins
- * with limits.work units and grows by WORK_PER_BYTE for each stored byte of metadata that is read, so that what is linear in the file always
- * passes, however large the file is, and only what multiplies inside it runs out. A unit is about one byte made.
+ * Sizes alone bound nothing where parts are shared or compressed: a file of 12 KB may hold one list a thousand million times. A budget
+ * begins with limits.work units and grows by WORK_PER_BYTE for each stored byte of metadata that is read, so that what is linear in the
+ * file always passes, however large the file is, and only what multiplies inside it runs out. A unit is about one byte made.
  *
- * Every open source has a budget, as every mapping run has: limits.budget points to it, so that whoever knows the limits can spend. NULL is a
- * budget without an end. Any number of threads may spend at once; what is added and renewed is for one thread.
+ * Every open source has a budget, as every mapping run has: limits.budget points to it, so that whoever knows the limits can spend. NULL is
+ * a budget without an end. Any number of threads may spend at once; what is added and renewed is for one thread.
  */
 #ifndef BASE_WORK_H
 #define BASE_WORK_H

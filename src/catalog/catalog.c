@@ -231,7 +231,8 @@ void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, .
 
     va_list args;
     va_start(args, format);
-    bool is_kept = ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity) && text_keep(&catalog->arena, &text, format, args);
+    bool is_kept =
+        ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity) && text_keep(&catalog->arena, &text, format, args);
     va_end(args);
     if (is_kept)
         catalog->warnings[catalog->warning_count++] = (struct catalog_warning){ .text = text, .is_damage = is_damage };

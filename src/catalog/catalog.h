@@ -143,7 +143,8 @@ struct catalog {
     struct catalog_warning *warnings;
     struct catalog_fact *facts;
     uint32_t tensor_count, chunk_count, object_count, item_count, layout_count, path_count, warning_count, fact_count;
-    uint32_t tensor_capacity, chunk_capacity, object_capacity, item_capacity, layout_capacity, path_capacity, warning_capacity, fact_capacity;
+    uint32_t tensor_capacity, chunk_capacity, object_capacity, item_capacity, layout_capacity, path_capacity, warning_capacity,
+        fact_capacity;
     int64_t *vectors;     /* pool of interned index vectors */
     uint32_t vector_count, vector_capacity, vector_slots_capacity, vector_slots_used;
     uint32_t *vector_slots;
@@ -160,7 +161,8 @@ struct catalog {
     const struct value_graph *tree_graph;
     uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
     bool names_are_checked;      /* a stored checksum of the names, shapes and types was compared */
-    bool has_stored_optimizer; /* optimizer state, or experts in one matrix, are listed as they are stored; opened with relate_optimizer they are by parameter */
+    bool has_stored_optimizer;   /* optimizer state, or experts in one matrix, are listed as they are stored; opened with relate_optimizer
+                                    they are by parameter */
 };
 
 struct catalog *catalog_new(const char *format);
@@ -176,9 +178,12 @@ static inline const int64_t *catalog_vector_at(const struct catalog *catalog, ui
 
 /* Add functions copy what they are given. They fail without memory, above a limit, and on what cannot be right: a shape that
  * overflows, a box outside the tensor. The message names the tensor. */
-reshard_status catalog_add_object(struct catalog *catalog, struct str name, uint64_t bytes, uint32_t *out, reshard_error *err); /* known names give the old index */
-reshard_status catalog_add_tensor(struct catalog *catalog, struct str key, enum dtype dtype, int rank, const int64_t *shape, uint32_t *out, reshard_error *err);
-reshard_status catalog_set_tensor_path(struct catalog *catalog, uint32_t tensor, const struct path_part *parts, size_t count, reshard_error *err);
+reshard_status catalog_add_object(struct catalog *catalog, struct str name, uint64_t bytes, uint32_t *out,
+                                  reshard_error *err); /* known names give the old index */
+reshard_status catalog_add_tensor(struct catalog *catalog, struct str key, enum dtype dtype, int rank, const int64_t *shape, uint32_t *out,
+                                  reshard_error *err);
+reshard_status catalog_set_tensor_path(struct catalog *catalog, uint32_t tensor, const struct path_part *parts, size_t count,
+                                       reshard_error *err);
 
 /* Adds a chunk; start NULL means the whole tensor. The pointer is good until the next add. */
 reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, uint32_t object,
@@ -191,22 +196,26 @@ static inline const struct chunk_layout *catalog_layout_of(const struct catalog 
 {
     return chunk->layout ? &catalog->layouts[chunk->layout - 1] : 0;
 }
-reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count, uint32_t *out, reshard_error *err);
+reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count,
+                                uint32_t *out, reshard_error *err);
 
 /* Takes the items from number `first` on out again. */
 void catalog_remove_items(struct catalog *catalog, uint32_t first);
 
-/* Takes tensors and their chunks out again, by tensor index; those that stay keep their order. No item or tree may refer to a tensor by number. */
+/* Takes tensors and their chunks out again, by tensor index; those that stay keep their order. No item or tree may refer to a tensor by
+ * number. */
 reshard_status catalog_remove_tensors(struct catalog *catalog, const uint8_t *is_removed, reshard_error *err);
 
 /* Gives the catalog a graph to own. On failure the graph is released. */
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);
-void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...) __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX, counts the rest */
-reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...) __attribute__((format(printf, 4, 5)));
+void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)
+    __attribute__((format(printf, 3, 4))); /* keeps CATALOG_WARNINGS_MAX, counts the rest */
+reshard_status catalog_add_fact(struct catalog *catalog, const char *name, reshard_error *err, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /*
- * Ends building: groups chunks by tensor (stable), marks replicas, indexes keys, marks ambiguous ones, sorts nothing else. Checks what every
- * good checkpoint has: no two chunks of a tensor overlap unless they hold exactly the same elements, and together they cover it. With
+ * Ends building: groups chunks by tensor (stable), marks replicas, indexes keys, marks ambiguous ones, sorts nothing else. Checks what
+ * every good checkpoint has: no two chunks of a tensor overlap unless they hold exactly the same elements, and together they cover it. With
  * allow_holes uncovered tensors become damage warnings (per-rank files of an incomplete set). Empty chunks may lie anywhere
  * and are never replicas; a TENSOR_NO_DATA tensor needs no chunk.
  */
@@ -224,8 +233,10 @@ bool path_join(const struct path_part *parts, size_t count, struct buffer *out);
 bool path_equal(const struct path_part *a, size_t a_count, const struct path_part *b, size_t b_count);
 
 /* Path of a tensor or item as parts; a missing path is the one part PATH_KEY key, kept in *single. */
-size_t catalog_tensor_path(const struct catalog *catalog, const struct catalog_tensor *tensor, struct path_part *single, const struct path_part **parts);
-size_t catalog_item_path(const struct catalog *catalog, const struct catalog_item *item, struct path_part *single, const struct path_part **parts);
+size_t catalog_tensor_path(const struct catalog *catalog, const struct catalog_tensor *tensor, struct path_part *single,
+                           const struct path_part **parts);
+size_t catalog_item_path(const struct catalog *catalog, const struct catalog_item *item, struct path_part *single,
+                         const struct path_part **parts);
 
 /* Bytes that the catalog itself takes. */
 uint64_t catalog_memory(const struct catalog *catalog);

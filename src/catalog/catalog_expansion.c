@@ -48,7 +48,9 @@ static struct extent extent_of(const struct catalog *catalog, const struct catal
     static const struct chunk_layout plain = { .flat_count = -1 };
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
     const struct chunk_layout *layout = chunk->layout ? &catalog->layouts[chunk->layout - 1] : &plain;
-    struct extent extent = { .begin = chunk->offset, .end = add(chunk->offset, chunk->bytes), .object = chunk->object, .tensor = chunk->tensor };
+    struct extent extent = {
+        .begin = chunk->offset, .end = add(chunk->offset, chunk->bytes), .object = chunk->object, .tensor = chunk->tensor
+    };
     int64_t elements = 0;
     if (layout->flat_count >= 0)
         elements = layout->flat_count;
@@ -76,8 +78,8 @@ static int extent_order(const void *a, const void *b)
     return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
 }
 
-/* What extents[first] and those that overlap it or each other show beyond their union; *next is the first of the others. A stream that is not
- * open yet holds what the largest tensor on it shows. */
+/* What extents[first] and those that overlap it or each other show beyond their union; *next is the first of the others. A stream that is
+ * not open yet holds what the largest tensor on it shows. */
 static uint64_t cluster_excess(const struct extent *extents, size_t count, size_t first, size_t *next)
 {
     const struct extent *head = &extents[first];

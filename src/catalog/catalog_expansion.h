@@ -4,7 +4,8 @@
 
 #include "catalog/catalog.h"
 
-/* Refuses tensors that show more than limits.tensor_expansion bytes beyond what the files hold, all together. Chunks are grouped by tensor. */
+/* Refuses tensors that show more than limits.tensor_expansion bytes beyond what the files hold, all together. Chunks are grouped by tensor.
+ */
 reshard_status catalog_check_expansion(const struct catalog *catalog, reshard_error *err);
 
 #endif

@@ -61,7 +61,8 @@ uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int coun
         return CATALOG_NONE;
     if (count > 0)
         memcpy(copy, values, (size_t)count * sizeof(*copy)); /* values may lie in the pool, which may move */
-    if (!slots_reserve(catalog, catalog->vector_slots_used) || !ARRAY_RESERVE(catalog->vectors, (uint64_t)catalog->vector_count + (uint64_t)count + 1, catalog->vector_capacity))
+    if (!slots_reserve(catalog, catalog->vector_slots_used) ||
+        !ARRAY_RESERVE(catalog->vectors, (uint64_t)catalog->vector_count + (uint64_t)count + 1, catalog->vector_capacity))
         return CATALOG_NONE;
 
     uint64_t hash = vector_hash(catalog, copy, count);

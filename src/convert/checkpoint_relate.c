@@ -14,7 +14,8 @@ static reshard_status open_related(reshard_checkpoint *checkpoint, reshard_check
     if (!related)
         return error_set_memory(err);
     related->path = copy_text(checkpoint->path, strlen(checkpoint->path));
-    reshard_status status = related->path ? format_open(source->store, source->name, &options, &related->source, err) : error_set_memory(err);
+    reshard_status status =
+        related->path ? format_open(source->store, source->name, &options, &related->source, err) : error_set_memory(err);
     if (!status)
         status = checkpoint_list_tensors(related, err);
     if (status)

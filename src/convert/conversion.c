@@ -48,7 +48,8 @@ static reshard_status check_format_options(const struct conversion *conversion, 
             return error_set(err, RESHARD_ERR_USAGE, "format option '%s' is not NAME=VALUE", given[i]);
         bool known = false;
         for (const struct format_option *option = driver->options; option && option->name; option++)
-            known = known || (strlen(option->name) == (size_t)(equals - given[i]) && strncmp(option->name, given[i], strlen(option->name)) == 0);
+            known = known ||
+                    (strlen(option->name) == (size_t)(equals - given[i]) && strncmp(option->name, given[i], strlen(option->name)) == 0);
         if (!known) {
             error_set(err, RESHARD_ERR_USAGE, "format '%s' has no option '%.*s'", driver->name, (int)(equals - given[i]), given[i]);
             error_hint(err, "'reshard formats %s' lists its options", driver->name);
@@ -64,7 +65,11 @@ static uint32_t *layout_word(const struct format_driver *driver, struct layout_r
     const struct {
         const char *name;
         uint32_t *number;
-    } words[] = { { "tp", &request->words.tp }, { "pp", &request->words.pp }, { "vp", &request->words.vp }, { "ep", &request->words.ep }, { "etp", &request->words.etp } };
+    } words[] = { { "tp", &request->words.tp },
+                  { "pp", &request->words.pp },
+                  { "vp", &request->words.vp },
+                  { "ep", &request->words.ep },
+                  { "etp", &request->words.etp } };
     if (str_is(word, "ranks") || str_is(word, "dp"))
         return &request->ranks;
     for (size_t i = 0; driver->abilities & FORMAT_IS_PARALLEL && i < sizeof(words) / sizeof(words[0]); i++)
@@ -74,15 +79,16 @@ static uint32_t *layout_word(const struct format_driver *driver, struct layout_r
 }
 
 /* Words of --layout: on how many ranks the tensors are spread, and how those are arranged where the format knows it. */
-static reshard_status read_layout(const char *layout, const struct format_driver *driver, struct layout_request *request, reshard_error *err)
+static reshard_status read_layout(const char *layout, const struct format_driver *driver, struct layout_request *request,
+                                  reshard_error *err)
 {
     struct str rest = layout ? str_of(layout) : (struct str){ 0 };
     while (rest.size) {
         struct str word = str_take(&rest, ',');
         size_t equals;
         uint64_t value;
-        if (!str_find_char(word, '=', &equals) || !str_to_u64((struct str){ word.data + equals + 1, word.size - equals - 1 }, &value) || value == 0 ||
-            value > 1000000)
+        if (!str_find_char(word, '=', &equals) || !str_to_u64((struct str){ word.data + equals + 1, word.size - equals - 1 }, &value) ||
+            value == 0 || value > 1000000)
             return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(word));
         word.size = equals;
         uint32_t *number = layout_word(driver, request, word);
@@ -92,7 +98,8 @@ static reshard_status read_layout(const char *layout, const struct format_driver
             *number = (uint32_t)value;
         } else if (value != 1) {
             error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format '%s' has no '%.*s'", layout, driver->name, STR_ARG(word));
-            error_hint(err, driver->abilities & FORMAT_IS_PARALLEL ? "this format knows tp=, pp=, vp=, ep=, etp= and dp=" : "this format knows ranks=N");
+            error_hint(err, driver->abilities & FORMAT_IS_PARALLEL ? "this format knows tp=, pp=, vp=, ep=, etp= and dp="
+                                                                   : "this format knows ranks=N");
             return RESHARD_ERR_UNSUPPORTED;
         }
     }
@@ -132,7 +139,8 @@ static reshard_status make_recipes(struct conversion *conversion, reshard_error 
 static reshard_status resolve_read(const struct conversion *conversion, reshard_error *err)
 {
     uint32_t *tensors, count;
-    reshard_status status = recipes_read(conversion->recipes, conversion->recipe_count, checkpoint_catalog(conversion->source)->tensor_count, &tensors, &count, err);
+    reshard_status status = recipes_read(conversion->recipes, conversion->recipe_count,
+                                         checkpoint_catalog(conversion->source)->tensor_count, &tensors, &count, err);
     if (!status)
         status = source_resolve(conversion->source->source, tensors, count, err);
     free(tensors);
@@ -141,8 +149,10 @@ static reshard_status resolve_read(const struct conversion *conversion, reshard_
 
 static const char *target_names(struct conversion *conversion, const struct format_driver *driver)
 {
-    const struct layout_request request = { .source = conversion->source->source, .like = conversion->like ? conversion->like->source : NULL,
-                                            .option = option_value, .option_context = conversion };
+    const struct layout_request request = { .source = conversion->source->source,
+                                            .like = conversion->like ? conversion->like->source : NULL,
+                                            .option = option_value,
+                                            .option_context = conversion };
     return driver->target_names ? driver->target_names(&request) : driver->name_space;
 }
 
@@ -157,7 +167,8 @@ static reshard_status map_names(struct conversion *conversion, const struct form
     };
     reshard_status status = mapping_make(&request, &conversion->mapping, err);
     if (!status && conversion->mapping.stage)
-        status = mapping_losses(conversion->mapping.stage, checkpoint_catalog(conversion->source), &conversion->notes, &conversion->losses, err);
+        status =
+            mapping_losses(conversion->mapping.stage, checkpoint_catalog(conversion->source), &conversion->notes, &conversion->losses, err);
     return status;
 }
 
@@ -224,7 +235,8 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
 static bool names_may_change(const struct conversion *conversion)
 {
     const reshard_map_options *map = conversion->options->map;
-    const char *own = conversion->source->source->driver->name_space, *other = conversion->like ? conversion->like->source->driver->name_space : NULL;
+    const char *own = conversion->source->source->driver->name_space,
+               *other = conversion->like ? conversion->like->source->driver->name_space : NULL;
     bool is_asked = map && (map->rules_text || (map->rules && strcmp(map->rules, "none") != 0));
     return is_asked || (own && other && strcmp(own, other) != 0);
 }
@@ -246,7 +258,8 @@ reshard_status conversion_prepare(reshard_checkpoint *source, const char *target
                                   const reshard_run_options *run, bool resolve_source, struct conversion *out, reshard_error *err)
 {
     if (options->struct_size < sizeof(*options))
-        return error_set(err, RESHARD_ERR_USAGE, "convert options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
+        return error_set(err, RESHARD_ERR_USAGE, "convert options: struct_size is %zu, expected %zu", options->struct_size,
+                         sizeof(*options));
     *out = (struct conversion){ .source = source, .options = options };
     reshard_status status = run_options_read(run, &out->engine, err);
     if (status)
@@ -367,10 +380,11 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
     };
     out->source_format = copy_text(source->format, strlen(source->format));
     out->target_format = copy_text(target->format, strlen(target->format));
-    if (!out->source_format || !out->target_format || 
-        !copy_lists(conversion->losses.lines, conversion->losses.count, conversion->target.dropped, conversion->target.dropped_count, &out->dropped) ||
-        !copy_lists(&names, names.size > 0, conversion->target.changed, conversion->target.changed_count, &out->changed) || !copy_warnings(source, conversion->mapping.warning, &out->warnings) ||
-        !copy_files(target, plan, out)) {
+    if (!out->source_format || !out->target_format ||
+        !copy_lists(conversion->losses.lines, conversion->losses.count, conversion->target.dropped, conversion->target.dropped_count,
+                    &out->dropped) ||
+        !copy_lists(&names, names.size > 0, conversion->target.changed, conversion->target.changed_count, &out->changed) ||
+        !copy_warnings(source, conversion->mapping.warning, &out->warnings) || !copy_files(target, plan, out)) {
         reshard_report_release(out);
         return error_set_memory(err);
     }

@@ -117,9 +117,11 @@ static reshard_status add_config(struct conversion *conversion, const struct mod
     if (!status)
         status = lend_text(conversion, buffer_str(&text), err);
     if (!status)
-        status = target_note_changed(target, err, CONFIG_KEY ": made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'", STR_ARG(settings->family));
+        status = target_note_changed(target, err, CONFIG_KEY ": made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'",
+                                     STR_ARG(settings->family));
     if (!status && made.missing.size)
-        status = target_note_changed(target, err, CONFIG_KEY ": no argument tells %.*s: defaults count unless --set NAME=NUMBER or you write them there",
+        status = target_note_changed(target, err,
+                                     CONFIG_KEY ": no argument tells %.*s: defaults count unless --set NAME=NUMBER or you write them there",
                                      STR_ARG(buffer_str(&made.missing)));
     buffer_release(&text);
     settings_result_release(&made);
@@ -156,9 +158,12 @@ static reshard_status add_arguments(struct conversion *conversion, const struct 
     if (!status)
         status = lend_item(conversion, ARGUMENTS_KEY, &made.graph, err);
     if (!status)
-        status = target_note_changed(&conversion->target, err, ARGUMENTS_KEY ": made of " CONFIG_KEY ", as a '%.*s'", STR_ARG(settings->family));
+        status =
+            target_note_changed(&conversion->target, err, ARGUMENTS_KEY ": made of " CONFIG_KEY ", as a '%.*s'", STR_ARG(settings->family));
     if (!status && made.unused.size)
-        status = mapping_loss_add(&conversion->losses, arena_printf(&conversion->notes, CONFIG_KEY ": no argument says %.*s", STR_ARG(buffer_str(&made.unused))), err);
+        status = mapping_loss_add(&conversion->losses,
+                                  arena_printf(&conversion->notes, CONFIG_KEY ": no argument says %.*s", STR_ARG(buffer_str(&made.unused))),
+                                  err);
     settings_result_release(&made);
     return status;
 }
@@ -169,11 +174,13 @@ reshard_status conversion_add_settings(struct conversion *conversion, const stru
     const struct catalog *wanted = conversion->selection.wanted;
     reshard_status status = RESHARD_OK;
     if (settings && settings->kept_rows)
-        status = target_note_changed(&conversion->target, err, "the vocabulary has %" PRId64 " tokens: the rows behind them are padding and stay behind",
+        status = target_note_changed(&conversion->target, err,
+                                     "the vocabulary has %" PRId64 " tokens: the rows behind them are padding and stay behind",
                                      settings->kept_rows);
     if (status || !settings || conversion->options->drop_items)
         return status;
-    const struct model_facts facts = { .dtype = main_type(wanted), .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
+    const struct model_facts facts = { .dtype = main_type(wanted),
+                                       .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
                                        .tensor_ranks = conversion->request.words.tp };
     if (settings->is_config_made)
         return driver->abilities & FORMAT_HOLDS_CONFIG && !has_item(wanted, CONFIG_KEY) ? add_config(conversion, &facts, err) : RESHARD_OK;

@@ -20,16 +20,19 @@ void finding_report(struct finding_sink *sink, int severity, const char *kind, s
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    reshard_finding finding = { .severity = severity, .kind = kind, .key = { key.data, key.size }, .text = text, .index = -1, .max_difference = NAN };
+    reshard_finding finding = {
+        .severity = severity, .kind = kind, .key = { key.data, key.size }, .text = text, .index = -1, .max_difference = NAN
+    };
     deliver(sink, &finding);
 }
 
-void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count, double max_difference)
+void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count,
+                           double max_difference)
 {
     char line[256];
     char difference[DECIMAL_SHORT_BYTES];
-    snprintf(line, sizeof(line), "%s: %llu elements, first at flat index %lld, max abs %s", text, (unsigned long long)count, (long long)index,
-             decimal_short(max_difference, difference));
+    snprintf(line, sizeof(line), "%s: %llu elements, first at flat index %lld, max abs %s", text, (unsigned long long)count,
+             (long long)index, decimal_short(max_difference, difference));
     reshard_finding finding = {
         .severity = 2,
         .kind = "values",

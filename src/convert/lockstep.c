@@ -87,7 +87,8 @@ struct lockstep {
     void *context;
 };
 
-static reshard_status fill_ring(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status fill_ring(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                reshard_error *err)
 {
     struct lockstep *run = context;
     (void)tensor, (void)offset, (void)is_last;
@@ -107,8 +108,10 @@ static void *run_side_a(void *context)
     return NULL;
 }
 
-/* Windows of b pass here; a's bytes come from the ring in pieces that may end anywhere, also inside an element: compare sees what is there. */
-static reshard_status compare_window(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+/* Windows of b pass here; a's bytes come from the ring in pieces that may end anywhere, also inside an element: compare sees what is there.
+ */
+static reshard_status compare_window(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                     reshard_error *err)
 {
     struct lockstep *run = context;
     const uint8_t *b = bytes;
@@ -134,7 +137,8 @@ static reshard_status compare_window(void *context, uint32_t tensor, uint64_t of
     return RESHARD_OK;
 }
 
-static reshard_status run_both(struct lockstep *run, const struct engine_source *b, const struct engine_options *options, reshard_error *err)
+static reshard_status run_both(struct lockstep *run, const struct engine_source *b, const struct engine_options *options,
+                               reshard_error *err)
 {
     pthread_t thread;
     if (pthread_create(&thread, NULL, run_side_a, run))
@@ -153,8 +157,9 @@ static reshard_status run_both(struct lockstep *run, const struct engine_source 
     return status;
 }
 
-reshard_status lockstep_run(const struct engine_source *a, const struct engine_made *made, const struct engine_source *b, const struct lockstep_pair *pairs,
-                            uint32_t count, const struct engine_options *options, lockstep_compare compare, void *context, reshard_error *err)
+reshard_status lockstep_run(const struct engine_source *a, const struct engine_made *made, const struct engine_source *b,
+                            const struct lockstep_pair *pairs, uint32_t count, const struct engine_options *options,
+                            lockstep_compare compare, void *context, reshard_error *err)
 {
     struct lockstep run = { .a = a, .made = made, .options_a = *options, .count = count, .compare = compare, .context = context };
     run.options_a.threads = 1;

@@ -8,18 +8,20 @@
 
 #include "api/checkpoint.h"
 
-/* Two tensors to compare: by catalog index, on side a by the index in what is made if recipes make it. Both must have the same number of bytes. */
+/* Two tensors to compare: by catalog index, on side a by the index in what is made if recipes make it. Both must have the same number of
+ * bytes. */
 struct lockstep_pair {
     uint32_t a, b;
 };
 
 /* a and b are the same size bytes at the same offset of pair's two tensors; is_last ends the pair (size may be 0 then). */
-typedef reshard_status (*lockstep_compare)(void *context, uint32_t pair, uint64_t offset, const void *a, const void *b, size_t size, bool is_last,
-                                           reshard_error *err);
+typedef reshard_status (*lockstep_compare)(void *context, uint32_t pair, uint64_t offset, const void *a, const void *b, size_t size,
+                                           bool is_last, reshard_error *err);
 
-/* Compares pairs in order. Each pair's tensors are streamed whole. Resolves nothing: do it before. made: how a's tensors are made, or NULL: they
- * are those of its catalog. */
-reshard_status lockstep_run(const struct engine_source *a, const struct engine_made *made, const struct engine_source *b, const struct lockstep_pair *pairs, uint32_t count,
-                            const struct engine_options *options, lockstep_compare compare, void *context, reshard_error *err);
+/* Compares pairs in order. Each pair's tensors are streamed whole. Resolves nothing: do it before. made: how a's tensors are made, or NULL:
+ * they are those of its catalog. */
+reshard_status lockstep_run(const struct engine_source *a, const struct engine_made *made, const struct engine_source *b,
+                            const struct lockstep_pair *pairs, uint32_t count, const struct engine_options *options,
+                            lockstep_compare compare, void *context, reshard_error *err);
 
 #endif

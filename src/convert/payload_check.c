@@ -81,7 +81,8 @@ struct range_read {
 };
 
 /* Windows start at values_offset modulo the window size, a multiple of every element size, so no element is cut. */
-static reshard_status read_range(struct payload_job *job, const struct store_object *object, struct range_read *range, uint8_t *window, reshard_error *err)
+static reshard_status read_range(struct payload_job *job, const struct store_object *object, struct range_read *range, uint8_t *window,
+                                 reshard_error *err)
 {
     uint64_t values_end = range->values_offset + range->values_bytes;
     for (uint64_t at = 0; at < range->bytes;) {
@@ -118,7 +119,8 @@ static reshard_status note_checked(struct payload_job *job, const struct store_o
 {
     const struct chunk_layout *layout = catalog_layout_of(job->catalog, &job->catalog->chunks[index]);
     const struct chain_step *first = layout->chain->steps;
-    uint64_t skip = first->kind == CHAIN_SLICE ? first->slice_offset : 0, left = skip < layout->coded_bytes ? layout->coded_bytes - skip : 0;
+    uint64_t skip = first->kind == CHAIN_SLICE ? first->slice_offset : 0,
+             left = skip < layout->coded_bytes ? layout->coded_bytes - skip : 0;
     uint8_t head[CHAIN_HEAD_BYTES];
     size_t size = left < sizeof(head) ? (size_t)left : sizeof(head);
     reshard_status status = store_read_at(object, layout->coded_offset + skip, head, size, err);
@@ -127,7 +129,8 @@ static reshard_status note_checked(struct payload_job *job, const struct store_o
     return status;
 }
 
-static reshard_status stats_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status stats_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                 reshard_error *err)
 {
     struct range_read *range = context;
     (void)tensor, (void)offset, (void)is_last, (void)err;
@@ -149,16 +152,18 @@ static void keep_stats(struct payload_job *job, const struct catalog_chunk *chun
 static void report_crc(struct payload_job *job, const struct catalog_chunk *chunk, const struct chunk_layout *layout, uint32_t found)
 {
     pthread_mutex_lock(&job->lock);
-    finding_report(job->findings, 2, "checksum", job->catalog->tensors[chunk->tensor].key, "%.*s: bytes [%llu, +%llu): CRC-32 %08x, stored %08x",
-                   STR_ARG(job->catalog->objects[chunk->object].name), (unsigned long long)layout->crc_offset, (unsigned long long)layout->crc_bytes,
-                   found, layout->crc32);
+    finding_report(job->findings, 2, "checksum", job->catalog->tensors[chunk->tensor].key,
+                   "%.*s: bytes [%llu, +%llu): CRC-32 %08x, stored %08x", STR_ARG(job->catalog->objects[chunk->object].name),
+                   (unsigned long long)layout->crc_offset, (unsigned long long)layout->crc_bytes, found, layout->crc32);
     pthread_mutex_unlock(&job->lock);
 }
 
 static reshard_status stream_values(struct payload_job *job, uint32_t index, struct range_read *range, reshard_error *err)
 {
     struct engine_source source = { job->source->store, job->catalog, &job->source->limits };
-    struct engine_options options = { .threads = 1, .memory_bytes = (uint64_t)8 << 20, .chunk_memory = engine_chunk_memory_max(job->options) };
+    struct engine_options options = { .threads = 1,
+                                      .memory_bytes = (uint64_t)8 << 20,
+                                      .chunk_memory = engine_chunk_memory_max(job->options) };
     bool is_large = engine_chunk_memory(job->catalog, &job->catalog->chunks[index]) > options.chunk_memory / job->workers;
     if (is_large)
         pthread_mutex_lock(&job->large_lock);
@@ -168,7 +173,8 @@ static reshard_status stream_values(struct payload_job *job, uint32_t index, str
     return status;
 }
 
-static reshard_status check_chunk(struct payload_job *job, const struct store_object *object, uint32_t index, uint8_t *window, reshard_error *err)
+static reshard_status check_chunk(struct payload_job *job, const struct store_object *object, uint32_t index, uint8_t *window,
+                                  reshard_error *err)
 {
     const struct catalog *catalog = job->catalog;
     const struct catalog_chunk *chunk = &catalog->chunks[index];
@@ -187,7 +193,8 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
         range.values_offset = chunk->offset - layout->crc_offset;
         /* Values outside the checked range cannot happen with zip members; read them apart if they do. */
         if (range.want_values && (chunk->offset < layout->crc_offset || !range_fits(range.values_offset, range.values_bytes, range.bytes)))
-            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its bytes lie outside the checksummed range", STR_ARG(catalog->tensors[chunk->tensor].key));
+            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its bytes lie outside the checksummed range",
+                             STR_ARG(catalog->tensors[chunk->tensor].key));
     }
     status = read_range(job, object, &range, window, err);
     if (status || job->stopped)
@@ -243,8 +250,8 @@ static void *work(void *context)
             store_object_close(object);
             object = NULL;
             opened = CATALOG_NONE;
-            status = store_open_object_as(job->source->store, job->catalog->objects[chunk->object].name.data, engine_access(job->options->io), &object,
-                                          &worker->err);
+            status = store_open_object_as(job->source->store, job->catalog->objects[chunk->object].name.data,
+                                          engine_access(job->options->io), &object, &worker->err);
             if (!status)
                 opened = chunk->object;
         }

@@ -14,7 +14,8 @@ struct window {
     uint64_t begin, size;
 };
 
-static reshard_status take(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status take(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                           reshard_error *err)
 {
     struct window *window = context;
     uint64_t end = offset + size, window_end = window->begin + window->size;
@@ -52,8 +53,8 @@ static void compare(const struct window *a, const struct window *b, enum dtype d
     }
 }
 
-reshard_status replica_compare(reshard_checkpoint *checkpoint, uint32_t a, uint32_t b, const struct engine_options *options, struct replica_difference *out,
-                               reshard_error *err)
+reshard_status replica_compare(reshard_checkpoint *checkpoint, uint32_t a, uint32_t b, const struct engine_options *options,
+                               struct replica_difference *out, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     const struct catalog_chunk *chunk = &catalog->chunks[a];

@@ -12,7 +12,7 @@ struct replica_difference {
 };
 
 /* Reads both chunks window by window, with the same memory whatever their size; meant for copies whose digests differ. */
-reshard_status replica_compare(reshard_checkpoint *checkpoint, uint32_t a, uint32_t b, const struct engine_options *options, struct replica_difference *out,
-                               reshard_error *err);
+reshard_status replica_compare(reshard_checkpoint *checkpoint, uint32_t a, uint32_t b, const struct engine_options *options,
+                               struct replica_difference *out, reshard_error *err);
 
 #endif

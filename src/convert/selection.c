@@ -155,7 +155,8 @@ static uint32_t anchor_of(const struct mapping_stage *mapping, uint32_t made, bo
     return anchor;
 }
 
-static reshard_status add_recipes(struct choice *choice, const struct mapping_stage *mapping, uint32_t made, uint32_t wanted, reshard_error *err)
+static reshard_status add_recipes(struct choice *choice, const struct mapping_stage *mapping, uint32_t made, uint32_t wanted,
+                                  reshard_error *err)
 {
     const struct recipe_table *table = &mapping->table;
     enum dtype last = mapping->space->tensors[made].dtype, target = choice->out->wanted->tensors[wanted].dtype;
@@ -196,11 +197,13 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
     if (anchor != CATALOG_NONE) {
         const struct catalog_tensor *source = &choice->catalog->tensors[anchor];
         /* A type that elements only pass through changes them. */
-        same = same && mapping->table.recipes[mapping->table.first[made]].via_count == 0 && (source->dtype == tensor->dtype || tensor->dtype == dtype);
+        same = same && mapping->table.recipes[mapping->table.first[made]].via_count == 0 &&
+               (source->dtype == tensor->dtype || tensor->dtype == dtype);
         copy->flags = source->flags & (TENSOR_PARAMETER | TENSOR_REQUIRES_GRAD);
         if (same)
             take_over(choice, anchor, wanted);
-        status = str_equal(source->key, tensor->key) ? copy_path(choice, source, wanted, err) : derive_path(choice, anchor, tensor->key, wanted, err);
+        status = str_equal(source->key, tensor->key) ? copy_path(choice, source, wanted, err)
+                                                     : derive_path(choice, anchor, tensor->key, wanted, err);
     }
     return status ? status : add_recipes(choice, mapping, made, wanted, err);
 }
@@ -223,13 +226,14 @@ static reshard_status select_mapped(struct choice *choice, const struct mapping_
     if (!status)
         entries_sort(order, order + room, count);
     for (size_t i = 0; i < count && !status; i++)
-        status = order[i].value < made_count ? select_made(choice, mapping, order[i].value, err) : select_tensor(choice, order[i].value - made_count, err);
+        status = order[i].value < made_count ? select_made(choice, mapping, order[i].value, err)
+                                             : select_tensor(choice, order[i].value - made_count, err);
     free(order);
     return status;
 }
 
-static reshard_status select_item(const struct catalog *catalog, uint32_t index, const reshard_convert_options *options, struct selection *out,
-                                  reshard_error *err)
+static reshard_status select_item(const struct catalog *catalog, uint32_t index, const reshard_convert_options *options,
+                                  struct selection *out, reshard_error *err)
 {
     const struct catalog_item *item = &catalog->items[index];
     bool is_part_of_format = item->kind == ITEM_FILE || str_is(item->key, "__metadata__");
@@ -254,8 +258,8 @@ static reshard_status select_item(const struct catalog *catalog, uint32_t index,
     return status;
 }
 
-reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format, const reshard_convert_options *options,
-                              struct selection *out, reshard_error *err)
+reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format,
+                              const reshard_convert_options *options, struct selection *out, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(source);
     struct selection made = { .is_whole = true };

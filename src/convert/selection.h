@@ -15,8 +15,8 @@ struct selection {
 };
 
 /* mapping, if not NULL, says under which names, shapes and types the source's tensors come; it must outlive the selection. */
-reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format, const reshard_convert_options *options,
-                              struct selection *out, reshard_error *err);
+reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format,
+                              const reshard_convert_options *options, struct selection *out, reshard_error *err);
 void selection_release(struct selection *selection);
 
 #endif

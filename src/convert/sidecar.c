@@ -12,8 +12,8 @@
 /* ---- finding it ---- */
 
 /*
- * Before version 2 a root of iterations had the sidecar, not the iteration. It is about an iteration for sure only where there is one: the name
- * of the root's sidecar then, else NULL.
+ * Before version 2 a root of iterations had the sidecar, not the iteration. It is about an iteration for sure only where there is one: the
+ * name of the root's sidecar then, else NULL.
  */
 static char *name_in_root(const struct source *source)
 {
@@ -81,7 +81,8 @@ static reshard_status take_members(struct sidecar *sidecar, reshard_error *err)
     const struct value *digest = root->kind == VALUE_DICT ? value_dict_get(root, "digest") : NULL;
     struct str text = { 0 }, kind = { 0 };
     if (!schema || !value_as_str(schema, &text) || !(str_is(text, SIDECAR_SCHEMA) || str_is(text, SIDECAR_SCHEMA_OLD)))
-        return error_set(err, text.size ? RESHARD_ERR_UNSUPPORTED : RESHARD_ERR_FORMAT, "schema '%.*s', expected '" SIDECAR_SCHEMA "'", STR_ARG(text));
+        return error_set(err, text.size ? RESHARD_ERR_UNSUPPORTED : RESHARD_ERR_FORMAT, "schema '%.*s', expected '" SIDECAR_SCHEMA "'",
+                         STR_ARG(text));
     if (!digest || !value_as_str(digest, &kind) || !digest_from_name(kind, &sidecar->kind))
         return error_set(err, RESHARD_ERR_FORMAT, "no \"digest\" that reshard knows");
     sidecar->tensors = member(sidecar, "tensors");
@@ -118,7 +119,8 @@ static reshard_status sidecar_read(const struct source *source, struct sidecar *
 /* A sidecar's entry: what it says of the tensor or item with the catalog index, CATALOG_NONE if there is none. */
 typedef reshard_status (*entry_check)(void *context, struct str name, uint32_t index, struct str says, reshard_error *err);
 
-static reshard_status each_entry(const struct value *listed, const struct sidecar_names *names, entry_check check, void *context, reshard_error *err)
+static reshard_status each_entry(const struct value *listed, const struct sidecar_names *names, entry_check check, void *context,
+                                 reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i + 1 < listed->list.count && !status; i += 2) {
@@ -170,7 +172,8 @@ static reshard_status check_type(void *context, struct str key, uint32_t tensor,
         return RESHARD_OK;
     bool is_dtype = !str_find_char(buffer_str(type), ' ', &blank) || !str_find_char(wanted, ' ', &wanted_blank) || blank != wanted_blank ||
                     memcmp(type->data, wanted.data, blank) != 0;
-    finding_report(checking->findings, 2, is_dtype ? "dtype" : "shape", key, "is %.*s, " SIDECAR_NAME " says %.*s", STR_ARG(buffer_str(type)), STR_ARG(wanted));
+    finding_report(checking->findings, 2, is_dtype ? "dtype" : "shape", key, "is %.*s, " SIDECAR_NAME " says %.*s",
+                   STR_ARG(buffer_str(type)), STR_ARG(wanted));
     return RESHARD_OK;
 }
 
@@ -198,8 +201,11 @@ static void report_unlisted(const struct checking *checking, const struct sideca
         if (checking->is_covered[index])
             continue;
         bool is_side_file = is_items && catalog->items[index].kind == ITEM_FILE;
-        finding_report(checking->findings, is_side_file ? 1 : 2, "unexpected", name_map_at(&names->map, i), "%s that " SIDECAR_NAME " does not list",
-                       is_side_file ? "file" : is_items ? "item" : "tensor");
+        finding_report(checking->findings, is_side_file ? 1 : 2, "unexpected", name_map_at(&names->map, i),
+                       "%s that " SIDECAR_NAME " does not list",
+                       is_side_file ? "file"
+                       : is_items   ? "item"
+                                    : "tensor");
     }
 }
 
@@ -227,8 +233,8 @@ static reshard_status check_tensors(reshard_checkpoint *checkpoint, const struct
     return status;
 }
 
-static reshard_status check_items(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, struct checking *checking, struct sidecar_cover *cover,
-                                  reshard_error *err)
+static reshard_status check_items(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, struct checking *checking,
+                                  struct sidecar_cover *cover, reshard_error *err)
 {
     struct sidecar_names names = { 0 };
     struct item_digests digests = { 0 };
@@ -253,8 +259,8 @@ void sidecar_cover_release(struct sidecar_cover *cover)
     *cover = (struct sidecar_cover){ 0 };
 }
 
-reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_options *run, struct finding_sink *findings, struct sidecar_cover *cover,
-                              reshard_error *err)
+reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_options *run, struct finding_sink *findings,
+                              struct sidecar_cover *cover, reshard_error *err)
 {
     struct sidecar sidecar = { 0 };
     struct engine_options options;
@@ -302,7 +308,8 @@ struct made_digests {
     char (*hex)[DIGEST_HEX_MAX];
 };
 
-static reshard_status made_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status made_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                reshard_error *err)
 {
     struct made_digests *made = context;
     (void)offset, (void)err;
@@ -314,7 +321,8 @@ static reshard_status made_sink(void *context, uint32_t tensor, uint64_t offset,
     return RESHARD_OK;
 }
 
-static reshard_status digest_made(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
+static reshard_status digest_made(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX],
+                                  reshard_error *err)
 {
     struct engine_source source = checkpoint_engine_source(conversion->source);
     struct engine_made made = { conversion->selection.wanted, conversion->selection.table.recipes, conversion->selection.table.first };
@@ -323,7 +331,8 @@ static reshard_status digest_made(const struct conversion *conversion, const uin
     struct made_digests digests = { 0 };
     uint32_t *tensors, tensor_count;
     options.threads = 1;
-    reshard_status status = recipes_read(table->recipes, table->count, checkpoint_catalog(conversion->source)->tensor_count, &tensors, &tensor_count, err);
+    reshard_status status =
+        recipes_read(table->recipes, table->count, checkpoint_catalog(conversion->source)->tensor_count, &tensors, &tensor_count, err);
     if (!status)
         status = source_resolve(conversion->source->source, tensors, tensor_count, err);
     free(tensors);
@@ -336,7 +345,8 @@ static reshard_status digest_made(const struct conversion *conversion, const uin
 }
 
 /* Digests of what the source's tensors are under the wanted types, by wanted tensor. */
-static reshard_status digest_selected(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
+static reshard_status digest_selected(const struct conversion *conversion, const uint32_t *wanted, uint32_t count,
+                                      char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
 {
     const struct catalog *source = checkpoint_catalog(conversion->source);
     uint32_t *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
@@ -369,7 +379,8 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, r
             tensors[count++] = i;
     }
     if (!status)
-        status = conversion->mapping.stage ? digest_made(conversion, tensors, count, hex_source, err) : digest_selected(conversion, tensors, count, hex_source, err);
+        status = conversion->mapping.stage ? digest_made(conversion, tensors, count, hex_source, err)
+                                           : digest_selected(conversion, tensors, count, hex_source, err);
     if (!status)
         status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &conversion->engine, hex_target, err);
     for (uint32_t i = 0; i < count && !status; i++) {
@@ -379,7 +390,8 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, r
         if (found == CATALOG_NONE)
             status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s' is missing", STR_ARG(key));
         else if (strcmp(hex_target[found], expected) != 0)
-            status = error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(key), hex_target[found], expected);
+            status =
+                error_set(err, RESHARD_DIFFERS, "tensor '%.*s': digest %s, the source has %s", STR_ARG(key), hex_target[found], expected);
     }
     free(tensors);
     free(hex_source);

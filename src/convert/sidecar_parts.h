@@ -15,8 +15,8 @@
 char *sidecar_name(const struct source *source);
 
 /*
- * Names of tensors, or of items, as a sidecar has them: the key; where another has the same key, the path as a JSON array. Number i of the map
- * is the name of indices[i], a catalog index. Hidden tensors have none.
+ * Names of tensors, or of items, as a sidecar has them: the key; where another has the same key, the path as a JSON array. Number i of the
+ * map is the name of indices[i], a catalog index. Hidden tensors have none.
  */
 struct sidecar_names {
     struct name_map map;

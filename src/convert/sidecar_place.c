@@ -17,14 +17,15 @@ static void put_member(struct buffer *json, bool is_first, struct str name, cons
     buffer_printf(json, ": \"%s\"", text);
 }
 
-static reshard_status put_tensors(reshard_checkpoint *written, enum digest_kind kind, const struct engine_options *options, struct buffer *json,
-                                  reshard_error *err)
+static reshard_status put_tensors(reshard_checkpoint *written, enum digest_kind kind, const struct engine_options *options,
+                                  struct buffer *json, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(written);
     struct sidecar_names names = { 0 };
     struct buffer type = { 0 };
     char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)catalog->tensor_count + 1, sizeof(*hex));
-    reshard_status status = hex ? tensor_digests(written, kind, written->listed, written->listed_count, NULL, options, hex, err) : error_set_memory(err);
+    reshard_status status =
+        hex ? tensor_digests(written, kind, written->listed, written->listed_count, NULL, options, hex, err) : error_set_memory(err);
     if (!status)
         status = sidecar_names_of_tensors(written, &names, err);
     if (!status) {
@@ -68,8 +69,8 @@ static reshard_status put_items(reshard_checkpoint *written, enum digest_kind ki
     return !status && json->failed ? error_set_memory(err) : status;
 }
 
-reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json, char **name,
-                            reshard_error *err)
+reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json,
+                            char **name, reshard_error *err)
 {
     enum digest_kind kind;
     if (!digest_from_name(str_of(digest), &kind))
@@ -159,7 +160,8 @@ static bool is_sidecar(const char *path)
         store_open_object(store, name, &file, NULL) == RESHARD_OK) {
         uint64_t size = store_object_size(file);
         size_t taken = size < sizeof(head) ? (size_t)size : sizeof(head);
-        found = store_read_at(file, 0, head, taken, NULL) == RESHARD_OK && memmem(head, taken, SIDECAR_SCHEMA_STEM, sizeof(SIDECAR_SCHEMA_STEM) - 1);
+        found = store_read_at(file, 0, head, taken, NULL) == RESHARD_OK &&
+                memmem(head, taken, SIDECAR_SCHEMA_STEM, sizeof(SIDECAR_SCHEMA_STEM) - 1);
     }
     store_object_close(file);
     store_free(store);
@@ -177,7 +179,8 @@ reshard_status sidecar_check_beside(const char *target_path, bool is_directory, 
     if (found == STORE_PATH_UNKNOWN) {
         status = error_set_errno(err, "cannot look at '%s'", path);
     } else if (!is_sidecar(path)) {
-        status = error_set(err, RESHARD_ERR_USAGE, "'%s' is in the way: digests of the target have that name, and it holds something else", path);
+        status = error_set(err, RESHARD_ERR_USAGE, "'%s' is in the way: digests of the target have that name, and it holds something else",
+                           path);
         error_hint(err, "move it away, or give the target another name");
     } else if (!overwrite) {
         status = error_set(err, RESHARD_ERR_IO, "cannot write '%s': it has digests already, '%s'", target_path, path);

@@ -69,7 +69,8 @@ static reshard_status check_objects(const struct source *source, const struct st
     return is_hit ? refuse(err, "write it beside the source, and rename it then", "is or holds a file of the source", shown) : RESHARD_OK;
 }
 
-static reshard_status check_relation(const reshard_checkpoint *source, const struct store_target *target, const char *shown, reshard_error *err)
+static reshard_status check_relation(const reshard_checkpoint *source, const struct store_target *target, const char *shown,
+                                     reshard_error *err)
 {
     switch (store_target_relation(target, source->path)) {
     case TARGET_IS:
@@ -111,11 +112,42 @@ reshard_status target_check_source(const reshard_checkpoint *source, const char 
 
 /* What people and programs put beside weights, whatever the format. */
 static const char *const side_files[] = {
-    "config.json",     "*_config.json", "params.json",  "model_index.json",  "tokenizer*",        "vocab.json",      "vocab.txt",       "merges.txt",
-    "special_tokens_map.json", "added_tokens.json", "chat_template.*", "spiece.model", "sentencepiece*.model", "*.tiktoken", "README.md", "LICENSE*",
-    "NOTICE*",         "USE_POLICY.md", ".gitattributes", "modeling_*.py",   "configuration_*.py", "tokenization_*.py", "processing_*.py", "trainer_state.json",
-    "training_args.bin", "optimizer*.pt", "scheduler*.pt", "scaler.pt",      "rng_state*.pth",    "zero_to_fp32.py", "latest",          "latest_*.txt",
-    "progress.txt",    SIDECAR_NAME,    "*." SIDECAR_NAME, NULL,
+    "config.json",
+    "*_config.json",
+    "params.json",
+    "model_index.json",
+    "tokenizer*",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.*",
+    "spiece.model",
+    "sentencepiece*.model",
+    "*.tiktoken",
+    "README.md",
+    "LICENSE*",
+    "NOTICE*",
+    "USE_POLICY.md",
+    ".gitattributes",
+    "modeling_*.py",
+    "configuration_*.py",
+    "tokenization_*.py",
+    "processing_*.py",
+    "trainer_state.json",
+    "training_args.bin",
+    "optimizer*.pt",
+    "scheduler*.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+    "zero_to_fp32.py",
+    "latest",
+    "latest_*.txt",
+    "progress.txt",
+    SIDECAR_NAME,
+    "*." SIDECAR_NAME,
+    NULL,
 };
 
 /* What lies in a folder that is to be replaced. */
@@ -161,7 +193,8 @@ static bool is_array_or_group(const struct census *census, const char *name)
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]) && !found; i++) {
         buffer_clear(&path);
         buffer_printf(&path, "%s/%s", name, marks[i]);
-        found = buffer_append_byte(&path, '\0') && store_exists(census->store, (const char *)path.data, &is_directory, &bytes) && !is_directory;
+        found =
+            buffer_append_byte(&path, '\0') && store_exists(census->store, (const char *)path.data, &is_directory, &bytes) && !is_directory;
     }
     buffer_release(&path);
     return found;
@@ -285,10 +318,12 @@ static reshard_status recognise_folder(struct census *census, const char *shown,
         if (status || inside)
             return status;
     }
-    return refuse(err, "remove it yourself, or choose another target: --overwrite replaces checkpoints and empty folders only", "is no checkpoint", shown);
+    return refuse(err, "remove it yourself, or choose another target: --overwrite replaces checkpoints and empty folders only",
+                  "is no checkpoint", shown);
 }
 
-static reshard_status check_folder(const struct conversion *conversion, const struct store_target *target, const char *shown, reshard_error *err)
+static reshard_status check_folder(const struct conversion *conversion, const struct store_target *target, const char *shown,
+                                   reshard_error *err)
 {
     struct census census = { .path = target->path };
     struct target_entry *entries;
@@ -333,7 +368,8 @@ static reshard_status check_file(const struct store_target *target, const char *
     const struct format_driver *driver = NULL;
     status = driver_recognise(store, name, &driver, err);
     if (!status && !driver)
-        status = refuse(err, "remove it yourself, or choose another target: --overwrite replaces files of known formats only", "is no checkpoint", shown);
+        status = refuse(err, "remove it yourself, or choose another target: --overwrite replaces files of known formats only",
+                        "is no checkpoint", shown);
     store_free(store);
     free(name);
     return status;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a conversion may not destroy: its source, and what is no checkpoint. Without overwrite nothing is replaced. With it only an empty folder or
- * file, a file of a known format, and a folder that is a checkpoint and holds nothing else.
+ * What a conversion may not destroy: its source, and what is no checkpoint. Without overwrite nothing is replaced. With it only an empty
+ * folder or file, a file of a known format, and a folder that is a checkpoint and holds nothing else.
  */
 #ifndef CONVERT_TARGET_CHECK_H
 #define CONVERT_TARGET_CHECK_H

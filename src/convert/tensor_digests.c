@@ -55,7 +55,8 @@ static void update_cast(struct digest *digest, enum dtype from, enum dtype to, c
     }
 }
 
-static reshard_status digest_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err)
+static reshard_status digest_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                  reshard_error *err)
 {
     struct digest_job *job = context;
     enum dtype dtype = job->catalog->tensors[tensor].dtype;
@@ -79,8 +80,8 @@ static reshard_status digest_sink(void *context, uint32_t tensor, uint64_t offse
     return RESHARD_OK;
 }
 
-reshard_status tensor_digests(reshard_checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count, const enum dtype *as,
-                              const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
+reshard_status tensor_digests(reshard_checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count,
+                              const enum dtype *as, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     struct digest_job job = { .catalog = catalog, .kind = kind, .as = as, .hex = hex, .lock = PTHREAD_MUTEX_INITIALIZER };

@@ -10,7 +10,7 @@
  * hex[i], by catalog tensor, gets the digest of the full content of each given tensor (catalog indices). as, if not NULL, gives by
  * catalog tensor the type to cast to first. Resolves chunks.
  */
-reshard_status tensor_digests(reshard_checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count, const enum dtype *as,
-                              const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX], reshard_error *err);
+reshard_status tensor_digests(reshard_checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count,
+                              const enum dtype *as, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX], reshard_error *err);
 
 #endif

@@ -302,8 +302,8 @@ reshard_status chain_decode(const struct chain *chain, const void *in, size_t si
         if (status)
             return status;
         if (call.made != sizes[i].bytes && (sizes[i].is_exact || call.made > sizes[i].bytes))
-            return error_set(err, RESHARD_ERR_FORMAT, "%s data of %zu bytes decodes to %zu bytes, expected %" PRIu64, row->name, call.in_size,
-                             call.made, sizes[i].bytes);
+            return error_set(err, RESHARD_ERR_FORMAT, "%s data of %zu bytes decodes to %zu bytes, expected %" PRIu64, row->name,
+                             call.in_size, call.made, sizes[i].bytes);
     }
     if (call.made != chain->decoded_bytes)
         return error_set(err, RESHARD_ERR_FORMAT, "%zu decoded bytes, expected %" PRIu64, call.made, chain->decoded_bytes);

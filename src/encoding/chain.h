@@ -72,8 +72,8 @@ bool chain_kind_is_built_in(enum chain_kind kind, const char **library);
 reshard_status chain_check(const struct chain *chain, reshard_error *err);
 
 /*
- * Whether decoding compares a checksum of the chunk: by the kinds of its steps alone, and as far as they may have one. For zstd and lzma the stored
- * bytes tell: head is their beginning (CHAIN_HEAD_BYTES, or all), past what a SLICE leaves out.
+ * Whether decoding compares a checksum of the chunk: by the kinds of its steps alone, and as far as they may have one. For zstd and lzma
+ * the stored bytes tell: head is their beginning (CHAIN_HEAD_BYTES, or all), past what a SLICE leaves out.
  */
 #define CHAIN_HEAD_BYTES 8
 bool chain_may_check(const struct chain *chain);

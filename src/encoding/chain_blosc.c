@@ -30,8 +30,8 @@ static reshard_status header_check(const struct blosc_header *header, const stru
 {
     unsigned codec = header->flags >> CODEC_SHIFT;
     if (header->version == 0 || header->version > VERSION_MAX)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc version %u, supported are 1 and 2 (Blosc 1.x; a Blosc2 frame is another format)",
-                         header->version);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "blosc version %u, supported are 1 and 2 (Blosc 1.x; a Blosc2 frame is another format)", header->version);
     if (codec > CODEC_LAST)
         return error_set(err, RESHARD_ERR_FORMAT, "blosc codec number %u is unknown", codec);
     if (codec == CODEC_SNAPPY && !(header->flags & FLAG_STORED))
@@ -47,8 +47,8 @@ static reshard_status header_check(const struct blosc_header *header, const stru
     if (header->bytes > 0 && header->block_bytes == 0)
         return error_set(err, RESHARD_ERR_FORMAT, "blosc block size 0");
     if (header->block_bytes > BLOCK_BYTES_MAX && header->bytes > BLOCK_BYTES_MAX && !(header->flags & FLAG_STORED))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc blocks of %" PRIu32 " bytes, at most %" PRIu32 " are supported", header->block_bytes,
-                         BLOCK_BYTES_MAX);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "blosc blocks of %" PRIu32 " bytes, at most %" PRIu32 " are supported",
+                         header->block_bytes, BLOCK_BYTES_MAX);
     return RESHARD_OK;
 }
 

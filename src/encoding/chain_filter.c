@@ -123,7 +123,8 @@ static void number_store(const struct chain_number *type, const struct number *n
 static bool is_number(enum dtype dtype)
 {
     unsigned class_ = dtype_info(dtype)->class_;
-    return dtype == DTYPE_F32 || dtype == DTYPE_F64 || class_ == DTYPE_CLASS_INT || class_ == DTYPE_CLASS_UINT || class_ == DTYPE_CLASS_BOOL;
+    return dtype == DTYPE_F32 || dtype == DTYPE_F64 || class_ == DTYPE_CLASS_INT || class_ == DTYPE_CLASS_UINT ||
+           class_ == DTYPE_CLASS_BOOL;
 }
 
 /* Elements of the call; fails if sizes or types are none that the step can have. */

@@ -42,7 +42,8 @@ typedef reshard_status (*chain_packer)(const struct chain_packing *packing, cons
 reshard_status chain_zlib_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err);
 reshard_status chain_zstd_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err);
 reshard_status chain_lz4_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err);
-reshard_status chain_blosc_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out, reshard_error *err);
+reshard_status chain_blosc_pack(const struct chain_packing *packing, const void *bytes, size_t size, struct buffer *out,
+                                reshard_error *err);
 
 /* RESHARD_ERR_FORMAT: the step's result has more bytes than the chunk. */
 reshard_status chain_too_long(const struct chain_call *call, reshard_error *err);

@@ -214,7 +214,8 @@ static reshard_status close_frame(struct builder *builder, enum value_kind kind,
 {
     struct frame frame = builder->frames[--builder->frame_count];
     size_t count = builder->node_count - frame.first;
-    struct value **nodes = count ? builder->nodes + frame.first : NULL, **items = arena_array(&builder->graph->arena, count, sizeof(*items));
+    struct value **nodes = count ? builder->nodes + frame.first : NULL,
+                 **items = arena_array(&builder->graph->arena, count, sizeof(*items));
     reshard_status status = kind == VALUE_DICT ? check_keys(nodes, count, err) : RESHARD_OK;
     if (status)
         return status;

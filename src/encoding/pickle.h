@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Pickle reader that never executes: protocols 0-5, every opcode. What the pickle would call or build becomes inert
- * nodes of a value graph (base/value.h). Iterative, bounded by limits, linear in the input. What the graph takes is spent from limits->budget,
- * now and later.
+ * nodes of a value graph (base/value.h). Iterative, bounded by limits, linear in the input. What the graph takes is spent from
+ * limits->budget, now and later.
  *
  * Texts in the graph point into the input, which must outlive the graph (decoded texts lie in its arena). report may be
  * NULL. On failure graph->root stays as it was, and nodes that were made remain in the arena.

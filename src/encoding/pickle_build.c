@@ -41,7 +41,8 @@ static reshard_status items_append(struct pickle_machine *m, struct value ***ite
 }
 
 /* For the arrays of a value_object, whose counts have 32 bits. */
-static reshard_status object_append(struct pickle_machine *m, struct value ***items, uint32_t *used, struct value *const *added, size_t count)
+static reshard_status object_append(struct pickle_machine *m, struct value ***items, uint32_t *used, struct value *const *added,
+                                    size_t count)
 {
     if (count > UINT32_MAX - *used)
         return pickle_fail(m, RESHARD_ERR_LIMIT, "an object with more than %" PRIu32 " parts", UINT32_MAX);
@@ -421,6 +422,7 @@ const char *pickle_describe(const struct value *value, char out[PICKLE_DESCRIBE_
         snprintf(out, PICKLE_DESCRIBE_MAX, "%s something computed", name);
     else
         snprintf(out, PICKLE_DESCRIBE_MAX, "%s %.*s.%.*s", name, (int)(global->global.module.size > 100 ? 100 : global->global.module.size),
-                 global->global.module.data, (int)(global->global.name.size > 100 ? 100 : global->global.name.size), global->global.name.data);
+                 global->global.module.data, (int)(global->global.name.size > 100 ? 100 : global->global.name.size),
+                 global->global.name.data);
     return out;
 }

@@ -43,7 +43,8 @@ reshard_status pickle_fail_limit(struct pickle_machine *m, const char *limit_nam
 
 reshard_status pickle_fail_underflow(struct pickle_machine *m)
 {
-    return pickle_fail(m, RESHARD_ERR_FORMAT, m->mark_count ? "values are taken from below a mark" : "values are taken from an empty stack");
+    return pickle_fail(m, RESHARD_ERR_FORMAT,
+                       m->mark_count ? "values are taken from below a mark" : "values are taken from an empty stack");
 }
 
 static reshard_status fail_truncated(struct pickle_machine *m)

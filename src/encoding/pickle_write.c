@@ -81,12 +81,13 @@ struct writer {
 /* A number or constant, which is written anew each time. */
 static bool is_plain(const struct value *node)
 {
-    return node->kind == VALUE_NONE || node->kind == VALUE_BOOL || node->kind == VALUE_INT || node->kind == VALUE_FLOAT || node->kind == VALUE_BIGINT;
+    return node->kind == VALUE_NONE || node->kind == VALUE_BOOL || node->kind == VALUE_INT || node->kind == VALUE_FLOAT ||
+           node->kind == VALUE_BIGINT;
 }
 
 /*
- * Slot of the id's note, or the free one where it belongs. Nodes made one after the other, which are mostly written so, lie side by side. The
- * multiplier is random, so that no file can choose what else falls there.
+ * Slot of the id's note, or the free one where it belongs. Nodes made one after the other, which are mostly written so, lie side by side.
+ * The multiplier is random, so that no file can choose what else falls there.
  */
 static size_t slot_of(const struct writer *w, uint32_t id)
 {

@@ -22,8 +22,8 @@ enum torch_container { TORCH_NO_CONTAINER, TORCH_ZIP, TORCH_LEGACY, TORCH_TAR };
 reshard_status torch_save_probe(const struct reader *reader, enum torch_container *out, reshard_error *err);
 
 /*
- * Of bytes that are no container: fails if they were one. What ends as a zip archive, or begins as a legacy stream but for a few bits, has a
- * damaged beginning, and its bytes are no value.
+ * Of bytes that are no container: fails if they were one. What ends as a zip archive, or begins as a legacy stream but for a few bits, has
+ * a damaged beginning, and its bytes are no value.
  */
 reshard_status torch_save_check_raw(const struct reader *reader, reshard_error *err);
 
@@ -117,7 +117,8 @@ enum torch_spelling {
 enum torch_spelling torch_save_spelling(const struct value *value, const struct value **args, bool *requires_grad);
 
 /* The class and the number of elements that the persistent id of a storage says; false if it is no storage's. */
-bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped, int64_t *numel);
+bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped,
+                           int64_t *numel);
 
 /* Whether torch.load(weights_only=True) takes the class or function. */
 bool torch_global_is_weights_only(struct str module, struct str name);
@@ -161,7 +162,8 @@ bool torch_save_can_hold(enum dtype dtype);
 
 /* A torch zip to be written: the pickle, then storages in order. Frames are everything that is not storage payload. */
 struct torch_frame {
-    struct zip_plan_member *members; /* data.pkl, .format_version, .storage_alignment, byteorder, data/0…, version, .data/serialization_id */
+    struct zip_plan_member
+        *members; /* data.pkl, .format_version, .storage_alignment, byteorder, data/0…, version, .data/serialization_id */
     uint32_t member_count, first_storage, storage_count;
     struct buffer pickle;
     uint32_t alignment;

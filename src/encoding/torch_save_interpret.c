@@ -126,7 +126,8 @@ static reshard_status parse_view(const struct value *metadata, uint64_t at, stru
     struct value **items;
     size_t count;
     if (!value_as_sequence(metadata, &items, &count) || count != 3 || !value_as_str(items[0], &out->view_key) ||
-        !value_as_int(items[1], &out->view_offset) || !value_as_int(items[2], &out->view_numel) || out->view_offset < 0 || out->view_numel < 0)
+        !value_as_int(items[1], &out->view_offset) || !value_as_int(items[2], &out->view_numel) || out->view_offset < 0 ||
+        out->view_numel < 0)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "view metadata of a storage is not (key, offset, size)");
     out->is_view = true;
     return RESHARD_OK;
@@ -201,14 +202,16 @@ static reshard_status check_same_storage(const struct torch_storage *old, const 
 }
 
 /* The sub-range of a storage that view metadata asks for becomes a storage of its own, with the view's key behind the root's. */
-static reshard_status note_view(struct torch_reading *reading, struct value *node, const struct storage_id *id, uint32_t root, reshard_error *err)
+static reshard_status note_view(struct torch_reading *reading, struct value *node, const struct storage_id *id, uint32_t root,
+                                reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     unsigned item = dtype_element_bytes(archive->storages[root].dtype);
     int64_t end;
     if (!checked_add_i64(id->view_offset, id->view_numel, &end) || end > id->numel)
-        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "storage view [%" PRId64 ", +%" PRId64 ") reaches beyond its root of %" PRId64
-                            " elements", id->view_offset, id->view_numel, id->numel);
+        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset,
+                            "storage view [%" PRId64 ", +%" PRId64 ") reaches beyond its root of %" PRId64 " elements", id->view_offset,
+                            id->view_numel, id->numel);
     char key[160];
     int size = snprintf(key, sizeof(key), "%.*s/%.64s+%" PRId64 "+%" PRId64, STR_ARG(id->key), "view", id->view_offset, id->view_numel);
     uint32_t index = name_map_find(&reading->keys, (struct str){ key, (size_t)size });
@@ -364,21 +367,23 @@ reshard_status torch_parse_object(struct torch_reading *reading, uint64_t base_o
 {
     struct torch_archive *archive = reading->archive;
     struct pickle_report report;
-    reshard_status status = pickle_parse(archive->pickle.data, archive->pickle.size, base_offset, reading->limits, &archive->graph, &report, err);
+    reshard_status status =
+        pickle_parse(archive->pickle.data, archive->pickle.size, base_offset, reading->limits, &archive->graph, &report, err);
     if (status)
         return status;
     archive->pickle_protocol = report.protocol;
     if (report.stack_left)
         return error_set_at(err, RESHARD_ERR_FORMAT, base_offset + report.consumed - 1, "values are left on the stack at STOP");
     if (report.not_weights_only)
-        status = torch_block(reading, report.not_weights_only_offset, err, "a pickle opcode at byte %" PRIu64 " that torch.save does not write",
-                             report.not_weights_only_offset);
+        status = torch_block(reading, report.not_weights_only_offset, err,
+                             "a pickle opcode at byte %" PRIu64 " that torch.save does not write", report.not_weights_only_offset);
     if (!status && report.consumed < archive->pickle.size)
         status = torch_warn(reading, err, "%zu bytes after the end of the pickle are ignored", archive->pickle.size - report.consumed);
     return status ? status : torch_interpret(reading, err);
 }
 
-bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped, int64_t *numel)
+bool torch_save_storage_id(const struct value *persid, const struct value **class_, bool *is_known, enum dtype *dtype, bool *is_untyped,
+                           int64_t *numel)
 {
     const struct value *payload = persid->inner;
     struct str tag;

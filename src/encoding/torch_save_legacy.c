@@ -37,7 +37,8 @@ static reshard_status read_head(struct torch_reading *reading, struct torch_stre
     if (!status)
         status = next_graph(stream, &version, err);
     if (!status && (!value_as_int(version.root, &number) || number != LEGACY_VERSION))
-        status = error_set_at(err, RESHARD_ERR_FORMAT, at, "legacy protocol version %" PRId64 " is not known, %d is", number, LEGACY_VERSION);
+        status =
+            error_set_at(err, RESHARD_ERR_FORMAT, at, "legacy protocol version %" PRId64 " is not known, %d is", number, LEGACY_VERSION);
     if (!status)
         status = next_graph(stream, &system, err);
     if (!status && !value_as_mapping(system.root, &pairs, &count))
@@ -76,7 +77,8 @@ static reshard_status read_storage(struct torch_reading *reading, struct torch_s
         return error_set_at(err, RESHARD_ERR_FORMAT, key->offset, "storage key %.*s twice in the list", STR_ARG(name));
     struct torch_storage *storage = &archive->storages[index];
     if (storage->is_unknown_class)
-        return error_set_at(err, RESHARD_ERR_UNSUPPORTED, at, "storage %.*s is of a class that torch does not have: its size is not known", STR_ARG(name));
+        return error_set_at(err, RESHARD_ERR_UNSUPPORTED, at, "storage %.*s is of a class that torch does not have: its size is not known",
+                            STR_ARG(name));
     reshard_status status = torch_stream_bytes(stream, 8, &bytes, err);
     if (status)
         return status;
@@ -85,8 +87,9 @@ static reshard_status read_storage(struct torch_reading *reading, struct torch_s
     if (elements < 0)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "negative size %" PRId64 " of storage %.*s", elements, STR_ARG(name));
     if (!dtype_bytes(storage->dtype, (uint64_t)elements, &size) || size != storage->bytes)
-        return error_set_at(err, RESHARD_ERR_FORMAT, at, "storage %.*s has %" PRId64 " elements of %s, its persistent id says %" PRIu64 " bytes",
-                            STR_ARG(name), elements, dtype_info(storage->dtype)->name, storage->bytes);
+        return error_set_at(err, RESHARD_ERR_FORMAT, at,
+                            "storage %.*s has %" PRId64 " elements of %s, its persistent id says %" PRIu64 " bytes", STR_ARG(name),
+                            elements, dtype_info(storage->dtype)->name, storage->bytes);
     storage->offset = stream->position;
     storage->stored_bytes = size;
     is_read[index] = true;

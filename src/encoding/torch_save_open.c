@@ -73,7 +73,8 @@ static reshard_status ends_as_zip(const struct reader *reader, bool *out, reshar
 /* The pickles of the magic number and of version 1001, as protocol 2 writes them. */
 static bool begins_nearly_legacy(const uint8_t *bytes, size_t size)
 {
-    static const uint8_t wanted[] = { 0x80, 2, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A, 0xA8, 0x50, 0x19, '.', 0x80, 2, 'M', 0xE9, 3, '.' };
+    static const uint8_t wanted[] = { 0x80, 2,    0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20, 0x6A,
+                                      0xA8, 0x50, 0x19, '.',  0x80, 2,    'M',  0xE9, 3,    '.' };
     int bits = 0;
     for (size_t i = 0; i < sizeof(wanted) && size >= sizeof(wanted); i++)
         bits += __builtin_popcount((unsigned)(bytes[i] ^ wanted[i]));
@@ -91,7 +92,8 @@ reshard_status torch_save_check_raw(const struct reader *reader, reshard_error *
     if (status)
         return status;
     if (was_zip)
-        return error_set_at(err, RESHARD_ERR_FORMAT, 0, "ends as a zip archive and begins with %02x %02x %02x %02x, not with 50 4b 03 04: it is damaged", head[0],
+        return error_set_at(err, RESHARD_ERR_FORMAT, 0,
+                            "ends as a zip archive and begins with %02x %02x %02x %02x, not with 50 4b 03 04: it is damaged", head[0],
                             head[1], head[2], head[3]);
     if (begins_nearly_legacy(head, size))
         return error_set_at(err, RESHARD_ERR_FORMAT, 0, "begins as a legacy stream of torch but for a few bits: it is damaged");
@@ -165,7 +167,8 @@ static reshard_status check_byteorder(struct torch_reading *reading, struct buff
         return status;
     reading->archive->is_big_endian = str_is(buffer_str(text), "big");
     if (!reading->archive->is_big_endian && !str_is(buffer_str(text), "little"))
-        return error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, "byteorder is '%.*s', neither little nor big", STR_ARG(buffer_str(text)));
+        return error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, "byteorder is '%.*s', neither little nor big",
+                            STR_ARG(buffer_str(text)));
     return RESHARD_OK;
 }
 
@@ -179,7 +182,8 @@ static reshard_status check_alignment(struct torch_reading *reading, struct buff
         return status;
     uint64_t alignment;
     if (!str_to_u64(buffer_str(text), &alignment) || alignment > UINT32_MAX)
-        return error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, ".storage_alignment '%.*s' is not a number", STR_ARG(buffer_str(text)));
+        return error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, ".storage_alignment '%.*s' is not a number",
+                            STR_ARG(buffer_str(text)));
     reading->archive->alignment = (uint32_t)alignment;
     return RESHARD_OK;
 }
@@ -255,7 +259,8 @@ reshard_status torch_save_open(const struct reader *reader, const struct limits 
     if (reader->size == 0)
         status = error_set(err, RESHARD_ERR_FORMAT, "empty file");
     else if (archive.container == TORCH_NO_CONTAINER)
-        status = error_set_at(err, RESHARD_ERR_FORMAT, 0, "neither a zip archive, nor a legacy stream, nor a tar as torch.save writes them");
+        status =
+            error_set_at(err, RESHARD_ERR_FORMAT, 0, "neither a zip archive, nor a legacy stream, nor a tar as torch.save writes them");
     else if (archive.container == TORCH_ZIP)
         status = torch_open_zip(&reading, err);
     else if (archive.container == TORCH_LEGACY)

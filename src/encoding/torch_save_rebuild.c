@@ -52,7 +52,8 @@ static reshard_status parse_numbers(const struct value *value, const struct valu
     if (!value_as_sequence(value, &items, &length))
         return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "%s of a tensor is a %s, not a tuple", what, value_kind_name(value));
     if (length > RANK_MAX)
-        return error_set_at(err, RESHARD_ERR_UNSUPPORTED, node->offset, "tensor of %zu dimensions, at most %d are supported", length, RANK_MAX);
+        return error_set_at(err, RESHARD_ERR_UNSUPPORTED, node->offset, "tensor of %zu dimensions, at most %d are supported", length,
+                            RANK_MAX);
     return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "%s of a tensor holds something that is not a 64-bit integer", what);
 }
 
@@ -63,15 +64,16 @@ static unsigned values_per_byte(enum dtype dtype)
 }
 
 /* (storage, offset, size, stride) in args[0..3], checked, as a tensor. *is_known false: a storage of an unknown class or without data. */
-static reshard_status parse_view(struct torch_reading *reading, struct value *const *args, const enum dtype *dtype, const struct value *node,
-                                 struct torch_tensor *out, bool *is_known, reshard_error *err)
+static reshard_status parse_view(struct torch_reading *reading, struct value *const *args, const enum dtype *dtype,
+                                 const struct value *node, struct torch_tensor *out, bool *is_known, reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     const struct value *persid = args[0];
     int64_t shape[RANK_MAX], strides[RANK_MAX], offset;
     size_t rank, stride_count;
     if (persid->kind != VALUE_PERSID || persid->storage == 0)
-        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "storage argument of a tensor is not a storage but a %s", value_kind_name(persid));
+        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "storage argument of a tensor is not a storage but a %s",
+                            value_kind_name(persid));
     if (!value_as_int(args[1], &offset))
         return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "offset of a tensor is not a 64-bit integer");
     reshard_status status = parse_numbers(args[2], node, "size", shape, &rank, err);
@@ -80,7 +82,8 @@ static reshard_status parse_view(struct torch_reading *reading, struct value *co
     if (status)
         return status;
     if (rank != stride_count)
-        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "size and stride of a tensor differ in length, %zu and %zu", rank, stride_count);
+        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "size and stride of a tensor differ in length, %zu and %zu", rank,
+                            stride_count);
 
     const struct torch_storage *storage = &archive->storages[persid->storage - 1];
     *is_known = !storage->is_unknown_class && storage->has_data;
@@ -143,7 +146,9 @@ static reshard_status note_dense(struct torch_reading *reading, enum torch_rebui
     static const struct {
         const char *name;
         size_t min, max;
-    } arity[] = { [REBUILD_V1] = { "_rebuild_tensor", 4, 4 }, [REBUILD_V2] = { "_rebuild_tensor_v2", 6, 7 }, [REBUILD_V3] = { "_rebuild_tensor_v3", 7, 8 } };
+    } arity[] = { [REBUILD_V1] = { "_rebuild_tensor", 4, 4 },
+                  [REBUILD_V2] = { "_rebuild_tensor_v2", 6, 7 },
+                  [REBUILD_V3] = { "_rebuild_tensor_v3", 7, 8 } };
     if (count < arity[rebuild].min || count > arity[rebuild].max)
         return wrong_args(node, arity[rebuild].name, count, err);
 
@@ -152,7 +157,8 @@ static reshard_status note_dense(struct torch_reading *reading, enum torch_rebui
     bool is_known;
     if (rebuild == REBUILD_V3) {
         if (args[6]->kind != VALUE_GLOBAL || !str_is(args[6]->global.module, "torch"))
-            return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "dtype of a tensor is not a dtype but a %s", value_kind_name(args[6]));
+            return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "dtype of a tensor is not a dtype but a %s",
+                                value_kind_name(args[6]));
         if (!torch_dtype_of(args[6], &dtype))
             return torch_warn(reading, err, "a tensor of unknown type torch.%.*s is kept as an object", STR_ARG(args[6]->global.name));
     }
@@ -161,9 +167,12 @@ static reshard_status note_dense(struct torch_reading *reading, enum torch_rebui
         return status;
     if (rebuild != REBUILD_V1 && !has_no_hooks(args[5]))
         return torch_warn(reading, err, "a tensor with backward hooks is kept as an object");
-    if (reading->archive->is_big_endian && reading->archive->storages[tensor.storage].is_untyped && dtype_info(tensor.dtype)->swap_bytes > 1)
-        status = torch_warn(reading, err, "a big-endian file holds a %s tensor as untyped bytes, which torch on little-endian machines reads "
-                            "without swapping them; so does reshard", dtype_info(tensor.dtype)->name);
+    if (reading->archive->is_big_endian && reading->archive->storages[tensor.storage].is_untyped &&
+        dtype_info(tensor.dtype)->swap_bytes > 1)
+        status = torch_warn(reading, err,
+                            "a big-endian file holds a %s tensor as untyped bytes, which torch on little-endian machines reads "
+                            "without swapping them; so does reshard",
+                            dtype_info(tensor.dtype)->name);
     if (rebuild != REBUILD_V1 && is_true(args[4]))
         tensor.flags |= TORCH_TENSOR_REQUIRES_GRAD;
     if (count == arity[rebuild].max && rebuild != REBUILD_V1)
@@ -209,7 +218,8 @@ static reshard_status note_quantized(struct torch_reading *reading, struct value
 }
 
 /* _rebuild_from_type_v2(function, type, args, state): the function applied to args, then dressed as type. */
-static reshard_status note_from_type(struct torch_reading *reading, struct value *const *args, size_t count, struct value *node, reshard_error *err)
+static reshard_status note_from_type(struct torch_reading *reading, struct value *const *args, size_t count, struct value *node,
+                                     reshard_error *err)
 {
     if (count != 4)
         return wrong_args(node, "_rebuild_from_type_v2", count, err);
@@ -242,7 +252,8 @@ reshard_status torch_note_built(struct torch_reading *reading, struct value *nod
     const struct value_object *object = node->object;
     struct value **items;
     size_t count;
-    if (!torch_is_tensor_class(object->callable) || object->state_count != 1 || !value_as_sequence(object->states[0], &items, &count) || count != 4 || items[0]->kind != VALUE_PERSID)
+    if (!torch_is_tensor_class(object->callable) || object->state_count != 1 || !value_as_sequence(object->states[0], &items, &count) ||
+        count != 4 || items[0]->kind != VALUE_PERSID)
         return RESHARD_OK;
     struct torch_tensor tensor = { 0 };
     bool is_known;
@@ -270,7 +281,8 @@ static reshard_status check_callable(const struct value *node, reshard_error *er
     }
     enum value_kind args = object->args ? object->args->kind : VALUE_TUPLE;
     if (args != VALUE_TUPLE && !(args == VALUE_LIST && node->kind == VALUE_CALL))
-        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "arguments of a call are a %s, not a tuple", value_kind_name(object->args));
+        return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "arguments of a call are a %s, not a tuple",
+                            value_kind_name(object->args));
     return RESHARD_OK;
 }
 

@@ -144,7 +144,8 @@ static reshard_status parse_mesh(const struct torch_reading *reading, const stru
     parse_mesh_coordinate(mesh, reading->rank, out);
     for (size_t i = 0; out->has_coordinate && i < out->rank; i++)
         if (out->coordinate[i] < 0 || out->coordinate[i] >= out->shape[i])
-            return error_set_at(err, RESHARD_ERR_FORMAT, at, "coordinate %" PRId64 " in a mesh dimension of %" PRId64, out->coordinate[i], out->shape[i]);
+            return error_set_at(err, RESHARD_ERR_FORMAT, at, "coordinate %" PRId64 " in a mesh dimension of %" PRId64, out->coordinate[i],
+                                out->shape[i]);
     return RESHARD_OK;
 }
 
@@ -233,8 +234,8 @@ static bool cut(struct intervals *list, struct intervals *spare, const struct pl
 }
 
 /* Start and extent of the local part along one dimension. */
-static reshard_status place_dimension(const struct device_mesh *mesh, const struct placement *placements, int64_t dim, int64_t size, uint64_t at,
-                                      int64_t *start, int64_t *extent, reshard_error *err)
+static reshard_status place_dimension(const struct device_mesh *mesh, const struct placement *placements, int64_t dim, int64_t size,
+                                      uint64_t at, int64_t *start, int64_t *extent, reshard_error *err)
 {
     struct interval *memory = calloc(2 * INTERVALS_MAX, sizeof(*memory));
     if (!memory)
@@ -257,8 +258,8 @@ static reshard_status place_dimension(const struct device_mesh *mesh, const stru
 
 /* ---- DTensor ---- */
 
-static reshard_status add_shard(struct torch_reading *reading, const struct torch_shard *shard, const int64_t *global_shape, const int64_t *start,
-                                reshard_error *err)
+static reshard_status add_shard(struct torch_reading *reading, const struct torch_shard *shard, const int64_t *global_shape,
+                                const int64_t *start, reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     size_t bytes = (size_t)shard->rank * sizeof(int64_t);
@@ -275,8 +276,8 @@ static reshard_status add_shard(struct torch_reading *reading, const struct torc
 }
 
 /* Size and dtype of the whole, from the arguments of _rebuild_wrapper_subclass. */
-static reshard_status parse_whole(const struct value *node, struct value *const *args, size_t count, struct torch_shard *shard, int64_t *shape,
-                                  reshard_error *err)
+static reshard_status parse_whole(const struct value *node, struct value *const *args, size_t count, struct torch_shard *shard,
+                                  int64_t *shape, reshard_error *err)
 {
     size_t rank;
     int64_t elements;
@@ -319,8 +320,9 @@ static reshard_status place_local(struct torch_reading *reading, const struct va
         int64_t extent;
         status = place_dimension(&mesh, placements, dim, shape[dim], at, &start[dim], &extent, err);
         if (!status && local->shape[dim] != extent)
-            return error_set_at(err, RESHARD_ERR_FORMAT, at, "local part of a DTensor has %" PRId64 " elements along dimension %d, its mesh gives it %"
-                                PRId64, local->shape[dim], dim, extent);
+            return error_set_at(err, RESHARD_ERR_FORMAT, at,
+                                "local part of a DTensor has %" PRId64 " elements along dimension %d, its mesh gives it %" PRId64,
+                                local->shape[dim], dim, extent);
     }
     return status;
 }
@@ -347,8 +349,8 @@ static reshard_status note_dtensor(struct torch_reading *reading, const struct v
 
 /* ---- ShardedTensor ---- */
 
-static reshard_status note_local_shard(struct torch_reading *reading, const struct value *part, struct torch_shard *shard, const int64_t *shape,
-                                       reshard_error *err)
+static reshard_status note_local_shard(struct torch_reading *reading, const struct value *part, struct torch_shard *shard,
+                                       const int64_t *shape, reshard_error *err)
 {
     uint64_t at = shard->node->offset;
     const struct value *tensor = attribute(part, "tensor"), *metadata = attribute(part, "metadata");
@@ -364,7 +366,8 @@ static reshard_status note_local_shard(struct torch_reading *reading, const stru
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "shard of a ShardedTensor lies outside of it on axis %d", bad_axis);
     shard->tensor = tensor->tensor - 1;
     const struct torch_tensor *local = &reading->archive->tensors[shard->tensor];
-    if (local->rank != shard->rank || local->dtype != shard->dtype || memcmp(local->shape, extent, (size_t)shard->rank * sizeof(*extent)) != 0)
+    if (local->rank != shard->rank || local->dtype != shard->dtype ||
+        memcmp(local->shape, extent, (size_t)shard->rank * sizeof(*extent)) != 0)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "shard of a ShardedTensor has another type or size than its metadata says");
     return add_shard(reading, shard, shape, start, err);
 }
@@ -394,7 +397,8 @@ reshard_status torch_interpret_shard(struct torch_reading *reading, struct value
     struct value **args = node->object->args->list.items, **inner;
     size_t count;
     *is_shard = false;
-    if (args[1]->kind != VALUE_GLOBAL || !str_starts_with(args[1]->global.module, "torch.distributed.") || !value_as_sequence(args[2], &inner, &count))
+    if (args[1]->kind != VALUE_GLOBAL || !str_starts_with(args[1]->global.module, "torch.distributed.") ||
+        !value_as_sequence(args[2], &inner, &count))
         return RESHARD_OK;
     *is_shard = true;
     if (str_is(args[1]->global.name, "DTensor"))

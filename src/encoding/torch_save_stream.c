@@ -9,7 +9,20 @@
 #define LINE_BYTES_MAX 65536
 
 /* What follows an opcode. */
-enum argument { ARG_NONE, ARG_1, ARG_2, ARG_4, ARG_8, ARG_LINE, ARG_TWO_LINES, ARG_COUNT_1, ARG_COUNT_4, ARG_COUNT_8, ARG_END, ARG_UNKNOWN };
+enum argument {
+    ARG_NONE,
+    ARG_1,
+    ARG_2,
+    ARG_4,
+    ARG_8,
+    ARG_LINE,
+    ARG_TWO_LINES,
+    ARG_COUNT_1,
+    ARG_COUNT_4,
+    ARG_COUNT_8,
+    ARG_END,
+    ARG_UNKNOWN
+};
 
 enum scan_result { SCAN_DONE, SCAN_MORE, SCAN_SENSELESS };
 

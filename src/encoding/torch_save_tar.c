@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tar of torch before 0.1.10. Members: `storages` (pickled count; then per storage a pickled (key, location, type), i64 number of elements
- * and the bytes; then a pickled list of views (key, root key, offset, size)), `tensors` (pickled count; then per tensor a pickled
+ * The tar of torch before 0.1.10. Members: `storages` (pickled count; then per storage a pickled (key, location, type), i64 number of
+ * elements and the bytes; then a pickled list of views (key, root key, offset, size)), `tensors` (pickled count; then per tensor a pickled
  * (key, storage key, type), i32 rank, 4 bytes, i64 sizes, i64 strides, i64 offset), `pickle` (the object, whose persistent ids are tensor
  * keys) and `sys_info`. Nothing is ever unpacked by name.
  */
@@ -192,7 +192,8 @@ static size_t key_text(int64_t key, char out[24])
 }
 
 /* (key, location, type), number of elements, bytes. */
-static reshard_status read_storage(struct torch_reading *reading, struct torch_stream *stream, struct buffer *copy, uint64_t base, reshard_error *err)
+static reshard_status read_storage(struct torch_reading *reading, struct torch_stream *stream, struct buffer *copy, uint64_t base,
+                                   reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     struct value_graph graph = { 0 };
@@ -246,8 +247,10 @@ static reshard_status read_view(struct torch_reading *reading, const struct valu
     if (root == NAME_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "storage view of storage %" PRId64 ", which is not there", numbers[1]);
     unsigned item = dtype_element_bytes(archive->storages[root].dtype);
-    if (numbers[2] < 0 || numbers[3] < 0 || !checked_add_i64(numbers[2], numbers[3], &end) || (uint64_t)end > archive->storages[root].bytes / item)
-        return error_set(err, RESHARD_ERR_FORMAT, "storage view reaches beyond its root of %" PRIu64 " bytes", archive->storages[root].bytes);
+    if (numbers[2] < 0 || numbers[3] < 0 || !checked_add_i64(numbers[2], numbers[3], &end) ||
+        (uint64_t)end > archive->storages[root].bytes / item)
+        return error_set(err, RESHARD_ERR_FORMAT, "storage view reaches beyond its root of %" PRIu64 " bytes",
+                         archive->storages[root].bytes);
     reshard_status status = torch_add_storage(reading, (struct str){ text, key_text(numbers[0], text) }, &index, err);
     if (status)
         return status;
@@ -288,7 +291,8 @@ static reshard_status read_storages(struct torch_reading *reading, const struct 
 }
 
 /* Rank, sizes, strides and offset behind the pickled names of a tensor. */
-static reshard_status read_tensor_numbers(struct torch_reading *reading, struct torch_stream *stream, struct torch_tensor *tensor, reshard_error *err)
+static reshard_status read_tensor_numbers(struct torch_reading *reading, struct torch_stream *stream, struct torch_tensor *tensor,
+                                          reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     struct str bytes;

@@ -108,8 +108,9 @@ static bool parse_end(const struct blob_window *window, uint64_t *count, uint64_
     good = good && expect_u32(&c, 0x07064B50) && expect_u32(&c, 0) && expect_u64(&c, zip64_end) && expect_u32(&c, 1);
     good = good && *count >= 3 && *count <= MEMBERS_MAX && *directory_offset <= UINT32_MAX - 1 && *directory_bytes <= zip64_end &&
            *directory_offset == zip64_end - *directory_bytes;
-    return good && expect_u32(&c, 0x06054B50) && expect_u32(&c, 0) && expect_u16(&c, (uint16_t)*count) && expect_u16(&c, (uint16_t)*count) &&
-           expect_u32(&c, (uint32_t)*directory_bytes) && expect_u32(&c, (uint32_t)*directory_offset) && expect_u16(&c, 0);
+    return good && expect_u32(&c, 0x06054B50) && expect_u32(&c, 0) && expect_u16(&c, (uint16_t)*count) &&
+           expect_u16(&c, (uint16_t)*count) && expect_u32(&c, (uint32_t)*directory_bytes) && expect_u32(&c, (uint32_t)*directory_offset) &&
+           expect_u16(&c, 0);
 }
 
 /* The local header must tell the same as the directory; sizes and CRC may be left to the descriptor. */
@@ -121,9 +122,10 @@ static bool parse_local(const struct blob_window *window, struct str name, struc
     uint32_t crc32, stored, bytes;
     uint16_t extra_bytes;
     struct str local_name;
-    bool good = expect_u32(&c, 0x04034B50) && cursor_skip(&c, 2) && expect_u16(&c, entry->flags) && expect_u16(&c, 0) && cursor_skip(&c, 4) &&
-                cursor_u32le(&c, &crc32) && cursor_u32le(&c, &stored) && cursor_u32le(&c, &bytes) && expect_u16(&c, (uint16_t)name.size) &&
-                cursor_u16le(&c, &extra_bytes) && cursor_bytes(&c, name.size, &local_name) && str_equal(local_name, name);
+    bool good = expect_u32(&c, 0x04034B50) && cursor_skip(&c, 2) && expect_u16(&c, entry->flags) && expect_u16(&c, 0) &&
+                cursor_skip(&c, 4) && cursor_u32le(&c, &crc32) && cursor_u32le(&c, &stored) && cursor_u32le(&c, &bytes) &&
+                expect_u16(&c, (uint16_t)name.size) && cursor_u16le(&c, &extra_bytes) && cursor_bytes(&c, name.size, &local_name) &&
+                str_equal(local_name, name);
     if (!good || (extra_bytes > 0 && extra_bytes < 4))
         return false;
     /* Only torch's padding field may follow: a zip64 field means a size that the long way handles. */
@@ -197,8 +199,8 @@ static bool parse_zip(const struct blob_window *window, struct blob_zip *zip)
     for (uint64_t i = 0; i < count; i++)
         if (!parse_entry(window, &c, zip))
             return false;
-    return cursor_left(&c) == 0 && zip->end <= offset && zip->entries[BLOB_PICKLE].is_there && zip->entries[BLOB_PICKLE].header_offset == 0 &&
-           zip->entries[BLOB_STORAGE].is_there && zip->entries[BLOB_VERSION].is_there;
+    return cursor_left(&c) == 0 && zip->end <= offset && zip->entries[BLOB_PICKLE].is_there &&
+           zip->entries[BLOB_PICKLE].header_offset == 0 && zip->entries[BLOB_STORAGE].is_there && zip->entries[BLOB_VERSION].is_there;
 }
 
 /* Content of a small member, with the right CRC: a writer that switched checksums off goes the long way. */
@@ -245,7 +247,8 @@ static bool take_str(struct cursor *c, const char *text)
     struct cursor ahead = *c;
     uint32_t size;
     struct str found;
-    if (!take(&ahead, 'X') || !cursor_u32le(&ahead, &size) || size != strlen(text) || !cursor_bytes(&ahead, size, &found) || !str_is(found, text))
+    if (!take(&ahead, 'X') || !cursor_u32le(&ahead, &size) || size != strlen(text) || !cursor_bytes(&ahead, size, &found) ||
+        !str_is(found, text))
         return false;
     skip_put(&ahead);
     *c = ahead;
@@ -317,7 +320,8 @@ static bool take_global(struct cursor *c, const char *module, struct str *name)
 {
     struct cursor ahead = *c;
     struct str found;
-    if (!take(&ahead, 'c') || !cursor_line(&ahead, 64, &found) || !str_is(found, module) || !cursor_line(&ahead, 64, name) || name->size == 0)
+    if (!take(&ahead, 'c') || !cursor_line(&ahead, 64, &found) || !str_is(found, module) || !cursor_line(&ahead, 64, name) ||
+        name->size == 0)
         return false;
     skip_put(&ahead);
     *c = ahead;
@@ -405,7 +409,8 @@ static bool open_fast(const struct reader *reader, const struct limits *limits, 
         return false;
     struct cursor c = cursor_over(text.data, text.size);
     uint64_t storage_bytes;
-    if (!parse_pickle(&c, &pickle) || !dtype_bytes(pickle.storage_dtype, (uint64_t)pickle.numel, &storage_bytes) || storage_bytes != data->bytes)
+    if (!parse_pickle(&c, &pickle) || !dtype_bytes(pickle.storage_dtype, (uint64_t)pickle.numel, &storage_bytes) ||
+        storage_bytes != data->bytes)
         return false;
     struct torch_view view = { out->dtype, out->rank, out->shape, out->strides, pickle.offset };
     if (torch_view_check(&view, storage_bytes, limits, 0, &out->offset_bytes, NULL))

@@ -29,8 +29,8 @@ static bool crc_is_right(const struct zip_archive *archive, const struct zip_mem
 
 static reshard_status wrong_crc(const struct zip_member *member, uint32_t found, reshard_error *err)
 {
-    return error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, "CRC-32 of the content is %08" PRIx32 ", recorded is %08" PRIx32, found,
-                        member->crc32);
+    return error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, "CRC-32 of the content is %08" PRIx32 ", recorded is %08" PRIx32,
+                        found, member->crc32);
 }
 
 /* Sizes that no honest member has are refused before memory is taken for them. */
@@ -62,8 +62,8 @@ static reshard_status inflate_into(const struct reader *reader, const struct zip
     if (!status && got == member->bytes)
         status = decoder_read(decoder, &beyond, 1, &more, err);
     if (!status && (got != member->bytes || more))
-        status = error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, "inflates to %s than the %" PRIu64 " bytes that the directory says",
-                              more ? "more" : "less", member->bytes);
+        status = error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset,
+                              "inflates to %s than the %" PRIu64 " bytes that the directory says", more ? "more" : "less", member->bytes);
     decoder_free(decoder);
     return status;
 }
@@ -112,8 +112,8 @@ struct content_check {
     bool is_zero;
 };
 
-static reshard_status check_through(const struct reader *reader, const struct zip_member *member, const struct limits *limits, uint8_t *window,
-                                    struct content_check *check, reshard_error *err)
+static reshard_status check_through(const struct reader *reader, const struct zip_member *member, const struct limits *limits,
+                                    uint8_t *window, struct content_check *check, reshard_error *err)
 {
     struct decoder *decoder = NULL;
     enum codec codec = member->method == ZIP_METHOD_DEFLATED ? CODEC_DEFLATE : CODEC_NONE;
@@ -143,7 +143,8 @@ reshard_status zip_check_member(const struct reader *reader, const struct zip_ar
     reshard_status status = check_through(reader, member, limits, window, &check, err);
     free(window);
     if (!status && check.bytes != member->bytes)
-        status = error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset, "inflates to %s than the %" PRIu64 " bytes that the directory says",
+        status = error_set_at(err, RESHARD_ERR_FORMAT, member->payload_offset,
+                              "inflates to %s than the %" PRIu64 " bytes that the directory says",
                               check.bytes > member->bytes ? "more" : "less", member->bytes);
     if (!status && !crc_is_right(archive, member, check.crc32, check.is_zero))
         status = wrong_crc(member, check.crc32, err);

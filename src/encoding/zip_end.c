@@ -78,7 +78,8 @@ static reshard_status find_end(const struct reader *reader, struct zip_archive *
     }
     if (!found)
         return error_set_at(err, RESHARD_ERR_FORMAT, reader->size,
-                            "the zip archive of %" PRIu64 " bytes has no end record: it is cut off, or its end was overwritten", reader->size);
+                            "the zip archive of %" PRIu64 " bytes has no end record: it is cut off, or its end was overwritten",
+                            reader->size);
     *out = archive->tail.offset + index;
     return RESHARD_OK;
 }
@@ -111,14 +112,15 @@ static reshard_status read_classic_end(const struct zip_archive *archive, uint64
                     cursor_u32le(&c, &out->offset) && cursor_u16le(&c, &out->comment_bytes);
     uint64_t left = archive->tail.offset + archive->tail.bytes.size - at - ZIP_END_BYTES;
     if (!complete || out->comment_bytes > left)
-        return error_set_at(err, RESHARD_ERR_FORMAT, at, "end record: comment of %" PRIu16 " bytes, %" PRIu64 " are left", out->comment_bytes,
-                            left);
+        return error_set_at(err, RESHARD_ERR_FORMAT, at, "end record: comment of %" PRIu16 " bytes, %" PRIu64 " are left",
+                            out->comment_bytes, left);
     return RESHARD_OK;
 }
 
 static reshard_status disagree(uint64_t at, const char *what, uint64_t classic, uint64_t zip64, reshard_error *err)
 {
-    return error_set_at(err, RESHARD_ERR_FORMAT, at, "end records disagree on the %s: %" PRIu64 ", zip64 says %" PRIu64, what, classic, zip64);
+    return error_set_at(err, RESHARD_ERR_FORMAT, at, "end records disagree on the %s: %" PRIu64 ", zip64 says %" PRIu64, what, classic,
+                        zip64);
 }
 
 /* The zip64 end record at `at`, which must end where its locator starts. */
@@ -128,7 +130,8 @@ static reshard_status read_end64(const struct reader *reader, const struct zip_a
     uint8_t scratch[ZIP_END64_BYTES];
     struct cursor c;
     if (at > locator || locator - at < ZIP_END64_BYTES)
-        return error_set_at(err, RESHARD_ERR_FORMAT, locator, "zip64 locator points at byte %" PRIu64 ", where no zip64 end record has room", at);
+        return error_set_at(err, RESHARD_ERR_FORMAT, locator,
+                            "zip64 locator points at byte %" PRIu64 ", where no zip64 end record has room", at);
     reshard_status status = end_bytes(reader, archive, at, ZIP_END64_BYTES, scratch, &c, err);
     if (status)
         return status;
@@ -229,7 +232,8 @@ reshard_status zip_check_gap(const struct reader *reader, const struct zip_archi
     reshard_status status = reader_append(reader, start, wanted, &bytes, err);
     size_t index;
     if (!status && find_last_end(buffer_str(&bytes), &index))
-        status = error_set_at(err, RESHARD_ERR_FORMAT, start + index, "a second zip end record hides between the last member and the directory");
+        status =
+            error_set_at(err, RESHARD_ERR_FORMAT, start + index, "a second zip end record hides between the last member and the directory");
     buffer_release(&bytes);
     return status;
 }

@@ -102,8 +102,8 @@ static reshard_status check_sizes(const struct local *local, const uint8_t *extr
     if (local->stored_bytes == ZIP_BIG32 && has_zip64)
         stored_bytes = stored_bytes64;
     if (!size_agrees(bytes, member->bytes, has_descriptor) || !size_agrees(stored_bytes, member->stored_bytes, has_descriptor))
-        return error_set(err, RESHARD_ERR_FORMAT, "sizes %" PRIu64 " and %" PRIu64 ", the directory says %" PRIu64 " and %" PRIu64, stored_bytes,
-                         bytes, member->stored_bytes, member->bytes);
+        return error_set(err, RESHARD_ERR_FORMAT, "sizes %" PRIu64 " and %" PRIu64 ", the directory says %" PRIu64 " and %" PRIu64,
+                         stored_bytes, bytes, member->stored_bytes, member->bytes);
     return RESHARD_OK;
 }
 
@@ -130,7 +130,8 @@ static reshard_status locate(struct window *window, struct zip_member *member, s
         return status;
     struct cursor c = cursor_over(bytes, fixed);
     if (!read_local(&c, &local))
-        return error_set(err, RESHARD_ERR_FORMAT, "starts with %02x %02x %02x %02x, not with 50 4b 03 04", bytes[0], bytes[1], bytes[2], bytes[3]);
+        return error_set(err, RESHARD_ERR_FORMAT, "starts with %02x %02x %02x %02x, not with 50 4b 03 04", bytes[0], bytes[1], bytes[2],
+                         bytes[3]);
     size_t whole = ZIP_LOCAL_BYTES + (size_t)local.name_bytes + local.extra_bytes;
     status = window_view(window, at, whole, wish, &bytes, err);
     if (!status)
@@ -210,7 +211,8 @@ static reshard_status locate_in_order(struct window *window, struct zip_archive 
 reshard_status zip_locate_members(const struct reader *reader, struct zip_archive *archive, uint64_t *members_end, reshard_error *err)
 {
     if (archive->member_count == 0)
-        return error_set_at(err, RESHARD_ERR_FORMAT, archive->directory_offset, "the zip directory is empty, but the archive starts with a member");
+        return error_set_at(err, RESHARD_ERR_FORMAT, archive->directory_offset,
+                            "the zip directory is empty, but the archive starts with a member");
     struct zip_member **order = NULL;
     if (!sort_members(archive, &order))
         return error_set_memory(err);

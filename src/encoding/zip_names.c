@@ -75,8 +75,9 @@ static const char *name_complaint(const struct zip_member *member)
 
 static reshard_status twice(const struct zip_member *a, const struct zip_member *b, reshard_error *err)
 {
-    return error_set_at(err, RESHARD_ERR_FORMAT, b->header_offset, "zip members '%.*s' at byte %" PRIu64 " and '%.*s' at byte %" PRIu64 "%s",
-                        STR_ARG(a->name), a->header_offset, STR_ARG(b->name), b->header_offset,
+    return error_set_at(err, RESHARD_ERR_FORMAT, b->header_offset,
+                        "zip members '%.*s' at byte %" PRIu64 " and '%.*s' at byte %" PRIu64 "%s", STR_ARG(a->name), a->header_offset,
+                        STR_ARG(b->name), b->header_offset,
                         str_equal(a->name, b->name) ? ": the name occurs twice" : " differ only in case");
 }
 

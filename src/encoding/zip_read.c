@@ -116,7 +116,8 @@ static reshard_status place_error(reshard_status status, uint64_t at, reshard_er
     return status;
 }
 
-static reshard_status walk_directory(struct str bytes, const struct zip_directory *directory, struct zip_archive *archive, reshard_error *err)
+static reshard_status walk_directory(struct str bytes, const struct zip_directory *directory, struct zip_archive *archive,
+                                     reshard_error *err)
 {
     struct cursor c = cursor_over(bytes.data, bytes.size);
     for (uint32_t i = 0; i < archive->member_count; i++) {
@@ -127,7 +128,8 @@ static reshard_status walk_directory(struct str bytes, const struct zip_director
                                 archive->member_count);
         struct central central;
         if (!read_central(&c, &central))
-            return error_set_at(err, RESHARD_ERR_FORMAT, at, "zip directory: header of member %" PRIu32 " reaches beyond the directory", i + 1);
+            return error_set_at(err, RESHARD_ERR_FORMAT, at, "zip directory: header of member %" PRIu32 " reaches beyond the directory",
+                                i + 1);
         reshard_status status = take_member(&central, directory->offset, &archive->members[i], err);
         if (status)
             return place_error(status, at, err);

@@ -53,8 +53,8 @@ static uint64_t central_bytes(const struct zip_plan_member *member)
 
 static reshard_status too_large(const struct zip_plan_member *member, reshard_error *err)
 {
-    return error_set(err, RESHARD_ERR_UNSUPPORTED, "zip member '%.*s' of %" PRIu64 " bytes: the archive would pass 2^63 bytes", STR_ARG(member->name),
-                     member->bytes);
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "zip member '%.*s' of %" PRIu64 " bytes: the archive would pass 2^63 bytes",
+                     STR_ARG(member->name), member->bytes);
 }
 
 static reshard_status check_plan(const struct zip_plan_member *members, uint32_t count, uint32_t alignment, reshard_error *err)
@@ -63,7 +63,8 @@ static reshard_status check_plan(const struct zip_plan_member *members, uint32_t
         return error_set(err, RESHARD_ERR_USAGE, "alignment %" PRIu32 " is no power of two up to 32768", alignment);
     for (uint32_t i = 0; i < count; i++) {
         if (members[i].name.size == 0 || members[i].name.size > UINT16_MAX)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "zip member's name of %zu bytes, the format holds 1 to 65535", members[i].name.size);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "zip member's name of %zu bytes, the format holds 1 to 65535",
+                             members[i].name.size);
     }
     return RESHARD_OK;
 }

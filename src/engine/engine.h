@@ -52,39 +52,45 @@ uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_opt
 
 /*
  * Moves all payload of the plan into the objects of a transaction. objects[i] is target catalog object i, created. crcs, by target chunk,
- * is filled where CHUNK_WANT_CRC. journal, if not NULL, makes the run resumable: jobs recorded in it are skipped (their CRC parts come from it).
+ * is filled where CHUNK_WANT_CRC. journal, if not NULL, makes the run resumable: jobs recorded in it are skipped (their CRC parts come from
+ * it).
  */
 reshard_status engine_run(const struct plan *plan, const struct engine_source *source, struct store_object **objects, uint32_t *crcs,
                           struct store_txn *journal, const struct engine_options *options, reshard_error *err);
 
 /*
- * Compresses the target's objects that have a packing, each as a whole, once their payload is written: object by object, in as many threads as
- * the memory allows two buffers of its size. Until then they take their full size on the disk.
+ * Compresses the target's objects that have a packing, each as a whole, once their payload is written: object by object, in as many threads
+ * as the memory allows two buffers of its size. Until then they take their full size on the disk.
  */
-reshard_status engine_pack(const struct catalog *target, struct store_object **objects, const struct engine_options *options, reshard_error *err);
+reshard_status engine_pack(const struct catalog *target, struct store_object **objects, const struct engine_options *options,
+                           reshard_error *err);
 
 /*
- * Streams tensors as row-major little-endian bytes: for each given tensor, in order, calls sink with consecutive windows of its full content (or of box
- * start/extent if given: then count must be 1). sink(tensor, offset, bytes, size, is_last); a false from sink cancels. With
- * threads > 1 several tensors are in flight; the calls for one tensor are in order and from one thread at a time. Replicas are
- * not compared (verify does).
+ * Streams tensors as row-major little-endian bytes: for each given tensor, in order, calls sink with consecutive windows of its full
+ * content (or of box start/extent if given: then count must be 1). sink(tensor, offset, bytes, size, is_last); a false from sink cancels.
+ * With threads > 1 several tensors are in flight; the calls for one tensor are in order and from one thread at a time. Replicas are not
+ * compared (verify does).
  */
-typedef reshard_status (*engine_sink)(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *err);
-reshard_status engine_stream(const struct engine_source *source, const uint32_t *tensors, uint32_t count, const int64_t *start, const int64_t *extent,
-                             const struct engine_options *options, engine_sink sink, void *context, reshard_error *err);
+typedef reshard_status (*engine_sink)(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                      reshard_error *err);
+reshard_status engine_stream(const struct engine_source *source, const uint32_t *tensors, uint32_t count, const int64_t *start,
+                             const int64_t *extent, const struct engine_options *options, engine_sink sink, void *context,
+                             reshard_error *err);
 
-/* The same for tensors that recipes make: tensors are those of `made` (keys, types, shapes; chunks do not count), each once; recipes come by
- * target tensor, ascending, and first[t] is the first of tensor t, first[t + 1] the one behind its last. The sink is told tensors of `made`. */
+/* The same for tensors that recipes make: tensors are those of `made` (keys, types, shapes; chunks do not count), each once; recipes come
+ * by target tensor, ascending, and first[t] is the first of tensor t, first[t + 1] the one behind its last. The sink is told tensors of
+ * `made`. */
 struct engine_made {
     const struct catalog *made;
     const struct recipe *recipes;
     const uint32_t *first;
 };
-reshard_status engine_stream_made(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors, uint32_t count,
-                                  const struct engine_options *options, engine_sink sink, void *context, reshard_error *err);
+reshard_status engine_stream_made(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors,
+                                  uint32_t count, const struct engine_options *options, engine_sink sink, void *context,
+                                  reshard_error *err);
 
 /* Streams one chunk's own content (row-major order of its box), for comparing replicas and checking parts. */
-reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options, engine_sink sink, void *context,
-                                   reshard_error *err);
+reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options,
+                                   engine_sink sink, void *context, reshard_error *err);
 
 #endif

@@ -109,7 +109,8 @@ reshard_status budget_check(const struct engine_budget *budget, const struct eng
     uint64_t found = capped_add_u64(budget->chunk_bytes, budget->between_bytes), limit = engine_chunk_memory_max(options);
     if (found <= limit)
         return RESHARD_OK;
-    error_set(err, RESHARD_ERR_LIMIT, "memory: found %" PRIu64 " bytes, which a chunk that is decoded as a whole takes, the limit is %" PRIu64, found, limit);
+    error_set(err, RESHARD_ERR_LIMIT,
+              "memory: found %" PRIu64 " bytes, which a chunk that is decoded as a whole takes, the limit is %" PRIu64, found, limit);
     error_hint(err, "raise it with --memory %" PRIu64 "MiB", (found >> 20) + 1);
     return RESHARD_ERR_LIMIT;
 }

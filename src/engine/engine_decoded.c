@@ -280,7 +280,8 @@ static struct decoded_slot *slot_wait(struct decoded_chunks *decoded, uint32_t c
  * The chunk's slot: ready, or new, and then with a scratch to decode it with, once there is room. With into_slot false only the scratch
  * is wanted. NULL for both: no memory.
  */
-static struct decoded_slot *slot_or_scratch(struct decoded_chunks *decoded, uint32_t chunk, bool into_slot, struct decoded_scratch **scratch)
+static struct decoded_slot *slot_or_scratch(struct decoded_chunks *decoded, uint32_t chunk, bool into_slot,
+                                            struct decoded_scratch **scratch)
 {
     for (;;) {
         bool must_wait = false;

@@ -3,8 +3,8 @@
  * Decoded chunks: source chunks that are coded as a whole (encoding/chain.h), decoded once and shared by all workers, as long as there is
  * room. Who decodes a chunk waits for nobody meanwhile, so that all may wait for it, whatever they hold.
  *
- * Decoding takes one of a few scratches, and a slot's memory out of bytes_max; who finds none waits. That ends: those who decode, and those who
- * only copy out of a chunk, wait for nobody; chunks that are held for longer leave room for the largest one.
+ * Decoding takes one of a few scratches, and a slot's memory out of bytes_max; who finds none waits. That ends: those who decode, and those
+ * who only copy out of a chunk, wait for nobody; chunks that are held for longer leave room for the largest one.
  */
 #ifndef ENGINE_ENGINE_DECODED_H
 #define ENGINE_ENGINE_DECODED_H
@@ -33,7 +33,8 @@ struct decoded_chunks {
     pthread_cond_t changed;
 };
 
-reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *origins, const struct engine_budget *budget, reshard_error *err);
+reshard_status decoded_init(struct decoded_chunks *decoded, struct origins *origins, const struct engine_budget *budget,
+                            reshard_error *err);
 void decoded_release(struct decoded_chunks *decoded);
 
 /* The decoded bytes of the chunk, good until they are given back, which the caller does without waiting for anybody unless decoded_hold

@@ -68,7 +68,8 @@ static void *packer_main(void *context)
     return NULL;
 }
 
-reshard_status engine_pack(const struct catalog *target, struct store_object **objects, const struct engine_options *options, reshard_error *err)
+reshard_status engine_pack(const struct catalog *target, struct store_object **objects, const struct engine_options *options,
+                           reshard_error *err)
 {
     struct packing_run run = { .target = target, .objects = objects };
     uint64_t largest = 0;

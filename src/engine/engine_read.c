@@ -337,7 +337,8 @@ void job_unpin(struct worker *worker)
         if (memory->parts[i].is_held)
             decoded_unhold(&worker->engine->decoded, memory->parts[i].origin);
         if (memory->parts[i].is_held)
-            decoded_give(&worker->engine->decoded, memory->parts[i].origin, part_spends(worker, &memory->parts[i], part_chain(worker, &memory->parts[i])));
+            decoded_give(&worker->engine->decoded, memory->parts[i].origin,
+                         part_spends(worker, &memory->parts[i], part_chain(worker, &memory->parts[i])));
         memory->parts[i].is_held = false;
     }
 }

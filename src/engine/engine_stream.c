@@ -138,8 +138,8 @@ static reshard_status made_plan(const struct engine_source *source, const struct
     return status;
 }
 
-reshard_status engine_stream_made(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors, uint32_t count,
-                                  const struct engine_options *options, engine_sink sink, void *context, reshard_error *err)
+reshard_status engine_stream_made(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors,
+                                  uint32_t count, const struct engine_options *options, engine_sink sink, void *context, reshard_error *err)
 {
     struct catalog *target;
     struct plan *plan = NULL;

@@ -45,7 +45,8 @@ struct source {
     bool is_borrowed_store;
     bool is_in_root;           /* name is the sub-directory that a root's choice names */
     bool lenient;
-    bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state, and experts in one matrix theirs */
+    bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state, and
+                                  experts in one matrix theirs */
     bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */
     int64_t iteration;         /* wanted; -1: the latest */
 };
@@ -67,7 +68,8 @@ struct open_options {
     int64_t iteration; /* -1 */
     bool borrow_store, lenient, relate_optimizer, skip_unsupported;
 };
-reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out, reshard_error *err);
+reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out,
+                           reshard_error *err);
 void source_free(struct source *source);
 
 /* Words of --layout: ranks of each parallel dimension; 0: not said. */
@@ -79,7 +81,8 @@ struct layout_words {
 struct layout_request {
     struct source *source;         /* where items can be loaded from (source_load_item) */
     const struct catalog *wanted;  /* tensors selected, renamed and retyped (keys, dtypes, shapes, paths, ties) without chunks; items */
-    const uint32_t *wanted_source; /* source tensor with the very elements of each wanted tensor (its type may differ); CATALOG_NONE: made of others */
+    const uint32_t
+        *wanted_source; /* source tensor with the very elements of each wanted tensor (its type may differ); CATALOG_NONE: made of others */
     const uint32_t *wanted_items;  /* source item of each wanted item */
     bool is_whole;                 /* nothing was renamed or left out: source->catalog->tree applies as it is, dtypes may differ */
     const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */
@@ -103,8 +106,10 @@ struct target {
     uint32_t changed_count, changed_capacity;
 };
 void target_free(struct target *target);
-reshard_status target_note_dropped(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
-reshard_status target_note_changed(struct target *target, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));
+reshard_status target_note_dropped(struct target *target, reshard_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+reshard_status target_note_changed(struct target *target, reshard_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* The value of a format option, or NULL if it was not given. */
 static inline const char *layout_option(const struct layout_request *request, const char *name)
@@ -127,12 +132,13 @@ struct publish_job {
 struct format_driver {
     const char *name, *summary;
     const char *name_space; /* whose names the keys are, as models/ calls them: "hf", "torch_dist", "megatron", "paddle"; NULL: anybody's */
-    const char *(*target_names)(const struct layout_request *request); /* the same of a target, where options, reference and source decide; may be NULL */
+    const char *(*target_names)(
+        const struct layout_request *request); /* the same of a target, where options, reference and source decide; may be NULL */
     unsigned abilities;
     const struct format_option *options; /* ends with a NULL name; may be NULL */
 
-    /* Globs of what a folder of this format holds besides side files, folders with '/' at the end; then NULL. A folder with other things in it is
-     * not replaced. NULL: the format has no folders. */
+    /* Globs of what a folder of this format holds besides side files, folders with '/' at the end; then NULL. A folder with other things in
+     * it is not replaced. NULL: the format has no folders. */
     const char *const *folder_entries;
 
     /* How sure the driver is that store's name ("" for the root) is its format: 0 no, 100 certain. Looks at names and the first
@@ -142,8 +148,8 @@ struct format_driver {
     /* Fills source->catalog (made by the caller, not sealed). */
     reshard_status (*read_catalog)(struct source *source, reshard_error *err);
 
-    /* Finds the payload of chunks with CHUNK_UNRESOLVED among the given ones: sets offset, bytes, layout, flags; checks dtype and shape against
-     * the stored ones. NULL: chunks are born resolved. Called from one thread. */
+    /* Finds the payload of chunks with CHUNK_UNRESOLVED among the given ones: sets offset, bytes, layout, flags; checks dtype and shape
+     * against the stored ones. NULL: chunks are born resolved. Called from one thread. */
     reshard_status (*resolve)(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err);
 
     /* Value of an item that is ITEM_BLOB or ITEM_RAW, into a graph that the catalog keeps (later calls return the same). NULL if all

@@ -134,7 +134,8 @@ static bool append_step(struct walk *walk, uint32_t step)
     return true;
 }
 
-static enum walk_result walk_to_key(const struct map_chain *chain, const struct map_space *space, struct str start, bool backwards, struct walk *walk)
+static enum walk_result walk_to_key(const struct map_chain *chain, const struct map_space *space, struct str start, bool backwards,
+                                    struct walk *walk)
 {
     uint32_t name = name_map_find(&chain->names, start), count;
     struct str text = start;
@@ -232,7 +233,8 @@ static int64_t tensor_degree(const struct map_tensor *tensor, int64_t axis)
 }
 
 /* The degree of a weight, on which its states must agree; 0 if it was diagnosed. */
-static int64_t weight_degree(const struct map_macro_context *context, const struct map_space *space, uint32_t weight, int64_t axis, struct map_span span)
+static int64_t weight_degree(const struct map_macro_context *context, const struct map_space *space, uint32_t weight, int64_t axis,
+                             struct map_span span)
 {
     int64_t degree = 0;
     const char *first = "";
@@ -251,8 +253,8 @@ static int64_t weight_degree(const struct map_macro_context *context, const stru
         }
         if (degree && found != degree) {
             struct str name = space->weights[weight].name;
-            map_diagnose(context->diagnoses, MAP_ERROR, span, NULL, "%s of '%.*s' is cut into %lld parts along axis %lld, %s into %lld", first, STR_ARG(name),
-                         (long long)degree, (long long)axis, map_state_name[state], (long long)found);
+            map_diagnose(context->diagnoses, MAP_ERROR, span, NULL, "%s of '%.*s' is cut into %lld parts along axis %lld, %s into %lld",
+                         first, STR_ARG(name), (long long)degree, (long long)axis, map_state_name[state], (long long)found);
             return 0;
         }
         first = degree ? first : map_state_name[state];
@@ -261,19 +263,22 @@ static int64_t weight_degree(const struct map_macro_context *context, const stru
     return degree;
 }
 
-static bool fail_walk(const struct map_macro_context *context, enum walk_result result, const struct map_name *name, struct str text, bool is_left)
+static bool fail_walk(const struct map_macro_context *context, enum walk_result result, const struct map_name *name, struct str text,
+                      bool is_left)
 {
     if (result == WALK_NO_MEMORY) {
         context->diagnoses->no_memory = true;
         return false;
     }
-    return map_diagnose(context->diagnoses, MAP_ERROR, name->span, "a fused macro needs to know how many ranks cut the tensor: name a key here",
-                        result == WALK_LOOP ? "'%.*s' and other names are made from each other in a circle: no key of the %s is found" :
-                                              "'%.*s' is tied to several keys of the %s: how many ranks cut it is not clear",
+    return map_diagnose(context->diagnoses, MAP_ERROR, name->span,
+                        "a fused macro needs to know how many ranks cut the tensor: name a key here",
+                        result == WALK_LOOP ? "'%.*s' and other names are made from each other in a circle: no key of the %s is found"
+                                            : "'%.*s' is tied to several keys of the %s: how many ranks cut it is not clear",
                         STR_ARG(text), is_left != context->reverse ? "source" : "target");
 }
 
-bool map_chain_degree(const struct map_macro_context *context, const struct map_chain *chain, const struct map_name *name, bool is_left, int64_t axis, int64_t *degree)
+bool map_chain_degree(const struct map_macro_context *context, const struct map_chain *chain, const struct map_name *name, bool is_left,
+                      int64_t axis, int64_t *degree)
 {
     const struct map_space *space = is_left ? map_left_space(context) : map_right_space(context);
     struct str text = name->transpose_of.size ? name->transpose_of : name->text;
@@ -288,7 +293,8 @@ bool map_chain_degree(const struct map_macro_context *context, const struct map_
     }
     if (walk.weight == MAP_NONE) {
         free(walk.steps);
-        map_diagnose(context->diagnoses, MAP_WARNING, name->span, NULL, "no key of the %s is found for '%.*s': it is taken to be cut into 1 part",
+        map_diagnose(context->diagnoses, MAP_WARNING, name->span, NULL,
+                     "no key of the %s is found for '%.*s': it is taken to be cut into 1 part",
                      is_left != context->reverse ? "source" : "target", STR_ARG(text));
         return true;
     }

@@ -3,7 +3,8 @@
  * Which names become which: the record that tells how many ranks cut a name. Fused macros need the degree of tensor parallelism of a name
  * that may be an intermediate one; it is that of the key which the name comes from, or becomes, in the end.
  *
- * Upstream counts distinct offsets on any axis. Here the axis is followed through transposes and permutations, and only offsets along it count.
+ * Upstream counts distinct offsets on any axis. Here the axis is followed through transposes and permutations, and only offsets along it
+ * count.
  */
 #ifndef MAPPING_MAP_CHAIN_H
 #define MAPPING_MAP_CHAIN_H
@@ -33,6 +34,7 @@ void map_chain_release(struct map_chain *chain);
  * Into how many parts `axis` of the name is cut: 1 with a warning if no key is found. is_left says which way to look: from a left-hand name
  * back to the left space, from a right-hand name on to the right one. false: the names are ambiguous, or shards disagree; it was diagnosed.
  */
-bool map_chain_degree(const struct map_macro_context *context, const struct map_chain *chain, const struct map_name *name, bool is_left, int64_t axis, int64_t *degree);
+bool map_chain_degree(const struct map_macro_context *context, const struct map_chain *chain, const struct map_name *name, bool is_left,
+                      int64_t axis, int64_t *degree);
 
 #endif

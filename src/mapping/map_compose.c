@@ -65,7 +65,8 @@ static struct middle_axis back_axis(const struct map_piece *from, int axis, cons
 }
 
 /* The part of the middle that both copies touch: its first index and its extents; 0 elements: none. */
-static int64_t common_box(const struct map_piece *to, const struct map_piece *from, int source_rank, int middle_rank, int64_t *low, int64_t *extent)
+static int64_t common_box(const struct map_piece *to, const struct map_piece *from, int source_rank, int middle_rank, int64_t *low,
+                          int64_t *extent)
 {
     int64_t volume = 1, read[RANK_MAX];
     map_piece_source_extent(from, source_rank, read);
@@ -81,9 +82,11 @@ static int64_t common_box(const struct map_piece *to, const struct map_piece *fr
 }
 
 /* Elements of the tensor that come from themselves through this pair of copies; 0 where they come from elsewhere. */
-static int64_t returned_elements(const struct composition *composition, const struct map_copy *back, const struct map_copy *forward, uint32_t tensor)
+static int64_t returned_elements(const struct composition *composition, const struct map_copy *back, const struct map_copy *forward,
+                                 uint32_t tensor)
 {
-    const struct map_tensor *source = &composition->source->tensors[tensor], *middle = &composition->forward->target->tensors[forward->target_tensor];
+    const struct map_tensor *source = &composition->source->tensors[tensor],
+                            *middle = &composition->forward->target->tensors[forward->target_tensor];
     struct map_piece to = box_of(forward, middle), from = box_of(back, source);
     int64_t low[RANK_MAX], extent[RANK_MAX];
     if (forward->source_tensor != tensor || !casts_come_back(forward->casts, back->casts, source->dtype, middle->dtype))
@@ -93,7 +96,8 @@ static int64_t returned_elements(const struct composition *composition, const st
         struct middle_axis origin = forward_axis(&to, middle->rank, i, low), arrival = back_axis(&from, i, low);
         if (origin.start != arrival.start)
             return 0;
-        if (origin.axis != arrival.axis && ((origin.axis >= 0 && extent[origin.axis] > 1) || (arrival.axis >= 0 && extent[arrival.axis] > 1)))
+        if (origin.axis != arrival.axis &&
+            ((origin.axis >= 0 && extent[origin.axis] > 1) || (arrival.axis >= 0 && extent[arrival.axis] > 1)))
             return 0;
     }
     return volume;
@@ -115,8 +119,8 @@ static bool comes_back(struct composition *composition, uint32_t tensor, uint32_
     return returned == wanted || !map_state_is_shaped[composition->source->tensors[tensor].state];
 }
 
-reshard_status map_compose_is_identity(const struct map_result *forward, const struct map_result *back, const struct map_space *source, const struct limits *limits,
-                                       bool *is_identity, uint32_t *bad, reshard_error *err)
+reshard_status map_compose_is_identity(const struct map_result *forward, const struct map_result *back, const struct map_space *source,
+                                       const struct limits *limits, bool *is_identity, uint32_t *bad, reshard_error *err)
 {
     uint32_t middle = map_space_tensor_count(forward->target), next = 0;
     struct composition composition = { forward, back, source, calloc((size_t)middle + 1, sizeof(uint32_t)), 0, limits->box_checks };

@@ -107,7 +107,8 @@ static bool emit_unicode(struct config_reader *reader, int digits, bool emits)
     size_t start = reader->at;
     int64_t point = hex_value(reader->file, start + 2, digits);
     reader->at += 2 + (size_t)digits;
-    if (point >= 0xD800 && point < 0xDC00 && hex_value(reader->file, reader->at + 2, 4) >= 0xDC00 && reader->file.data[reader->at] == '\\') {
+    if (point >= 0xD800 && point < 0xDC00 && hex_value(reader->file, reader->at + 2, 4) >= 0xDC00 &&
+        reader->file.data[reader->at] == '\\') {
         int64_t low = hex_value(reader->file, reader->at + 2, 4);
         point = low < 0xE000 ? 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00) : -1;
         reader->at += 6;
@@ -194,7 +195,8 @@ static size_t first_character(struct str file)
 {
     for (size_t at = 0; at < file.size;) {
         size_t start = at;
-        while (start < file.size && (file.data[start] == ' ' || file.data[start] == '\t' || file.data[start] == '\r' || file.data[start] == '\n'))
+        while (start < file.size &&
+               (file.data[start] == ' ' || file.data[start] == '\t' || file.data[start] == '\r' || file.data[start] == '\n'))
             start++;
         if (start >= file.size || file.data[start] != '#')
             return start;
@@ -238,7 +240,8 @@ static bool read_config(struct config_reader *reader, enum file_kind kind)
     return config_literal(reader, reader->file.data[reader->at] != '{');
 }
 
-reshard_status map_text_read(struct str file, const struct limits *limits, struct map_text *out, struct map_diagnoses *diagnoses, reshard_error *err)
+reshard_status map_text_read(struct str file, const struct limits *limits, struct map_text *out, struct map_diagnoses *diagnoses,
+                             reshard_error *err)
 {
     uint64_t bytes_max = limits->map_text_bytes < UINT32_MAX / 2 ? limits->map_text_bytes : UINT32_MAX / 2;
     *out = (struct map_text){ .file = file, .text = file };
@@ -250,7 +253,8 @@ reshard_status map_text_read(struct str file, const struct limits *limits, struc
         return RESHARD_OK;
     out->is_config = true;
     if (read_config(&reader, kind) && !reader.has_statements)
-        config_fail(&reader, 0, "expected an object with aoa_statements, or a list of statements", "no statements are found in this configuration object");
+        config_fail(&reader, 0, "expected an object with aoa_statements, or a list of statements",
+                    "no statements are found in this configuration object");
     if (out->no_memory || out->made.failed || diagnoses->no_memory)
         return error_set_memory(err);
     out->text = buffer_str(&out->made);

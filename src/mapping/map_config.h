@@ -28,9 +28,10 @@ struct map_text {
     bool no_memory;
 };
 
-/* Reads a file's bytes, which must outlive *out. What is wrong with a configuration object is diagnosed. From here on diagnoses are about the
- * text, and are moved to their places in the file. Release *out on failure too. */
-reshard_status map_text_read(struct str file, const struct limits *limits, struct map_text *out, struct map_diagnoses *diagnoses, reshard_error *err);
+/* Reads a file's bytes, which must outlive *out. What is wrong with a configuration object is diagnosed. From here on diagnoses are about
+ * the text, and are moved to their places in the file. Release *out on failure too. */
+reshard_status map_text_read(struct str file, const struct limits *limits, struct map_text *out, struct map_diagnoses *diagnoses,
+                             reshard_error *err);
 
 /* Where a part of the text stands in the file. */
 struct map_span map_text_locate(const struct map_text *text, struct map_span span);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON and Python literals. Nothing is evaluated: what is neither a string nor a bracket is passed over, or refused where it would count. */
+/* JSON and Python literals. Nothing is evaluated: what is neither a string nor a bracket is passed over, or refused where it would count.
+ */
 #include "mapping/map_config_parts.h"
 
 /* What a value is for. */
@@ -40,7 +41,8 @@ static bool read_word(struct config_reader *reader, enum role role)
     size_t start = reader->at, end = word_end(file, start);
     struct str word = { file.data + start, end - start };
     if (!word.size)
-        return config_fail(reader, start, "only strings, brackets and commas are read; nothing is computed", "unexpected character in a configuration object");
+        return config_fail(reader, start, "only strings, brackets and commas are read; nothing is computed",
+                           "unexpected character in a configuration object");
     if (role == ROLE_STATEMENTS && end < file.size && is_quote(file.data[end]) && !str_is(word, "u"))
         return config_fail(reader, start, "print the list and give that", "a string that Python would compute");
     if (role == ROLE_STATEMENTS && !(end < file.size && is_quote(file.data[end])))

@@ -21,7 +21,8 @@ static const char *escaped(struct arena *arena, const char *text)
     return copy;
 }
 
-bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, struct map_span span, const char *hint, const char *format, ...)
+bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, struct map_span span, const char *hint, const char *format,
+                  ...)
 {
     char message[MESSAGE_BYTES_MAX];
     va_list args;
@@ -40,7 +41,8 @@ bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, s
     va_start(args, format);
     vsnprintf(message, sizeof(message), format, args);
     va_end(args);
-    struct map_diagnosis row = { severity, diagnoses->text ? map_text_locate(diagnoses->text, span) : span, escaped(&diagnoses->arena, message), hint ? escaped(&diagnoses->arena, hint) : NULL };
+    struct map_diagnosis row = { severity, diagnoses->text ? map_text_locate(diagnoses->text, span) : span,
+                                 escaped(&diagnoses->arena, message), hint ? escaped(&diagnoses->arena, hint) : NULL };
     if (!row.message || (hint && !row.hint) || !ARRAY_ROOM(diagnoses->rows, diagnoses->count, diagnoses->capacity)) {
         diagnoses->no_memory = true;
         return false;
@@ -161,7 +163,8 @@ bool map_diagnoses_render(const struct map_diagnoses *diagnoses, struct str name
     return !out->failed;
 }
 
-reshard_status map_diagnoses_status(const struct map_diagnoses *diagnoses, struct str name, struct str text, bool strict, reshard_error *err)
+reshard_status map_diagnoses_status(const struct map_diagnoses *diagnoses, struct str name, struct str text, bool strict,
+                                    reshard_error *err)
 {
     const struct map_diagnosis *first = NULL;
     int line, column;

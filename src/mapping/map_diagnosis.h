@@ -43,8 +43,8 @@ struct map_diagnoses {
 };
 
 /* Adds one. hint may be NULL. Always returns false, so that a failure reads `return map_diagnose(...)`. */
-bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, struct map_span span, const char *hint, const char *format, ...)
-    PRINTF_LIKE(5, 6);
+bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, struct map_span span, const char *hint, const char *format,
+                  ...) PRINTF_LIKE(5, 6);
 
 /* 1-based line and column (in characters) of an offset. */
 void map_position(struct str text, uint32_t offset, int *line, int *column);
@@ -53,7 +53,8 @@ void map_position(struct str text, uint32_t offset, int *line, int *column);
 bool map_diagnoses_render(const struct map_diagnoses *diagnoses, struct str name, struct str text, bool strict, struct buffer *out);
 
 /* The first error as an error record (RESHARD_ERR_USAGE), or RESHARD_ERR_MEMORY, or RESHARD_OK if there is no error. */
-reshard_status map_diagnoses_status(const struct map_diagnoses *diagnoses, struct str name, struct str text, bool strict, reshard_error *err);
+reshard_status map_diagnoses_status(const struct map_diagnoses *diagnoses, struct str name, struct str text, bool strict,
+                                    reshard_error *err);
 
 void map_diagnoses_release(struct map_diagnoses *diagnoses);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the engine share: executing statements (map_execute.c, map_execute_axes.c) and looking at what they made (map_output.c). */
+/* What the parts of the engine share: executing statements (map_execute.c, map_execute_axes.c) and looking at what they made
+ * (map_output.c). */
 #ifndef MAPPING_MAP_ENGINE_PARTS_H
 #define MAPPING_MAP_ENGINE_PARTS_H
 
@@ -34,10 +35,12 @@ reshard_status map_machine_input(struct map_machine *machine, uint32_t weight, c
 struct map_symbol *map_machine_symbol(const struct map_machine *machine, struct str name);
 
 /* What a name stands for: *out is NULL if it was diagnosed. */
-reshard_status map_machine_read(struct map_machine *machine, const struct map_name *name, const struct map_variable **out, reshard_error *err);
+reshard_status map_machine_read(struct map_machine *machine, const struct map_name *name, const struct map_variable **out,
+                                reshard_error *err);
 
 /* Assigns a variable, which the machine's arena holds, to a name. */
-reshard_status map_machine_assign(struct map_machine *machine, const struct map_name *name, struct map_variable *variable, reshard_error *err);
+reshard_status map_machine_assign(struct map_machine *machine, const struct map_name *name, struct map_variable *variable,
+                                  reshard_error *err);
 
 /* The attribute that changes the statement's number of axes, or NULL; and executing such a statement. */
 const struct map_attribute *map_machine_axes_attribute(const struct map_machine *machine);

@@ -21,8 +21,8 @@ bool map_machine_fail(struct map_machine *machine, struct map_span span, const c
         buffer_clear(&machine->text);
         map_statement_print(machine->statement, &machine->text);
         bool is_long = machine->text.size > SHOWN_STATEMENT_BYTES;
-        snprintf(shown, sizeof(shown), "%.200s%sin the expansion: %.*s%s", hint ? hint : "", hint ? "; " : "", is_long ? SHOWN_STATEMENT_BYTES : (int)machine->text.size,
-                 (const char *)machine->text.data, is_long ? "…" : "");
+        snprintf(shown, sizeof(shown), "%.200s%sin the expansion: %.*s%s", hint ? hint : "", hint ? "; " : "",
+                 is_long ? SHOWN_STATEMENT_BYTES : (int)machine->text.size, (const char *)machine->text.data, is_long ? "…" : "");
         hint = shown;
     }
     return map_diagnose(machine->input->diagnoses, MAP_ERROR, span, hint, "%s", message);
@@ -103,7 +103,8 @@ static void fail_unknown(struct map_machine *machine, const struct map_name *nam
                      "'%.*s' is neither a weight of the source nor assigned before", STR_ARG(name->text));
 }
 
-reshard_status map_machine_read(struct map_machine *machine, const struct map_name *name, const struct map_variable **out, reshard_error *err)
+reshard_status map_machine_read(struct map_machine *machine, const struct map_name *name, const struct map_variable **out,
+                                reshard_error *err)
 {
     struct str text;
     *out = NULL;
@@ -124,7 +125,8 @@ reshard_status map_machine_read(struct map_machine *machine, const struct map_na
     return map_machine_input(machine, weight, out, err);
 }
 
-reshard_status map_machine_assign(struct map_machine *machine, const struct map_name *name, struct map_variable *variable, reshard_error *err)
+reshard_status map_machine_assign(struct map_machine *machine, const struct map_name *name, struct map_variable *variable,
+                                  reshard_error *err)
 {
     if (map_is_hole(name))
         return RESHARD_OK;
@@ -132,8 +134,8 @@ reshard_status map_machine_assign(struct map_machine *machine, const struct map_
     if (!symbol)
         return error_set_memory(err);
     if (symbol->variable && !symbol->is_consumed && !name->is_made)
-        map_diagnose(machine->input->diagnoses, MAP_WARNING, name->span, NULL, "'%.*s' is assigned again before anything used it: the last assignment counts",
-                     STR_ARG(name->text));
+        map_diagnose(machine->input->diagnoses, MAP_WARNING, name->span, NULL,
+                     "'%.*s' is assigned again before anything used it: the last assignment counts", STR_ARG(name->text));
     variable->statement = machine->statement;
     *symbol = (struct map_symbol){ .variable = variable, .span = name->span };
     return RESHARD_OK;
@@ -152,8 +154,11 @@ static bool read_axis(struct map_machine *machine, const char *what, const struc
     const struct map_statement *statement = machine->statement;
     bool has_shares = statement->attribute_count == 2 && !machine->input->strict && str_is(statement->attributes[1].key, "shares");
     if (statement->attribute_count != 1 + (uint32_t)has_shares || !str_is(statement->attributes[0].key, "axis")) {
-        struct map_span span = statement->attribute_count ? statement->attributes[statement->attribute_count - 1].key_span : statement->span;
-        return map_machine_fail(machine, span, machine->input->strict ? "do other things in a statement of their own" : "behind it may stand shares=\"[2, 1, 1]\"",
+        struct map_span span =
+            statement->attribute_count ? statement->attributes[statement->attribute_count - 1].key_span : statement->span;
+        return map_machine_fail(machine, span,
+                                machine->input->strict ? "do other things in a statement of their own"
+                                                       : "behind it may stand shares=\"[2, 1, 1]\"",
                                 "a %s has exactly one attribute, axis=number", what);
     }
     const struct map_attribute *axis = &statement->attributes[0];
@@ -204,8 +209,9 @@ static bool read_shares(struct map_machine *machine, uint32_t count, int64_t sai
     for (int i = 0; i < found && is_good; i++)
         is_good = said[i] > 0 && !__builtin_add_overflow(total, said[i], &total);
     *shares = said;
-    return is_good || map_machine_fail(machine, attribute->value_span, "a number by name comes from --set, or a line name = number",
-                                       "shares are %u positive numbers here, one for each part, not %.*s", count, STR_ARG(attribute->value));
+    return is_good ||
+           map_machine_fail(machine, attribute->value_span, "a number by name comes from --set, or a line name = number",
+                            "shares are %u positive numbers here, one for each part, not %.*s", count, STR_ARG(attribute->value));
 }
 
 /* Where the parts end: by their shares, else all alike. NULL: *is_good tells memory from a diagnosis. */
@@ -223,7 +229,8 @@ static int64_t *split_ends(struct map_machine *machine, const struct map_variabl
     for (uint32_t i = 0; i < count; i++)
         total += shares ? shares[i] : 1;
     if (in->shape[axis] % total) {
-        *is_good = map_machine_fail(machine, statement->span, NULL, "%lld on axis %d cannot be split into %lld equal parts", (long long)in->shape[axis], axis, (long long)total);
+        *is_good = map_machine_fail(machine, statement->span, NULL, "%lld on axis %d cannot be split into %lld equal parts",
+                                    (long long)in->shape[axis], axis, (long long)total);
         return NULL;
     }
     for (uint32_t i = 0; ends && i < count; i++)
@@ -258,16 +265,20 @@ static bool parts_fit(struct map_machine *machine, const struct map_variable *co
     const struct map_name *names = machine->statement->left;
     for (uint32_t i = 1; i < count; i++) {
         if (parts[i]->rank != first->rank)
-            return map_machine_fail(machine, names[i].span, NULL, "'%.*s' has %d axes, '%.*s' has %d", STR_ARG(names[i].text), parts[i]->rank,
-                                    STR_ARG(names[0].text), first->rank);
+            return map_machine_fail(machine, names[i].span, NULL, "'%.*s' has %d axes, '%.*s' has %d", STR_ARG(names[i].text),
+                                    parts[i]->rank, STR_ARG(names[0].text), first->rank);
         for (int k = 0; k < first->rank; k++) {
             if (k != axis && parts[i]->shape[k] != first->shape[k])
-                return map_machine_fail(machine, names[i].span, NULL, "on axis %d '%.*s' has %lld, '%.*s' has %lld: parts that are joined on axis %d agree on the others",
-                                        k, STR_ARG(names[i].text), (long long)parts[i]->shape[k], STR_ARG(names[0].text), (long long)first->shape[k], axis);
+                return map_machine_fail(machine, names[i].span, NULL,
+                                        "on axis %d '%.*s' has %lld, '%.*s' has %lld: parts that are joined on axis %d agree on the others",
+                                        k, STR_ARG(names[i].text), (long long)parts[i]->shape[k], STR_ARG(names[0].text),
+                                        (long long)first->shape[k], axis);
         }
-        if (machine->input->strict && parts[i]->dtype != first->dtype && parts[i]->dtype != MAP_DTYPE_NONE && first->dtype != MAP_DTYPE_NONE)
-            return map_machine_fail(machine, names[i].span, "Paddle's engine compares the types before all casts", "'%.*s' is %s, '%.*s' is %s",
-                                    STR_ARG(names[i].text), dtype_info(parts[i]->dtype)->name, STR_ARG(names[0].text), dtype_info(first->dtype)->name);
+        if (machine->input->strict && parts[i]->dtype != first->dtype && parts[i]->dtype != MAP_DTYPE_NONE &&
+            first->dtype != MAP_DTYPE_NONE)
+            return map_machine_fail(machine, names[i].span, "Paddle's engine compares the types before all casts",
+                                    "'%.*s' is %s, '%.*s' is %s", STR_ARG(names[i].text), dtype_info(parts[i]->dtype)->name,
+                                    STR_ARG(names[0].text), dtype_info(first->dtype)->name);
     }
     return true;
 }
@@ -297,9 +308,10 @@ static bool shares_fit(struct map_machine *machine, const struct map_variable *c
     for (uint32_t i = 1; i < count && shares && !machine->input->reverse; i++) {
         __int128 left = (__int128)parts[i]->shape[axis] * shares[0], right = (__int128)parts[0]->shape[axis] * shares[i];
         if (left != right)
-            return map_machine_fail(machine, statement->left[i].span, shares == said ? "shares= says how they relate" : "all heads have the same size", "'%.*s' has %lld on axis %d, which does not go with %lld of '%.*s'",
-                                    STR_ARG(statement->left[i].text), (long long)parts[i]->shape[axis], axis, (long long)parts[0]->shape[axis],
-                                    STR_ARG(statement->left[0].text));
+            return map_machine_fail(
+                machine, statement->left[i].span, shares == said ? "shares= says how they relate" : "all heads have the same size",
+                "'%.*s' has %lld on axis %d, which does not go with %lld of '%.*s'", STR_ARG(statement->left[i].text),
+                (long long)parts[i]->shape[axis], axis, (long long)parts[0]->shape[axis], STR_ARG(statement->left[0].text));
     }
     return true;
 }
@@ -348,7 +360,8 @@ static bool read_permutation(struct map_machine *machine, const struct map_attri
     if (attribute->is_number || map_list_parse(attribute->value, values, &count) != MAP_LIST_OK)
         return map_machine_fail(machine, attribute->value_span, "write permute=\"[1, 0]\"", "a permutation is a list of axes");
     if (!map_permutation_of(values, count, rank, forward))
-        return map_machine_fail(machine, attribute->value_span, NULL, "%.*s is no permutation of the %d axes", STR_ARG(attribute->value), rank);
+        return map_machine_fail(machine, attribute->value_span, NULL, "%.*s is no permutation of the %d axes", STR_ARG(attribute->value),
+                                rank);
     for (int i = 0; i < rank; i++) {
         if (machine->input->reverse)
             axes[forward[i]] = (uint8_t)i;
@@ -368,7 +381,8 @@ static bool read_dtype(struct map_machine *machine, const struct map_attribute *
             return true;
         }
     }
-    return map_machine_fail(machine, attribute->value_span, machine->input->strict ? "float16, bfloat16 or float32" : "float16, bfloat16, float32 or float64",
+    return map_machine_fail(machine, attribute->value_span,
+                            machine->input->strict ? "float16, bfloat16 or float32" : "float16, bfloat16, float32 or float64",
                             "'%.*s' is no type to cast to", STR_ARG(attribute->value));
 }
 
@@ -380,7 +394,8 @@ static bool read_cast(struct map_machine *machine, enum dtype *out)
     enum dtype source, target;
     if (statement->attribute_count == 1 && str_is(first->key, "dtype")) {
         if (machine->input->reverse)
-            return map_machine_fail(machine, first->key_span, "write src_dtype=\"…\", dst_dtype=\"…\"", "read backwards, dtype= does not say what to cast to");
+            return map_machine_fail(machine, first->key_span, "write src_dtype=\"…\", dst_dtype=\"…\"",
+                                    "read backwards, dtype= does not say what to cast to");
         return read_dtype(machine, first, out);
     }
     if (statement->attribute_count != 2 || !str_is(first->key, "src_dtype") || !str_is(statement->attributes[1].key, "dst_dtype"))
@@ -410,8 +425,10 @@ static enum one_action one_action(struct map_machine *machine)
         return ACTION_PERMUTE;
     if (is_pair || str_is(first->key, "dtype"))
         return ACTION_CAST;
-    map_machine_fail(machine, first->key_span, str_is(first->key, "transpose") ? "its name is permute" :
-                     machine->input->strict ? "axis, permute, dtype, or src_dtype and dst_dtype" : "axis, permute, dtype, src_dtype and dst_dtype, reshape, stack, unstack",
+    map_machine_fail(machine, first->key_span,
+                     str_is(first->key, "transpose") ? "its name is permute"
+                     : machine->input->strict        ? "axis, permute, dtype, or src_dtype and dst_dtype"
+                                                     : "axis, permute, dtype, src_dtype and dst_dtype, reshape, stack, unstack",
                      "unknown attribute '%.*s'", STR_ARG(first->key));
     return ACTION_FAILED;
 }
@@ -451,7 +468,8 @@ static reshard_status execute_one(struct map_machine *machine, reshard_error *er
 static void warn_attributes(struct map_machine *machine)
 {
     if (machine->statement->attribute_count)
-        map_diagnose(machine->input->diagnoses, MAP_WARNING, machine->statement->attributes[0].key_span, NULL, "attributes mean nothing beside '_'");
+        map_diagnose(machine->input->diagnoses, MAP_WARNING, machine->statement->attributes[0].key_span, NULL,
+                     "attributes mean nothing beside '_'");
 }
 
 static reshard_status execute_remove(struct map_machine *machine, reshard_error *err)
@@ -467,7 +485,8 @@ static reshard_status execute_remove(struct map_machine *machine, reshard_error 
     if (symbol->variable)
         symbol->is_removed = true;
     else if (weight == MAP_NONE)
-        map_diagnose(machine->input->diagnoses, MAP_WARNING, name->span, NULL, "'%.*s' is not in the source: the statement has no effect", STR_ARG(name->text));
+        map_diagnose(machine->input->diagnoses, MAP_WARNING, name->span, NULL, "'%.*s' is not in the source: the statement has no effect",
+                     STR_ARG(name->text));
     return RESHARD_OK;
 }
 

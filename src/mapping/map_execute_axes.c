@@ -9,9 +9,11 @@ static bool read_stack_axis(struct map_machine *machine, const struct map_attrib
 {
     const struct map_statement *statement = machine->statement;
     if (statement->attribute_count != 1)
-        return map_machine_fail(machine, attribute->key_span, "do other things in a statement of their own", "%.*s stands alone", STR_ARG(attribute->key));
+        return map_machine_fail(machine, attribute->key_span, "do other things in a statement of their own", "%.*s stands alone",
+                                STR_ARG(attribute->key));
     if (!attribute->is_number || attribute->is_huge || attribute->number >= axes)
-        return map_machine_fail(machine, attribute->value_span, "it is counted in the tensor that has the axis", "the axis is a number below %d", axes);
+        return map_machine_fail(machine, attribute->value_span, "it is counted in the tensor that has the axis",
+                                "the axis is a number below %d", axes);
     *out = (int)attribute->number;
     return true;
 }
@@ -30,8 +32,8 @@ static reshard_status execute_unstack(struct map_machine *machine, const struct 
     if (status || !in || !read_stack_axis(machine, attribute, in->rank, &axis))
         return status;
     if (in->shape[axis] != statement->right_count) {
-        map_machine_fail(machine, statement->span, NULL, "'%.*s' has %lld on axis %d, for %u names", STR_ARG(statement->left[0].text), (long long)in->shape[axis], axis,
-                         statement->right_count);
+        map_machine_fail(machine, statement->span, NULL, "'%.*s' has %lld on axis %d, for %u names", STR_ARG(statement->left[0].text),
+                         (long long)in->shape[axis], axis, statement->right_count);
         return RESHARD_OK;
     }
     struct map_variable *parts = arena_array(machine->workshop.arena, statement->right_count, sizeof(*parts));
@@ -50,12 +52,13 @@ static bool stack_fits(struct map_machine *machine, const struct map_variable *c
     for (uint32_t i = 0; i < count; i++) {
         for (int k = 0; k < parts[i]->rank && parts[i]->rank == parts[0]->rank; k++) {
             if (parts[i]->shape[k] != parts[0]->shape[k])
-                return map_machine_fail(machine, names[i].span, NULL, "on axis %d '%.*s' has %lld, '%.*s' has %lld: what is stacked has one shape", k,
-                                        STR_ARG(names[i].text), (long long)parts[i]->shape[k], STR_ARG(names[0].text), (long long)parts[0]->shape[k]);
+                return map_machine_fail(
+                    machine, names[i].span, NULL, "on axis %d '%.*s' has %lld, '%.*s' has %lld: what is stacked has one shape", k,
+                    STR_ARG(names[i].text), (long long)parts[i]->shape[k], STR_ARG(names[0].text), (long long)parts[0]->shape[k]);
         }
         if (parts[i]->rank != parts[0]->rank)
-            return map_machine_fail(machine, names[i].span, NULL, "'%.*s' has %d axes, '%.*s' has %d", STR_ARG(names[i].text), parts[i]->rank, STR_ARG(names[0].text),
-                                    parts[0]->rank);
+            return map_machine_fail(machine, names[i].span, NULL, "'%.*s' has %d axes, '%.*s' has %d", STR_ARG(names[i].text),
+                                    parts[i]->rank, STR_ARG(names[0].text), parts[0]->rank);
     }
     return parts[0]->rank < RANK_MAX || map_machine_fail(machine, names[0].span, NULL, "a tensor has at most %d axes", RANK_MAX);
 }
@@ -69,13 +72,15 @@ static reshard_status execute_stack(struct map_machine *machine, const struct ma
     bool is_good = statement->right_count == 1;
     int axis;
     if (!is_good)
-        map_machine_fail(machine, attribute->key_span, machine->input->reverse ? NULL : "to take a tensor apart write unstack=", "a stack makes one tensor, here are %u",
+        map_machine_fail(machine, attribute->key_span,
+                         machine->input->reverse ? NULL : "to take a tensor apart write unstack=", "a stack makes one tensor, here are %u",
                          statement->right_count);
     for (uint32_t i = 0; i < statement->left_count && !status && is_good; i++) {
         status = map_machine_read(machine, &statement->left[i], &parts[i], err);
         is_good = !status && parts[i];
     }
-    if (status || !is_good || !stack_fits(machine, parts, statement->left_count) || !read_stack_axis(machine, attribute, parts[0]->rank + 1, &axis))
+    if (status || !is_good || !stack_fits(machine, parts, statement->left_count) ||
+        !read_stack_axis(machine, attribute, parts[0]->rank + 1, &axis))
         return status;
     status = map_variable_stack(&machine->workshop, parts, statement->left_count, axis, joined, err);
     return status ? status : map_machine_assign(machine, &statement->right[0], joined, err);
@@ -86,7 +91,8 @@ static reshard_status execute_stack(struct map_machine *machine, const struct ma
 /* The shape that reshape= gives, of three axes or more. */
 static bool read_shape(struct map_machine *machine, const struct map_attribute *attribute, int64_t shape[RANK_MAX], int *rank)
 {
-    bool is_good = machine->statement->attribute_count == 1 && !attribute->is_number && map_list_parse(attribute->value, shape, rank) == MAP_LIST_OK && *rank >= 3;
+    bool is_good = machine->statement->attribute_count == 1 && !attribute->is_number &&
+                   map_list_parse(attribute->value, shape, rank) == MAP_LIST_OK && *rank >= 3;
     for (int i = 0; i < *rank && is_good; i++)
         is_good = shape[i] > 0;
     return is_good || map_machine_fail(machine, attribute->value_span, "write reshape=\"[8, 2, 4]\" and nothing else",
@@ -110,7 +116,8 @@ static bool flat_shape(int rank, const int64_t *shape, int64_t flat[2])
 }
 
 /* One axis becomes two, the first of extent `count`. */
-static reshard_status unflatten(struct map_machine *machine, const struct map_variable *in, int axis, uint32_t count, struct map_variable *out, reshard_error *err)
+static reshard_status unflatten(struct map_machine *machine, const struct map_variable *in, int axis, uint32_t count,
+                                struct map_variable *out, reshard_error *err)
 {
     struct map_variable *parts = arena_array(machine->workshop.arena, count, sizeof(*parts));
     const struct map_variable **order = arena_array(machine->workshop.arena, count, sizeof(*order));
@@ -126,7 +133,8 @@ static reshard_status unflatten(struct map_machine *machine, const struct map_va
 }
 
 /* An axis and the one behind it become one. */
-static reshard_status flatten(struct map_machine *machine, const struct map_variable *in, int axis, struct map_variable *out, reshard_error *err)
+static reshard_status flatten(struct map_machine *machine, const struct map_variable *in, int axis, struct map_variable *out,
+                              reshard_error *err)
 {
     uint32_t count = (uint32_t)in->shape[axis];
     struct map_variable *parts = arena_array(machine->workshop.arena, count, sizeof(*parts));
@@ -140,8 +148,8 @@ static reshard_status flatten(struct map_machine *machine, const struct map_vari
 }
 
 /* From two axes to many, or back: one axis after the other. */
-static reshard_status reshape(struct map_machine *machine, const struct map_variable *in, int rank, const int64_t *shape, bool is_flattened, struct map_variable *out,
-                              reshard_error *err)
+static reshard_status reshape(struct map_machine *machine, const struct map_variable *in, int rank, const int64_t *shape, bool is_flattened,
+                              struct map_variable *out, reshard_error *err)
 {
     struct map_variable now = *in;
     reshard_status status = RESHARD_OK;
@@ -198,7 +206,8 @@ static reshard_status execute_reshape(struct map_machine *machine, const struct 
     bool fits = flat_shape(rank, shape, flat);
     comes_flat = fits && has_shape(in, 2, flat);
     if (!comes_flat && !(fits && has_shape(in, rank, shape))) {
-        map_machine_fail(machine, statement->left[0].span, NULL, "'%.*s' has neither the shape that reshape gives nor the one with two axes", STR_ARG(statement->left[0].text));
+        map_machine_fail(machine, statement->left[0].span, NULL,
+                         "'%.*s' has neither the shape that reshape gives nor the one with two axes", STR_ARG(statement->left[0].text));
         return RESHARD_OK;
     }
     is_flat = wants_flat(machine, flat, rank, shape, comes_flat);

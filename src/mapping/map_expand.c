@@ -12,7 +12,8 @@ reshard_status map_memory_error(const struct arena *arena, reshard_error *err)
     return RESHARD_ERR_LIMIT;
 }
 
-reshard_status map_emit(const struct map_macro_context *context, struct map_program *list, const struct map_statement *statement, reshard_error *err)
+reshard_status map_emit(const struct map_macro_context *context, struct map_program *list, const struct map_statement *statement,
+                        reshard_error *err)
 {
     if (!map_program_append(list, statement))
         return error_set_memory(err);
@@ -23,8 +24,8 @@ reshard_status map_emit(const struct map_macro_context *context, struct map_prog
 
 enum stage { STAGE_OFFSET, STAGE_IDS, STAGE_ARRAYS, STAGE_STARS, STAGE_TRANSPOSES, STAGE_FUSED, STAGE_COUNT };
 
-static reshard_status run_stage(const struct map_macro_context *context, enum stage stage, const struct map_chain *chain, const struct map_program *in,
-                                struct map_program *out, reshard_error *err)
+static reshard_status run_stage(const struct map_macro_context *context, enum stage stage, const struct map_chain *chain,
+                                const struct map_program *in, struct map_program *out, reshard_error *err)
 {
     switch (stage) {
     case STAGE_OFFSET: return map_macro_ids(context, true, in, out, err);
@@ -63,8 +64,8 @@ static bool is_needed(enum stage stage, const struct map_program *list)
 }
 
 /* Runs all macros; *last is the one of the two lists that holds the result. */
-static reshard_status run_stages(const struct map_macro_context *context, const struct map_program *program, struct map_chain *chain, struct map_program lists[2], int *last,
-                                 reshard_error *err)
+static reshard_status run_stages(const struct map_macro_context *context, const struct map_program *program, struct map_chain *chain,
+                                 struct map_program lists[2], int *last, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     *last = 1;

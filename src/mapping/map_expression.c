@@ -28,15 +28,17 @@ bool map_number_value(struct str text, int64_t *out)
 
 static bool fail_constant(struct map_diagnoses *diagnoses, struct map_span span, struct str name)
 {
-    return map_diagnose(diagnoses, MAP_ERROR, span, "define it before (name = number), with --set, or take it from a config.json", "the constant '%.*s' has no value",
-                        STR_ARG(name));
+    return map_diagnose(diagnoses, MAP_ERROR, span, "define it before (name = number), with --set, or take it from a config.json",
+                        "the constant '%.*s' has no value", STR_ARG(name));
 }
 
-bool map_bound_value(struct str word, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses, int64_t *out)
+bool map_bound_value(struct str word, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses,
+                     int64_t *out)
 {
     size_t size;
     if (word.size && map_digit_value(word, 0, &size) >= 0)
-        return map_number_value(word, out) || map_diagnose(diagnoses, MAP_ERROR, span, NULL, "'%.*s' is no number, or too large", STR_ARG(word));
+        return map_number_value(word, out) ||
+               map_diagnose(diagnoses, MAP_ERROR, span, NULL, "'%.*s' is no number, or too large", STR_ARG(word));
     if (!map_is_plain_name(word))
         return map_diagnose(diagnoses, MAP_ERROR, span, NULL, "expected a number or a constant, found '%.*s'", STR_ARG(word));
     return (constants && map_constants_find(constants, word, out)) || fail_constant(diagnoses, span, word);
@@ -56,7 +58,8 @@ static bool read_factor(struct expression *expression, int64_t *out)
     struct map_span span = token->span;
     if (token->kind == TOKEN_LINE_END)
         span.size = 0;
-    return token->kind != TOKEN_BAD && map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "expected a number or a constant, found %s", map_token_name(token->kind));
+    return token->kind != TOKEN_BAD && map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL,
+                                                    "expected a number or a constant, found %s", map_token_name(token->kind));
 }
 
 /* One operation; what has no whole, positive result is diagnosed. */
@@ -69,10 +72,12 @@ static bool apply(const struct expression *expression, struct map_span span, cha
     case '*': is_good = !__builtin_mul_overflow(left, right, out); break;
     default:
         if (!right || left % right)
-            return map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "%lld / %lld is no whole number", (long long)left, (long long)right);
+            return map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "%lld / %lld is no whole number", (long long)left,
+                                (long long)right);
         *out = left / right;
     }
-    return is_good || map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "%lld %c %lld is too large", (long long)left, operator, (long long)right);
+    return is_good || map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "%lld %c %lld is too large",
+                                   (long long)left, operator,(long long) right);
 }
 
 /* product = factor { ( "*" | "/" ) factor } */
@@ -93,7 +98,8 @@ static bool read_product(struct expression *expression, int64_t *out)
     return true;
 }
 
-bool map_expression_read(struct str text, const struct map_token **token, const struct map_constants *constants, struct map_diagnoses *diagnoses, int64_t *out)
+bool map_expression_read(struct str text, const struct map_token **token, const struct map_constants *constants,
+                         struct map_diagnoses *diagnoses, int64_t *out)
 {
     struct expression expression = { text, *token, constants, diagnoses };
     struct map_span start = (*token)->span;
@@ -150,7 +156,8 @@ bool map_is_comparison(struct str text)
     return find_comparison(text, &at) < COMPARISONS;
 }
 
-bool map_comparison_holds(struct str text, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses, bool *holds)
+bool map_comparison_holds(struct str text, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses,
+                          bool *holds)
 {
     size_t at, found = find_comparison(text, &at);
     if (found == COMPARISONS)

@@ -15,15 +15,18 @@ bool map_number_value(struct str text, int64_t *out);
 struct str map_trimmed(struct str text);
 
 /* A word that is a number or a constant; constants may be NULL. false: it was diagnosed. */
-bool map_bound_value(struct str word, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses, int64_t *out);
+bool map_bound_value(struct str word, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses,
+                     int64_t *out);
 
 /* expression = product { ( "+" | "-" ) product }, from *token on, which is moved behind it. false: it was diagnosed. */
-bool map_expression_read(struct str text, const struct map_token **token, const struct map_constants *constants, struct map_diagnoses *diagnoses, int64_t *out);
+bool map_expression_read(struct str text, const struct map_token **token, const struct map_constants *constants,
+                         struct map_diagnoses *diagnoses, int64_t *out);
 
 /* Whether a condition compares numbers (it names a key otherwise). */
 bool map_is_comparison(struct str text);
 
 /* comparison = word ( "==" | "!=" | "<" | "<=" | ">" | ">=" ) word. false: it was diagnosed. */
-bool map_comparison_holds(struct str text, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses, bool *holds);
+bool map_comparison_holds(struct str text, const struct map_constants *constants, struct map_span span, struct map_diagnoses *diagnoses,
+                          bool *holds);
 
 #endif

@@ -100,7 +100,8 @@ static uint32_t first_expanded(const struct inversion *inversion)
 
 static bool same_trace(const struct map_trace *a, const struct map_trace *b)
 {
-    return a->dtype == b->dtype && a->count == b->count && (!a->count || memcmp(a->extents, b->extents, a->count * sizeof(*a->extents)) == 0);
+    return a->dtype == b->dtype && a->count == b->count &&
+           (!a->count || memcmp(a->extents, b->extents, a->count * sizeof(*a->extents)) == 0);
 }
 
 /* The record of the statement, or the first one of those that it became; all of them must say the same. NULL: it was never executed. */
@@ -111,7 +112,8 @@ static const struct map_trace *find_trace(const struct inversion *inversion, boo
     *agree = true;
     if (inversion->is_expanded)
         return &inversion->result->traces[inversion->statement - expanded->statements];
-    for (uint32_t i = first_expanded(inversion); i < expanded->count && expanded->statements[i].span.offset == inversion->statement->span.offset; i++) {
+    for (uint32_t i = first_expanded(inversion);
+         i < expanded->count && expanded->statements[i].span.offset == inversion->statement->span.offset; i++) {
         const struct map_trace *trace = &inversion->result->traces[i];
         if (!trace->count && trace->dtype == MAP_DTYPE_NONE)
             continue;
@@ -148,9 +150,11 @@ static bool append_unequal(const struct inversion *inversion, const struct map_t
     for (uint32_t i = 0; i < statement->left_count; i++)
         total += width ? trace->extents[i] / width : 0;
     if (!width || total > PARTS_MAX)
-        return fail(inversion, statement->span, NULL, "the extents of the joined parts have no large common divisor: an equal split cannot take them apart");
+        return fail(inversion, statement->span, NULL,
+                    "the extents of the joined parts have no large common divisor: an equal split cannot take them apart");
     snprintf(text, sizeof(text), "%.*s", STR_ARG(statement->right[0].text));
-    buffer_printf(inversion->out, "%s -> %s.part[0:%lld], axis=%.*s\n", text, text, (long long)total, STR_ARG(statement->attributes[0].value));
+    buffer_printf(inversion->out, "%s -> %s.part[0:%lld], axis=%.*s\n", text, text, (long long)total,
+                  STR_ARG(statement->attributes[0].value));
     for (uint32_t i = 0; i < statement->left_count; i++) {
         int64_t count = trace->extents[i] / width;
         if (!count)
@@ -217,7 +221,8 @@ static bool invert_cast(const struct inversion *inversion)
     enum dtype target;
     const struct map_trace *trace = find_trace(inversion, &agree);
     if (!agree || !trace || !cast_name(trace->dtype) || !dtype_from_torch(last->value, &target))
-        return fail(inversion, statement->span, NULL, "the type before the cast is not the same for all numbers, or none that can be cast to");
+        return fail(inversion, statement->span, NULL,
+                    "the type before the cast is not the same for all numbers, or none that can be cast to");
     if (!map_cast_is_exact(trace->dtype, target))
         return fail(inversion, last->value_span, "values that are rounded do not come back", "the cast rounds");
     append_turned(inversion);
@@ -231,7 +236,8 @@ static bool invert_one(const struct inversion *inversion)
     const struct map_statement *statement = inversion->statement;
     struct str base;
     if (map_is_hole(&statement->right[0]))
-        return map_is_hole(&statement->left[0]) || fail(inversion, statement->span, "its values are nowhere in the target", "the statement drops a tensor");
+        return map_is_hole(&statement->left[0]) ||
+               fail(inversion, statement->span, "its values are nowhere in the target", "the statement drops a tensor");
     const struct map_attribute *first = statement->attributes;
     if (statement->attribute_count && (str_is(first->key, "permute") || str_is(first->key, "transpose")))
         return invert_permute(inversion, first);
@@ -277,7 +283,8 @@ static bool invert_statement(const struct inversion *inversion)
     const struct map_statement *statement = inversion->statement;
     const struct map_attribute *stack = map_attribute_find(statement, "stack");
     stack = stack ? stack : map_attribute_find(statement, "unstack");
-    if (statement->is_optional || map_attribute_find(statement, "offset") || map_attribute_find(statement, "when") || map_attribute_find(statement, "unless"))
+    if (statement->is_optional || map_attribute_find(statement, "offset") || map_attribute_find(statement, "when") ||
+        map_attribute_find(statement, "unless"))
         return fail(inversion, statement->span, NULL, "the condition asks for keys of the source, which the way back does not have");
     if (has_offset(statement))
         return fail(inversion, statement->span, NULL, "$LAYER_ID_OFFSET counts down only");
@@ -286,7 +293,8 @@ static bool invert_statement(const struct inversion *inversion)
     const struct map_attribute *reshape = map_attribute_find(statement, "reshape");
     if (reshape)
         return invert_reshape(inversion, reshape);
-    bool is_join = statement->left_count > 1 || statement->left[0].has_array || memchr(statement->left[0].text.data, '*', statement->left[0].text.size);
+    bool is_join = statement->left_count > 1 || statement->left[0].has_array ||
+                   memchr(statement->left[0].text.data, '*', statement->left[0].text.size);
     if (!statement->flag && statement->left_count == 1 && statement->right_count == 1 && !statement->right[0].has_array && !is_join)
         return invert_one(inversion);
     if (!statement->flag && is_join)

@@ -11,9 +11,9 @@
 #include "mapping/map_engine.h"
 
 /*
- * Appends the inverse of `program` to out, a statement a line. With `expanded` (the same program behind its macros, which was run) statements
- * keep their placeholders and flags; to turn the expanded program itself round pass it as both. false: some statement cannot be turned round
- * in the language; if diagnoses is not NULL it was told which.
+ * Appends the inverse of `program` to out, a statement a line. With `expanded` (the same program behind its macros, which was run)
+ * statements keep their placeholders and flags; to turn the expanded program itself round pass it as both. false: some statement cannot be
+ * turned round in the language; if diagnoses is not NULL it was told which.
  */
 bool map_invert(const struct map_program *program, const struct map_program *expanded, const struct map_result *result, struct buffer *out,
                 struct map_diagnoses *diagnoses);
@@ -22,7 +22,7 @@ bool map_invert(const struct map_program *program, const struct map_program *exp
  * Whether `forward` (source -> target) and then `back` (target -> source) gives every tensor of the source its own elements. Beta powers do
  * not count: those of joined weights are one and the same. *bad is a source tensor that does not come back.
  */
-reshard_status map_compose_is_identity(const struct map_result *forward, const struct map_result *back, const struct map_space *source, const struct limits *limits,
-                                       bool *is_identity, uint32_t *bad, reshard_error *err);
+reshard_status map_compose_is_identity(const struct map_result *forward, const struct map_result *back, const struct map_space *source,
+                                       const struct limits *limits, bool *is_identity, uint32_t *bad, reshard_error *err);
 
 #endif

@@ -87,9 +87,19 @@ bool map_is_plain_name(struct str name)
 const char *map_token_name(enum map_token_kind kind)
 {
     static const char *const names[] = {
-        [TOKEN_NAME] = "a name",  [TOKEN_NUMBER] = "a number", [TOKEN_STRING] = "a string", [TOKEN_ARROW] = "'->'",
-        [TOKEN_EQUAL] = "'='",    [TOKEN_COLON] = "':'",       [TOKEN_OPEN] = "'['",        [TOKEN_CLOSE] = "']'",
-        [TOKEN_COMMA] = "','",    [TOKEN_OPERATOR] = "an operator", [TOKEN_LINE_END] = "the end of the line", [TOKEN_BAD] = "something unreadable", [TOKEN_END] = "the end of the text",
+        [TOKEN_NAME] = "a name",
+        [TOKEN_NUMBER] = "a number",
+        [TOKEN_STRING] = "a string",
+        [TOKEN_ARROW] = "'->'",
+        [TOKEN_EQUAL] = "'='",
+        [TOKEN_COLON] = "':'",
+        [TOKEN_OPEN] = "'['",
+        [TOKEN_CLOSE] = "']'",
+        [TOKEN_COMMA] = "','",
+        [TOKEN_OPERATOR] = "an operator",
+        [TOKEN_LINE_END] = "the end of the line",
+        [TOKEN_BAD] = "something unreadable",
+        [TOKEN_END] = "the end of the text",
     };
     return names[kind];
 }
@@ -123,7 +133,8 @@ static const char *hint_for(const struct lexer *lexer)
     switch (c) {
     case '\\': return next == '$' ? "remove the backslash before $" : NULL;
     case '#': return "comments are an extension, which --strict-aoa refuses";
-    case '`': return lexer->strict ? "names in back quotes are an extension, which --strict-aoa refuses" : "the closing back quote is missing";
+    case '`':
+        return lexer->strict ? "names in back quotes are an extension, which --strict-aoa refuses" : "the closing back quote is missing";
     case '<': return next == '-' ? "the arrow points from source to target: A -> B" : NULL;
     case '\'':
     case '"': return "the closing quote is missing";
@@ -146,7 +157,8 @@ static bool push_bad(struct lexer *lexer)
     if (size)
         map_diagnose(lexer->diagnoses, MAP_ERROR, span, hint_for(lexer), "unexpected character '%.*s'", (int)size, text.data + start);
     else
-        map_diagnose(lexer->diagnoses, MAP_ERROR, span, "a mapping is UTF-8 text", "byte 0x%02x is no character", (uint8_t)text.data[start]);
+        map_diagnose(lexer->diagnoses, MAP_ERROR, span, "a mapping is UTF-8 text", "byte 0x%02x is no character",
+                     (uint8_t)text.data[start]);
     lexer->at = line_end_from(text, start + span.size);
     return push(lexer, TOKEN_BAD, start, lexer->at);
 }

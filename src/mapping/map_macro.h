@@ -35,24 +35,29 @@ static inline const struct map_space *map_right_space(const struct map_macro_con
 reshard_status map_memory_error(const struct arena *arena, reshard_error *err);
 
 /* Appends to the list within the limit. */
-reshard_status map_emit(const struct map_macro_context *context, struct map_program *list, const struct map_statement *statement, reshard_error *err);
+reshard_status map_emit(const struct map_macro_context *context, struct map_program *list, const struct map_statement *statement,
+                        reshard_error *err);
 
 /* $LAYER_ID_OFFSET (is_offset), or $LAYER_ID and $EXPERT_ID. */
-reshard_status map_macro_ids(const struct map_macro_context *context, bool is_offset, const struct map_program *in, struct map_program *out, reshard_error *err);
-reshard_status map_macro_arrays(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err);
-reshard_status map_macro_stars(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err);
+reshard_status map_macro_ids(const struct map_macro_context *context, bool is_offset, const struct map_program *in, struct map_program *out,
+                             reshard_error *err);
+reshard_status map_macro_arrays(const struct map_macro_context *context, const struct map_program *in, struct map_program *out,
+                                reshard_error *err);
+reshard_status map_macro_stars(const struct map_macro_context *context, const struct map_program *in, struct map_program *out,
+                               reshard_error *err);
 
-/* The extent of the axis along which a statement stacks or unstacks, if the tensor that has the axis is a key of its side; else -1. Where no
- * keys say which there are, a star on the other side counts below it. */
+/* The extent of the axis along which a statement stacks or unstacks, if the tensor that has the axis is a key of its side; else -1. Where
+ * no keys say which there are, a star on the other side counts below it. */
 int64_t map_stack_extent(const struct map_macro_context *context, const struct map_statement *statement);
 
 /* Refuses several -> several, and ^T on the right. */
 void map_macro_check_sides(const struct map_macro_context *context, struct map_program *list);
-reshard_status map_macro_transposes(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err);
+reshard_status map_macro_transposes(const struct map_macro_context *context, const struct map_program *in, struct map_program *out,
+                                    reshard_error *err);
 
 struct map_chain;
-reshard_status map_macro_fused(const struct map_macro_context *context, const struct map_chain *chain, const struct map_program *in, struct map_program *out,
-                               reshard_error *err);
+reshard_status map_macro_fused(const struct map_macro_context *context, const struct map_chain *chain, const struct map_program *in,
+                               struct map_program *out, reshard_error *err);
 
 /* "a.b^T" without its "^T"; false if there is none. */
 bool map_strip_transpose(struct str name, struct str *out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * fused_qkv_old and fused_ffn: tensors whose every rank holds [all Q | all K | all V] or [gate | up]; how they are cut depends on the number
- * of ranks on each side. fused_qkv: the layout by groups [q… k v], which no number of ranks changes.
+ * fused_qkv_old and fused_ffn: tensors whose every rank holds [all Q | all K | all V] or [gate | up]; how they are cut depends on the
+ * number of ranks on each side. fused_qkv: the layout by groups [q… k v], which no number of ranks changes.
  */
 #include "mapping/map_chain.h"
 #include "mapping/map_macro.h"
@@ -48,8 +48,8 @@ static bool check_attributes(const struct fused *fused)
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         const struct map_attribute *attribute = &statement->attributes[i];
         if (!is_known(fused, attribute->key))
-            return map_diagnose(fused->context->diagnoses, MAP_ERROR, attribute->key_span, "use a second statement", "%s has no attribute '%.*s'",
-                                map_flag_name(statement->flag), STR_ARG(attribute->key));
+            return map_diagnose(fused->context->diagnoses, MAP_ERROR, attribute->key_span, "use a second statement",
+                                "%s has no attribute '%.*s'", map_flag_name(statement->flag), STR_ARG(attribute->key));
         if (!attribute->is_number || attribute->is_huge)
             return fail(fused, attribute->value_span, NULL, "the value must be a number");
         for (uint32_t j = 0; j < i; j++) {
@@ -66,7 +66,8 @@ static bool read_count(const struct fused *fused, const char *key, const char *o
     if (!attribute && other)
         attribute = map_attribute_find(fused->statement, other);
     if (!attribute)
-        return map_diagnose(fused->context->diagnoses, MAP_ERROR, fused->statement->flag_span, NULL, "%s needs %s=…", map_flag_name(fused->statement->flag), key);
+        return map_diagnose(fused->context->diagnoses, MAP_ERROR, fused->statement->flag_span, NULL, "%s needs %s=…",
+                            map_flag_name(fused->statement->flag), key);
     if (attribute->number <= 0)
         return map_diagnose(fused->context->diagnoses, MAP_ERROR, attribute->value_span, NULL, "%s must be positive", key);
     *out = attribute->number;
@@ -76,11 +77,13 @@ static bool read_count(const struct fused *fused, const char *key, const char *o
 static bool read_heads(struct fused *fused)
 {
     const struct map_statement *statement = fused->statement;
-    if (!read_count(fused, "num_heads", NULL, &fused->heads) || !read_count(fused, "num_key_value_groups", "num_key_value_heads", &fused->groups))
+    if (!read_count(fused, "num_heads", NULL, &fused->heads) ||
+        !read_count(fused, "num_key_value_groups", "num_key_value_heads", &fused->groups))
         return false;
     if (fused->heads % fused->groups)
-        return map_diagnose(fused->context->diagnoses, MAP_ERROR, statement->flag_span, "num_key_value_groups is the number of key and value heads",
-                            "num_heads (%" PRId64 ") must be a multiple of num_key_value_groups (%" PRId64 ")", fused->heads, fused->groups);
+        return map_diagnose(
+            fused->context->diagnoses, MAP_ERROR, statement->flag_span, "num_key_value_groups is the number of key and value heads",
+            "num_heads (%" PRId64 ") must be a multiple of num_key_value_groups (%" PRId64 ")", fused->heads, fused->groups);
     if ((uint64_t)fused->heads > fused->context->limits->map_names / 4)
         return fail(fused, statement->flag_span, "raise the limit map_names", "too many heads");
     return true;
@@ -92,7 +95,11 @@ static void read_axis(struct fused *fused)
     if (axis)
         fused->axis = *axis;
     else
-        fused->axis = (struct map_attribute){ .key = STR("axis"), .value = STR("1"), .is_number = true, .number = 1, .key_span = fused->statement->flag_span,
+        fused->axis = (struct map_attribute){ .key = STR("axis"),
+                                              .value = STR("1"),
+                                              .is_number = true,
+                                              .number = 1,
+                                              .key_span = fused->statement->flag_span,
                                               .value_span = fused->statement->flag_span };
 }
 
@@ -136,14 +143,22 @@ static struct map_name *in_rank_order(const struct fused *fused, int64_t ranks)
     return names;
 }
 
-static reshard_status emit(const struct fused *fused, struct map_name *left, uint32_t left_count, struct map_name *right, uint32_t right_count)
+static reshard_status emit(const struct fused *fused, struct map_name *left, uint32_t left_count, struct map_name *right,
+                           uint32_t right_count)
 {
     struct map_attribute *axis = arena_array(fused->context->arena, 1, sizeof(*axis));
     if (!left || !right || !axis)
         return error_set_memory(fused->err);
     *axis = fused->axis;
-    struct map_statement statement = { .left = left, .right = right, .attributes = axis, .left_count = left_count, .right_count = right_count, .attribute_count = 1,
-                                       .flag_span = fused->statement->flag_span, .span = fused->statement->span, .is_expanded = true };
+    struct map_statement statement = { .left = left,
+                                       .right = right,
+                                       .attributes = axis,
+                                       .left_count = left_count,
+                                       .right_count = right_count,
+                                       .attribute_count = 1,
+                                       .flag_span = fused->statement->flag_span,
+                                       .span = fused->statement->span,
+                                       .is_expanded = true };
     return map_emit(fused->context, fused->out, &statement, fused->err);
 }
 
@@ -219,9 +234,11 @@ static bool check_degree(const struct fused *fused, int64_t degree, const struct
         return true;
     if (degree > fused->groups)
         return map_diagnose(fused->context->diagnoses, MAP_ERROR, name->span, NULL,
-                            "%lld ranks cut it, more than the %lld key and value heads: replicated heads are not supported", (long long)degree, (long long)fused->groups);
-    return map_diagnose(fused->context->diagnoses, MAP_ERROR, name->span, NULL, "%lld ranks cut it, which does not divide the %lld key and value heads",
-                        (long long)degree, (long long)fused->groups);
+                            "%lld ranks cut it, more than the %lld key and value heads: replicated heads are not supported",
+                            (long long)degree, (long long)fused->groups);
+    return map_diagnose(fused->context->diagnoses, MAP_ERROR, name->span, NULL,
+                        "%lld ranks cut it, which does not divide the %lld key and value heads", (long long)degree,
+                        (long long)fused->groups);
 }
 
 static bool find_degree(const struct fused *fused, bool is_left, int64_t *degree)
@@ -244,8 +261,8 @@ static bool make_kinds(struct fused *fused, int64_t source_degree, int64_t targe
 {
     static const struct str qkv = { "fused_qkv_old_tmp", 17 }, ffn = { "fused_ffn_tmp", 13 };
     if (fused->statement->flag == MAP_FLAG_QKV_OLD)
-        return make_pieces(fused, ".", qkv, "Q_", fused->heads, no_memory) && make_pieces(fused, ".", qkv, "K_", fused->groups, no_memory) &&
-               make_pieces(fused, ".", qkv, "V_", fused->groups, no_memory);
+        return make_pieces(fused, ".", qkv, "Q_", fused->heads, no_memory) &&
+               make_pieces(fused, ".", qkv, "K_", fused->groups, no_memory) && make_pieces(fused, ".", qkv, "V_", fused->groups, no_memory);
     int64_t count = source_degree / greatest_common_divisor(source_degree, target_degree);
     if (__builtin_mul_overflow(count, target_degree, &count) || (uint64_t)count > fused->context->limits->map_names / 4)
         return fail(fused, fused->statement->flag_span, "raise the limit map_names", "the numbers of ranks need too many pieces");
@@ -258,12 +275,15 @@ static reshard_status expand_by_rank(struct fused *fused)
     uint32_t parts = statement->flag == MAP_FLAG_FFN ? 2 : 3;
     bool is_split = statement->right_count == parts, is_join = statement->left_count == parts, no_memory = false;
     int64_t source_degree = 1, target_degree = 1;
-    if (statement->left_count + statement->right_count != 2 && !(is_split && statement->left_count == 1) && !(is_join && statement->right_count == 1)) {
-        fail(fused, statement->span, parts == 2 ? "A -> B, A -> gate, up or gate, up -> B" : "A -> B, A -> q, k, v or q, k, v -> B", "the number of names fits no form");
+    if (statement->left_count + statement->right_count != 2 && !(is_split && statement->left_count == 1) &&
+        !(is_join && statement->right_count == 1)) {
+        fail(fused, statement->span, parts == 2 ? "A -> B, A -> gate, up or gate, up -> B" : "A -> B, A -> q, k, v or q, k, v -> B",
+             "the number of names fits no form");
         return RESHARD_OK;
     }
     if (fused->context->reverse && is_split)
-        map_diagnose(fused->context->diagnoses, MAP_UNPORTABLE, statement->span, NULL, "Paddle's engine crashes on %s into %u names backwards", map_flag_name(statement->flag), parts);
+        map_diagnose(fused->context->diagnoses, MAP_UNPORTABLE, statement->span, NULL,
+                     "Paddle's engine crashes on %s into %u names backwards", map_flag_name(statement->flag), parts);
     if ((!is_join && !find_degree(fused, true, &source_degree)) || (!is_split && !find_degree(fused, false, &target_degree)) ||
         !make_kinds(fused, source_degree, target_degree, &no_memory))
         return no_memory ? error_set_memory(fused->err) : RESHARD_OK;
@@ -278,7 +298,8 @@ static reshard_status expand_by_rank(struct fused *fused)
     }
     if (status)
         return status;
-    return is_split ? emit_kinds(fused, statement->right, false) : emit(fused, in_rank_order(fused, target_degree), all_pieces(fused), statement->right, 1);
+    return is_split ? emit_kinds(fused, statement->right, false)
+                    : emit(fused, in_rank_order(fused, target_degree), all_pieces(fused), statement->right, 1);
 }
 
 /* ---- the layout by groups ---- */
@@ -291,10 +312,12 @@ static struct map_name *in_group_order(const struct fused *fused)
 static reshard_status expand_by_group(struct fused *fused)
 {
     const struct map_statement *statement = fused->statement;
-    bool is_join = statement->left_count == 3 && statement->right_count == 1, is_split = statement->left_count == 1 && statement->right_count == 3;
+    bool is_join = statement->left_count == 3 && statement->right_count == 1,
+         is_split = statement->left_count == 1 && statement->right_count == 3;
     bool no_memory = false;
     if (!is_join && !is_split) {
-        fail(fused, statement->span, "q, k, v -> B or A -> q, k, v; for [Q|K|V] on each rank use fused_qkv_old; between layouts by groups no statement is needed",
+        fail(fused, statement->span,
+             "q, k, v -> B or A -> q, k, v; for [Q|K|V] on each rank use fused_qkv_old; between layouts by groups no statement is needed",
              "the number of names fits no form");
         return RESHARD_OK;
     }
@@ -315,7 +338,8 @@ static reshard_status expand_by_group(struct fused *fused)
 static reshard_status expand_fused(struct fused *fused)
 {
     const struct map_statement *statement = fused->statement;
-    if (!check_attributes(fused) || !check_names(fused, statement->left, statement->left_count) || !check_names(fused, statement->right, statement->right_count))
+    if (!check_attributes(fused) || !check_names(fused, statement->left, statement->left_count) ||
+        !check_names(fused, statement->right, statement->right_count))
         return RESHARD_OK;
     read_axis(fused);
     if (statement->flag != MAP_FLAG_FFN && !read_heads(fused))
@@ -323,8 +347,8 @@ static reshard_status expand_fused(struct fused *fused)
     return statement->flag == MAP_FLAG_QKV ? expand_by_group(fused) : expand_by_rank(fused);
 }
 
-reshard_status map_macro_fused(const struct map_macro_context *context, const struct map_chain *chain, const struct map_program *in, struct map_program *out,
-                               reshard_error *err)
+reshard_status map_macro_fused(const struct map_macro_context *context, const struct map_chain *chain, const struct map_program *in,
+                               struct map_program *out, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < in->count && !status; i++) {

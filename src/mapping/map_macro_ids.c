@@ -104,7 +104,8 @@ static bool search_numbered(struct id_search *search, struct str before, const c
 {
     struct str name;
     for (int64_t i = begin; i < end; i++) {
-        char *text = arena_printf(search->context->arena, "%.*s%s%lld%.*s", (int)before.size, before.data, mark, (long long)i, (int)behind.size, behind.data ? behind.data : "");
+        char *text = arena_printf(search->context->arena, "%.*s%s%lld%.*s", (int)before.size, before.data, mark, (long long)i,
+                                  (int)behind.size, behind.data ? behind.data : "");
         if (!text)
             return false;
         map_strip_transpose(str_of(text), &name);
@@ -124,9 +125,11 @@ static bool search_list(struct id_search *search, const struct map_statement *st
     if (name->has_array) {
         *count = (uint64_t)(name->end - name->begin);
         return *count > search->context->limits->map_names ||
-               search_numbered(search, name->text, name->is_inline ? "" : "_", name->is_inline ? name->array_suffix : (struct str){ 0 }, name->begin, name->end);
+               search_numbered(search, name->text, name->is_inline ? "" : "_", name->is_inline ? name->array_suffix : (struct str){ 0 },
+                               name->begin, name->end);
     }
-    bool is_made = map_attribute_find(statement, search->context->reverse ? "stack" : "unstack") && memchr(name->text.data, '*', name->text.size);
+    bool is_made =
+        map_attribute_find(statement, search->context->reverse ? "stack" : "unstack") && memchr(name->text.data, '*', name->text.size);
     int64_t extent = is_made ? map_stack_extent(search->context, statement) : -1;
     if (extent < 0 || !map_pattern_of(name->text, 1u << MAP_HOLE_STAR, false, &pattern) || pattern.count != 1)
         return true;
@@ -140,7 +143,8 @@ static bool search_made(struct id_search *search, const struct map_statement *as
     bool reverse = search->context->reverse;
     *search->context->work += made->name_count;
     if (*search->context->work > search->context->limits->map_names) {
-        map_diagnose(search->context->diagnoses, MAP_ERROR, asking->span, "raise the limit map_names", "too many statements take their numbers from names that others make");
+        map_diagnose(search->context->diagnoses, MAP_ERROR, asking->span, "raise the limit map_names",
+                     "too many statements take their numbers from names that others make");
         return true;
     }
     for (uint32_t i = 0; i < made->count; i++) {
@@ -233,7 +237,8 @@ static bool check_name(const struct id_search *search, const struct map_name *na
             map_diagnose(search->context->diagnoses, MAP_UNPORTABLE, name->span, NULL, "Paddle's engine wants %s in '_' too", text);
         if (!(search->kinds & 1u << kind) || map_is_hole(name) || map_contains(name->text, search->context->strict ? text + 1 : text))
             continue;
-        return map_diagnose(search->context->diagnoses, MAP_ERROR, name->span, "one statement is made for each number, so every name needs the placeholder",
+        return map_diagnose(search->context->diagnoses, MAP_ERROR, name->span,
+                            "one statement is made for each number, so every name needs the placeholder",
                             "'%.*s' lacks %s, which another name of the statement has", STR_ARG(name->text), text);
     }
     return true;
@@ -267,7 +272,8 @@ static bool append_number(struct buffer *out, struct str digits, int64_t shift)
 }
 
 /* The name with its placeholders replaced by the row's numbers, the layer's shifted. */
-static bool replace_name(const struct id_search *search, const struct map_name *name, struct id_row row, int64_t shift, struct map_name *out)
+static bool replace_name(const struct id_search *search, const struct map_name *name, struct id_row row, int64_t shift,
+                         struct map_name *out)
 {
     struct map_pattern pattern;
     struct buffer text = { 0 };
@@ -287,7 +293,8 @@ static bool replace_name(const struct id_search *search, const struct map_name *
     return done;
 }
 
-static struct map_name *replace_names(const struct id_search *search, const struct map_name *names, uint32_t count, struct id_row row, int64_t shift)
+static struct map_name *replace_names(const struct id_search *search, const struct map_name *names, uint32_t count, struct id_row row,
+                                      int64_t shift)
 {
     struct map_name *copies = arena_array(search->context->arena, count, sizeof(*copies));
     for (uint32_t i = 0; copies && i < count; i++) {
@@ -320,7 +327,8 @@ static bool can_be_read(const struct map_macro_context *context, const struct ma
             continue;
         *context->work += made->name_count;
         if (*context->work > context->limits->map_names)
-            return !map_diagnose(context->diagnoses, MAP_ERROR, statement->span, "raise the limit map_names", "too many conditions, read backwards, depend on names that others make");
+            return !map_diagnose(context->diagnoses, MAP_ERROR, statement->span, "raise the limit map_names",
+                                 "too many conditions, read backwards, depend on names that others make");
         if (!is_made(made, name))
             return false;
     }
@@ -346,8 +354,8 @@ static struct str counterpart(const struct map_program *program, struct str name
  * Whether the left side has the key that a condition names, for "when", or lacks it, for "unless". The conditions are taken off. Backwards
  * the left side may not be known: then it has the keys that come from some of the source.
  */
-static reshard_status conditions_hold(const struct id_search *search, struct map_statement *statement, const struct map_program *made, struct id_row row, bool *holds,
-                                      reshard_error *err)
+static reshard_status conditions_hold(const struct id_search *search, struct map_statement *statement, const struct map_program *made,
+                                      struct id_row row, bool *holds, reshard_error *err)
 {
     const struct map_macro_context *context = search->context;
     const struct map_space *space = map_left_space(context);
@@ -368,7 +376,8 @@ static reshard_status conditions_hold(const struct id_search *search, struct map
         if (!replace_name(search, &key, row, 0, &replaced))
             return error_set_memory(err);
         if (name_has(replaced.text, ID_KINDS)) {
-            *holds = map_diagnose(context->diagnoses, MAP_ERROR, attribute->value_span, "a condition has no placeholder but those of the statement's names",
+            *holds = map_diagnose(context->diagnoses, MAP_ERROR, attribute->value_span,
+                                  "a condition has no placeholder but those of the statement's names",
                                   "no name of the statement has a number for '%.*s'", STR_ARG(replaced.text));
             return RESHARD_OK;
         }
@@ -397,8 +406,8 @@ static bool is_below(struct str digits, int64_t offset)
 }
 
 /* One statement for one row. Forwards the numbers are those of the left side; backwards those of the right. */
-static reshard_status emit_row(const struct id_search *search, const struct map_statement *statement, struct id_row row, struct map_program *out,
-                               reshard_error *err)
+static reshard_status emit_row(const struct id_search *search, const struct map_statement *statement, struct id_row row,
+                               struct map_program *out, reshard_error *err)
 {
     const struct map_macro_context *context = search->context;
     struct map_statement copy = *statement;
@@ -406,7 +415,8 @@ static reshard_status emit_row(const struct id_search *search, const struct map_
     int64_t left_shift = from_left ? 0 : search->offset, right_shift = from_left ? -search->offset : 0;
     if (from_left && is_below(row.layer, search->offset)) {
         if (!search->has_base)
-            map_diagnose(context->diagnoses, MAP_ERROR, statement->span, NULL, "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0");
+            map_diagnose(context->diagnoses, MAP_ERROR, statement->span, NULL,
+                         "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0");
         return RESHARD_OK;
     }
     copy.left = replace_names(search, statement->left, statement->left_count, row, left_shift);
@@ -517,8 +527,8 @@ static bool search_all(struct id_search *search, const struct map_statement *sta
     return !context->strict || search->kinds != ID_KINDS || make_product(search->context, &search->found);
 }
 
-static reshard_status expand_one(struct id_search *search, const struct map_statement *written, const struct map_program *made, struct map_program *out,
-                                 reshard_error *err)
+static reshard_status expand_one(struct id_search *search, const struct map_statement *written, const struct map_program *made,
+                                 struct map_program *out, reshard_error *err)
 {
     struct map_statement copy = *written, *statement = &copy;
     bool is_good;
@@ -528,7 +538,8 @@ static reshard_status expand_one(struct id_search *search, const struct map_stat
     if (!search_all(search, statement, made))
         return error_set_memory(err);
     if (!search->found.count && !statement->is_optional && !is_kept_backwards(search->context, statement))
-        map_diagnose(search->context->diagnoses, MAP_WARNING, statement->span, "the numbers come from the keys of the source", "no key matches: the statement has no effect");
+        map_diagnose(search->context->diagnoses, MAP_WARNING, statement->span, "the numbers come from the keys of the source",
+                     "no key matches: the statement has no effect");
     for (uint32_t i = 0; i < search->found.count && !status; i++)
         status = emit_row(search, statement, search->found.rows[i], out, err);
     return status;
@@ -573,7 +584,8 @@ static void turn_round(struct map_program *list, uint32_t from)
     }
 }
 
-reshard_status map_macro_ids(const struct map_macro_context *context, bool is_offset, const struct map_program *in, struct map_program *out, reshard_error *err)
+reshard_status map_macro_ids(const struct map_macro_context *context, bool is_offset, const struct map_program *in, struct map_program *out,
+                             reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < in->count && !status; i++) {

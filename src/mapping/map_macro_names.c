@@ -47,7 +47,8 @@ static bool has_arrays(const struct map_statement *statement)
     return false;
 }
 
-static reshard_status append_array(const struct map_macro_context *context, const struct map_name *name, struct name_list *list, reshard_error *err)
+static reshard_status append_array(const struct map_macro_context *context, const struct map_name *name, struct name_list *list,
+                                   reshard_error *err)
 {
     uint64_t wanted = (uint64_t)(name->end - name->begin);
     if (wanted > context->limits->map_names)
@@ -55,8 +56,8 @@ static reshard_status append_array(const struct map_macro_context *context, cons
     for (int64_t i = name->begin; i < name->end; i++) {
         struct map_name one = { .span = name->span, .is_quoted = name->is_quoted };
         struct str suffix = name->is_inline || i + 1 == name->end ? name->array_suffix : (struct str){ 0 };
-        char *text = arena_printf(context->arena, "%.*s%s%lld%.*s", (int)name->text.size, name->text.data, name->is_inline ? "" : "_", (long long)i, (int)suffix.size,
-                                  suffix.data ? suffix.data : "");
+        char *text = arena_printf(context->arena, "%.*s%s%lld%.*s", (int)name->text.size, name->text.data, name->is_inline ? "" : "_",
+                                  (long long)i, (int)suffix.size, suffix.data ? suffix.data : "");
         if (!text)
             return error_set_memory(err);
         one.text = str_of(text);
@@ -82,7 +83,8 @@ static reshard_status expand_arrays(const struct map_macro_context *context, str
     return status;
 }
 
-reshard_status map_macro_arrays(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err)
+reshard_status map_macro_arrays(const struct map_macro_context *context, const struct map_program *in, struct map_program *out,
+                                reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < in->count && !status; i++) {
@@ -137,8 +139,8 @@ static struct star_match *star_matches(const struct map_space *space, const stru
     return matches;
 }
 
-static bool append_matches(const struct map_macro_context *context, const struct map_name *name, bool is_transposed, const struct star_match *matches,
-                           uint32_t count, struct name_list *list)
+static bool append_matches(const struct map_macro_context *context, const struct map_name *name, bool is_transposed,
+                           const struct star_match *matches, uint32_t count, struct name_list *list)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct map_name one = { .text = matches[i].name, .span = name->span, .is_quoted = name->is_quoted };
@@ -156,7 +158,8 @@ static bool append_matches(const struct map_macro_context *context, const struct
 
 int64_t map_stack_extent(const struct map_macro_context *context, const struct map_statement *statement)
 {
-    const struct map_attribute *unstack = map_attribute_find(statement, "unstack"), *attribute = unstack ? unstack : map_attribute_find(statement, "stack");
+    const struct map_attribute *unstack = map_attribute_find(statement, "unstack"),
+                               *attribute = unstack ? unstack : map_attribute_find(statement, "stack");
     const struct map_name *names = unstack ? statement->left : statement->right;
     const struct map_space *space = unstack ? map_left_space(context) : map_right_space(context);
     struct str text;
@@ -171,16 +174,16 @@ int64_t map_stack_extent(const struct map_macro_context *context, const struct m
 }
 
 /* One name for each number below count: where no keys say which there are. */
-static reshard_status append_counted(const struct map_macro_context *context, const struct map_name *name, bool is_transposed, const struct map_pattern *pattern,
-                                     int64_t count, struct name_list *list, reshard_error *err)
+static reshard_status append_counted(const struct map_macro_context *context, const struct map_name *name, bool is_transposed,
+                                     const struct map_pattern *pattern, int64_t count, struct name_list *list, reshard_error *err)
 {
     struct str before = pattern->literals[0], behind = pattern->literals[1];
     if ((uint64_t)count > context->limits->map_names)
         return error_set_limit(err, "map_names", (uint64_t)count, context->limits->map_names);
     for (int64_t i = 0; i < count; i++) {
         struct map_name one = { .span = name->span, .is_quoted = name->is_quoted };
-        char *text = arena_printf(context->arena, "%.*s%lld%.*s%s", (int)before.size, before.data, (long long)i, (int)behind.size, behind.data,
-                                  is_transposed ? "^T" : "");
+        char *text = arena_printf(context->arena, "%.*s%lld%.*s%s", (int)before.size, before.data, (long long)i, (int)behind.size,
+                                  behind.data, is_transposed ? "^T" : "");
         if (!text)
             return error_set_memory(err);
         one.text = str_of(text);
@@ -198,15 +201,16 @@ static bool warn_side(const struct map_macro_context *context, const struct map_
     struct star_match *matches = space ? star_matches(space, pattern, &count) : NULL;
     bool done = !space || matches;
     if (done && !count)
-        map_diagnose(context->diagnoses, MAP_UNPORTABLE, name->span, NULL, "read backwards, Paddle's engine looks for the star's keys in the %s, where none matches",
+        map_diagnose(context->diagnoses, MAP_UNPORTABLE, name->span, NULL,
+                     "read backwards, Paddle's engine looks for the star's keys in the %s, where none matches",
                      is_left ? "source" : "target");
     free(matches);
     return done;
 }
 
 /* *is_good is cleared where the name was diagnosed. counted: how many names a star is if no keys are known; -1: that is an error. */
-static reshard_status append_star(const struct map_macro_context *context, const struct map_name *name, bool is_left, int64_t counted, struct name_list *list,
-                                  bool *is_good, reshard_error *err)
+static reshard_status append_star(const struct map_macro_context *context, const struct map_name *name, bool is_left, int64_t counted,
+                                  struct name_list *list, bool *is_good, reshard_error *err)
 {
     const struct map_space *space = is_left ? map_left_space(context) : map_right_space(context);
     const char *side = is_left != context->reverse ? "source" : "target";
@@ -221,7 +225,8 @@ static reshard_status append_star(const struct map_macro_context *context, const
     if (!space && counted >= 0)
         return append_counted(context, name, is_transposed, &pattern, counted, list, err);
     if (!space) {
-        *is_good = map_diagnose(context->diagnoses, MAP_ERROR, name->span, "give the target", "a star needs the keys of the %s, which is not known", side);
+        *is_good = map_diagnose(context->diagnoses, MAP_ERROR, name->span, "give the target",
+                                "a star needs the keys of the %s, which is not known", side);
         return RESHARD_OK;
     }
     if (is_transposed)
@@ -240,13 +245,13 @@ static reshard_status append_star(const struct map_macro_context *context, const
     if (!done)
         return error_set_memory(err);
     if (!count)
-        *is_good = map_diagnose(context->diagnoses, MAP_ERROR, name->span, "a star stands for decimal digits", "no key of the %s matches '%.*s'", side,
-                                STR_ARG(text));
+        *is_good = map_diagnose(context->diagnoses, MAP_ERROR, name->span, "a star stands for decimal digits",
+                                "no key of the %s matches '%.*s'", side, STR_ARG(text));
     return RESHARD_OK;
 }
 
-static reshard_status expand_stars(const struct map_macro_context *context, bool is_left, int64_t counted, struct map_name **names, uint32_t *count, bool *is_good,
-                                   reshard_error *err)
+static reshard_status expand_stars(const struct map_macro_context *context, bool is_left, int64_t counted, struct map_name **names,
+                                   uint32_t *count, bool *is_good, reshard_error *err)
 {
     struct name_list list = { 0 };
     reshard_status status = RESHARD_OK;
@@ -262,7 +267,8 @@ static reshard_status expand_stars(const struct map_macro_context *context, bool
     return status;
 }
 
-reshard_status map_macro_stars(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err)
+reshard_status map_macro_stars(const struct map_macro_context *context, const struct map_program *in, struct map_program *out,
+                               reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < in->count && !status; i++) {
@@ -327,10 +333,12 @@ static bool transposed_name(const struct map_macro_context *context, const struc
     return text != NULL;
 }
 
-static reshard_status emit_transpose(const struct map_macro_context *context, const struct map_statement *statement, const struct map_name *name,
-                                     const struct map_name *made, struct map_program *out, reshard_error *err)
+static reshard_status emit_transpose(const struct map_macro_context *context, const struct map_statement *statement,
+                                     const struct map_name *name, const struct map_name *made, struct map_program *out, reshard_error *err)
 {
-    struct map_statement transpose = { .left_count = 1, .right_count = 1, .attribute_count = 1, .span = statement->span, .is_expanded = true };
+    struct map_statement transpose = {
+        .left_count = 1, .right_count = 1, .attribute_count = 1, .span = statement->span, .is_expanded = true
+    };
     transpose.left = arena_array(context->arena, 1, sizeof(*transpose.left));
     transpose.right = arena_array(context->arena, 1, sizeof(*transpose.right));
     transpose.attributes = arena_array(context->arena, 1, sizeof(*transpose.attributes));
@@ -339,7 +347,8 @@ static reshard_status emit_transpose(const struct map_macro_context *context, co
     transpose.left[0] = *name;
     transpose.left[0].text = made->transpose_of;
     transpose.right[0] = *made;
-    transpose.attributes[0] = (struct map_attribute){ .key = STR("permute"), .value = STR("[]"), .key_span = name->span, .value_span = name->span, .quote = '"' };
+    transpose.attributes[0] =
+        (struct map_attribute){ .key = STR("permute"), .value = STR("[]"), .key_span = name->span, .value_span = name->span, .quote = '"' };
     return map_emit(context, out, &transpose, err);
 }
 
@@ -352,7 +361,8 @@ static bool is_repeated(const struct map_statement *statement, uint32_t index)
     return false;
 }
 
-static reshard_status expand_transposes(const struct map_macro_context *context, const struct map_statement *statement, struct map_program *out, reshard_error *err)
+static reshard_status expand_transposes(const struct map_macro_context *context, const struct map_statement *statement,
+                                        struct map_program *out, reshard_error *err)
 {
     struct map_statement copy = *statement;
     reshard_status status = RESHARD_OK;
@@ -373,7 +383,8 @@ static reshard_status expand_transposes(const struct map_macro_context *context,
     return status ? status : map_emit(context, out, &copy, err);
 }
 
-reshard_status map_macro_transposes(const struct map_macro_context *context, const struct map_program *in, struct map_program *out, reshard_error *err)
+reshard_status map_macro_transposes(const struct map_macro_context *context, const struct map_program *in, struct map_program *out,
+                                    reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     struct str base;

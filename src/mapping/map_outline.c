@@ -69,7 +69,8 @@ reshard_status map_space_outline(struct map_space *space, reshard_error *err)
 static bool is_hole_whole(const struct map_pattern *pattern, int hole)
 {
     struct str before = pattern->literals[hole], behind = pattern->literals[hole + 1];
-    bool begins = before.size ? before.data[before.size - 1] == '.' : hole == 0, ends = behind.size ? behind.data[0] == '.' : hole + 1 == pattern->count;
+    bool begins = before.size ? before.data[before.size - 1] == '.' : hole == 0,
+         ends = behind.size ? behind.data[0] == '.' : hole + 1 == pattern->count;
     return begins && ends;
 }
 

@@ -46,8 +46,8 @@ static enum dtype output_dtype(struct map_machine *machine, struct str name, con
         if (piece->dtype == MAP_DTYPE_NONE)
             return MAP_DTYPE_NONE;
         if (map_piece_dtype(piece) != dtype) {
-            map_machine_fail(machine, span_of(machine, variable), "cast all parts to one type", "a part of '%.*s' is %s, another %s", STR_ARG(name),
-                             dtype_info(dtype)->name, dtype_info(map_piece_dtype(piece))->name);
+            map_machine_fail(machine, span_of(machine, variable), "cast all parts to one type", "a part of '%.*s' is %s, another %s",
+                             STR_ARG(name), dtype_info(dtype)->name, dtype_info(map_piece_dtype(piece))->name);
             return MAP_DTYPE_NONE;
         }
     }
@@ -70,7 +70,8 @@ static const struct map_tensor *state_tensor(const struct map_machine *machine, 
 }
 
 /* A state of an output, spelled as the source spells it. */
-static reshard_status add_output_state(struct map_machine *machine, struct str name, const struct map_tensor *tensor, int rank, const int64_t *shape, reshard_error *err)
+static reshard_status add_output_state(struct map_machine *machine, struct str name, const struct map_tensor *tensor, int rank,
+                                       const int64_t *shape, reshard_error *err)
 {
     buffer_clear(&machine->text);
     if (!map_space_state_key(machine->input->source, tensor, name, &machine->text))
@@ -103,7 +104,8 @@ static reshard_status make_target(struct map_machine *machine, reshard_error *er
         uint32_t weight = source->sorted[i];
         const struct map_symbol *symbol = map_machine_symbol(machine, source->weights[weight].name);
         const struct map_variable *variable;
-        if (machine->result->used[weight] || machine->result->removed[weight] || (symbol && symbol->variable) || !map_space_shaped(source, weight))
+        if (machine->result->used[weight] || machine->result->removed[weight] || (symbol && symbol->variable) ||
+            !map_space_shaped(source, weight))
             continue;
         status = map_machine_input(machine, weight, &variable, err);
         if (!status)
@@ -124,9 +126,10 @@ static void fail_missing(struct map_machine *machine, struct str name)
 {
     struct str near = map_space_nearest(machine->input->source, name);
     char hint[500];
-    snprintf(hint, sizeof(hint), "write `_ -> %.*s` if it is to keep its initial value%s%.*s%s", STR_ARG(name), near.size ? "; the source has '" : "", STR_ARG(near),
-             near.size ? "'" : "");
-    map_machine_fail(machine, span_of(machine, NULL), hint, "the target's '%.*s' has no source: no statement assigns it, and the source has no such weight", STR_ARG(name));
+    snprintf(hint, sizeof(hint), "write `_ -> %.*s` if it is to keep its initial value%s%.*s%s", STR_ARG(name),
+             near.size ? "; the source has '" : "", STR_ARG(near), near.size ? "'" : "");
+    map_machine_fail(machine, span_of(machine, NULL), hint,
+                     "the target's '%.*s' has no source: no statement assigns it, and the source has no such weight", STR_ARG(name));
 }
 
 static reshard_status find_outcome(struct map_machine *machine, uint32_t weight, bool *is_good, reshard_error *err)
@@ -158,7 +161,8 @@ static reshard_status find_outcome(struct map_machine *machine, uint32_t weight,
 /* ---- copies ---- */
 
 /* The tensor of a state that a piece is read from; NULL if it was diagnosed. */
-static const struct map_tensor *piece_tensor(struct map_machine *machine, const struct map_tensor *target, const struct map_variable *variable, uint32_t weight)
+static const struct map_tensor *piece_tensor(struct map_machine *machine, const struct map_tensor *target,
+                                             const struct map_variable *variable, uint32_t weight)
 {
     const struct map_space *source = machine->input->source;
     const struct map_tensor *shaped = map_space_shaped(source, weight);
@@ -166,22 +170,23 @@ static const struct map_tensor *piece_tensor(struct map_machine *machine, const 
     struct str name = source->weights[weight].name;
     char a[160], b[160];
     if (index == MAP_NONE) {
-        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' needs %s of '%.*s', which the source does not have", STR_ARG(target->key),
-                         map_state_name[target->state], STR_ARG(name));
+        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' needs %s of '%.*s', which the source does not have",
+                         STR_ARG(target->key), map_state_name[target->state], STR_ARG(name));
         return NULL;
     }
     const struct map_tensor *tensor = &source->tensors[index];
     if (!same_shape(tensor->rank, tensor->shape, shaped->rank, shaped->shape)) {
-        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' has shape %s, '%.*s' %s: a state has the shape of its weight", STR_ARG(tensor->key),
-                         shape_text(tensor->rank, tensor->shape, a), STR_ARG(shaped->key), shape_text(shaped->rank, shaped->shape, b));
+        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' has shape %s, '%.*s' %s: a state has the shape of its weight",
+                         STR_ARG(tensor->key), shape_text(tensor->rank, tensor->shape, a), STR_ARG(shaped->key),
+                         shape_text(shaped->rank, shaped->shape, b));
         return NULL;
     }
     return tensor;
 }
 
 /* A weight must arrive with the target's type. A state is cast only where its type differs and the casts of its weight make it right. */
-static bool find_casts(struct map_machine *machine, const struct map_tensor *target, const struct map_tensor *source, const struct map_variable *variable,
-                       const struct map_piece *piece, const struct map_cast **out)
+static bool find_casts(struct map_machine *machine, const struct map_tensor *target, const struct map_tensor *source,
+                       const struct map_variable *variable, const struct map_piece *piece, const struct map_cast **out)
 {
     enum dtype arriving = piece->casts ? piece->casts->dtype : source->dtype;
     *out = piece->casts;
@@ -192,25 +197,26 @@ static bool find_casts(struct map_machine *machine, const struct map_tensor *tar
     if (arriving == target->dtype)
         return true;
     if (piece->casts)
-        return map_machine_fail(machine, span_of(machine, variable), NULL, "the last cast makes a part of '%.*s' %s, the target is %s", STR_ARG(target->key),
-                                dtype_info(arriving)->name, dtype_info(target->dtype)->name);
+        return map_machine_fail(machine, span_of(machine, variable), NULL, "the last cast makes a part of '%.*s' %s, the target is %s",
+                                STR_ARG(target->key), dtype_info(arriving)->name, dtype_info(target->dtype)->name);
     char hint[64];
     snprintf(hint, sizeof(hint), "cast it in a statement: dtype=\"%s\"", dtype_info(target->dtype)->torch_name);
-    return map_machine_fail(machine, span_of(machine, variable), hint, "'%.*s' is %s, the target's '%.*s' is %s, and no statement casts it", STR_ARG(source->key),
-                            dtype_info(source->dtype)->name, STR_ARG(target->key), dtype_info(target->dtype)->name);
+    return map_machine_fail(machine, span_of(machine, variable), hint, "'%.*s' is %s, the target's '%.*s' is %s, and no statement casts it",
+                            STR_ARG(source->key), dtype_info(source->dtype)->name, STR_ARG(target->key), dtype_info(target->dtype)->name);
 }
 
-static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_index, const struct map_tensor *target, const struct map_variable *variable,
-                                  reshard_error *err)
+static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_index, const struct map_tensor *target,
+                                  const struct map_variable *variable, reshard_error *err)
 {
     char a[160], b[160];
     if (!variable) {
-        map_machine_fail(machine, span_of(machine, NULL), NULL, "the target's '%.*s' has no source: the source has only beta powers of it", STR_ARG(target->key));
+        map_machine_fail(machine, span_of(machine, NULL), NULL, "the target's '%.*s' has no source: the source has only beta powers of it",
+                         STR_ARG(target->key));
         return RESHARD_OK;
     }
     if (!same_shape(variable->rank, variable->shape, target->rank, target->shape)) {
-        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' comes out with shape %s, the target has %s", STR_ARG(target->key),
-                         shape_text(variable->rank, variable->shape, a), shape_text(target->rank, target->shape, b));
+        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' comes out with shape %s, the target has %s",
+                         STR_ARG(target->key), shape_text(variable->rank, variable->shape, a), shape_text(target->rank, target->shape, b));
         return RESHARD_OK;
     }
     for (uint32_t i = 0; i < variable->piece_count; i++) {
@@ -230,13 +236,16 @@ static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_i
 }
 
 /* A beta power is copied from the first contributing weight that has one; they should all be equal. */
-static reshard_status copy_beta(struct map_machine *machine, uint32_t target_index, const struct map_tensor *target, const struct map_outcome *outcome, reshard_error *err)
+static reshard_status copy_beta(struct map_machine *machine, uint32_t target_index, const struct map_tensor *target,
+                                const struct map_outcome *outcome, reshard_error *err)
 {
     const struct map_space *space = machine->input->source;
     const struct map_variable *variable = outcome->variable;
     uint32_t own = variable ? MAP_NONE : map_space_find(space, machine->result->target->weights[target->weight].name);
     bool any = own != MAP_NONE;
-    const struct map_tensor *source = own == MAP_NONE || space->weights[own].tensors[target->state] == MAP_NONE ? NULL : &space->tensors[space->weights[own].tensors[target->state]];
+    const struct map_tensor *source = own == MAP_NONE || space->weights[own].tensors[target->state] == MAP_NONE
+                                          ? NULL
+                                          : &space->tensors[space->weights[own].tensors[target->state]];
     for (uint32_t i = 0; variable && i < variable->piece_count && !source; i++) {
         uint32_t weight = variable->pieces[i].weight, tensor = space->weights[weight].tensors[target->state];
         if (machine->result->removed[weight])
@@ -246,14 +255,17 @@ static reshard_status copy_beta(struct map_machine *machine, uint32_t target_ind
     }
     if (!source) {
         if (any)
-            map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' has no source: no weight that it is made of has this state", STR_ARG(target->key));
+            map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' has no source: no weight that it is made of has this state",
+                             STR_ARG(target->key));
         return RESHARD_OK;
     }
     if (!same_shape(source->rank, source->shape, target->rank, target->shape) || source->dtype != target->dtype) {
-        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' and '%.*s' differ in shape or type", STR_ARG(source->key), STR_ARG(target->key));
+        map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' and '%.*s' differ in shape or type", STR_ARG(source->key),
+                         STR_ARG(target->key));
         return RESHARD_OK;
     }
-    return append_copy(machine->result, (struct map_copy){ .source_tensor = (uint32_t)(source - space->tensors), .target_tensor = target_index }, err);
+    return append_copy(machine->result,
+                       (struct map_copy){ .source_tensor = (uint32_t)(source - space->tensors), .target_tensor = target_index }, err);
 }
 
 static reshard_status copy_tensor(struct map_machine *machine, uint32_t index, reshard_error *err)
@@ -263,8 +275,8 @@ static reshard_status copy_tensor(struct map_machine *machine, uint32_t index, r
     if (outcome->origin == MAP_ORIGIN_KEPT) {
         const struct map_symbol *symbol = map_machine_symbol(machine, machine->result->target->weights[tensor->weight].name);
         if (!map_state_is_shaped[tensor->state])
-            map_diagnose(machine->input->diagnoses, MAP_UNPORTABLE, symbol->span, NULL, "Paddle's engine crashes on '%.*s', a beta power of an added weight",
-                         STR_ARG(tensor->key));
+            map_diagnose(machine->input->diagnoses, MAP_UNPORTABLE, symbol->span, NULL,
+                         "Paddle's engine crashes on '%.*s', a beta power of an added weight", STR_ARG(tensor->key));
         return RESHARD_OK;
     }
     if (!map_state_is_shaped[tensor->state])

@@ -9,7 +9,9 @@
 
 bool map_cast_is_exact(enum dtype source, enum dtype target)
 {
-    static const enum dtype wider[][2] = { { DTYPE_F16, DTYPE_F32 }, { DTYPE_BF16, DTYPE_F32 }, { DTYPE_F16, DTYPE_F64 }, { DTYPE_BF16, DTYPE_F64 }, { DTYPE_F32, DTYPE_F64 } };
+    static const enum dtype wider[][2] = {
+        { DTYPE_F16, DTYPE_F32 }, { DTYPE_BF16, DTYPE_F32 }, { DTYPE_F16, DTYPE_F64 }, { DTYPE_BF16, DTYPE_F64 }, { DTYPE_F32, DTYPE_F64 }
+    };
     for (size_t i = 0; i < sizeof(wider) / sizeof(wider[0]); i++) {
         if (source == wider[i][0] && target == wider[i][1])
             return true;
@@ -43,7 +45,8 @@ static reshard_status group_copies(const struct map_result *result, uint32_t ten
 }
 
 /* The box of the source that a copy reads. */
-static bool source_box(struct arena *arena, const struct map_copy *copy, const struct map_tensor *source, int target_rank, struct piece *out)
+static bool source_box(struct arena *arena, const struct map_copy *copy, const struct map_tensor *source, int target_rank,
+                       struct piece *out)
 {
     static const int64_t zeros[RANK_MAX];
     if (!copy->piece) {
@@ -57,8 +60,8 @@ static bool source_box(struct arena *arena, const struct map_copy *copy, const s
     return extent != NULL;
 }
 
-static reshard_status measure_tensor(const struct map_result *result, const struct map_tensor *source, uint32_t index, struct separator *separator,
-                                     struct map_report *report, reshard_error *err)
+static reshard_status measure_tensor(const struct map_result *result, const struct map_tensor *source, uint32_t index,
+                                     struct separator *separator, struct map_report *report, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct map_use *use = &report->uses[index];
@@ -88,7 +91,8 @@ static reshard_status measure_tensor(const struct map_result *result, const stru
     return status;
 }
 
-static void count_use(const struct map_result *result, const struct map_tensor *source, const struct map_use *use, struct map_report *report)
+static void count_use(const struct map_result *result, const struct map_tensor *source, const struct map_use *use,
+                      struct map_report *report)
 {
     report->doubled += use->overlaps;
     if (use->elements == 0)
@@ -101,7 +105,8 @@ static void count_use(const struct map_result *result, const struct map_tensor *
     }
 }
 
-reshard_status map_report_make(const struct map_result *result, const struct map_space *source, const struct limits *limits, struct map_report *out, reshard_error *err)
+reshard_status map_report_make(const struct map_result *result, const struct map_space *source, const struct limits *limits,
+                               struct map_report *out, reshard_error *err)
 {
     uint32_t tensors = map_space_tensor_count(source);
     struct separator separator = { .checks_max = limits->box_checks };
@@ -157,8 +162,8 @@ bool map_report_print(const struct map_report *report, const struct map_result *
     buffer_printf(out, "fits: %u tensors of the target: %u by statements, %u under their own name, %u keep their initial value\n",
                   map_space_tensor_count(result->target), report->assigned, report->identity, report->kept);
     if (report->unused || report->partly_used) {
-        buffer_printf(out, "lost: %u tensors of the source are not used (%u of them removed by a statement), %u only in part\n", report->unused, report->removed_unused,
-                      report->partly_used);
+        buffer_printf(out, "lost: %u tensors of the source are not used (%u of them removed by a statement), %u only in part\n",
+                      report->unused, report->removed_unused, report->partly_used);
         print_keys(report, source, false, out);
     }
     if (report->doubled) {
@@ -235,7 +240,8 @@ static void targets_json(const struct map_result *result, const struct map_space
         const struct map_tensor *tensor = &result->target->tensors[i];
         buffer_append_text(out, i ? ",{\"key\":" : "{\"key\":");
         buffer_append_json_visible(out, tensor->key);
-        buffer_printf(out, ",\"origin\":\"%s\",\"dtype\":\"%s\",\"shape\":[", origins[result->outcomes[tensor->weight].origin], dtype_info(tensor->dtype)->name);
+        buffer_printf(out, ",\"origin\":\"%s\",\"dtype\":\"%s\",\"shape\":[", origins[result->outcomes[tensor->weight].origin],
+                      dtype_info(tensor->dtype)->name);
         for (int axis = 0; axis < tensor->rank; axis++)
             buffer_printf(out, "%s%lld", axis ? "," : "", (long long)tensor->shape[axis]);
         buffer_append_text(out, "],\"pieces\":[");
@@ -262,8 +268,9 @@ static void keys_json(const struct map_report *report, const struct map_space *s
 
 bool map_report_json(const struct map_report *report, const struct map_result *result, const struct map_space *source, struct buffer *out)
 {
-    buffer_printf(out, "{\"schema\":\"reshard-map-check/1\",\"bijective\":%s,\"assigned\":%u,\"identity\":%u,\"kept\":%u,\"rounded\":%u,\"lost\":[",
-                  report->is_bijective ? "true" : "false", report->assigned, report->identity, report->kept, report->rounding);
+    buffer_printf(
+        out, "{\"schema\":\"reshard-map-check/1\",\"bijective\":%s,\"assigned\":%u,\"identity\":%u,\"kept\":%u,\"rounded\":%u,\"lost\":[",
+        report->is_bijective ? "true" : "false", report->assigned, report->identity, report->kept, report->rounding);
     keys_json(report, source, false, out);
     buffer_append_text(out, "],\"doubled\":[");
     keys_json(report, source, true, out);

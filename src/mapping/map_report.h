@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a mapping that fits does to a checkpoint as a whole: which elements of the source are lost, which arrive twice, what is only kept. */
+/* What a mapping that fits does to a checkpoint as a whole: which elements of the source are lost, which arrive twice, what is only kept.
+ */
 #ifndef MAPPING_MAP_REPORT_H
 #define MAPPING_MAP_REPORT_H
 
@@ -23,7 +24,8 @@ struct map_report {
     bool is_bijective;               /* every element of the source arrives exactly once, every element of the target is written */
 };
 
-reshard_status map_report_make(const struct map_result *result, const struct map_space *source, const struct limits *limits, struct map_report *out, reshard_error *err);
+reshard_status map_report_make(const struct map_result *result, const struct map_space *source, const struct limits *limits,
+                               struct map_report *out, reshard_error *err);
 
 /* Appends a summary for people, or one JSON object. */
 bool map_report_print(const struct map_report *report, const struct map_result *result, const struct map_space *source, struct buffer *out);

@@ -13,7 +13,8 @@ static int64_t *copy_vector(struct arena *arena, const int64_t *values, int coun
     return copy;
 }
 
-static reshard_status copy_shards(struct map_space *space, struct map_tensor *tensor, const struct map_shard *shards, uint32_t count, reshard_error *err)
+static reshard_status copy_shards(struct map_space *space, struct map_tensor *tensor, const struct map_shard *shards, uint32_t count,
+                                  reshard_error *err)
 {
     static const int64_t zeros[RANK_MAX];
     struct map_shard whole = { zeros, tensor->shape };
@@ -27,7 +28,8 @@ static reshard_status copy_shards(struct map_space *space, struct map_tensor *te
     for (uint32_t i = 0; i < count; i++) {
         int axis;
         if (!box_check(tensor->rank, shards[i].start, shards[i].extent, tensor->shape, &axis))
-            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': shard %u lies outside the shape on axis %d", STR_ARG(tensor->key), i, axis);
+            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': shard %u lies outside the shape on axis %d", STR_ARG(tensor->key), i,
+                             axis);
         copies[i].start = copy_vector(&space->arena, shards[i].start, tensor->rank);
         copies[i].extent = copy_vector(&space->arena, shards[i].extent, tensor->rank);
         if (!copies[i].start || !copies[i].extent)
@@ -54,8 +56,8 @@ static uint32_t weight_of(struct map_space *space, struct str name)
     return weight;
 }
 
-reshard_status map_space_add(struct map_space *space, struct str key, enum dtype dtype, int rank, const int64_t *shape, const struct map_shard *shards,
-                             uint32_t shard_count, reshard_error *err)
+reshard_status map_space_add(struct map_space *space, struct str key, enum dtype dtype, int rank, const int64_t *shape,
+                             const struct map_shard *shards, uint32_t shard_count, reshard_error *err)
 {
     bool is_new;
     int64_t volume;
@@ -216,7 +218,8 @@ struct str map_space_weight_of(const struct map_space *space, struct str name)
     return space->weights[space->tensors[tensor].weight].name;
 }
 
-static reshard_status add_catalog_tensor(struct map_space *space, const struct catalog *catalog, const struct catalog_tensor *tensor, reshard_error *err)
+static reshard_status add_catalog_tensor(struct map_space *space, const struct catalog *catalog, const struct catalog_tensor *tensor,
+                                         reshard_error *err)
 {
     struct map_shard *shards = tensor->chunk_count ? calloc(tensor->chunk_count, sizeof(*shards)) : NULL;
     if (tensor->chunk_count && !shards)
@@ -225,8 +228,8 @@ static reshard_status add_catalog_tensor(struct map_space *space, const struct c
         const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + i];
         shards[i] = (struct map_shard){ catalog_vector_at(catalog, chunk->start), catalog_vector_at(catalog, chunk->extent) };
     }
-    reshard_status status = map_space_add(space, tensor->key, tensor->dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape), shards,
-                                          tensor->chunk_count, err);
+    reshard_status status = map_space_add(space, tensor->key, tensor->dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape),
+                                          shards, tensor->chunk_count, err);
     free(shards);
     return status;
 }

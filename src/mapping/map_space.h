@@ -44,7 +44,7 @@ struct map_space {
     struct map_weight *weights;
     uint32_t *sorted;            /* weights in bytewise order of their names, after map_space_seal */
     uint32_t sorted_count;       /* of weights that are no states */
-    struct name_map outlines;    /* names with '#' for numbers; of each the weights are outline_weights[outline_first[n] …) in sorted order */
+    struct name_map outlines; /* names with '#' for numbers; of each the weights are outline_weights[outline_first[n] …) in sorted order */
     uint32_t *outline_first, *outline_weights;
     uint32_t tensor_capacity, weight_capacity;
 };
@@ -59,10 +59,10 @@ static inline uint32_t map_space_weight_count(const struct map_space *space)
     return space->names.count;
 }
 
-/* Adds a tensor; everything is copied. shards NULL: one that is whole. Fails without memory, on a second tensor of that key, on a shape that
- * overflows and on a shard outside it. */
-reshard_status map_space_add(struct map_space *space, struct str key, enum dtype dtype, int rank, const int64_t *shape, const struct map_shard *shards,
-                             uint32_t shard_count, reshard_error *err);
+/* Adds a tensor; everything is copied. shards NULL: one that is whole. Fails without memory, on a second tensor of that key, on a shape
+ * that overflows and on a shard outside it. */
+reshard_status map_space_add(struct map_space *space, struct str key, enum dtype dtype, int rank, const int64_t *shape,
+                             const struct map_shard *shards, uint32_t shard_count, reshard_error *err);
 
 /* To be called once behind the last add. */
 reshard_status map_space_seal(struct map_space *space, reshard_error *err);

@@ -16,8 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* id, what it is called in messages, the suffix if Paddle's mapping engine knows the state by it, whether it has the weight's shape (others are numbers that belong to the whole weight),
- * the name that torch's optimizers give it, another one. */
+/* id, what it is called in messages, the suffix if Paddle's mapping engine knows the state by it, whether it has the weight's shape (others
+ * are numbers that belong to the whole weight), the name that torch's optimizers give it, another one. */
 #define MAP_STATES(X)                                                                                 \
     X(WEIGHT, "the weight itself", "", true, NULL, NULL)                                              \
     X(MASTER, "the master weight", ".w_0", true, "param", "fp32_param")                               \

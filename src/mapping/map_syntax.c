@@ -128,7 +128,8 @@ static const char array_hint[] = "an array is name[begin:end] with numbers, and 
 
 static bool fail_empty_array(struct parser *parser, struct map_span span, int64_t begin, int64_t end)
 {
-    return map_diagnose(parser->diagnoses, MAP_ERROR, span, array_hint, "the array is empty: %lld is not below %lld", (long long)begin, (long long)end);
+    return map_diagnose(parser->diagnoses, MAP_ERROR, span, array_hint, "the array is empty: %lld is not below %lld", (long long)begin,
+                        (long long)end);
 }
 
 static bool parse_bound(struct parser *parser, int64_t *out)
@@ -139,7 +140,8 @@ static bool parse_bound(struct parser *parser, int64_t *out)
         return map_expression_read(parser->text, &parser->token, parser->constants, parser->diagnoses, out);
     if (!take(parser, TOKEN_NUMBER, array_hint))
         return false;
-    return map_number_value(digits, out) || map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "the number %.*s is too large", STR_ARG(digits));
+    return map_number_value(digits, out) ||
+           map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "the number %.*s is too large", STR_ARG(digits));
 }
 
 /* array = "[" bound ":" bound "]" [ suffix ] */
@@ -174,11 +176,15 @@ static bool parse_braces(struct parser *parser, struct map_name *name)
     const char *colon = close ? memchr(open, ':', (size_t)(close - open)) : NULL;
     struct str suffix = { close ? close + 1 : open, close ? (size_t)(text.data + text.size - close - 1) : 0 };
     if (!colon)
-        return map_diagnose(parser->diagnoses, MAP_ERROR, name->span, NULL, "braces hold two bounds: layers.{0:4}.weight stands for layers.0.weight, …, layers.3.weight");
+        return map_diagnose(parser->diagnoses, MAP_ERROR, name->span, NULL,
+                            "braces hold two bounds: layers.{0:4}.weight stands for layers.0.weight, …, layers.3.weight");
     if (memchr(suffix.data, '{', suffix.size) || memchr(suffix.data, '$', suffix.size))
-        return map_diagnose(parser->diagnoses, MAP_ERROR, name->span, "placeholders stand before braces", "behind braces a name has no other braces and no placeholder");
-    if (!map_bound_value((struct str){ open + 1, (size_t)(colon - open - 1) }, parser->constants, name->span, parser->diagnoses, &name->begin) ||
-        !map_bound_value((struct str){ colon + 1, (size_t)(close - colon - 1) }, parser->constants, name->span, parser->diagnoses, &name->end))
+        return map_diagnose(parser->diagnoses, MAP_ERROR, name->span, "placeholders stand before braces",
+                            "behind braces a name has no other braces and no placeholder");
+    if (!map_bound_value((struct str){ open + 1, (size_t)(colon - open - 1) }, parser->constants, name->span, parser->diagnoses,
+                         &name->begin) ||
+        !map_bound_value((struct str){ colon + 1, (size_t)(close - colon - 1) }, parser->constants, name->span, parser->diagnoses,
+                         &name->end))
         return false;
     if (name->begin >= name->end)
         return fail_empty_array(parser, name->span, name->begin, name->end);
@@ -209,7 +215,8 @@ static bool parse_name(struct parser *parser, struct map_name *out)
         name.is_quoted = true;
         name.text = (struct str){ name.text.data + 1, name.text.size - 2 };
     } else if (is_full && is_reserved(name.text)) {
-        return map_diagnose(parser->diagnoses, MAP_ERROR, name.span, map_flag_of(name.text) ? "the flag stands behind the right-hand names" : "an attribute has a value: axis=0",
+        return map_diagnose(parser->diagnoses, MAP_ERROR, name.span,
+                            map_flag_of(name.text) ? "the flag stands behind the right-hand names" : "an attribute has a value: axis=0",
                             "'%.*s' is a word of the language, not the name of a tensor", STR_ARG(name.text));
     }
     if (is_full && !name.is_quoted && memchr(name.text.data, '{', name.text.size)) {
@@ -266,7 +273,8 @@ static bool parse_shares(struct parser *parser, struct map_attribute *attribute)
     struct buffer text = { 0 };
     bool is_good = rest.size >= 2 && rest.data[0] == '[' && rest.data[rest.size - 1] == ']';
     if (!is_good)
-        return map_diagnose(parser->diagnoses, MAP_ERROR, attribute->value_span, "write shares=\"[2, 1, 1]\"", "shares are a list of numbers");
+        return map_diagnose(parser->diagnoses, MAP_ERROR, attribute->value_span, "write shares=\"[2, 1, 1]\"",
+                            "shares are a list of numbers");
     rest = (struct str){ rest.data + 1, rest.size - 2 };
     buffer_append_text(&text, "[");
     while (is_good && rest.size) {
@@ -322,7 +330,8 @@ static bool parse_attribute(struct parser *parser, struct map_statement *stateme
                 return false;
         }
     } else {
-        return fail_expected(parser, "a number or a string", next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
+        return fail_expected(parser, "a number or a string",
+                             next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
     }
     if (parser->grammar == MAP_GRAMMAR_FULL && map_flag_of(attribute.key))
         return map_diagnose(parser->diagnoses, MAP_ERROR, attribute.value_span, NULL, "%.*s takes no value", STR_ARG(attribute.key));
@@ -341,7 +350,8 @@ static bool attribute_follows(const struct parser *parser)
 /* In the full grammar a word such as fused_ffn behind a comma is a flag. */
 static bool flag_follows(const struct parser *parser)
 {
-    return parser->grammar == MAP_GRAMMAR_FULL && next_is(parser, TOKEN_NAME) && map_flag_of(token_text(parser, parser->token)) && !attribute_follows(parser);
+    return parser->grammar == MAP_GRAMMAR_FULL && next_is(parser, TOKEN_NAME) && map_flag_of(token_text(parser, parser->token)) &&
+           !attribute_follows(parser);
 }
 
 /* Where a flag stands twice, upstream takes the first one for the name of a tensor. */
@@ -357,7 +367,8 @@ static bool flag_to_name(struct parser *parser, struct map_statement *statement)
 /* `optional` is no word of upstream's. */
 static bool optional_follows(const struct parser *parser)
 {
-    return parser->constants && next_is(parser, TOKEN_NAME) && str_is(token_text(parser, parser->token), "optional") && !attribute_follows(parser);
+    return parser->constants && next_is(parser, TOKEN_NAME) && str_is(token_text(parser, parser->token), "optional") &&
+           !attribute_follows(parser);
 }
 
 static bool parse_flag(struct parser *parser, struct map_statement *statement)
@@ -376,7 +387,8 @@ static bool parse_flag(struct parser *parser, struct map_statement *statement)
         return map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "a second flag behind %s", map_flag_name(statement->flag));
     for (uint32_t i = 0; i < statement->attribute_count; i++) {
         if (!str_is(statement->attributes[i].key, "axis"))
-            map_diagnose(parser->diagnoses, MAP_UNPORTABLE, statement->attributes[i].key_span, NULL, "Paddle's engine takes an attribute before %s for a name", map_flag_name(flag));
+            map_diagnose(parser->diagnoses, MAP_UNPORTABLE, statement->attributes[i].key_span, NULL,
+                         "Paddle's engine takes an attribute before %s for a name", map_flag_name(flag));
     }
     statement->flag = flag;
     statement->flag_span = span;
@@ -443,8 +455,8 @@ static void skip_line(struct parser *parser)
         parser->token++;
 }
 
-reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, struct map_constants *constants, struct map_program *out,
-                         struct map_diagnoses *diagnoses, reshard_error *err)
+reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, struct map_constants *constants,
+                         struct map_program *out, struct map_diagnoses *diagnoses, reshard_error *err)
 {
     struct parser parser = { text, tokens->rows, grammar, false, constants, out, diagnoses };
     while (!next_is(&parser, TOKEN_END) && !parser.no_memory) {
@@ -465,7 +477,8 @@ reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum 
         }
         statement.is_glued = !is_first;
         if (!is_first && grammar == MAP_GRAMMAR_FULL)
-            map_diagnose(diagnoses, MAP_WARNING, statement.left[0].span, "is a comma or a line end missing before it?", "a second statement on one line");
+            map_diagnose(diagnoses, MAP_WARNING, statement.left[0].span, "is a comma or a line end missing before it?",
+                         "a second statement on one line");
         if (!statement.is_off && !map_program_append(out, &statement))
             return error_set_memory(err);
     }

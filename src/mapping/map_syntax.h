@@ -76,8 +76,8 @@ enum map_grammar {
  * Parses tokens into *out (released by the caller, on failure too). Bad statements are diagnosed and left out. Fails only without memory.
  * constants: what attributes may name, and where lines `name = number` go; NULL: neither is known, as in strict AOA.
  */
-reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, struct map_constants *constants, struct map_program *out,
-                         struct map_diagnoses *diagnoses, reshard_error *err);
+reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum map_grammar grammar, struct map_constants *constants,
+                         struct map_program *out, struct map_diagnoses *diagnoses, reshard_error *err);
 
 /* Appends a statement; false without memory. */
 bool map_program_append(struct map_program *program, const struct map_statement *statement);

@@ -27,7 +27,8 @@ static int source_axis(const struct map_piece *piece, int axis)
     return piece->axes ? piece->axes[axis] : axis;
 }
 
-reshard_status map_variable_input(struct map_workshop *workshop, const struct map_space *source, uint32_t weight, struct map_variable *out, reshard_error *err)
+reshard_status map_variable_input(struct map_workshop *workshop, const struct map_space *source, uint32_t weight, struct map_variable *out,
+                                  reshard_error *err)
 {
     static const int64_t zeros[RANK_MAX];
     const struct map_tensor *shaped = map_space_shaped(source, weight);
@@ -37,7 +38,9 @@ reshard_status map_variable_input(struct map_workshop *workshop, const struct ma
     if (status)
         return status;
     enum dtype dtype = own == MAP_NONE ? MAP_DTYPE_NONE : source->tensors[own].dtype;
-    *piece = (struct map_piece){ .weight = weight, .source_rank = shaped->rank, .source_start = zeros, .start = zeros, .extent = shaped->shape, .dtype = dtype };
+    *piece = (struct map_piece){
+        .weight = weight, .source_rank = shaped->rank, .source_start = zeros, .start = zeros, .extent = shaped->shape, .dtype = dtype
+    };
     *out = (struct map_variable){ .rank = shaped->rank, .shape = shaped->shape, .pieces = piece };
     out->piece_count = box_is_empty(shaped->rank, shaped->shape) ? 0 : 1;
     out->dtype = dtype;
@@ -45,7 +48,8 @@ reshard_status map_variable_input(struct map_workshop *workshop, const struct ma
 }
 
 /* The part of a piece that lies in [begin, end) of the axis, moved so that begin becomes 0. */
-static bool cut_piece(struct map_workshop *workshop, const struct map_piece *in, int rank, int axis, int64_t begin, int64_t end, struct map_piece *out)
+static bool cut_piece(struct map_workshop *workshop, const struct map_piece *in, int rank, int axis, int64_t begin, int64_t end,
+                      struct map_piece *out)
 {
     int64_t piece_end = in->start[axis] + in->extent[axis];
     int64_t low = in->start[axis] > begin ? in->start[axis] : begin, high = piece_end < end ? piece_end : end;
@@ -90,7 +94,8 @@ static uint64_t count_cuts(const struct map_variable *in, int axis, const int64_
     return total;
 }
 
-static bool shape_parts(struct map_workshop *workshop, const struct map_variable *in, int axis, const int64_t *ends, uint32_t count, struct map_variable *out)
+static bool shape_parts(struct map_workshop *workshop, const struct map_variable *in, int axis, const int64_t *ends, uint32_t count,
+                        struct map_variable *out)
 {
     const int64_t *shape = NULL;
     for (uint32_t part = 0; part < count; part++) {
@@ -108,8 +113,8 @@ static bool shape_parts(struct map_workshop *workshop, const struct map_variable
     return true;
 }
 
-reshard_status map_variable_split(struct map_workshop *workshop, const struct map_variable *in, int axis, const int64_t *ends, uint32_t count, struct map_variable *out,
-                                  reshard_error *err)
+reshard_status map_variable_split(struct map_workshop *workshop, const struct map_variable *in, int axis, const int64_t *ends,
+                                  uint32_t count, struct map_variable *out, reshard_error *err)
 {
     uint32_t *counts = arena_zalloc(workshop->arena, (size_t)count * sizeof(*counts));
     struct map_piece **next = arena_array(workshop->arena, count, sizeof(*next));
@@ -170,7 +175,8 @@ static bool continues(const struct map_piece *a, const struct map_piece *b, int 
 }
 
 /* Appends a piece moved along the axis, or lengthens the one before it. */
-static bool append_moved(struct map_workshop *workshop, const struct map_piece *piece, int rank, int axis, int64_t shift, struct map_piece *pieces, uint32_t *count)
+static bool append_moved(struct map_workshop *workshop, const struct map_piece *piece, int rank, int axis, int64_t shift,
+                         struct map_piece *pieces, uint32_t *count)
 {
     if (*count && continues(&pieces[*count - 1], piece, rank, axis, piece->start[axis] + shift)) {
         int64_t *extent = vector_copy(workshop, pieces[*count - 1].extent, rank);
@@ -189,8 +195,8 @@ static bool append_moved(struct map_workshop *workshop, const struct map_piece *
     return true;
 }
 
-reshard_status map_variable_concat(struct map_workshop *workshop, const struct map_variable *const *parts, uint32_t count, int axis, struct map_variable *out,
-                                   reshard_error *err)
+reshard_status map_variable_concat(struct map_workshop *workshop, const struct map_variable *const *parts, uint32_t count, int axis,
+                                   struct map_variable *out, reshard_error *err)
 {
     uint64_t total = 0;
     reshard_status status;
@@ -232,7 +238,8 @@ static bool is_identity(const struct map_piece *piece, int rank, const uint8_t *
 
 static bool permute_piece(struct map_workshop *workshop, const struct map_piece *in, int rank, const uint8_t *axes, struct map_piece *out)
 {
-    int64_t *start = arena_array(workshop->arena, (size_t)rank, sizeof(*start)), *extent = arena_array(workshop->arena, (size_t)rank, sizeof(*extent));
+    int64_t *start = arena_array(workshop->arena, (size_t)rank, sizeof(*start)),
+            *extent = arena_array(workshop->arena, (size_t)rank, sizeof(*extent));
     uint8_t *composed = arena_alloc(workshop->arena, (size_t)rank);
     if (!start || !extent || !composed)
         return false;
@@ -248,7 +255,8 @@ static bool permute_piece(struct map_workshop *workshop, const struct map_piece 
     return true;
 }
 
-reshard_status map_variable_permute(struct map_workshop *workshop, const struct map_variable *in, const uint8_t *axes, struct map_variable *out, reshard_error *err)
+reshard_status map_variable_permute(struct map_workshop *workshop, const struct map_variable *in, const uint8_t *axes,
+                                    struct map_variable *out, reshard_error *err)
 {
     reshard_status status;
     struct map_piece *pieces = pieces_new(workshop, in->piece_count, &status, err);
@@ -315,7 +323,8 @@ static bool change_axis(struct map_workshop *workshop, const struct map_piece *i
 }
 
 /* The variable with one axis more, of extent 1, or without one of extent 1. */
-static reshard_status change_axes(struct map_workshop *workshop, const struct map_variable *in, int axis, bool is_added, struct map_variable *out, reshard_error *err)
+static reshard_status change_axes(struct map_workshop *workshop, const struct map_variable *in, int axis, bool is_added,
+                                  struct map_variable *out, reshard_error *err)
 {
     int rank = is_added ? in->rank + 1 : in->rank - 1;
     reshard_status status;
@@ -338,7 +347,8 @@ static reshard_status change_axes(struct map_workshop *workshop, const struct ma
     return RESHARD_OK;
 }
 
-reshard_status map_variable_unstack(struct map_workshop *workshop, const struct map_variable *in, int axis, uint32_t count, struct map_variable *out, reshard_error *err)
+reshard_status map_variable_unstack(struct map_workshop *workshop, const struct map_variable *in, int axis, uint32_t count,
+                                    struct map_variable *out, reshard_error *err)
 {
     int64_t *ends = arena_array(workshop->arena, count, sizeof(*ends));
     struct map_variable *slices = arena_array(workshop->arena, count, sizeof(*slices));
@@ -352,8 +362,8 @@ reshard_status map_variable_unstack(struct map_workshop *workshop, const struct 
     return status;
 }
 
-reshard_status map_variable_stack(struct map_workshop *workshop, const struct map_variable *const *parts, uint32_t count, int axis, struct map_variable *out,
-                                  reshard_error *err)
+reshard_status map_variable_stack(struct map_workshop *workshop, const struct map_variable *const *parts, uint32_t count, int axis,
+                                  struct map_variable *out, reshard_error *err)
 {
     struct map_variable *slices = arena_array(workshop->arena, count, sizeof(*slices));
     const struct map_variable **order = arena_array(workshop->arena, count, sizeof(*order));
@@ -376,7 +386,8 @@ void map_piece_source_extent(const struct map_piece *piece, int rank, int64_t *e
 }
 
 /* Pieces often share their casts: one new link serves a run of them. */
-reshard_status map_variable_cast(struct map_workshop *workshop, const struct map_variable *in, enum dtype dtype, struct map_variable *out, reshard_error *err)
+reshard_status map_variable_cast(struct map_workshop *workshop, const struct map_variable *in, enum dtype dtype, struct map_variable *out,
+                                 reshard_error *err)
 {
     reshard_status status;
     struct map_piece *pieces = pieces_new(workshop, in->piece_count, &status, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings: texts that say how the configuration of a model is written in two ways, such as config.json and the arguments of a Megatron run.
- * One text is read in both directions (the files .settings of models/, docs/models.md).
+ * Settings: texts that say how the configuration of a model is written in two ways, such as config.json and the arguments of a Megatron
+ * run. One text is read in both directions (the files .settings of models/, docs/models.md).
  *
  *   statement   hidden_size <-> hidden_size            the same value under both names
  *               tie_word_embeddings = true <-> untie_embeddings_and_output_weights = false
@@ -9,8 +9,8 @@
  *   default     config: num_attention_heads = $h -> num_key_value_heads = $h
  *   demand      demand args: swiglu = true
  *
- * A statement counts if everything on the side it is read from is there and fits; it then says what stands on the other side. What an earlier
- * statement said stays.
+ * A statement counts if everything on the side it is read from is there and fits; it then says what stands on the other side. What an
+ * earlier statement said stays.
  */
 #ifndef MAPPING_SETTINGS_H
 #define MAPPING_SETTINGS_H
@@ -100,13 +100,13 @@ struct settings_result {
 };
 
 /* Reads all statements from one side towards the other. given, of the other side, goes before what statements say (may be NULL). */
-reshard_status settings_run(const struct settings *settings, enum settings_side from, const struct settings_input *input, const struct value *given,
-                            uint32_t given_count, struct settings_result *out, reshard_error *err);
+reshard_status settings_run(const struct settings *settings, enum settings_side from, const struct settings_input *input,
+                            const struct value *given, uint32_t given_count, struct settings_result *out, reshard_error *err);
 void settings_result_release(struct settings_result *result);
 
 /* Whether all demands on a side hold; if not, *why gets the first that does not, in words. */
-reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input, bool *fits, struct buffer *why,
-                            reshard_error *err);
+reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input, bool *fits,
+                            struct buffer *why, reshard_error *err);
 
 /* Whether a statement names a path on that side, or it is one of config.json that is asked for. */
 bool settings_mention(const struct settings *settings, enum settings_side side, struct str path);

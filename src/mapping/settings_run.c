@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Reads settings from one side towards the other. A statement is a small system of equations: what is there binds variables, a pattern with one
- * unknown is solved for it, and what has two waits for the others.
+ * Reads settings from one side towards the other. A statement is a small system of equations: what is there binds variables, a pattern with
+ * one unknown is solved for it, and what has two waits for the others.
  */
 #include "mapping/settings.h"
 
@@ -358,7 +358,8 @@ static struct value *make_list(struct run *run, const struct settings_pattern *p
                 return NULL;
         }
     }
-    return made(run, items ? value_new_list(run->graph, pattern->kind == PATTERN_TUPLE ? VALUE_TUPLE : VALUE_LIST, items, (size_t)total) : NULL);
+    return made(run,
+                items ? value_new_list(run->graph, pattern->kind == PATTERN_TUPLE ? VALUE_TUPLE : VALUE_LIST, items, (size_t)total) : NULL);
 }
 
 static struct value *make_marks(struct run *run, const struct settings_pattern *pattern)
@@ -431,8 +432,8 @@ static void fill_defaults(struct run *run, enum settings_side side)
     }
 }
 
-static reshard_status begin(const struct settings *settings, enum settings_side side, const struct settings_input *input, struct value_graph *graph,
-                            struct run *out, reshard_error *err)
+static reshard_status begin(const struct settings *settings, enum settings_side side, const struct settings_input *input,
+                            struct value_graph *graph, struct run *out, reshard_error *err)
 {
     *out = (struct run){ .settings = settings, .input = input, .graph = graph };
     out->filled = value_new_list(graph, VALUE_DICT, NULL, 0);
@@ -452,14 +453,16 @@ static void note_missing(const struct settings *settings, int to, struct setting
 {
     for (uint32_t i = 0; i < settings->statement_count; i++) {
         const struct settings_statement *statement = &settings->statements[i];
-        if (statement->is_default || statement->is_demand || statement->is_optional || !statement->reads[1 - to] || !statement->counts[1 - to])
+        if (statement->is_default || statement->is_demand || statement->is_optional || !statement->reads[1 - to] ||
+            !statement->counts[1 - to])
             continue;
         for (uint32_t t = 0; t < statement->counts[to]; t++) {
             const char *path = statement->terms[to][t].path;
             bool is_new = true;
             for (uint32_t before = 0; before < i && is_new; before++) {
                 for (uint32_t u = 0; u < settings->statements[before].counts[to] && is_new; u++)
-                    is_new = !settings->statements[before].reads[1 - to] || strcmp(settings->statements[before].terms[to][u].path, path) != 0;
+                    is_new =
+                        !settings->statements[before].reads[1 - to] || strcmp(settings->statements[before].terms[to][u].path, path) != 0;
             }
             if (is_new && !find_any(out->members, path))
                 add_word(&out->missing, path);
@@ -483,7 +486,8 @@ static bool is_ignored(const struct settings *settings, struct str path)
 }
 
 /* Members of config.json, two levels deep, that no statement has read. */
-static bool note_unused(const struct settings *settings, const struct value *members, struct str prefix, const struct value *read, struct buffer *out)
+static bool note_unused(const struct settings *settings, const struct value *members, struct str prefix, const struct value *read,
+                        struct buffer *out)
 {
     struct buffer path = { 0 };
     bool is_done = true;
@@ -523,8 +527,8 @@ static void read_statements(struct run *run, enum settings_side from, struct val
     }
 }
 
-reshard_status settings_run(const struct settings *settings, enum settings_side from, const struct settings_input *input, const struct value *given,
-                            uint32_t given_count, struct settings_result *out, reshard_error *err)
+reshard_status settings_run(const struct settings *settings, enum settings_side from, const struct settings_input *input,
+                            const struct value *given, uint32_t given_count, struct settings_result *out, reshard_error *err)
 {
     struct settings_result result = { 0 };
     struct run run;
@@ -556,8 +560,8 @@ void settings_result_release(struct settings_result *result)
     *result = (struct settings_result){ 0 };
 }
 
-reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input, bool *fits, struct buffer *why,
-                            reshard_error *err)
+reshard_status settings_fit(const struct settings *settings, enum settings_side side, const struct settings_input *input, bool *fits,
+                            struct buffer *why, reshard_error *err)
 {
     struct value_graph graph = { 0 };
     struct run run;

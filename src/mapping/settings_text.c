@@ -77,7 +77,8 @@ static struct str take_name(struct parser *parser)
 
 static reshard_status fail(const struct parser *parser, const char *expected)
 {
-    return error_set(parser->err, RESHARD_ERR_USAGE, "%s:%u: expected %s, found '%.*s'", parser->name, parser->line, expected, STR_ARG(parser->rest));
+    return error_set(parser->err, RESHARD_ERR_USAGE, "%s:%u: expected %s, found '%.*s'", parser->name, parser->line, expected,
+                     STR_ARG(parser->rest));
 }
 
 /* ---- patterns ---- */
@@ -211,7 +212,8 @@ static reshard_status take_simple(struct parser *parser, struct settings_pattern
     skip_blanks(parser);
     struct str before = parser->rest;
     bool is_variable = before.size && before.data[0] == '$';
-    reshard_status status = is_variable || (before.size && before.data[0] >= '0' && before.data[0] <= '9') ? take_operand(parser, &out->a) : RESHARD_OK;
+    reshard_status status =
+        is_variable || (before.size && before.data[0] >= '0' && before.data[0] <= '9') ? take_operand(parser, &out->a) : RESHARD_OK;
     for (size_t i = 0; !status && parser->rest.data != before.data && i < sizeof(operators) / sizeof(operators[0]); i++) {
         if (!take(parser, operators[i].text))
             continue;
@@ -385,8 +387,8 @@ static reshard_status enter(struct parser *parser, struct text_stack *stack, str
 {
     const struct model_data *data = model_data_find(name);
     if (!data || stack->count == INCLUDE_DEPTH_MAX)
-        return error_set(parser->err, RESHARD_ERR_USAGE, "%s:%u: %s '%.*s'", parser->name, parser->line, data ? "too deep:" : "there is no text",
-                         STR_ARG(name));
+        return error_set(parser->err, RESHARD_ERR_USAGE, "%s:%u: %s '%.*s'", parser->name, parser->line,
+                         data ? "too deep:" : "there is no text", STR_ARG(name));
     stack->texts[stack->count].name = data->name;
     stack->texts[stack->count].rest = data->text;
     stack->texts[stack->count++].line = 0;

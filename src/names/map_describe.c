@@ -21,7 +21,8 @@ struct shard_vectors {
     int64_t start[RANK_MAX], extent[RANK_MAX];
 };
 
-static reshard_status read_shards(struct str key, const struct value *list, size_t rank, struct map_shard **out, uint32_t *count, reshard_error *err)
+static reshard_status read_shards(struct str key, const struct value *list, size_t rank, struct map_shard **out, uint32_t *count,
+                                  reshard_error *err)
 {
     struct value **items;
     size_t shard_count = 0;
@@ -95,7 +96,8 @@ static bool store_number(const struct value *value, enum dtype dtype, void *out)
     return true;
 }
 
-static reshard_status read_data(struct str key, const struct value *list, enum dtype dtype, int64_t elements, void **out, reshard_error *err)
+static reshard_status read_data(struct str key, const struct value *list, enum dtype dtype, int64_t elements, void **out,
+                                reshard_error *err)
 {
     struct value **items;
     size_t count;
@@ -113,7 +115,8 @@ static reshard_status read_data(struct str key, const struct value *list, enum d
     return RESHARD_OK;
 }
 
-static reshard_status read_tensor(struct reshard_map_space *space, struct str key, const struct value *value, void **data, reshard_error *err)
+static reshard_status read_tensor(struct reshard_map_space *space, struct str key, const struct value *value, void **data,
+                                  reshard_error *err)
 {
     int64_t shape[RANK_MAX], volume;
     size_t rank;

@@ -60,7 +60,8 @@ static bool advance(int rank, const int64_t *extent, int64_t *index)
     return false;
 }
 
-static bool run_copy(const struct map_copy *copy, const struct map_tensor *source, const struct map_tensor *target, const char *from, char *to)
+static bool run_copy(const struct map_copy *copy, const struct map_tensor *source, const struct map_tensor *target, const char *from,
+                     char *to)
 {
     static const int64_t zeros[RANK_MAX];
     const struct map_piece whole = { .source_rank = target->rank, .source_start = zeros, .start = zeros, .extent = target->shape };
@@ -147,14 +148,16 @@ static reshard_status evaluate_tensor(struct evaluation *evaluation, uint32_t in
     const struct map_tensor *tensor = &evaluation->result->target->tensors[index];
     int64_t count;
     uint64_t bytes;
-    if (!shape_volume(tensor->rank, tensor->shape, &count) || !dtype_bytes(tensor->dtype, (uint64_t)count, &bytes) || bytes > limits->item_bytes)
+    if (!shape_volume(tensor->rank, tensor->shape, &count) || !dtype_bytes(tensor->dtype, (uint64_t)count, &bytes) ||
+        bytes > limits->item_bytes)
         return error_set_limit(evaluation->err, "item_bytes", UINT64_MAX, limits->item_bytes);
     char *elements = calloc((size_t)bytes + 1, 1);
     if (!elements)
         return error_set_memory(evaluation->err);
     reshard_status status = RESHARD_OK;
     if (!fill_initial(evaluation->initial, tensor->dtype, elements, count))
-        status = error_set(evaluation->err, RESHARD_ERR_UNSUPPORTED, "'%.*s': no values of type %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+        status = error_set(evaluation->err, RESHARD_ERR_UNSUPPORTED, "'%.*s': no values of type %s", STR_ARG(tensor->key),
+                           dtype_info(tensor->dtype)->name);
     if (!status)
         status = run_copies(evaluation, index, elements);
     if (!status) {
@@ -171,8 +174,8 @@ static int compare_keys(const void *a, const void *b, void *context)
     return str_compare(space->tensors[*(const uint32_t *)a].key, space->tensors[*(const uint32_t *)b].key);
 }
 
-reshard_status map_values_evaluate(const struct map_result *result, const struct reshard_map_space *source, double initial, const struct limits *limits,
-                                   struct buffer *out, reshard_error *err)
+reshard_status map_values_evaluate(const struct map_result *result, const struct reshard_map_space *source, double initial,
+                                   const struct limits *limits, struct buffer *out, reshard_error *err)
 {
     uint32_t count = map_space_tensor_count(result->target);
     uint32_t *first = calloc((size_t)count + 1, sizeof(*first)), *sorted = calloc((size_t)count + 1, sizeof(*sorted));

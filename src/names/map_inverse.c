@@ -15,12 +15,18 @@ static reshard_status prove(const struct map_session *session, struct str text, 
     if (!status)
         status = map_parse(text, &back.tokens, MAP_GRAMMAR_FULL, NULL, &back.written, &back.diagnoses, err);
     if (!status && !back.diagnoses.error_count) {
-        struct map_macro_context context = { .source = session->result.target, .target = session->engine.source, .limits = &back.limits, .diagnoses = &back.diagnoses };
+        struct map_macro_context context = {
+            .source = session->result.target, .target = session->engine.source, .limits = &back.limits, .diagnoses = &back.diagnoses
+        };
         status = map_expand(&context, &back.written, &back.expanded, err);
     }
     if (!status && !back.diagnoses.error_count) {
-        back.engine = (struct map_engine_input){ .program = &back.expanded, .source = session->result.target, .target = session->engine.source,
-                                                 .limits = &back.limits, .diagnoses = &back.diagnoses, .text_size = (uint32_t)text.size };
+        back.engine = (struct map_engine_input){ .program = &back.expanded,
+                                                 .source = session->result.target,
+                                                 .target = session->engine.source,
+                                                 .limits = &back.limits,
+                                                 .diagnoses = &back.diagnoses,
+                                                 .text_size = (uint32_t)text.size };
         status = map_execute(&back.engine, &back.result, err);
     }
     if (!status && !back.diagnoses.error_count)
@@ -30,7 +36,8 @@ static reshard_status prove(const struct map_session *session, struct str text, 
 }
 
 /* Turns a program round and proves the result. *found says whether out holds an inverse now; else out is empty. */
-static reshard_status try_program(struct map_session *session, const struct map_program *program, struct buffer *out, bool *found, reshard_error *err)
+static reshard_status try_program(struct map_session *session, const struct map_program *program, struct buffer *out, bool *found,
+                                  reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     *found = map_invert(program, &session->expanded, &session->result, out, NULL);
@@ -66,8 +73,8 @@ static reshard_status blame_lost(struct map_session *session, reshard_error *err
             continue;
         shown++;
         map_diagnose(&session->diagnoses, MAP_ERROR, removal_of(session, source->weights[tensor->weight].name), NULL,
-                     "%lld of %lld elements of '%.*s' are not in the target: they cannot come back", (long long)(report.uses[i].elements - report.uses[i].read),
-                     (long long)report.uses[i].elements, STR_ARG(tensor->key));
+                     "%lld of %lld elements of '%.*s' are not in the target: they cannot come back",
+                     (long long)(report.uses[i].elements - report.uses[i].read), (long long)report.uses[i].elements, STR_ARG(tensor->key));
     }
     map_report_release(&report);
     return status;

@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-static reshard_status read_input(const reshard_map_input *input, enum map_session_stage stage, struct map_session *session, reshard_error *err)
+static reshard_status read_input(const reshard_map_input *input, enum map_session_stage stage, struct map_session *session,
+                                 reshard_error *err)
 {
     if (input->struct_size < sizeof(*input))
         return error_set(err, RESHARD_ERR_USAGE, "map input: struct_size is %zu, expected %zu", input->struct_size, sizeof(*input));
@@ -47,7 +48,8 @@ static reshard_status parse(struct map_session *session, enum map_session_stage 
         return status;
     status = map_lex(session->text, strict, &session->limits, &session->tokens, &session->diagnoses, err);
     if (!status)
-        status = map_parse(session->text, &session->tokens, grammar, strict ? NULL : &session->constants, &session->written, &session->diagnoses, err);
+        status = map_parse(session->text, &session->tokens, grammar, strict ? NULL : &session->constants, &session->written,
+                           &session->diagnoses, err);
     map_tokens_release(&session->tokens);
     return status;
 }
@@ -56,8 +58,12 @@ static reshard_status expand(struct map_session *session, reshard_error *err)
 {
     const reshard_map_input *input = session->input;
     struct map_macro_context context = {
-        .source = &input->source->space, .target = input->target ? &input->target->space : NULL, .strict = input->strict, .reverse = session->is_reverse,
-        .limits = &session->limits, .diagnoses = &session->diagnoses,
+        .source = &input->source->space,
+        .target = input->target ? &input->target->space : NULL,
+        .strict = input->strict,
+        .reverse = session->is_reverse,
+        .limits = &session->limits,
+        .diagnoses = &session->diagnoses,
     };
     return map_expand(&context, &session->written, &session->expanded, err);
 }
@@ -66,8 +72,14 @@ static reshard_status execute(struct map_session *session, reshard_error *err)
 {
     const reshard_map_input *input = session->input;
     session->engine = (struct map_engine_input){
-        .program = &session->expanded, .source = &input->source->space, .target = input->target ? &input->target->space : NULL, .strict = input->strict,
-        .reverse = session->is_reverse, .limits = &session->limits, .diagnoses = &session->diagnoses, .text_size = (uint32_t)session->text.size,
+        .program = &session->expanded,
+        .source = &input->source->space,
+        .target = input->target ? &input->target->space : NULL,
+        .strict = input->strict,
+        .reverse = session->is_reverse,
+        .limits = &session->limits,
+        .diagnoses = &session->diagnoses,
+        .text_size = (uint32_t)session->text.size,
     };
     return map_execute(&session->engine, &session->result, err);
 }
@@ -100,7 +112,8 @@ static char *take_text(struct buffer *buffer)
     return text;
 }
 
-static reshard_status write_diagnoses(const struct map_session *session, enum map_session_stage stage, reshard_map_output *output, reshard_error *err)
+static reshard_status write_diagnoses(const struct map_session *session, enum map_session_stage stage, reshard_map_output *output,
+                                      reshard_error *err)
 {
     struct buffer text = { 0 };
     map_diagnoses_render(&session->diagnoses, session->name, session->file.file, is_strict(session, stage), &text);
@@ -136,7 +149,8 @@ void map_session_release(struct map_session *session)
     map_diagnoses_release(&session->diagnoses);
 }
 
-reshard_status map_session_run(const reshard_map_input *input, enum map_session_stage stage, map_session_writer write, reshard_map_output *output, reshard_error *err)
+reshard_status map_session_run(const reshard_map_input *input, enum map_session_stage stage, map_session_writer write,
+                               reshard_map_output *output, reshard_error *err)
 {
     struct map_session session = { 0 };
     *output = (reshard_map_output){ 0 };

@@ -32,7 +32,8 @@ struct map_session {
 typedef reshard_status (*map_session_writer)(struct map_session *session, struct buffer *text, struct buffer *json, reshard_error *err);
 
 /* Runs the stages up to the given one. If no diagnosis is an error, calls write to fill the output. */
-reshard_status map_session_run(const reshard_map_input *input, enum map_session_stage stage, map_session_writer write, reshard_map_output *output, reshard_error *err);
+reshard_status map_session_run(const reshard_map_input *input, enum map_session_stage stage, map_session_writer write,
+                               reshard_map_output *output, reshard_error *err);
 
 /* Releases what the stages made. */
 void map_session_release(struct map_session *session);

@@ -19,10 +19,10 @@ struct reshard_map_space {
 /* Reads {"tensors": {key: {"dtype", "shape", "shards"?, "data"?}}, "initial"?}. Release *out on failure too. */
 reshard_status map_space_describe(struct str json, const struct limits *limits, struct reshard_map_space *out, reshard_error *err);
 
-/* Appends {"key": {"dtype", "shape", "data"}, …}, the tensors of the result's target, sorted by key. Every source tensor that is copied from
- * needs values. initial fills what nothing writes. */
-reshard_status map_values_evaluate(const struct map_result *result, const struct reshard_map_space *source, double initial, const struct limits *limits,
-                                   struct buffer *out, reshard_error *err);
+/* Appends {"key": {"dtype", "shape", "data"}, …}, the tensors of the result's target, sorted by key. Every source tensor that is copied
+ * from needs values. initial fills what nothing writes. */
+reshard_status map_values_evaluate(const struct map_result *result, const struct reshard_map_space *source, double initial,
+                                   const struct limits *limits, struct buffer *out, reshard_error *err);
 
 /* The integers and truth values (0 and 1) among the members of a JSON object, such as a config.json, as fixed constants. */
 reshard_status map_config_constants(struct str json, const struct limits *limits, struct map_constants *out, reshard_error *err);

@@ -33,7 +33,8 @@ static reshard_status read_config(const reshard_checkpoint *checkpoint, struct b
         if (item->kind != ITEM_FILE || !str_is(item->key, CONFIG_NAME))
             continue;
         char *name = copy_text(catalog->objects[item->object].name.data, catalog->objects[item->object].name.size);
-        reshard_status status = name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
+        reshard_status status =
+            name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
         free(name);
         return status;
     }
@@ -59,7 +60,8 @@ static bool has_constant(const reshard_map_options *options, const char *name)
 
 static reshard_status add_number(const struct mapping_number *number, const struct value *members, struct numbers *out, reshard_error *err)
 {
-    char *name = arena_copy(&out->arena, number->name.data, number->name.size), *member = arena_copy(&out->arena, number->member.data, number->member.size);
+    char *name = arena_copy(&out->arena, number->name.data, number->name.size),
+         *member = arena_copy(&out->arena, number->member.data, number->member.size);
     char *condition = arena_copy(&out->arena, number->condition.data, number->condition.size);
     int64_t value;
     if (!name || !member || !condition)
@@ -67,14 +69,16 @@ static reshard_status add_number(const struct mapping_number *number, const stru
     const struct value *flag = number->condition.size ? value_dict_get(members, condition) : NULL;
     if (flag && flag->kind == VALUE_BOOL && !flag->boolean)
         return RESHARD_OK;
-    if (out->options.constant_count == NUMBERS_MAX || has_constant(&out->options, name) || !value_as_int(value_dict_get(members, member), &value) || value < 0)
+    if (out->options.constant_count == NUMBERS_MAX || has_constant(&out->options, name) ||
+        !value_as_int(value_dict_get(members, member), &value) || value < 0)
         return RESHARD_OK;
     out->constants[out->options.constant_count++] = (reshard_map_constant){ name, value };
     return RESHARD_OK;
 }
 
 /* Numbers that rules find in a checkpoint's items, such as the arguments of the run. */
-static reshard_status read_numbers(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct numbers *out, reshard_error *err)
+static reshard_status read_numbers(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct numbers *out,
+                                   reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     reshard_status status = RESHARD_OK;
@@ -93,7 +97,8 @@ static reshard_status read_numbers(const struct mapping_rules *rules, const resh
 }
 
 /* A member of the dict or object that an item is; *out NULL if there is none. */
-static reshard_status find_member(const reshard_checkpoint *checkpoint, struct str item, struct str member, const struct value **out, reshard_error *err)
+static reshard_status find_member(const reshard_checkpoint *checkpoint, struct str item, struct str member, const struct value **out,
+                                  reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     *out = NULL;
@@ -111,7 +116,8 @@ static reshard_status find_member(const reshard_checkpoint *checkpoint, struct s
 }
 
 /* What a checkpoint's items say about its names: which spellings are meant, and which dtype the weights of its run have. */
-static reshard_status read_marks(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct mapping_goal *out, reshard_error *err)
+static reshard_status read_marks(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct mapping_goal *out,
+                                 reshard_error *err)
 {
     const struct value *value;
     reshard_status status = RESHARD_OK;
@@ -120,7 +126,9 @@ static reshard_status read_marks(const struct mapping_rules *rules, const reshar
         struct str text;
         status = find_member(checkpoint, mark->item, mark->member, &value, err);
         if (value && mark->is_exclusion)
-            out->excluded |= (uint64_t)(str_is(mark->text, "list") ? value->kind == VALUE_LIST : value->kind == VALUE_BOOL && value->boolean) << mark->node;
+            out->excluded |=
+                (uint64_t)(str_is(mark->text, "list") ? value->kind == VALUE_LIST : value->kind == VALUE_BOOL && value->boolean)
+                << mark->node;
         else if (value && value_as_str(value, &text))
             *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
     }
@@ -135,7 +143,8 @@ static reshard_status read_marks(const struct mapping_rules *rules, const reshar
 }
 
 /* What the caller gave comes first, then what the source says, then the other checkpoint: for what the ones before leave open. */
-static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out, reshard_error *err)
+static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out,
+                                   reshard_error *err)
 {
     static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
     const reshard_checkpoint *sides[] = { request->source, request->other };
@@ -265,7 +274,8 @@ static reshard_status note(char **out, reshard_error *err, const char *format, .
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status say_failure(struct making *making, const struct wish *wish, enum mapping_way way, const char *goal, struct str said, reshard_error *err)
+static reshard_status say_failure(struct making *making, const struct wish *wish, enum mapping_way way, const char *goal, struct str said,
+                                  reshard_error *err)
 {
     const char *from = making->request->source->source->driver->name_space;
     char what[400];
@@ -275,10 +285,12 @@ static reshard_status say_failure(struct making *making, const struct wish *wish
         snprintf(what, sizeof(what), "the model's family is not recognised");
     if (wish->is_asked) {
         error_set(err, RESHARD_ERR_USAGE, "--rules: names of %s do not become those of %s: %s", from ? from : "the source", goal, what);
-        error_hint(err, way == MAPPING_WAY_AMBIGUOUS ? "--rules FAMILY picks one, --map FILE runs a text of your own" : "--map FILE runs a text of your own");
+        error_hint(err, way == MAPPING_WAY_AMBIGUOUS ? "--rules FAMILY picks one, --map FILE runs a text of your own"
+                                                     : "--map FILE runs a text of your own");
         return RESHARD_ERR_USAGE;
     }
-    return note(&making->out->warning, err, "names are kept as they are, %s: --rules FAMILY|FILE or --map FILE makes them those of %s", what, goal);
+    return note(&making->out->warning, err, "names are kept as they are, %s: --rules FAMILY|FILE or --map FILE makes them those of %s",
+                what, goal);
 }
 
 /* Whether a checkpoint carries a config.json beside its weights. */
@@ -340,13 +352,15 @@ static reshard_status relate(struct making *making, const struct wish *wish, res
     if (!status)
         status = read_marks(&making->rules, request->source, &goal, err);
     if (!status)
-        status = mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &walked, err);
+        status =
+            mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &walked, err);
     const char *target = goal.name_space ? goal.name_space : "the other checkpoint";
     if (!status && (walked.way == MAPPING_WAY_NONE || walked.way == MAPPING_WAY_AMBIGUOUS)) {
         unwind(&making->stage, before);
         status = say_failure(making, wish, walked.way, target, buffer_str(&walked.said), err);
     } else if (!status && walked.way == MAPPING_WAY_WALKED) {
-        status = note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target, STR_ARG(buffer_str(&walked.said)));
+        status = note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target,
+                      STR_ARG(buffer_str(&walked.said)));
         if (!status)
             status = find_settings(making, wish, &walked, err);
     }
@@ -359,8 +373,11 @@ static reshard_status run_texts(struct making *making, reshard_error *err)
     const reshard_map_options *options = making->request->options;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; options && i < options->text_count && !status; i++) {
-        struct mapping_text text = { options->texts[i].name ? options->texts[i].name : "mapping", { options->texts[i].text, options->texts[i].size }, false };
-        status = mapping_apply(&making->stage, checkpoint_catalog(making->request->source), &making->context, &text, i + 1 == options->text_count, err);
+        struct mapping_text text = { options->texts[i].name ? options->texts[i].name : "mapping",
+                                     { options->texts[i].text, options->texts[i].size },
+                                     false };
+        status = mapping_apply(&making->stage, checkpoint_catalog(making->request->source), &making->context, &text,
+                               i + 1 == options->text_count, err);
     }
     return status;
 }

@@ -56,7 +56,8 @@ reshard_status recipe_table_close(struct recipe_table *table, uint32_t target_co
     return RESHARD_OK;
 }
 
-reshard_status recipes_read(const struct recipe *recipes, uint32_t count, uint32_t source_count, uint32_t **out, uint32_t *out_count, reshard_error *err)
+reshard_status recipes_read(const struct recipe *recipes, uint32_t count, uint32_t source_count, uint32_t **out, uint32_t *out_count,
+                            reshard_error *err)
 {
     uint8_t *is_read = calloc((size_t)source_count + 1, 1);
     *out = reallocarray(NULL, (size_t)source_count + 1, sizeof(**out));
@@ -120,13 +121,15 @@ static reshard_status casts_keep(struct cast_list *list, struct arena *arena, st
     return RESHARD_OK;
 }
 
-reshard_status recipe_add_cast(struct recipe *recipe, enum dtype source, enum dtype last, enum dtype target, struct arena *arena, reshard_error *err)
+reshard_status recipe_add_cast(struct recipe *recipe, enum dtype source, enum dtype last, enum dtype target, struct arena *arena,
+                               reshard_error *err)
 {
     struct cast_list list = { 0 };
     reshard_status status;
     if (last == target || recipe->source_tensor == RECIPE_ZEROS)
         return RESHARD_OK;
-    if (casts_push(&list, source) && casts_push_all(&list, recipe->via, recipe->via_count) && casts_push(&list, last) && casts_push(&list, target))
+    if (casts_push(&list, source) && casts_push_all(&list, recipe->via, recipe->via_count) && casts_push(&list, last) &&
+        casts_push(&list, target))
         status = casts_keep(&list, arena, recipe, err);
     else
         status = error_set_memory(err);
@@ -137,8 +140,8 @@ reshard_status recipe_add_cast(struct recipe *recipe, enum dtype source, enum dt
 /* ---- one text ---- */
 
 /* The casts of a copy, the first one first. */
-static reshard_status copy_casts(const struct map_copy *copy, enum dtype source, struct cast_list *list, struct arena *arena, struct recipe *recipe,
-                                 reshard_error *err)
+static reshard_status copy_casts(const struct map_copy *copy, enum dtype source, struct cast_list *list, struct arena *arena,
+                                 struct recipe *recipe, reshard_error *err)
 {
     unsigned count = 0, at;
     for (const struct map_cast *cast = copy->casts; cast; cast = cast->before)
@@ -152,19 +155,21 @@ static reshard_status copy_casts(const struct map_copy *copy, enum dtype source,
     for (const struct map_cast *cast = copy->casts; cast; cast = cast->before)
         types[--at] = cast->dtype;
     list->count = 0;
-    reshard_status status = casts_push(list, source) && casts_push_all(list, types, count) ? casts_keep(list, arena, recipe, err) : error_set_memory(err);
+    reshard_status status =
+        casts_push(list, source) && casts_push_all(list, types, count) ? casts_keep(list, arena, recipe, err) : error_set_memory(err);
     free(types);
     return status;
 }
 
 static bool is_whole_piece(const struct map_piece *piece, const struct map_tensor *source, const struct map_tensor *target)
 {
-    return !piece || (!piece->axes && source->rank == target->rank && box_equal(target->rank, piece->start, piece->extent, zeros, target->shape) &&
-                      box_equal(target->rank, piece->source_start, piece->extent, zeros, source->shape));
+    return !piece ||
+           (!piece->axes && source->rank == target->rank && box_equal(target->rank, piece->start, piece->extent, zeros, target->shape) &&
+            box_equal(target->rank, piece->source_start, piece->extent, zeros, source->shape));
 }
 
-static reshard_status append_copy(const struct map_result *result, const struct map_space *source, const struct map_copy *copy, struct cast_list *casts,
-                                  struct arena *arena, struct recipe_table *out, reshard_error *err)
+static reshard_status append_copy(const struct map_result *result, const struct map_space *source, const struct map_copy *copy,
+                                  struct cast_list *casts, struct arena *arena, struct recipe_table *out, reshard_error *err)
 {
     const struct map_tensor *from = &source->tensors[copy->source_tensor], *to = &result->target->tensors[copy->target_tensor];
     const struct map_piece *piece = copy->piece;
@@ -178,7 +183,8 @@ static reshard_status append_copy(const struct map_result *result, const struct 
     return status ? status : recipe_table_append(out, &recipe, err);
 }
 
-static reshard_status append_zeros(uint32_t target_tensor, const struct map_tensor *to, const struct map_piece *piece, struct recipe_table *out, reshard_error *err)
+static reshard_status append_zeros(uint32_t target_tensor, const struct map_tensor *to, const struct map_piece *piece,
+                                   struct recipe_table *out, reshard_error *err)
 {
     struct recipe recipe = { .source_tensor = RECIPE_ZEROS, .target_tensor = target_tensor, .is_whole = !piece, .rank = to->rank };
     recipe.source_start = zeros;
@@ -188,7 +194,8 @@ static reshard_status append_zeros(uint32_t target_tensor, const struct map_tens
 }
 
 /* Parts of a target tensor that no copy writes: all of what is kept, and the boxes of removed weights. */
-static reshard_status append_kept(const struct map_result *result, uint32_t target_tensor, bool has_copies, struct recipe_table *out, reshard_error *err)
+static reshard_status append_kept(const struct map_result *result, uint32_t target_tensor, bool has_copies, struct recipe_table *out,
+                                  reshard_error *err)
 {
     const struct map_tensor *to = &result->target->tensors[target_tensor];
     const struct map_outcome *outcome = &result->outcomes[to->weight];
@@ -203,8 +210,8 @@ static reshard_status append_kept(const struct map_result *result, uint32_t targ
     return status;
 }
 
-reshard_status recipes_of_result(const struct map_result *result, const struct map_space *source, struct arena *arena, struct recipe_table *out,
-                                 reshard_error *err)
+reshard_status recipes_of_result(const struct map_result *result, const struct map_space *source, struct arena *arena,
+                                 struct recipe_table *out, reshard_error *err)
 {
     uint32_t tensors = map_space_tensor_count(result->target), at = 0;
     struct cast_list casts = { 0 };
@@ -233,7 +240,8 @@ struct composer {
     reshard_error *err;
 };
 
-static bool compose_boxes(struct composer *composer, const struct recipe *a, const struct recipe *b, const int64_t *low, const int64_t *extent, struct recipe *out)
+static bool compose_boxes(struct composer *composer, const struct recipe *a, const struct recipe *b, const int64_t *low,
+                          const int64_t *extent, struct recipe *out)
 {
     int rank = composer->chain->target[b->target_tensor].rank;
     int source_rank = a->source_tensor == RECIPE_ZEROS ? 0 : composer->chain->source[a->source_tensor].rank;
@@ -282,7 +290,8 @@ static reshard_status compose_casts(struct composer *composer, const struct reci
 }
 
 /* Appends what a and b do together to a box of the middle; NULL: to all that both touch, one of them being whole. */
-static reshard_status compose_pair(struct composer *composer, const struct recipe *a, const struct recipe *b, const int64_t *low, const int64_t *extent)
+static reshard_status compose_pair(struct composer *composer, const struct recipe *a, const struct recipe *b, const int64_t *low,
+                                   const int64_t *extent)
 {
     struct recipe out = { .source_tensor = a->source_tensor, .target_tensor = b->target_tensor };
     if (a->is_whole && b->is_whole) {
@@ -327,7 +336,8 @@ static bool boxes_of(const struct composer *composer, uint32_t middle, bool is_r
         int64_t *extent = *vectors + (size_t)(i - begin) * rank;
         if (is_read)
             recipe_source_extent(recipe, (int)rank, extent);
-        (*boxes)[i - begin] = (struct join_box){ is_read ? recipe->source_start : recipe->target_start, is_read ? extent : recipe->extent, i };
+        (*boxes)[i - begin] =
+            (struct join_box){ is_read ? recipe->source_start : recipe->target_start, is_read ? extent : recipe->extent, i };
     }
     return true;
 }
@@ -341,7 +351,8 @@ static reshard_status compose_joined(struct composer *composer, uint32_t middle)
     if (!boxes_of(composer, middle, false, &written, &written_vectors) || !boxes_of(composer, middle, true, &read, &read_vectors))
         status = error_set_memory(composer->err);
     if (!status)
-        status = join_boxes(&composer->joiner, chain->middle[middle].rank, written, chain->before->first[middle + 1] - chain->before->first[middle], read,
+        status = join_boxes(&composer->joiner, chain->middle[middle].rank, written,
+                            chain->before->first[middle + 1] - chain->before->first[middle], read,
                             composer->first_read[middle + 1] - composer->first_read[middle], compose_overlap, composer, composer->err);
     free(written);
     free(read);

@@ -166,8 +166,8 @@ static bool has_constant(const reshard_map_options *options, struct str name)
 }
 
 /* Puts the ratios that the weights show behind the constants, which then lie in out; what is known goes before. */
-static reshard_status find_ratios(const struct mapping_relation *relation, const struct map_space *space, reshard_map_options *options, struct ratios *out,
-                                  reshard_error *err)
+static reshard_status find_ratios(const struct mapping_relation *relation, const struct map_space *space, reshard_map_options *options,
+                                  struct ratios *out, reshard_error *err)
 {
     out->constants = calloc(options->constant_count + relation->ratio_count, sizeof(*out->constants));
     if (!out->constants)
@@ -199,8 +199,8 @@ static bool wants_masters(const reshard_map_options *options)
 }
 
 /* Runs a relation's text: its spelling is put around what comes out, or taken off before. Ratios are numbers that the text may name. */
-static reshard_status take_step(const struct walk *walk, const struct step *step, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
-                                reshard_error *err)
+static reshard_status take_step(const struct walk *walk, const struct step *step, const struct mapping_context *context,
+                                const struct catalog *source, struct mapping_stage **stage, reshard_error *err)
 {
     static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
     const struct mapping_relation *relation = step->relation;
@@ -210,7 +210,9 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
     bool is_kept = is_container(walk->goal->name_space);
     enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
     enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;
-    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back, walk->goal->has_weights ? &walk->goal->weights : NULL, err) : RESHARD_OK;
+    reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back,
+                                                                   walk->goal->has_weights ? &walk->goal->weights : NULL, err)
+                                          : RESHARD_OK;
     if (status || !relation->ratio_count) {
         if (!status)
             status = mapping_apply(stage, source, context, &text, false, err);
@@ -225,8 +227,8 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
     return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, forth, NULL, err);
 }
 
-static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
-                              reshard_error *err)
+static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source,
+                              struct mapping_stage **stage, reshard_error *err)
 {
     uint64_t fallback = mapping_nodes_of(walk->rules, walk->goal->name_space);
     bool walked = false;
@@ -269,8 +271,8 @@ static uint64_t narrow(const struct mapping_goal *goal, uint64_t here)
     return here & ~goal->denied ? here & ~goal->denied : here;
 }
 
-/* Where to arrive: at the reference's names; without one at the name space, but not at a spelling that is only a way station, unless it leads to one that is
- * excluded. */
+/* Where to arrive: at the reference's names; without one at the name space, but not at a spelling that is only a way station, unless it
+ * leads to one that is excluded. */
 static uint64_t goal_nodes(const struct mapping_rules *rules, const struct mapping_goal *goal)
 {
     if (goal->reference)
@@ -283,8 +285,9 @@ static uint64_t goal_nodes(const struct mapping_rules *rules, const struct mappi
     return nodes & ~goal->excluded ? nodes & ~goal->excluded : nodes;
 }
 
-reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,
-                              const struct catalog *source, struct mapping_stage **stage, struct mapping_walked *out, reshard_error *err)
+reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal,
+                              const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
+                              struct mapping_walked *out, reshard_error *err)
 {
     struct walk walk = { .rules = rules, .goal = goal, .goals = goal_nodes(rules, goal), .out = out, .said = &out->said };
     uint64_t here = narrow(goal, mapping_names_of(rules, name_space, (*stage)->space)), all = mapping_nodes_of(rules, name_space);
@@ -292,7 +295,8 @@ reshard_status mapping_relate(const struct mapping_rules *rules, const char *nam
     if (rules->relation_count > sizeof(walk.is_used))
         return error_set(err, RESHARD_ERR_LIMIT, "more than %zu relations between names", sizeof(walk.is_used));
     /* A name space without a reference has every spelling. */
-    if (here & walk.goals || (!goal->reference && goal->name_space && name_space && strcmp(goal->name_space, name_space) == 0 && here & all)) {
+    if (here & walk.goals ||
+        (!goal->reference && goal->name_space && name_space && strcmp(goal->name_space, name_space) == 0 && here & all)) {
         out->way = MAPPING_WAY_SAME;
         return RESHARD_OK;
     }

@@ -31,9 +31,11 @@ struct mapping_walked {
     const struct map_space *left;          /* the names on its left side; of a stage of the mapping */
 };
 
-/* Puts the texts that lead to the goal behind *stage. name_space: of the source's format, or NULL. out->said is to be released, also on failure. */
-reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal, const struct mapping_context *context,
-                              const struct catalog *source, struct mapping_stage **stage, struct mapping_walked *out, reshard_error *err);
+/* Puts the texts that lead to the goal behind *stage. name_space: of the source's format, or NULL. out->said is to be released, also on
+ * failure. */
+reshard_status mapping_relate(const struct mapping_rules *rules, const char *name_space, const struct mapping_goal *goal,
+                              const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
+                              struct mapping_walked *out, reshard_error *err);
 
 /* Whether the checkpoint's keys are recognised as its format's name space, or, if the format has none or is only a container of names
  * (`hf`), as any. */

@@ -78,7 +78,8 @@ static reshard_status add_number(struct mapping_rules *rules, struct str rest, r
         return RESHARD_OK;
     if (!ARRAY_ROOM(rules->numbers, rules->number_count, rules->number_capacity))
         return error_set_memory(err);
-    rules->numbers[rules->number_count++] = (struct mapping_number){ name, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, condition };
+    rules->numbers[rules->number_count++] =
+        (struct mapping_number){ name, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, condition };
     return RESHARD_OK;
 }
 
@@ -93,7 +94,8 @@ static bool add_mark(struct mapping_rules *rules, uint32_t node, struct str rest
     if (!larger)
         return false;
     rules->marks = larger;
-    larger[rules->mark_count++] = (struct mapping_mark){ node, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, text, is_exclusion };
+    larger[rules->mark_count++] =
+        (struct mapping_mark){ node, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 }, text, is_exclusion };
     return true;
 }
 
@@ -139,7 +141,8 @@ static bool add_ratio(struct mapping_relation *relation, struct str rest)
 /* respell = PART PART */
 static bool add_pair(struct mapping_spelling *spelling, struct str rest)
 {
-    struct mapping_pair pair = { .part = str_take_word(&rest) }, *larger = reallocarray(spelling->pairs, (size_t)spelling->pair_count + 1, sizeof(*larger));
+    struct mapping_pair pair = { .part = str_take_word(&rest) },
+                        *larger = reallocarray(spelling->pairs, (size_t)spelling->pair_count + 1, sizeof(*larger));
     if (!larger)
         return false;
     pair.spelled = str_take_word(&rest);
@@ -168,7 +171,8 @@ static void read_spelling(struct mapping_spelling *spelling, struct str word, st
 }
 
 /* One line behind "#:". Lines of a relation follow its `from`; words that are not known are remarks. */
-static reshard_status read_directive(struct mapping_rules *rules, const char *name, struct str text, struct str rest, bool *has_relation, reshard_error *err)
+static reshard_status read_directive(struct mapping_rules *rules, const char *name, struct str text, struct str rest, bool *has_relation,
+                                     reshard_error *err)
 {
     struct str word = str_take_word(&rest);
     struct mapping_relation *relation = *has_relation ? &rules->relations[rules->relation_count - 1] : NULL;
@@ -215,7 +219,8 @@ static reshard_status read_text(struct mapping_rules *rules, const char *name, s
     while (!status && rest.size) {
         struct str line = str_take(&rest, '\n');
         if (str_starts_with(line, DIRECTIVE))
-            status = read_directive(rules, name, text, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) }, &has_relation, err);
+            status = read_directive(rules, name, text, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) },
+                                    &has_relation, err);
     }
     for (uint32_t i = first; i < rules->relation_count && !status; i++) {
         if (rules->relations[i].to == UINT32_MAX)
@@ -311,8 +316,10 @@ static uint32_t find_filled(const struct map_space *space, struct str name, cons
 bool mapping_ratio_find(const struct mapping_ratio *ratio, const struct map_space *space, int64_t *out)
 {
     struct str values[MAP_HOLE_KINDS] = { { 0 } };
-    uint32_t weight = find_key(space, ratio->key, values), other = weight == MAP_NONE || !ratio->by.size ? MAP_NONE : find_filled(space, ratio->by, values);
-    const struct map_tensor *a = weight == MAP_NONE ? NULL : map_space_shaped(space, weight), *b = other == MAP_NONE ? NULL : map_space_shaped(space, other);
+    uint32_t weight = find_key(space, ratio->key, values),
+             other = weight == MAP_NONE || !ratio->by.size ? MAP_NONE : find_filled(space, ratio->by, values);
+    const struct map_tensor *a = weight == MAP_NONE ? NULL : map_space_shaped(space, weight),
+                            *b = other == MAP_NONE ? NULL : map_space_shaped(space, other);
     if (!a || ratio->axis >= a->rank || (ratio->by.size && (!b || ratio->by_axis >= b->rank)))
         return false;
     int64_t extent = a->shape[ratio->axis], by = b ? b->shape[ratio->by_axis] : 1;
@@ -354,7 +361,8 @@ static bool same_shape(const struct map_space *space, uint32_t a, uint32_t b)
     return memcmp(x->shape, y->shape, (size_t)x->rank * sizeof(*x->shape)) == 0;
 }
 
-/* Whether the numbers behind a prefix are 0, 1, … and what follows them is the same for each. Sorted, the names of a number follow each other. */
+/* Whether the numbers behind a prefix are 0, 1, … and what follows them is the same for each. Sorted, the names of a number follow each
+ * other. */
 static bool is_alike(const struct map_space *space, struct str prefix)
 {
     uint32_t first, end, size = 0, at = 0;
@@ -375,8 +383,8 @@ static bool is_alike(const struct map_space *space, struct str prefix)
         greatest = number > greatest ? number : greatest;
         if (count == 1)
             continue;
-        if (at >= size || !cut_number(space->weights[space->sorted[first + at]].name, prefix.size, &number, &wanted) || !str_equal(rest, wanted) ||
-            !same_shape(space, space->sorted[i], space->sorted[first + at]))
+        if (at >= size || !cut_number(space->weights[space->sorted[first + at]].name, prefix.size, &number, &wanted) ||
+            !str_equal(rest, wanted) || !same_shape(space, space->sorted[i], space->sorted[first + at]))
             return false;
     }
     return count < 2 || (at == size && greatest == count - 1);

@@ -25,7 +25,7 @@ struct mapping_relation {
     uint32_t from, to;              /* nodes */
     bool is_onward;                 /* names of `from` are only kept where this relation does not fit */
     struct str *families, *keys, *back; /* back: as keys, on the side of `to` */
-    struct str *alike;              /* of `from`: the numbers behind each of these beginnings of keys all have the same keys, of the same shapes */
+    struct str *alike; /* of `from`: the numbers behind each of these beginnings of keys all have the same keys, of the same shapes */
     struct mapping_ratio *ratios;
     struct mapping_spelling spelling; /* of `to`, around the names that the text gives */
     uint32_t family_count, key_count, back_count, alike_count, ratio_count;

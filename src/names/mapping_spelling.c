@@ -129,8 +129,8 @@ static bool spell_key(const struct mapping_spelling *spelling, struct str key, b
 /* ---- masters ---- */
 
 /*
- * Where the weights of one side are the masters, the copies of higher precision that an optimizer works on, there is no state of that name on
- * this side. Names of weights that have a state, and of those whose masters are states.
+ * Where the weights of one side are the masters, the copies of higher precision that an optimizer works on, there is no state of that name
+ * on this side. Names of weights that have a state, and of those whose masters are states.
  */
 struct masters {
     struct name_map stated, kept;
@@ -153,7 +153,8 @@ static bool is_master(const struct mapping_spelling *spelling, struct str state)
     return false;
 }
 
-static reshard_status find_masters(const struct map_space *space, const struct mapping_spelling *spelling, bool is_back, struct masters *out, reshard_error *err)
+static reshard_status find_masters(const struct map_space *space, const struct mapping_spelling *spelling, bool is_back,
+                                   struct masters *out, reshard_error *err)
 {
     if (!read_pattern(spelling->states, &out->plain) || !read_pattern(spelling->states_below, &out->below))
         return RESHARD_OK;
@@ -189,7 +190,8 @@ static reshard_status add_tensor(struct spelling_run *run, uint32_t index, enum 
     const struct map_tensor *tensor = &run->before->space->tensors[index];
     if (run->key.failed)
         return error_set_memory(err);
-    return map_space_add(&run->stage->own, buffer_str(&run->key), dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count, err);
+    return map_space_add(&run->stage->own, buffer_str(&run->key), dtype, tensor->rank, tensor->shape, tensor->shards, tensor->shard_count,
+                         err);
 }
 
 /* The name of a weight below, if the key is of one. */
@@ -280,13 +282,17 @@ static reshard_status copy_recipes(struct spelling_run *run, reshard_error *err)
     return status ? status : recipe_table_close(&run->stage->table, count, err);
 }
 
-reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, enum mapping_masters masters,
-                                      const enum dtype *weights, reshard_error *err)
+reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back,
+                                      enum mapping_masters masters, const enum dtype *weights, reshard_error *err)
 {
     if (!spelling->below.size && !spelling->pair_count)
         return RESHARD_OK;
     size_t count = (size_t)map_space_tensor_count((*stage)->space) + 1;
-    struct spelling_run run = { .spelling = spelling, .before = *stage, .is_back = is_back, .wish = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED, .weights = weights };
+    struct spelling_run run = { .spelling = spelling,
+                                .before = *stage,
+                                .is_back = is_back,
+                                .wish = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED,
+                                .weights = weights };
     run.stage = calloc(1, sizeof(*run.stage));
     run.place = calloc(count, sizeof(*run.place));
     run.copied = calloc(count, sizeof(*run.copied));

@@ -32,10 +32,10 @@ enum mapping_masters {
 };
 
 /*
- * Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are, but for masters: a weight that becomes a state
- * too gets the dtype that weights have (NULL: keeps its own), the state has that of the master. On failure *stage stays as it was.
+ * Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are, but for masters: a weight that becomes
+ * a state too gets the dtype that weights have (NULL: keeps its own), the state has that of the master. On failure *stage stays as it was.
  */
-reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back, enum mapping_masters masters,
-                                      const enum dtype *weights, reshard_error *err);
+reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back,
+                                      enum mapping_masters masters, const enum dtype *weights, reshard_error *err);
 
 #endif

@@ -26,8 +26,8 @@ reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *
         const struct catalog_tensor *tensor = &catalog->tensors[i];
         if ((tensor->flags & TENSOR_HIDDEN) || !(tensor->flags & TENSOR_AMBIGUOUS))
             continue;
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "a mapping needs keys that tell tensors apart: more than one tensor or item has the key '%.*s'",
-                  STR_ARG(tensor->key));
+        error_set(err, RESHARD_ERR_UNSUPPORTED,
+                  "a mapping needs keys that tell tensors apart: more than one tensor or item has the key '%.*s'", STR_ARG(tensor->key));
         error_hint(err, "convert without --map and --rules first, to a format that keeps keys flat");
         return RESHARD_ERR_UNSUPPORTED;
     }
@@ -78,8 +78,12 @@ struct application {
 static reshard_status execute_freely(struct map_session *session, reshard_error *err)
 {
     bool strict = session->input->strict;
-    session->engine = (struct map_engine_input){ .program = &session->expanded, .source = &session->input->source->space, .strict = strict,
-                                                 .reverse = session->input->reverse, .limits = &session->limits, .diagnoses = &session->diagnoses,
+    session->engine = (struct map_engine_input){ .program = &session->expanded,
+                                                 .source = &session->input->source->space,
+                                                 .strict = strict,
+                                                 .reverse = session->input->reverse,
+                                                 .limits = &session->limits,
+                                                 .diagnoses = &session->diagnoses,
                                                  .text_size = (uint32_t)session->text.size };
     reshard_status status = map_execute(&session->engine, &session->result, err);
     return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->text, strict, err);
@@ -91,11 +95,13 @@ static reshard_status check_kept(struct map_session *session, reshard_error *err
     const struct map_space *made = session->result.target;
     for (uint32_t i = 0; i < session->expanded.count; i++) {
         const struct map_statement *statement = &session->expanded.statements[i];
-        const struct map_name *left = session->input->reverse ? statement->right : statement->left, *right = session->input->reverse ? statement->left : statement->right;
+        const struct map_name *left = session->input->reverse ? statement->right : statement->left,
+                              *right = session->input->reverse ? statement->left : statement->right;
         if (!map_is_hole(left) || map_is_hole(right) || map_space_find(made, right->text) != MAP_NONE)
             continue;
-        map_diagnose(&session->diagnoses, MAP_ERROR, statement->span, "--like REFERENCE says what shape and type it has, or leave the statement out",
-                     "nothing says what '%.*s' is", STR_ARG(right->text));
+        map_diagnose(&session->diagnoses, MAP_ERROR, statement->span,
+                     "--like REFERENCE says what shape and type it has, or leave the statement out", "nothing says what '%.*s' is",
+                     STR_ARG(right->text));
     }
     return map_diagnoses_status(&session->diagnoses, session->name, session->text, session->input->strict, err);
 }
@@ -121,7 +127,8 @@ static reshard_status take_result(struct map_session *session, struct buffer *te
 }
 
 static reshard_status run_session(const struct mapping_stage *before, const struct map_space *target, const struct mapping_context *context,
-                                  const struct mapping_text *text, bool is_free, bool is_quiet, struct mapping_stage *stage, reshard_error *err)
+                                  const struct mapping_text *text, bool is_free, bool is_quiet, struct mapping_stage *stage,
+                                  reshard_error *err)
 {
     const reshard_map_options *options = context->options;
     struct limit_list limits;
@@ -147,7 +154,8 @@ static reshard_status run_session(const struct mapping_stage *before, const stru
         application.input.constants = options->constants;
         application.input.constant_count = options->constant_count;
     }
-    reshard_status status = map_session_run(&application.input, is_free ? MAP_SESSION_EXPAND : MAP_SESSION_CHECK, take_result, &output, err);
+    reshard_status status =
+        map_session_run(&application.input, is_free ? MAP_SESSION_EXPAND : MAP_SESSION_CHECK, take_result, &output, err);
     if (options && options->diagnose && output.diagnoses && output.diagnoses[0] && (status || !is_quiet))
         options->diagnose(output.diagnoses, output.error_count, options->context);
     reshard_map_output_release(&output);
@@ -158,10 +166,11 @@ static reshard_status run_session(const struct mapping_stage *before, const stru
 }
 
 /*
- * A reference says which tensors there are, and their shapes. Their types are what comes out, as in a conversion without a mapping: a first run
- * finds them.
+ * A reference says which tensors there are, and their shapes. Their types are what comes out, as in a conversion without a mapping: a first
+ * run finds them.
  */
-static reshard_status reference_space(const struct map_space *reference, const struct map_space *made, struct map_space *out, reshard_error *err)
+static reshard_status reference_space(const struct map_space *reference, const struct map_space *made, struct map_space *out,
+                                      reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < map_space_tensor_count(reference) && !status; i++) {
@@ -173,8 +182,9 @@ static reshard_status reference_space(const struct map_space *reference, const s
     return status ? status : map_space_seal(out, err);
 }
 
-static reshard_status run_towards(const struct mapping_stage *before, const reshard_checkpoint *reference, const struct mapping_context *context,
-                                  const struct mapping_text *text, struct mapping_stage *stage, reshard_error *err)
+static reshard_status run_towards(const struct mapping_stage *before, const reshard_checkpoint *reference,
+                                  const struct mapping_context *context, const struct mapping_text *text, struct mapping_stage *stage,
+                                  reshard_error *err)
 {
     struct map_space space = { 0 };
     struct mapping_stage first = { 0 };
@@ -190,8 +200,8 @@ static reshard_status run_towards(const struct mapping_stage *before, const resh
     return status ? status : run_session(before, &stage->own, context, text, false, false, stage, err);
 }
 
-static reshard_status run_text(const struct mapping_stage *before, const struct mapping_context *context, const struct mapping_text *text, bool is_last,
-                               struct mapping_stage *stage, reshard_error *err)
+static reshard_status run_text(const struct mapping_stage *before, const struct mapping_context *context, const struct mapping_text *text,
+                               bool is_last, struct mapping_stage *stage, reshard_error *err)
 {
     struct map_space space = { 0 };
     if (is_last && context->reference)
@@ -225,12 +235,14 @@ static struct recipe_side *sides_of_catalog(const struct catalog *catalog)
     return sides;
 }
 
-static reshard_status make_recipes(const struct mapping_stage *before, const struct catalog *source, struct mapping_stage *stage, uint64_t box_checks,
-                                   reshard_error *err)
+static reshard_status make_recipes(const struct mapping_stage *before, const struct catalog *source, struct mapping_stage *stage,
+                                   uint64_t box_checks, reshard_error *err)
 {
     struct recipe_table own = { 0 };
     struct recipe_side *sides[3] = { sides_of_catalog(source), sides_of_space(before->space), sides_of_space(stage->space) };
-    struct recipe_chain chain = { .source = sides[0], .middle = sides[1], .target = sides[2], .before = &before->table, .after = &own, .box_checks = box_checks };
+    struct recipe_chain chain = {
+        .source = sides[0], .middle = sides[1], .target = sides[2], .before = &before->table, .after = &own, .box_checks = box_checks
+    };
     reshard_status status = sides[0] && sides[1] && sides[2] ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = recipes_of_result(&stage->result, before->space, &stage->arena, &own, err);
@@ -242,8 +254,8 @@ static reshard_status make_recipes(const struct mapping_stage *before, const str
     return status;
 }
 
-reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog *source, const struct mapping_context *context, const struct mapping_text *text,
-                             bool is_last, reshard_error *err)
+reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog *source, const struct mapping_context *context,
+                             const struct mapping_text *text, bool is_last, reshard_error *err)
 {
     struct mapping_stage *made = calloc(1, sizeof(*made));
     if (!made)
@@ -273,7 +285,8 @@ reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_e
 }
 
 /* Elements that arrive, each counted as often as it does: where more arrive than there are, none need be missing. */
-reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct mapping_loss *out, reshard_error *err)
+reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena,
+                              struct mapping_loss *out, reshard_error *err)
 {
     int64_t *read = calloc((size_t)source->tensor_count + 1, sizeof(*read));
     reshard_status status = read ? RESHARD_OK : error_set_memory(err);
@@ -281,7 +294,8 @@ reshard_status mapping_losses(const struct mapping_stage *stage, const struct ca
         const struct recipe *recipe = &stage->table.recipes[i];
         const struct map_tensor *target = &stage->space->tensors[recipe->target_tensor];
         int64_t volume = box_volume(target->rank, recipe->is_whole ? target->shape : recipe->extent);
-        if (recipe->source_tensor != RECIPE_ZEROS && __builtin_add_overflow(read[recipe->source_tensor], volume, &read[recipe->source_tensor]))
+        if (recipe->source_tensor != RECIPE_ZEROS &&
+            __builtin_add_overflow(read[recipe->source_tensor], volume, &read[recipe->source_tensor]))
             read[recipe->source_tensor] = INT64_MAX;
     }
     for (uint32_t i = 0; i < source->tensor_count && !status; i++) {
@@ -289,7 +303,10 @@ reshard_status mapping_losses(const struct mapping_stage *stage, const struct ca
         int64_t volume = box_volume(tensor->rank, catalog_vector_at(source, tensor->shape));
         if (tensor->flags & TENSOR_HIDDEN || read[i] >= volume)
             continue;
-        status = read[i] ? mapping_loss_add(out, arena_printf(arena, "%.*s: %" PRId64 " of its %" PRId64 " elements, by the mapping", STR_ARG(tensor->key), volume - read[i], volume), err)
+        status = read[i] ? mapping_loss_add(out,
+                                            arena_printf(arena, "%.*s: %" PRId64 " of its %" PRId64 " elements, by the mapping",
+                                                         STR_ARG(tensor->key), volume - read[i], volume),
+                                            err)
                          : mapping_loss_add(out, arena_printf(arena, "%.*s: by the mapping", STR_ARG(tensor->key)), err);
     }
     free(read);

@@ -40,9 +40,10 @@ reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *
 /* The checkpoint as it is. */
 reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_stage **out, reshard_error *err);
 
-/* Puts the text behind *stage, which then is what it made. is_last: the context's reference and pattern count. On failure *stage stays as it was. */
-reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog *source, const struct mapping_context *context, const struct mapping_text *text,
-                             bool is_last, reshard_error *err);
+/* Puts the text behind *stage, which then is what it made. is_last: the context's reference and pattern count. On failure *stage stays as
+ * it was. */
+reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog *source, const struct mapping_context *context,
+                             const struct mapping_text *text, bool is_last, reshard_error *err);
 void mapping_free(struct mapping_stage *stage);
 
 /* What of the checkpoint does not arrive, as lines "key: what". Texts lie in arena. */
@@ -51,6 +52,7 @@ struct mapping_loss {
     uint32_t count, capacity;
 };
 reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_error *err); /* line NULL: no memory */
-reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct mapping_loss *out, reshard_error *err);
+reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena,
+                              struct mapping_loss *out, reshard_error *err);
 
 #endif

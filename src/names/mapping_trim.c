@@ -11,7 +11,8 @@ static bool find_padded(const struct map_space *space, const struct model_settin
         uint32_t weight = map_space_find(space, settings->settings.vocabulary[i]);
         for (int state = 0; weight != MAP_NONE && state < MAP_STATE_COUNT; state++) {
             uint32_t tensor = space->weights[weight].tensors[state];
-            if (tensor == MAP_NONE || !map_state_is_shaped[state] || space->tensors[tensor].rank == 0 || space->tensors[tensor].shape[0] <= rows)
+            if (tensor == MAP_NONE || !map_state_is_shaped[state] || space->tensors[tensor].rank == 0 ||
+                space->tensors[tensor].shape[0] <= rows)
                 continue;
             is_padded[tensor] = true;
             found = true;
@@ -21,7 +22,8 @@ static bool find_padded(const struct map_space *space, const struct model_settin
 }
 
 /* The part of a recipe whose rows are kept, if there is one. */
-static reshard_status cut_recipe(const struct map_tensor *tensor, int64_t rows, struct arena *arena, struct recipe *recipe, bool *is_kept, reshard_error *err)
+static reshard_status cut_recipe(const struct map_tensor *tensor, int64_t rows, struct arena *arena, struct recipe *recipe, bool *is_kept,
+                                 reshard_error *err)
 {
     int64_t *extent = arena_array(arena, (size_t)tensor->rank, sizeof(*extent));
     int64_t *zeros = arena_zalloc(arena, RANK_MAX * sizeof(*zeros));
@@ -42,7 +44,8 @@ static reshard_status cut_recipe(const struct map_tensor *tensor, int64_t rows, 
     return RESHARD_OK;
 }
 
-static reshard_status cut_tensors(const struct mapping_stage *before, const bool *is_padded, int64_t rows, struct mapping_stage *stage, reshard_error *err)
+static reshard_status cut_tensors(const struct mapping_stage *before, const bool *is_padded, int64_t rows, struct mapping_stage *stage,
+                                  reshard_error *err)
 {
     const struct map_space *space = before->space;
     reshard_status status = RESHARD_OK;

@@ -128,9 +128,9 @@ static reshard_status fail_named(const struct choice *choice, struct str named, 
 {
     struct buffer fit = { 0 };
     list_families(choice, &fit);
-    error_set(err, RESHARD_ERR_USAGE, "%s '%.*s', but the model is %s%.*s%s%.*s", is_asked ? "--rules says" : "config.json: model_type is", STR_ARG(named),
-              fit.size ? "one of " : "none of the families that its tensors could be", STR_ARG(buffer_str(&fit)), choice->unfit.size ? "; " : "",
-              STR_ARG(buffer_str(&choice->unfit)));
+    error_set(err, RESHARD_ERR_USAGE, "%s '%.*s', but the model is %s%.*s%s%.*s", is_asked ? "--rules says" : "config.json: model_type is",
+              STR_ARG(named), fit.size ? "one of " : "none of the families that its tensors could be", STR_ARG(buffer_str(&fit)),
+              choice->unfit.size ? "; " : "", STR_ARG(buffer_str(&choice->unfit)));
     error_hint(err, is_asked ? "--rules auto takes the family that fits" : "--rules FAMILY says which it is all the same");
     buffer_release(&fit);
     return RESHARD_ERR_USAGE;
@@ -146,7 +146,8 @@ static reshard_status stay_ambiguous(struct choice *choice, reshard_error *err)
         status = error_set(err, RESHARD_ERR_USAGE, "the model may be one of several families: %.*s", STR_ARG(buffer_str(&fit)));
         error_hint(err, "--rules FAMILY says which");
     } else {
-        buffer_printf(&choice->unfit, "%sit may be one of %.*s: --rules FAMILY says which", choice->unfit.size ? "; " : "", STR_ARG(buffer_str(&fit)));
+        buffer_printf(&choice->unfit, "%sit may be one of %.*s: --rules FAMILY says which", choice->unfit.size ? "; " : "",
+                      STR_ARG(buffer_str(&fit)));
     }
     buffer_release(&fit);
     return status;
@@ -264,7 +265,8 @@ static struct str config_family(const struct model_settings *made)
     return name;
 }
 
-static reshard_status choose_family(const struct model_settings_request *request, struct model_settings *made, bool *is_found, reshard_error *err)
+static reshard_status choose_family(const struct model_settings_request *request, struct model_settings *made, bool *is_found,
+                                    reshard_error *err)
 {
     struct choice *choice = calloc(1, sizeof(*choice));
     uint32_t chosen = UINT32_MAX;
@@ -337,7 +339,8 @@ static bool set_facts(const struct model_facts *facts, struct value_graph *graph
 }
 
 /* What the caller set goes before the rest: on the side of config.json, whose names it has. */
-reshard_status model_settings_run(const struct model_settings *made, const struct model_facts *facts, struct settings_result *out, reshard_error *err)
+reshard_status model_settings_run(const struct model_settings *made, const struct model_facts *facts, struct settings_result *out,
+                                  reshard_error *err)
 {
     struct value_graph graph = { 0 };
     struct value *given = NULL;
@@ -354,10 +357,13 @@ reshard_status model_settings_run(const struct model_settings *made, const struc
         if (settings_mention(&made->settings, SETTINGS_CONFIG, name->text))
             is_done = copy && value_dict_set(&graph, given, name->text.data, copy, true);
     }
-    struct settings_input input = { .members = made->members, .members_count = made->members_count, .extra = extra, .extra_count = graph.count };
+    struct settings_input input = {
+        .members = made->members, .members_count = made->members_count, .extra = extra, .extra_count = graph.count
+    };
     reshard_status status = is_done ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = settings_run(&made->settings, made->is_config_made ? SETTINGS_ARGS : SETTINGS_CONFIG, &input, given, graph.count, out, err);
+        status =
+            settings_run(&made->settings, made->is_config_made ? SETTINGS_ARGS : SETTINGS_CONFIG, &input, given, graph.count, out, err);
     value_graph_release(&graph);
     return status;
 }
@@ -389,7 +395,8 @@ reshard_status model_settings_vocabulary(const struct model_settings *made, int6
     if (status)
         return status;
     const char *name = made->settings.vocabulary[0].data;
-    const struct value *rows = settings_find(result.members, name), *own = made->is_config_made ? settings_find(made->parsed.root, name) : NULL;
+    const struct value *rows = settings_find(result.members, name),
+                       *own = made->is_config_made ? settings_find(made->parsed.root, name) : NULL;
     /* A config.json that is given says what is wanted. */
     if (own && !settings_find(made->constants.root, name))
         rows = own;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The configuration of a model whose names change: config.json of what was saved with the arguments of a Megatron run, or these arguments of
- * a config.json. What says what is data (models/<family>.settings); here is which family it is, and what goes in and comes out.
+ * The configuration of a model whose names change: config.json of what was saved with the arguments of a Megatron run, or these arguments
+ * of a config.json. What says what is data (models/<family>.settings); here is which family it is, and what goes in and comes out.
  */
 #ifndef NAMES_MODEL_SETTINGS_H
 #define NAMES_MODEL_SETTINGS_H
@@ -46,7 +46,8 @@ struct model_facts {
     enum dtype dtype;
     int64_t vocabulary_rows, tensor_ranks;
 };
-reshard_status model_settings_run(const struct model_settings *made, const struct model_facts *facts, struct settings_result *out, reshard_error *err);
+reshard_status model_settings_run(const struct model_settings *made, const struct model_facts *facts, struct settings_result *out,
+                                  reshard_error *err);
 
 /* The vocabulary's size by what is read alone; 0: not known. */
 reshard_status model_settings_vocabulary(const struct model_settings *made, int64_t *out, reshard_error *err);

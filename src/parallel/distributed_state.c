@@ -13,7 +13,7 @@ struct stored_buffer {
     enum dtype param_dtype, grad_dtype;
     const struct value *states; /* DICT: name -> vector */
     int64_t count;
-    bool is_merged;             /* before February 2024: parameters of all dtypes lie in one buffer, whose key is the gradients' dtype alone */
+    bool is_merged; /* before February 2024: parameters of all dtypes lie in one buffer, whose key is the gradients' dtype alone */
 };
 
 /* A state's tensor: then also as a list of one tensor a bucket. */
@@ -52,13 +52,16 @@ static reshard_status measure(const struct torch_archive *archive, struct stored
             continue;
         }
         if (value->kind == VALUE_LIST)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' is a list of %zu buckets, as Megatron wrote before February 2024; load and save it with a later "
-                             "version", STR_ARG(name), value->list.count);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                             "state '%.*s' is a list of %zu buckets, as Megatron wrote before February 2024; load and save it with a later "
+                             "version",
+                             STR_ARG(name), value->list.count);
         const struct torch_tensor *tensor = vector_of(archive, value);
         if (!tensor)
             return error_set(err, RESHARD_ERR_FORMAT, "state '%.*s' is not a vector", STR_ARG(name));
         if (length >= 0 && tensor->shape[0] != length)
-            return error_set(err, RESHARD_ERR_FORMAT, "state '%.*s' has %" PRId64 " elements, others of its buffer %" PRId64, STR_ARG(name), tensor->shape[0], length);
+            return error_set(err, RESHARD_ERR_FORMAT, "state '%.*s' has %" PRId64 " elements, others of its buffer %" PRId64, STR_ARG(name),
+                             tensor->shape[0], length);
         length = tensor->shape[0];
     }
     if (length < 0)
@@ -71,8 +74,8 @@ static reshard_status measure(const struct torch_archive *archive, struct stored
     return RESHARD_OK;
 }
 
-static reshard_status take_buffer(const struct torch_archive *archive, const struct value *value, struct stored_buffer *out, bool *may_be_padded,
-                                  reshard_error *err)
+static reshard_status take_buffer(const struct torch_archive *archive, const struct value *value, struct stored_buffer *out,
+                                  bool *may_be_padded, reshard_error *err)
 {
     struct value **pair;
     size_t pair_count;
@@ -82,7 +85,8 @@ static reshard_status take_buffer(const struct torch_archive *archive, const str
     out->is_merged = as_dtype(key, &out->grad_dtype);
     if (out->is_merged)
         out->param_dtype = out->grad_dtype;
-    else if (!value_as_sequence(key, &pair, &pair_count) || pair_count != 2 || !as_dtype(pair[0], &out->param_dtype) || !as_dtype(pair[1], &out->grad_dtype))
+    else if (!value_as_sequence(key, &pair, &pair_count) || pair_count != 2 || !as_dtype(pair[0], &out->param_dtype) ||
+             !as_dtype(pair[1], &out->grad_dtype))
         return error_set(err, RESHARD_ERR_FORMAT, "its key is not a pair of torch dtypes");
     out->states = value->list.items[1];
     if (out->states->kind != VALUE_DICT)
@@ -91,8 +95,8 @@ static reshard_status take_buffer(const struct torch_archive *archive, const str
 }
 
 /* The buffers in order of their numbers, which must be 0, 1, …; released by the caller also on failure. */
-static reshard_status take_buffers(const struct torch_archive *archive, const struct value *state, struct stored_buffer **out, uint32_t *count,
-                                   bool *may_be_padded, reshard_error *err)
+static reshard_status take_buffers(const struct torch_archive *archive, const struct value *state, struct stored_buffer **out,
+                                   uint32_t *count, bool *may_be_padded, reshard_error *err)
 {
     size_t pairs = state->list.count / 2;
     *count = 0;
@@ -120,8 +124,8 @@ static reshard_status take_buffers(const struct torch_archive *archive, const st
 }
 
 /* The parameters with the dtypes of gradients that the file says. */
-static struct optimizer_parameter *with_gradients(const struct optimizer_parameter *parameters, uint32_t count, const struct stored_buffer *buffers,
-                                                  uint32_t buffer_count)
+static struct optimizer_parameter *with_gradients(const struct optimizer_parameter *parameters, uint32_t count,
+                                                  const struct stored_buffer *buffers, uint32_t buffer_count)
 {
     enum dtype gradient[DTYPE_COUNT];
     struct optimizer_parameter *made = calloc((size_t)count + 1, sizeof(*made));
@@ -147,14 +151,16 @@ static reshard_status check_dtypes(const struct optimizer_buffers *made, const s
 {
     for (uint32_t i = 0; i < made->buffer_count; i++) {
         if (made->buffers[i].param_dtype != stored[i].param_dtype)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer buffer %" PRIu32 " is of parameters of dtype %s, in the model they have %s", i,
+            return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                             "optimizer buffer %" PRIu32 " is of parameters of dtype %s, in the model they have %s", i,
                              dtype_info(stored[i].param_dtype)->name, dtype_info(made->buffers[i].param_dtype)->name);
     }
     return RESHARD_OK;
 }
 
 /* A piece for every place and state. */
-static reshard_status emit(const struct optimizer_buffers *made, const struct stored_buffer *stored, struct optimizer_pieces *out, reshard_error *err)
+static reshard_status emit(const struct optimizer_buffers *made, const struct stored_buffer *stored, struct optimizer_pieces *out,
+                           reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t b = 0; b < made->buffer_count && !status; b++) {
@@ -206,16 +212,17 @@ static reshard_status relate(const struct optimizer_run *run, const struct optim
     return status;
 }
 
-reshard_status optimizer_distributed_read_one(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
-                                              const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, struct optimizer_pieces *out,
-                                              reshard_error *err)
+reshard_status optimizer_distributed_read_one(const struct torch_archive *archive, const struct value *state,
+                                              const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
+                                              bool is_expert, struct optimizer_pieces *out, reshard_error *err)
 {
     struct stored_buffer *stored = NULL;
     struct optimizer_parameter *adapted = NULL;
     uint32_t stored_count = 0;
     bool may_be_padded = false;
     if (state->kind != VALUE_DICT)
-        return error_set(err, RESHARD_ERR_FORMAT, "the distributed optimizer's state is %s, expected a dict of buffers", value_kind_name(state));
+        return error_set(err, RESHARD_ERR_FORMAT, "the distributed optimizer's state is %s, expected a dict of buffers",
+                         value_kind_name(state));
     reshard_status status = take_buffers(archive, state, &stored, &stored_count, &may_be_padded, err);
     if (!status) {
         adapted = with_gradients(parameters, count, stored, stored_count);
@@ -247,7 +254,8 @@ static bool is_empty(const struct value *state)
 }
 
 reshard_status optimizer_distributed_read(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
-                                          const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out, reshard_error *err)
+                                          const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
+                                          reshard_error *err)
 {
     bool has_dense = has_members(parameters, count, false), has_experts = has_members(parameters, count, true);
     struct value *alone[1] = { (struct value *)state };
@@ -260,8 +268,8 @@ reshard_status optimizer_distributed_read(const struct torch_archive *archive, c
     /* A run with experts has two optimizers on every rank; that of experts is empty on stages that have none. */
     bool has_empty = optimizer_count == 2 && wanted < 2 && is_empty(optimizers[has_dense]);
     if (!has_empty && optimizer_count != wanted)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds the state of %zu optimizers, the parameters belong to %zu (%s)", optimizer_count, wanted,
-                         has_experts ? "experts have their own" : "no experts of an expert-parallel run");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds the state of %zu optimizers, the parameters belong to %zu (%s)",
+                         optimizer_count, wanted, has_experts ? "experts have their own" : "no experts of an expert-parallel run");
     for (size_t i = 0; i < optimizer_count; i++) {
         bool is_expert = !has_dense || i > 0;
         if (optimizers[i]->kind == VALUE_NONE || (has_empty && i == has_dense))

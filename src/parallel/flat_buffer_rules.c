@@ -26,8 +26,8 @@ static bool data_parallel_sizes(const struct value *args, int64_t *dense, int64_
     int64_t pp = argument(args, "pipeline_model_parallel_size", 1), ep = argument(args, "expert_model_parallel_size", 1);
     int64_t etp = argument(args, "expert_tensor_parallel_size", tp), world = argument(args, "world_size", 0);
     int64_t model, expert_model;
-    if (tp < 1 || pp < 1 || ep < 1 || etp < 1 || world < 0 || !checked_mul_i64(tp, pp, &model) || !checked_mul_i64(ep, etp, &expert_model) ||
-        !checked_mul_i64(expert_model, pp, &expert_model))
+    if (tp < 1 || pp < 1 || ep < 1 || etp < 1 || world < 0 || !checked_mul_i64(tp, pp, &model) ||
+        !checked_mul_i64(ep, etp, &expert_model) || !checked_mul_i64(expert_model, pp, &expert_model))
         return false;
     *dense = world / model;
     *expert = world / expert_model;
@@ -50,7 +50,8 @@ static bool total_elements(const struct optimizer_parameter *parameters, uint32_
 }
 
 /* Buckets exist so that gradients can be reduced while later ones are computed; without that there is one. */
-static bool bucket_size(const struct value *args, const struct optimizer_parameter *parameters, uint32_t count, int64_t dense_ranks, int64_t *out)
+static bool bucket_size(const struct value *args, const struct optimizer_parameter *parameters, uint32_t count, int64_t dense_ranks,
+                        int64_t *out)
 {
     int64_t buckets = argument(args, "ddp_num_buckets", 0), total, scaled;
     *out = 0;
@@ -68,8 +69,8 @@ static bool bucket_size(const struct value *args, const struct optimizer_paramet
     return *out >= 0;
 }
 
-reshard_status optimizer_rules_of(const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                  struct optimizer_rules *out, reshard_error *err)
+reshard_status optimizer_rules_of(const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
+                                  bool is_expert, struct optimizer_rules *out, reshard_error *err)
 {
     int64_t dense = 1, expert = 1;
     *out = (struct optimizer_rules){ .alignment = PARAMETER_ALIGNMENT, .bucket_multiple = BUCKET_MULTIPLE };

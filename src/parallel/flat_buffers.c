@@ -46,8 +46,11 @@ static bool close_bucket(struct filling *filling, int64_t end)
     int64_t padded;
     if (!round_up(end, filling->bucket_multiple, &padded))
         return false;
-    *bucket = (struct optimizer_bucket){ .start = filling->bucket_start, .packed_start = filling->packed, .count = padded - filling->bucket_start,
-                                         .unpadded = end - filling->bucket_start, .first_place = filling->bucket_first_place,
+    *bucket = (struct optimizer_bucket){ .start = filling->bucket_start,
+                                         .packed_start = filling->packed,
+                                         .count = padded - filling->bucket_start,
+                                         .unpadded = end - filling->bucket_start,
+                                         .first_place = filling->bucket_first_place,
                                          .place_count = out->place_count - filling->bucket_first_place };
     filling->packed += bucket->unpadded;
     filling->bucket_start = filling->position = padded;
@@ -72,7 +75,8 @@ static bool add_parameter(struct filling *filling, uint32_t parameter)
     }
     if (!checked_add_i64(start, count, &end))
         return false;
-    out->places[out->place_count++] = (struct optimizer_place){ .parameter = parameter, .bucket = out->bucket_count, .start = start, .count = count };
+    out->places[out->place_count++] =
+        (struct optimizer_place){ .parameter = parameter, .bucket = out->bucket_count, .start = start, .count = count };
     filling->position = end;
     bool is_full = filling->bucket_size && end - filling->bucket_start >= filling->bucket_size;
     return info->is_shared_embedding || is_full ? close_bucket(filling, end) : true;
@@ -80,7 +84,8 @@ static bool add_parameter(struct filling *filling, uint32_t parameter)
 
 static bool same_buffer(const struct optimizer_buffer *buffer, const struct optimizer_parameter *parameter)
 {
-    return buffer->chunk == parameter->chunk && buffer->param_dtype == parameter->param_dtype && buffer->grad_dtype == parameter->grad_dtype;
+    return buffer->chunk == parameter->chunk && buffer->param_dtype == parameter->param_dtype &&
+           buffer->grad_dtype == parameter->grad_dtype;
 }
 
 static bool fill_buffer(struct filling *filling, struct optimizer_buffer *buffer, bool is_expert)
@@ -124,14 +129,15 @@ static void find_buffers(const struct optimizer_parameter *parameters, uint32_t 
     }
 }
 
-reshard_status optimizer_buffers_make(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_rules *rules,
-                                      struct optimizer_buffers *out, reshard_error *err)
+reshard_status optimizer_buffers_make(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
+                                      const struct optimizer_rules *rules, struct optimizer_buffers *out, reshard_error *err)
 {
     struct filling filling = { .parameters = parameters, .rules = rules, .out = out };
     *out = (struct optimizer_buffers){ 0 };
     if (rules->dp < 1 || rules->alignment < 1 || rules->bucket_multiple < 1 || rules->bucket_size < 0 ||
         !least_common_multiple(rules->dp, rules->bucket_multiple, &filling.bucket_multiple))
-        return error_set(err, RESHARD_ERR_FORMAT, "impossible optimizer buffers: data-parallel size %" PRId64 ", bucket size %" PRId64, rules->dp, rules->bucket_size);
+        return error_set(err, RESHARD_ERR_FORMAT, "impossible optimizer buffers: data-parallel size %" PRId64 ", bucket size %" PRId64,
+                         rules->dp, rules->bucket_size);
     /* Of what is given, a parameter makes at most one buffer, one place and two buckets. */
     out->buffers = calloc((size_t)count + 1, sizeof(*out->buffers));
     out->places = calloc((size_t)count + 1, sizeof(*out->places));
@@ -180,7 +186,8 @@ static bool fits(const struct optimizer_buffers *buffers, const struct optimizer
     if (buffers->bucket_count != sizes->bucket_count)
         return false;
     for (uint32_t i = 0; i < sizes->bucket_count; i++) {
-        if (buffers->buckets[i].unpadded != sizes->per_bucket_unpadded[i] || (sizes->per_bucket && buffers->buckets[i].count != sizes->per_bucket[i]))
+        if (buffers->buckets[i].unpadded != sizes->per_bucket_unpadded[i] ||
+            (sizes->per_bucket && buffers->buckets[i].count != sizes->per_bucket[i]))
             return false;
     }
     return true;
@@ -189,15 +196,18 @@ static bool fits(const struct optimizer_buffers *buffers, const struct optimizer
 static reshard_status explain(const struct optimizer_buffers *buffers, const struct optimizer_sizes *sizes, reshard_error *err)
 {
     if (buffers->buffer_count != sizes->buffer_count)
-        return error_set(err, RESHARD_ERR_FORMAT, "the optimizer state has %" PRIu32 " buffers, the parameters make %" PRIu32, sizes->buffer_count,
-                         buffers->buffer_count);
+        return error_set(err, RESHARD_ERR_FORMAT, "the optimizer state has %" PRIu32 " buffers, the parameters make %" PRIu32,
+                         sizes->buffer_count, buffers->buffer_count);
     for (uint32_t i = 0; i < sizes->buffer_count; i++) {
         const struct optimizer_buffer *buffer = &buffers->buffers[i];
         if (buffer->unpadded != sizes->unpadded[i])
-            return error_set(err, RESHARD_ERR_FORMAT, "optimizer buffer %" PRIu32 " has %" PRId64 " elements, its %" PRIu32 " parameters make %" PRId64 " in %" PRIu32
-                             " buckets", i, sizes->unpadded[i], buffer->place_count, buffer->unpadded, buffer->bucket_count);
+            return error_set(err, RESHARD_ERR_FORMAT,
+                             "optimizer buffer %" PRIu32 " has %" PRId64 " elements, its %" PRIu32 " parameters make %" PRId64
+                             " in %" PRIu32 " buckets",
+                             i, sizes->unpadded[i], buffer->place_count, buffer->unpadded, buffer->bucket_count);
     }
-    return error_set(err, RESHARD_ERR_FORMAT, "the optimizer state has %" PRIu32 " buckets of other sizes than the %" PRIu32 " that the parameters make",
+    return error_set(err, RESHARD_ERR_FORMAT,
+                     "the optimizer state has %" PRIu32 " buckets of other sizes than the %" PRIu32 " that the parameters make",
                      sizes->bucket_count, buffers->bucket_count);
 }
 
@@ -212,8 +222,9 @@ static struct optimizer_rules variant(const struct optimizer_rules *rules, int n
     return made;
 }
 
-reshard_status optimizer_buffers_match(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, struct optimizer_rules *rules,
-                                       const struct optimizer_sizes *sizes, struct optimizer_buffers *out, bool *changed, reshard_error *err)
+reshard_status optimizer_buffers_match(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
+                                       struct optimizer_rules *rules, const struct optimizer_sizes *sizes, struct optimizer_buffers *out,
+                                       bool *changed, reshard_error *err)
 {
     const struct optimizer_rules given = *rules;
     *changed = false;

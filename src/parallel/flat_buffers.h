@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's distributed optimizer keeps the state of a rank's parameters in flat buffers: where each parameter lies in them. Pure arithmetic
- * over the parameters in registration order, chunk after chunk; the same function serves reading and writing.
+ * Megatron's distributed optimizer keeps the state of a rank's parameters in flat buffers: where each parameter lies in them. Pure
+ * arithmetic over the parameters in registration order, chunk after chunk; the same function serves reading and writing.
  *
- * A buffer holds the parameters of one model chunk that have the same pair of dtypes, in reverse order of registration. It is cut into buckets;
- * every data-parallel rank owns an equal part of each bucket. Files hold the buckets without the padding at their ends.
+ * A buffer holds the parameters of one model chunk that have the same pair of dtypes, in reverse order of registration. It is cut into
+ * buckets; every data-parallel rank owns an equal part of each bucket. Files hold the buckets without the padding at their ends.
  */
 #ifndef PARALLEL_FLAT_BUFFERS_H
 #define PARALLEL_FLAT_BUFFERS_H
@@ -30,8 +30,10 @@ struct optimizer_rules {
     int64_t dp;                /* ranks that share a buffer: DP x CP, for experts their own DP */
     int64_t bucket_size;       /* elements from which on a bucket is closed; 0: one bucket */
     int64_t alignment;         /* of a parameter's start: 64, and 1 up to Megatron Core 0.6 */
-    int64_t bucket_multiple;   /* a bucket's padded size is a multiple of lcm(dp, this): 128; 65536 for high NCCL bandwidth; 1 in old versions */
-    uint32_t bucketed_chunks;  /* chunks before this one have buckets of bucket_size, the others one bucket: 1, and 0 on stages after the first */
+    int64_t
+        bucket_multiple; /* a bucket's padded size is a multiple of lcm(dp, this): 128; 65536 for high NCCL bandwidth; 1 in old versions */
+    uint32_t
+        bucketed_chunks; /* chunks before this one have buckets of bucket_size, the others one bucket: 1, and 0 on stages after the first */
 };
 
 struct optimizer_place {
@@ -66,8 +68,8 @@ struct optimizer_buffers {
 };
 
 /* The buffers of the parameters with is_expert as given. Sizes are checked; on failure *out is empty. */
-reshard_status optimizer_buffers_make(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_rules *rules,
-                                      struct optimizer_buffers *out, reshard_error *err);
+reshard_status optimizer_buffers_make(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
+                                      const struct optimizer_rules *rules, struct optimizer_buffers *out, reshard_error *err);
 void optimizer_buffers_release(struct optimizer_buffers *buffers);
 
 /* Where the place begins in the buffer without the padding at the ends of buckets: its offset in distrib_optim.pt. */
@@ -86,10 +88,11 @@ struct optimizer_sizes {
 };
 
 /*
- * Finds the rules that explain the sizes: the given ones first, then without buckets, then without alignment. *changed says that the given ones
- * do not. MALFORMED names the buffer, its size and what the rules give, if none does.
+ * Finds the rules that explain the sizes: the given ones first, then without buckets, then without alignment. *changed says that the given
+ * ones do not. MALFORMED names the buffer, its size and what the rules give, if none does.
  */
-reshard_status optimizer_buffers_match(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, struct optimizer_rules *rules,
-                                       const struct optimizer_sizes *sizes, struct optimizer_buffers *out, bool *changed, reshard_error *err);
+reshard_status optimizer_buffers_match(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
+                                       struct optimizer_rules *rules, const struct optimizer_sizes *sizes, struct optimizer_buffers *out,
+                                       bool *changed, reshard_error *err);
 
 #endif

@@ -19,12 +19,14 @@ struct finding {
     uint32_t count;
 };
 
-/* "[chained_<k>.]optimizer.state.STATE.KEY"; false if the key is none of that form. Releases up to 0.13 number the optimizers of a model with experts. */
+/* "[chained_<k>.]optimizer.state.STATE.KEY"; false if the key is none of that form. Releases up to 0.13 number the optimizers of a model
+ * with experts. */
 static bool split_state(struct str key, struct str *state, struct str *weight)
 {
     size_t prefix = sizeof(STATE_PREFIX) - 1, dot;
     uint64_t number;
-    if (str_starts_with(key, CHAIN_PREFIX) && str_find_char(key, '.', &dot) && str_to_u64((struct str){ key.data + sizeof(CHAIN_PREFIX) - 1, dot - (sizeof(CHAIN_PREFIX) - 1) }, &number))
+    if (str_starts_with(key, CHAIN_PREFIX) && str_find_char(key, '.', &dot) &&
+        str_to_u64((struct str){ key.data + sizeof(CHAIN_PREFIX) - 1, dot - (sizeof(CHAIN_PREFIX) - 1) }, &number))
         key = (struct str){ key.data + dot + 1, key.size - dot - 1 };
     if (!str_starts_with(key, STATE_PREFIX))
         return false;
@@ -50,20 +52,25 @@ static reshard_status note_state(struct finding *finding, uint32_t tensor, resha
     const struct catalog *wanted = finding->wanted;
     struct str name, weight;
     if (!split_state(wanted->tensors[tensor].key, &name, &weight))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is optimizer state, but not of one parameter", STR_ARG(wanted->tensors[tensor].key));
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is optimizer state, but not of one parameter",
+                         STR_ARG(wanted->tensors[tensor].key));
     uint32_t index = name_map_find(&finding->weights, weight);
     if (index == NAME_NONE)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is state of '%.*s', which is not to be written", STR_ARG(wanted->tensors[tensor].key), STR_ARG(weight));
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is state of '%.*s', which is not to be written",
+                         STR_ARG(wanted->tensors[tensor].key), STR_ARG(weight));
     const struct catalog_tensor *own = &wanted->tensors[tensor], *of = &wanted->tensors[index];
-    if (own->rank != of->rank || memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
+    if (own->rank != of->rank ||
+        memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
     struct target_state *found = find_state(finding, name);
     if (!found) {
         if (finding->count == OPTIMIZER_STATES_MAX)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", OPTIMIZER_STATES_MAX);
         found = &finding->states[finding->count++];
-        *found = (struct target_state){ .name = name, .is_master = str_is(name, OPTIMIZER_MASTER) || str_is(name, PLAIN_MASTER),
-                                        .tensors = arena_zalloc(finding->arena, ((size_t)wanted->tensor_count + 1) * sizeof(*found->tensors)) };
+        *found =
+            (struct target_state){ .name = name,
+                                   .is_master = str_is(name, OPTIMIZER_MASTER) || str_is(name, PLAIN_MASTER),
+                                   .tensors = arena_zalloc(finding->arena, ((size_t)wanted->tensor_count + 1) * sizeof(*found->tensors)) };
         if (!found->tensors)
             return error_set_memory(err);
     }
@@ -93,8 +100,8 @@ static bool is_wanted_state(const struct catalog *wanted, uint32_t tensor)
     return !(wanted->tensors[tensor].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[tensor].key);
 }
 
-reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct target_state states[OPTIMIZER_STATES_MAX], uint32_t *count,
-                                     reshard_error *err)
+reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct target_state states[OPTIMIZER_STATES_MAX],
+                                     uint32_t *count, reshard_error *err)
 {
     struct finding finding = { .wanted = wanted, .arena = arena, .states = states };
     uint32_t state_count = 0;

@@ -15,8 +15,9 @@ struct target_state {
     uint32_t *tensors;         /* by wanted weight: 1 + wanted tensor of its state */
 };
 
-/* Finds the kinds in the order in which tensors name them; tables are in arena. UNSUPPORTED names a tensor that is state of nothing wanted. */
-reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct target_state states[OPTIMIZER_STATES_MAX], uint32_t *count,
-                                     reshard_error *err);
+/* Finds the kinds in the order in which tensors name them; tables are in arena. UNSUPPORTED names a tensor that is state of nothing wanted.
+ */
+reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct target_state states[OPTIMIZER_STATES_MAX],
+                                     uint32_t *count, reshard_error *err);
 
 #endif

@@ -51,8 +51,8 @@ static bool has_decoupled(const struct optimizer_group *groups, uint32_t group_c
 }
 
 /* Members of a group, in order, into *next. */
-static uint32_t deal(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_group *group, bool some_decoupled,
-                     uint32_t *next, uint32_t room)
+static uint32_t deal(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_group *group,
+                     bool some_decoupled, uint32_t *next, uint32_t room)
 {
     uint32_t members = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -82,18 +82,20 @@ static reshard_status check_kinds(const struct optimizer_group *groups, uint32_t
     for (uint32_t i = 0; i < group_count; i++) {
         unsigned kind = 1U << ((groups[i].has_decay ? 1 : 0) + (groups[i].is_decoupled ? 2 : 0));
         if (groups[i].is_expert != is_expert)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %" PRIu32 " is %s in an optimizer of %s", i, groups[i].is_expert ? "of experts" : "not of experts",
-                             is_expert ? "experts" : "other parameters");
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %" PRIu32 " is %s in an optimizer of %s", i,
+                             groups[i].is_expert ? "of experts" : "not of experts", is_expert ? "experts" : "other parameters");
         if (seen & kind)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %" PRIu32 ": a second group %s weight decay%s: what tells them apart is not in the file", i,
+            return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                             "parameter group %" PRIu32 ": a second group %s weight decay%s: what tells them apart is not in the file", i,
                              groups[i].has_decay ? "with" : "without", groups[i].is_decoupled ? " and with its own learning rate" : "");
         seen |= kind;
     }
     return RESHARD_OK;
 }
 
-reshard_status optimizer_groups_relate(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_group *groups,
-                                       uint32_t group_count, uint32_t **parameter_of, reshard_error *err)
+reshard_status optimizer_groups_relate(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
+                                       const struct optimizer_group *groups, uint32_t group_count, uint32_t **parameter_of,
+                                       reshard_error *err)
 {
     *parameter_of = NULL;
     reshard_status status = check_kinds(groups, group_count, is_expert, err);
@@ -107,12 +109,15 @@ reshard_status optimizer_groups_relate(const struct optimizer_parameter *paramet
     for (uint32_t i = 0; i < group_count && !status; i++) {
         uint32_t members = deal(parameters, count, is_expert, &groups[i], some_decoupled, made + done, total - done);
         if (members != groups[i].count)
-            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %" PRIu32 " (%s weight decay) has %" PRIu32 " parameters, by name and shape %" PRIu32
-                               " of the model belong to it", i, groups[i].has_decay ? "with" : "without", groups[i].count, members);
+            status = error_set(err, RESHARD_ERR_UNSUPPORTED,
+                               "parameter group %" PRIu32 " (%s weight decay) has %" PRIu32 " parameters, by name and shape %" PRIu32
+                               " of the model belong to it",
+                               i, groups[i].has_decay ? "with" : "without", groups[i].count, members);
         done += members;
     }
     if (!status && done != total)
-        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the optimizer's groups hold %" PRIu32 " parameters, the model has %" PRIu32, done, total);
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the optimizer's groups hold %" PRIu32 " parameters, the model has %" PRIu32, done,
+                           total);
     if (status)
         free(made);
     else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An optimizer that is not distributed keeps its state by number: parameters are dealt out to groups (with weight decay or not, experts or not,
- * own learning rate or not) and numbered through the groups. Which parameter each number means.
+ * An optimizer that is not distributed keeps its state by number: parameters are dealt out to groups (with weight decay or not, experts or
+ * not, own learning rate or not) and numbered through the groups. Which parameter each number means.
  */
 #ifndef PARALLEL_PARAMETER_GROUPS_H
 #define PARALLEL_PARAMETER_GROUPS_H
@@ -20,13 +20,15 @@ struct optimizer_group {
  * Sets *parameter_of, by position through the groups: group 0's members, then group 1's, … Parameters of a group keep their order of
  * registration. MALFORMED if the groups do not deal out exactly the parameters with is_expert as given, or a group is there twice.
  */
-reshard_status optimizer_groups_relate(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_group *groups,
-                                       uint32_t group_count, uint32_t **parameter_of, reshard_error *err);
+reshard_status optimizer_groups_relate(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
+                                       const struct optimizer_group *groups, uint32_t group_count, uint32_t **parameter_of,
+                                       reshard_error *err);
 
 /* Whether a group of the file is one with a learning rate of its own; from 0.16 on that shows in `default_config`. */
 bool optimizer_group_is_decoupled(const struct value *group);
 
-/* The list of parameter groups in what is said about one optimizer, {"optimizer": {"param_groups": […]}} or {"param_groups": […]}; NULL: none. */
+/* The list of parameter groups in what is said about one optimizer, {"optimizer": {"param_groups": […]}} or {"param_groups": […]}; NULL:
+ * none. */
 struct value *optimizer_group_list(const struct value *optimizer);
 
 /* The multiplier of a group's weight decay, by which its parameters are told from others; NULL: it is not said. And whether that is 0. */

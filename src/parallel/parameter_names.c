@@ -141,7 +141,8 @@ static reshard_status take_line(struct optimizer_names *names, struct str text, 
         alternatives = found ? found : 1;
         made.number_count = count_numbers(made.name);
         made.has_rest = str_ends_with(made.name, "*");
-        if (made.number_count > NAME_NUMBERS_MAX || count_numbers(made.key) != made.number_count || made.has_rest != str_ends_with(made.key, "*"))
+        if (made.number_count > NAME_NUMBERS_MAX || count_numbers(made.key) != made.number_count ||
+            made.has_rest != str_ends_with(made.key, "*"))
             return error_set(err, RESHARD_ERR_FORMAT, "the two names do not have the same numbers");
         if (!add_line(names, &made, arena))
             return error_set_memory(err);

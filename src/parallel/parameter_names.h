@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names of parameters: as ranks register them, in which order, and as distributed checkpoints call them. They are data (models/megatron.names
- * says how they are written).
+ * Names of parameters: as ranks register them, in which order, and as distributed checkpoints call them. They are data
+ * (models/megatron.names says how they are written).
  *
  * A parameter is a line of the table and the numbers of its layer and expert, counted through the whole model.
  */

@@ -64,7 +64,8 @@ static bool cut_blocks(const struct cut_context *context, const struct partition
     int64_t total = 0;
     out->block_count = rule->block_count;
     for (int i = 0; i < rule->block_count; i++)
-        if (!partition_size_value(context->rules, context->args, rule->blocks[i], &out->blocks[i]) || !checked_add_i64(total, out->blocks[i], &total))
+        if (!partition_size_value(context->rules, context->args, rule->blocks[i], &out->blocks[i]) ||
+            !checked_add_i64(total, out->blocks[i], &total))
             return false;
     return total == sum;
 }
@@ -72,11 +73,14 @@ static bool cut_blocks(const struct cut_context *context, const struct partition
 static reshard_status fail_blocks(const struct partition_rule *rule, const struct cut *cut, int64_t size, reshard_error *err)
 {
     if (rule->block_count > 0) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "axis %d has %" PRId64 " entries, which are not the blocks that the arguments of the run give it", cut->axis, size);
-        error_hint(err, "--like CHECKPOINT takes the arguments of another run where the source has none; one tensor-parallel rank needs none");
+        error_set(err, RESHARD_ERR_UNSUPPORTED,
+                  "axis %d has %" PRId64 " entries, which are not the blocks that the arguments of the run give it", cut->axis, size);
+        error_hint(err,
+                   "--like CHECKPOINT takes the arguments of another run where the source has none; one tensor-parallel rank needs none");
         return RESHARD_ERR_UNSUPPORTED;
     }
-    return error_set(err, RESHARD_ERR_FORMAT, "axis %d has %" PRId64 " entries: no two equal halves, which a gated activation needs", cut->axis, size);
+    return error_set(err, RESHARD_ERR_FORMAT, "axis %d has %" PRId64 " entries: no two equal halves, which a gated activation needs",
+                     cut->axis, size);
 }
 
 static bool set_version(const struct cut_context *context, const struct partition_rule *rule, struct cut *out)
@@ -107,13 +111,14 @@ static bool set_grouped(const struct cut_context *context, struct cut *out)
     return true;
 }
 
-reshard_status cut_from_local(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *local, struct cut *out,
-                              reshard_error *err)
+reshard_status cut_from_local(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *local,
+                              struct cut *out, reshard_error *err)
 {
     bool is_cut = cut_prepare(context, rule, rank, local, true, out);
     bool fits = true;
     if (is_cut && !set_grouped(context, out))
-        return error_set(err, RESHARD_ERR_FORMAT, "a matrix of all experts, but the arguments of the run name no number of experts that ep=%" PRId64 " divides",
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         "a matrix of all experts, but the arguments of the run name no number of experts that ep=%" PRId64 " divides",
                          context->layout.ep);
     if (is_cut)
         fits = checked_mul_i64(out->shape[out->axis], out->parts, &out->shape[out->axis]);
@@ -130,10 +135,11 @@ reshard_status cut_from_local(const struct cut_context *context, const struct pa
         return fail_blocks(rule, out, size / experts, err);
     for (int i = 0; i < out->block_count; i++)
         if (out->blocks[i] % out->parts)
-            return error_set(err, RESHARD_ERR_FORMAT, "axis %d: a block of %" PRId64 " entries is not divided by %" PRId64 " ranks", out->axis, out->blocks[i], out->parts);
+            return error_set(err, RESHARD_ERR_FORMAT, "axis %d: a block of %" PRId64 " entries is not divided by %" PRId64 " ranks",
+                             out->axis, out->blocks[i], out->parts);
     if (!set_version(context, rule, out))
-        return error_set(err, RESHARD_ERR_FORMAT, "axis %d has %" PRId64 " entries, which are no whole heads (checkpoint version %d)", out->axis, local[out->axis],
-                         context->version_order);
+        return error_set(err, RESHARD_ERR_FORMAT, "axis %d has %" PRId64 " entries, which are no whole heads (checkpoint version %d)",
+                         out->axis, local[out->axis], context->version_order);
     return RESHARD_OK;
 }
 
@@ -173,12 +179,13 @@ static reshard_status divide_blocks(struct cut *cut, reshard_error *err)
     return RESHARD_OK;
 }
 
-reshard_status cut_from_whole(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *shape, struct cut *out,
-                              reshard_error *err)
+reshard_status cut_from_whole(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *shape,
+                              struct cut *out, reshard_error *err)
 {
     bool is_cut = cut_prepare(context, rule, rank, shape, false, out);
     if (is_cut && !set_grouped(context, out))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a matrix of all experts: their number is not known, or ep=%" PRId64 " does not divide it", context->layout.ep);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "a matrix of all experts: their number is not known, or ep=%" PRId64 " does not divide it", context->layout.ep);
     if (out->expert_axis >= 0 && !out->is_grouped && out->shape[out->expert_axis] % out->expert_parts)
         return fail_division(out, "ep", out->expert_parts, out->shape[out->expert_axis], err);
     if (is_cut) {
@@ -265,8 +272,8 @@ static reshard_status emit_grouped_rows(struct emitting *emitting, const struct 
 
 /*
  * The declared shape is [in, experts * out], the memory [expert, in, out]: line number q of `out` elements belongs to expert q / in. In the
- * declared shape line q is row q / experts, block q % experts. A rank's lines are a run of them, at most three boxes of (row, block); in its own
- * declared shape a step of one row of the whole is a step of `expert_parts` rows.
+ * declared shape line q is row q / experts, block q % experts. A rank's lines are a run of them, at most three boxes of (row, block); in
+ * its own declared shape a step of one row of the whole is a step of `expert_parts` rows.
  */
 struct line_run {
     struct emitting *emitting;
@@ -287,7 +294,8 @@ static bool emit_lines(const int64_t *start, const int64_t *extent, int64_t flat
         piece->extent[0] = extent[0];
         piece->local_start[0] = line / cut->repeats;
         piece->step[0] = cut->expert_parts;
-        run->status = emit_blocks(run->emitting, run->part, block * run->out_size, line % cut->repeats * (run->out_size / cut->parts), run->err);
+        run->status =
+            emit_blocks(run->emitting, run->part, block * run->out_size, line % cut->repeats * (run->out_size / cut->parts), run->err);
     }
     return run->status == RESHARD_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a partition rule to boxes: which parts of a whole tensor one rank holds, and where in its own tensor they lie. The same boxes serve merging
- * and laying out; an order of blocks is several boxes.
+ * From a partition rule to boxes: which parts of a whole tensor one rank holds, and where in its own tensor they lie. The same boxes serve
+ * merging and laying out; an order of blocks is several boxes.
  */
 #ifndef PARALLEL_PARTITION_CUT_H
 #define PARALLEL_PARTITION_CUT_H
@@ -48,12 +48,12 @@ struct cut {
 };
 
 /* Reading: the cut whose ranks hold tensors of the local shape. FORMAT if the rule does not fit the shape. */
-reshard_status cut_from_local(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *local, struct cut *out,
-                              reshard_error *err);
+reshard_status cut_from_local(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *local,
+                              struct cut *out, reshard_error *err);
 
 /* Writing: the cut of a whole tensor. UNSUPPORTED if it does not divide: names the axis. */
-reshard_status cut_from_whole(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *shape, struct cut *out,
-                              reshard_error *err);
+reshard_status cut_from_whole(const struct cut_context *context, const struct partition_rule *rule, int rank, const int64_t *shape,
+                              struct cut *out, reshard_error *err);
 
 /* Greatest number that divides `common` (0: any) and all blocks of the cut axis. */
 int64_t cut_common_divisor(const struct cut *cut, int64_t common);

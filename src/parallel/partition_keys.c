@@ -5,7 +5,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-bool partition_renumber(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer, int64_t expert)
+bool partition_renumber(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer,
+                        int64_t expert)
 {
     size_t at = begin;
     bool has_layer = key->stack && key->layer_at >= begin && key->layer_at < end;
@@ -30,8 +31,8 @@ static size_t part_size(const struct path_part *part)
     return part->kind == PATH_KEY ? part->key.size : (size_t)snprintf(digits, sizeof(digits), "%" PRId64, part->index);
 }
 
-reshard_status partition_renumber_parts(struct arena *arena, struct str name, const struct partition_key *key, struct path_part *parts, size_t count,
-                                        int64_t layer, int64_t expert, reshard_error *err)
+reshard_status partition_renumber_parts(struct arena *arena, struct str name, const struct partition_key *key, struct path_part *parts,
+                                        size_t count, int64_t layer, int64_t expert, reshard_error *err)
 {
     struct buffer text = { 0 };
     reshard_status status = RESHARD_OK;
@@ -64,13 +65,15 @@ bool partition_key_stage(const struct partition_rules *rules, struct str key, bo
     return false;
 }
 
-const struct partition_grouping *partition_grouping_of(const struct partition_rules *rules, struct str name, const struct partition_key *key, size_t *prefix)
+const struct partition_grouping *partition_grouping_of(const struct partition_rules *rules, struct str name,
+                                                       const struct partition_key *key, size_t *prefix)
 {
     for (uint32_t i = 0; key->expert_size > 0 && i < rules->grouping_count; i++) {
         struct str member = rules->groupings[i].member;
         size_t at, end = key->expert_at + key->expert_size;
         if (!str_find_char(member, '#', &at) || at > key->expert_at || name.size - end != member.size - at - 1 ||
-            memcmp(name.data + key->expert_at - at, member.data, at) != 0 || memcmp(name.data + end, member.data + at + 1, name.size - end) != 0)
+            memcmp(name.data + key->expert_at - at, member.data, at) != 0 ||
+            memcmp(name.data + end, member.data + at + 1, name.size - end) != 0)
             continue;
         *prefix = key->expert_at - at;
         return &rules->groupings[i];

@@ -134,7 +134,8 @@ static reshard_status add_pattern(struct parsing *parsing, struct str pattern, c
 #define BRACES_MAX 3 /* in one pattern */
 
 /* One rule for each of the alternatives of "{a,b}", of which there may be several; those before are taken. */
-static reshard_status add_alternatives(struct parsing *parsing, struct str pattern, int taken, const struct partition_rule *meaning, reshard_error *err)
+static reshard_status add_alternatives(struct parsing *parsing, struct str pattern, int taken, const struct partition_rule *meaning,
+                                       reshard_error *err)
 {
     size_t open, close;
     if (!str_find_char(pattern, '{', &open))
@@ -146,7 +147,9 @@ static reshard_status add_alternatives(struct parsing *parsing, struct str patte
         size_t end = begin;
         while (end < close && pattern.data[end] != ',')
             end++;
-        struct str parts[3] = { { pattern.data, open }, { pattern.data + begin, end - begin }, { pattern.data + close + 1, pattern.size - close - 1 } };
+        struct str parts[3] = { { pattern.data, open },
+                                { pattern.data + begin, end - begin },
+                                { pattern.data + close + 1, pattern.size - close - 1 } };
         char *text = arena_printf(parsing->arena, "%.*s%.*s%.*s", STR_ARG(parts[0]), STR_ARG(parts[1]), STR_ARG(parts[2]));
         if (!text)
             return error_set_memory(err);
@@ -299,13 +302,15 @@ static bool rule_matches(const struct partition_rule *rule, struct str key, stru
 static bool find_layer(const struct partition_stack *stack, struct str key, struct partition_key *out)
 {
     for (size_t at = 0; at + stack->path.size + 1 < key.size; at++) {
-        if ((at > 0 && key.data[at - 1] != '.') || memcmp(key.data + at, stack->path.data, stack->path.size) != 0 || key.data[at + stack->path.size] != '.')
+        if ((at > 0 && key.data[at - 1] != '.') || memcmp(key.data + at, stack->path.data, stack->path.size) != 0 ||
+            key.data[at + stack->path.size] != '.')
             continue;
         size_t begin = at + stack->path.size + 1, end = begin;
         while (end < key.size && is_digit(key.data[end]))
             end++;
         uint64_t number;
-        if (end == key.size || key.data[end] != '.' || !str_to_u64((struct str){ key.data + begin, end - begin }, &number) || number > INT32_MAX)
+        if (end == key.size || key.data[end] != '.' || !str_to_u64((struct str){ key.data + begin, end - begin }, &number) ||
+            number > INT32_MAX)
             continue;
         out->stack = stack;
         out->layer_at = begin;

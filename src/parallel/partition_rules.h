@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Partition rules: which axis of which parameter is cut by which parallel dimension, in which blocks. They are data (models/megatron.rules says
- * how they are written), read into a table once per checkpoint.
+ * Partition rules: which axis of which parameter is cut by which parallel dimension, in which blocks. They are data (models/megatron.rules
+ * says how they are written), read into a table once per checkpoint.
  */
 #ifndef PARALLEL_PARTITION_RULES_H
 #define PARALLEL_PARTITION_RULES_H
@@ -81,15 +81,18 @@ struct partition_key {
 };
 bool partition_key_read(const struct partition_rules *rules, struct str key, struct partition_key *out);
 
-/* The grouping that an expert's parameter belongs to; NULL if it belongs to none. *prefix: bytes of its name before the part that the rule names. */
-const struct partition_grouping *partition_grouping_of(const struct partition_rules *rules, struct str name, const struct partition_key *key, size_t *prefix);
+/* The grouping that an expert's parameter belongs to; NULL if it belongs to none. *prefix: bytes of its name before the part that the rule
+ * names. */
+const struct partition_grouping *partition_grouping_of(const struct partition_rules *rules, struct str name,
+                                                       const struct partition_key *key, size_t *prefix);
 
 /* Appends bytes [begin, end) of the key with the layer's and the expert's number replaced. */
-bool partition_renumber(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer, int64_t expert);
+bool partition_renumber(struct buffer *out, struct str name, const struct partition_key *key, size_t begin, size_t end, int64_t layer,
+                        int64_t expert);
 
 /* The same for the parts of the path whose joined form is name; new texts lie in arena. */
-reshard_status partition_renumber_parts(struct arena *arena, struct str name, const struct partition_key *key, struct path_part *parts, size_t count,
-                                        int64_t layer, int64_t expert, reshard_error *err);
+reshard_status partition_renumber_parts(struct arena *arena, struct str name, const struct partition_key *key, struct path_part *parts,
+                                        size_t count, int64_t layer, int64_t expert, reshard_error *err);
 
 /* Whether a key outside of layers belongs to the first or the last stage; false if nothing says so. */
 bool partition_key_stage(const struct partition_rules *rules, struct str key, bool *is_last);

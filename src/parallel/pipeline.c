@@ -39,7 +39,8 @@ int64_t megatron_pipeline_stage(const struct megatron_pipeline *pipeline, int64_
 static reshard_status fail_division(const char *what, int64_t layers, int64_t stages, reshard_error *err)
 {
     char divisors[DIVISORS_TEXT_MAX];
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " %s do not divide evenly over %" PRId64 " pipeline stages (pp times vp)", layers, what, stages);
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " %s do not divide evenly over %" PRId64 " pipeline stages (pp times vp)", layers,
+              what, stages);
     error_hint(err, "pp times vp may be %s; uneven pipelines are taken from a reference: --like", megatron_divisors(layers, divisors));
     return RESHARD_ERR_UNSUPPORTED;
 }
@@ -67,8 +68,10 @@ static reshard_status place_ends(const struct megatron_args *args, struct megatr
     int64_t first = has_first ? args->first_layers : 0, last = has_last ? args->last_layers : 0;
     int64_t middle_ranks = out->pp - has_first - has_last;
     if (first < 0 || last < 0 || first > args->num_layers || last > args->num_layers - first || middle_ranks < 0)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "pp=%" PRId64 " with %" PRId64 " layers on the first and %" PRId64 " on the last rank does not place %" PRId64
-                         " layers", out->pp, first, last, args->num_layers);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "pp=%" PRId64 " with %" PRId64 " layers on the first and %" PRId64 " on the last rank does not place %" PRId64
+                         " layers",
+                         out->pp, first, last, args->num_layers);
     int64_t middle = args->num_layers - first - last, parts = middle_ranks * out->vp;
     if (first % out->vp || last % out->vp || (parts == 0 ? middle != 0 : middle % parts != 0))
         return fail_division("layers of the other ranks", middle, parts, err);
@@ -149,7 +152,8 @@ static reshard_status count_stages(struct str letters, const struct megatron_arg
         }
     }
     if (stage + 1 != stages || (args->num_layers != MEGATRON_UNKNOWN && total != args->num_layers))
-        return error_set(err, RESHARD_ERR_FORMAT, "pipeline layout '%.*s': %" PRId64 " stages with %" PRId64 " layers, expected %" PRId64 " with %" PRId64,
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         "pipeline layout '%.*s': %" PRId64 " stages with %" PRId64 " layers, expected %" PRId64 " with %" PRId64,
                          STR_ARG(args->layout), stage + 1, total, stages, args->num_layers);
     return RESHARD_OK;
 }
@@ -160,20 +164,22 @@ static reshard_status place_layout(const struct megatron_args *args, struct mega
     reshard_status status = RESHARD_OK;
     for (size_t at = 0; !status && at < args->layout.size;)
         if (!expand_unit(args->layout, &at, &letters))
-            status = letters.failed && !letters.over_limit ? error_set_memory(err)
-                                                           : error_set(err, RESHARD_ERR_FORMAT, "pipeline layout '%.*s' cannot be read", STR_ARG(args->layout));
+            status = letters.failed && !letters.over_limit
+                         ? error_set_memory(err)
+                         : error_set(err, RESHARD_ERR_FORMAT, "pipeline layout '%.*s' cannot be read", STR_ARG(args->layout));
     if (!status)
         status = count_stages(buffer_str(&letters), args, out, err);
     buffer_release(&letters);
     return status;
 }
 
-reshard_status megatron_pipeline_make(const struct megatron_args *args, struct arena *arena, struct megatron_pipeline *out, reshard_error *err)
+reshard_status megatron_pipeline_make(const struct megatron_args *args, struct arena *arena, struct megatron_pipeline *out,
+                                      reshard_error *err)
 {
     struct megatron_pipeline pipeline = { args->pp > 0 ? args->pp : 1, args->vp > 0 ? args->vp : 1, NULL };
     if (pipeline.pp > MEGATRON_STAGES_MAX || pipeline.vp > MEGATRON_STAGES_MAX || pipeline.pp * pipeline.vp > MEGATRON_STAGES_MAX)
-        return error_set(err, RESHARD_ERR_LIMIT, "%" PRId64 " times %" PRId64 " pipeline stages, at most %d are possible", pipeline.pp, pipeline.vp,
-                         MEGATRON_STAGES_MAX);
+        return error_set(err, RESHARD_ERR_LIMIT, "%" PRId64 " times %" PRId64 " pipeline stages, at most %d are possible", pipeline.pp,
+                         pipeline.vp, MEGATRON_STAGES_MAX);
     pipeline.counts = arena_zalloc(arena, (size_t)(pipeline.pp * pipeline.vp) * sizeof(*pipeline.counts));
     if (!pipeline.counts)
         return error_set_memory(err);

@@ -46,7 +46,8 @@ static reshard_status read_run(struct optimizer_model *model, const struct value
     struct megatron_args *args = &model->args;
     megatron_args_read(namespace, args);
     if (!args->members)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "without the arguments of the run ('args') the parameters of its ranks are not known");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "without the arguments of the run ('args') the parameters of its ranks are not known");
     args->pp = at_least_one(args->pp);
     args->vp = at_least_one(args->vp);
     int64_t tp = at_least_one(args->tp);
@@ -66,7 +67,8 @@ static struct model_parameter *add_parameter(struct optimizer_model *model, uint
 }
 
 /* Pipeline rank and chunk of a parameter. */
-static bool place_parameter(const struct optimizer_model *model, const struct partition_key *key, struct str name, struct model_parameter *out)
+static bool place_parameter(const struct optimizer_model *model, const struct partition_key *key, struct str name,
+                            struct model_parameter *out)
 {
     int64_t pp = model->pipeline.pp, last = pp * model->pipeline.vp - 1, stage = 0;
     if (key->stack) {
@@ -126,7 +128,8 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     struct partition_key key;
     struct model_parameter *made = add_parameter(model, catalog->limits.tensors);
     if (!made)
-        return error_set(err, RESHARD_ERR_MEMORY, "no memory for the parameters of the model, or more than the limit tensors=%" PRIu64, catalog->limits.tensors);
+        return error_set(err, RESHARD_ERR_MEMORY, "no memory for the parameters of the model, or more than the limit tensors=%" PRIu64,
+                         catalog->limits.tensors);
     *made = (struct model_parameter){ .tensor = taking->tensor, .lead_count = lead_count, .name = taking->name, .cut = taking->cut };
     for (int i = 0, used = 0; i < made->name.number_count; i++) {
         if (made->name.numbers[i] < 0)
@@ -139,7 +142,8 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
         return error_set_memory(err);
     partition_key_read(&model->rules, made->text, &key);
     if (!place_parameter(model, &key, made->text, made))
-        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is of a layer beyond those that the arguments place on stages", STR_ARG(made->text));
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is of a layer beyond those that the arguments place on stages",
+                         STR_ARG(made->text));
     made->expert = key.expert;
     made->matrix_experts = taking->matrix_experts;
     made->matrix_shape = taking->matrix_shape;
@@ -171,20 +175,26 @@ static reshard_status take_name(struct taking *taking, struct str key, int rank,
     *is_parameter = !line || !line->is_buffer;
     *lead_count = 0;
     if (line && (line->wanted & NAME_GROUPED) && megatron_args_int(&model->args, "moe_use_legacy_grouped_gemm") == MEGATRON_UNKNOWN)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "whether the experts of '%.*s' were one matrix or a matrix each is not in the arguments of the run "
-                         "(moe_use_legacy_grouped_gemm), and their state lies differently", STR_ARG(key));
-    if (!is_known || line->has_rest)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the order of '%.*s' among the parameters of a rank is not known, so that the optimizer's buffers cannot be taken apart",
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "whether the experts of '%.*s' were one matrix or a matrix each is not in the arguments of the run "
+                         "(moe_use_legacy_grouped_gemm), and their state lies differently",
                          STR_ARG(key));
+    if (!is_known || line->has_rest)
+        return error_set(
+            err, RESHARD_ERR_UNSUPPORTED,
+            "the order of '%.*s' among the parameters of a rank is not known, so that the optimizer's buffers cannot be taken apart",
+            STR_ARG(key));
     for (int i = 0; i < taking->name.number_count; i++)
         *lead_count += taking->name.numbers[i] < 0;
     if (*lead_count > rank)
-        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' has %d axes, fewer than the %d for layers and experts", STR_ARG(key), rank, *lead_count);
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' has %d axes, fewer than the %d for layers and experts", STR_ARG(key), rank,
+                         *lead_count);
     return RESHARD_OK;
 }
 
 /* Where a rank's experts are one matrix: how many they are, and as many elements. */
-static reshard_status make_matrix(struct taking *taking, struct str name, const struct partition_key *key, const int64_t *shape, int lead_count, reshard_error *err)
+static reshard_status make_matrix(struct taking *taking, struct str name, const struct partition_key *key, const int64_t *shape,
+                                  int lead_count, reshard_error *err)
 {
     const struct parameter_name *read = &taking->name;
     struct optimizer_model *model = taking->model;
@@ -193,7 +203,8 @@ static reshard_status make_matrix(struct taking *taking, struct str name, const 
     if (!megatron_has_matrices(&model->args) || !partition_grouping_of(&model->rules, name, key, &prefix))
         return RESHARD_OK;
     if (cut->rank != 2 || read->numbers[read->number_count - 1] >= 0)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is no part of a matrix of experts, which the arguments of the run say there are", STR_ARG(name));
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "'%.*s' is no part of a matrix of experts, which the arguments of the run say there are", STR_ARG(name));
     taking->matrix_experts = shape[lead_count - 1] / model->context.layout.ep;
     taking->matrix_shape = arena_array(&model->arena, 2, sizeof(*taking->matrix_shape));
     if (!taking->matrix_shape)
@@ -224,7 +235,8 @@ static reshard_status make_cut(struct taking *taking, const int64_t *shape, int 
     if (!status && key.expert >= 0 && model->context.layout.ep > 1) {
         taking->expert_count = count_experts(taking, shape, lead_count);
         if (taking->expert_count < 1 || taking->expert_count % model->context.layout.ep)
-            status = error_set(err, RESHARD_ERR_FORMAT, "%" PRId64 " experts are not divided by EP=%" PRId64, taking->expert_count, model->context.layout.ep);
+            status = error_set(err, RESHARD_ERR_FORMAT, "%" PRId64 " experts are not divided by EP=%" PRId64, taking->expert_count,
+                               model->context.layout.ep);
     }
     if (!status)
         status = make_matrix(taking, (struct str){ (char *)text.data, text.size }, &key, shape, lead_count, err);
@@ -267,7 +279,8 @@ static int by_order(const void *a, const void *b, void *context)
     return optimizer_name_compare(names, &x->name, &y->name);
 }
 
-reshard_status optimizer_model_make(const struct catalog *catalog, const struct value *namespace, struct optimizer_model *out, reshard_error *err)
+reshard_status optimizer_model_make(const struct catalog *catalog, const struct value *namespace, struct optimizer_model *out,
+                                    reshard_error *err)
 {
     *out = (struct optimizer_model){ 0 };
     reshard_status status = read_data(out, err);
@@ -310,8 +323,8 @@ static uint32_t stage_begin(const struct optimizer_model *model, int64_t stage)
     return low;
 }
 
-reshard_status optimizer_model_rank(const struct optimizer_model *model, const struct catalog *catalog, const struct rank_place *place, bool is_expert,
-                                    struct model_rank *out, reshard_error *err)
+reshard_status optimizer_model_rank(const struct optimizer_model *model, const struct catalog *catalog, const struct rank_place *place,
+                                    bool is_expert, struct model_rank *out, reshard_error *err)
 {
     uint32_t begin = stage_begin(model, place->pp), end = stage_begin(model, place->pp + 1);
     *out = (struct model_rank){ 0 };
@@ -329,8 +342,14 @@ reshard_status optimizer_model_rank(const struct optimizer_model *model, const s
             continue; /* the first one stands for the matrix */
         out->indices[out->count] = i;
         out->parameters[out->count++] = (struct optimizer_parameter){
-            .name = parameter->text, .param_dtype = catalog->tensors[parameter->tensor].dtype, .grad_dtype = DTYPE_F32, .rank = parameter->cut->rank,
-            .shape = parameter->matrix_shape ? parameter->matrix_shape : parameter->cut->local, .chunk = (uint32_t)parameter->chunk, .is_expert = is_expert, .is_embedding = parameter->is_embedding,
+            .name = parameter->text,
+            .param_dtype = catalog->tensors[parameter->tensor].dtype,
+            .grad_dtype = DTYPE_F32,
+            .rank = parameter->cut->rank,
+            .shape = parameter->matrix_shape ? parameter->matrix_shape : parameter->cut->local,
+            .chunk = (uint32_t)parameter->chunk,
+            .is_expert = is_expert,
+            .is_embedding = parameter->is_embedding,
             .is_shared_embedding = parameter->is_shared_embedding,
         };
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parameters that every rank of a run had, found from the tensors of its distributed checkpoint: which layers a stage holds, which part of a
- * tensor a rank, in which order it registered them. Optimizer buffers are made of that.
+ * The parameters that every rank of a run had, found from the tensors of its distributed checkpoint: which layers a stage holds, which part
+ * of a tensor a rank, in which order it registered them. Optimizer buffers are made of that.
  */
 #ifndef PARALLEL_RANK_PARAMETERS_H
 #define PARALLEL_RANK_PARAMETERS_H
@@ -21,7 +21,8 @@ struct model_parameter {
     int64_t stage, chunk;       /* pipeline rank and virtual chunk */
     int64_t expert;             /* its number, -1: it is no expert's */
     int64_t expert_rank;        /* 0 if it is no expert's */
-    int64_t matrix_experts;     /* the rank has so many experts in one matrix, one after another and each transposed; 0: it is no such matrix' */
+    int64_t
+        matrix_experts; /* the rank has so many experts in one matrix, one after another and each transposed; 0: it is no such matrix' */
     const int64_t *matrix_shape; /* of as many elements */
     bool is_expert;             /* has the experts' own optimizer: EP > 1 */
     bool is_embedding, is_shared_embedding;
@@ -40,7 +41,8 @@ struct optimizer_model {
 };
 
 /* namespace: the item `args`. UNSUPPORTED names the tensor whose place is not known. On failure nothing is left. */
-reshard_status optimizer_model_make(const struct catalog *catalog, const struct value *namespace, struct optimizer_model *out, reshard_error *err);
+reshard_status optimizer_model_make(const struct catalog *catalog, const struct value *namespace, struct optimizer_model *out,
+                                    reshard_error *err);
 void optimizer_model_release(struct optimizer_model *model);
 
 /*
@@ -52,8 +54,8 @@ struct model_rank {
     struct optimizer_parameter *parameters;
     uint32_t count;
 };
-reshard_status optimizer_model_rank(const struct optimizer_model *model, const struct catalog *catalog, const struct rank_place *place, bool is_expert,
-                                    struct model_rank *out, reshard_error *err);
+reshard_status optimizer_model_rank(const struct optimizer_model *model, const struct catalog *catalog, const struct rank_place *place,
+                                    bool is_expert, struct model_rank *out, reshard_error *err);
 void model_rank_release(struct model_rank *rank);
 
 /* Whether a key of a distributed checkpoint is optimizer state, stored in whatever way. */

@@ -80,9 +80,12 @@ static reshard_status take_group(const struct value *value, struct optimizer_gro
     if (!decay) /* before multipliers, groups had the value itself */
         decay = value_dict_get(value, "weight_decay");
     if (!decay)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a parameter group without 'wd_mult' and 'weight_decay': which parameters it holds cannot be told");
-    *out = (struct optimizer_group){ .has_decay = !optimizer_decay_is_zero(decay), .is_expert = value_dict_is_true(value, "is_expert_parallel"),
-                                     .is_decoupled = optimizer_group_is_decoupled(value), .count = (uint32_t)params->list.count };
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "a parameter group without 'wd_mult' and 'weight_decay': which parameters it holds cannot be told");
+    *out = (struct optimizer_group){ .has_decay = !optimizer_decay_is_zero(decay),
+                                     .is_expert = value_dict_is_true(value, "is_expert_parallel"),
+                                     .is_decoupled = optimizer_group_is_decoupled(value),
+                                     .count = (uint32_t)params->list.count };
     return RESHARD_OK;
 }
 
@@ -110,25 +113,30 @@ static reshard_status take_groups(struct state_reading *reading, const struct va
         reading->group_count++;
     }
     decide_without_decay(groups, reading);
-    return optimizer_groups_relate(reading->parameters, reading->count, reading->is_expert, reading->groups, reading->group_count, &reading->parameter_of, err);
+    return optimizer_groups_relate(reading->parameters, reading->count, reading->is_expert, reading->groups, reading->group_count,
+                                   &reading->parameter_of, err);
 }
 
 /* ---- pieces ---- */
 
-static reshard_status add_tensor(struct state_reading *reading, uint32_t parameter, struct str state, const struct value *value, reshard_error *err)
+static reshard_status add_tensor(struct state_reading *reading, uint32_t parameter, struct str state, const struct value *value,
+                                 reshard_error *err)
 {
     const struct optimizer_parameter *info = &reading->parameters[parameter];
     if (!value->tensor || value->tensor > reading->archive->tensor_count) {
         if (str_is(state, STEP_STATE))
             return RESHARD_OK;
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': state '%.*s' is %s, expected a tensor", STR_ARG(info->name), STR_ARG(state), value_kind_name(value));
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': state '%.*s' is %s, expected a tensor", STR_ARG(info->name), STR_ARG(state),
+                         value_kind_name(value));
     }
     const struct torch_tensor *tensor = &reading->archive->tensors[value->tensor - 1];
-    bool same = tensor->rank == info->rank && (info->rank == 0 || !memcmp(tensor->shape, info->shape, (size_t)info->rank * sizeof(*info->shape)));
+    bool same =
+        tensor->rank == info->rank && (info->rank == 0 || !memcmp(tensor->shape, info->shape, (size_t)info->rank * sizeof(*info->shape)));
     if (!same && tensor->rank == 0 && str_is(state, STEP_STATE))
         return RESHARD_OK;
     if (!same || !strides_are_row_major(tensor->rank, tensor->shape, tensor->strides))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': state '%.*s' is of another shape than the parameter: the order of parameters is not the expected one",
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "'%.*s': state '%.*s' is of another shape than the parameter: the order of parameters is not the expected one",
                          STR_ARG(info->name), STR_ARG(state));
     struct optimizer_piece piece = { .parameter = parameter, .tensor = value->tensor - 1, .state = state };
     return optimizer_pieces_add(reading->out, &piece, err);
@@ -147,7 +155,8 @@ static reshard_status add_states(struct state_reading *reading, const struct val
         const struct value *entry = state->list.items[i + 1];
         int64_t number;
         if (!value_as_int(state->list.items[i], &number) || number < 0 || (uint64_t)number >= total)
-            return error_set(err, RESHARD_ERR_FORMAT, "a key of the optimizer's 'state' is no number of one of its %" PRIu64 " parameters", total);
+            return error_set(err, RESHARD_ERR_FORMAT, "a key of the optimizer's 'state' is no number of one of its %" PRIu64 " parameters",
+                             total);
         if (entry->kind != VALUE_DICT)
             return error_set(err, RESHARD_ERR_FORMAT, "state %" PRId64 " is %s, expected a dict", number, value_kind_name(entry));
         for (size_t k = 0; k + 1 < entry->list.count && !status; k += 2) {
@@ -161,22 +170,26 @@ static reshard_status add_states(struct state_reading *reading, const struct val
 }
 
 /* Masters exist for the parameters of 16 bits only; a group's list skips the others. */
-static reshard_status add_masters_of(struct state_reading *reading, uint32_t group, uint32_t first, const struct value *list, reshard_error *err)
+static reshard_status add_masters_of(struct state_reading *reading, uint32_t group, uint32_t first, const struct value *list,
+                                     reshard_error *err)
 {
     size_t used = 0;
     reshard_status status = RESHARD_OK;
     if (list->kind != VALUE_LIST)
-        return error_set(err, RESHARD_ERR_FORMAT, "master parameters of group %" PRIu32 " are %s, expected a list", group, value_kind_name(list));
+        return error_set(err, RESHARD_ERR_FORMAT, "master parameters of group %" PRIu32 " are %s, expected a list", group,
+                         value_kind_name(list));
     for (uint32_t i = 0; i < reading->groups[group].count && !status; i++) {
         uint32_t parameter = reading->parameter_of[first + i];
         if (dtype_info(reading->parameters[parameter].param_dtype)->bits != 16)
             continue;
         if (used == list->list.count)
-            return error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters, fewer than its parameters of 16 bits", group, used);
+            return error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters, fewer than its parameters of 16 bits",
+                             group, used);
         status = add_tensor(reading, parameter, STR(MASTER_STATE), list->list.items[used++], err);
     }
     if (!status && used != list->list.count)
-        status = error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters and %zu parameters of 16 bits", group, list->list.count, used);
+        status = error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters and %zu parameters of 16 bits", group,
+                           list->list.count, used);
     return status;
 }
 
@@ -187,7 +200,9 @@ static reshard_status add_masters(struct state_reading *reading, const struct va
     if (!masters)
         return RESHARD_OK;
     if (masters->kind != VALUE_LIST || masters->list.count != reading->group_count)
-        return error_set(err, RESHARD_ERR_FORMAT, "the master parameters are not in as many lists as there are parameter groups (%" PRIu32 ")", reading->group_count);
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         "the master parameters are not in as many lists as there are parameter groups (%" PRIu32 ")",
+                         reading->group_count);
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < reading->group_count && !status; i++) {
         status = add_masters_of(reading, i, first, masters->list.items[i], err);
@@ -221,8 +236,9 @@ static bool is_empty(const struct value *optimizer)
     return !state || (state->kind == VALUE_DICT && state->list.count == 0);
 }
 
-reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer, const struct optimizer_parameter *parameters,
-                                     uint32_t count, struct optimizer_pieces *out, reshard_error *err)
+reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer,
+                                     const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
+                                     reshard_error *err)
 {
     struct value *alone[1] = { (struct value *)optimizer };
     bool is_list = optimizer->kind == VALUE_LIST;
@@ -236,9 +252,12 @@ reshard_status optimizer_legacy_read(const struct torch_archive *archive, const 
     /* A run with experts has two optimizers on every rank; that of experts is empty on stages that have none. */
     bool has_empty = optimizer_count == 2 && !(has_dense && has_experts) && is_empty(optimizers[has_dense]);
     if (!has_empty && optimizer_count != (size_t)has_dense + (size_t)has_experts)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds %zu optimizers, the parameters belong to %d", optimizer_count, has_dense + has_experts);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds %zu optimizers, the parameters belong to %d", optimizer_count,
+                         has_dense + has_experts);
     for (size_t i = 0; i < optimizer_count; i++) {
-        struct state_reading reading = { .archive = archive, .parameters = parameters, .count = count, .is_expert = !has_dense || i > 0, .out = out };
+        struct state_reading reading = {
+            .archive = archive, .parameters = parameters, .count = count, .is_expert = !has_dense || i > 0, .out = out
+        };
         if (has_empty && i == has_dense)
             continue;
         reshard_status status = read_one(&reading, optimizers[i], err);

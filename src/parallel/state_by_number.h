@@ -18,7 +18,7 @@ struct optimizer_piece {
     uint32_t parameter;
     uint32_t tensor;
     int64_t offset;
-    struct str state;          /* "param", "fp32_param", "exp_avg", "exp_avg_sq", or another name of the optimizer's own; in the archive's memory */
+    struct str state; /* "param", "fp32_param", "exp_avg", "exp_avg_sq", or another name of the optimizer's own; in the archive's memory */
 };
 
 struct optimizer_pieces {
@@ -33,24 +33,26 @@ struct optimizer_run {
     const struct value *args;
     int64_t stage;
 };
-reshard_status optimizer_rules_of(const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                  struct optimizer_rules *out, reshard_error *err);
+reshard_status optimizer_rules_of(const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
+                                  bool is_expert, struct optimizer_rules *out, reshard_error *err);
 
 /* Whether `optimizer` of model_optim_rng.pt holds state itself, not only groups. */
 bool optimizer_legacy_has_state(const struct value *optimizer);
 
 /* The state in member `optimizer` of model_optim_rng.pt. Parameters of all chunks, in order. */
-reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer, const struct optimizer_parameter *parameters,
-                                     uint32_t count, struct optimizer_pieces *out, reshard_error *err);
+reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer,
+                                     const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
+                                     reshard_error *err);
 
 /* The state in distrib_optim.pt, whose root is `state`. */
 reshard_status optimizer_distributed_read(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
-                                          const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out, reshard_error *err);
+                                          const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
+                                          reshard_error *err);
 
 /* As that, for the one optimizer of the parameters with is_expert as given. */
-reshard_status optimizer_distributed_read_one(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
-                                              const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, struct optimizer_pieces *out,
-                                              reshard_error *err);
+reshard_status optimizer_distributed_read_one(const struct torch_archive *archive, const struct value *state,
+                                              const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
+                                              bool is_expert, struct optimizer_pieces *out, reshard_error *err);
 void optimizer_pieces_release(struct optimizer_pieces *pieces);
 
 #endif

@@ -68,12 +68,13 @@ void megatron_args_read(const struct value *namespace, struct megatron_args *out
         out->layout = layout->text;
     const struct value *spec = value_dict_get(out->members, "transformer_impl");
     out->is_local_spec = spec && spec->kind == VALUE_STR && str_is(spec->text, "local");
-    out->has_mixed_layers = is_mixed(out, "moe_layer_freq") || is_mixed(out, "linear_attention_freq") || is_set(out, "hybrid_layer_pattern") ||
-                            is_set(out, "hybrid_override_pattern") || is_set(out, "heterogeneous_layers_config_path") ||
-                            is_set(out, "hetereogenous_dist_checkpoint");
+    out->has_mixed_layers = is_mixed(out, "moe_layer_freq") || is_mixed(out, "linear_attention_freq") ||
+                            is_set(out, "hybrid_layer_pattern") || is_set(out, "hybrid_override_pattern") ||
+                            is_set(out, "heterogeneous_layers_config_path") || is_set(out, "hetereogenous_dist_checkpoint");
 }
 
 bool megatron_has_matrices(const struct megatron_args *args)
 {
-    return megatron_args_int(args, "moe_grouped_gemm") == 1 && (args->is_local_spec || megatron_args_int(args, "moe_use_legacy_grouped_gemm") == 1);
+    return megatron_args_int(args, "moe_grouped_gemm") == 1 &&
+           (args->is_local_spec || megatron_args_int(args, "moe_use_legacy_grouped_gemm") == 1);
 }

@@ -58,7 +58,8 @@ void megatron_args_read(const struct value *namespace, struct megatron_args *out
 /* An integer or boolean member, or MEGATRON_UNKNOWN. */
 int64_t megatron_args_int(const struct megatron_args *args, const char *name);
 
-/* The rows that a run with another TP pads the vocabulary to: at least and at most so many. False if it cannot be told, or the source is not padded so. */
+/* The rows that a run with another TP pads the vocabulary to: at least and at most so many. False if it cannot be told, or the source is
+ * not padded so. */
 bool megatron_vocabulary_rows(const struct megatron_args *args, int64_t tp, int64_t *least, int64_t *most);
 
 /* The members of a Namespace as a DICT, or NULL. */
@@ -67,8 +68,8 @@ const struct value *megatron_namespace_members(const struct value *namespace);
 /* ---- pipeline placement ---- */
 
 /*
- * Where the layers are: stage (chunk c of rank s) number c * pp + s holds counts[number] layers; the stages follow each other in the order of
- * their numbers.
+ * Where the layers are: stage (chunk c of rank s) number c * pp + s holds counts[number] layers; the stages follow each other in the order
+ * of their numbers.
  */
 struct megatron_pipeline {
     int64_t pp, vp;
@@ -78,10 +79,11 @@ struct megatron_pipeline {
 #define MEGATRON_STAGES_MAX 65536
 
 /*
- * How the arguments (with their pp and vp set) place num_layers layers. Fails with UNSUPPORTED, saying what divides and what would work, if they
- * cannot be placed so; FORMAT for a layout text that makes no sense.
+ * How the arguments (with their pp and vp set) place num_layers layers. Fails with UNSUPPORTED, saying what divides and what would work, if
+ * they cannot be placed so; FORMAT for a layout text that makes no sense.
  */
-reshard_status megatron_pipeline_make(const struct megatron_args *args, struct arena *arena, struct megatron_pipeline *out, reshard_error *err);
+reshard_status megatron_pipeline_make(const struct megatron_args *args, struct arena *arena, struct megatron_pipeline *out,
+                                      reshard_error *err);
 
 /* First layer of a stage. */
 int64_t megatron_pipeline_offset(const struct megatron_pipeline *pipeline, int64_t stage);

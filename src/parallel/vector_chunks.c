@@ -34,7 +34,8 @@ static uint32_t find_part(const struct stored_vector *vector, int64_t element)
 }
 
 /* The part of the box that lies in one part of the vector: a chunk, and a flat run of the box if it is not all of it. */
-static reshard_status add_chunk(const struct emission *emission, const struct emitted_box *box, const struct vector_part *part, reshard_error *err)
+static reshard_status add_chunk(const struct emission *emission, const struct emitted_box *box, const struct vector_part *part,
+                                reshard_error *err)
 {
     int64_t begin = box->begin > part->start ? box->begin : part->start, end = box->begin + box->count;
     if (part->start + part->count < end)
@@ -49,7 +50,8 @@ static reshard_status add_chunk(const struct emission *emission, const struct em
         offset += (uint64_t)(skipped * size);
         bytes = (uint64_t)((end - begin) * size);
     }
-    reshard_status status = catalog_add_chunk(emission->catalog, emission->tensor, box->start, box->extent, part->object, offset, bytes, &added, err);
+    reshard_status status =
+        catalog_add_chunk(emission->catalog, emission->tensor, box->start, box->extent, part->object, offset, bytes, &added, err);
     if (status)
         return status;
     added->flags = part->flags;
@@ -80,7 +82,8 @@ static reshard_status add_box(const struct emission *emission, const struct emit
         next = vector->parts[i].start + vector->parts[i].count;
     }
     if (next < end)
-        return error_set(err, RESHARD_ERR_FORMAT, "elements %" PRId64 " to %" PRId64 " of the stored state, which belong to '%.*s', are missing", next, end,
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         "elements %" PRId64 " to %" PRId64 " of the stored state, which belong to '%.*s', are missing", next, end,
                          STR_ARG(emission->parameter->text));
     return RESHARD_OK;
 }
@@ -143,15 +146,16 @@ static reshard_status emit_piece(const struct cut_piece *piece, void *context, r
     return is_transposed ? emit_runs(emission, piece, 0, 1, err) : emit_runs(emission, piece, contiguous_axes(cut, piece), cut->rank, err);
 }
 
-reshard_status optimizer_emit(struct catalog *catalog, uint32_t tensor, const struct model_parameter *parameter, const struct rank_place *place,
-                              const struct stored_vector *vector, int64_t start, reshard_error *err)
+reshard_status optimizer_emit(struct catalog *catalog, uint32_t tensor, const struct model_parameter *parameter,
+                              const struct rank_place *place, const struct stored_vector *vector, int64_t start, reshard_error *err)
 {
     struct emission emission = { .catalog = catalog, .tensor = tensor, .parameter = parameter, .vector = vector, .start = start };
     const struct cut *cut = parameter->cut;
     int64_t volume, total, experts = parameter->matrix_experts;
-    if (!shape_volume(cut->rank, cut->local, &volume) || __builtin_mul_overflow(volume, experts > 0 ? experts : 1, &total) || start < 0 || start > vector->count ||
-        total > vector->count - start)
-        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' lies outside the stored state of %" PRId64 " elements", STR_ARG(parameter->text), vector->count);
+    if (!shape_volume(cut->rank, cut->local, &volume) || __builtin_mul_overflow(volume, experts > 0 ? experts : 1, &total) || start < 0 ||
+        start > vector->count || total > vector->count - start)
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' lies outside the stored state of %" PRId64 " elements", STR_ARG(parameter->text),
+                         vector->count);
     memcpy(emission.lead, parameter->lead, sizeof(emission.lead));
     strides_row_major(cut->rank, cut->local, emission.local_strides);
     if (experts == 0)

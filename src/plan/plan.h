@@ -72,7 +72,8 @@ void plan_free(struct plan *plan);
 
 /* Plans the copy of one source chunk alone, whether or not it is a replica, to the only tensor of target, which has the same shape and
  * the same chunk. */
-reshard_status plan_new_chunk(const struct catalog *source, uint32_t source_chunk, const struct catalog *target, struct plan **out, reshard_error *err);
+reshard_status plan_new_chunk(const struct catalog *source, uint32_t source_chunk, const struct catalog *target, struct plan **out,
+                              reshard_error *err);
 
 /* The copy of a step, for resolved chunks: offsets of its first element in the source's (decoded) extent object and in the target
  * object, and the strided block between them (kernels/copy.h). Elements of F4 and F6 come as a run of U8. Fails if the source's strides

@@ -113,7 +113,9 @@ reshard_status boxes_of_sources(struct plan_build *build, reshard_error *err)
     if (recipe->source_tensor == RECIPE_ZEROS)
         return zeros_box(build, recipe, err);
     const struct catalog_tensor *tensor = &catalog->tensors[recipe->source_tensor];
-    struct box_filter filter = { .list = &build->sources, .recipe = recipe, .is_source = true, .rank = tensor->rank, .clip_start = recipe->source_start };
+    struct box_filter filter = {
+        .list = &build->sources, .recipe = recipe, .is_source = true, .rank = tensor->rank, .clip_start = recipe->source_start
+    };
     reshard_status status = RESHARD_OK;
 
     recipe_source_extent(recipe, tensor->rank, filter.clip_extent);

@@ -65,8 +65,8 @@ static reshard_status copy_packed(const struct catalog_tensor *source, const str
     int64_t bits = dtype_info(target->dtype)->bits;
     struct copy_spec spec = out->spec;
     spec.source_dtype = spec.target_dtype = DTYPE_U8;
-    if (source->dtype != target->dtype || spec.via_count || spec.flags & ~(unsigned)COPY_SWAP_SOURCE || !copy_is_plain_run(&spec, &elements) ||
-        from->index * bits % 8 || to->index * bits % 8 || elements * (uint64_t)bits % 8) {
+    if (source->dtype != target->dtype || spec.via_count || spec.flags & ~(unsigned)COPY_SWAP_SOURCE ||
+        !copy_is_plain_run(&spec, &elements) || from->index * bits % 8 || to->index * bits % 8 || elements * (uint64_t)bits % 8) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %s can be moved in contiguous runs of whole bytes only",
                   STR_ARG(target->key), dtype_info(target->dtype)->name);
         error_hint(err, "cut it on its first axis, or not at all");

@@ -230,8 +230,8 @@ reshard_status store_read_at(const struct store_object *object, uint64_t offset,
 {
     reshard_status status;
     if (!range_fits(offset, size, object->size))
-        status = error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size,
-                              offset, object->size);
+        status = error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes",
+                              size, offset, object->size);
     else
         status = size ? object->ops->read_at(object, offset, out, size, err) : RESHARD_OK;
     if (status)
@@ -274,8 +274,8 @@ static reshard_status read_through(const struct reader *reader, uint64_t offset,
     const struct store_object *object = reader->context;
     reshard_status status;
     if (!range_fits(offset, size, reader->size)) {
-        status = error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size,
-                              offset, reader->size);
+        status = error_set_at(err, RESHARD_ERR_FORMAT, offset, "ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes",
+                              size, offset, reader->size);
         error_object(err, "%s", object->name);
         return status;
     }

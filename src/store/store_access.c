@@ -161,7 +161,8 @@ static int keep_directories(const struct replaced *replaced)
         char *path = strndup(name.data, name.size);
         if (!path)
             return -1;
-        bool is_old = S_ISDIR(replaced->old.st_mode) && fstatat(replaced->old_fd, path, &wanted, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(wanted.st_mode);
+        bool is_old =
+            S_ISDIR(replaced->old.st_mode) && fstatat(replaced->old_fd, path, &wanted, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(wanted.st_mode);
         result = keep_directory(replaced, path, is_old ? &wanted : NULL);
         free(path);
     }

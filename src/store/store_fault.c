@@ -76,8 +76,8 @@ static const char *fault_path(const struct store *store)
     return store_path(fault_of(store)->inner);
 }
 
-static reshard_status fault_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
-                                 reshard_error *err)
+static reshard_status fault_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
+                                 size_t *count, reshard_error *err)
 {
     struct fault_store *fault = fault_of(store);
     if (hits(fault, TOUCH_NAMES))
@@ -161,7 +161,8 @@ static reshard_status wrap_object(struct fault_store *store, struct store_object
     return RESHARD_OK;
 }
 
-static reshard_status fault_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
+static reshard_status fault_open_object(struct store *store, const char *name, unsigned access, struct store_object **out,
+                                        reshard_error *err)
 {
     struct fault_store *fault = fault_of(store);
     struct store_object *inner = NULL;
@@ -238,8 +239,8 @@ static const struct txn_ops fault_txn_ops = {
     .abort = txn_abort,
 };
 
-static reshard_status fault_txn_begin(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
-                                      reshard_error *err)
+static reshard_status fault_txn_begin(struct store *store, const char *name, const struct store_txn_options *options,
+                                      struct store_txn **out, reshard_error *err)
 {
     struct fault_store *fault = fault_of(store);
     struct store_txn *inner = NULL;

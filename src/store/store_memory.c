@@ -142,8 +142,9 @@ static const void *object_map(const struct store_object *object)
 }
 
 static const struct object_ops read_ops = { .close = object_close, .read_at = object_read_at, .map = object_map };
-static const struct object_ops write_ops = { .close = object_close, .read_at = object_read_at, .write_at = object_write_at, .resize = object_resize,
-                                              .map = object_map };
+static const struct object_ops write_ops = {
+    .close = object_close, .read_at = object_read_at, .write_at = object_write_at, .resize = object_resize, .map = object_map
+};
 
 reshard_status memory_object_new(struct memory_store *store, const char *name, struct memory_data *data, bool is_writable,
                                  struct store_object **out, reshard_error *err)
@@ -206,8 +207,8 @@ static bool collect(const struct memory_set *set, const char *directory, struct 
     return true;
 }
 
-static reshard_status memory_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
-                                  reshard_error *err)
+static reshard_status memory_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
+                                  size_t *count, reshard_error *err)
 {
     struct memory_store *memory = memory_store_of(store);
     pthread_mutex_lock(&memory->lock);
@@ -242,14 +243,16 @@ static bool memory_exists(struct store *store, const char *name, bool *is_direct
     return true;
 }
 
-static reshard_status memory_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
+static reshard_status memory_open_object(struct store *store, const char *name, unsigned access, struct store_object **out,
+                                         reshard_error *err)
 {
     (void)access;
     struct memory_store *memory = memory_store_of(store);
     bool found;
     pthread_mutex_lock(&memory->lock);
     size_t at = memory_set_find(&memory->set, name, &found);
-    reshard_status status = found ? memory_object_new(memory, name, memory->set.files[at].data, false, out, err) : store_error_missing(name, err);
+    reshard_status status =
+        found ? memory_object_new(memory, name, memory->set.files[at].data, false, out, err) : store_error_missing(name, err);
     pthread_mutex_unlock(&memory->lock);
     return status;
 }

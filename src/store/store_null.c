@@ -10,8 +10,8 @@ static void null_free(struct store *store)
     free(store);
 }
 
-static reshard_status null_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
-                                reshard_error *err)
+static reshard_status null_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
+                                size_t *count, reshard_error *err)
 {
     (void)store;
     if (directory[0])
@@ -30,7 +30,8 @@ static bool null_exists(struct store *store, const char *name, bool *is_director
     return false;
 }
 
-static reshard_status null_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
+static reshard_status null_open_object(struct store *store, const char *name, unsigned access, struct store_object **out,
+                                       reshard_error *err)
 {
     (void)access;
     (void)store, (void)out;

@@ -138,7 +138,8 @@ static reshard_status open_regular(const struct posix_store *posix, const char *
     return RESHARD_OK;
 }
 
-static reshard_status posix_open_object(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
+static reshard_status posix_open_object(struct store *store, const char *name, unsigned access, struct store_object **out,
+                                        reshard_error *err)
 {
     const struct posix_store *posix = posix_of(store);
     int fd, direct_fd = -1;
@@ -177,7 +178,8 @@ static uint64_t posix_version(struct store *store, const char *name)
     struct stat info;
     if (look_at(posix_of(store), name, &info) < 0)
         return 0;
-    const uint64_t parts[] = { info.st_dev, info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec, (uint64_t)info.st_mtim.tv_nsec };
+    const uint64_t parts[] = { info.st_dev, info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
+                               (uint64_t)info.st_mtim.tv_nsec };
     return hash64(parts, sizeof(parts), 0);
 }
 
@@ -243,8 +245,8 @@ static reshard_status listing_fill(struct listing *listing, DIR *stream, reshard
     }
 }
 
-static reshard_status posix_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
-                                 reshard_error *err)
+static reshard_status posix_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
+                                 size_t *count, reshard_error *err)
 {
     int fd = open_name(posix_of(store), directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)

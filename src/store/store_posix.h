@@ -45,8 +45,8 @@ void sync_group_unref(struct sync_group *group);
 struct written_file *written_file_new(struct sync_group *group, const char *name, int fd, uint64_t size);
 void written_file_unref(struct written_file *file);
 
-/* A descriptor of the file for one access, -1 with errno if it cannot be opened; ends with written_file_give, which is false with errno if what
- * was written did not arrive. */
+/* A descriptor of the file for one access, -1 with errno if it cannot be opened; ends with written_file_give, which is false with errno if
+ * what was written did not arrive. */
 int written_file_take(const struct written_file *file);
 bool written_file_give(const struct written_file *file, int fd);
 reshard_status posix_object_for_writing(struct written_file *file, struct store_object **out, reshard_error *err);
@@ -55,8 +55,8 @@ reshard_status posix_object_for_writing(struct written_file *file, struct store_
 reshard_status written_files_sync(struct written_file **files, size_t count, bool data_only, reshard_error *err);
 
 /*
- * What closing the files has to say: network file systems report there that a disk is full. Each is closed once by another descriptor, because
- * objects may still be open.
+ * What closing the files has to say: network file systems report there that a disk is full. Each is closed once by another descriptor,
+ * because objects may still be open.
  */
 reshard_status written_files_flush(struct written_file **files, size_t count, reshard_error *err);
 

@@ -401,7 +401,8 @@ reshard_status store_copy_range(const struct store_object *source, uint64_t sour
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' and '%s' are not both files", source->name, target->name);
     if (source_offset > source->size || bytes > source->size - source_offset || target_offset > target->size ||
         bytes > target->size - target_offset)
-        return error_set(err, RESHARD_ERR_USAGE, "%" PRIu64 " bytes from '%s' to '%s' lie outside of one of them", bytes, source->name, target->name);
+        return error_set(err, RESHARD_ERR_USAGE, "%" PRIu64 " bytes from '%s' to '%s' lie outside of one of them", bytes, source->name,
+                         target->name);
     loff_t read_at = (loff_t)source_offset, write_at = (loff_t)target_offset;
     while (bytes) {
         size_t step = bytes < TRANSFER_BYTES_MAX ? (size_t)bytes : TRANSFER_BYTES_MAX;

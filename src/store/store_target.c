@@ -95,7 +95,8 @@ enum target_relation store_target_relation(const struct store_target *target, co
     return relation;
 }
 
-reshard_status store_target_entries(const char *folder, struct arena *arena, struct target_entry **entries, size_t *count, reshard_error *err)
+reshard_status store_target_entries(const char *folder, struct arena *arena, struct target_entry **entries, size_t *count,
+                                    reshard_error *err)
 {
     struct target_entry *found = NULL;
     size_t capacity = 0;

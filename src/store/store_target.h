@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a target would come to lie, and what is there: for those who must know before they replace it. Links and other spellings of a path are
- * seen through; two names are the same file if device and inode are.
+ * Where a target would come to lie, and what is there: for those who must know before they replace it. Links and other spellings of a path
+ * are seen through; two names are the same file if device and inode are.
  */
 #ifndef STORE_STORE_TARGET_H
 #define STORE_STORE_TARGET_H
@@ -36,6 +36,7 @@ struct target_entry {
     const char *name;
     bool is_directory;
 };
-reshard_status store_target_entries(const char *folder, struct arena *arena, struct target_entry **entries, size_t *count, reshard_error *err);
+reshard_status store_target_entries(const char *folder, struct arena *arena, struct target_entry **entries, size_t *count,
+                                    reshard_error *err);
 
 #endif

@@ -141,9 +141,11 @@ static reshard_status check_ours(const struct posix_txn *txn, bool is_new, resha
     if (is_new || (!is_foreign && !(info.st_mode & (S_IWGRP | S_IWOTH))))
         return RESHARD_OK;
     if (is_foreign)
-        error_set(err, RESHARD_ERR_IO, "'%s' beside the target belongs to another user (number %ju)", txn->partial_name, (uintmax_t)info.st_uid);
+        error_set(err, RESHARD_ERR_IO, "'%s' beside the target belongs to another user (number %ju)", txn->partial_name,
+                  (uintmax_t)info.st_uid);
     else
-        error_set(err, RESHARD_ERR_IO, "other users may write to '%s' beside the target (mode %04o)", txn->partial_name, (unsigned)info.st_mode & 07777);
+        error_set(err, RESHARD_ERR_IO, "other users may write to '%s' beside the target (mode %04o)", txn->partial_name,
+                  (unsigned)info.st_mode & 07777);
     error_object(err, "%s", txn->target_path);
     error_hint(err, "it would become the target: remove it, or write elsewhere");
     return RESHARD_ERR_IO;
@@ -214,7 +216,8 @@ static reshard_status take_over(struct posix_txn *txn, reshard_error *err)
 {
     bool is_directory = txn->options.is_directory;
     struct stat info;
-    txn->base.is_resumed = txn->options.resume && journal_matches(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) &&
+    txn->base.is_resumed = txn->options.resume &&
+                           journal_matches(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) &&
                            fstatat(txn->partial_fd, txn->name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
                            (is_directory ? S_ISDIR(info.st_mode) : S_ISREG(info.st_mode));
     if (!txn->base.is_resumed) {
@@ -246,8 +249,8 @@ static void look_at_space(struct posix_txn *txn)
     struct statvfs space;
     txn->room_bytes = UINT64_MAX;
     if (fstatfs(txn->partial_fd, &type) == 0)
-        txn->allocates = type.f_type == EXT4_SUPER_MAGIC || type.f_type == (long)XFS_SUPER_MAGIC || type.f_type == (long)BTRFS_SUPER_MAGIC ||
-                         type.f_type == (long)F2FS_SUPER_MAGIC;
+        txn->allocates = type.f_type == EXT4_SUPER_MAGIC || type.f_type == (long)XFS_SUPER_MAGIC ||
+                         type.f_type == (long)BTRFS_SUPER_MAGIC || type.f_type == (long)F2FS_SUPER_MAGIC;
     if (fstatvfs(txn->partial_fd, &space) == 0 && space.f_blocks && !checked_mul_u64(space.f_bavail, space.f_frsize, &txn->room_bytes))
         txn->room_bytes = UINT64_MAX;
 }

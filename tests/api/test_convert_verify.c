@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* convert with verify reads the target back: a byte that arrives wrong in the file stops it, whatever the format, and nothing becomes visible. */
+/* convert with verify reads the target back: a byte that arrives wrong in the file stops it, whatever the format, and nothing becomes
+ * visible. */
 #include "check.h"
 
 #include "reshard/reshard.h"

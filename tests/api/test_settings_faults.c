@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* config.json of the arguments of a run, with allocations failing one by one: a status, nothing lost, and the source has its own items again. */
+/* config.json of the arguments of a run, with allocations failing one by one: a status, nothing lost, and the source has its own items
+ * again. */
 #include "check.h"
 #include "fail_malloc.h"
 

@@ -112,9 +112,17 @@ TEST(json_strings_escape_what_serde_escapes)
 
 TEST(json_that_is_shown_hides_nothing)
 {
-    static const struct { struct str text; const char *plain, *visible; } cases[] = {
+    static const struct { struct str text; const char *plain, *visible;
+    } cases[] = {
         { { "a\0\x7f", 3 }, "\"a\\u0000\x7f\"", "\"a\\u0000\\u007f\"" },
-        { { "a\xC2\x9B" "b\xE2\x80\xAE" "c\xF3\xA0\x81\x81", 12 }, "\"a\xC2\x9B" "b\xE2\x80\xAE" "c\xF3\xA0\x81\x81\"", "\"a\\u009bb\\u202ec\\udb40\\udc41\"" },
+        { { "a\xC2\x9B"
+            "b\xE2\x80\xAE"
+            "c\xF3\xA0\x81\x81",
+            12 },
+          "\"a\xC2\x9B"
+          "b\xE2\x80\xAE"
+          "c\xF3\xA0\x81\x81\"",
+          "\"a\\u009bb\\u202ec\\udb40\\udc41\"" },
         { { "\xC3\xA9\xED\xA0", 4 }, "\"\xC3\xA9\xED\xA0\"", "\"\xC3\xA9\xED\xA0\"" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

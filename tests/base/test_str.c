@@ -93,7 +93,8 @@ TEST(utf8_texts_report_the_first_bad_byte)
 {
     uint64_t seed = 20240607;
     for (int round = 0; round < 20000; round++) {
-        static const char *const parts[] = { "a", "abcdefgh", "\xC3\xA9", "\xE9\x87\x8D", "\xF0\x9F\x9A\x80", "\xED\xA0\x80", "\x80", "\xC3", "\xF0\x9F" };
+        static const char *const parts[] = { "a",    "abcdefgh", "\xC3\xA9", "\xE9\x87\x8D", "\xF0\x9F\x9A\x80", "\xED\xA0\x80",
+                                             "\x80", "\xC3",     "\xF0\x9F" };
         char text[128];
         size_t size = 0, expected = SIZE_MAX, bad = SIZE_MAX;
         for (uint64_t left = test_random(&seed) % 12; left; left--) {
@@ -118,14 +119,16 @@ TEST(what_is_not_seen_is_not_printable)
         const char *text;
         bool printable;
     } cases[] = {
-        { "\xC2\xAC", true },          { "\xC2\xAD", false },         { "\xC2\xAE", true },          { "\xCD\x8F", false },         { "\xCD\x90", true },
-        { "\xD8\x9B", true },          { "\xD8\x9C", false },         { "\xE1\x85\x9F", false },     { "\xE1\x85\xA1", true },      { "\xE1\xA0\x8E", false },
-        { "\xE2\x80\x8A", true },      { "\xE2\x80\x8B", false },     { "\xE2\x80\x8D", false },     { "\xE2\x80\x8F", false },     { "\xE2\x80\x90", true },
-        { "\xE2\x80\xA7", true },      { "\xE2\x80\xA8", false },     { "\xE2\x80\xA9", false },     { "\xE2\x80\xAA", false },     { "\xE2\x80\xAE", false },
-        { "\xE2\x80\xAF", true },      { "\xE2\x81\x9F", true },      { "\xE2\x81\xA0", false },     { "\xE2\x81\xA6", false },     { "\xE2\x81\xA9", false },
-        { "\xE2\x81\xB0", true },      { "\xE3\x85\xA4", false },     { "\xEF\xB8\x8F", false },     { "\xEF\xB8\x90", true },      { "\xEF\xBB\xBF", false },
-        { "\xEF\xBE\xA0", false },     { "\xEF\xBF\xB9", false },     { "\xEF\xBF\xBD", true },      { "\xF0\x9F\x98\x80", true },  { "\xF0\x9D\x85\xB3", false },
-        { "\xF3\xA0\x80\x81", false }, { "\xF3\xA0\x81\xBF", false }, { "\xF3\xA0\xBF\xBF", false }, { "\xF3\xB0\x80\x80", true },  { "\xC3\xA4", true },
+        { "\xC2\xAC", true },          { "\xC2\xAD", false },         { "\xC2\xAE", true },          { "\xCD\x8F", false },
+        { "\xCD\x90", true },          { "\xD8\x9B", true },          { "\xD8\x9C", false },         { "\xE1\x85\x9F", false },
+        { "\xE1\x85\xA1", true },      { "\xE1\xA0\x8E", false },     { "\xE2\x80\x8A", true },      { "\xE2\x80\x8B", false },
+        { "\xE2\x80\x8D", false },     { "\xE2\x80\x8F", false },     { "\xE2\x80\x90", true },      { "\xE2\x80\xA7", true },
+        { "\xE2\x80\xA8", false },     { "\xE2\x80\xA9", false },     { "\xE2\x80\xAA", false },     { "\xE2\x80\xAE", false },
+        { "\xE2\x80\xAF", true },      { "\xE2\x81\x9F", true },      { "\xE2\x81\xA0", false },     { "\xE2\x81\xA6", false },
+        { "\xE2\x81\xA9", false },     { "\xE2\x81\xB0", true },      { "\xE3\x85\xA4", false },     { "\xEF\xB8\x8F", false },
+        { "\xEF\xB8\x90", true },      { "\xEF\xBB\xBF", false },     { "\xEF\xBE\xA0", false },     { "\xEF\xBF\xB9", false },
+        { "\xEF\xBF\xBD", true },      { "\xF0\x9F\x98\x80", true },  { "\xF0\x9D\x85\xB3", false }, { "\xF3\xA0\x80\x81", false },
+        { "\xF3\xA0\x81\xBF", false }, { "\xF3\xA0\xBF\xBF", false }, { "\xF3\xB0\x80\x80", true },  { "\xC3\xA4", true },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct str s = str_of(cases[i].text);

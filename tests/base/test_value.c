@@ -93,15 +93,30 @@ TEST(bytes_are_known_in_every_spelling)
 
 TEST(kinds_and_classes_have_names)
 {
-    static const struct { const char *text, *kind, *class; } cases[] = {
-        { "None", "null", NULL }, { "True", "bool", NULL }, { "5", "int", NULL }, { "0.5", "float", NULL }, { "''", "str", NULL },
-        { "b''", "bytes", NULL }, { "[]", "list", NULL }, { "()", "list", NULL }, { "torch.Size((1,))", "list", "torch.Size" },
-        { "{}", "dict", NULL }, { "collections.OrderedDict()", "dict", "collections.OrderedDict" },
-        { "collections.OrderedDict([1])", "object", "collections.OrderedDict" }, { "$set[1]", "object", NULL },
-        { "builtins.set([1])", "object", "builtins.set" }, { "@torch.float32", "object", NULL }, { "$pid 1", "object", NULL },
-        { "m.Enum(3)", "object", "m.Enum" }, { "copyreg._reconstructor(@m.C, @builtins.object, None)", "object", "m.C" },
-        { "copyreg._reconstructor(@m.C, @builtins.dict, {})", "object", "m.C" }, { "copyreg.__newobj__(@m.D, 1)", "object", "m.D" },
-        { "builtins.getattr(@m.C, 'NAME')", "object", NULL }, { "$call builtins.getattr(builtins.getattr(@m.C, 'A'), 'B') (1,)", "object", "m.C.A.B" },
+    static const struct { const char *text, *kind, *class;
+    } cases[] = {
+        { "None", "null", NULL },
+        { "True", "bool", NULL },
+        { "5", "int", NULL },
+        { "0.5", "float", NULL },
+        { "''", "str", NULL },
+        { "b''", "bytes", NULL },
+        { "[]", "list", NULL },
+        { "()", "list", NULL },
+        { "torch.Size((1,))", "list", "torch.Size" },
+        { "{}", "dict", NULL },
+        { "collections.OrderedDict()", "dict", "collections.OrderedDict" },
+        { "collections.OrderedDict([1])", "object", "collections.OrderedDict" },
+        { "$set[1]", "object", NULL },
+        { "builtins.set([1])", "object", "builtins.set" },
+        { "@torch.float32", "object", NULL },
+        { "$pid 1", "object", NULL },
+        { "m.Enum(3)", "object", "m.Enum" },
+        { "copyreg._reconstructor(@m.C, @builtins.object, None)", "object", "m.C" },
+        { "copyreg._reconstructor(@m.C, @builtins.dict, {})", "object", "m.C" },
+        { "copyreg.__newobj__(@m.D, 1)", "object", "m.D" },
+        { "builtins.getattr(@m.C, 'NAME')", "object", NULL },
+        { "$call builtins.getattr(builtins.getattr(@m.C, 'A'), 'B') (1,)", "object", "m.C.A.B" },
         { "$call 5 ()", "object", NULL },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -191,8 +206,9 @@ TEST(deep_and_cyclic_graphs_are_walked_copied_and_compared_without_recursion)
     value_graph_release(&copy_graph);
 }
 
-static const char everything[] = "[None, True, -5, 0.25, 'text', b'bytes', ('t',), $set[1, 2], $frozenset[3], {'k': [1], 2: 'v'}, @m.g, m.f(1, 'a')!{'x': 1}, "
-                                 "$new m.C(1)^{'state': 1}, $pid ('storage', 1), $bytearray 'q', 123456789012345678901234567890]";
+static const char everything[] =
+    "[None, True, -5, 0.25, 'text', b'bytes', ('t',), $set[1, 2], $frozenset[3], {'k': [1], 2: 'v'}, @m.g, m.f(1, 'a')!{'x': 1}, "
+    "$new m.C(1)^{'state': 1}, $pid ('storage', 1), $bytearray 'q', 123456789012345678901234567890]";
 
 TEST(copies_share_nothing_and_are_equal)
 {

@@ -37,12 +37,19 @@ TEST(json_of_leaves)
 
 TEST(json_of_containers)
 {
-    static const struct { const char *text, *json; } cases[] = {
-        { "[]", "[]" }, { "()", "[]" }, { "{}", "{}" }, { "$set[]", "[]" }, { "[1, (2, [3]), $set[4], $frozenset[5]]", "[1, [2, [3]], [4], [5]]" },
-        { "{'b': 1, 'a': [2]}", "{\"b\": 1, \"a\": [2]}" }, { "{0: {'x': 1}, -1: 2}", "{\"0\": {\"x\": 1}, \"-1\": 2}" },
+    static const struct { const char *text, *json;
+    } cases[] = {
+        { "[]", "[]" },
+        { "()", "[]" },
+        { "{}", "{}" },
+        { "$set[]", "[]" },
+        { "[1, (2, [3]), $set[4], $frozenset[5]]", "[1, [2, [3]], [4], [5]]" },
+        { "{'b': 1, 'a': [2]}", "{\"b\": 1, \"a\": [2]}" },
+        { "{0: {'x': 1}, -1: 2}", "{\"0\": {\"x\": 1}, \"-1\": 2}" },
         { "{None: 1, True: 2, 0.5: 3, ('a', 1): 4, @torch.int8: 5, b'k': 6}",
           "{\"None\": 1, \"True\": 2, \"0.5\": 3, \"('a', 1)\": 4, \"torch.int8\": 5, \"b'k'\": 6}" },
-        { "{'a': 1, 'b': 2, 'a': 3}", "{\"b\": 2, \"a\": 3}" }, { "{1: 2, '1': 3}", "{\"1\": 2, \"1\": 3}" },
+        { "{'a': 1, 'b': 2, 'a': 3}", "{\"b\": 2, \"a\": 3}" },
+        { "{1: 2, '1': 3}", "{\"1\": 2, \"1\": 3}" },
         { "{(): 1, (): 2}", "{\"()\": 1, \"()\": 2}" },
         { "{'a': 1, 'a': 2, 'a': 3, ('x',): 4, 5: 6, 5: 7}", "{\"a\": 3, \"('x',)\": 4, \"5\": 7}" },
     };
@@ -52,15 +59,29 @@ TEST(json_of_containers)
 
 TEST(json_of_known_calls)
 {
-    static const struct { const char *text, *json; } cases[] = {
-        { "torch.Size((2, 3))", "[2, 3]" }, { "collections.OrderedDict()!{'a': 1}", "{\"a\": 1}" }, { "collections.Counter({'a': 1})", "{\"a\": 1}" },
-        { "collections.defaultdict(@builtins.list)!{'a': 1}", "{\"a\": 1}" }, { "torch.device('cuda', 1)", "\"cuda:1\"" },
-        { "torch.device('cpu')", "\"cpu\"" }, { "torch.device('cpu', None)", "\"cpu\"" },
-        { "torch.device(1)", "{\"__class__\": \"torch.device\", \"__args__\": [1]}" }, { "_codecs.encode('\xC3\xBF', 'latin1')", "{\"__bytes__\": \"ff\"}" },
-        { "builtins.set([1, 2])", "[1, 2]" }, { "builtins.frozenset(())", "[]" }, { "builtins.set()", "[]" }, { "builtins.complex(1.0, -2.5)", "\"(1-2.5j)\"" },
-        { "builtins.complex(0.0, 2.0)", "\"2j\"" }, { "builtins.complex(-0.0, 2.0)", "\"(-0+2j)\"" }, { "builtins.complex(nan, inf)", "\"(nan+infj)\"" },
-        { "pathlib.PosixPath('/', 'a', 'b')", "\"/a/b\"" }, { "pathlib._local.PurePosixPath('a', 'b')", "\"a/b\"" }, { "pathlib.PosixPath()", "\".\"" },
-        { "pathlib.WindowsPath('C:\\\\', 'a', 'b')", "\"C:\\\\a\\\\b\"" }, { "pathlib.PosixPath(1)", "{\"__class__\": \"pathlib.PosixPath\", \"__args__\": [1]}" },
+    static const struct { const char *text, *json;
+    } cases[] = {
+        { "torch.Size((2, 3))", "[2, 3]" },
+        { "collections.OrderedDict()!{'a': 1}", "{\"a\": 1}" },
+        { "collections.Counter({'a': 1})", "{\"a\": 1}" },
+        { "collections.defaultdict(@builtins.list)!{'a': 1}", "{\"a\": 1}" },
+        { "torch.device('cuda', 1)", "\"cuda:1\"" },
+        { "torch.device('cpu')", "\"cpu\"" },
+        { "torch.device('cpu', None)", "\"cpu\"" },
+        { "torch.device(1)", "{\"__class__\": \"torch.device\", \"__args__\": [1]}" },
+        { "_codecs.encode('\xC3\xBF', 'latin1')", "{\"__bytes__\": \"ff\"}" },
+        { "builtins.set([1, 2])", "[1, 2]" },
+        { "builtins.frozenset(())", "[]" },
+        { "builtins.set()", "[]" },
+        { "builtins.complex(1.0, -2.5)", "\"(1-2.5j)\"" },
+        { "builtins.complex(0.0, 2.0)", "\"2j\"" },
+        { "builtins.complex(-0.0, 2.0)", "\"(-0+2j)\"" },
+        { "builtins.complex(nan, inf)", "\"(nan+infj)\"" },
+        { "pathlib.PosixPath('/', 'a', 'b')", "\"/a/b\"" },
+        { "pathlib._local.PurePosixPath('a', 'b')", "\"a/b\"" },
+        { "pathlib.PosixPath()", "\".\"" },
+        { "pathlib.WindowsPath('C:\\\\', 'a', 'b')", "\"C:\\\\a\\\\b\"" },
+        { "pathlib.PosixPath(1)", "{\"__class__\": \"pathlib.PosixPath\", \"__args__\": [1]}" },
         { "builtins.getattr(@m.C, 'NAME')", "{\"__global__\": \"m.C.NAME\"}" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
@@ -69,7 +90,8 @@ TEST(json_of_known_calls)
 
 TEST(json_of_objects)
 {
-    static const struct { const char *text, *json; } cases[] = {
+    static const struct { const char *text, *json;
+    } cases[] = {
         { "m.Enum(3)", "{\"__class__\": \"m.Enum\", \"__args__\": [3]}" },
         { "$new argparse.Namespace()^{'lr': 0.1, 'tp': 2}", "{\"__class__\": \"argparse.Namespace\", \"lr\": 0.1, \"tp\": 2}" },
         { "$new m.C(1)^{}", "{\"__class__\": \"m.C\", \"__args__\": [1]}" },
@@ -79,7 +101,8 @@ TEST(json_of_objects)
         { "$new m.C()^{'a': 1}^{'b': 2}", "{\"__class__\": \"m.C\", \"__states__\": [{\"a\": 1}, {\"b\": 2}]}" },
         { "m.f()![1, 2]!{'k': 3}!$set[4]", "{\"__class__\": \"m.f\", \"__items__\": [1, 2], \"__dict__\": {\"k\": 3}, \"__set__\": [4]}" },
         { "copyreg._reconstructor(@m.C, @builtins.object, None)^{'a': 1}", "{\"__class__\": \"m.C\", \"a\": 1}" },
-        { "copyreg._reconstructor(@m.C, @builtins.int, 5)", "{\"__class__\": \"m.C\", \"__args__\": [{\"__global__\": \"builtins.int\"}, 5]}" },
+        { "copyreg._reconstructor(@m.C, @builtins.int, 5)",
+          "{\"__class__\": \"m.C\", \"__args__\": [{\"__global__\": \"builtins.int\"}, 5]}" },
         { "$pid ('storage', '0')", "{\"__persistent_id__\": [\"storage\", \"0\"]}" },
         { "$call m.f(1) (2,)", "{\"__class__\": \"m.f(1)\", \"__args__\": [2]}" },
         { "collections.OrderedDict([('a', 1)])", "{\"__class__\": \"collections.OrderedDict\", \"__args__\": [[[\"a\", 1]]]}" },
@@ -91,15 +114,32 @@ TEST(json_of_objects)
 TEST(python_texts)
 {
     static const char *const same[] = {
-        "None", "True", "-5", "0.1", "nan", "'a'", "b'a\\xff'", "[1, 2]", "(1,)", "()", "(1, 2)", "{'a': 1, (2,): [3]}", "m.f(1, 'a')", "m.f()",
-        "1180591620717411303424",
+        "None",        "True",   "-5",
+        "0.1",         "nan",    "'a'",
+        "b'a\\xff'",   "[1, 2]", "(1,)",
+        "()",          "(1, 2)", "{'a': 1, (2,): [3]}",
+        "m.f(1, 'a')", "m.f()",  "1180591620717411303424",
     };
-    static const struct { const char *text, *repr; } cases[] = {
-        { "'it\\'s'", "\"it's\"" }, { "'\\'\"'", "'\\'\"'" }, { "'\\x0a\\x09\\x0d\\x00\\\\'", "'\\n\\t\\r\\x00\\\\'" }, { "'\\xc3\\xa9'", "'\xC3\xA9'" },
-        { "'\\xc2\\x9b'", "'\\x9b'" }, { "'\\xed\\xa0\\xbd'", "'\\ud83d'" }, { "$set[]", "set()" }, { "$set[1, 2]", "{1, 2}" },
-        { "$frozenset[]", "frozenset()" }, { "$frozenset[1]", "frozenset({1})" }, { "$bytearray 'q'", "bytearray(b'q')" }, { "@m.g", "m.g" },
-        { "$pid 1", "<persistent id 1>" }, { "$new m.C(1)^{'a': 2}", "m.C(1, {'a': 2})" }, { "$new m.C()^{'a': 2}", "m.C({'a': 2})" },
-        { "m.f()![1]!{2: 3}!$set[4]", "m.f([1], {2: 3}, {4})" }, { "$call 5 (1,)", "<unnamed>(1)" }, { "_codecs.encode('\xC3\xBF', 'latin1')", "b'\\xff'" },
+    static const struct { const char *text, *repr;
+    } cases[] = {
+        { "'it\\'s'", "\"it's\"" },
+        { "'\\'\"'", "'\\'\"'" },
+        { "'\\x0a\\x09\\x0d\\x00\\\\'", "'\\n\\t\\r\\x00\\\\'" },
+        { "'\\xc3\\xa9'", "'\xC3\xA9'" },
+        { "'\\xc2\\x9b'", "'\\x9b'" },
+        { "'\\xed\\xa0\\xbd'", "'\\ud83d'" },
+        { "$set[]", "set()" },
+        { "$set[1, 2]", "{1, 2}" },
+        { "$frozenset[]", "frozenset()" },
+        { "$frozenset[1]", "frozenset({1})" },
+        { "$bytearray 'q'", "bytearray(b'q')" },
+        { "@m.g", "m.g" },
+        { "$pid 1", "<persistent id 1>" },
+        { "$new m.C(1)^{'a': 2}", "m.C(1, {'a': 2})" },
+        { "$new m.C()^{'a': 2}", "m.C({'a': 2})" },
+        { "m.f()![1]!{2: 3}!$set[4]", "m.f([1], {2: 3}, {4})" },
+        { "$call 5 (1,)", "<unnamed>(1)" },
+        { "_codecs.encode('\xC3\xBF', 'latin1')", "b'\\xff'" },
         { "builtins.bytearray()", "bytearray(b'')" },
     };
     for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++)
@@ -233,9 +273,10 @@ TEST(without_memory_the_output_stays_as_it_was)
 {
     reshard_error err;
     struct value_graph graph = { 0 };
-    struct value *value = value_from_text(&graph, "[None, 'text', b'bytes', {'k': [1], 2: 'v', ('a',): 1, 'k': 3}, @m.g, m.f(1)!{'x': 1}, '\\xff', "
-                                                  "$new m.C(1)^{'s': 1}, $pid ('s', 1), 123456789012345678901234567890, builtins.complex(1.0, 2.0), "
-                                                  "pathlib.PosixPath('/', 'a'), builtins.getattr(@m.C, 'N'), $call m.f(1) (2,), _codecs.encode('a', 'latin1')]");
+    struct value *value = value_from_text(
+        &graph, "[None, 'text', b'bytes', {'k': [1], 2: 'v', ('a',): 1, 'k': 3}, @m.g, m.f(1)!{'x': 1}, '\\xff', "
+                "$new m.C(1)^{'s': 1}, $pid ('s', 1), 123456789012345678901234567890, builtins.complex(1.0, 2.0), "
+                "pathlib.PosixPath('/', 'a'), builtins.getattr(@m.C, 'N'), $call m.f(1) (2,), _codecs.encode('a', 'latin1')]");
     struct buffer whole = { 0 };
     CHECK_OK(value_to_json(value, &whole, AT_MOST(SIZE_MAX), &err));
     unsigned long nth = 0;

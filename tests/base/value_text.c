@@ -102,7 +102,8 @@ static struct value *parse_number(struct text *text)
     struct value *value;
     if (digits > 18) {
         value = parse_bigint(text, text->p, digits);
-    } else if (memchr(text->p, '.', (size_t)(end - text->p)) || isalpha((unsigned char)end[-1]) || memchr(text->p, 'e', (size_t)(end - text->p))) {
+    } else if (memchr(text->p, '.', (size_t)(end - text->p)) || isalpha((unsigned char)end[-1]) ||
+               memchr(text->p, 'e', (size_t)(end - text->p))) {
         value = value_new(text->graph, VALUE_FLOAT);
         value->real = real;
     } else {

@@ -2,8 +2,8 @@
 /*
  * A library for LD_PRELOAD that counts what options change and output does not show: threads, mapped files, reads and writes past the page
  * cache, syncs, the largest read. At the end "name count" lines are written to the file that SPY_OUTPUT names.
- * SPY_LOCALE=NAME: the program has called setlocale before it calls the library, as a host program of it may have; the decimal comma is counted.
- * SPY_DAMAGE=1: a byte in the middle of every write of 512 bytes or more is wrong, as on a bad disk.
+ * SPY_LOCALE=NAME: the program has called setlocale before it calls the library, as a host program of it may have; the decimal comma is
+ * counted. SPY_DAMAGE=1: a byte in the middle of every write of 512 bytes or more is wrong, as on a bad disk.
  */
 #undef _FILE_OFFSET_BITS
 #include <dlfcn.h>
@@ -101,7 +101,9 @@ __attribute__((destructor)) static void report(void)
     FILE *out = path ? fopen(path, "w") : NULL;
     if (!out)
         return;
-    fprintf(out, "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\ncommas %u\n",
-            threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, commas);
+    fprintf(
+        out,
+        "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\ncommas %u\n",
+        threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, commas);
     fclose(out);
 }

@@ -4,18 +4,17 @@
  * what some kernels lack, shortens transfers and flips bits that are written. Tests set (tests/crash/shim.py does it for them):
  *
  *   SHIM_CALLS=NAME,…      the calls that SHIM_ACT is about: names of CALLS in interpose.h, or a group of interpose_rules.c (disk, look, …)
- *   SHIM_ACT=WORD[:ERRNO]  fail, fail-on (that and all later ones), kill-before, kill-after, flip (one bit in the middle of what is written)
- *   SHIM_NTH=N             the Nth of these calls, counted from 1
- *   SHIM_PATH=TEXT         only calls about a file whose path contains this
- *   SHIM_REFUSE=NAME=ERRNO,…  always: calls, or O_DIRECT, RENAME_EXCHANGE, RENAME_NOREPLACE
- *   SHIM_SHORT=BYTES       no read, write or copy moves more than this at once
- *   SHIM_HURRY=SECONDS     each look at the monotonic clock finds it so much later
- *   SHIM_LOG=FILE          every call that changes files, in order, and with FILE.data the bytes; disk_model.py reads it
- *   SHIM_RUNS=A-B SHIM_DIRECTORY=DIR SHIM_REPORT=FILE  main runs once for each N in A..B, in directory DIR/N, with DIR/N.out and DIR/N.err
- *                          as output; a line for each is appended to FILE (interpose_serve.c)
+ *   SHIM_ACT=WORD[:ERRNO]  fail, fail-on (that and all later ones), kill-before, kill-after, flip (one bit in the middle of what is
+ * written) SHIM_NTH=N             the Nth of these calls, counted from 1 SHIM_PATH=TEXT         only calls about a file whose path contains
+ * this SHIM_REFUSE=NAME=ERRNO,…  always: calls, or O_DIRECT, RENAME_EXCHANGE, RENAME_NOREPLACE SHIM_SHORT=BYTES       no read, write or
+ * copy moves more than this at once SHIM_HURRY=SECONDS     each look at the monotonic clock finds it so much later SHIM_LOG=FILE every call
+ * that changes files, in order, and with FILE.data the bytes; disk_model.py reads it SHIM_RUNS=A-B SHIM_DIRECTORY=DIR SHIM_REPORT=FILE main
+ * runs once for each N in A..B, in directory DIR/N, with DIR/N.out and DIR/N.err as output; a line for each is appended to FILE
+ * (interpose_serve.c)
  *
- * One corrupted byte:  LD_PRELOAD=build/tests/crash/libinterpose.so SHIM_CALLS=pwrite,copy_file_range SHIM_ACT=flip SHIM_NTH=1 reshard convert …
- * Allocations are counted when libreshard or the command ask for them ("alloc"), or when any other library but libc does ("library_alloc").
+ * One corrupted byte:  LD_PRELOAD=build/tests/crash/libinterpose.so SHIM_CALLS=pwrite,copy_file_range SHIM_ACT=flip SHIM_NTH=1 reshard
+ * convert … Allocations are counted when libreshard or the command ask for them ("alloc"), or when any other library but libc does
+ * ("library_alloc").
  */
 #undef _FILE_OFFSET_BITS
 #include "interpose.h"
@@ -64,7 +63,8 @@
 
 ON_FILE(fsync, (int fd), (fd), int, 0)
 ON_FILE(fdatasync, (int fd), (fd), int, 0)
-ON_FILE(sync_file_range, (int fd, off_t offset, off_t size, unsigned flags), (fd, offset, size, flags), TYPES(int, off_t, off_t, unsigned), 0)
+ON_FILE(sync_file_range, (int fd, off_t offset, off_t size, unsigned flags), (fd, offset, size, flags), TYPES(int, off_t, off_t, unsigned),
+        0)
 ON_FILE(flock, (int fd, int how), (fd, how), TYPES(int, int), 0)
 ON_FILE(fallocate, (int fd, int mode, off_t offset, off_t size), (fd, mode, offset, size), TYPES(int, int, off_t, off_t), offset + size)
 ON_FILE(ftruncate, (int fd, off_t size), (fd, size), TYPES(int, off_t), size)
@@ -164,7 +164,8 @@ static int rename_logged(enum call call, int from_fd, const char *from, int to_f
 {
     log_begin();
     struct entry entry = NO_ENTRY;
-    bool refused = (flags & RENAME_EXCHANGE && rules_refuse("RENAME_EXCHANGE")) || (flags & RENAME_NOREPLACE && rules_refuse("RENAME_NOREPLACE"));
+    bool refused =
+        (flags & RENAME_EXCHANGE && rules_refuse("RENAME_EXCHANGE")) || (flags & RENAME_NOREPLACE && rules_refuse("RENAME_NOREPLACE"));
     entry.call = call;
     entry.directory_fd = from_fd;
     entry.name = from;
@@ -315,13 +316,17 @@ EXPORT long syscall(long number, ...)
         return about ? failure : next arguments;                             \
     }
 
-LOOK(int, stat, stat, (const char *path, struct stat *out), (path, out), TYPES(const char *, struct stat *), rules_before(CALL_stat, -1, path), -1)
-LOOK(int, lstat, stat, (const char *path, struct stat *out), (path, out), TYPES(const char *, struct stat *), rules_before(CALL_stat, -1, path), -1)
+LOOK(int, stat, stat, (const char *path, struct stat *out), (path, out), TYPES(const char *, struct stat *),
+     rules_before(CALL_stat, -1, path), -1)
+LOOK(int, lstat, stat, (const char *path, struct stat *out), (path, out), TYPES(const char *, struct stat *),
+     rules_before(CALL_stat, -1, path), -1)
 LOOK(int, fstat, fstat, (int fd, struct stat *out), (fd, out), TYPES(int, struct stat *), rules_before(CALL_fstat, fd, NULL), -1)
 LOOK(int, fstatat, fstatat, (int fd, const char *path, struct stat *out, int flags), (fd, path, out, flags),
      TYPES(int, const char *, struct stat *, int), rules_before(CALL_fstatat, -1, path), -1)
-LOOK(int, stat64, stat, (const char *path, struct stat64 *out), (path, out), TYPES(const char *, struct stat64 *), rules_before(CALL_stat, -1, path), -1)
-LOOK(int, lstat64, stat, (const char *path, struct stat64 *out), (path, out), TYPES(const char *, struct stat64 *), rules_before(CALL_stat, -1, path), -1)
+LOOK(int, stat64, stat, (const char *path, struct stat64 *out), (path, out), TYPES(const char *, struct stat64 *),
+     rules_before(CALL_stat, -1, path), -1)
+LOOK(int, lstat64, stat, (const char *path, struct stat64 *out), (path, out), TYPES(const char *, struct stat64 *),
+     rules_before(CALL_stat, -1, path), -1)
 LOOK(int, fstat64, fstat, (int fd, struct stat64 *out), (fd, out), TYPES(int, struct stat64 *), rules_before(CALL_fstat, fd, NULL), -1)
 LOOK(int, fstatat64, fstatat, (int fd, const char *path, struct stat64 *out, int flags), (fd, path, out, flags),
      TYPES(int, const char *, struct stat64 *, int), rules_before(CALL_fstatat, -1, path), -1)
@@ -330,19 +335,25 @@ LOOK(ssize_t, readlinkat, readlinkat, (int fd, const char *path, char *out, size
 LOOK(DIR *, fdopendir, fdopendir, (int fd), (fd), int, rules_before(CALL_fdopendir, fd, NULL), NULL)
 LOOK(struct dirent *, readdir, readdir, (DIR *stream), (stream), DIR *, rules_before(CALL_readdir, dirfd(stream), NULL), NULL)
 LOOK(struct dirent64 *, readdir64, readdir, (DIR *stream), (stream), DIR *, rules_before(CALL_readdir, dirfd(stream), NULL), NULL)
-LOOK(char *, realpath, realpath, (const char *path, char *out), (path, out), TYPES(const char *, char *), rules_before(CALL_realpath, -1, path), NULL)
-LOOK(FILE *, fopen, fopen, (const char *path, const char *mode), (path, mode), TYPES(const char *, const char *), rules_before(CALL_fopen, -1, path), NULL)
-LOOK(FILE *, fopen64, fopen, (const char *path, const char *mode), (path, mode), TYPES(const char *, const char *), rules_before(CALL_fopen, -1, path), NULL)
+LOOK(char *, realpath, realpath, (const char *path, char *out), (path, out), TYPES(const char *, char *),
+     rules_before(CALL_realpath, -1, path), NULL)
+LOOK(FILE *, fopen, fopen, (const char *path, const char *mode), (path, mode), TYPES(const char *, const char *),
+     rules_before(CALL_fopen, -1, path), NULL)
+LOOK(FILE *, fopen64, fopen, (const char *path, const char *mode), (path, mode), TYPES(const char *, const char *),
+     rules_before(CALL_fopen, -1, path), NULL)
 
 /* Mappings without a file are memory of the allocator's kind. */
-LOOK(void *, mmap, mmap, (void *address, size_t size, int protection, int flags, int fd, off_t offset), (address, size, protection, flags, fd, offset),
-     TYPES(void *, size_t, int, int, int, off_t), rules_before(CALL_mmap, -1, "memory"), MAP_FAILED)
-LOOK(void *, mmap64, mmap, (void *address, size_t size, int protection, int flags, int fd, off64_t offset), (address, size, protection, flags, fd, offset),
-     TYPES(void *, size_t, int, int, int, off64_t), rules_before(CALL_mmap, -1, "memory"), MAP_FAILED)
+LOOK(void *, mmap, mmap, (void *address, size_t size, int protection, int flags, int fd, off_t offset),
+     (address, size, protection, flags, fd, offset), TYPES(void *, size_t, int, int, int, off_t), rules_before(CALL_mmap, -1, "memory"),
+     MAP_FAILED)
+LOOK(void *, mmap64, mmap, (void *address, size_t size, int protection, int flags, int fd, off64_t offset),
+     (address, size, protection, flags, fd, offset), TYPES(void *, size_t, int, int, int, off64_t), rules_before(CALL_mmap, -1, "memory"),
+     MAP_FAILED)
 
 /* Those of pthreads return their error. */
-LOOK(int, pthread_create, pthread_create, (pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with), (thread, how, run, with),
-     TYPES(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *), rules_before(CALL_pthread_create, -1, ""), EAGAIN)
+LOOK(int, pthread_create, pthread_create, (pthread_t * thread, const pthread_attr_t *how, void *(*run)(void *), void *with),
+     (thread, how, run, with), TYPES(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *),
+     rules_before(CALL_pthread_create, -1, ""), EAGAIN)
 LOOK(int, pthread_mutex_init, pthread_mutex_init, (pthread_mutex_t *lock, const pthread_mutexattr_t *how), (lock, how),
      TYPES(pthread_mutex_t *, const pthread_mutexattr_t *), rules_before(CALL_pthread_mutex_init, -1, ""), ENOMEM)
 LOOK(int, pthread_cond_init, pthread_cond_init, (pthread_cond_t *cond, const pthread_condattr_t *how), (cond, how),
@@ -378,11 +389,12 @@ static int shim_main(int argc, char **argv, char **environment)
     return serve(real_main, argc, argv, environment);
 }
 
-int __libc_start_main(int (*run)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void), void (*end)(void), void *stack);
+int __libc_start_main(int (*run)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void), void (*end)(void),
+                      void *stack);
 
 /* All libraries are ready by then. */
-EXPORT int __libc_start_main(int (*run)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void), void (*end)(void),
-                             void *stack)
+EXPORT int __libc_start_main(int (*run)(int, char **, char **), int argc, char **argv, void (*init)(void), void (*fini)(void),
+                             void (*end)(void), void *stack)
 {
     NEXT(__libc_start_main, int, int (*)(int, char **, char **), int, char **, void (*)(void), void (*)(void), void (*)(void), void *);
     real_main = run;

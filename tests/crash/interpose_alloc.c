@@ -43,7 +43,8 @@ static int add_range(struct dl_phdr_info *info, size_t size, void *context)
     (void)size, (void)context;
     const char *slash = strrchr(info->dlpi_name, '/'), *name = slash ? slash + 1 : info->dlpi_name;
     bool is_own = !info->dlpi_name[0] || strncmp(name, "libreshard.so", 13) == 0;
-    if (!is_own && (strncmp(name, "libc.", 5) == 0 || strncmp(name, "ld-", 3) == 0 || strncmp(name, "libinterpose", 12) == 0 || strncmp(name, "linux-vdso", 10) == 0))
+    if (!is_own && (strncmp(name, "libc.", 5) == 0 || strncmp(name, "ld-", 3) == 0 || strncmp(name, "libinterpose", 12) == 0 ||
+                    strncmp(name, "linux-vdso", 10) == 0))
         return 0;
     for (int i = 0; i < info->dlpi_phnum && range_count < RANGES_MAX; i++) {
         const ElfW(Phdr) *part = &info->dlpi_phdr[i];

@@ -23,7 +23,8 @@ static const struct {
     { "disk", "fsync,fdatasync,sync_file_range,renameat,renameat2,linkat,unlinkat,flock,fallocate,ftruncate,copy_file_range,pwrite,write,"
               "mkdirat,openat,openat2,close,fchmod,fchown" },
     { "space", "fsync,fdatasync,fallocate,ftruncate,copy_file_range,pwrite,write,mkdirat" },
-    { "change", "fsync,fdatasync,renameat,renameat2,linkat,unlinkat,flock,fallocate,ftruncate,copy_file_range,pwrite,write,mkdirat,openat,fchmod" },
+    { "change",
+      "fsync,fdatasync,renameat,renameat2,linkat,unlinkat,flock,fallocate,ftruncate,copy_file_range,pwrite,write,mkdirat,openat,fchmod" },
     { "look", "pread,read,stat,fstat,fstatat,readlinkat,fdopendir,readdir,mmap,fcntl,fopen,realpath" },
     { "thread", "pthread_create,pthread_mutex_init,pthread_cond_init" },
 };
@@ -66,7 +67,8 @@ static bool lists(const char *list, const char *word, const char **end)
 
 void rules_load(void)
 {
-    const char *calls = getenv("SHIM_CALLS"), *act = getenv("SHIM_ACT"), *nth = getenv("SHIM_NTH"), *short_bytes = getenv("SHIM_SHORT"), *end;
+    const char *calls = getenv("SHIM_CALLS"), *act = getenv("SHIM_ACT"), *nth = getenv("SHIM_NTH"), *short_bytes = getenv("SHIM_SHORT"),
+               *end;
     for (int i = 0; i < CALL_COUNT; i++)
         rules.concerns[i] = lists(calls, call_names[i], &end);
     for (size_t g = 0; g < sizeof(groups) / sizeof(groups[0]); g++) {
@@ -212,10 +214,11 @@ void log_end(const struct entry *entry)
     if (moves_bytes)
         log_bytes(entry);
     char line[9000];
-    int size = snprintf(line, sizeof(line), "%s\t%" PRId64 "\t%d\t%" PRIu64 "\t%" PRIu64 "\t%s\t%" PRIu64 "\t%s\t%" PRId64 "\t%" PRId64 "\t%" PRIu64 "\n",
-                        call_names[entry->call], entry->result, entry->result < 0 ? number : 0, inode_of(entry->fd), inode_of(entry->directory_fd),
-                        entry->name ? entry->name : "", inode_of(entry->other_directory_fd), entry->other_name ? entry->other_name : "", entry->flags,
-                        entry->offset, data_at);
+    int size = snprintf(line, sizeof(line),
+                        "%s\t%" PRId64 "\t%d\t%" PRIu64 "\t%" PRIu64 "\t%s\t%" PRIu64 "\t%s\t%" PRId64 "\t%" PRId64 "\t%" PRIu64 "\n",
+                        call_names[entry->call], entry->result, entry->result < 0 ? number : 0, inode_of(entry->fd),
+                        inode_of(entry->directory_fd), entry->name ? entry->name : "", inode_of(entry->other_directory_fd),
+                        entry->other_name ? entry->other_name : "", entry->flags, entry->offset, data_at);
     if (syscall(SYS_write, log_fd, line, (size_t)size) != size)
         die();
     errno = number;

@@ -79,7 +79,8 @@ static void report(FILE *file, unsigned long number, int status)
 {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
     fprintf(file, "%lu\t%d\t%d\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%#" PRIxPTR "\t%s\n", number, code, outcome->was_hit, outcome->calls,
-            outcome->is_finished ? outcome->live_blocks : 0, outcome->is_finished ? outcome->open_files : 0, outcome->leak_from, outcome->what);
+            outcome->is_finished ? outcome->live_blocks : 0, outcome->is_finished ? outcome->open_files : 0, outcome->leak_from,
+            outcome->what);
     fflush(file);
 }
 

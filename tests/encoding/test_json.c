@@ -39,11 +39,13 @@ TEST(documents_give_their_events)
         { STR(" \t\r\n[ ] \n"), STR("[ ] end") },
         { STR("null"), STR("null end") },
         { STR("{\"a\":[1,true,false,null,\"x\"],\"b\":{}}"), STR("{ key:a [ num:1 true false null str:x ] key:b { } } end") },
-        { STR("[-0,0,10,-1.5e+10,2E-3,0.0,18446744073709551616]"), STR("[ num:-0 num:0 num:10 num:-1.5e+10 num:2E-3 num:0.0 num:18446744073709551616 ] end") },
+        { STR("[-0,0,10,-1.5e+10,2E-3,0.0,18446744073709551616]"),
+          STR("[ num:-0 num:0 num:10 num:-1.5e+10 num:2E-3 num:0.0 num:18446744073709551616 ] end") },
         { STR("\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e9\\u20ac\\ud83d\\ude00\\u0000\""),
           STR("str:\"\\/\b\f\n\r\tA\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\0 end") },
         { STR("{\"\":\"\"}"), STR("{ key: str: } end") },
-        { STR("[\"plain\\n\",\"\x7f\xc3\xa9 long enough for words of eight\"]"), STR("[ str:plain\n str:\x7f\xc3\xa9 long enough for words of eight ] end") },
+        { STR("[\"plain\\n\",\"\x7f\xc3\xa9 long enough for words of eight\"]"),
+          STR("[ str:plain\n str:\x7f\xc3\xa9 long enough for words of eight ] end") },
         { STR("{\"a\":1,\"a\":2}"), STR("{ key:a num:1 key:a num:2 } end") },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -231,7 +233,8 @@ TEST(documents_become_values)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         check_round_trip(cases[i][0], cases[i][1]);
 
-    static const char text[] = "{\"a\":[1,-2.5e3,true,null],\"b\":{\"c\":\"x\"},\"k0\":0,\"k1\":1,\"k2\":2,\"k3\":3,\"k4\":4,\"k5\":5,\"k6\":6,\"k7\":7}";
+    static const char text[] =
+        "{\"a\":[1,-2.5e3,true,null],\"b\":{\"c\":\"x\"},\"k0\":0,\"k1\":1,\"k2\":2,\"k3\":3,\"k4\":4,\"k5\":5,\"k6\":6,\"k7\":7}";
     struct value_graph graph = { 0 };
     struct value **items;
     size_t count;

@@ -13,9 +13,10 @@ struct sample {
 
 #define P(literal) literal, sizeof(literal) - 1
 
-/* Parses a copy of the exact size, so that AddressSanitizer sees a byte read too far, then the bytes themselves, which outlive the graph. */
-static reshard_status parse(const void *bytes, size_t size, const struct limits *limits, struct value_graph *graph, struct pickle_report *report,
-                            reshard_error *err)
+/* Parses a copy of the exact size, so that AddressSanitizer sees a byte read too far, then the bytes themselves, which outlive the graph.
+ */
+static reshard_status parse(const void *bytes, size_t size, const struct limits *limits, struct value_graph *graph,
+                            struct pickle_report *report, reshard_error *err)
 {
     char *copy = malloc(size ? size : 1);
     if (size)
@@ -265,7 +266,8 @@ TEST(malformed_pickles_are_refused_with_place_and_reason)
         struct value_graph graph = { 0 };
         reshard_error err = { 0 };
         reshard_status status = parse(refused[i].bytes, refused[i].size, &limits_default, &graph, NULL, &err);
-        if (status != RESHARD_ERR_FORMAT || !strstr(err.message, refused[i].expected) || !strstr(err.message, "pickle: byte ") || err.offset < 0)
+        if (status != RESHARD_ERR_FORMAT || !strstr(err.message, refused[i].expected) || !strstr(err.message, "pickle: byte ") ||
+            err.offset < 0)
             fail_msg("sample %zu: status %d, '%s' instead of '%s'", i, status, err.message, refused[i].expected);
         assert_null(graph.root);
         value_graph_release(&graph);

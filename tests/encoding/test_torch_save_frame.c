@@ -41,9 +41,9 @@ TEST(what_is_written_reads_back)
         int rank;
         int64_t shape[5];
     } cases[] = {
-        { DTYPE_F32, 2, { 3, 2 } }, { DTYPE_BF16, 1, { 13 } },          { DTYPE_I64, 0, { 0 } },           { DTYPE_U16, 3, { 2, 3, 4 } },
-        { DTYPE_F8_E4M3, 1, { 5 } }, { DTYPE_F32, 2, { 0, 3 } },         { DTYPE_C64, 4, { 1, 2, 1, 2 } },  { DTYPE_BOOL, 5, { 1, 1, 1, 1, 3 } },
-        { DTYPE_COMPLEX32, 1, { 3 } }, { DTYPE_F4_X2, 1, { 7 } },        { DTYPE_U64, 1, { 300 } },
+        { DTYPE_F32, 2, { 3, 2 } },    { DTYPE_BF16, 1, { 13 } },  { DTYPE_I64, 0, { 0 } },          { DTYPE_U16, 3, { 2, 3, 4 } },
+        { DTYPE_F8_E4M3, 1, { 5 } },   { DTYPE_F32, 2, { 0, 3 } }, { DTYPE_C64, 4, { 1, 2, 1, 2 } }, { DTYPE_BOOL, 5, { 1, 1, 1, 1, 3 } },
+        { DTYPE_COMPLEX32, 1, { 3 } }, { DTYPE_F4_X2, 1, { 7 } },  { DTYPE_U64, 1, { 300 } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct buffer blob = { 0 };

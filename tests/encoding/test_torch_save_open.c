@@ -28,7 +28,8 @@ static void legacy_make(const struct legacy_change *change, struct buffer *out)
     PUT(out, legacy_magic);
     put_bytes(out, change->version, strlen(change->version));
     PUT(out, "\x80\x02}.");
-    PUT(out, "\x80\x02}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\2\0\0\0" "10X\3\0\0\0cpuK\2NtQ"
+    PUT(out, "\x80\x02}X\1\0\0\0wctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagectorch\nFloatStorage\nX\2\0\0\0"
+             "10X\3\0\0\0cpuK\2NtQ"
              "K\0K\2\x85K\1\x85\x89}tRs.");
     put_bytes(out, change->keys, strlen(change->keys));
     buffer_append_u64le(out, (uint64_t)change->elements);
@@ -291,8 +292,11 @@ TEST(calls_that_cannot_be_right_are_refused)
 
 TEST(a_storage_class_that_torch_lacks_makes_an_object)
 {
-    struct torch_archive archive = OPEN("\x80\x02" "(ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagecevil\nFloatStorage\nX\1\0\0\0" "0X\3\0\0\0cpuK\2tQ"
-                                        "K\0K\2\x85K\1\x85\x89}tR" TENSOR "t.", RESHARD_OK);
+    struct torch_archive archive = OPEN("\x80\x02"
+                                        "(ctorch._utils\n_rebuild_tensor_v2\n((X\7\0\0\0storagecevil\nFloatStorage\nX\1\0\0\0"
+                                        "0X\3\0\0\0cpuK\2tQ"
+                                        "K\0K\2\x85K\1\x85\x89}tR" TENSOR "t.",
+                                        RESHARD_OK);
     assert_int_equal(archive.tensor_count, 1);
     assert_int_equal(archive.graph.root->list.items[0]->tensor, 0);
     assert_int_equal(archive.graph.root->list.items[1]->tensor, 1);

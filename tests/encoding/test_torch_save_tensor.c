@@ -43,8 +43,8 @@ static void check_same(const struct torch_blob_tensor *a, const struct torch_blo
     if (is_same && a->is_tensor)
         is_same = a->dtype == b->dtype && a->rank == b->rank && memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(int64_t)) == 0 &&
                   memcmp(a->strides, b->strides, (size_t)a->rank * sizeof(int64_t)) == 0 && a->payload_offset == b->payload_offset &&
-                  a->payload_bytes == b->payload_bytes && a->offset_bytes == b->offset_bytes && a->codec == b->codec && a->flags == b->flags &&
-                  a->has_crc == b->has_crc && (!a->has_crc || a->crc32 == b->crc32);
+                  a->payload_bytes == b->payload_bytes && a->offset_bytes == b->offset_bytes && a->codec == b->codec &&
+                  a->flags == b->flags && a->has_crc == b->has_crc && (!a->has_crc || a->crc32 == b->crc32);
     if (!is_same)
         fail_msg("byte %zu changed: the two ways differ", at);
 }
@@ -53,7 +53,8 @@ static void compare_ways(const void *bytes, size_t size, struct buffer *scratch,
 {
     struct reader reader = reader_over_memory(bytes, size, "blob");
     struct torch_blob_tensor fast, slow;
-    reshard_status fast_status = torch_save_open_tensor(&reader, &limits_default, scratch, &fast, NULL), slow_status = open_long(&reader, &slow);
+    reshard_status fast_status = torch_save_open_tensor(&reader, &limits_default, scratch, &fast, NULL),
+                   slow_status = open_long(&reader, &slow);
     if (fast_status != slow_status)
         fail_msg("byte %zu changed: status %d, the long way says %d", at, fast_status, slow_status);
     if (!fast_status)

@@ -78,12 +78,29 @@ static reshard_status read_all(const struct buffer *bytes)
 TEST(archives_of_torch_and_of_zip_tools_are_read)
 {
     static const char *const names[] = {
-        "torch-file-plain",          "torch-file-align-1",          "torch-file-align-4096",     "torch-file-buffer",
-        "torch-file-crc-off",        "torch-file-skip-data",        "torch-file-many",           "torch-file-renamed",
-        "torch-file-non-ascii-name", "torch-file-scalars-empties",  "odd-torch-file-comment",    "odd-torch-file-crc-all-zero",
-        "odd-torch-file-deflated",   "odd-torch-file-deflated-all", "odd-torch-file-zip64-extra", "odd-torch-file-directory-entries",
-        "odd-torch-file-rezipped-stored", "odd-torch-file-rezipped-deflated", "odd-torch-file-zip64-missing", "odd-torch-file-unknown-members",
-        "odd-torch-file-trailing-bytes", "odd-torch-file-alignment-lies", "odd-torch-file-upper-case-pickle",
+        "torch-file-plain",
+        "torch-file-align-1",
+        "torch-file-align-4096",
+        "torch-file-buffer",
+        "torch-file-crc-off",
+        "torch-file-skip-data",
+        "torch-file-many",
+        "torch-file-renamed",
+        "torch-file-non-ascii-name",
+        "torch-file-scalars-empties",
+        "odd-torch-file-comment",
+        "odd-torch-file-crc-all-zero",
+        "odd-torch-file-deflated",
+        "odd-torch-file-deflated-all",
+        "odd-torch-file-zip64-extra",
+        "odd-torch-file-directory-entries",
+        "odd-torch-file-rezipped-stored",
+        "odd-torch-file-rezipped-deflated",
+        "odd-torch-file-zip64-missing",
+        "odd-torch-file-unknown-members",
+        "odd-torch-file-trailing-bytes",
+        "odd-torch-file-alignment-lies",
+        "odd-torch-file-upper-case-pickle",
     };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct buffer bytes = load(names[i]);
@@ -224,7 +241,8 @@ TEST(members_are_found_below_the_top_directory)
 
 TEST(members_in_no_common_directory_leave_the_top_empty)
 {
-    static const char *const names[] = { "bad-torch-file-no-top-directory", "bad-torch-file-two-top-directories", "bad-torch-file-stray-second-directory" };
+    static const char *const names[] = { "bad-torch-file-no-top-directory", "bad-torch-file-two-top-directories",
+                                         "bad-torch-file-stray-second-directory" };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         struct buffer bytes = load(names[i]);
         struct zip_archive archive = { 0 };

@@ -11,7 +11,8 @@
 static reshard_error err;
 
 /* The whole archive in memory, for small members. */
-static void write_archive(struct zip_plan_member *members, const struct str *contents, uint32_t count, uint32_t alignment, struct buffer *out)
+static void write_archive(struct zip_plan_member *members, const struct str *contents, uint32_t count, uint32_t alignment,
+                          struct buffer *out)
 {
     uint64_t directory_offset, archive_bytes;
     for (uint32_t i = 0; i < count; i++) {
@@ -36,7 +37,8 @@ static void write_archive(struct zip_plan_member *members, const struct str *con
 TEST(what_is_written_is_read_back_at_every_alignment)
 {
     static const struct str names[] = { STR("top/data.pkl"), STR("top/empty"), STR("top/data/0"), STR("top/\xc3\xa9"), STR("top/version") };
-    static const struct str contents[] = { STR("a pickle"), STR(""), STR("0123456789012345678901234567890123456789"), STR("x"), STR("3\n") };
+    static const struct str contents[] = { STR("a pickle"), STR(""), STR("0123456789012345678901234567890123456789"), STR("x"),
+                                           STR("3\n") };
     enum { COUNT = 5 };
     for (uint32_t alignment = 1; alignment <= 32768; alignment *= 2) {
         struct zip_plan_member members[COUNT] = { 0 };
@@ -69,9 +71,16 @@ TEST(offsets_are_those_that_torch_writes)
         const char *name;
         uint64_t bytes, header, payload;
     } cases[] = {
-        { "x/data.pkl", 418, 0, 64 },    { "x/.format_version", 1, 498, 576 }, { "x/.storage_alignment", 2, 593, 704 }, { "x/byteorder", 6, 722, 768 },
-        { "x/data/0", 24, 790, 832 },    { "x/data/1", 6, 872, 960 },          { "x/data/2", 0, 982, 1024 },           { "x/data/3", 4, 1024, 1088 },
-        { "x/version", 2, 1108, 1152 },  { "x/.data/serialization_id", 40, 1170, 1280 },
+        { "x/data.pkl", 418, 0, 64 },
+        { "x/.format_version", 1, 498, 576 },
+        { "x/.storage_alignment", 2, 593, 704 },
+        { "x/byteorder", 6, 722, 768 },
+        { "x/data/0", 24, 790, 832 },
+        { "x/data/1", 6, 872, 960 },
+        { "x/data/2", 0, 982, 1024 },
+        { "x/data/3", 4, 1024, 1088 },
+        { "x/version", 2, 1108, 1152 },
+        { "x/.data/serialization_id", 40, 1170, 1280 },
     };
     enum { COUNT = sizeof(cases) / sizeof(cases[0]) };
     struct zip_plan_member members[COUNT] = { 0 };

@@ -25,8 +25,8 @@ static inline reshard_status blob_sink(void *context, uint64_t offset, const voi
 }
 
 /* Appends the archive of this pickle, which is taken over, and these storages. */
-static inline void blob_make(const char *top, struct buffer *pickle, const struct blob_storage *storages, uint32_t count, uint32_t alignment,
-                             struct buffer *out)
+static inline void blob_make(const char *top, struct buffer *pickle, const struct blob_storage *storages, uint32_t count,
+                             uint32_t alignment, struct buffer *out)
 {
     reshard_error err = { 0 };
     struct torch_frame frame;

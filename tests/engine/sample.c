@@ -389,7 +389,9 @@ static int pick_axes(struct sample *s, int source_rank, uint8_t *permutation)
 /* Casts on the way from one type to another; every one of them changes some of the values. */
 static unsigned pick_via(struct sample *s, enum dtype dtype, const enum dtype **out)
 {
-    static const enum dtype vias[][3] = { { DTYPE_U8, DTYPE_F16, DTYPE_F32 }, { DTYPE_BF16, DTYPE_I8, DTYPE_F64 }, { DTYPE_F8_E4M3, DTYPE_BOOL, DTYPE_U8 } };
+    static const enum dtype vias[][3] = { { DTYPE_U8, DTYPE_F16, DTYPE_F32 },
+                                          { DTYPE_BF16, DTYPE_I8, DTYPE_F64 },
+                                          { DTYPE_F8_E4M3, DTYPE_BOOL, DTYPE_U8 } };
     bool is_number = dtype_info(dtype)->class_ == DTYPE_CLASS_FLOAT || dtype_info(dtype)->class_ == DTYPE_CLASS_INT;
     *out = vias[below(s, 3)];
     return is_number && chance(s, 30) ? 1 + (unsigned)below(s, 3) : 0;

@@ -76,7 +76,8 @@ static inline reshard_status check_resolve_all(struct source *source, reshard_er
 }
 
 /* Bytes of the chunk's extent, decoded; they start at element 0. */
-static inline reshard_status check_chunk_bytes(struct source *source, const struct catalog_chunk *chunk, struct buffer *out, reshard_error *err)
+static inline reshard_status check_chunk_bytes(struct source *source, const struct catalog_chunk *chunk, struct buffer *out,
+                                               reshard_error *err)
 {
     const struct chunk_layout *layout = catalog_layout_of(source->catalog, chunk);
     struct buffer outer = { 0 }, decoded = { 0 };
@@ -126,7 +127,8 @@ static inline void check_put_element(const struct catalog *catalog, const struct
 }
 
 /* Moves the chunk's elements into the whole tensor; false if the extent is too short for its strides. */
-static inline bool check_scatter(const struct catalog *catalog, const struct catalog_chunk *chunk, const struct buffer *bytes, uint8_t *whole)
+static inline bool check_scatter(const struct catalog *catalog, const struct catalog_chunk *chunk, const struct buffer *bytes,
+                                 uint8_t *whole)
 {
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
@@ -226,8 +228,8 @@ static inline const char *check_option(const struct layout_request *request, con
 
 /* Everything of the source is wanted. */
 static inline reshard_status check_lay_out_as(const struct format_driver *driver, const char *const *options, struct source *source,
-                                              const struct source *like, uint32_t ranks, int64_t max_shard_bytes, struct check_conversion *out,
-                                              reshard_error *err)
+                                              const struct source *like, uint32_t ranks, int64_t max_shard_bytes,
+                                              struct check_conversion *out, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
     *out = (struct check_conversion){ 0 };
@@ -240,8 +242,8 @@ static inline reshard_status check_lay_out_as(const struct format_driver *driver
         struct path_part single;
         const struct path_part *parts;
         size_t count = catalog_tensor_path(catalog, tensor, &single, &parts);
-        reshard_status status = catalog_add_tensor(out->wanted, tensor->key, tensor->dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape),
-                                                   &index, err);
+        reshard_status status = catalog_add_tensor(out->wanted, tensor->key, tensor->dtype, tensor->rank,
+                                                   catalog_vector_at(catalog, tensor->shape), &index, err);
         if (!status && tensor->path != CATALOG_NONE)
             status = catalog_set_tensor_path(out->wanted, index, parts, count, err);
         if (status)
@@ -253,7 +255,8 @@ static inline reshard_status check_lay_out_as(const struct format_driver *driver
         struct path_part single;
         const struct path_part *parts;
         size_t count = catalog_item_path(catalog, &catalog->items[i], &single, &parts);
-        reshard_status status = catalog_add_item(out->wanted, &catalog->items[i], parts, catalog->items[i].path == CATALOG_NONE ? 0 : count, NULL, err);
+        reshard_status status =
+            catalog_add_item(out->wanted, &catalog->items[i], parts, catalog->items[i].path == CATALOG_NONE ? 0 : count, NULL, err);
         if (status)
             return status;
         out->wanted_items[i] = i;

@@ -17,7 +17,8 @@ static inline reshard_status toy_resolve(struct source *source, const uint32_t *
 }
 
 /* Storage n of an item is n + 1 repeated. */
-static inline reshard_status toy_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err)
+static inline reshard_status toy_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out,
+                                                   reshard_error *err)
 {
     (void)source;
     (void)item;
@@ -94,7 +95,8 @@ static inline void toy_item(struct toy *toy, const char *key, const struct path_
 }
 
 /* (torch.FloatStorage of numel elements) as the pickle refers to it. */
-static inline struct value *toy_storage(struct value_graph *graph, const char *module, const char *class_name, uint32_t storage, int64_t numel)
+static inline struct value *toy_storage(struct value_graph *graph, const char *module, const char *class_name, uint32_t storage,
+                                        int64_t numel)
 {
     struct value **items = arena_array(&graph->arena, 5, sizeof(*items));
     items[0] = value_new_str(graph, STR("storage"));

@@ -50,7 +50,8 @@ static int compare_tensors(struct source *source, const struct value *manifest, 
             continue;
         }
         const struct catalog_tensor *tensor = &source->catalog->tensors[index];
-        bool same = (size_t)tensor->rank == rank && memcmp(catalog_vector_at(source->catalog, tensor->shape), shape, rank * sizeof(*shape)) == 0;
+        bool same =
+            (size_t)tensor->rank == rank && memcmp(catalog_vector_at(source->catalog, tensor->shape), shape, rank * sizeof(*shape)) == 0;
         if (check_tensor_bytes(source, index, &bytes, &err))
             print_message("# %s: '%.*s': %s\n", name, STR_ARG(key), err.message);
         else
@@ -76,10 +77,12 @@ static int compare_items(struct source *source, const struct value *manifest, co
         value_as_str(items->list.items[i], &key);
         for (uint32_t j = 0; j < source->catalog->item_count; j++)
             found = str_equal(source->catalog->items[j].key, key) ? j : found;
-        reshard_status status = found == CATALOG_NONE ? error_set(&err, RESHARD_ERR_FORMAT, "missing") : source->driver->load_item(source, found, &err);
+        reshard_status status =
+            found == CATALOG_NONE ? error_set(&err, RESHARD_ERR_FORMAT, "missing") : source->driver->load_item(source, found, &err);
         const struct value *value = status ? NULL : source->catalog->items[found].value;
         const struct value *wanted = value_dict_get(items->list.items[i + 1], "value");
-        bool is_plain = wanted && (wanted->kind == VALUE_INT || wanted->kind == VALUE_STR || wanted->kind == VALUE_BOOL || wanted->kind == VALUE_NONE);
+        bool is_plain =
+            wanted && (wanted->kind == VALUE_INT || wanted->kind == VALUE_STR || wanted->kind == VALUE_BOOL || wanted->kind == VALUE_NONE);
         if (!value || (is_plain && !value_equal(value, wanted))) {
             print_message("# %s: item '%.*s': %s\n", name, STR_ARG(key), value ? "another value" : err.message);
             complaints++;
@@ -257,8 +260,8 @@ static int check_case(const char *family, const char *name)
         goto out;
     enter_iteration(path, sizeof(path));
     if (is_refused_in_manifest(graph.root)) {
-        if (!strstr(name, "legacy") && !strstr(name, "mp-rank") && !strstr(name, "mixed") && !strstr(name, "tracker") && !strstr(name, "pp-rank") &&
-            !strstr(name, "two-runs"))
+        if (!strstr(name, "legacy") && !strstr(name, "mp-rank") && !strstr(name, "mixed") && !strstr(name, "tracker") &&
+            !strstr(name, "pp-rank") && !strstr(name, "two-runs"))
             complaints = check_bad(path, name);
     } else if (!strncmp(name, "dcp-", 4) || strstr(name, "-dist-") || strstr(name, "-optim-") || strstr(name, "-sem-")) {
         complaints = check_good(path, graph.root, name);

@@ -89,7 +89,9 @@ TEST(both_ways_agree_on_all_fixtures)
 
 #define M "torch.distributed.checkpoint.metadata."
 #define SIZE2(a, b) "torch.Size((" a ", " b "))"
-#define PROPERTIES "$new " M "TensorProperties() ^ (@torch.float32, torch.serialization._get_layout('torch.strided'), False, " M "_MEM_FORMAT_ENCODING(0), False)"
+#define PROPERTIES                                                                                                                         \
+    "$new " M "TensorProperties() ^ (@torch.float32, torch.serialization._get_layout('torch.strided'), False, " M                          \
+    "_MEM_FORMAT_ENCODING(0), False)"
 #define CHUNK(offsets, sizes) "$new " M "ChunkStorageMetadata() ^ {'offsets': " offsets ", 'sizes': " sizes "}"
 #define TENSOR(size, chunks) "$new " M "TensorStorageMetadata() ^ {'properties': " PROPERTIES ", 'size': " size ", 'chunks': [" chunks "]}"
 #define BYTES "$new " M "BytesStorageMetadata()"
@@ -122,31 +124,62 @@ TEST(known_shapes_are_fast_and_others_are_still_understood)
         const char *contains;
     } cases[] = {
         { "the least", ROOT("'state_dict_metadata': {}"), FAST, "" },
-        { "one of each", ROOT("'state_dict_metadata': {" ONE_TENSOR ", 'b': " BYTES "}, 'planner_data': {'w': ('w',), 'b': ('a', 0, 'b')}, "
-                              "'storage_data': {" ONE_RANGE ", " INDEX("'b'", "") ": " INFO("'f'", "100", "5") "}, 'version': '1.0.0'"),
+        { "one of each",
+          ROOT("'state_dict_metadata': {" ONE_TENSOR ", 'b': " BYTES "}, 'planner_data': {'w': ('w',), 'b': ('a', 0, 'b')}, "
+               "'storage_data': {" ONE_RANGE ", " INDEX("'b'", "") ": " INFO("'f'", "100", "5") "}, 'version': '1.0.0'"),
           FAST, "\"w\"0,0,;\"__0_0.distcp\"0 0 100" },
-        { "None for optional parts", ROOT("'state_dict_metadata': {}, 'planner_data': None, 'storage_data': None, 'storage_meta': None, 'version': None"), FAST, "0002" },
-        { "attributes in another order", "$new " M "Metadata() ^ {'storage_data': {" ONE_RANGE "}, 'state_dict_metadata': {" ONE_TENSOR "}}", FAST, "\"w\"" },
-        { "unknown attributes", ROOT("'mcore_data': {'a': [1.5]}, 'state_dict_metadata': {" ONE_TENSOR "}, 'plans': [m.Plan(1) ^ {'x': [2]}]"), FAST, "\"mcore_data\"\"plans\"" },
+        { "None for optional parts",
+          ROOT("'state_dict_metadata': {}, 'planner_data': None, 'storage_data': None, 'storage_meta': None, 'version': None"), FAST,
+          "0002" },
+        { "attributes in another order",
+          "$new " M "Metadata() ^ {'storage_data': {" ONE_RANGE "}, 'state_dict_metadata': {" ONE_TENSOR "}}", FAST, "\"w\"" },
+        { "unknown attributes",
+          ROOT("'mcore_data': {'a': [1.5]}, 'state_dict_metadata': {" ONE_TENSOR "}, 'plans': [m.Plan(1) ^ {'x': [2]}]"), FAST,
+          "\"mcore_data\"\"plans\"" },
         { "unknown class", ROOT("'state_dict_metadata': {}, 'x': os.system('true')"), FAST, "\"os.system\"" },
         { "the same name twice", ROOT("'state_dict_metadata': {'w': " BYTES ", 'w': " BYTES "}"), FAST, " 1\n\"w\"--147 1\n" },
         { "tuples instead of sizes", ROOT("'state_dict_metadata': {'w': " TENSOR("(4,)", CHUNK("(0,)", "(4,)")) "}"), FAST, "4,;0,;4,;" },
         { "lists instead of sizes", ROOT("'state_dict_metadata': {'w': " TENSOR("[4]", CHUNK("[0]", "[4]")) "}"), GENERAL, "4,;0,;4,;" },
-        { "numbers beyond the fast way", ROOT("'state_dict_metadata': {'w': " TENSOR("(9000000000000000000,)", "") "}"), GENERAL, "9000000000000000000,;" },
-        { "dict properties", ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M "TensorProperties() ^ {'dtype': @torch.int8}, 'size': (), 'chunks': []}}"), FAST, "\"int8\";" },
+        { "numbers beyond the fast way", ROOT("'state_dict_metadata': {'w': " TENSOR("(9000000000000000000,)", "") "}"), GENERAL,
+          "9000000000000000000,;" },
+        { "dict properties",
+          ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M
+               "TensorProperties() ^ {'dtype': @torch.int8}, 'size': (), 'chunks': []}}"),
+          FAST, "\"int8\";" },
         { "an ordered dict", ROOT("'state_dict_metadata': collections.OrderedDict() !{'b': " BYTES "}"), GENERAL, "\"b\"" },
-        { "old classes", "$new torch.distributed._shard.checkpoint.metadata.Metadata() ^ {'state_dict_metadata': {}}", FAST, "\"torch.distributed._shard.checkpoint.metadata\"" },
-        { "Megatron's class", "$new megatron.core.dist_checkpointing.strategies.torch.MCoreMetadata() ^ {'state_dict_metadata': {}}", FAST, "MCoreMetadata" },
-        { "a path", ROOT("'state_dict_metadata': {}, 'storage_meta': $new " M "StorageMeta() ^ {'checkpoint_id': pathlib.PosixPath('/', 'tmp', 'x'), 'save_id': 's', 'modules': []}"), FAST, "\"/tmp/x\"\"s\"-" },
-        { "a path of 3.13", ROOT("'state_dict_metadata': {}, 'storage_meta': $new " M "StorageMeta() ^ {'checkpoint_id': pathlib._local.PosixPath('a/b')}"), FAST, "\"a/b\"--" },
-        { "an id of another kind", ROOT("'state_dict_metadata': {}, 'storage_meta': $new " M "StorageMeta() ^ {'checkpoint_id': 5}"), GENERAL, "---" },
+        { "old classes", "$new torch.distributed._shard.checkpoint.metadata.Metadata() ^ {'state_dict_metadata': {}}", FAST,
+          "\"torch.distributed._shard.checkpoint.metadata\"" },
+        { "Megatron's class", "$new megatron.core.dist_checkpointing.strategies.torch.MCoreMetadata() ^ {'state_dict_metadata': {}}", FAST,
+          "MCoreMetadata" },
+        { "a path",
+          ROOT("'state_dict_metadata': {}, 'storage_meta': $new " M
+               "StorageMeta() ^ {'checkpoint_id': pathlib.PosixPath('/', 'tmp', 'x'), 'save_id': 's', 'modules': []}"),
+          FAST, "\"/tmp/x\"\"s\"-" },
+        { "a path of 3.13",
+          ROOT("'state_dict_metadata': {}, 'storage_meta': $new " M "StorageMeta() ^ {'checkpoint_id': pathlib._local.PosixPath('a/b')}"),
+          FAST, "\"a/b\"--" },
+        { "an id of another kind", ROOT("'state_dict_metadata': {}, 'storage_meta': $new " M "StorageMeta() ^ {'checkpoint_id': 5}"),
+          GENERAL, "---" },
         { "planner data of another kind", ROOT("'state_dict_metadata': {}, 'planner_data': [1]"), GENERAL, "0002" },
         { "a path that is none", ROOT("'state_dict_metadata': {}, 'planner_data': {'a': 5, 'b': ('b',)}"), GENERAL, "\"b\"" },
         { "a state of two dicts", "$new " M "Metadata() ^ (None, {'state_dict_metadata': {}})", GENERAL, "" },
-        { "transforms", ROOT("'state_dict_metadata': {}, 'storage_data': {" INDEX("'w'", "") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': 'f', 'offset': 1, 'length': 2, 'transform_descriptors': ['stream.zstd/1', 'x']}}"), FAST, "\"stream.zstd/1\"\"x\"" },
-        { "transforms None", ROOT("'state_dict_metadata': {}, 'storage_data': {" INDEX("'w'", ", 'index': None, 'offset': None") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': 'f', 'offset': 1, 'length': 2, 'transform_descriptors': None}}"), FAST, "\"w\"-\"f\"-1 1 2" },
-        { "a negative hint", ROOT("'state_dict_metadata': {}, 'storage_data': {" INDEX("'w'", ", 'index': -5") ": " INFO("'f'", "1", "2") "}"), FAST, "-\"f\"-1 1 2" },
-        { "an unknown dtype", ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M "TensorProperties() ^ (@torch.float99,), 'size': (), 'chunks': []}}"), FAST, "\"float99\"" },
+        { "transforms",
+          ROOT("'state_dict_metadata': {}, 'storage_data': {" INDEX(
+              "'w'", "") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': 'f', 'offset': 1, 'length': 2, "
+                         "'transform_descriptors': ['stream.zstd/1', 'x']}}"),
+          FAST, "\"stream.zstd/1\"\"x\"" },
+        { "transforms None",
+          ROOT("'state_dict_metadata': {}, 'storage_data': {" INDEX(
+              "'w'", ", 'index': None, 'offset': None") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': "
+                                                        "'f', 'offset': 1, 'length': 2, 'transform_descriptors': None}}"),
+          FAST, "\"w\"-\"f\"-1 1 2" },
+        { "a negative hint",
+          ROOT("'state_dict_metadata': {}, 'storage_data': {" INDEX("'w'", ", 'index': -5") ": " INFO("'f'", "1", "2") "}"), FAST,
+          "-\"f\"-1 1 2" },
+        { "an unknown dtype",
+          ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M
+               "TensorProperties() ^ (@torch.float99,), 'size': (), 'chunks': []}}"),
+          FAST, "\"float99\"" },
         { "copyreg", "copyreg._reconstructor(@" M "Metadata, @builtins.object, None) ^ {'state_dict_metadata': {}}", GENERAL, "" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -191,9 +224,14 @@ TEST(hostile_and_wrong_values_are_refused_with_tensor_and_offset)
         { WITH_TENSOR("(4,)", CHUNK("(-1,)", "(4,)")), "tensor 'w': chunk 0: a negative offset: [-1]" },
         { WITH_TENSOR("(4,)", CHUNK("(0,)", "(-4,)")), "tensor 'w': chunk 0: a negative size: [-4]" },
         { WITH_TENSOR("(4,)", "$new " M "ChunkStorageMetadata() ^ {'offsets': (0,)}"), "tensor 'w': byte" },
-        { ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': " SYSTEM ", 'size': (), 'chunks': []}}"), "tensor 'w': properties: byte" },
-        { ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M "TensorProperties() ^ (" SYSTEM ",), 'size': (), 'chunks': []}}"), "tensor 'w': dtype: byte" },
-        { ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M "TensorProperties() ^ (@torch.int8,), 'size': (), 'chunks': {}}}"), "tensor 'w': chunks: byte" },
+        { ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': " SYSTEM ", 'size': (), 'chunks': []}}"),
+          "tensor 'w': properties: byte" },
+        { ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M "TensorProperties() ^ (" SYSTEM
+               ",), 'size': (), 'chunks': []}}"),
+          "tensor 'w': dtype: byte" },
+        { ROOT("'state_dict_metadata': {'w': $new " M "TensorStorageMetadata() ^ {'properties': $new " M
+               "TensorProperties() ^ (@torch.int8,), 'size': (), 'chunks': {}}}"),
+          "tensor 'w': chunks: byte" },
         { ROOT("'state_dict_metadata': {}, 'storage_data': 5"), "storage_data: byte" },
         { WITH_STORAGE("5: " INFO("'f'", "0", "1")), "storage_data: key: byte" },
         { WITH_STORAGE(INDEX("5", "") ": " INFO("'f'", "0", "1")), "storage_data: fqn: byte" },
@@ -204,8 +242,12 @@ TEST(hostile_and_wrong_values_are_refused_with_tensor_and_offset)
         { WITH_STORAGE(INDEX("'w'", "") ": " INFO("'f'", SYSTEM, "1")), "tensor 'w': offset: byte" },
         { WITH_STORAGE(INDEX("'w'", "") ": " INFO("'f'", "-1", "1")), "negative: -1" },
         { WITH_STORAGE(INDEX("'w'", "") ": " INFO("'f'", "0", "1.5")), "found a float, expected an int of 64 bits" },
-        { WITH_STORAGE(INDEX("'w'", "") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': 'f', 'offset': 0}"), "the object has no attribute 'length'" },
-        { WITH_STORAGE(INDEX("'w'", "") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': 'f', 'offset': 0, 'length': 1, 'transform_descriptors': [5]}"), "tensor 'w': transform_descriptors: byte" },
+        { WITH_STORAGE(
+              INDEX("'w'", "") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': 'f', 'offset': 0}"),
+          "the object has no attribute 'length'" },
+        { WITH_STORAGE(INDEX("'w'", "") ": $new torch.distributed.checkpoint.filesystem._StorageInfo() ^ {'relative_path': 'f', 'offset': "
+                                        "0, 'length': 1, 'transform_descriptors': [5]}"),
+          "tensor 'w': transform_descriptors: byte" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct buffer text = { 0 };
@@ -592,7 +634,8 @@ TEST(limits_are_named)
             struct dcp_metadata metadata;
             reshard_error err = { 0 };
             assert_true(limits_set(&limits, str_of(cases[i].name), cases[i].value));
-            CHECK_FAILS(dcp_metadata_decode(scribe.out.data, scribe.out.size, &limits, (enum dcp_decode_way)way, &metadata, &err), RESHARD_ERR_LIMIT);
+            CHECK_FAILS(dcp_metadata_decode(scribe.out.data, scribe.out.size, &limits, (enum dcp_decode_way)way, &metadata, &err),
+                        RESHARD_ERR_LIMIT);
             assert_non_null(strstr(err.message, cases[i].name));
             dcp_metadata_release(&metadata);
         }
@@ -611,7 +654,8 @@ TEST(failing_allocations_leave_nothing_behind)
             struct dcp_metadata metadata;
             reshard_error err = { 0 };
             fail_malloc_at(++nth);
-            reshard_status status = dcp_metadata_decode(scribe.out.data, scribe.out.size, &limits_default, (enum dcp_decode_way)way, &metadata, &err);
+            reshard_status status =
+                dcp_metadata_decode(scribe.out.data, scribe.out.size, &limits_default, (enum dcp_decode_way)way, &metadata, &err);
             hit = fail_malloc_was_hit();
             if (status != RESHARD_OK && (!hit || status != RESHARD_ERR_MEMORY))
                 fail_msg("allocation %lu: status %d: %s", nth, status, err.message);

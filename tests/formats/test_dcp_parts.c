@@ -73,7 +73,8 @@ static void check_flattened(const struct dcp_reshape *reshape, const int64_t *gr
     int64_t *whole = malloc((size_t)volume * sizeof(*whole));
     uint32_t tensor, object;
     memset(whole, 0xFF, (size_t)volume * sizeof(*whole));
-    CHECK_OK(catalog_add_tensor(catalog, STR("t"), DTYPE_F32, reshape->is_flat ? 1 : rank, reshape->is_flat ? &volume : reshape->shape, &tensor, &err));
+    CHECK_OK(catalog_add_tensor(catalog, STR("t"), DTYPE_F32, reshape->is_flat ? 1 : rank, reshape->is_flat ? &volume : reshape->shape,
+                                &tensor, &err));
     CHECK_OK(catalog_add_object(catalog, STR("f"), 1 << 20, &object, &err));
     for (int64_t c = 0; c < cells; c++) {
         int64_t start[RANK_MAX], extent[RANK_MAX], rest = c;
@@ -158,7 +159,8 @@ TEST(what_is_no_piece_of_a_cell_is_refused)
         struct catalog_chunk like = { .bytes = 1024 };
         uint32_t tensor;
         CHECK_OK(catalog_add_tensor(catalog, STR("t"), DTYPE_F32, 2, reshape.shape, &tensor, &err));
-        reshard_status status = dcp_add_flattened(catalog, tensor, &reshape, cases[i].rank, cases[i].size, cases[i].start, cases[i].extent, &like, &err);
+        reshard_status status =
+            dcp_add_flattened(catalog, tensor, &reshape, cases[i].rank, cases[i].size, cases[i].start, cases[i].extent, &like, &err);
         if (status != RESHARD_ERR_FORMAT)
             fail_msg("%s: status %d", cases[i].why, status);
         catalog_free(catalog);
@@ -190,7 +192,8 @@ TEST(uneven_boxes_of_fsdp_over_tp_are_repaired_if_one_mesh_explains_them)
         CHECK_OK(catalog_add_object(source.catalog, STR("f"), 4096, &object, &err));
         for (int rank = 0; rank < 8; rank++) {
             struct catalog_chunk *chunk;
-            CHECK_OK(catalog_add_chunk(source.catalog, tensor, (int64_t[]){ starts[rank], 0 }, (int64_t[]){ counts[rank], 3 }, object, 0, 12, &chunk, &err));
+            CHECK_OK(catalog_add_chunk(source.catalog, tensor, (int64_t[]){ starts[rank], 0 }, (int64_t[]){ counts[rank], 3 }, object, 0,
+                                       12, &chunk, &err));
             chunk->writer = (uint16_t)rank;
         }
         CHECK_OK(catalog_seal(source.catalog, false, &err));

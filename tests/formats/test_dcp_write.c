@@ -8,7 +8,9 @@
 static void add_items(struct toy *toy, uint32_t hidden)
 {
     struct value_graph *graph = toy_graph(toy);
-    struct path_part list_path[] = { { .kind = PATH_KEY, .key = STR("groups") }, { .kind = PATH_INDEX, .index = 0 }, { .kind = PATH_KEY, .key = STR("lr") } };
+    struct path_part list_path[] = { { .kind = PATH_KEY, .key = STR("groups") },
+                                     { .kind = PATH_INDEX, .index = 0 },
+                                     { .kind = PATH_KEY, .key = STR("lr") } };
     struct path_part int_path[] = { { .kind = PATH_KEY, .key = STR("state") }, { .kind = PATH_INT_KEY, .index = 3 } };
     struct value *real = value_new(graph, VALUE_FLOAT);
     real->real = 0.25;
@@ -29,7 +31,9 @@ static void add_items(struct toy *toy, uint32_t hidden)
 static void toy_fill(struct toy *toy)
 {
     reshard_error err = { 0 };
-    struct path_part deep[] = { { .kind = PATH_KEY, .key = STR("model") }, { .kind = PATH_KEY, .key = STR("a.b") }, { .kind = PATH_INDEX, .index = 0 },
+    struct path_part deep[] = { { .kind = PATH_KEY, .key = STR("model") },
+                                { .kind = PATH_KEY, .key = STR("a.b") },
+                                { .kind = PATH_INDEX, .index = 0 },
                                 { .kind = PATH_KEY, .key = STR("w") } };
     uint32_t deep_tensor = toy_tensor(toy, "model.a.b.0.w", DTYPE_F32, 2, (int64_t[]){ 7, 5 });
     CHECK_OK(catalog_set_tensor_path(toy->source.catalog, deep_tensor, deep, 4, &err));
@@ -45,7 +49,8 @@ static void toy_fill(struct toy *toy)
     CHECK_OK(catalog_seal(toy->source.catalog, false, &err));
 }
 
-static reshard_status write_to(struct toy *toy, struct store *store, const char *name, uint32_t ranks, int64_t max_shard_bytes, reshard_error *err)
+static reshard_status write_to(struct toy *toy, struct store *store, const char *name, uint32_t ranks, int64_t max_shard_bytes,
+                               reshard_error *err)
 {
     struct check_conversion conversion;
     struct store_txn *txn = NULL;
@@ -275,8 +280,8 @@ TEST(members_of_a_list_with_a_hole_keep_their_flat_name)
     struct path_part single;
     const struct path_part *parts;
     toy_init(&toy, &format_toy);
-    uint32_t a = toy_tensor(&toy, "whole.0", DTYPE_F32, 1, (int64_t[]){ 2 }), b = toy_tensor(&toy, "holed.2", DTYPE_F32, 1, (int64_t[]){ 2 }),
-             c = toy_tensor(&toy, "5", DTYPE_F32, 1, (int64_t[]){ 2 });
+    uint32_t a = toy_tensor(&toy, "whole.0", DTYPE_F32, 1, (int64_t[]){ 2 }),
+             b = toy_tensor(&toy, "holed.2", DTYPE_F32, 1, (int64_t[]){ 2 }), c = toy_tensor(&toy, "5", DTYPE_F32, 1, (int64_t[]){ 2 });
     CHECK_OK(catalog_set_tensor_path(toy.source.catalog, a, whole, 2, &err));
     CHECK_OK(catalog_set_tensor_path(toy.source.catalog, b, holed, 2, &err));
     CHECK_OK(catalog_set_tensor_path(toy.source.catalog, c, top, 1, &err));

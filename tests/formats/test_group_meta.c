@@ -79,7 +79,8 @@ TEST(groups_of_experts_are_marked)
     reshard_error err = { 0 };
     assert_int_equal(fill(&meta, &err), RESHARD_OK);
     for (int i = 0; i < 2; i++) {
-        const char *key = i ? META "mlp.experts.local_experts.1.weight.is_expert_parallel" : META "mlp.experts.local_experts.0.weight.is_expert_parallel";
+        const char *key =
+            i ? META "mlp.experts.local_experts.1.weight.is_expert_parallel" : META "mlp.experts.local_experts.0.weight.is_expert_parallel";
         assert_int_equal(group_meta_add(&meta, str_of(key), value_new(&graph, VALUE_BOOL), &err), RESHARD_OK);
     }
     assert_int_equal(group_meta_list(&meta, true, &list, &err), RESHARD_OK);

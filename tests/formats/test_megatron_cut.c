@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Partition rules: which rule a key has, how the text is read, and that the pieces of all ranks are the whole tensor in the stated order. */
+/* Partition rules: which rule a key has, how the text is read, and that the pieces of all ranks are the whole tensor in the stated order.
+ */
 #include "check.h"
 
 #include "base/model_data.h"
@@ -72,8 +73,10 @@ TEST(a_key_has_the_first_rule_that_fits_its_end)
         struct partition_key key;
         assert_true(partition_key_read(&rules, str_of(cases[i].key), &key));
         int axis = key.rule->is_item ? -2 : key.rule->is_cut ? key.rule->axis : -1;
-        if (axis != cases[i].axis || (axis >= 0 && key.rule->group != cases[i].group) || key.layer != cases[i].layer || key.expert != cases[i].expert)
-            fail_msg("'%s': axis %d, group %d, layer %lld, expert %lld", cases[i].key, axis, (int)key.rule->group, (long long)key.layer, (long long)key.expert);
+        if (axis != cases[i].axis || (axis >= 0 && key.rule->group != cases[i].group) || key.layer != cases[i].layer ||
+            key.expert != cases[i].expert)
+            fail_msg("'%s': axis %d, group %d, layer %lld, expert %lld", cases[i].key, axis, (int)key.rule->group, (long long)key.layer,
+                     (long long)key.expert);
     }
 }
 
@@ -226,12 +229,13 @@ static void check_rows(const struct cut_context *context, const char *name, int6
     assert_int_equal(cut.shape[0], rows);
     for (int64_t i = 0; i < cut.local[0]; i++)
         if (local[3 * i] != 3 * expected[i])
-            fail_msg("%s, rank %lld: row %lld is row %lld of the whole, expected %lld", name, (long long)tp, (long long)i, (long long)local[3 * i] / 3, (long long)expected[i]);
+            fail_msg("%s, rank %lld: row %lld is row %lld of the whole, expected %lld", name, (long long)tp, (long long)i,
+                     (long long)local[3 * i] / 3, (long long)expected[i]);
 }
 
 /*
- * Megatron's own _get_qkv conversions (checkpoint_version 0 and 1): 4 heads of 2 rows for each of query, key and value. A rank's file had all its
- * queries, then its keys, then its values; version 1 had the three beside each other row by row; today head by head.
+ * Megatron's own _get_qkv conversions (checkpoint_version 0 and 1): 4 heads of 2 rows for each of query, key and value. A rank's file had
+ * all its queries, then its keys, then its values; version 1 had the three beside each other row by row; today head by head.
  */
 TEST(fused_heads_of_old_versions_are_put_in_todays_order)
 {
@@ -240,14 +244,26 @@ TEST(fused_heads_of_old_versions_are_put_in_todays_order)
         int order;
         int64_t rows, ranks[2][12];
     } cases[] = {
-        { "language_model.encoder.layers.0.self_attention.query_key_value.weight", 0, 24,
+        { "language_model.encoder.layers.0.self_attention.query_key_value.weight",
+          0,
+          24,
           { { 0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11 }, { 12, 13, 18, 19, 14, 15, 20, 21, 16, 17, 22, 23 } } },
-        { "language_model.encoder.layers.0.self_attention.query_key_value.weight", 1, 24,
+        { "language_model.encoder.layers.0.self_attention.query_key_value.weight",
+          1,
+          24,
           { { 0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11 }, { 12, 14, 16, 13, 15, 17, 18, 20, 22, 19, 21, 23 } } },
-        { "language_model.encoder.layers.0.self_attention.query_key_value.weight", 2, 24,
+        { "language_model.encoder.layers.0.self_attention.query_key_value.weight",
+          2,
+          24,
           { { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 }, { 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23 } } },
-        { "language_model.decoder.layers.0.inter_attention.key_value.weight", 0, 16, { { 0, 1, 4, 5, 2, 3, 6, 7 }, { 8, 9, 12, 13, 10, 11, 14, 15 } } },
-        { "language_model.decoder.layers.0.inter_attention.key_value.weight", 1, 16, { { 0, 2, 1, 3, 4, 6, 5, 7 }, { 8, 10, 9, 11, 12, 14, 13, 15 } } },
+        { "language_model.decoder.layers.0.inter_attention.key_value.weight",
+          0,
+          16,
+          { { 0, 1, 4, 5, 2, 3, 6, 7 }, { 8, 9, 12, 13, 10, 11, 14, 15 } } },
+        { "language_model.decoder.layers.0.inter_attention.key_value.weight",
+          1,
+          16,
+          { { 0, 2, 1, 3, 4, 6, 5, 7 }, { 8, 10, 9, 11, 12, 14, 13, 15 } } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct megatron_args args;
@@ -282,7 +298,8 @@ static void check_grouped(int64_t tp, int64_t ep, int64_t experts, int64_t in, i
     struct megatron_args args;
     struct cut_context context = context_of(&args, tp, ep, tp, is_gated);
     args.experts = experts;
-    int64_t one[2] = { in, experts * out }, two[2] = { experts * out, in }, each = experts / ep, half = is_gated ? 2 : 1, width = out / tp / half;
+    int64_t one[2] = { in, experts * out }, two[2] = { experts * out, in }, each = experts / ep, half = is_gated ? 2 : 1,
+            width = out / tp / half;
     check_tiling(&context, "decoder.layers.0.mlp.experts.weight1", 2, one, 1);
     check_tiling(&context, "decoder.layers.0.mlp.experts.weight2", 2, two, 1);
     struct partition_key key;
@@ -302,7 +319,8 @@ static void check_grouped(int64_t tp, int64_t ep, int64_t experts, int64_t in, i
                 int64_t column = i % (out / tp), row = i / (out / tp) % in, expert = e * each + i / (out / tp) / in;
                 int64_t whole = (expert * in + row) * out + column / width * (out / half) + t * width + column % width;
                 if (local[i] != whole)
-                    fail_msg("tp %lld ep %lld: place %lld holds element %lld, expected %lld", (long long)tp, (long long)ep, (long long)i, (long long)local[i], (long long)whole);
+                    fail_msg("tp %lld ep %lld: place %lld holds element %lld, expected %lld", (long long)tp, (long long)ep, (long long)i,
+                             (long long)local[i], (long long)whole);
             }
         }
     }
@@ -328,7 +346,9 @@ TEST(blocks_of_state_space_models_are_cut_each)
     const struct {
         const char *name;
         int64_t number;
-    } members[] = { { "hidden_size", 8 }, { "mamba_num_heads", 4 }, { "mamba_head_dim", 4 }, { "mamba_num_groups", 2 }, { "mamba_state_dim", 3 } };
+    } members[] = {
+        { "hidden_size", 8 }, { "mamba_num_heads", 4 }, { "mamba_head_dim", 4 }, { "mamba_num_groups", 2 }, { "mamba_state_dim", 3 }
+    };
     struct value *items[10], *namespace = value_new(&graph, VALUE_NEW);
     for (int i = 0; i < 5; i++) {
         items[2 * i] = value_new_str(&graph, str_of(members[i].name));
@@ -342,9 +362,12 @@ TEST(blocks_of_state_space_models_are_cut_each)
     check_tiling(&context, "decoder.layers.0.mixer.in_proj.weight", 2, (int64_t[]){ 16 + 16 + 6 + 6 + 4, 8 }, 1);
     check_tiling(&context, "decoder.layers.0.mixer.conv1d.weight", 3, (int64_t[]){ 16 + 6 + 6, 1, 4 }, 1);
     /* z and x of 16 rows, B and C of 2 groups of 3 states, dt of 4 heads: a rank has its half of each. */
-    static const int64_t ranks[2][24] = { { 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 32, 33, 34, 38, 39, 40, 44, 45 },
-                                          { 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31, 35, 36, 37, 41, 42, 43, 46, 47 } };
-    static const int64_t convolution[2][14] = { { 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 22, 23, 24 }, { 8, 9, 10, 11, 12, 13, 14, 15, 19, 20, 21, 25, 26, 27 } };
+    static const int64_t ranks[2][24] = {
+        { 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23, 32, 33, 34, 38, 39, 40, 44, 45 },
+        { 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31, 35, 36, 37, 41, 42, 43, 46, 47 }
+    };
+    static const int64_t convolution[2][14] = { { 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 22, 23, 24 },
+                                                { 8, 9, 10, 11, 12, 13, 14, 15, 19, 20, 21, 25, 26, 27 } };
     for (int64_t tp = 0; tp < 2; tp++) {
         check_rows(&context, "decoder.layers.0.mixer.in_proj.weight", 48, tp, ranks[tp]);
         check_rows(&context, "decoder.layers.0.mixer.conv1d.weight", 28, tp, convolution[tp]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every allocation fails once while legacy Megatron checkpoints are opened, planned into another layout and written: an error, never worse. */
+/* Every allocation fails once while legacy Megatron checkpoints are opened, planned into another layout and written: an error, never worse.
+ */
 #include "check.h"
 
 #include "fail_malloc.h"
@@ -55,7 +56,8 @@ static reshard_status use(const char *source, const char *like, const char *layo
     run.threads = 1;
     reshard_status status = reshard_open(source, NULL, &checkpoint, err);
     if (!status)
-        status = target ? reshard_convert(checkpoint, target, &options, &run, NULL, err) : reshard_plan(checkpoint, work_path, &options, &run, &report, err);
+        status = target ? reshard_convert(checkpoint, target, &options, &run, NULL, err)
+                        : reshard_plan(checkpoint, work_path, &options, &run, &report, err);
     reshard_report_release(&report);
     reshard_close(checkpoint);
     return status;
@@ -98,7 +100,8 @@ TEST(every_allocation_of_a_plan_may_fail)
 {
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char source[4600], like[4600];
-        fail_each(cases[i].source, fixture(cases[i].source, source), cases[i].like ? fixture(cases[i].like, like) : NULL, cases[i].layout, NULL);
+        fail_each(cases[i].source, fixture(cases[i].source, source), cases[i].like ? fixture(cases[i].like, like) : NULL, cases[i].layout,
+                  NULL);
     }
 }
 

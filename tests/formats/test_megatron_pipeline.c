@@ -43,7 +43,8 @@ TEST(layers_are_where_megatron_puts_them)
         int64_t layer = 0;
         for (int64_t stage = 0; stage < c->pp * c->vp; stage++) {
             if (pipeline.counts[stage] != c->counts[stage])
-                fail_msg("%s: stage %lld has %lld layers, expected %lld", c->why, (long long)stage, (long long)pipeline.counts[stage], (long long)c->counts[stage]);
+                fail_msg("%s: stage %lld has %lld layers, expected %lld", c->why, (long long)stage, (long long)pipeline.counts[stage],
+                         (long long)c->counts[stage]);
             assert_int_equal(megatron_pipeline_offset(&pipeline, stage), layer);
             for (int64_t k = 0; k < c->counts[stage]; k++)
                 assert_int_equal(megatron_pipeline_stage(&pipeline, layer++), stage);
@@ -80,7 +81,8 @@ TEST(what_cannot_be_placed_says_what_would_work)
         struct megatron_pipeline pipeline;
         reshard_error err = { 0 };
         megatron_args_read(NULL, &args);
-        args.num_layers = cases[i].layers, args.pp = cases[i].pp, args.vp = cases[i].vp, args.first_layers = cases[i].first, args.layout = str_of(cases[i].layout);
+        args.num_layers = cases[i].layers, args.pp = cases[i].pp, args.vp = cases[i].vp, args.first_layers = cases[i].first,
+        args.layout = str_of(cases[i].layout);
         assert_int_equal(megatron_pipeline_make(&args, &arena, &pipeline, &err), cases[i].status);
         if (!strstr(err.message, cases[i].message) || !strstr(err.hint, cases[i].hint))
             fail_msg("case %zu: '%s', hint '%s'", i, err.message, err.hint);
@@ -95,9 +97,18 @@ TEST(rank_folders_have_two_and_three_digits)
         int count;
         int64_t numbers[3];
     } cases[] = {
-        { "mp_rank_00", 1, { 0 } },       { "mp_rank_07", 1, { 7 } },           { "mp_rank_128", 1, { 128 } },     { "mp_rank_01_002", 2, { 1, 2 } },
-        { "mp_rank_01_002_003", 3, { 1, 2, 3 } }, { "mp_rank_0", 0, { 0 } },   { "mp_rank_00_01", 0, { 0 } },     { "mp_rank_00_001_002_003", 0, { 0 } },
-        { "mp_rank_", 0, { 0 } },         { "mp_rank_00x", 0, { 0 } },          { "xmp_rank_00", 0, { 0 } },       { "mp_rank_00_", 0, { 0 } },
+        { "mp_rank_00", 1, { 0 } },
+        { "mp_rank_07", 1, { 7 } },
+        { "mp_rank_128", 1, { 128 } },
+        { "mp_rank_01_002", 2, { 1, 2 } },
+        { "mp_rank_01_002_003", 3, { 1, 2, 3 } },
+        { "mp_rank_0", 0, { 0 } },
+        { "mp_rank_00_01", 0, { 0 } },
+        { "mp_rank_00_001_002_003", 0, { 0 } },
+        { "mp_rank_", 0, { 0 } },
+        { "mp_rank_00x", 0, { 0 } },
+        { "xmp_rank_00", 0, { 0 } },
+        { "mp_rank_00_", 0, { 0 } },
         { "mp_rank_0000000000000000001", 0, { 0 } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {

@@ -23,7 +23,10 @@ static void add(struct model *model, const char *name, int64_t rows, int64_t col
     struct optimizer_parameter *parameter = &model->parameters[model->count];
     model->shapes[model->count][0] = rows;
     model->shapes[model->count][1] = columns;
-    *parameter = (struct optimizer_parameter){ .name = str_of(name), .param_dtype = DTYPE_BF16, .grad_dtype = DTYPE_F32, .rank = columns ? 2 : 1,
+    *parameter = (struct optimizer_parameter){ .name = str_of(name),
+                                               .param_dtype = DTYPE_BF16,
+                                               .grad_dtype = DTYPE_F32,
+                                               .rank = columns ? 2 : 1,
                                                .shape = model->shapes[model->count] };
     model->count++;
 }
@@ -138,11 +141,13 @@ TEST(sizes_that_nothing_explains_are_named)
     int64_t unpadded = 421;
     struct optimizer_sizes sizes = { .unpadded = &unpadded, .buffer_count = 1 };
     three_parameters(&model);
-    CHECK_FAILS(optimizer_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(optimizer_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err),
+                RESHARD_ERR_FORMAT);
     assert_non_null(strstr(err.message, "421"));
     assert_non_null(strstr(err.message, "420"));
     sizes.buffer_count = 2;
-    CHECK_FAILS(optimizer_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(optimizer_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err),
+                RESHARD_ERR_FORMAT);
     assert_non_null(strstr(err.message, "2 buffers"));
 }
 
@@ -152,8 +157,10 @@ TEST(impossible_numbers_are_refused)
     struct model model;
     struct optimizer_buffers buffers;
     three_parameters(&model);
-    const struct optimizer_rules rules[] = { { .dp = 0, .alignment = 64, .bucket_multiple = 128 }, { .dp = 1, .alignment = 0, .bucket_multiple = 128 },
-                                             { .dp = 1, .alignment = 64, .bucket_multiple = 0 }, { .dp = INT64_MAX, .alignment = 64, .bucket_multiple = 128 },
+    const struct optimizer_rules rules[] = { { .dp = 0, .alignment = 64, .bucket_multiple = 128 },
+                                             { .dp = 1, .alignment = 0, .bucket_multiple = 128 },
+                                             { .dp = 1, .alignment = 64, .bucket_multiple = 0 },
+                                             { .dp = INT64_MAX, .alignment = 64, .bucket_multiple = 128 },
                                              { .dp = 1, .alignment = 64, .bucket_multiple = 128, .bucket_size = -1 } };
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
         CHECK_FAILS(optimizer_buffers_make(model.parameters, model.count, false, &rules[i], &buffers, &err), RESHARD_ERR_FORMAT);
@@ -205,7 +212,8 @@ static void take_buffer(const struct value *buffer, bool is_expert, bool is_tied
         parameter->param_dtype = DTYPE_BF16;
         parameter->grad_dtype = DTYPE_F32;
         parameter->is_expert = is_expert;
-        parameter->is_shared_embedding = is_tied && (str_is(parameter->name, "embedding.word_embeddings.weight") || str_is(parameter->name, "output_layer.weight"));
+        parameter->is_shared_embedding =
+            is_tied && (str_is(parameter->name, "embedding.word_embeddings.weight") || str_is(parameter->name, "output_layer.weight"));
         model->starts[i] = integer(line, 2);
         model->buckets[i] = integer(line, 4);
     }

@@ -41,7 +41,8 @@ static void close_file(struct file *file)
     store_free(file->store);
 }
 
-static uint32_t take_parameters(const struct torch_archive *archive, bool is_tied, bool has_expert_optimizer, struct optimizer_parameter *out)
+static uint32_t take_parameters(const struct torch_archive *archive, bool is_tied, bool has_expert_optimizer,
+                                struct optimizer_parameter *out)
 {
     struct value **pairs;
     size_t count;
@@ -54,9 +55,15 @@ static uint32_t take_parameters(const struct torch_archive *archive, bool is_tie
         const struct torch_tensor *tensor = &archive->tensors[pairs[i + 1]->tensor - 1];
         bool is_embedding = str_is(name, "embedding.word_embeddings.weight") || str_is(name, "output_layer.weight");
         assert_true(made < PARAMETERS_MAX);
-        out[made++] = (struct optimizer_parameter){ .name = name, .param_dtype = tensor->dtype, .grad_dtype = DTYPE_F32, .rank = tensor->rank,
-                                                    .shape = tensor->shape, .is_embedding = is_embedding, .is_shared_embedding = is_embedding && is_tied,
-                                                    .is_expert = has_expert_optimizer && memmem(name.data, name.size, ".local_experts.", 15) };
+        out[made++] =
+            (struct optimizer_parameter){ .name = name,
+                                          .param_dtype = tensor->dtype,
+                                          .grad_dtype = DTYPE_F32,
+                                          .rank = tensor->rank,
+                                          .shape = tensor->shape,
+                                          .is_embedding = is_embedding,
+                                          .is_shared_embedding = is_embedding && is_tied,
+                                          .is_expert = has_expert_optimizer && memmem(name.data, name.size, ".local_experts.", 15) };
     }
     return made;
 }
@@ -75,7 +82,8 @@ static void digest_of(const struct file *file, const struct optimizer_piece *pie
     struct buffer bytes = { 0 };
     unsigned char sum[EVP_MAX_MD_SIZE];
     unsigned sum_size = 0;
-    CHECK_OK(reader_append(&file->reader, storage->offset + tensor->offset_bytes + (uint64_t)piece->offset * 4, (uint64_t)count * 4, &bytes, &err));
+    CHECK_OK(reader_append(&file->reader, storage->offset + tensor->offset_bytes + (uint64_t)piece->offset * 4, (uint64_t)count * 4, &bytes,
+                           &err));
     assert_true(EVP_Digest(bytes.data, bytes.size, sum, &sum_size, EVP_sha256(), NULL));
     for (unsigned i = 0; i < 32; i++)
         snprintf(out + 2 * i, 3, "%02x", sum[i]);
@@ -98,7 +106,8 @@ static struct value_graph read_manifest(const char *folder)
 }
 
 /* also.logical: one digest for each parameter and state of each stage. */
-static uint32_t check_logical(const char *folder, const char *rank_folder, const char *prefix, int64_t stage, bool is_tied, const struct value *logical)
+static uint32_t check_logical(const char *folder, const char *rank_folder, const char *prefix, int64_t stage, bool is_tied,
+                              const struct value *logical)
 {
     reshard_error err = { 0 };
     struct file model, optimizer;
@@ -183,11 +192,15 @@ TEST(groups_deal_by_name_shape_and_kind)
     reshard_error err = { 0 };
     const int64_t matrix[2] = { 4, 3 }, vector[1] = { 4 };
     const struct optimizer_parameter parameters[] = {
-        { .name = STR("embedding"), .rank = 2, .shape = matrix, .is_embedding = true }, { .name = STR("norm.weight"), .rank = 1, .shape = vector },
-        { .name = STR("a.weight"), .rank = 2, .shape = matrix },                        { .name = STR("a.bias"), .rank = 1, .shape = vector },
+        { .name = STR("embedding"), .rank = 2, .shape = matrix, .is_embedding = true },
+        { .name = STR("norm.weight"), .rank = 1, .shape = vector },
+        { .name = STR("a.weight"), .rank = 2, .shape = matrix },
+        { .name = STR("a.bias"), .rank = 1, .shape = vector },
         { .name = STR("e.weight"), .rank = 2, .shape = matrix, .is_expert = true },
     };
-    const struct optimizer_group groups[] = { { .has_decay = true, .is_decoupled = true, .count = 1 }, { .has_decay = false, .count = 2 }, { .has_decay = true, .count = 1 } };
+    const struct optimizer_group groups[] = { { .has_decay = true, .is_decoupled = true, .count = 1 },
+                                              { .has_decay = false, .count = 2 },
+                                              { .has_decay = true, .count = 1 } };
     const struct optimizer_group expert = { .has_decay = true, .is_expert = true, .count = 1 }, twice[] = { groups[2], groups[2] };
     uint32_t *of = NULL;
     CHECK_OK(optimizer_groups_relate(parameters, 5, false, groups, 3, &of, &err));

@@ -32,10 +32,12 @@ TEST(registered_names_have_keys)
         { 0, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight", "embedding.word_embeddings.weight" },
         { NAME_LOCAL, "decoder.layers.3.input_layernorm.bias", "decoder.layers.self_attention.linear_qkv.layer_norm_bias",
           "decoder.layers.3.self_attention.linear_qkv.layer_norm_bias" },
-        { NAME_LOCAL | NAME_MLA, "decoder.layers.3.input_layernorm.weight", "decoder.layers.input_layernorm.weight", "decoder.layers.3.input_layernorm.weight" },
-        { 0, "decoder.layers.12.pre_mlp_layernorm.weight", "decoder.layers.pre_mlp_layernorm.weight", "decoder.layers.12.pre_mlp_layernorm.weight" },
-        { NAME_LOCAL, "decoder.layers.1.mlp.experts.local_experts.7.linear_fc1.weight", "decoder.layers.mlp.experts.experts.linear_fc1.weight",
-          "decoder.layers.1.mlp.experts.experts.linear_fc1.weight" },
+        { NAME_LOCAL | NAME_MLA, "decoder.layers.3.input_layernorm.weight", "decoder.layers.input_layernorm.weight",
+          "decoder.layers.3.input_layernorm.weight" },
+        { 0, "decoder.layers.12.pre_mlp_layernorm.weight", "decoder.layers.pre_mlp_layernorm.weight",
+          "decoder.layers.12.pre_mlp_layernorm.weight" },
+        { NAME_LOCAL, "decoder.layers.1.mlp.experts.local_experts.7.linear_fc1.weight",
+          "decoder.layers.mlp.experts.experts.linear_fc1.weight", "decoder.layers.1.mlp.experts.experts.linear_fc1.weight" },
         { NAME_GROUPED, "decoder.layers.1.mlp.experts.linear_fc2.weight7", "decoder.layers.mlp.experts.experts.linear_fc2.weight",
           "decoder.layers.1.mlp.experts.experts.linear_fc2.weight" },
         { 0, "decoder.layers.4.mixer.in_proj.weight", "decoder.layers.mixer.in_proj.weight", "decoder.layers.4.mixer.in_proj.weight" },
@@ -70,15 +72,31 @@ TEST(registered_names_have_keys)
 TEST(parameters_are_ordered_as_modules_register_them)
 {
     const char *local[] = {
-        "embedding.word_embeddings.weight", "embedding.position_embeddings.weight", "decoder.layers.0.input_layernorm.weight",
-        "decoder.layers.0.input_layernorm.bias", "decoder.layers.0.self_attention.linear_proj.weight", "decoder.layers.0.self_attention.linear_proj.bias",
-        "decoder.layers.0.self_attention.linear_qkv.weight", "decoder.layers.0.self_attention.linear_qkv.bias", "decoder.layers.0.self_attention.q_layernorm.weight",
-        "decoder.layers.0.self_attention.k_layernorm.weight", "decoder.layers.0.self_attention.kv_layernorm.bias", "decoder.layers.0.pre_mlp_layernorm.weight",
-        "decoder.layers.0.mlp.router.weight", "decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight",
-        "decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight", "decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight",
-        "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight", "decoder.layers.0.mlp.experts.local_experts.10.linear_fc1.weight",
-        "decoder.layers.0.mlp.shared_experts.linear_fc1.weight", "decoder.layers.0.mlp.linear_fc1.weight", "decoder.layers.0.mlp.linear_fc2.weight",
-        "decoder.layers.1.input_layernorm.weight", "decoder.layers.10.input_layernorm.weight", "decoder.final_layernorm.weight", "output_layer.weight",
+        "embedding.word_embeddings.weight",
+        "embedding.position_embeddings.weight",
+        "decoder.layers.0.input_layernorm.weight",
+        "decoder.layers.0.input_layernorm.bias",
+        "decoder.layers.0.self_attention.linear_proj.weight",
+        "decoder.layers.0.self_attention.linear_proj.bias",
+        "decoder.layers.0.self_attention.linear_qkv.weight",
+        "decoder.layers.0.self_attention.linear_qkv.bias",
+        "decoder.layers.0.self_attention.q_layernorm.weight",
+        "decoder.layers.0.self_attention.k_layernorm.weight",
+        "decoder.layers.0.self_attention.kv_layernorm.bias",
+        "decoder.layers.0.pre_mlp_layernorm.weight",
+        "decoder.layers.0.mlp.router.weight",
+        "decoder.layers.0.mlp.experts.local_experts.0.linear_fc1.weight",
+        "decoder.layers.0.mlp.experts.local_experts.0.linear_fc2.weight",
+        "decoder.layers.0.mlp.experts.local_experts.1.linear_fc1.weight",
+        "decoder.layers.0.mlp.experts.local_experts.1.linear_fc2.weight",
+        "decoder.layers.0.mlp.experts.local_experts.10.linear_fc1.weight",
+        "decoder.layers.0.mlp.shared_experts.linear_fc1.weight",
+        "decoder.layers.0.mlp.linear_fc1.weight",
+        "decoder.layers.0.mlp.linear_fc2.weight",
+        "decoder.layers.1.input_layernorm.weight",
+        "decoder.layers.10.input_layernorm.weight",
+        "decoder.final_layernorm.weight",
+        "output_layer.weight",
     };
     struct parameter_name parameters[sizeof(local) / sizeof(local[0])];
     size_t count = sizeof(local) / sizeof(local[0]);
@@ -115,7 +133,8 @@ TEST(what_is_no_parameter_is_known)
 TEST(wrong_tables_are_refused)
 {
     reshard_error err = { 0 };
-    const char *texts[] = { "-", "local\n", "other a", "- a b c", "- a.# b", "- a.{b,c} d.{e}", "- a.* b", "!buffer a", "- #.#.#.#.#", "- {a,b}.{c,d}" };
+    const char *texts[] = { "-",       "local\n",   "other a",     "- a b c",      "- a.# b", "- a.{b,c} d.{e}",
+                            "- a.* b", "!buffer a", "- #.#.#.#.#", "- {a,b}.{c,d}" };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct arena own = { 0 };
         struct optimizer_names made;

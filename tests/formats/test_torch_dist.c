@@ -48,7 +48,7 @@ TEST(the_name_of_a_sharded_object_ends_with_offsets_and_extents)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct str key = { 0 };
-        bool is_object = dist_object_key(str_of(cases[i].name), &key);
+        bool is_object = mcore_object_key(str_of(cases[i].name), &key);
         if (is_object != (cases[i].key != NULL) || (is_object && !str_is(key, cases[i].key)))
             fail_msg("%s", cases[i].name);
     }
@@ -90,8 +90,9 @@ TEST(items_are_put_together_along_their_paths)
     reshard_error err = { 0 };
     struct dcp_tree tree = { 0 };
     bool has_hole;
-    const struct path_part a[] = { KEY("optimizer"), KEY("groups"), AT(1), KEY("lr") }, b[] = { KEY("optimizer"), KEY("groups"), AT(0), KEY("lr") },
-                           c[] = { KEY("iteration") }, d[] = { KEY("optimizer"), { .kind = PATH_INT_KEY, .index = 7 } }, e[] = { KEY("holed"), AT(4) };
+    const struct path_part a[] = { KEY("optimizer"), KEY("groups"), AT(1), KEY("lr") },
+                           b[] = { KEY("optimizer"), KEY("groups"), AT(0), KEY("lr") }, c[] = { KEY("iteration") },
+                           d[] = { KEY("optimizer"), { .kind = PATH_INT_KEY, .index = 7 } }, e[] = { KEY("holed"), AT(4) };
     expect_tree(&tree, "{}");
     CHECK_OK(dcp_tree_add(&tree, a, 4, (struct dcp_tree_node){ .wanted = 1 }, &err));
     CHECK_OK(dcp_tree_add(&tree, b, 4, (struct dcp_tree_node){ .wanted = 2 }, &err));
@@ -139,8 +140,8 @@ static void toy_fill(struct toy *toy, bool with_state)
     CHECK_OK(catalog_seal(toy->source.catalog, false, &err));
 }
 
-static reshard_status write_to(const struct format_driver *driver, const char *const *options, struct toy *toy, struct store *store, uint32_t ranks,
-                               reshard_error *err)
+static reshard_status write_to(const struct format_driver *driver, const char *const *options, struct toy *toy, struct store *store,
+                               uint32_t ranks, reshard_error *err)
 {
     struct check_conversion conversion;
     struct store_txn *txn = NULL;
@@ -262,8 +263,22 @@ TEST(torch_dist_reads_back_in_every_form)
         { "an iteration", "out/iter_0000025/", "25", CONFIG_OF_FILE, "25", true, 0, { NULL } },
         { "weights alone are a release", "out/release/", "release", CONFIG_OF_FILE, NULL, false, 0, { NULL } },
         { "the folder alone", "out/", NULL, CONFIG_OF_FILE, "25", true, 3, { "root", "none" } },
-        { "the iteration is given", "out/iter_12345678/", "12345678", CONFIG_OF_FILE, "12345678", false, 2, { "root", "iteration", "iteration", "12345678" } },
-        { "an object", "out/release/", "release", CONFIG_OF_OBJECT, "25", true, 2, { "common", "object", "integrity", "yes", "root", "release" } },
+        { "the iteration is given",
+          "out/iter_12345678/",
+          "12345678",
+          CONFIG_OF_FILE,
+          "12345678",
+          false,
+          2,
+          { "root", "iteration", "iteration", "12345678" } },
+        { "an object",
+          "out/release/",
+          "release",
+          CONFIG_OF_OBJECT,
+          "25",
+          true,
+          2,
+          { "common", "object", "integrity", "yes", "root", "release" } },
         { "small chunks", "out/", NULL, CONFIG_OF_FILE, NULL, false, 5, { "root", "none", "chunk-bytes", "16", "integrity", "yes" } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -385,7 +400,9 @@ TEST(classes_that_megatron_refuses_in_the_common_state_are_reported)
     static const struct {
         const char *module, *name;
         uint32_t notes;
-    } cases[] = { { "megatron.core.enums", "ModelType", 0 }, { "collections", "OrderedDict", 0 }, { "megatron.tokenizer", "Tokenizer", 1 } };
+    } cases[] = { { "megatron.core.enums", "ModelType", 0 },
+                  { "collections", "OrderedDict", 0 },
+                  { "megatron.tokenizer", "Tokenizer", 1 } };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         reshard_error err = { 0 };
         struct toy toy;
@@ -442,7 +459,8 @@ TEST(what_no_torch_dist_checkpoint_may_be_is_refused)
         { "another file of that name", "out/metadata.json", "{\"model\": 1}", RESHARD_ERR_FORMAT, "never finished" },
         { "a backend that is no string", "out/metadata.json", "{\"sharded_backend\": 1}", RESHARD_ERR_FORMAT, "no string" },
         { "another backend", "out/metadata.json", "{\"sharded_backend\": \"torch_fist\"}", RESHARD_ERR_UNSUPPORTED, "torch_fist" },
-        { "another version", "out/metadata.json", "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 2}", RESHARD_ERR_UNSUPPORTED, "2" },
+        { "another version", "out/metadata.json", "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": 2}",
+          RESHARD_ERR_UNSUPPORTED, "2" },
         { "a version that is no number", "out/metadata.json", "{\"sharded_backend\": \"torch_dist\", \"sharded_backend_version\": \"1\"}",
           RESHARD_ERR_FORMAT, "no integer" },
         { "a torn .metadata", "out/.metadata", "\x80\x02", RESHARD_ERR_FORMAT, ".metadata" },
@@ -521,9 +539,12 @@ TEST(the_flavour_is_told_by_files_and_keys)
         const char *key;
         const struct format_driver *driver;
     } cases[] = {
-        { "decoder.weight", &format_torch_dist }, { "model.decoder.weight", &format_torch_dcp_megatron }, { "model.module.decoder.weight", &format_fsdp_dtensor },
+        { "decoder.weight", &format_torch_dist },
+        { "model.decoder.weight", &format_torch_dcp_megatron },
+        { "model.module.decoder.weight", &format_fsdp_dtensor },
     };
-    const struct format_driver *const drivers[] = { &format_torch_dist, &format_torch_dcp_megatron, &format_fsdp_dtensor, &format_torch_dcp };
+    const struct format_driver *const drivers[] = { &format_torch_dist, &format_torch_dcp_megatron, &format_fsdp_dtensor,
+                                                    &format_torch_dcp };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         reshard_error err = { 0 };
         struct toy toy;

@@ -16,7 +16,8 @@ static void put_text(struct buffer *out, const char *text, size_t size)
 
 #define PUT(out, literal) put_text(out, literal, sizeof(literal) - 1)
 
-/* {'w': 4x2 of storage 0, 'tied': the same, 't': its transpose, 'part': row 1, 'own': storage 1, 'step': 3, 'obj': Namespace(s=storage 2)} */
+/* {'w': 4x2 of storage 0, 'tied': the same, 't': its transpose, 'part': row 1, 'own': storage 1, 'step': 3, 'obj': Namespace(s=storage 2)}
+ */
 static void make_file(struct buffer *out)
 {
     static const float numbers[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
@@ -157,7 +158,8 @@ static void check_written(const struct test_option *options, bool expect_shared)
     CHECK_OK(memory_open(into, "y.pt", false, &again, &err));
     CHECK_OK(again->driver->verify(again, true, &err));
     assert_int_equal(again->catalog->warning_count, 0);
-    const struct catalog_tensor *w = tensor_of(again->catalog, "w"), *tied = tensor_of(again->catalog, "tied"), *t = tensor_of(again->catalog, "t");
+    const struct catalog_tensor *w = tensor_of(again->catalog, "w"), *tied = tensor_of(again->catalog, "tied"),
+                                *t = tensor_of(again->catalog, "t");
     assert_int_equal(tied->tied_to, w - again->catalog->tensors);
     assert_int_equal(w->storage_group == t->storage_group, expect_shared);
     assert_int_equal(again->catalog->item_count, 2);

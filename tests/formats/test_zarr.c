@@ -29,7 +29,8 @@ static void put_hex(struct store *store, const char *name, const char *hex)
 
 /* ---- reading ---- */
 
-static reshard_status collect(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last, reshard_error *error)
+static reshard_status collect(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                              reshard_error *error)
 {
     (void)tensor, (void)offset, (void)is_last, (void)error;
     return buffer_append(context, bytes, size) ? RESHARD_OK : RESHARD_ERR_MEMORY;
@@ -71,19 +72,25 @@ TEST(chunks_at_the_edge_are_of_full_size_in_every_order)
     static const struct {
         const char *why, *document_name, *document, *first, *first_bytes, *second, *second_bytes;
     } cases[] = {
-        { "format 2", ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":0.0,\"order\":\"C\""), "0.0", CHUNK_C, "0.1", EDGE_C },
+        { "format 2", ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":0.0,\"order\":\"C\""), "0.0", CHUNK_C, "0.1",
+          EDGE_C },
         { "column-major", ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":0.0,\"order\":\"F\""), "0.0",
           "00000000 0000a040 0000803f 0000c040 00000040 0000e040", "0.1", "00004040 00000041 00008040 00001041 00000000 00000000" },
-        { "slashes", ".zarray", V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":null,\"order\":\"C\",\"dimension_separator\":\"/\""),
-          "0/0", CHUNK_C, "0/1", EDGE_C },
-        { "format 3", "zarr.json", V3("[2,5]", "\"data_type\":\"float32\"," GRID("[2,3]") KEYS "\"fill_value\":0.0,\"codecs\":[" LITTLE "]"),
-          "c/0/0", CHUNK_C, "c/0/1", EDGE_C },
+        { "slashes", ".zarray",
+          V2(V2_F4 "\"shape\":[2,5],\"chunks\":[2,3],\"fill_value\":null,\"order\":\"C\",\"dimension_separator\":\"/\""), "0/0", CHUNK_C,
+          "0/1", EDGE_C },
+        { "format 3", "zarr.json",
+          V3("[2,5]", "\"data_type\":\"float32\"," GRID("[2,3]") KEYS "\"fill_value\":0.0,\"codecs\":[" LITTLE "]"), "c/0/0", CHUNK_C,
+          "c/0/1", EDGE_C },
         { "transposed, big-endian", "zarr.json",
-          V3("[2,5]", "\"data_type\":\"float32\"," GRID("[2,3]") KEYS "\"fill_value\":0.0,\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":[1,0]}},"
+          V3("[2,5]", "\"data_type\":\"float32\"," GRID("[2,3]") KEYS
+             "\"fill_value\":0.0,\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":[1,0]}},"
              "{\"name\":\"bytes\",\"configuration\":{\"endian\":\"big\"}}]"),
-          "c/0/0", "00000000 40a00000 3f800000 40c00000 40000000 40e00000", "c/0/1", "40400000 41000000 40800000 41100000 00000000 00000000" },
+          "c/0/0", "00000000 40a00000 3f800000 40c00000 40000000 40e00000", "c/0/1",
+          "40400000 41000000 40800000 41100000 00000000 00000000" },
         { "names as in format 2", "zarr.json",
-          V3("[2,5]", "\"data_type\":{\"name\":\"float32\"}," GRID("[2,3]") "\"chunk_key_encoding\":\"v2\",\"fill_value\":\"0x00000000\",\"codecs\":[" LITTLE "]"),
+          V3("[2,5]", "\"data_type\":{\"name\":\"float32\"}," GRID(
+                          "[2,3]") "\"chunk_key_encoding\":\"v2\",\"fill_value\":\"0x00000000\",\"codecs\":[" LITTLE "]"),
           "0.0", CHUNK_C, "0.1", EDGE_C },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -119,11 +126,13 @@ TEST(absent_chunks_hold_the_fill_value)
     V3("[4,6]", "\"data_type\":\"uint16\"," GRID("[4,4]") KEYS "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\","            \
        "\"configuration\":{\"chunk_shape\":[2,2],\"codecs\":[" LITTLE "],\"index_codecs\":[" LITTLE ",{\"name\":\"crc32c\"}]" extra "}}]")
 #define SHARD                                                                                                                              \
-    "0000 0100 0600 0700 0c00 0d00 1200 1300 0200 0300 0800 0900 0e00 0f00 1400 1500"                                                    \
-    "0000000000000000 0800000000000000 1000000000000000 0800000000000000 0800000000000000 0800000000000000 1800000000000000 0800000000000000"
+    "0000 0100 0600 0700 0c00 0d00 1200 1300 0200 0300 0800 0900 0e00 0f00 1400 1500"                                                      \
+    "0000000000000000 0800000000000000 1000000000000000 0800000000000000 0800000000000000 0800000000000000 1800000000000000 "              \
+    "0800000000000000"
 #define SHARD_2                                                                                                                            \
-    "0400 0500 0a00 0b00 1000 1100 1600 1700"                                                                                            \
-    "0000000000000000 0800000000000000 ffffffffffffffff ffffffffffffffff 0800000000000000 0800000000000000 ffffffffffffffff ffffffffffffffff"
+    "0400 0500 0a00 0b00 1000 1100 1600 1700"                                                                                              \
+    "0000000000000000 0800000000000000 ffffffffffffffff ffffffffffffffff 0800000000000000 0800000000000000 ffffffffffffffff "              \
+    "ffffffffffffffff"
 
 TEST(shards_are_read_through_their_index)
 {
@@ -154,18 +163,20 @@ TEST(an_inner_chunk_outside_the_shards_data_is_refused)
         const char *why, *document, *shard, *found;
     } cases[] = {
         { "as it should be", UNCHECKED_SHARD(""), ROWS ROW_1 "0400000000000000 0400000000000000", NULL },
-        { "the index itself", UNCHECKED_SHARD(""), ROWS ROW_1 "0800000000000000 0400000000000000", "4 bytes at 8, beyond the shard's [0, 8)" },
+        { "the index itself", UNCHECKED_SHARD(""), ROWS ROW_1 "0800000000000000 0400000000000000",
+          "4 bytes at 8, beyond the shard's [0, 8)" },
         { "half of it in the index", UNCHECKED_SHARD(""), ROWS ROW_1 "0600000000000000 0400000000000000", "4 bytes at 6" },
         { "behind the file", UNCHECKED_SHARD(""), ROWS ROW_1 "2800000000000000 0400000000000000", "4 bytes at 40" },
         { "too long", UNCHECKED_SHARD(""), ROWS ROW_1 "0400000000000000 0500000000000000", "5 bytes at 4" },
         { "an end beyond 2^64", UNCHECKED_SHARD(""), ROWS ROW_1 "fcffffffffffffff 0400000000000000", "4 bytes at 18446744073709551612" },
-        { "an absent chunk that has a place", UNCHECKED_SHARD(""), ROWS ROW_1 "0000000000000000 ffffffffffffffff", "18446744073709551615 bytes at 0" },
+        { "an absent chunk that has a place", UNCHECKED_SHARD(""), ROWS ROW_1 "0000000000000000 ffffffffffffffff",
+          "18446744073709551615 bytes at 0" },
         { "index first, as it should be", UNCHECKED_SHARD(AT_START),
           "2000000000000000 0400000000000000 2400000000000000 0400000000000000" ROWS, NULL },
         { "index first, a chunk in it", UNCHECKED_SHARD(AT_START),
           "2000000000000000 0400000000000000 0000000000000000 0400000000000000" ROWS, "4 bytes at 0, beyond the shard's [32, 40)" },
-        { "index first, half in it", UNCHECKED_SHARD(AT_START),
-          "2000000000000000 0400000000000000 1e00000000000000 0400000000000000" ROWS, "4 bytes at 30" },
+        { "index first, half in it", UNCHECKED_SHARD(AT_START), "2000000000000000 0400000000000000 1e00000000000000 0400000000000000" ROWS,
+          "4 bytes at 30" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct store *store = store_new_memory();
@@ -196,28 +207,42 @@ TEST(wrong_documents_are_refused_with_the_member)
         { "another rank", ".zarray", V2(GOOD2 "\"shape\":[2],\"chunks\":[1,1]"), RESHARD_ERR_FORMAT, "chunks has 2 axes" },
         { "a fraction", ".zarray", V2(GOOD2 "\"shape\":[2.0],\"chunks\":[1]"), RESHARD_ERR_FORMAT, "no list of integers" },
         { "too large", ".zarray", V2(GOOD2 "\"shape\":[4611686018427387904,4],\"chunks\":[1,1]"), RESHARD_ERR_FORMAT, "2^63" },
-        { "fields", ".zarray", V2("\"dtype\":[[\"a\",\"<i4\"]],\"compressor\":null,\"filters\":null,\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+        { "fields", ".zarray",
+          V2("\"dtype\":[[\"a\",\"<i4\"]],\"compressor\":null,\"filters\":null,\"fill_value\":0,\"order\":\"C\",\"shape\":[2],\"chunks\":["
+             "1]"),
           RESHARD_ERR_UNSUPPORTED, "records" },
-        { "bytes without meaning", ".zarray", V2("\"dtype\":\"|V2\",\"compressor\":null,\"filters\":null,\"fill_value\":null,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+        { "bytes without meaning", ".zarray",
+          V2("\"dtype\":\"|V2\",\"compressor\":null,\"filters\":null,\"fill_value\":null,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
           RESHARD_ERR_UNSUPPORTED, "unknown meaning" },
-        { "pickled elements", ".zarray", V2("\"dtype\":\"|O\",\"compressor\":null,\"filters\":[{\"id\":\"pickle\"}],\"fill_value\":null,\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+        { "pickled elements", ".zarray",
+          V2("\"dtype\":\"|O\",\"compressor\":null,\"filters\":[{\"id\":\"pickle\"}],\"fill_value\":null,\"order\":\"C\",\"shape\":[2],"
+             "\"chunks\":[1]"),
           RESHARD_ERR_UNSUPPORTED, "'pickle'" },
-        { "a fill value of another type", ".zarray", V2(V2_F4 "\"fill_value\":\"x\",\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"), RESHARD_ERR_FORMAT, "no F32" },
+        { "a fill value of another type", ".zarray", V2(V2_F4 "\"fill_value\":\"x\",\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"),
+          RESHARD_ERR_FORMAT, "no F32" },
         { "a huge hole", ".zarray", V2(GOOD2 "\"shape\":[1099511627776],\"chunks\":[1024]"), RESHARD_ERR_LIMIT, "tensor_expansion" },
 #define GOOD3 "\"data_type\":\"float32\"," GRID("[2]") KEYS "\"fill_value\":0.0,"
         { "no codecs", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[]"), RESHARD_ERR_FORMAT, "no codec makes bytes" },
         { "bytes twice", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "," LITTLE "]"), RESHARD_ERR_FORMAT, "behind the one" },
-        { "compressed before it is bytes", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"gzip\"}," LITTLE "]"), RESHARD_ERR_FORMAT, "before the one" },
+        { "compressed before it is bytes", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"gzip\"}," LITTLE "]"), RESHARD_ERR_FORMAT,
+          "before the one" },
         { "no byte order", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[\"bytes\"]"), RESHARD_ERR_FORMAT, "endian" },
-        { "no permutation", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":[1]}}," LITTLE "]"), RESHARD_ERR_FORMAT, "no permutation" },
-        { "what must be understood", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"x\":{\"must_understand\":true}"), RESHARD_ERR_UNSUPPORTED, "'x'" },
-        { "an unknown grid", "zarr.json", V3("[2]", "\"data_type\":\"float32\",\"chunk_grid\":\"rectilinear\"," KEYS "\"fill_value\":0,\"codecs\":[" LITTLE "]"),
+        { "no permutation", "zarr.json",
+          V3("[2]", GOOD3 "\"codecs\":[{\"name\":\"transpose\",\"configuration\":{\"order\":[1]}}," LITTLE "]"), RESHARD_ERR_FORMAT,
+          "no permutation" },
+        { "what must be understood", "zarr.json", V3("[2]", GOOD3 "\"codecs\":[" LITTLE "],\"x\":{\"must_understand\":true}"),
+          RESHARD_ERR_UNSUPPORTED, "'x'" },
+        { "an unknown grid", "zarr.json",
+          V3("[2]", "\"data_type\":\"float32\",\"chunk_grid\":\"rectilinear\"," KEYS "\"fill_value\":0,\"codecs\":[" LITTLE "]"),
           RESHARD_ERR_UNSUPPORTED, "rectilinear" },
-        { "a fill value that is none", "zarr.json", V3("[2]", "\"data_type\":\"float32\"," GRID("[2]") KEYS "\"fill_value\":null,\"codecs\":[" LITTLE "]"),
-          RESHARD_ERR_FORMAT, "no F32" },
+        { "a fill value that is none", "zarr.json",
+          V3("[2]", "\"data_type\":\"float32\"," GRID("[2]") KEYS "\"fill_value\":null,\"codecs\":[" LITTLE "]"), RESHARD_ERR_FORMAT,
+          "no F32" },
         { "inner chunks that do not divide", "zarr.json",
-          V3("[4]", "\"data_type\":\"uint8\"," GRID("[4]") KEYS "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{\"chunk_shape\":[3],"
-             "\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]}}]"), RESHARD_ERR_FORMAT, "do not divide" },
+          V3("[4]", "\"data_type\":\"uint8\"," GRID("[4]") KEYS
+             "\"fill_value\":0,\"codecs\":[{\"name\":\"sharding_indexed\",\"configuration\":{\"chunk_shape\":[3],"
+             "\"codecs\":[\"bytes\"],\"index_codecs\":[" LITTLE "]}}]"),
+          RESHARD_ERR_FORMAT, "do not divide" },
         { "a name that leads out", ".zmetadata", "{\"metadata\":{\"../x/.zarray\":{}}}", RESHARD_ERR_FORMAT, "'..'" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -242,7 +267,8 @@ static struct store *nested_store(void)
     put_hex(store, "a/b/0.0", CHUNK_C);
     put_hex(store, "a/b/0.1", EDGE_C);
     memory_put_text(store, "a/b.w/zarr.json",
-                    V3("[]", "\"data_type\":\"uint8\"," GRID("[]") KEYS "\"fill_value\":3,\"codecs\":[{\"name\":\"bytes\"}],\"attributes\":{\"u\":\"m\"}"));
+                    V3("[]", "\"data_type\":\"uint8\"," GRID("[]") KEYS
+                       "\"fill_value\":3,\"codecs\":[{\"name\":\"bytes\"}],\"attributes\":{\"u\":\"m\"}"));
     memory_put_text(store, "left", "over");
     return store;
 }
@@ -270,7 +296,9 @@ TEST(unsupported_arrays_can_be_left_out)
 {
     struct store *store = nested_store();
     struct source *source = NULL;
-    memory_put_text(store, "s/.zarray", V2("\"dtype\":\"<U3\",\"compressor\":null,\"filters\":null,\"fill_value\":\"\",\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"));
+    memory_put_text(
+        store, "s/.zarray",
+        V2("\"dtype\":\"<U3\",\"compressor\":null,\"filters\":null,\"fill_value\":\"\",\"order\":\"C\",\"shape\":[2],\"chunks\":[1]"));
     CHECK_FAILS(memory_open(store, "", false, &source, &err), RESHARD_ERR_UNSUPPORTED);
     struct open_options options = { .limits = limits_default, .iteration = -1, .borrow_store = true, .skip_unsupported = true };
     CHECK_OK(format_open(store, "", &options, &source, &err));
@@ -286,7 +314,9 @@ TEST(an_extent_that_old_versions_lost_is_found_again)
     struct store *store = store_new_memory();
     struct source *source = NULL;
     memory_put_text(store, "metadata.json", "{\"sharded_backend\": \"zarr\", \"sharded_backend_version\": 1}");
-    memory_put_text(store, "w/.zarray", V2("\"dtype\":\"<V2\",\"compressor\":null,\"filters\":null,\"fill_value\":null,\"order\":\"C\",\"shape\":[1],\"chunks\":[1]"));
+    memory_put_text(
+        store, "w/.zarray",
+        V2("\"dtype\":\"<V2\",\"compressor\":null,\"filters\":null,\"fill_value\":null,\"order\":\"C\",\"shape\":[1],\"chunks\":[1]"));
     put_hex(store, "w/0", "803f");
     /* Bytes that are no torch.save container are their own value. */
     memory_put_text(store, "rng/shard_0.0_1.pt", "first");

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "map_run.h"
 
-static reshard_status run_text(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, bool strict, bool reverse,
-                               reshard_error *err)
+static reshard_status run_text(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target,
+                               bool strict, bool reverse, reshard_error *err)
 {
-    struct map_macro_context context = { .source = source, .target = target, .strict = strict, .reverse = reverse, .limits = &limits_default, .diagnoses = &run->diagnoses };
+    struct map_macro_context context = {
+        .source = source, .target = target, .strict = strict, .reverse = reverse, .limits = &limits_default, .diagnoses = &run->diagnoses
+    };
     *run = (struct map_run){ 0 };
     reshard_status status = map_lex(str_of(text), strict, &limits_default, &run->tokens, &run->diagnoses, err);
     if (!status)
-        status = map_parse(str_of(text), &run->tokens, MAP_GRAMMAR_FULL, strict ? NULL : &run->constants, &run->written, &run->diagnoses, err);
+        status =
+            map_parse(str_of(text), &run->tokens, MAP_GRAMMAR_FULL, strict ? NULL : &run->constants, &run->written, &run->diagnoses, err);
     if (!status && !run->diagnoses.error_count)
         status = map_expand(&context, &run->written, &run->expanded, err);
     if (status || run->diagnoses.error_count)
@@ -18,12 +21,14 @@ static reshard_status run_text(struct map_run *run, const char *text, const stru
     return map_execute(&input, &run->result, err);
 }
 
-reshard_status map_run(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, bool strict, reshard_error *err)
+reshard_status map_run(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, bool strict,
+                       reshard_error *err)
 {
     return run_text(run, text, source, target, strict, false, err);
 }
 
-reshard_status map_run_backwards(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, reshard_error *err)
+reshard_status map_run_backwards(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target,
+                                 reshard_error *err)
 {
     return run_text(run, text, source, target, false, true, err);
 }

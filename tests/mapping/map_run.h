@@ -15,8 +15,10 @@ struct map_run {
 };
 
 /* Lexes, parses, expands, executes. Diagnoses stop it between the stages, as in the library. */
-reshard_status map_run(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, bool strict, reshard_error *err);
-reshard_status map_run_backwards(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, reshard_error *err);
+reshard_status map_run(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target, bool strict,
+                       reshard_error *err);
+reshard_status map_run_backwards(struct map_run *run, const char *text, const struct map_space *source, const struct map_space *target,
+                                 reshard_error *err);
 void map_run_release(struct map_run *run);
 
 #endif

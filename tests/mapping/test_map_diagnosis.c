@@ -28,29 +28,42 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
     } cases[] = {
         { "a name that nearly exists", "model.embed.weigth -> embed",
           "t:1:1: error: 'model.embed.weigth' is neither a weight of the source nor assigned before\n"
-          "    1 | model.embed.weigth -> embed\n      | ^^^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n", false },
+          "    1 | model.embed.weigth -> embed\n      | ^^^^^^^^^^^^^^^^^^\nhint: did you mean 'model.embed.weight'?\n",
+          false },
         { "several errors in one run", "a ->\nb => c\na, b -> c, axis",
           "t:1:5: error: expected a name, found the end of the line\n    1 | a ->\n      |     ^\n"
           "t:2:4: error: unexpected character '>'\n    2 | b => c\n      |    ^\n"
           "t:3:12: error: 'axis' is a word of the language, not the name of a tensor\n    3 | a, b -> c, axis\n      |            ^^^^\n"
-          "hint: an attribute has a value: axis=0\n", false },
+          "hint: an attribute has a value: axis=0\n",
+          false },
         { "columns count characters, not bytes", "a -> b, dtype='é', x",
           "t:1:21: error: expected '=', found the end of the line\n    1 | a -> b, dtype='é', x\n      |                     ^\n"
-          "hint: attributes stand behind all names of the right side\n", false },
-        { "a carriage return ends a line", "a -> c\rb c -> d",
-          "t:2:3: error: expected '->', found 'c'\n    2 | b c -> d\n      |   ^\n", false },
+          "hint: attributes stand behind all names of the right side\n",
+          false },
+        { "a carriage return ends a line", "a -> c\rb c -> d", "t:2:3: error: expected '->', found 'c'\n    2 | b c -> d\n      |   ^\n",
+          false },
         { "the backslash of a shell", "layer.\\$LAYER_ID.w -> c",
-          "t:1:7: error: unexpected character '\\\\'\n    1 | layer.\\$LAYER_ID.w -> c\n      |       ^\nhint: remove the backslash before $\n", false },
+          "t:1:7: error: unexpected character '\\\\'\n    1 | layer.\\$LAYER_ID.w -> c\n      |       ^\nhint: remove the backslash before "
+          "$\n",
+          false },
         { "a statement behind macros is shown", "layer.$LAYER_ID.w, a -> c.$LAYER_ID, axis=0",
-          "t:1:20: error: 'a' lacks $LAYER_ID, which another name of the statement has\n    1 | layer.$LAYER_ID.w, a -> c.$LAYER_ID, axis=0\n"
-          "      |                    ^\nhint: one statement is made for each number, so every name needs the placeholder\n", false },
+          "t:1:20: error: 'a' lacks $LAYER_ID, which another name of the statement has\n    1 | layer.$LAYER_ID.w, a -> c.$LAYER_ID, "
+          "axis=0\n"
+          "      |                    ^\nhint: one statement is made for each number, so every name needs the placeholder\n",
+          false },
         { "an axis out of range", "layer.$LAYER_ID.w -> c.$LAYER_ID, d.$LAYER_ID, axis=1",
           "t:1:53: error: axis 1 is out of range: the tensor has 1 axes\n    1 | layer.$LAYER_ID.w -> c.$LAYER_ID, d.$LAYER_ID, axis=1\n"
-          "      |                                                     ^\nhint: a bias needs axis=0; in the expansion: layer.0.w -> c.0, d.0, axis=1\n", false },
+          "      |                                                     ^\nhint: a bias needs axis=0; in the expansion: layer.0.w -> c.0, "
+          "d.0, axis=1\n",
+          false },
         { "comments are ours", "a -> c # note",
-          "t:1:8: error: unexpected character '#'\n    1 | a -> c # note\n      |        ^\nhint: comments are an extension, which --strict-aoa refuses\n", true },
+          "t:1:8: error: unexpected character '#'\n    1 | a -> c # note\n      |        ^\nhint: comments are an extension, which "
+          "--strict-aoa refuses\n",
+          true },
         { "an unquoted value", "a -> c, dtype=float32",
-          "t:1:15: error: expected a number or a string, found 'float32'\n    1 | a -> c, dtype=float32\n      |               ^^^^^^^\nhint: put the value in quotes\n", false },
+          "t:1:15: error: expected a number or a string, found 'float32'\n    1 | a -> c, dtype=float32\n      |               "
+          "^^^^^^^\nhint: put the value in quotes\n",
+          false },
         { "nothing is wrong", "a -> c # note\n`b` -> `x/y`\n", "", false },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -93,6 +106,7 @@ TEST(growth_is_limited)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(a_diagnosis_shows_place_line_caret_and_hint), cmocka_unit_test(growth_is_limited) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(a_diagnosis_shows_place_line_caret_and_hint),
+                                        cmocka_unit_test(growth_is_limited) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,19 +5,24 @@
 
 #include "reshard/reshard.h"
 
-static const char source_text[] =
-    "{\"tensors\":{\"l.0.q\":{\"dtype\":\"float32\",\"shape\":[4,2],\"data\":[1,2,3,4,5,6,7,8]},"
-    "\"l.0.k\":{\"dtype\":\"float32\",\"shape\":[2,2],\"data\":[1,2,3,4]},\"l.0.v\":{\"dtype\":\"float32\",\"shape\":[2,2],\"data\":[5,6,7,8]},"
-    "\"e.0\":{\"dtype\":\"bfloat16\",\"shape\":[2],\"data\":[1,2]},\"e.1\":{\"dtype\":\"bfloat16\",\"shape\":[2],\"shards\":[[[0],[1]],[[1],[1]]],\"data\":[3,4]},"
-    "\"optim.state.e.0.exp_avg\":{\"dtype\":\"float32\",\"shape\":[2],\"data\":[8,9]},"
-    "\"optim.state.e.1.exp_avg\":{\"dtype\":\"float32\",\"shape\":[2],\"data\":[7,6]},"
-    "\"m\":{\"dtype\":\"float32\",\"shape\":[2,8],\"shards\":[[[0,0],[2,4]],[[0,4],[2,4]]],\"data\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16]}}}";
+static const char source_text[] = "{\"tensors\":{\"l.0.q\":{\"dtype\":\"float32\",\"shape\":[4,2],\"data\":[1,2,3,4,5,6,7,8]},"
+                                  "\"l.0.k\":{\"dtype\":\"float32\",\"shape\":[2,2],\"data\":[1,2,3,4]},\"l.0.v\":{\"dtype\":\"float32\","
+                                  "\"shape\":[2,2],\"data\":[5,6,7,8]},"
+                                  "\"e.0\":{\"dtype\":\"bfloat16\",\"shape\":[2],\"data\":[1,2]},\"e.1\":{\"dtype\":\"bfloat16\",\"shape\":"
+                                  "[2],\"shards\":[[[0],[1]],[[1],[1]]],\"data\":[3,4]},"
+                                  "\"optim.state.e.0.exp_avg\":{\"dtype\":\"float32\",\"shape\":[2],\"data\":[8,9]},"
+                                  "\"optim.state.e.1.exp_avg\":{\"dtype\":\"float32\",\"shape\":[2],\"data\":[7,6]},"
+                                  "\"m\":{\"dtype\":\"float32\",\"shape\":[2,8],\"shards\":[[[0,0],[2,4]],[[0,4],[2,4]]],\"data\":[1,2,3,4,"
+                                  "5,6,7,8,9,10,11,12,13,14,15,16]}}}";
 
-static const char good_text[] = "l.$LAYER_ID.q^T, l.$LAYER_ID.k^T, l.$LAYER_ID.v^T -> n.$LAYER_ID, fused_qkv, num_heads=2, num_key_value_groups=1\n"
-                                "e.* -> t[0:1], axis=0\nt_0 -> t, dtype='float32'\nm -> m, fused_ffn\n";
-static const char our_text[] = "n = 2 * 3 - 4 # numbers\nl.$LAYER_ID.k, l.$LAYER_ID.v -> `s/$LAYER_ID`, stack=n - 2, when=\"l.$LAYER_ID.q\"\n"
-                               "e.0 -> e.a.{0:n}.w, axis=0\nm -> m, reshape=\"[1, 2, 8]\"\nl.9.x -> y, optional\n`s/0` -> u.{0:2}, unstack=0, unless=\"n != 2\"\n";
-static const char config_text[] = "aoa_config:\n  aoa_statements:\n    - \"e.0 -> \\x65.9\"\n    - 'e.1 -> f, dtype=''float32'''\n    - |\n      m -> o\n  aoa_config_reverse: no\n";
+static const char good_text[] =
+    "l.$LAYER_ID.q^T, l.$LAYER_ID.k^T, l.$LAYER_ID.v^T -> n.$LAYER_ID, fused_qkv, num_heads=2, num_key_value_groups=1\n"
+    "e.* -> t[0:1], axis=0\nt_0 -> t, dtype='float32'\nm -> m, fused_ffn\n";
+static const char our_text[] =
+    "n = 2 * 3 - 4 # numbers\nl.$LAYER_ID.k, l.$LAYER_ID.v -> `s/$LAYER_ID`, stack=n - 2, when=\"l.$LAYER_ID.q\"\n"
+    "e.0 -> e.a.{0:n}.w, axis=0\nm -> m, reshape=\"[1, 2, 8]\"\nl.9.x -> y, optional\n`s/0` -> u.{0:2}, unstack=0, unless=\"n != 2\"\n";
+static const char config_text[] = "aoa_config:\n  aoa_statements:\n    - \"e.0 -> \\x65.9\"\n    - 'e.1 -> f, dtype=''float32'''\n    - "
+                                  "|\n      m -> o\n  aoa_config_reverse: no\n";
 static const char bad_text[] = "nothing -> a\nl.$LAYER_ID.q -> x.$LAYER_ID, axis=1, axis=2\nm -> u, v, w, axis=1\n";
 
 typedef reshard_status (*function)(const reshard_map_input *input, reshard_map_output *output, reshard_error *err);

@@ -98,8 +98,10 @@ TEST(braces_put_numbers_inside_names)
         { "inside a name", "s -> m.{0:2}.w, unstack=0", "s -> m.0.w, m.1.w, unstack=0\n" },
         { "at its end", "n = 2\ns -> m{0:n}, axis=0", "s -> m0, m1, axis=0\n" },
         { "on the left, transposed", "l.{0:2}.w^T -> m, axis=1",
-          "l.0.w -> l.0.w_transpose_tmp, permute=\"[]\"\nl.1.w -> l.1.w_transpose_tmp, permute=\"[]\"\nl.0.w_transpose_tmp, l.1.w_transpose_tmp -> m, axis=1\n" },
-        { "beside a placeholder", "l.$LAYER_ID.w -> m.$LAYER_ID.{0:2}, axis=0", "l.0.w -> m.0.0, m.0.1, axis=0\nl.1.w -> m.1.0, m.1.1, axis=0\n" },
+          "l.0.w -> l.0.w_transpose_tmp, permute=\"[]\"\nl.1.w -> l.1.w_transpose_tmp, permute=\"[]\"\nl.0.w_transpose_tmp, "
+          "l.1.w_transpose_tmp -> m, axis=1\n" },
+        { "beside a placeholder", "l.$LAYER_ID.w -> m.$LAYER_ID.{0:2}, axis=0",
+          "l.0.w -> m.0.0, m.0.1, axis=0\nl.1.w -> m.1.0, m.1.1, axis=0\n" },
         { "one bound", "s -> m.{2}.w", "braces hold two bounds: layers.{0:4}.weight stands for layers.0.weight, …, layers.3.weight" },
         { "no bound", "s -> m.{:2}.w", "expected a number or a constant, found ''" },
         { "nothing between", "s -> m.{2:2}.w", "the array is empty: 2 is not below 2" },
@@ -127,9 +129,11 @@ TEST(conditions_keep_or_drop_a_statement)
 TEST(conditions_read_backwards_ask_for_what_keys_come_from)
 {
     static const struct text_case cases[] = {
-        { "a key that another statement renames", "w.$LAYER_ID -> l.$LAYER_ID.w, when=\"bias.$LAYER_ID\"\nbias.$LAYER_ID -> l.$LAYER_ID.b, optional",
+        { "a key that another statement renames",
+          "w.$LAYER_ID -> l.$LAYER_ID.w, when=\"bias.$LAYER_ID\"\nbias.$LAYER_ID -> l.$LAYER_ID.b, optional",
           "w.0 -> l.0.w\nbias.0 -> l.0.b\n" },
-        { "unless, of such a key", "w.$LAYER_ID -> l.$LAYER_ID.w, unless=\"bias.$LAYER_ID\"\nbias.$LAYER_ID -> l.$LAYER_ID.b", "w.1 -> l.1.w\nbias.0 -> l.0.b\n" },
+        { "unless, of such a key", "w.$LAYER_ID -> l.$LAYER_ID.w, unless=\"bias.$LAYER_ID\"\nbias.$LAYER_ID -> l.$LAYER_ID.b",
+          "w.1 -> l.1.w\nbias.0 -> l.0.b\n" },
         { "a key that none renames", "w.$LAYER_ID -> l.$LAYER_ID.w, when=\"l.$LAYER_ID.b\"", "w.0 -> l.0.w\n" },
         { "what it reads is not there", "x -> k, unless=\"y\"\nz -> a", "z -> a\n" },
         { "what is dropped forwards", "x.$LAYER_ID -> _\nz -> a", "z -> a\n" },
@@ -144,8 +148,10 @@ TEST(optional_statements_need_their_first_name)
         { "it is not", "k -> x, optional\nq -> y", "q -> y\n" },
         { "transposed", "a^T -> x, optional\nk^T -> y, optional", "a -> a_transpose_tmp, permute=\"[]\"\na_transpose_tmp -> x\n" },
         { "no layer", "l.$LAYER_ID.k -> m.$LAYER_ID, optional\nq -> y", "q -> y\n" },
-        { "beside attributes, in any order", "a -> x, y, optional, axis=0\nq -> u, v, axis=0, optional, when=\"a\"", "a -> x, y, axis=0\nq -> u, v, axis=0\n" },
-        { "only the first name may be missing", "a, k -> x, axis=0, optional", "'k' is neither a weight of the source nor assigned before" },
+        { "beside attributes, in any order", "a -> x, y, optional, axis=0\nq -> u, v, axis=0, optional, when=\"a\"",
+          "a -> x, y, axis=0\nq -> u, v, axis=0\n" },
+        { "only the first name may be missing", "a, k -> x, axis=0, optional",
+          "'k' is neither a weight of the source nor assigned before" },
         { "a tensor of that name", "a -> x\nx -> `optional`, y, axis=0", "a -> x\nx -> optional, y, axis=0\n" },
     };
     static const struct text_case back[] = {
@@ -163,11 +169,14 @@ TEST(an_offset_renumbers_layers_from_there_on)
         { "those below it are left alone", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=1", "l.1.w -> m.0.w\n" },
         { "by a constant", "n = 1\nl.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=n", "l.1.w -> m.0.w\n" },
         { "none are that high", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=2\nq -> y", "q -> y\n" },
-        { "beside other attributes", "l.$LAYER_ID_OFFSET.w -> x.$LAYER_ID_OFFSET, y.$LAYER_ID_OFFSET, offset=1, axis=0", "l.1.w -> x.0, y.0, axis=0\n" },
-        { "without one it is 1, and layer 0 a mistake", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w", "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0" },
+        { "beside other attributes", "l.$LAYER_ID_OFFSET.w -> x.$LAYER_ID_OFFSET, y.$LAYER_ID_OFFSET, offset=1, axis=0",
+          "l.1.w -> x.0, y.0, axis=0\n" },
+        { "without one it is 1, and layer 0 a mistake", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w",
+          "$LAYER_ID_OFFSET counts down by one, but the source has a layer 0" },
         { "without the placeholder", "a -> x, offset=1", "unknown attribute 'offset'" },
         { "no number", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=\"1\"", "the offset is a number" },
-        { "a condition about no number", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=1, when=\"l.$LAYER_ID.b\"", "no name of the statement has a number for 'l.$LAYER_ID.b'" },
+        { "a condition about no number", "l.$LAYER_ID_OFFSET.w -> m.$LAYER_ID_OFFSET.w, offset=1, when=\"l.$LAYER_ID.b\"",
+          "no name of the statement has a number for 'l.$LAYER_ID.b'" },
     };
     static const struct text_case back[] = {
         { "counted up", "m.$LAYER_ID_OFFSET.w -> l.$LAYER_ID_OFFSET.w, offset=61", "m.61.w -> l.0.w\nm.62.w -> l.1.w\n" },
@@ -208,7 +217,8 @@ TEST(shares_say_how_parts_relate)
         { "not a list", "q -> x, y, axis=1, shares=\"1\"", "shares are a list of numbers" },
         { "no such number", "q -> x, y, axis=1, shares=\"[1, n]\"", "the constant 'n' has no value" },
         { "that do not divide", "q -> x, y, axis=1, shares=\"[1, 3]\"", "6 on axis 1 cannot be split into 4 equal parts" },
-        { "too many", "q -> x, y, axis=1, shares=\"[9223372036854775807, 1]\"", "shares are 2 positive numbers here, one for each part, not [9223372036854775807, 1]" },
+        { "too many", "q -> x, y, axis=1, shares=\"[9223372036854775807, 1]\"",
+          "shares are 2 positive numbers here, one for each part, not [9223372036854775807, 1]" },
         { "without an axis", "q -> x, y, shares=\"[1, 2]\"", "a split has exactly one attribute, axis=number" },
     };
     static const struct text_case back[] = {
@@ -225,10 +235,14 @@ TEST(reshape_fits_or_says_why)
         { "rows become two axes", "a -> x, reshape=\"[2, 2, 6]\"", "a -> x, reshape=\"[2, 2, 6]\"\n" },
         { "columns too", "a -> x, reshape=\"[2, 2, 3, 2]\"", "a -> x, reshape=\"[2, 2, 3, 2]\"\n" },
         { "another shape", "a -> x, reshape=\"[2, 3, 4]\"", "'a' has neither the shape that reshape gives nor the one with two axes" },
-        { "too few axes", "a -> x, reshape=\"[4, 6]\"", "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
-        { "no number", "a -> x, reshape=\"[4, x, 6]\"", "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
-        { "nothing", "a -> x, reshape=\"[4, 0, 6]\"", "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
-        { "too large", "a -> x, reshape=\"[4294967296, 4294967296, 6]\"", "'a' has neither the shape that reshape gives nor the one with two axes" },
+        { "too few axes", "a -> x, reshape=\"[4, 6]\"",
+          "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
+        { "no number", "a -> x, reshape=\"[4, x, 6]\"",
+          "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
+        { "nothing", "a -> x, reshape=\"[4, 0, 6]\"",
+          "reshape takes a list of three numbers or more, the shape of the side that has more axes" },
+        { "too large", "a -> x, reshape=\"[4294967296, 4294967296, 6]\"",
+          "'a' has neither the shape that reshape gives nor the one with two axes" },
         { "two names", "a -> x, y, reshape=\"[2, 2, 6]\"", "a reshape makes one tensor of one" },
     };
     CHECK_CASES(cases, false);

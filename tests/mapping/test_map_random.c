@@ -25,7 +25,19 @@ struct slow {
     uint8_t *casts;
 };
 
-enum step_kind { STEP_COPY, STEP_SPLIT, STEP_JOIN, STEP_PERMUTE, STEP_CAST, STEP_TRANSPOSE, STEP_STACK, STEP_UNSTACK, STEP_FFN, STEP_QKV_OLD, STEP_KINDS };
+enum step_kind {
+    STEP_COPY,
+    STEP_SPLIT,
+    STEP_JOIN,
+    STEP_PERMUTE,
+    STEP_CAST,
+    STEP_TRANSPOSE,
+    STEP_STACK,
+    STEP_UNSTACK,
+    STEP_FFN,
+    STEP_QKV_OLD,
+    STEP_KINDS
+};
 
 struct step {
     enum step_kind kind;
@@ -302,7 +314,8 @@ static void run_slow(struct trial *trial, const struct step *step)
         break;
     case STEP_FFN:
     case STEP_QKV_OLD:
-        slow_fused(in, out, step->axis, trial->source_degree[step->inputs[0]], step->degree, step->kind == STEP_FFN ? ffn : qkv, step->kind == STEP_FFN ? 2 : 3);
+        slow_fused(in, out, step->axis, trial->source_degree[step->inputs[0]], step->degree, step->kind == STEP_FFN ? ffn : qkv,
+                   step->kind == STEP_FFN ? 2 : 3);
         out->is_last = true;
         out->degree = step->degree;
         out->degree_axis = step->axis;
@@ -320,7 +333,8 @@ static void run_slow(struct trial *trial, const struct step *step)
 
 static void name_text(const struct trial *trial, int number, char out[16])
 {
-    snprintf(out, 16, "%c.%d", number < trial->source_count ? 's' : 'v', number < trial->source_count ? number : number - trial->source_count);
+    snprintf(out, 16, "%c.%d", number < trial->source_count ? 's' : 'v',
+             number < trial->source_count ? number : number - trial->source_count);
 }
 
 static const char *const cast_names[] = { "", "float32", "float16", "bfloat16" };

@@ -67,28 +67,56 @@ static void check_case(const struct state_case *row)
 TEST(states_follow_their_weights)
 {
     static const struct state_case cases[] = {
-        { "Paddle", "a -> b, dtype='float32'", { W("a"), S("a.w_0"), S("a.moment1_0"), { "a.beta1_pow_acc_0", DTYPE_F32, 1, { 1 } } }, { { 0 } },
+        { "Paddle",
+          "a -> b, dtype='float32'",
+          { W("a"), S("a.w_0"), S("a.moment1_0"), { "a.beta1_pow_acc_0", DTYPE_F32, 1, { 1 } } },
+          { { 0 } },
           "b <- a cast\nb.w_0 <- a.w_0\nb.moment1_0 <- a.moment1_0\nb.beta1_pow_acc_0 <- a.beta1_pow_acc_0\n" },
-        { "Megatron", "a.w -> b.w", { S("optimizer.state.exp_avg.a.w"), W("a.w"), S("optimizer.state.param.a.w"), S("optimizer.state.exp_avg_sq.a.w") }, { { 0 } },
+        { "Megatron",
+          "a.w -> b.w",
+          { S("optimizer.state.exp_avg.a.w"), W("a.w"), S("optimizer.state.param.a.w"), S("optimizer.state.exp_avg_sq.a.w") },
+          { { 0 } },
           "b.w <- a.w\noptimizer.state.param.b.w <- optimizer.state.param.a.w\noptimizer.state.exp_avg.b.w <- optimizer.state.exp_avg.a.w\n"
           "optimizer.state.exp_avg_sq.b.w <- optimizer.state.exp_avg_sq.a.w\n" },
-        { "torch", "a.w -> b.w", { W("a.w"), S("optim.state.a.w.exp_avg"), { "optim.state.a.w.step", DTYPE_F32, 0, { 0 } } }, { { 0 } },
+        { "torch",
+          "a.w -> b.w",
+          { W("a.w"), S("optim.state.a.w.exp_avg"), { "optim.state.a.w.step", DTYPE_F32, 0, { 0 } } },
+          { { 0 } },
           "b.w <- a.w\noptim.state.b.w.exp_avg <- optim.state.a.w.exp_avg\noptim.state.b.w.step <- optim.state.a.w.step\n" },
-        { "weights in a container", "model.a -> model.b", { W("model.a"), S("optim.state.a.exp_avg"), S("optim.state.a.max_exp_avg_sq") }, { { 0 } },
-          "model.b <- model.a\noptim.state.b.exp_avg <- optim.state.a.exp_avg\noptim.state.b.max_exp_avg_sq <- optim.state.a.max_exp_avg_sq\n" },
-        { "both in one container", "app.model.a -> c", { W("app.model.a"), S("app.optim.state.a.momentum_buffer") }, { { 0 } },
+        { "weights in a container",
+          "model.a -> model.b",
+          { W("model.a"), S("optim.state.a.exp_avg"), S("optim.state.a.max_exp_avg_sq") },
+          { { 0 } },
+          "model.b <- model.a\noptim.state.b.exp_avg <- optim.state.a.exp_avg\noptim.state.b.max_exp_avg_sq <- "
+          "optim.state.a.max_exp_avg_sq\n" },
+        { "both in one container",
+          "app.model.a -> c",
+          { W("app.model.a"), S("app.optim.state.a.momentum_buffer") },
+          { { 0 } },
           "c <- app.model.a\napp.optim.state.c.momentum_buffer <- app.optim.state.a.momentum_buffer\n" },
-        { "Megatron-FSDP", "model.module.a -> model.module.b", { W("model.module.a"), S("optimizer.state.module.module.module.a.exp_avg") }, { { 0 } },
-          "model.module.b <- model.module.a\noptimizer.state.module.module.module.b.exp_avg <- optimizer.state.module.module.module.a.exp_avg\n" },
+        { "Megatron-FSDP",
+          "model.module.a -> model.module.b",
+          { W("model.module.a"), S("optimizer.state.module.module.module.a.exp_avg") },
+          { { 0 } },
+          "model.module.b <- model.module.a\noptimizer.state.module.module.module.b.exp_avg <- "
+          "optimizer.state.module.module.module.a.exp_avg\n" },
         { "files of FSDP", "a -> b", { W("a"), S("a-exp_avg") }, { { 0 } }, "b <- a\nb-exp_avg <- a-exp_avg\n" },
         { "Paddle's other optimizers", "a -> b", { W("a"), S("a.velocity_0") }, { { 0 } }, "b <- a\nb.velocity_0 <- a.velocity_0\n" },
-        { "from one framework to another", "a -> b", { W("a"), S("a.w_0"), S("a.moment1_0"), S("a.moment2_0") },
+        { "from one framework to another",
+          "a -> b",
+          { W("a"), S("a.w_0"), S("a.moment1_0"), S("a.moment2_0") },
           { W("b"), S("optimizer.state.fp32_param.b"), S("optimizer.state.exp_avg.b"), S("optimizer.state.exp_avg_sq.b") },
-          "b <- a\noptimizer.state.fp32_param.b <- a.w_0\noptimizer.state.exp_avg.b <- a.moment1_0\noptimizer.state.exp_avg_sq.b <- a.moment2_0\n" },
-        { "pieces too", "a, b -> c, axis=0", { W("a"), W("b"), S("optim.state.a.exp_avg"), S("optim.state.b.exp_avg") },
+          "b <- a\noptimizer.state.fp32_param.b <- a.w_0\noptimizer.state.exp_avg.b <- a.moment1_0\noptimizer.state.exp_avg_sq.b <- "
+          "a.moment2_0\n" },
+        { "pieces too",
+          "a, b -> c, axis=0",
+          { W("a"), W("b"), S("optim.state.a.exp_avg"), S("optim.state.b.exp_avg") },
           { { "c", DTYPE_BF16, 2, { 4, 3 } }, { "optim.state.c.exp_avg", DTYPE_F32, 2, { 4, 3 } } },
           "c <- a\nc <- b\noptim.state.c.exp_avg <- optim.state.a.exp_avg\noptim.state.c.exp_avg <- optim.state.b.exp_avg\n" },
-        { "and layers on an axis", "a, b -> c, stack=0", { W("a"), W("b"), S("optim.state.a.exp_avg"), S("optim.state.b.exp_avg") }, { { 0 } },
+        { "and layers on an axis",
+          "a, b -> c, stack=0",
+          { W("a"), W("b"), S("optim.state.a.exp_avg"), S("optim.state.b.exp_avg") },
+          { { 0 } },
           "c <- a\nc <- b\noptim.state.c.exp_avg <- optim.state.a.exp_avg\noptim.state.c.exp_avg <- optim.state.b.exp_avg\n" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
@@ -98,14 +126,28 @@ TEST(states_follow_their_weights)
 TEST(what_only_looks_like_a_state_is_a_tensor)
 {
     static const struct state_case cases[] = {
-        { "numbers instead of names", "a -> b", { W("a"), S("optim.state.0.exp_avg") }, { { 0 } }, "optim.state.0.exp_avg <- optim.state.0.exp_avg\nb <- a\n" },
-        { "another shape", "a -> b", { W("a"), { "optimizer.state.exp_avg.a", DTYPE_F32, 1, { 6 } } }, { { 0 } },
+        { "numbers instead of names",
+          "a -> b",
+          { W("a"), S("optim.state.0.exp_avg") },
+          { { 0 } },
+          "optim.state.0.exp_avg <- optim.state.0.exp_avg\nb <- a\n" },
+        { "another shape",
+          "a -> b",
+          { W("a"), { "optimizer.state.exp_avg.a", DTYPE_F32, 1, { 6 } } },
+          { { 0 } },
           "optimizer.state.exp_avg.a <- optimizer.state.exp_avg.a\nb <- a\n" },
         { "the state of nothing", "a.velocity_0 -> b", { S("a.velocity_0") }, { { 0 } }, "b <- a.velocity_0\n" },
         { "an unknown state", "a -> b", { W("a"), S("optim.state.a.foo") }, { { 0 } }, "optim.state.a.foo <- optim.state.a.foo\nb <- a\n" },
-        { "a statement about a state", "optim.state.a.exp_avg -> b", { W("a"), S("optim.state.a.exp_avg") }, { { 0 } },
+        { "a statement about a state",
+          "optim.state.a.exp_avg -> b",
+          { W("a"), S("optim.state.a.exp_avg") },
+          { { 0 } },
           "'optim.state.a.exp_avg' is neither a weight of the source nor assigned before" },
-        { "a state that the source lacks", "a -> b", { W("a") }, { W("b"), S("b.moment1_0") }, "'b.moment1_0' needs the first moment of 'a', which the source does not have" },
+        { "a state that the source lacks",
+          "a -> b",
+          { W("a") },
+          { W("b"), S("b.moment1_0") },
+          "'b.moment1_0' needs the first moment of 'a', which the source does not have" },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
         check_case(&cases[i]);
@@ -113,6 +155,7 @@ TEST(what_only_looks_like_a_state_is_a_tensor)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(states_follow_their_weights), cmocka_unit_test(what_only_looks_like_a_state_is_a_tensor) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(states_follow_their_weights),
+                                        cmocka_unit_test(what_only_looks_like_a_state_is_a_tensor) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -198,7 +198,8 @@ TEST(the_hash_tells_plans_apart)
 
 TEST(ranks_may_differ_where_extents_are_one)
 {
-    static const int64_t stacked[] = { 3, 4, 8 }, row[] = { 4, 8 }, at[] = { 1, 0, 0 }, box[] = { 1, 4, 8 }, zero[] = { 0, 0, 0 }, two[] = { 2, 0, 0 };
+    static const int64_t stacked[] = { 3, 4, 8 }, row[] = { 4, 8 }, at[] = { 1, 0, 0 }, box[] = { 1, 4, 8 }, zero[] = { 0, 0, 0 },
+                         two[] = { 2, 0, 0 };
     static const uint8_t lead[] = { RECIPE_UNIT_AXIS, 0, 1 }, dropped[] = { 1, 2 }, twice[] = { RECIPE_UNIT_AXIS, 0, 0 };
     static const enum dtype dtypes[] = { DTYPE_F32, DTYPE_F4 };
     struct plan *plan;
@@ -272,8 +273,9 @@ TEST(elements_beyond_the_bytes_of_their_chunk_are_refused)
         int64_t strides[2];
         uint64_t bytes;
         bool is_good;
-    } cases[] = { { { 8, 1 }, 256, true },  { { 8, 1 }, 255, false },  { { 8, 1 }, 0, false }, { { 1, 8 }, 256, true }, { { 1, 8 }, 252, false },
-                  { { 16, 1 }, 480, true }, { { 16, 1 }, 479, false }, { { 0, 0 }, 4, true },  { { 0, 0 }, 3, false } };
+    } cases[] = { { { 8, 1 }, 256, true },   { { 8, 1 }, 255, false }, { { 8, 1 }, 0, false },
+                  { { 1, 8 }, 256, true },   { { 1, 8 }, 252, false }, { { 16, 1 }, 480, true },
+                  { { 16, 1 }, 479, false }, { { 0, 0 }, 4, true },    { { 0, 0 }, 3, false } };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct catalog *source = catalog_with("x", DTYPE_F32, 2, shape_8x8, 1), *target = whole_catalog(DTYPE_F32);
         struct catalog_chunk *chunk;

@@ -154,9 +154,18 @@ static void make_links(void)
     temp_write("root/file", "inside");
     temp_write("root/d/file", "deep");
     static const char *const links[][2] = {
-        { "file", "root/good" },          { "d/../file", "root/round" },     { "../file", "root/d/up" },     { "good", "root/chain" },
-        { "../outside/secret", "root/bad" }, { "/etc/passwd", "root/absolute" }, { "d", "root/dir" },        { "../../outside", "root/d/out" },
-        { "loop", "root/loop" },          { "../root/file", "root/back" },   { "nowhere", "root/dangling" }, { "..", "root/parent" },
+        { "file", "root/good" },
+        { "d/../file", "root/round" },
+        { "../file", "root/d/up" },
+        { "good", "root/chain" },
+        { "../outside/secret", "root/bad" },
+        { "/etc/passwd", "root/absolute" },
+        { "d", "root/dir" },
+        { "../../outside", "root/d/out" },
+        { "loop", "root/loop" },
+        { "../root/file", "root/back" },
+        { "nowhere", "root/dangling" },
+        { "..", "root/parent" },
     };
     for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
         assert_int_equal(symlink(links[i][0], temp_path(links[i][1])), 0);
@@ -254,8 +263,8 @@ static void list_root(unsigned flags, struct buffer *text)
     buffer_clear(text);
     for (size_t i = 0; i < count; i++) {
         bool is_foreign = str_is(entries[i].name, "absolute") && !entries[i].leads_out; /* the size of /etc/passwd differs */
-        buffer_printf(text, "%.*s%s %d%s,", STR_ARG(entries[i].name), entries[i].is_directory ? "/" : "", is_foreign ? 0 : (int)entries[i].bytes,
-                      entries[i].leads_out ? " out" : "");
+        buffer_printf(text, "%.*s%s %d%s,", STR_ARG(entries[i].name), entries[i].is_directory ? "/" : "",
+                      is_foreign ? 0 : (int)entries[i].bytes, entries[i].leads_out ? " out" : "");
     }
     buffer_append_byte(text, 0);
     arena_release(&arena);

@@ -135,7 +135,8 @@ static void write_as(const char *name, mode_t mode)
 
 static void replace(bool is_directory, bool no_sync)
 {
-    struct store_txn *txn = begin("target", (struct store_txn_options){ .is_directory = is_directory, .overwrite = true, .no_sync = no_sync });
+    struct store_txn *txn =
+        begin("target", (struct store_txn_options){ .is_directory = is_directory, .overwrite = true, .no_sync = no_sync });
     static const char *const names[] = { "kept", "renamed", "d/kept", "d/renamed", "e/new" };
     for (size_t i = 0; is_directory && i < sizeof(names) / sizeof(names[0]); i++)
         put(txn, names[i], "new");
@@ -172,9 +173,9 @@ TEST(permissions_of_what_is_replaced_are_kept)
             const char *name;
             mode_t mode;
         } cases[] = {
-            { "target", 0700 },        { "target/kept", 0640 },   { "target/renamed", 0640 }, { "target/d", 02750 },      { "target/d/kept", 0600 },
-            { "target/d/renamed", 0600 }, { "target/d/f7", 0600 }, { "target/d/f298", 0600 },  { "target/d/f299", 0444 }, { "target/e", 0755 },
-            { "target/e/new", 0644 },
+            { "target", 0700 },        { "target/kept", 0640 },      { "target/renamed", 0640 }, { "target/d", 02750 },
+            { "target/d/kept", 0600 }, { "target/d/renamed", 0600 }, { "target/d/f7", 0600 },    { "target/d/f298", 0600 },
+            { "target/d/f299", 0444 }, { "target/e", 0755 },         { "target/e/new", 0644 },
         };
         for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
             if (mode_of(cases[i].name) != cases[i].mode)

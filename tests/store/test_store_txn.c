@@ -192,7 +192,8 @@ TEST(overwrite_replaces_files_and_directories_by_either)
 
 static void leave_unfinished(struct store *store, uint64_t identity)
 {
-    struct store_txn *txn = begin(store, "target", (struct store_txn_options){ .is_directory = true, .resume = true, .identity = identity });
+    struct store_txn *txn =
+        begin(store, "target", (struct store_txn_options){ .is_directory = true, .resume = true, .identity = identity });
     assert_false(store_txn_is_resumed(txn));
     put(txn, "d/kept", "kept");
     put(txn, "d/stray", "stray");

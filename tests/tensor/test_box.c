@@ -25,10 +25,17 @@ TEST(volumes_are_exact_or_refused)
 
 TEST(boxes_must_lie_in_the_shape)
 {
-    static const struct { const char *why; int64_t start, extent, shape; bool ok; } cases[] = {
-        { "whole", 0, 5, 5, true }, { "empty at the end", 5, 0, 5, true }, { "past the end", 3, 3, 5, false }, { "starts outside", 6, 0, 5, false },
-        { "negative start", -1, 2, 5, false }, { "negative extent", 2, -1, 5, false }, { "overflow", INT64_MAX, INT64_MAX, INT64_MAX, false },
-        { "overflowing sum", 2, INT64_MAX, 5, false }, { "largest", 0, INT64_MAX, INT64_MAX, true },
+    static const struct { const char *why; int64_t start, extent, shape; bool ok;
+    } cases[] = {
+        { "whole", 0, 5, 5, true },
+        { "empty at the end", 5, 0, 5, true },
+        { "past the end", 3, 3, 5, false },
+        { "starts outside", 6, 0, 5, false },
+        { "negative start", -1, 2, 5, false },
+        { "negative extent", 2, -1, 5, false },
+        { "overflow", INT64_MAX, INT64_MAX, INT64_MAX, false },
+        { "overflowing sum", 2, INT64_MAX, 5, false },
+        { "largest", 0, INT64_MAX, INT64_MAX, true },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int64_t start[] = { 0, cases[i].start }, extent[] = { 1, cases[i].extent }, shape[] = { 1, cases[i].shape };
@@ -195,10 +202,16 @@ TEST(row_major_strides)
     assert_true(strides[0] == 12 && strides[1] == 4 && strides[2] == 1);
     strides_row_major(3, (int64_t[]){ 2, 0, 4 }, strides);
     assert_true(strides[0] == 4 && strides[1] == 4 && strides[2] == 1);
-    static const struct { const char *why; int rank; int64_t shape[3], strides[3]; bool row_major; int64_t end; } cases[] = {
-        { "row-major", 3, { 2, 3, 4 }, { 12, 4, 1 }, true, 24 }, { "transposed", 2, { 2, 3 }, { 1, 2 }, false, 6 }, { "gap", 2, { 2, 3 }, { 4, 1 }, false, 7 },
-        { "axis of one element", 3, { 2, 1, 4 }, { 4, 99, 1 }, true, 8 }, { "repeated", 2, { 5, 4 }, { 0, 1 }, false, 4 }, { "empty", 2, { 0, 4 }, { 77, 77 }, true, 0 },
-        { "scalar", 0, { 0 }, { 0 }, true, 1 }, { "spread", 1, { 3 }, { 5 }, false, 11 },
+    static const struct { const char *why; int rank; int64_t shape[3], strides[3]; bool row_major; int64_t end;
+    } cases[] = {
+        { "row-major", 3, { 2, 3, 4 }, { 12, 4, 1 }, true, 24 },
+        { "transposed", 2, { 2, 3 }, { 1, 2 }, false, 6 },
+        { "gap", 2, { 2, 3 }, { 4, 1 }, false, 7 },
+        { "axis of one element", 3, { 2, 1, 4 }, { 4, 99, 1 }, true, 8 },
+        { "repeated", 2, { 5, 4 }, { 0, 1 }, false, 4 },
+        { "empty", 2, { 0, 4 }, { 77, 77 }, true, 0 },
+        { "scalar", 0, { 0 }, { 0 }, true, 1 },
+        { "spread", 1, { 3 }, { 5 }, false, 11 },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         int64_t end = -1;

@@ -42,16 +42,27 @@ TEST(other_names_are_unknown)
 
 TEST(sizes_are_whole_bytes_or_refused)
 {
-    static const struct { enum dtype dtype; uint64_t elements; bool ok; uint64_t bytes; } cases[] = {
-        { DTYPE_F32, 3, true, 12 }, { DTYPE_BOOL, 5, true, 5 }, { DTYPE_C128, 2, true, 32 }, { DTYPE_BF16, 0, true, 0 }, { DTYPE_F4, 4, true, 2 },
-        { DTYPE_F4, 3, false, 0 }, { DTYPE_F6_E2M3, 4, true, 3 }, { DTYPE_F6_E3M2, 6, false, 0 }, { DTYPE_F6_E3M2, 0, true, 0 },
-        { DTYPE_F4, UINT64_MAX - 1, true, UINT64_MAX / 2 }, { DTYPE_U8, UINT64_MAX, true, UINT64_MAX }, { DTYPE_F64, UINT64_MAX / 8 + 1, false, 0 },
+    static const struct { enum dtype dtype; uint64_t elements; bool ok; uint64_t bytes;
+    } cases[] = {
+        { DTYPE_F32, 3, true, 12 },
+        { DTYPE_BOOL, 5, true, 5 },
+        { DTYPE_C128, 2, true, 32 },
+        { DTYPE_BF16, 0, true, 0 },
+        { DTYPE_F4, 4, true, 2 },
+        { DTYPE_F4, 3, false, 0 },
+        { DTYPE_F6_E2M3, 4, true, 3 },
+        { DTYPE_F6_E3M2, 6, false, 0 },
+        { DTYPE_F6_E3M2, 0, true, 0 },
+        { DTYPE_F4, UINT64_MAX - 1, true, UINT64_MAX / 2 },
+        { DTYPE_U8, UINT64_MAX, true, UINT64_MAX },
+        { DTYPE_F64, UINT64_MAX / 8 + 1, false, 0 },
         { DTYPE_F6_E2M3, UINT64_MAX - 3, true, (UINT64_MAX - 3) / 4 * 3 },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         uint64_t bytes = 77;
         if (dtype_bytes(cases[i].dtype, cases[i].elements, &bytes) != cases[i].ok || bytes != (cases[i].ok ? cases[i].bytes : 77))
-            fail_msg("%s, %llu elements: %llu bytes", dtype_info(cases[i].dtype)->name, (unsigned long long)cases[i].elements, (unsigned long long)bytes);
+            fail_msg("%s, %llu elements: %llu bytes", dtype_info(cases[i].dtype)->name, (unsigned long long)cases[i].elements,
+                     (unsigned long long)bytes);
     }
 }
 

@@ -31,7 +31,8 @@ const struct format_driver format_torch_dist = {
     .name = "torch_dist",
     .name_space = "torch_dist",
     .summary = "Megatron Core distributed checkpoint: DCP with metadata.json and a common state",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER | FORMAT_IS_PARALLEL,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER |
+                 FORMAT_IS_PARALLEL,
     .options = torch_dist_options,
     .folder_entries = folder_entries,
     .probe = torch_dist_probe,
@@ -69,7 +70,8 @@ const struct format_driver format_fsdp_dtensor = {
     .name = "fsdp_dtensor",
     .name_space = "fsdp_dtensor",
     .summary = "Megatron-FSDP's DCP of DTensors",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
+                 FORMAT_STATE_BY_PARAMETER,
     .options = megatron_dcp_options,
     .folder_entries = folder_entries,
     .probe = fsdp_dtensor_probe,

@@ -45,8 +45,9 @@ static reshard_status measure(struct dcp_decoded *decoded, reshard_error *err)
 {
     struct decoder *decoder = NULL;
     uint8_t *pass = malloc(PASS_BYTES);
-    reshard_status status = pass ? decoder_new(decoded->codec, &decoded->file, decoded->offset, decoded->bytes, decoded->limits, &decoder, err)
-                                 : error_set_memory(err);
+    reshard_status status =
+        pass ? decoder_new(decoded->codec, &decoded->file, decoded->offset, decoded->bytes, decoded->limits, &decoder, err)
+             : error_set_memory(err);
     size_t got = PASS_BYTES;
     while (!status && got == PASS_BYTES) {
         status = decoder_read(decoder, pass, PASS_BYTES, &got, err);
@@ -70,8 +71,9 @@ static reshard_status decode_middle(const struct dcp_decoded *decoded, uint64_t 
 {
     struct decoder *decoder = NULL;
     uint8_t *pass = malloc(PASS_BYTES);
-    reshard_status status = pass ? decoder_new(decoded->codec, &decoded->file, decoded->offset, decoded->bytes, decoded->limits, &decoder, err)
-                                 : error_set_memory(err);
+    reshard_status status =
+        pass ? decoder_new(decoded->codec, &decoded->file, decoded->offset, decoded->bytes, decoded->limits, &decoder, err)
+             : error_set_memory(err);
     size_t got;
     while (!status && offset > 0) {
         size_t step = offset < PASS_BYTES ? (size_t)offset : PASS_BYTES;
@@ -93,8 +95,9 @@ static reshard_status decoded_read_at(const struct reader *reader, uint64_t offs
 {
     const struct dcp_decoded *decoded = reader->context;
     if (!range_fits(offset, size, reader->size))
-        return error_set_at(err, RESHARD_ERR_FORMAT, offset, "decoded blob ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size,
-                            offset, reader->size);
+        return error_set_at(err, RESHARD_ERR_FORMAT, offset,
+                            "decoded blob ends inside %zu bytes at offset %" PRIu64 ": it has %" PRIu64 " bytes", size, offset,
+                            reader->size);
     uint64_t at = reader->base + offset;
     if (size == 0)
         return RESHARD_OK;

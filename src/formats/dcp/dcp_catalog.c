@@ -210,7 +210,8 @@ reshard_status dcp_transform_codec(const struct dcp_metadata *metadata, uint32_t
 /* ---- paths ---- */
 
 /* The path of a name; no parts if it is just the name. */
-static reshard_status path_of(const struct dcp_metadata *metadata, uint32_t name, struct path_part **out, size_t *out_count, reshard_error *err)
+static reshard_status path_of(const struct dcp_metadata *metadata, uint32_t name, struct path_part **out, size_t *out_count,
+                              reshard_error *err)
 {
     *out = NULL;
     *out_count = 0;
@@ -219,7 +220,8 @@ static reshard_status path_of(const struct dcp_metadata *metadata, uint32_t name
         return RESHARD_OK;
     const struct dcp_path *path = &metadata->paths[index];
     const struct dcp_path_part *parts = metadata->path_parts + path->first;
-    bool is_name = path->count == 1 && parts[0].text != DCP_NONE && str_equal(dcp_text(metadata, parts[0].text), name_map_at(&metadata->names, name));
+    bool is_name =
+        path->count == 1 && parts[0].text != DCP_NONE && str_equal(dcp_text(metadata, parts[0].text), name_map_at(&metadata->names, name));
     if (is_name || path->count == 0)
         return RESHARD_OK;
     struct path_part *made = calloc(path->count, sizeof(*made));
@@ -275,11 +277,13 @@ static reshard_status add_item(struct reading *reading, const struct dcp_entry *
     const struct known_name *known = known_find(building, name);
     if (known) {
         building->shared_items++;
-        return known->is_item ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is an item here and a tensor of another rank", STR_ARG(name));
+        return known->is_item ? RESHARD_OK
+                              : error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is an item here and a tensor of another rank", STR_ARG(name));
     }
     if (building->flavour && building->flavour->take_item) {
         bool is_taken = false;
-        status = building->flavour->take_item(building->flavour->context, name, place.object, place.offset, place.bytes, place.codec, &is_taken, err);
+        status = building->flavour->take_item(building->flavour->context, name, place.object, place.offset, place.bytes, place.codec,
+                                              &is_taken, err);
         if (status || is_taken)
             goto out;
     }
@@ -314,7 +318,8 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     if (storage == DCP_NONE && entry->chunk_count == 1)
         storage = find_storage(reading, entry->name, DCP_NONE);
     if (storage == DCP_NONE)
-        return error_set(err, RESHARD_ERR_FORMAT, "storage_data has no entry for chunk %u", (unsigned)(chunk - metadata->chunks - entry->first_chunk));
+        return error_set(err, RESHARD_ERR_FORMAT, "storage_data has no entry for chunk %u",
+                         (unsigned)(chunk - metadata->chunks - entry->first_chunk));
     reshard_status status = find_place(reading, storage, &place, err);
     if (status)
         return status;
@@ -341,8 +346,8 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     return RESHARD_OK;
 }
 
-static reshard_status find_tensor(struct reading *reading, const struct dcp_entry *entry, struct str name, const struct dcp_reshape *reshape,
-                                  uint32_t *out, reshard_error *err)
+static reshard_status find_tensor(struct reading *reading, const struct dcp_entry *entry, struct str name,
+                                  const struct dcp_reshape *reshape, uint32_t *out, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
     struct building *building = reading->building;
@@ -417,8 +422,9 @@ static void warn_unused(const struct reading *reading)
             first = metadata->indexes[i].name;
     }
     if (unused)
-        catalog_warn(reading->building->source->catalog, false, "'%s': %u entries of storage_data belong to no tensor or item, the first to '%.*s'",
-                     reading->name, unused, STR_ARG(name_map_at(&metadata->names, first)));
+        catalog_warn(reading->building->source->catalog, false,
+                     "'%s': %u entries of storage_data belong to no tensor or item, the first to '%.*s'", reading->name, unused,
+                     STR_ARG(name_map_at(&metadata->names, first)));
 }
 
 static reshard_status add_entries(struct reading *reading, reshard_error *err)

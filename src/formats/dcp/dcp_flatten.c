@@ -30,7 +30,8 @@ static reshard_status cell_of(const struct dcp_reshape *reshape, int rank, const
         out->start[axis] = start[axis] * out->extent[axis];
     }
     if (!shape_volume(out->rank, out->extent, &out->volume) || out->volume != size[rank - 1])
-        return error_set(err, RESHARD_ERR_FORMAT, "cells of %" PRId64 " elements are stored, %" PRId64 " are expected", size[rank - 1], out->volume);
+        return error_set(err, RESHARD_ERR_FORMAT, "cells of %" PRId64 " elements are stored, %" PRId64 " are expected", size[rank - 1],
+                         out->volume);
     return RESHARD_OK;
 }
 
@@ -38,7 +39,8 @@ static reshard_status add_run(struct catalog *catalog, uint32_t tensor, const st
                               const struct catalog_chunk *like, reshard_error *err)
 {
     struct catalog_chunk *added;
-    reshard_status status = catalog_add_chunk(catalog, tensor, cell->start, cell->extent, like->object, like->offset, like->bytes, &added, err);
+    reshard_status status =
+        catalog_add_chunk(catalog, tensor, cell->start, cell->extent, like->object, like->offset, like->bytes, &added, err);
     if (status)
         return status;
     added->flags = like->flags;
@@ -73,7 +75,8 @@ static bool add_stretch(struct flat_adding *adding, int64_t flat, int64_t count,
         adding->status = error_set(adding->err, RESHARD_ERR_UNSUPPORTED, "a flattened piece of more than 2^32 elements");
         return false;
     }
-    adding->status = catalog_add_chunk(adding->catalog, adding->tensor, &flat, &count, like->object, like->offset, like->bytes, &added, adding->err);
+    adding->status =
+        catalog_add_chunk(adding->catalog, adding->tensor, &flat, &count, like->object, like->offset, like->bytes, &added, adding->err);
     if (adding->status)
         return false;
     added->flags = like->flags;
@@ -116,7 +119,8 @@ reshard_status dcp_add_flattened(struct catalog *catalog, uint32_t tensor, const
         return status;
     int64_t begin = start[rank - 1], count = extent[rank - 1];
     if (begin < 0 || count < 0 || begin > cell.volume || count > cell.volume - begin)
-        return error_set(err, RESHARD_ERR_FORMAT, "elements %" PRId64 " to %" PRId64 " lie outside a cell of %" PRId64, begin, begin + count, cell.volume);
+        return error_set(err, RESHARD_ERR_FORMAT, "elements %" PRId64 " to %" PRId64 " lie outside a cell of %" PRId64, begin,
+                         begin + count, cell.volume);
     if (count == 0)
         return RESHARD_OK;
     if (!reshape->is_flat)

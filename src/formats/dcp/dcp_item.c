@@ -14,8 +14,8 @@ static bool forget_tensor(const struct value *value, void *context)
     return true;
 }
 
-static reshard_status container_reader(struct dcp_archive *archive, const struct reader *file, const struct limits *limits, struct reader *out,
-                                       reshard_error *err)
+static reshard_status container_reader(struct dcp_archive *archive, const struct reader *file, const struct limits *limits,
+                                       struct reader *out, reshard_error *err)
 {
     if (archive->codec == CODEC_NONE)
         return reader_window(file, archive->offset, archive->bytes, out, err);
@@ -50,7 +50,8 @@ static reshard_status open_raw(const struct reader *reader, struct value_graph *
     return value ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status open_container(struct dcp_archive *archive, const struct reader *reader, const struct limits *limits, reshard_error *err)
+static reshard_status open_container(struct dcp_archive *archive, const struct reader *reader, const struct limits *limits,
+                                     reshard_error *err)
 {
     enum torch_container container;
     reshard_status status = torch_save_probe(reader, &container, err);

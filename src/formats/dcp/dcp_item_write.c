@@ -78,8 +78,8 @@ static bool put_global(struct buffer *out, const struct value *global)
     size_t at;
     if (str_find_char(module, '\n', &at) || str_find_char(name, '\n', &at))
         return false;
-    return buffer_append_byte(out, 'c') && buffer_append_str(out, module) && buffer_append_byte(out, '\n') && buffer_append_str(out, name) &&
-           buffer_append_byte(out, '\n');
+    return buffer_append_byte(out, 'c') && buffer_append_str(out, module) && buffer_append_byte(out, '\n') &&
+           buffer_append_str(out, name) && buffer_append_byte(out, '\n');
 }
 
 /* Finds out which bytes the persistent id means, and gives them a number in the archive. */
@@ -134,15 +134,16 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
 static bool substitute_run(const struct value *value, struct buffer *out, void *context)
 {
     struct pickling *pickling = context;
-    const struct dist_buckets *buckets = pickling->state->buckets;
+    const struct mcore_buckets *buckets = pickling->state->buckets;
     uint32_t storage;
     char key[16];
     if (value->kind != VALUE_NONE || value->tensor == 0)
         return false;
-    const struct dist_run *run = &buckets->runs[value->tensor - 1];
+    const struct mcore_run *run = &buckets->runs[value->tensor - 1];
     enum dtype dtype = buckets->vectors[run->vector].dtype;
     uint64_t bytes = (uint64_t)run->count * dtype_element_bytes(dtype);
-    if (!take_storage(pickling->pickle, (struct dcp_item_storage){ .is_run = true, .index = value->tensor - 1, .bytes = bytes }, &storage)) {
+    if (!take_storage(pickling->pickle, (struct dcp_item_storage){ .is_run = true, .index = value->tensor - 1, .bytes = bytes },
+                      &storage)) {
         pickling->problem = "";
         return true;
     }
@@ -183,8 +184,8 @@ static reshard_status put_with(struct pickling *pickling, const struct value *va
     return status;
 }
 
-static reshard_status put_value(struct pickling *pickling, uint32_t item, const struct value *value, uint32_t graph_count, struct buffer *out,
-                                reshard_error *err)
+static reshard_status put_value(struct pickling *pickling, uint32_t item, const struct value *value, uint32_t graph_count,
+                                struct buffer *out, reshard_error *err)
 {
     pickling->item = item;
     return put_with(pickling, value, graph_count, item == CATALOG_NONE ? NULL : substitute, out, err);
@@ -258,7 +259,8 @@ reshard_status dcp_item_pickle_make(const struct layout_request *request, const 
     for (uint32_t i = 0; i < pickle.storage_count && !status; i++)
         sizes[i] = pickle.storages[i].bytes;
     if (!status)
-        status = torch_frame_plan(stored->is_file ? "common" : "archive", &bytes, sizes, pickle.storage_count, DCP_ALIGNMENT, &pickle.frame, err);
+        status = torch_frame_plan(stored->is_file ? "common" : "archive", &bytes, sizes, pickle.storage_count, DCP_ALIGNMENT, &pickle.frame,
+                                  err);
     free(sizes);
     buffer_release(&bytes);
     if (status)

@@ -25,14 +25,14 @@ reshard_status dcp_tensor_frame(enum dtype dtype, int rank, const int64_t *shape
     return status;
 }
 
-reshard_status dcp_chunk_frame(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent,
-                               struct torch_frame *out, reshard_error *err)
+reshard_status dcp_chunk_frame(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start,
+                               const int64_t *extent, struct torch_frame *out, reshard_error *err)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
     int64_t stored_start[RANK_MAX], stored_extent[RANK_MAX];
-    if (!dist_is_flattened(state, catalog, tensor))
+    if (!mcore_is_flattened(state, catalog, tensor))
         return dcp_tensor_frame(info->dtype, info->rank, extent, out, err);
-    dist_flattened_box(catalog, tensor, start, extent, stored_start, stored_extent);
+    mcore_flattened_box(catalog, tensor, start, extent, stored_start, stored_extent);
     return dcp_tensor_frame(info->dtype, info->rank + 1, stored_extent, out, err);
 }
 
@@ -59,8 +59,8 @@ static void describe(const struct catalog *wanted, const struct dcp_target *stat
     path_text(parts, count, out);
 }
 
-static reshard_status name_taken(const struct catalog *wanted, const struct dcp_target *state, struct str key, uint32_t first, uint32_t second,
-                                 reshard_error *err)
+static reshard_status name_taken(const struct catalog *wanted, const struct dcp_target *state, struct str key, uint32_t first,
+                                 uint32_t second, reshard_error *err)
 {
     struct buffer a = { 0 }, b = { 0 };
     describe(wanted, state, first, &a);
@@ -68,8 +68,8 @@ static reshard_status name_taken(const struct catalog *wanted, const struct dcp_
     if (a.failed || b.failed)
         error_set_memory(err);
     else
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is the name of both (%s) and (%s); a DCP name is unique", STR_ARG(key), (const char *)a.data,
-                  (const char *)b.data);
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is the name of both (%s) and (%s); a DCP name is unique", STR_ARG(key),
+                  (const char *)a.data, (const char *)b.data);
     error_hint(err, "rename one with --map, or leave one out with --exclude");
     reshard_status status = a.failed || b.failed ? RESHARD_ERR_MEMORY : RESHARD_ERR_UNSUPPORTED;
     buffer_release(&a);
@@ -146,7 +146,8 @@ static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_store
     const struct layout_request *request = placing->request;
     const struct dcp_target *state = dcp_target_state(placing->target);
     if (is_own_name(state, blob->key) || store_name_check(blob->key, NULL))
-        return target_note_dropped(placing->target, err, "%.*s: a file of that name does not fit beside the checkpoint", STR_ARG(blob->key));
+        return target_note_dropped(placing->target, err, "%.*s: a file of that name does not fit beside the checkpoint",
+                                   STR_ARG(blob->key));
     const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[blob->wanted]];
     struct catalog *catalog = placing->target->catalog;
     char *name = arena_printf(&catalog->arena, "%s%.*s", state->folder, (int)blob->key.size, blob->key.data);
@@ -157,7 +158,8 @@ static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_store
     return catalog_add_object(catalog, str_of(name), blob->bytes, &blob->object, err);
 }
 
-static reshard_status drop_item(struct dcp_placing *placing, const struct dcp_stored *item, uint32_t node, const char *reason, reshard_error *err)
+static reshard_status drop_item(struct dcp_placing *placing, const struct dcp_stored *item, uint32_t node, const char *reason,
+                                reshard_error *err)
 {
     struct dcp_tree *tree = &dcp_target_state(placing->target)->tree;
     if (node == CATALOG_NONE)
@@ -271,8 +273,9 @@ static reshard_status add_tensor_chunk(const struct dcp_placing *placing, const 
     struct catalog_chunk *chunk;
     uint64_t payload_bytes = 0;
     (void)dtype_bytes(tensor->dtype, (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, piece->extent)), &payload_bytes);
-    reshard_status status = catalog_add_chunk(catalog, piece->index, catalog_vector_at(catalog, piece->start), catalog_vector_at(catalog, piece->extent),
-                                              placing->files[piece->file].object, piece->offset + piece->payload_offset, payload_bytes, &chunk, err);
+    reshard_status status =
+        catalog_add_chunk(catalog, piece->index, catalog_vector_at(catalog, piece->start), catalog_vector_at(catalog, piece->extent),
+                          placing->files[piece->file].object, piece->offset + piece->payload_offset, payload_bytes, &chunk, err);
     if (status)
         return status;
     uint64_t rank = 0;
@@ -294,7 +297,7 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
     for (uint32_t i = 0; i < placing->piece_count; i++) {
         const struct dcp_piece *piece = &placing->pieces[i];
         if (piece->is_run) {
-            struct dist_run *run = &state->buckets->runs[piece->index];
+            struct mcore_run *run = &state->buckets->runs[piece->index];
             run->object = placing->files[piece->file].object;
             run->blob_offset = piece->offset;
             run->blob_bytes = piece->bytes;
@@ -311,7 +314,7 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
         if (!placing->pieces[i].is_item && !placing->pieces[i].is_run)
             status = add_tensor_chunk(placing, &placing->pieces[i], err);
     }
-    return status ? status : dist_add_run_chunks(placing->target, err);
+    return status ? status : mcore_add_run_chunks(placing->target, err);
 }
 
 /* ---- all of it ---- */
@@ -410,7 +413,7 @@ static reshard_status place_all(struct dcp_placing *placing, reshard_error *err)
     if (!status)
         status = lay_out_items(placing, err);
     if (!status && dcp_target_state(placing->target)->style->has_common)
-        status = dist_classes_note(placing->request, placing->target, err);
+        status = mcore_classes_note(placing->request, placing->target, err);
     if (!status)
         status = dcp_place_tensors(placing, err);
     if (!status)
@@ -428,9 +431,9 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     struct dcp_placing placing = { .request = request, .target = target };
     reshard_status status = make_state(request, target, err);
     if (!status && dcp_target_state(target)->style->is_below_root)
-        status = dist_root_choose(request, target, err);
+        status = mcore_root_choose(request, target, err);
     if (!status)
-        status = dist_optimizer_choose(request, target, err);
+        status = mcore_optimizer_choose(request, target, err);
     if (!status)
         status = dcp_stored_make(request, target, err);
     if (!status)
@@ -444,7 +447,7 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
     if (!status)
         status = add_metadata_object(request, target, err);
     if (!status && dcp_target_state(target)->style->is_below_root)
-        status = dist_root_lay_out(target, err);
+        status = mcore_root_lay_out(target, err);
     dcp_placing_release(&placing);
     return status;
 }
@@ -453,9 +456,9 @@ reshard_status dcp_item_files_lay_out(const struct layout_request *request, stru
 {
     struct dcp_placing placing = { .request = request, .target = target };
     struct dcp_target *state = dcp_target_state(target);
-    reshard_status status = dist_root_choose(request, target, err);
+    reshard_status status = mcore_root_choose(request, target, err);
     if (!status)
-        status = dist_optimizer_choose(request, target, err);
+        status = mcore_optimizer_choose(request, target, err);
     if (!status)
         status = dcp_stored_make(request, target, err);
     for (uint32_t i = 0; i < state->item_count && !status; i++) {
@@ -479,7 +482,7 @@ reshard_status dcp_item_files_lay_out(const struct layout_request *request, stru
             status = add_item_chunks(request, target, i, err);
     }
     if (!status)
-        status = dist_root_lay_out(target, err);
+        status = mcore_root_lay_out(target, err);
     dcp_placing_release(&placing);
     return status;
 }
@@ -492,7 +495,7 @@ void dcp_close_target(struct target *target)
     free(state->blobs);
     free(state->items);
     free(state->wanted_of);
-    dist_buckets_free(state->buckets);
+    mcore_buckets_free(state->buckets);
     free(state->kept);
     for (uint32_t i = 0; i < state->text_count; i++)
         free(state->texts[i].text);

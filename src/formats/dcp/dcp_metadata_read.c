@@ -83,7 +83,8 @@ reshard_status dcp_metadata_files(const struct source *source, struct arena *are
     return RESHARD_OK;
 }
 
-reshard_status dcp_metadata_read(const struct source *source, const char *name, struct buffer *raw, struct dcp_metadata *out, reshard_error *err)
+reshard_status dcp_metadata_read(const struct source *source, const char *name, struct buffer *raw, struct dcp_metadata *out,
+                                 reshard_error *err)
 {
     struct buffer own = { 0 }, *bytes = raw ? raw : &own;
     reshard_status status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, metadata_bytes), bytes, err);

@@ -54,7 +54,8 @@ struct writing {
     void *context;
     uint32_t memo_count;
     uint32_t constants[CONSTANTS];   /* memo number + 1 */
-    uint32_t *tensor_memo, *item_memo, *object_memo, *vector_memo; /* the same, by wanted tensor, wanted item, target object, vector of state */
+    uint32_t *tensor_memo, *item_memo, *object_memo,
+        *vector_memo;                /* the same, by wanted tensor, wanted item, target object, vector of state */
     struct arena names;              /* of flattened tensors */
     uint32_t in_batch;
 };
@@ -209,8 +210,8 @@ static void end_dict(struct writing *writing)
 static void put_key(struct writing *writing, uint32_t tensor)
 {
     struct str key = writing->catalog->tensors[tensor].key;
-    if (!writing->tensor_memo[tensor] && writing->state->optimizer_layout == DIST_MODEL_SPACE) {
-        key = dist_flattened_key(writing->state, &writing->names, key);
+    if (!writing->tensor_memo[tensor] && writing->state->optimizer_layout == MCORE_MODEL_SPACE) {
+        key = mcore_flattened_key(writing->state, &writing->names, key);
         writing->out.failed |= key.size == 0;
     }
     put_text(writing, key, &writing->tensor_memo[tensor]);
@@ -222,8 +223,8 @@ static int stored_box(const struct writing *writing, const struct catalog_chunk 
     const struct catalog *catalog = writing->catalog;
     const int64_t *own_start = catalog_vector_at(catalog, chunk->start), *own_extent = catalog_vector_at(catalog, chunk->extent);
     int rank = catalog->tensors[chunk->tensor].rank;
-    if (dist_is_flattened(writing->state, catalog, chunk->tensor)) {
-        dist_flattened_box(catalog, chunk->tensor, own_start, own_extent, start, extent);
+    if (mcore_is_flattened(writing->state, catalog, chunk->tensor)) {
+        mcore_flattened_box(catalog, chunk->tensor, own_start, own_extent, start, extent);
         return rank + 1;
     }
     memcpy(start, own_start, (size_t)rank * sizeof(*start));
@@ -281,7 +282,7 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
     uint32_t index = catalog->chunks[first].tensor;
     const struct catalog_tensor *tensor = &catalog->tensors[index];
     int64_t flattened[RANK_MAX];
-    bool is_flattened = dist_is_flattened(writing->state, catalog, index);
+    bool is_flattened = mcore_is_flattened(writing->state, catalog, index);
     begin_pair(writing);
     put_key(writing, index);
     begin_object(writing, CLASS_TENSOR);
@@ -290,7 +291,7 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
     put_properties(writing, tensor->dtype);
     put_constant(writing, TEXT_SIZE);
     if (is_flattened)
-        dist_flattened_size(catalog, index, catalog_vector_at(catalog, catalog->chunks[first].extent), flattened);
+        mcore_flattened_size(catalog, index, catalog_vector_at(catalog, catalog->chunks[first].extent), flattened);
     put_size(writing, tensor->rank + is_flattened, is_flattened ? flattened : catalog_vector_at(catalog, tensor->shape));
     put_constant(writing, TEXT_CHUNKS);
     reshard_status status = put_chunk_list(writing, index, first, next, err);
@@ -301,13 +302,13 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
 /* Vectors of .metadata in which optimizer state lies. */
 static uint32_t count_vectors(const struct dcp_target *state)
 {
-    return state->optimizer_layout == DIST_BUCKETS && state->buckets ? state->buckets->vector_count : 0;
+    return state->optimizer_layout == MCORE_BUCKETS && state->buckets ? state->buckets->vector_count : 0;
 }
 
 static reshard_status put_vector(struct writing *writing, uint32_t index, reshard_error *err)
 {
-    const struct dist_buckets *buckets = writing->state->buckets;
-    const struct dist_vector *vector = &buckets->vectors[index];
+    const struct mcore_buckets *buckets = writing->state->buckets;
+    const struct mcore_vector *vector = &buckets->vectors[index];
     reshard_status status = RESHARD_OK;
     begin_pair(writing);
     put_text(writing, vector->key, &writing->vector_memo[index]);
@@ -320,7 +321,7 @@ static reshard_status put_vector(struct writing *writing, uint32_t index, reshar
     put_constant(writing, TEXT_CHUNKS);
     pickle_put_opcode(&writing->out, PICKLE_EMPTY_LIST);
     for (uint32_t i = 0; i < vector->run_count && !status; i++) {
-        const struct dist_run *run = &buckets->runs[vector->first_run + i];
+        const struct mcore_run *run = &buckets->runs[vector->first_run + i];
         if (i % BATCH == 0 && i > 0)
             pickle_put_opcode(&writing->out, PICKLE_APPENDS);
         if (i % BATCH == 0)
@@ -390,10 +391,11 @@ static void put_path(struct writing *writing, struct str name, const struct path
 }
 
 /*
- * Path of a tensor. Megatron's state dicts have the model, and the state of each parameter of its FSDP, as dicts of whole names; a source that
- * knows no paths gives keys alone.
+ * Path of a tensor. Megatron's state dicts have the model, and the state of each parameter of its FSDP, as dicts of whole names; a source
+ * that knows no paths gives keys alone.
  */
-static size_t tensor_path(const struct writing *writing, const struct catalog_tensor *tensor, struct path_part made[4], const struct path_part **parts)
+static size_t tensor_path(const struct writing *writing, const struct catalog_tensor *tensor, struct path_part made[4],
+                          const struct path_part **parts)
 {
     static const char model[] = "model.", state[] = "optimizer.state.";
     struct str key = tensor->key;
@@ -463,10 +465,10 @@ static void put_info(struct writing *writing, uint32_t object, uint64_t offset, 
 
 static reshard_status put_runs(struct writing *writing, reshard_error *err)
 {
-    const struct dist_buckets *buckets = writing->state->buckets;
+    const struct mcore_buckets *buckets = writing->state->buckets;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; count_vectors(writing->state) && i < buckets->run_count && !status; i++) {
-        const struct dist_run *run = &buckets->runs[i];
+        const struct mcore_run *run = &buckets->runs[i];
         begin_pair(writing);
         begin_object(writing, CLASS_INDEX);
         begin_attributes(writing);
@@ -545,7 +547,7 @@ static reshard_status put_real_shapes(struct writing *writing, reshard_error *er
         begin_pair(writing);
         put_key(writing, i);
         pickle_put_opcode(&writing->out, PICKLE_EMPTY_DICT);
-        if (dist_is_flattened(writing->state, catalog, i)) {
+        if (mcore_is_flattened(writing->state, catalog, i)) {
             pickle_put_opcode(&writing->out, PICKLE_MARK);
             pickle_put_str(&writing->out, STR("nd_reformulated_orig_global_shape"));
             pickle_put_int_tuple(&writing->out, catalog_vector_at(catalog, catalog->tensors[i].shape), (size_t)catalog->tensors[i].rank);
@@ -597,7 +599,7 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     status = put_storage_data(writing, err);
     if (status)
         return status;
-    if (writing->state->optimizer_layout == DIST_MODEL_SPACE) {
+    if (writing->state->optimizer_layout == MCORE_MODEL_SPACE) {
         pickle_put_str(&writing->out, STR("mcore_data"));
         status = put_real_shapes(writing, err);
         if (status)
@@ -612,15 +614,20 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     return flush(writing, 0, err);
 }
 
-reshard_status dcp_metadata_write(const struct layout_request *request, const struct target *target, dcp_sink sink, void *context, reshard_error *err)
+reshard_status dcp_metadata_write(const struct layout_request *request, const struct target *target, dcp_sink sink, void *context,
+                                  reshard_error *err)
 {
     const struct catalog *catalog = target->catalog;
-    struct writing writing = { .request = request, .catalog = catalog, .state = dcp_target_state(target), .sink = sink, .context = context };
+    struct writing writing = {
+        .request = request, .catalog = catalog, .state = dcp_target_state(target), .sink = sink, .context = context
+    };
     writing.tensor_memo = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
     writing.item_memo = calloc((size_t)writing.state->item_count + 1, sizeof(uint32_t));
     writing.object_memo = calloc((size_t)catalog->object_count + 1, sizeof(uint32_t));
     writing.vector_memo = calloc((size_t)count_vectors(writing.state) + 1, sizeof(uint32_t));
-    reshard_status status = writing.tensor_memo && writing.item_memo && writing.object_memo && writing.vector_memo ? put_metadata(&writing, err) : error_set_memory(err);
+    reshard_status status = writing.tensor_memo && writing.item_memo && writing.object_memo && writing.vector_memo
+                                ? put_metadata(&writing, err)
+                                : error_set_memory(err);
     buffer_release(&writing.out);
     arena_release(&writing.names);
     free(writing.tensor_memo);

@@ -21,7 +21,8 @@
 
 /* ---- files ---- */
 
-static reshard_status add_file(struct dcp_placing *placing, struct str name, uint32_t rank, uint32_t number, uint32_t *out, reshard_error *err)
+static reshard_status add_file(struct dcp_placing *placing, struct str name, uint32_t rank, uint32_t number, uint32_t *out,
+                               reshard_error *err)
 {
     struct arena *arena = &placing->target->catalog->arena;
     if (!ARRAY_ROOM(placing->files, placing->file_count, placing->file_capacity))
@@ -131,7 +132,8 @@ reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err)
     }
     for (uint32_t i = 0; i < catalog->layout_count; i++) {
         if (catalog->layouts[i].codec == CODEC_ZSTD)
-            return target_note_changed(placing->target, err, "compression: the reference's blobs are zstd frames, these are not compressed");
+            return target_note_changed(placing->target, err,
+                                       "compression: the reference's blobs are zstd frames, these are not compressed");
     }
     return RESHARD_OK;
 }
@@ -148,8 +150,8 @@ static reshard_status add_piece(struct dcp_placing *placing, const struct dcp_pi
     return RESHARD_OK;
 }
 
-static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, uint32_t file,
-                                       uint64_t order, reshard_error *err)
+static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent,
+                                       uint32_t file, uint64_t order, reshard_error *err)
 {
     struct catalog *catalog = placing->target->catalog;
     const struct catalog_tensor *tensor = &catalog->tensors[index];
@@ -168,10 +170,16 @@ static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t ind
     return add_piece(placing, &piece, err);
 }
 
-reshard_status dcp_place_run(struct dcp_placing *placing, uint32_t run, uint64_t bytes, uint32_t payload_offset, uint32_t rank, reshard_error *err)
+reshard_status dcp_place_run(struct dcp_placing *placing, uint32_t run, uint64_t bytes, uint32_t payload_offset, uint32_t rank,
+                             reshard_error *err)
 {
-    struct dcp_piece piece = { .is_run = true, .is_free = !placing->request->like, .index = run, .bytes = bytes, .payload_offset = payload_offset,
-                               .file = CATALOG_NONE, .order = ORDER_AFTER_REFERENCE + placing->piece_count };
+    struct dcp_piece piece = { .is_run = true,
+                               .is_free = !placing->request->like,
+                               .index = run,
+                               .bytes = bytes,
+                               .payload_offset = payload_offset,
+                               .file = CATALOG_NONE,
+                               .order = ORDER_AFTER_REFERENCE + placing->piece_count };
     reshard_status status = piece.is_free ? RESHARD_OK : rank_file(placing, rank, &piece.file, err);
     return status ? status : add_piece(placing, &piece, err);
 }
@@ -196,8 +204,8 @@ static reshard_status place_like(struct dcp_placing *placing, uint32_t index, co
             continue;
         reshard_status status = named_file(placing, base_name(reference, chunk->object), &file, err);
         if (!status)
-            status = add_tensor_piece(placing, index, catalog_vector_at(catalog, chunk->start), catalog_vector_at(catalog, chunk->extent), file,
-                                      like_offset(catalog, chunk), err);
+            status = add_tensor_piece(placing, index, catalog_vector_at(catalog, chunk->start), catalog_vector_at(catalog, chunk->extent),
+                                      file, like_offset(catalog, chunk), err);
         if (status)
             return status;
     }
@@ -258,8 +266,8 @@ static uint32_t even_ranks(const struct dcp_placing *placing)
 
 static reshard_status place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
 {
-    if (dist_is_flattened(dcp_target_state(placing->target), placing->target->catalog, index))
-        return dist_place_flattened(placing, index, err);
+    if (mcore_is_flattened(dcp_target_state(placing->target), placing->target->catalog, index))
+        return mcore_place_flattened(placing, index, err);
     const struct catalog_tensor *like = like_tensor(placing, index);
     if (like)
         return place_like(placing, index, like, err);
@@ -276,14 +284,14 @@ reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err
         const struct catalog_tensor *tensor = &request->wanted->tensors[i];
         if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
             status = target_note_dropped(placing->target, err, "%.*s: a tensor without data", STR_ARG(tensor->key));
-        if (status || !is_stored(tensor) || dist_is_in_buffers(dcp_target_state(placing->target), placing->target->catalog, i))
+        if (status || !is_stored(tensor) || mcore_is_in_buffers(dcp_target_state(placing->target), placing->target->catalog, i))
             continue;
         status = place_tensor(placing, i, err);
         if (status)
             error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
     }
     if (!status)
-        status = dist_place_runs(placing, err);
+        status = mcore_place_runs(placing, err);
     return status ? status : dcp_place_evenly(placing, even_ranks(placing), err);
 }
 
@@ -398,7 +406,8 @@ static reshard_status next_file_if_full(struct dcp_placing *placing, uint64_t by
 {
     int64_t bytes_max = placing->request->max_shard_bytes;
     const struct dcp_out_file *current = &placing->files[*file];
-    bool is_full = bytes_max > 0 && current->bytes > 0 && (current->bytes > (uint64_t)bytes_max || bytes > (uint64_t)bytes_max - current->bytes);
+    bool is_full =
+        bytes_max > 0 && current->bytes > 0 && (current->bytes > (uint64_t)bytes_max || bytes > (uint64_t)bytes_max - current->bytes);
     if (!is_full || current->rank == CATALOG_NONE)
         return RESHARD_OK;
     return add_file(placing, (struct str){ 0 }, current->rank, current->number + 1, file, err);

@@ -73,12 +73,12 @@ static reshard_status publish_chunk(const struct publish_job *job, uint32_t inde
 /* The archives of dp_reshardable, each around a run. */
 static reshard_status publish_runs(const struct publish_job *job, const uint32_t *crcs, struct blob_writing *writing, reshard_error *err)
 {
-    const struct dist_buckets *buckets = dcp_target_state(job->target)->buckets;
+    const struct mcore_buckets *buckets = dcp_target_state(job->target)->buckets;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < buckets->run_count && !status; i++) {
-        const struct dist_run *run = &buckets->runs[i];
+        const struct mcore_run *run = &buckets->runs[i];
         struct torch_frame frame;
-        status = dist_run_frame(buckets, i, &frame, err);
+        status = mcore_run_frame(buckets, i, &frame, err);
         if (status)
             break;
         begin_blob(writing, job->objects[run->object], run->blob_offset);
@@ -180,8 +180,8 @@ static reshard_status storage_crc(const struct publish_job *job, uint32_t item, 
     uint64_t at = blob->offset + pickle->frame.members[pickle->frame.first_storage + number].payload_offset;
     reshard_status status = job->source->driver->read_item_storage(job->source, storage->item, storage->index, &bytes, err);
     if (!status && bytes.size != storage->bytes)
-        status = error_set(err, RESHARD_ERR_FORMAT, "storage %u of the item has %zu bytes, its pickle says %" PRIu64, storage->index, bytes.size,
-                           storage->bytes);
+        status = error_set(err, RESHARD_ERR_FORMAT, "storage %u of the item has %zu bytes, its pickle says %" PRIu64, storage->index,
+                           bytes.size, storage->bytes);
     if (!status && bytes.size)
         status = store_write_at(job->objects[blob->object], at, bytes.data, bytes.size, err);
     *crc = crc32_zip(0, bytes.data, bytes.size);
@@ -189,7 +189,8 @@ static reshard_status storage_crc(const struct publish_job *job, uint32_t item, 
     return status;
 }
 
-static reshard_status publish_pickled(const struct publish_job *job, uint32_t item, const uint32_t *run_crcs, struct blob_writing *writing, reshard_error *err)
+static reshard_status publish_pickled(const struct publish_job *job, uint32_t item, const uint32_t *run_crcs, struct blob_writing *writing,
+                                      reshard_error *err)
 {
     const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     struct dcp_item_pickle pickle = { 0 };
@@ -212,7 +213,8 @@ static reshard_status publish_pickled(const struct publish_job *job, uint32_t it
     return status;
 }
 
-static reshard_status publish_item(const struct publish_job *job, uint32_t item, const uint32_t *run_crcs, struct blob_writing *writing, reshard_error *err)
+static reshard_status publish_item(const struct publish_job *job, uint32_t item, const uint32_t *run_crcs, struct blob_writing *writing,
+                                   reshard_error *err)
 {
     const struct dcp_stored *blob = &dcp_target_state(job->target)->items[item];
     reshard_status status = RESHARD_OK;
@@ -231,7 +233,7 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
     const struct dcp_target *state = dcp_target_state(job->target);
     struct blob_writing writing = { 0 };
     uint32_t *run_crcs = NULL;
-    reshard_status status = state->buckets ? dist_run_crcs(job, &run_crcs, err) : RESHARD_OK;
+    reshard_status status = state->buckets ? mcore_run_crcs(job, &run_crcs, err) : RESHARD_OK;
     for (uint32_t i = 0; i < state->item_count && !status; i++)
         status = publish_item(job, i, run_crcs, &writing, err);
     for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
@@ -239,7 +241,7 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
         if (data && !(data & (DCP_IN_ITEM | DCP_IN_RUN)))
             status = publish_chunk(job, i, &writing, err);
     }
-    if (!status && state->optimizer_layout == DIST_BUCKETS)
+    if (!status && state->optimizer_layout == MCORE_BUCKETS)
         status = publish_runs(job, run_crcs, &writing, err);
     if (!status && !state->style->items_are_files) {
         struct copying copying = { job->objects[state->metadata_object], 0, catalog->objects[state->metadata_object].bytes };
@@ -248,7 +250,7 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
             status = error_set_memory(err);
     }
     if (!status && state->style->is_below_root)
-        status = dist_root_publish(job, err);
+        status = mcore_root_publish(job, err);
     buffer_release(&writing.pending);
     free(run_crcs);
     return status;

@@ -135,15 +135,15 @@ static unsigned look(struct store *store, const char *directory, reshard_error *
 }
 
 /* What lies at name, and the backend that its metadata.json gives. */
-static unsigned look_at(struct store *store, const char *name, enum dist_backend *backend, reshard_error *err)
+static unsigned look_at(struct store *store, const char *name, enum mcore_backend *backend, reshard_error *err)
 {
     char *directory = NULL;
-    struct dist_config config = { .backend = DIST_ABSENT };
+    struct mcore_config config = { .backend = MCORE_ABSENT };
     unsigned seen = 0;
     if (dcp_directory_find(store, name, &directory, err) == RESHARD_OK) {
         seen = look(store, directory, err);
         if (seen & HAS_CONFIG)
-            (void)dist_config_read(store, directory, &config, err);
+            (void)mcore_config_read(store, directory, &config, err);
     }
     *backend = config.backend;
     free(directory);
@@ -152,9 +152,9 @@ static unsigned look_at(struct store *store, const char *name, enum dist_backend
 
 int dcp_probe(struct store *store, const char *name, reshard_error *err)
 {
-    enum dist_backend backend;
+    enum mcore_backend backend;
     unsigned seen = look_at(store, name, &backend, err);
-    if (backend == DIST_TORCH_DIST || backend == DIST_FSDP_DTENSOR)
+    if (backend == MCORE_TORCH_DIST || backend == MCORE_FSDP_DTENSOR)
         return 0;
     if (seen & HAS_METADATA)
         return 90;
@@ -196,9 +196,9 @@ out:
 /* A directory with .metadata that is no torch_dist checkpoint. */
 static bool is_plain(struct store *store, const char *name, reshard_error *err)
 {
-    enum dist_backend backend;
+    enum mcore_backend backend;
     unsigned seen = look_at(store, name, &backend, err);
-    return backend == DIST_ABSENT && (seen & HAS_METADATA) && !(seen & HAS_COMMON);
+    return backend == MCORE_ABSENT && (seen & HAS_METADATA) && !(seen & HAS_COMMON);
 }
 
 int dcp_megatron_probe(struct store *store, const char *name, reshard_error *err)
@@ -209,22 +209,22 @@ int dcp_megatron_probe(struct store *store, const char *name, reshard_error *err
 /* In an iteration's folder either mark is enough; elsewhere others wrap modules in 'model.module.' too. */
 int fsdp_dtensor_probe(struct store *store, const char *name, reshard_error *err)
 {
-    enum dist_backend backend;
+    enum mcore_backend backend;
     (void)look_at(store, name, &backend, err);
-    if (backend == DIST_FSDP_DTENSOR)
+    if (backend == MCORE_FSDP_DTENSOR)
         return 100;
     return is_plain(store, name, err) && begins_with_mark(store, name, dcp_is_iteration(store, name) ? 2 : 1, err) ? 94 : 0;
 }
 
 int torch_dist_probe(struct store *store, const char *name, reshard_error *err)
 {
-    enum dist_backend backend;
+    enum mcore_backend backend;
     unsigned seen = look_at(store, name, &backend, err);
-    if (backend == DIST_TORCH_DIST)
+    if (backend == MCORE_TORCH_DIST)
         return 100;
     /* metadata.json is written last: without it, or with a torn one, this is a save that was not finished, which the reader says. */
     bool is_beside = seen & (HAS_METADATA | HAS_COMMON | HAS_DATA);
-    if (backend == DIST_UNREADABLE || backend == DIST_OTHER)
+    if (backend == MCORE_UNREADABLE || backend == MCORE_OTHER)
         return is_beside ? 95 : 0;
-    return backend == DIST_ABSENT && (seen & HAS_COMMON) && (seen & (HAS_METADATA | HAS_DATA)) ? 95 : 0;
+    return backend == MCORE_ABSENT && (seen & HAS_COMMON) && (seen & (HAS_METADATA | HAS_DATA)) ? 95 : 0;
 }

@@ -29,7 +29,8 @@ static struct rows rows_of_rank(int64_t count, int64_t dp, int64_t tp, int64_t r
 }
 
 /* Whether the mesh gives every blob its rows and loses none: together they are all of the tensor. */
-static bool mesh_explains(const struct catalog *catalog, const struct catalog_tensor *tensor, const int64_t *blob_rows, int64_t dp, int64_t tp)
+static bool mesh_explains(const struct catalog *catalog, const struct catalog_tensor *tensor, const int64_t *blob_rows, int64_t dp,
+                          int64_t tp)
 {
     int64_t all = catalog_vector_at(catalog, tensor->shape)[0], sum = 0, previous_rank = -1;
     for (uint32_t i = 0; i < tensor->chunk_count; i++) {

@@ -166,8 +166,8 @@ static reshard_status find_coded(struct resolving *resolving, const struct chunk
     out->blob_offset = layout->coded_offset;
     out->coded_bytes = layout->coded_bytes;
     out->codec = layout->codec;
-    reshard_status status = dcp_decoded_open(layout->codec, &resolving->reader, layout->coded_offset, layout->coded_bytes, &resolving->source->limits,
-                                             &decoded, &blob, err);
+    reshard_status status = dcp_decoded_open(layout->codec, &resolving->reader, layout->coded_offset, layout->coded_bytes,
+                                             &resolving->source->limits, &decoded, &blob, err);
     if (!status)
         status = torch_save_open_tensor(&blob, &resolving->source->limits, &resolving->scratch, &out->tensor, err);
     dcp_decoded_free(decoded);
@@ -215,8 +215,8 @@ static bool shape_fits(const struct catalog *catalog, const struct catalog_chunk
     return volume == wanted && (is_flattened(catalog, chunk) || blob->rank == rank + 1);
 }
 
-static reshard_status check_found(const struct resolving *resolving, const struct catalog_chunk *chunk, const struct torch_blob_tensor *blob,
-                                  bool *shape_differs, reshard_error *err)
+static reshard_status check_found(const struct resolving *resolving, const struct catalog_chunk *chunk,
+                                  const struct torch_blob_tensor *blob, bool *shape_differs, reshard_error *err)
 {
     const struct catalog *catalog = resolving->catalog;
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
@@ -226,7 +226,8 @@ static reshard_status check_found(const struct resolving *resolving, const struc
     if (blob->flags & TORCH_TENSOR_META)
         return error_set(err, RESHARD_ERR_FORMAT, "its blob holds a tensor without data");
     if (blob->dtype != tensor->dtype)
-        return error_set(err, RESHARD_ERR_FORMAT, ".metadata says %s, its blob holds %s", dtype_info(tensor->dtype)->name, dtype_info(blob->dtype)->name);
+        return error_set(err, RESHARD_ERR_FORMAT, ".metadata says %s, its blob holds %s", dtype_info(tensor->dtype)->name,
+                         dtype_info(blob->dtype)->name);
     *shape_differs = !shape_fits(catalog, chunk, blob);
     if (*shape_differs)
         return error_set(err, RESHARD_ERR_FORMAT, "chunk at %s has shape %s in .metadata, its blob has shape %s",

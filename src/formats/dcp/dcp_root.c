@@ -12,26 +12,26 @@
 
 static const struct {
     const char *name;
-    enum dist_backend backend;
-} backends[] = { { "torch_dist", DIST_TORCH_DIST }, { "fsdp_dtensor", DIST_FSDP_DTENSOR }, { "zarr", DIST_ZARR } };
+    enum mcore_backend backend;
+} backends[] = { { "torch_dist", MCORE_TORCH_DIST }, { "fsdp_dtensor", MCORE_FSDP_DTENSOR }, { "zarr", MCORE_ZARR } };
 
-static reshard_status read_config(const struct value *root, struct dist_config *out, reshard_error *err)
+static reshard_status read_config(const struct value *root, struct mcore_config *out, reshard_error *err)
 {
     struct str name;
     const struct value *backend = root->kind == VALUE_DICT ? value_dict_get(root, "sharded_backend") : NULL;
     const struct value *version = root->kind == VALUE_DICT ? value_dict_get(root, "sharded_backend_version") : NULL;
     /* Somebody else's file of that name. */
-    out->backend = DIST_ABSENT;
+    out->backend = MCORE_ABSENT;
     if (!backend)
         return RESHARD_OK;
     if (!value_as_str(backend, &name)) {
-        out->backend = DIST_UNREADABLE;
+        out->backend = MCORE_UNREADABLE;
         return error_set(err, RESHARD_ERR_FORMAT, "'sharded_backend' is no string");
     }
     out->version = 1;
     if (version && !value_as_int(version, &out->version))
         return error_set(err, RESHARD_ERR_FORMAT, "'sharded_backend_version' is no integer");
-    out->backend = DIST_OTHER;
+    out->backend = MCORE_OTHER;
     snprintf(out->name, sizeof(out->name), "%.*s", STR_ARG(name));
     for (size_t i = 0; i < sizeof(backends) / sizeof(backends[0]); i++) {
         if (str_is(name, backends[i].name))
@@ -40,20 +40,20 @@ static reshard_status read_config(const struct value *root, struct dist_config *
     return RESHARD_OK;
 }
 
-reshard_status dist_config_read(struct store *store, const char *directory, struct dist_config *out, reshard_error *err)
+reshard_status mcore_config_read(struct store *store, const char *directory, struct mcore_config *out, reshard_error *err)
 {
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
     char *name = NULL;
     bool is_directory;
     uint64_t size;
-    *out = (struct dist_config){ 0 };
+    *out = (struct mcore_config){ 0 };
     reshard_status status = dcp_name_join(directory, STR("metadata.json"), &name, err);
     if (status)
         return status;
     if (!store_exists(store, name, &is_directory, &size) || is_directory)
         goto out;
-    out->backend = DIST_UNREADABLE;
+    out->backend = MCORE_UNREADABLE;
     status = store_read_all(store, name, AT_MOST(CONFIG_BYTES_MAX), &bytes, err);
     if (!status)
         status = json_parse(bytes.data, bytes.size, &limits_default, &graph, err);

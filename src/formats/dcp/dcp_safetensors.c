@@ -29,7 +29,8 @@ bool dcp_safetensors_probe(const struct reader *file)
     return read_header_size(file, &header_bytes);
 }
 
-static reshard_status take_shape(struct dcp_safetensors *state, const struct value *shape, struct dcp_safetensors_entry *entry, reshard_error *err)
+static reshard_status take_shape(struct dcp_safetensors *state, const struct value *shape, struct dcp_safetensors_entry *entry,
+                                 reshard_error *err)
 {
     int64_t numbers[RANK_MAX];
     size_t count;

@@ -59,7 +59,8 @@ reshard_status dcp_open_object(const struct source *source, uint32_t object, str
 
 /* ---- dcp_metadata_read.c ---- */
 
-/* Names of the metadata files: .metadata alone, or every __R.metadata in order of R. The message says what a directory without them holds. */
+/* Names of the metadata files: .metadata alone, or every __R.metadata in order of R. The message says what a directory without them holds.
+ */
 struct dcp_metadata_file {
     char *name;
     uint64_t rank; /* R, 0 for .metadata */
@@ -68,7 +69,8 @@ reshard_status dcp_metadata_files(const struct source *source, struct arena *are
                                   bool *is_per_rank, reshard_error *err);
 
 /* Reads and decodes one; the pickle's bytes go to raw if it is not NULL. */
-reshard_status dcp_metadata_read(const struct source *source, const char *name, struct buffer *raw, struct dcp_metadata *out, reshard_error *err);
+reshard_status dcp_metadata_read(const struct source *source, const char *name, struct buffer *raw, struct dcp_metadata *out,
+                                 reshard_error *err);
 
 /* ---- dcp_catalog.c ---- */
 
@@ -85,8 +87,8 @@ struct dcp_flavour {
     /* Whether the entry was flattened; fills *out then. */
     bool (*reshape)(void *context, struct str name, struct dcp_reshape *out);
     /* Takes a byte item over instead of its becoming an item (*taken). */
-    reshard_status (*take_item)(void *context, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec, bool *taken,
-                                reshard_error *err);
+    reshard_status (*take_item)(void *context, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
+                                bool *taken, reshard_error *err);
 };
 
 /* Reads all metadata files into source->catalog. */
@@ -100,7 +102,8 @@ bool dcp_file_rank(struct str name, uint64_t *out);
 
 /* ---- dcp_flatten.c ---- */
 
-/* Adds the chunks of one stored piece of a flattened tensor: start and extent are the stored ones, whose last axis runs through the cell. */
+/* Adds the chunks of one stored piece of a flattened tensor: start and extent are the stored ones, whose last axis runs through the cell.
+ */
 reshard_status dcp_add_flattened(struct catalog *catalog, uint32_t tensor, const struct dcp_reshape *reshape, int rank, const int64_t *size,
                                  const int64_t *start, const int64_t *extent, const struct catalog_chunk *like, reshard_error *err);
 
@@ -152,7 +155,8 @@ reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct
 
 reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err);
 
-/* Compares what integrity.json says about files, if there is one. Whoever reads the folder: a damaged metadata.json may hide whose it is. */
+/* Compares what integrity.json says about files, if there is one. Whoever reads the folder: a damaged metadata.json may hide whose it is.
+ */
 reshard_status dcp_verify_integrity(struct source *source, reshard_error *err);
 
 /* The same for the archives that were opened for items, such as common.pt. */
@@ -161,15 +165,15 @@ reshard_status dcp_verify_archives(struct source *source, bool deep, reshard_err
 /* ---- dcp_root.c ---- */
 
 /* What metadata.json says. */
-enum dist_backend { DIST_ABSENT, DIST_UNREADABLE, DIST_TORCH_DIST, DIST_FSDP_DTENSOR, DIST_ZARR, DIST_OTHER };
-struct dist_config {
-    enum dist_backend backend;
+enum mcore_backend { MCORE_ABSENT, MCORE_UNREADABLE, MCORE_TORCH_DIST, MCORE_FSDP_DTENSOR, MCORE_ZARR, MCORE_OTHER };
+struct mcore_config {
+    enum mcore_backend backend;
     char name[64];   /* of the backend */
     int64_t version; /* of the backend */
 };
 
 /* Reads directory's metadata.json. What is wrong with it goes to err only if the status is an error. */
-reshard_status dist_config_read(struct store *store, const char *directory, struct dist_config *out, reshard_error *err);
+reshard_status mcore_config_read(struct store *store, const char *directory, struct mcore_config *out, reshard_error *err);
 
 /* The directory that name means: itself, or the one that a file .metadata lies in. It ends with '/' unless it is ""; free it. */
 reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err);

@@ -18,7 +18,7 @@ reshard_status dcp_stored_make(const struct layout_request *request, struct targ
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = RESHARD_OK;
     if (state->style->is_below_root)
-        return dist_items_make(request, target, err);
+        return mcore_items_make(request, target, err);
     for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
         const struct catalog_item *item = &wanted->items[i];
         struct dcp_stored stored = { .key = item->key, .wanted = i, .node = CATALOG_NONE, .is_file = item->kind == ITEM_FILE };

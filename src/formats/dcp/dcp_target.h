@@ -26,8 +26,8 @@ struct dcp_blob {
 };
 
 /*
- * How a flavour of DCP differs in writing. Megatron's lie below a save root: a tracker file and a folder for the iteration. torch_dist keeps
- * what is not sharded as one dict, the common state; the others store every leaf of it under its path.
+ * How a flavour of DCP differs in writing. Megatron's lie below a save root: a tracker file and a folder for the iteration. torch_dist
+ * keeps what is not sharded as one dict, the common state; the others store every leaf of it under its path.
  */
 struct dcp_style {
     const char *format;
@@ -72,23 +72,23 @@ struct dcp_kept_storage {
 #define DCP_KEPT UINT32_C(0x40000000)
 
 /* How many ranks each parallel dimension has, as Megatron's arguments say. */
-struct dist_sizes {
+struct mcore_sizes {
     int64_t tp, pp, vp, ep, etp, cp, dp;
     bool is_known;                 /* there are arguments */
 };
 
 /* Megatron's layouts of the distributed optimizer's state: value, name. */
-#define DIST_OPTIMIZER_LAYOUTS(X)                         \
-    X(DIST_BY_PARAMETER, "fully_reshardable")             \
-    X(DIST_MODEL_SPACE, "fully_sharded_model_space")      \
-    X(DIST_BUCKETS, "dp_reshardable")                     \
-    X(DIST_GATHERED, "dp_zero_gather_scatter")
-enum dist_optimizer_layout {
+#define MCORE_OPTIMIZER_LAYOUTS(X)                         \
+    X(MCORE_BY_PARAMETER, "fully_reshardable")             \
+    X(MCORE_MODEL_SPACE, "fully_sharded_model_space")      \
+    X(MCORE_BUCKETS, "dp_reshardable")                     \
+    X(MCORE_GATHERED, "dp_zero_gather_scatter")
+enum mcore_optimizer_layout {
 #define X(layout, name) layout,
-    DIST_OPTIMIZER_LAYOUTS(X)
+    MCORE_OPTIMIZER_LAYOUTS(X)
 #undef X
 };
-const char *dist_optimizer_layout_name(enum dist_optimizer_layout layout);
+const char *mcore_optimizer_layout_name(enum mcore_optimizer_layout layout);
 
 struct dcp_target {
     const struct dcp_style *style;
@@ -109,12 +109,12 @@ struct dcp_target {
     bool has_parameter_state;     /* the distributed optimizer's state is stored by parameter */
     bool has_module_state;        /* objects of modules are made where the source has none */
     bool common_is_object;        /* common_state/shard_0_1 instead of common.pt */
-    struct dist_sizes source_sizes, sizes; /* torch_dist: the source's, and those that the target is for */
-    enum dist_optimizer_layout optimizer_layout; /* torch_dist: how the distributed optimizer's state is stored */
+    struct mcore_sizes source_sizes, sizes; /* torch_dist: the source's, and those that the target is for */
+    enum mcore_optimizer_layout optimizer_layout; /* torch_dist: how the distributed optimizer's state is stored */
     bool has_chained_keys;        /* torch_dist: keys of flattened state begin with the number of the optimizer, as up to 0.13 */
     bool is_layout_asked;         /* by an option, not by the reference alone */
     bool keeps_vectors;           /* flattened state: vectors are stored as they are, as releases up to 0.10 do */
-    struct dist_buckets *buckets; /* torch_dist: the buffers that it lies in, or NULL */
+    struct mcore_buckets *buckets; /* torch_dist: the buffers that it lies in, or NULL */
     bool has_group_meta;          /* torch_dist: the source has param_groups parameter by parameter */
     bool lacks_rng;               /* torch_dist: the source's RNG state stays behind */
     bool has_integrity;
@@ -160,8 +160,8 @@ void dcp_item_pickle_release(struct dcp_item_pickle *pickle);
 
 /* The archive around one chunk's payload. */
 /* As that, for a box of the target's tensor, which may be flattened. */
-reshard_status dcp_chunk_frame(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent,
-                               struct torch_frame *out, reshard_error *err);
+reshard_status dcp_chunk_frame(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start,
+                               const int64_t *extent, struct torch_frame *out, reshard_error *err);
 reshard_status dcp_tensor_frame(enum dtype dtype, int rank, const int64_t *shape, struct torch_frame *out, reshard_error *err);
 
 reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
@@ -187,18 +187,18 @@ reshard_status dcp_stored_add(struct dcp_target *state, const struct dcp_stored 
 /* ---- dist_items.c ---- */
 
 /* The same for Megatron's flavours. */
-reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status mcore_items_make(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /* ---- dist_root.c ---- */
 
 extern const struct format_option torch_dist_options[], megatron_dcp_options[];
 
 /* Reads the options and the reference: the folder, the tracker file, how the common state is kept. */
-reshard_status dist_root_choose(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status mcore_root_choose(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /* Makes the small files objects of the target; the last step of laying out. */
-reshard_status dist_root_lay_out(struct target *target, reshard_error *err);
-reshard_status dist_root_publish(const struct publish_job *job, reshard_error *err);
+reshard_status mcore_root_lay_out(struct target *target, reshard_error *err);
+reshard_status mcore_root_publish(const struct publish_job *job, reshard_error *err);
 
 /* ---- torch_dist_place.c ---- */
 
@@ -245,18 +245,21 @@ reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64
 reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err);
 
 /* Adds one piece of a tensor. */
-reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, reshard_error *err);
+reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent,
+                               reshard_error *err);
 
 /* Adds the piece of a run of optimizer state; rank: which of the reference's ranks has it. */
-reshard_status dcp_place_run(struct dcp_placing *placing, uint32_t run, uint64_t bytes, uint32_t payload_offset, uint32_t rank, reshard_error *err);
+reshard_status dcp_place_run(struct dcp_placing *placing, uint32_t run, uint64_t bytes, uint32_t payload_offset, uint32_t rank,
+                             reshard_error *err);
 
 /* Gives free pieces files of the ranks 0 to ranks - 1, so that these fill evenly. */
 reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err);
 
 /* torch_dist: a chunk for each layer and expert, and none above the size that is wanted. */
-/* Makes the block the part of one tensor-parallel rank, where the axis divides. is_cell: gated halves are apart also where there is one rank. */
-reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell, int64_t *block,
-                                    reshard_error *err);
+/* Makes the block the part of one tensor-parallel rank, where the axis divides. is_cell: gated halves are apart also where there is one
+ * rank. */
+reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell,
+                                    int64_t *block, reshard_error *err);
 /* Whether the key is that of experts. */
 reshard_status torch_dist_is_expert(struct dcp_placing *placing, struct str key, bool *out, reshard_error *err);
 void dcp_cuts_free(struct dcp_cuts *cuts);
@@ -274,7 +277,8 @@ void dcp_placing_release(struct dcp_placing *placing);
 typedef reshard_status (*dcp_sink)(void *context, const void *bytes, size_t size, reshard_error *err);
 
 /* The whole .metadata of a laid-out target, in order. The same bytes every time. */
-reshard_status dcp_metadata_write(const struct layout_request *request, const struct target *target, dcp_sink sink, void *context, reshard_error *err);
+reshard_status dcp_metadata_write(const struct layout_request *request, const struct target *target, dcp_sink sink, void *context,
+                                  reshard_error *err);
 
 /* ---- dcp_publish.c ---- */
 

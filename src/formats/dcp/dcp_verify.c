@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks what opening leaves alone: every blob's zip checksums, and files that nothing refers to. Findings become warnings of the catalog. */
+/* Checks what opening leaves alone: every blob's zip checksums, and files that nothing refers to. Findings become warnings of the catalog.
+ */
 #include "formats/dcp/dcp_source.h"
 
 #include "encoding/zip.h"
@@ -62,7 +63,8 @@ static struct catalog_chunk *chunk_at(const struct verifying *verifying, uint64_
  * Leaves the checksum of a big payload to whoever reads the payload anyway: each byte is read once. False if it has to be
  * checked here.
  */
-static bool leave_to_reader(struct verifying *verifying, const struct zip_archive *zip, const struct zip_member *member, uint64_t blob_offset)
+static bool leave_to_reader(struct verifying *verifying, const struct zip_archive *zip, const struct zip_member *member,
+                            uint64_t blob_offset)
 {
     uint64_t offset = blob_offset + member->payload_offset;
     struct catalog_chunk *chunk = member->method == 0 && !zip->crc_is_off && member->crc32 ? chunk_at(verifying, offset) : NULL;
@@ -80,7 +82,8 @@ static bool leave_to_reader(struct verifying *verifying, const struct zip_archiv
 }
 
 /* Checks all members of the zip. Unlike torch, a checksum that does not match is damage. */
-static reshard_status check_members(struct verifying *verifying, const struct reader *blob, bool is_plain, const struct dcp_range *range, reshard_error *err)
+static reshard_status check_members(struct verifying *verifying, const struct reader *blob, bool is_plain, const struct dcp_range *range,
+                                    reshard_error *err)
 {
     const struct limits *limits = &verifying->source->limits;
     struct zip_archive zip = { 0 };
@@ -166,8 +169,9 @@ static reshard_status check_range(struct verifying *verifying, uint32_t index, r
         return status;
     status = check_blob(verifying, range, codec, &found);
     if (status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_LIMIT) {
-        catalog_warn(verifying->source->catalog, true, "'%.*s': blob of '%.*s' at %" PRIu64 ": %s", STR_ARG(dcp_text(metadata, range->path)),
-                     STR_ARG(name_map_at(&metadata->names, metadata->indexes[index].name)), range->offset, found.message);
+        catalog_warn(verifying->source->catalog, true, "'%.*s': blob of '%.*s' at %" PRIu64 ": %s",
+                     STR_ARG(dcp_text(metadata, range->path)), STR_ARG(name_map_at(&metadata->names, metadata->indexes[index].name)),
+                     range->offset, found.message);
         return RESHARD_OK;
     }
     if (status && err)

@@ -150,7 +150,8 @@ const char *dcp_attribute_name(enum dcp_attribute attribute)
 /* ---- arrays ---- */
 
 /* Room for added more elements behind count ones. array: the address of a pointer of any type. */
-static reshard_status array_grow(struct dcp_build *build, void *array, uint64_t count, uint64_t added, uint32_t *capacity, size_t element_size)
+static reshard_status array_grow(struct dcp_build *build, void *array, uint64_t count, uint64_t added, uint32_t *capacity,
+                                 size_t element_size)
 {
     void *old;
     if (count + added <= *capacity)
@@ -175,7 +176,9 @@ static reshard_status array_grow(struct dcp_build *build, void *array, uint64_t 
 reshard_status dcp_build_init(struct dcp_build *build, const struct limits *limits, struct dcp_metadata *out, reshard_error *err)
 {
     *build = (struct dcp_build){ .out = out, .limits = limits, .err = err };
-    *out = (struct dcp_metadata){ .checkpoint_id = DCP_NONE, .save_id = DCP_NONE, .load_id = DCP_NONE, .version = DCP_NONE, .root_class = DCP_NONE };
+    *out = (struct dcp_metadata){
+        .checkpoint_id = DCP_NONE, .save_id = DCP_NONE, .load_id = DCP_NONE, .version = DCP_NONE, .root_class = DCP_NONE
+    };
     build->vector_slot_count = 1024;
     build->vector_slots = calloc(build->vector_slot_count, sizeof(*build->vector_slots));
     if (!build->vector_slots)
@@ -333,7 +336,8 @@ reshard_status dcp_build_index(struct dcp_build *build, struct dcp_index index, 
     struct dcp_metadata *metadata = build->out;
     if (build->index_count >= build->limits->chunks)
         return error_set_limit(build->err, "chunks", (uint64_t)build->index_count + 1, build->limits->chunks);
-    reshard_status status = array_grow(build, &metadata->indexes, build->index_count, 1, &build->index_capacity, sizeof(*metadata->indexes));
+    reshard_status status =
+        array_grow(build, &metadata->indexes, build->index_count, 1, &build->index_capacity, sizeof(*metadata->indexes));
     if (status)
         return status;
     *out = build->index_count++;
@@ -399,8 +403,8 @@ reshard_status dcp_build_transforms(struct dcp_build *build, const uint32_t *tex
     struct dcp_metadata *metadata = build->out;
     if (find_transforms(metadata, texts, count, out))
         return RESHARD_OK;
-    reshard_status status = array_grow(build, &metadata->transform_lists, metadata->transform_list_count, 1, &build->transform_list_capacity,
-                                       sizeof(*metadata->transform_lists));
+    reshard_status status = array_grow(build, &metadata->transform_lists, metadata->transform_list_count, 1,
+                                       &build->transform_list_capacity, sizeof(*metadata->transform_lists));
     if (!status)
         status = array_grow(build, &metadata->transform_texts, metadata->transform_text_count, count, &build->transform_text_capacity,
                             sizeof(*metadata->transform_texts));
@@ -467,7 +471,8 @@ static bool has_negative(const struct dcp_metadata *metadata, uint32_t vector)
     return false;
 }
 
-static reshard_status fail_entry(const struct dcp_build *build, const struct dcp_entry *entry, const char *what, uint32_t chunk, uint32_t vector)
+static reshard_status fail_entry(const struct dcp_build *build, const struct dcp_entry *entry, const char *what, uint32_t chunk,
+                                 uint32_t vector)
 {
     const struct dcp_metadata *metadata = build->out;
     struct str name = name_map_at(&metadata->names, entry->name);
@@ -477,8 +482,9 @@ static reshard_status fail_entry(const struct dcp_build *build, const struct dcp
         used += (size_t)snprintf(text + used, sizeof(text) - used, "%s%" PRId64, i ? ", " : "", dcp_vector_at(metadata, vector)[i]);
     if (chunk == DCP_NONE)
         return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset, "tensor '%.*s': %s: [%s]", STR_ARG(name), what, text);
-    return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset, "tensor '%.*s': chunk %" PRIu32 ": %s: [%s], the tensor has %d dimensions",
-                        STR_ARG(name), chunk, what, text, dcp_vector_rank(metadata, entry->size));
+    return error_set_at(build->err, RESHARD_ERR_FORMAT, entry->offset,
+                        "tensor '%.*s': chunk %" PRIu32 ": %s: [%s], the tensor has %d dimensions", STR_ARG(name), chunk, what, text,
+                        dcp_vector_rank(metadata, entry->size));
 }
 
 static reshard_status check_entry(const struct dcp_build *build, const struct dcp_entry *entry)

@@ -24,15 +24,15 @@ static reshard_status fail_at(const struct place *place, const struct value *fou
     if (place->name.data)
         return error_set_at(place->build->err, RESHARD_ERR_FORMAT, found->offset, "%s '%.*s'%s%s: byte %" PRIu64 ": found %s, expected %s",
                             place->what, STR_ARG(place->name), colon, part, found->offset, pickle_describe(found, text), expected);
-    return error_set_at(place->build->err, RESHARD_ERR_FORMAT, found->offset, "%s%s%s: byte %" PRIu64 ": found %s, expected %s", place->what, colon,
-                        part, found->offset, pickle_describe(found, text), expected);
+    return error_set_at(place->build->err, RESHARD_ERR_FORMAT, found->offset, "%s%s%s: byte %" PRIu64 ": found %s, expected %s",
+                        place->what, colon, part, found->offset, pickle_describe(found, text), expected);
 }
 
 static reshard_status fail_absent(const struct place *place, const struct value *object, enum dcp_attribute attribute)
 {
-    return error_set_at(place->build->err, RESHARD_ERR_FORMAT, object->offset, "%s%s%.*s%s: byte %" PRIu64 ": the object has no attribute '%s'",
-                        place->what, place->name.data ? " '" : "", STR_ARG(place->name), place->name.data ? "'" : "", object->offset,
-                        dcp_attribute_name(attribute));
+    return error_set_at(place->build->err, RESHARD_ERR_FORMAT, object->offset,
+                        "%s%s%.*s%s: byte %" PRIu64 ": the object has no attribute '%s'", place->what, place->name.data ? " '" : "",
+                        STR_ARG(place->name), place->name.data ? "'" : "", object->offset, dcp_attribute_name(attribute));
 }
 
 /* ---- objects ---- */
@@ -107,8 +107,9 @@ static reshard_status read_vector(const struct place *place, const struct value 
     if (!value_as_sequence(value, &items, &count))
         return fail_at(place, value, dcp_attribute_name(attribute), "torch.Size");
     if (count > RANK_MAX)
-        return error_set_at(place->build->err, RESHARD_ERR_UNSUPPORTED, value->offset, "%s '%.*s': %s: %zu dimensions, at most %d are supported",
-                            place->what, STR_ARG(place->name), dcp_attribute_name(attribute), count, RANK_MAX);
+        return error_set_at(place->build->err, RESHARD_ERR_UNSUPPORTED, value->offset,
+                            "%s '%.*s': %s: %zu dimensions, at most %d are supported", place->what, STR_ARG(place->name),
+                            dcp_attribute_name(attribute), count, RANK_MAX);
     int64_t numbers[RANK_MAX];
     for (size_t i = 0; i < count; i++) {
         if (items[i]->kind != VALUE_INT)
@@ -137,8 +138,8 @@ static reshard_status read_position(const struct place *place, const struct valu
     if (value->kind != VALUE_INT)
         return fail_at(place, value, dcp_attribute_name(attribute), "an int of 64 bits");
     if (value->integer < 0)
-        return error_set_at(place->build->err, RESHARD_ERR_FORMAT, value->offset, "%s '%.*s': %s: byte %" PRIu64 ": negative: %" PRId64, place->what,
-                            STR_ARG(place->name), dcp_attribute_name(attribute), value->offset, value->integer);
+        return error_set_at(place->build->err, RESHARD_ERR_FORMAT, value->offset, "%s '%.*s': %s: byte %" PRIu64 ": negative: %" PRId64,
+                            place->what, STR_ARG(place->name), dcp_attribute_name(attribute), value->offset, value->integer);
     *out = (uint64_t)value->integer;
     return RESHARD_OK;
 }

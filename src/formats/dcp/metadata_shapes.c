@@ -86,7 +86,8 @@ static enum step global_add(struct machine *m, struct str module, struct str nam
 enum step dcp_shape_global(struct machine *m, struct str module, struct str name)
 {
     size_t unused;
-    if (!module.size || !name.size || !str_is_utf8(module, true, NULL) || !str_is_utf8(name, true, NULL) || str_find_char(module, '\n', &unused))
+    if (!module.size || !name.size || !str_is_utf8(module, true, NULL) || !str_is_utf8(name, true, NULL) ||
+        str_find_char(module, '\n', &unused))
         return STEP_GIVE_UP;
     if (m->protocol < 3)
         pickle_name_modernise(&module, &name);
@@ -118,7 +119,10 @@ enum step dcp_shape_container(struct machine *m, bool is_dict)
     struct container *made = &m->containers[m->container_count];
     bool is_reused = m->container_count < m->container_made;
     *made = (struct container){
-        .is_dict = is_dict, .items = is_reused ? made->items : NULL, .capacity = is_reused ? made->capacity : 0, .pool_before = m->pool_count,
+        .is_dict = is_dict,
+        .items = is_reused ? made->items : NULL,
+        .capacity = is_reused ? made->capacity : 0,
+        .pool_before = m->pool_count,
     };
     if (!is_reused)
         m->container_made++;
@@ -347,7 +351,8 @@ static enum step build_index(struct machine *m, const struct attributes *given, 
     struct dcp_index index = { .offset = DCP_NONE, .index = -1 };
     word fqn = given->values[DCP_ATTR_FQN], hint = given->values[DCP_ATTR_INDEX], offset = given->values[DCP_ATTR_OFFSET];
     uint32_t number;
-    if (word_tag(fqn) != WORD_STR || (!is_absent(offset) && !vector_of(offset, &index.offset)) || (!is_absent(hint) && word_tag(hint) != WORD_INT))
+    if (word_tag(fqn) != WORD_STR || (!is_absent(offset) && !vector_of(offset, &index.offset)) ||
+        (!is_absent(hint) && word_tag(hint) != WORD_INT))
         return STEP_GIVE_UP;
     if (word_tag(hint) == WORD_INT && word_int(hint) >= 0)
         index.index = word_int(hint);
@@ -384,7 +389,8 @@ static enum step build_range(struct machine *m, const struct attributes *given, 
     word path = given->values[DCP_ATTR_RELATIVE_PATH], offset = given->values[DCP_ATTR_OFFSET], length = given->values[DCP_ATTR_LENGTH];
     struct dcp_range range = { .transforms = DCP_NONE };
     uint32_t number;
-    if (word_tag(path) != WORD_STR || word_tag(offset) != WORD_INT || word_int(offset) < 0 || word_tag(length) != WORD_INT || word_int(length) < 0)
+    if (word_tag(path) != WORD_STR || word_tag(offset) != WORD_INT || word_int(offset) < 0 || word_tag(length) != WORD_INT ||
+        word_int(length) < 0)
         return STEP_GIVE_UP;
     range.offset = (uint64_t)word_int(offset);
     range.length = (uint64_t)word_int(length);

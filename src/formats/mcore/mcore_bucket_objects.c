@@ -84,10 +84,10 @@ static struct value *copy_group(struct adding *adding, const struct value *group
     struct value *flag = value_new(adding->graph, VALUE_BOOL);
     if (flag)
         flag->boolean = is_expert;
-    struct dist_editing editing = { .graph = adding->graph, .members = copy };
-    dist_set(&editing, "is_expert_parallel", flag, false);
+    struct value_edit editing = { .graph = adding->graph, .members = copy };
+    value_edit_set(&editing, "is_expert_parallel", flag, false);
     if (step && !value_dict_get(copy, "step"))
-        dist_set(&editing, "step", (struct value *)step, true);
+        value_edit_set(&editing, "step", (struct value *)step, true);
     return editing.failed ? NULL : copy;
 }
 
@@ -98,7 +98,7 @@ static bool has_no_decay(const struct value *group)
 }
 
 /* The first parameter that would be in such a group; their number if none would. */
-static uint32_t first_member(const struct dist_group *of, const struct value *group)
+static uint32_t first_member(const struct mcore_group *of, const struct value *group)
 {
     for (uint32_t i = 0; i < of->rank.count; i++) {
         const struct optimizer_parameter *parameter = &of->rank.parameters[i];
@@ -109,7 +109,7 @@ static uint32_t first_member(const struct dist_group *of, const struct value *gr
 }
 
 /* Releases that gather state make a group when they come to its first parameter, and match the groups of a checkpoint by position. */
-static void order_groups(const struct dist_group *of, struct value *groups)
+static void order_groups(const struct mcore_group *of, struct value *groups)
 {
     for (size_t i = 1; i < groups->list.count && groups->list.count <= ORDERED_GROUPS_MAX; i++) {
         struct value *group = groups->list.items[i];
@@ -124,7 +124,7 @@ static void order_groups(const struct dist_group *of, struct value *groups)
 /*
  * {"param_groups": […]}. Where the source had one optimizer for everything, the experts' has copies of the groups that it needs.
  */
-static struct value *copy_groups(struct adding *adding, const struct dist_group *group)
+static struct value *copy_groups(struct adding *adding, const struct mcore_group *group)
 {
     const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = optimizer_group_list(from);
     const struct value *step = value_dict_get(from, "common_step");
@@ -137,7 +137,7 @@ static struct value *copy_groups(struct adding *adding, const struct dist_group 
         if (!append(list, copy_group(adding, one, step, group->is_expert)))
             return NULL;
     }
-    if (list && adding->state->optimizer_layout == DIST_GATHERED)
+    if (list && adding->state->optimizer_layout == MCORE_GATHERED)
         order_groups(group, list);
     return append(dict, value_new_str(adding->graph, STR("param_groups"))) && append(dict, list) ? dict : NULL;
 }
@@ -145,7 +145,7 @@ static struct value *copy_groups(struct adding *adding, const struct dist_group 
 /* ---- buffers ---- */
 
 /* By buffer, how many elements its buckets have, with the padding at their ends or without. */
-static struct value *bucket_sizes(struct adding *adding, const struct dist_group *group, bool is_unpadded)
+static struct value *bucket_sizes(struct adding *adding, const struct mcore_group *group, bool is_unpadded)
 {
     struct value *buffers = new_list(adding->graph, VALUE_LIST, group->made.buffer_count);
     for (uint32_t b = 0; b < group->made.buffer_count; b++) {
@@ -163,16 +163,17 @@ static struct value *bucket_sizes(struct adding *adding, const struct dist_group
 }
 
 /* {state: vector, …, "numel_unpadded": elements}; a vector is a leaf that names its run. */
-static struct value *gathered_buffer(struct adding *adding, const struct dist_group *group, uint32_t index)
+static struct value *gathered_buffer(struct adding *adding, const struct mcore_group *group, uint32_t index)
 {
-    const struct dist_buckets *buckets = adding->state->buckets;
+    const struct mcore_buckets *buckets = adding->state->buckets;
     struct value *states = new_list(adding->graph, VALUE_DICT, 2 * (size_t)buckets->state_count + 2);
     for (uint32_t s = 0; s < buckets->state_count; s++) {
-        const struct dist_vector *vector = &buckets->vectors[group->first_vector + index * buckets->state_count + s];
+        const struct mcore_vector *vector = &buckets->vectors[group->first_vector + index * buckets->state_count + s];
         struct value *leaf = value_new(adding->graph, VALUE_NONE);
         if (leaf)
             leaf->tensor = vector->first_run + 1;
-        if (!append(states, value_new_str(adding->graph, buckets->states[s].is_master ? STR(OPTIMIZER_MASTER) : buckets->states[s].name)) || !append(states, leaf))
+        if (!append(states, value_new_str(adding->graph, buckets->states[s].is_master ? STR(OPTIMIZER_MASTER) : buckets->states[s].name)) ||
+            !append(states, leaf))
             return NULL;
     }
     bool done = append(states, value_new_str(adding->graph, STR("numel_unpadded"))) &&
@@ -180,9 +181,10 @@ static struct value *gathered_buffer(struct adding *adding, const struct dist_gr
     return done ? states : NULL;
 }
 
-static struct value *gathered_buffers(struct adding *adding, const struct dist_group *group)
+static struct value *gathered_buffers(struct adding *adding, const struct mcore_group *group)
 {
-    struct value *dict = new_list(adding->graph, VALUE_DICT, 2 * (size_t)group->made.buffer_count + 2), *coalesced = value_new(adding->graph, VALUE_BOOL);
+    struct value *dict = new_list(adding->graph, VALUE_DICT, 2 * (size_t)group->made.buffer_count + 2),
+                 *coalesced = value_new(adding->graph, VALUE_BOOL);
     if (!append(dict, value_new_str(adding->graph, STR("buckets_coalesced"))) || !append(dict, coalesced))
         return NULL;
     coalesced->boolean = true;
@@ -196,40 +198,44 @@ static struct value *gathered_buffers(struct adding *adding, const struct dist_g
 
 /* ---- objects ---- */
 
-static reshard_status add_object(struct adding *adding, const char *prefix, const char *name, const struct value *value, uint32_t item, bool has_runs,
-                                 reshard_error *err)
+static reshard_status add_object(struct adding *adding, const char *prefix, const char *name, const struct value *value, uint32_t item,
+                                 bool has_runs, reshard_error *err)
 {
     char *key = value ? arena_printf(&adding->state->buckets->arena, "%s%s" OBJECT_END, prefix, name) : NULL;
     if (!key)
         return error_set_memory(err);
-    const struct dcp_stored stored = { .key = str_of(key), .wanted = item, .node = CATALOG_NONE, .value = value, .is_in_list = true, .has_runs = has_runs };
+    const struct dcp_stored stored = {
+        .key = str_of(key), .wanted = item, .node = CATALOG_NONE, .value = value, .is_in_list = true, .has_runs = has_runs
+    };
     return dcp_stored_add(adding->state, &stored, err);
 }
 
-static reshard_status add_group(struct adding *adding, const struct dist_group *group, reshard_error *err)
+static reshard_status add_group(struct adding *adding, const struct mcore_group *group, reshard_error *err)
 {
     const struct value *scaler = value_dict_get(optimizer_at(adding->optimizer, group->is_expert), "grad_scaler");
-    char *prefix = dist_group_prefix(&adding->state->buckets->arena, adding->state->buckets, group);
+    char *prefix = mcore_group_prefix(&adding->state->buckets->arena, adding->state->buckets, group);
     reshard_status status = prefix ? RESHARD_OK : error_set_memory(err);
     if (!status)
         status = add_object(adding, prefix, "optimizer", copy_groups(adding, group), adding->optimizer_item, false, err);
     if (!status && scaler)
         status = add_object(adding, prefix, "grad_scaler", scaler, adding->optimizer_item, false, err);
-    if (!status && adding->state->optimizer_layout == DIST_GATHERED)
+    if (!status && adding->state->optimizer_layout == MCORE_GATHERED)
         return add_object(adding, prefix, "param_state", gathered_buffers(adding, group), CATALOG_NONE, true, err);
     if (!status)
         status = add_object(adding, prefix, "per_bucket_numel", bucket_sizes(adding, group, false), CATALOG_NONE, false, err);
-    return status ? status : add_object(adding, prefix, "per_bucket_numel_unpadded", bucket_sizes(adding, group, true), CATALOG_NONE, false, err);
+    return status ? status
+                  : add_object(adding, prefix, "per_bucket_numel_unpadded", bucket_sizes(adding, group, true), CATALOG_NONE, false, err);
 }
 
 /* {"param_state_sharding_type": LAYOUT}, or that for each of two optimizers. */
 static struct value *what_is_left(struct adding *adding)
 {
-    const char *layout = dist_optimizer_layout_name(adding->state->optimizer_layout);
+    const char *layout = mcore_optimizer_layout_name(adding->state->optimizer_layout);
     struct value *all = new_list(adding->graph, VALUE_DICT, 4), *one;
     for (int i = 0; i < 2; i++) {
         one = new_list(adding->graph, VALUE_DICT, 2);
-        if (!append(one, value_new_str(adding->graph, STR("param_state_sharding_type"))) || !append(one, value_new_str(adding->graph, str_of(layout))))
+        if (!append(one, value_new_str(adding->graph, STR("param_state_sharding_type"))) ||
+            !append(one, value_new_str(adding->graph, str_of(layout))))
             return NULL;
         if (!adding->state->buckets->has_experts)
             return one;
@@ -239,10 +245,12 @@ static struct value *what_is_left(struct adding *adding)
     return all;
 }
 
-reshard_status dist_bucket_objects_add(const struct layout_request *request, struct dcp_target *state, uint32_t optimizer_item, struct value **optimizer,
-                                       reshard_error *err)
+reshard_status mcore_bucket_objects_add(const struct layout_request *request, struct dcp_target *state, uint32_t optimizer_item,
+                                       struct value **optimizer, reshard_error *err)
 {
-    struct adding adding = { .request = request, .state = state, .graph = &state->extra, .optimizer = *optimizer, .optimizer_item = optimizer_item };
+    struct adding adding = {
+        .request = request, .state = state, .graph = &state->extra, .optimizer = *optimizer, .optimizer_item = optimizer_item
+    };
     uint32_t first = state->item_count;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < 2; i++) {

@@ -14,7 +14,7 @@
 
 /* ---- vectors and runs ---- */
 
-static reshard_status add_run(struct dist_buckets *buckets, const struct dist_run *run, uint64_t runs_max, reshard_error *err)
+static reshard_status add_run(struct mcore_buckets *buckets, const struct mcore_run *run, uint64_t runs_max, reshard_error *err)
 {
     if (run->count == 0)
         return RESHARD_OK;
@@ -27,32 +27,36 @@ static reshard_status add_run(struct dist_buckets *buckets, const struct dist_ru
     return RESHARD_OK;
 }
 
-static reshard_status add_vector(struct dist_buckets *buckets, struct str key, enum dtype dtype, int64_t count, reshard_error *err)
+static reshard_status add_vector(struct mcore_buckets *buckets, struct str key, enum dtype dtype, int64_t count, reshard_error *err)
 {
     if (!ARRAY_ROOM(buckets->vectors, buckets->vector_count, buckets->vector_capacity))
         return error_set_memory(err);
-    buckets->vectors[buckets->vector_count++] = (struct dist_vector){ .key = key, .dtype = dtype, .count = count, .first_run = buckets->run_count };
+    buckets->vectors[buckets->vector_count++] =
+        (struct mcore_vector){ .key = key, .dtype = dtype, .count = count, .first_run = buckets->run_count };
     return RESHARD_OK;
 }
 
 /* The type that the state of all parameters of the places has: they share a vector. */
-static reshard_status state_dtype(const struct dist_buckets *buckets, const struct catalog *wanted, const struct dist_group *group, uint32_t first_place,
-                                  uint32_t place_count, const struct target_state *kind, enum dtype *out, reshard_error *err)
+static reshard_status state_dtype(const struct mcore_buckets *buckets, const struct catalog *wanted, const struct mcore_group *group,
+                                  uint32_t first_place, uint32_t place_count, const struct target_state *kind, enum dtype *out,
+                                  reshard_error *err)
 {
     for (uint32_t i = 0; i < place_count; i++) {
         uint32_t parameter = group->rank.indices[group->made.places[first_place + i].parameter];
         enum dtype dtype = wanted->tensors[kind->tensors[buckets->model.parameters[parameter].tensor] - 1].dtype;
         if (dtype_element_bytes(dtype) == 0)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' is of dtype %s, whose elements are no whole bytes", STR_ARG(kind->name), dtype_info(dtype)->name);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' is of dtype %s, whose elements are no whole bytes",
+                             STR_ARG(kind->name), dtype_info(dtype)->name);
         if (i > 0 && dtype != *out)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' has several dtypes, and would lie in one vector", STR_ARG(kind->name));
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' has several dtypes, and would lie in one vector",
+                             STR_ARG(kind->name));
         *out = dtype;
     }
     return RESHARD_OK;
 }
 
 /* Which of all ranks has part number `part` of a group's buckets. */
-static uint32_t global_rank(const struct dist_buckets *buckets, const struct dist_group *group, int64_t part)
+static uint32_t global_rank(const struct mcore_buckets *buckets, const struct mcore_group *group, int64_t part)
 {
     const struct parallel_layout *layout = &buckets->model.context.layout;
     const struct rank_place *place = &group->place;
@@ -62,7 +66,7 @@ static uint32_t global_rank(const struct dist_buckets *buckets, const struct dis
 }
 
 /* A stretch of a bucket, cut where ranks begin and where it would be too large. */
-static reshard_status add_stretch(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group,
+static reshard_status add_stretch(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
                                   const struct optimizer_bucket *bucket, int64_t start, int64_t end, int64_t longest, reshard_error *err)
 {
     int64_t part = bucket->count / group->rules.dp;
@@ -70,7 +74,9 @@ static reshard_status add_stretch(const struct layout_request *request, struct d
     while (start < end && !status) {
         int64_t next = (start / part + 1) * part, stop = end < next ? end : next;
         stop = stop - start > longest ? start + longest : stop;
-        const struct dist_run run = { .start = start, .count = stop - start, .vector = buckets->vector_count - 1, .rank = global_rank(buckets, group, start / part) };
+        const struct mcore_run run = {
+            .start = start, .count = stop - start, .vector = buckets->vector_count - 1, .rank = global_rank(buckets, group, start / part)
+        };
         status = add_run(buckets, &run, request->limits.chunks, err);
         start = stop;
     }
@@ -78,8 +84,8 @@ static reshard_status add_stretch(const struct layout_request *request, struct d
 }
 
 /* One state of one bucket: the runs are the parts of parameters that one rank has, and what lies between. */
-static reshard_status add_bucket(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group, const char *key,
-                                 uint32_t index, const struct target_state *kind, reshard_error *err)
+static reshard_status add_bucket(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
+                                 const char *key, uint32_t index, const struct target_state *kind, reshard_error *err)
 {
     const struct optimizer_bucket *bucket = &group->made.buckets[index];
     enum dtype dtype = DTYPE_F32;
@@ -110,9 +116,10 @@ static reshard_status add_bucket(const struct layout_request *request, struct di
     return status ? status : add_stretch(request, buckets, group, bucket, next, bucket->unpadded, (int64_t)longest, err);
 }
 
-static reshard_status add_buckets(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group, reshard_error *err)
+static reshard_status add_buckets(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
+                                  reshard_error *err)
 {
-    char *prefix = dist_group_prefix(&buckets->arena, buckets, group);
+    char *prefix = mcore_group_prefix(&buckets->arena, buckets, group);
     reshard_status status = prefix ? RESHARD_OK : error_set_memory(err);
     for (uint32_t b = 0; b < group->made.buffer_count && !status; b++) {
         const struct optimizer_buffer *buffer = &group->made.buffers[b];
@@ -129,17 +136,19 @@ static reshard_status add_buckets(const struct layout_request *request, struct d
 }
 
 /* The gathered buffers, each a vector of one run without the padding at the ends of buckets. */
-static reshard_status add_buffers(const struct layout_request *request, struct dist_buckets *buckets, const struct dist_group *group, reshard_error *err)
+static reshard_status add_buffers(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
+                                  reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t b = 0; b < group->made.buffer_count; b++) {
         const struct optimizer_buffer *buffer = &group->made.buffers[b];
         for (uint32_t s = 0; s < buckets->state_count; s++) {
             enum dtype dtype = DTYPE_F32;
-            status = state_dtype(buckets, request->wanted, group, buffer->first_place, buffer->place_count, &buckets->states[s], &dtype, err);
+            status =
+                state_dtype(buckets, request->wanted, group, buffer->first_place, buffer->place_count, &buckets->states[s], &dtype, err);
             if (!status)
                 status = add_vector(buckets, (struct str){ 0 }, dtype, buffer->unpadded, err);
-            const struct dist_run run = { .count = buffer->unpadded, .vector = buckets->vector_count - 1 };
+            const struct mcore_run run = { .count = buffer->unpadded, .vector = buckets->vector_count - 1 };
             if (!status)
                 status = add_run(buckets, &run, request->limits.chunks, err);
             if (status)
@@ -151,29 +160,29 @@ static reshard_status add_buffers(const struct layout_request *request, struct d
 
 /* ---- groups ---- */
 
-char *dist_group_prefix(struct arena *arena, const struct dist_buckets *buckets, const struct dist_group *group)
+char *mcore_group_prefix(struct arena *arena, const struct mcore_buckets *buckets, const struct mcore_group *group)
 {
-    return arena_printf(arena, "%soptimizer.distributed.dp_group_idx_%" PRId64 ".", buckets->has_experts ? group->is_expert ? "chained_1." : "chained_0." : "",
-                        group->index);
+    return arena_printf(arena, "%soptimizer.distributed.dp_group_idx_%" PRId64 ".",
+                        buckets->has_experts ? group->is_expert ? "chained_1." : "chained_0." : "", group->index);
 }
 
 /* Gradients are reduced in fp32 unless the arguments say otherwise. */
-static void set_gradients(const struct dist_buckets *buckets, struct model_rank *rank)
+static void set_gradients(const struct mcore_buckets *buckets, struct model_rank *rank)
 {
     bool is_short = megatron_args_int(&buckets->model.args, "accumulate_allreduce_grads_in_fp32") == 0;
     for (uint32_t i = 0; i < rank->count; i++)
         rank->parameters[i].grad_dtype = is_short ? rank->parameters[i].param_dtype : DTYPE_F32;
 }
 
-static reshard_status add_group(const struct layout_request *request, struct dcp_target *state, const struct rank_place *place, bool is_expert, int64_t index,
-                                reshard_error *err)
+static reshard_status add_group(const struct layout_request *request, struct dcp_target *state, const struct rank_place *place,
+                                bool is_expert, int64_t index, reshard_error *err)
 {
-    struct dist_buckets *buckets = state->buckets;
+    struct mcore_buckets *buckets = state->buckets;
     if (!ARRAY_ROOM(buckets->groups, buckets->group_count, buckets->group_capacity))
         return error_set_memory(err);
-    struct dist_group *group = &buckets->groups[buckets->group_count];
+    struct mcore_group *group = &buckets->groups[buckets->group_count];
     const struct optimizer_run run = { .args = buckets->model.args.members, .stage = place->pp };
-    *group = (struct dist_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = buckets->vector_count };
+    *group = (struct mcore_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = buckets->vector_count };
     reshard_status status = optimizer_model_rank(&buckets->model, request->wanted, place, is_expert, &group->rank, err);
     if (status || group->rank.count == 0) {
         model_rank_release(&group->rank);
@@ -186,12 +195,13 @@ static reshard_status add_group(const struct layout_request *request, struct dcp
         status = optimizer_buffers_make(group->rank.parameters, group->rank.count, is_expert, &group->rules, &group->made, err);
     if (status)
         return status;
-    return state->optimizer_layout == DIST_GATHERED ? add_buffers(request, buckets, group, err) : add_buckets(request, buckets, group, err);
+    return state->optimizer_layout == MCORE_GATHERED ? add_buffers(request, buckets, group, err)
+                                                     : add_buckets(request, buckets, group, err);
 }
 
 static reshard_status add_groups(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
 {
-    struct dist_buckets *buckets = state->buckets;
+    struct mcore_buckets *buckets = state->buckets;
     const struct parallel_layout *layout = &buckets->model.context.layout;
     reshard_status status = RESHARD_OK;
     for (int64_t pp = 0; pp < layout->pp && !status; pp++) {
@@ -216,34 +226,36 @@ static reshard_status check_ranks(const struct optimizer_model *model, reshard_e
         return error_set(err, RESHARD_ERR_FORMAT, "args: the parallel sizes overflow");
     if (layout->ep == 1 || (world > 0 && world % experts == 0))
         return RESHARD_OK;
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " ranks are not divided by pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64, world, layout->pp, layout->ep,
-              layout->etp);
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " ranks are not divided by pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64, world,
+              layout->pp, layout->ep, layout->etp);
     error_hint(err, "--layout dp=N says how many data-parallel ranks there are");
     return RESHARD_ERR_UNSUPPORTED;
 }
 
 /* Every parameter has all kinds of state, the master among them. */
-static reshard_status check_states(const struct dist_buckets *buckets, const struct catalog *wanted, reshard_error *err)
+static reshard_status check_states(const struct mcore_buckets *buckets, const struct catalog *wanted, reshard_error *err)
 {
     bool has_master = false;
     for (uint32_t s = 0; s < buckets->state_count; s++)
         has_master |= buckets->states[s].is_master;
     if (!has_master)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the distributed optimizer has fp32 masters of the parameters, and the source has none");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "the distributed optimizer has fp32 masters of the parameters, and the source has none");
     for (uint32_t i = 0; i < buckets->model.count; i++) {
         uint32_t weight = buckets->model.parameters[i].tensor;
         for (uint32_t s = 0; s < buckets->state_count; s++) {
             if (!buckets->states[s].tensors[weight])
-                return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has no state '%.*s', which other parameters have", STR_ARG(wanted->tensors[weight].key),
-                                 STR_ARG(buckets->states[s].name));
+                return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has no state '%.*s', which other parameters have",
+                                 STR_ARG(wanted->tensors[weight].key), STR_ARG(buckets->states[s].name));
         }
     }
     return RESHARD_OK;
 }
 
-reshard_status dist_buckets_make(const struct layout_request *request, struct dcp_target *state, const struct value *args, reshard_error *err)
+reshard_status mcore_buckets_make(const struct layout_request *request, struct dcp_target *state, const struct value *args,
+                                 reshard_error *err)
 {
-    struct dist_buckets *buckets = calloc(1, sizeof(*buckets));
+    struct mcore_buckets *buckets = calloc(1, sizeof(*buckets));
     if (!buckets)
         return error_set_memory(err);
     state->buckets = buckets;
@@ -259,13 +271,13 @@ reshard_status dist_buckets_make(const struct layout_request *request, struct dc
     if (!status)
         status = add_groups(request, state, err);
     if (status) {
-        dist_buckets_free(buckets);
+        mcore_buckets_free(buckets);
         state->buckets = NULL;
     }
     return status;
 }
 
-void dist_buckets_free(struct dist_buckets *buckets)
+void mcore_buckets_free(struct mcore_buckets *buckets)
 {
     if (!buckets)
         return;
@@ -281,30 +293,31 @@ void dist_buckets_free(struct dist_buckets *buckets)
     free(buckets);
 }
 
-bool dist_is_in_buffers(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
+bool mcore_is_in_buffers(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
 {
     return state->buckets && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX);
 }
 
 /* ---- places ---- */
 
-reshard_status dist_run_frame(const struct dist_buckets *buckets, uint32_t run, struct torch_frame *out, reshard_error *err)
+reshard_status mcore_run_frame(const struct mcore_buckets *buckets, uint32_t run, struct torch_frame *out, reshard_error *err)
 {
     return dcp_tensor_frame(buckets->vectors[buckets->runs[run].vector].dtype, 1, &buckets->runs[run].count, out, err);
 }
 
-reshard_status dist_place_runs(struct dcp_placing *placing, reshard_error *err)
+reshard_status mcore_place_runs(struct dcp_placing *placing, reshard_error *err)
 {
     const struct dcp_target *state = dcp_target_state(placing->target);
     reshard_status status = RESHARD_OK;
-    if (state->optimizer_layout != DIST_BUCKETS || !state->buckets)
+    if (state->optimizer_layout != MCORE_BUCKETS || !state->buckets)
         return RESHARD_OK;
     for (uint32_t i = 0; i < state->buckets->run_count && !status; i++) {
         struct torch_frame frame;
-        status = dist_run_frame(state->buckets, i, &frame, err);
+        status = mcore_run_frame(state->buckets, i, &frame, err);
         if (status)
             break;
-        status = dcp_place_run(placing, i, frame.bytes, (uint32_t)frame.members[frame.first_storage].payload_offset, state->buckets->runs[i].rank, err);
+        status = dcp_place_run(placing, i, frame.bytes, (uint32_t)frame.members[frame.first_storage].payload_offset,
+                               state->buckets->runs[i].rank, err);
         torch_frame_release(&frame);
     }
     return status;
@@ -313,22 +326,29 @@ reshard_status dist_place_runs(struct dcp_placing *placing, reshard_error *err)
 /* ---- chunks ---- */
 
 /* The runs of a vector, as places for chunks. */
-static reshard_status list_parts(const struct dist_buckets *buckets, const struct dist_vector *vector, struct vector_part *parts, reshard_error *err)
+static reshard_status list_parts(const struct mcore_buckets *buckets, const struct mcore_vector *vector, struct vector_part *parts,
+                                 reshard_error *err)
 {
     (void)err;
     for (uint32_t i = 0; i < vector->run_count; i++) {
-        const struct dist_run *run = &buckets->runs[vector->first_run + i];
-        parts[i] = (struct vector_part){ .start = run->start, .count = run->count, .object = run->object, .offset = run->payload, .flags = CHUNK_WANT_CRC,
-                                         .writer = (uint16_t)run->rank, .driver_data = DCP_IN_RUN | (vector->first_run + i) };
+        const struct mcore_run *run = &buckets->runs[vector->first_run + i];
+        parts[i] = (struct vector_part){ .start = run->start,
+                                         .count = run->count,
+                                         .object = run->object,
+                                         .offset = run->payload,
+                                         .flags = CHUNK_WANT_CRC,
+                                         .writer = (uint16_t)run->rank,
+                                         .driver_data = DCP_IN_RUN | (vector->first_run + i) };
     }
     return RESHARD_OK;
 }
 
 /* The chunks of one state of the parameters in a bucket, or in a buffer. */
-static reshard_status add_vector_chunks(struct target *target, const struct dist_group *group, uint32_t first_place, uint32_t place_count, bool is_packed,
-                                        const struct target_state *kind, const struct dist_vector *vector, reshard_error *err)
+static reshard_status add_vector_chunks(struct target *target, const struct mcore_group *group, uint32_t first_place, uint32_t place_count,
+                                        bool is_packed, const struct target_state *kind, const struct mcore_vector *vector,
+                                        reshard_error *err)
 {
-    const struct dist_buckets *buckets = dcp_target_state(target)->buckets;
+    const struct mcore_buckets *buckets = dcp_target_state(target)->buckets;
     struct vector_part *parts = calloc((size_t)vector->run_count + 1, sizeof(*parts));
     reshard_status status = parts ? list_parts(buckets, vector, parts, err) : error_set_memory(err);
     const struct stored_vector stored = { .dtype = vector->dtype, .count = vector->count, .parts = parts, .part_count = vector->run_count };
@@ -342,14 +362,14 @@ static reshard_status add_vector_chunks(struct target *target, const struct dist
     return status;
 }
 
-reshard_status dist_add_run_chunks(struct target *target, reshard_error *err)
+reshard_status mcore_add_run_chunks(struct target *target, reshard_error *err)
 {
     const struct dcp_target *state = dcp_target_state(target);
-    const struct dist_buckets *buckets = state->buckets;
-    bool is_packed = state->optimizer_layout == DIST_GATHERED;
+    const struct mcore_buckets *buckets = state->buckets;
+    bool is_packed = state->optimizer_layout == MCORE_GATHERED;
     reshard_status status = RESHARD_OK;
     for (uint32_t g = 0; buckets && g < buckets->group_count; g++) {
-        const struct dist_group *group = &buckets->groups[g];
+        const struct mcore_group *group = &buckets->groups[g];
         uint32_t count = is_packed ? group->made.buffer_count : group->made.bucket_count;
         for (uint32_t i = 0; i < count * buckets->state_count && !status; i++) {
             uint32_t at = i / buckets->state_count;
@@ -385,10 +405,10 @@ static uint32_t extend(uint32_t crc, uint64_t *known, uint64_t upto)
     return gap ? crc32_zip_combine(crc, crc32_zip_zeros(gap), gap) : crc;
 }
 
-reshard_status dist_run_crcs(const struct publish_job *job, uint32_t **out, reshard_error *err)
+reshard_status mcore_run_crcs(const struct publish_job *job, uint32_t **out, reshard_error *err)
 {
     const struct catalog *catalog = job->target->catalog;
-    const struct dist_buckets *buckets = dcp_target_state(job->target)->buckets;
+    const struct mcore_buckets *buckets = dcp_target_state(job->target)->buckets;
     struct placed_chunk *placed = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*placed));
     uint32_t count = 0, next = 0;
     *out = calloc((size_t)buckets->run_count + 1, sizeof(**out));
@@ -403,7 +423,7 @@ reshard_status dist_run_crcs(const struct publish_job *job, uint32_t **out, resh
     }
     qsort(placed, count, sizeof(*placed), by_place);
     for (uint32_t run = 0; run < buckets->run_count; run++) {
-        const struct dist_run *of = &buckets->runs[run];
+        const struct mcore_run *of = &buckets->runs[run];
         uint64_t known = 0;
         uint32_t crc = 0;
         for (; next < count && placed[next].run == run; next++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Classes in the common state. Megatron Core loads it by torch.load(weights_only=True) after registering a few classes; one that is not among
- * them makes the load fail. Such values come from old runs or other programs. They are written all the same, and reported.
+ * Classes in the common state. Megatron Core loads it by torch.load(weights_only=True) after registering a few classes; one that is not
+ * among them makes the load fail. Such values come from old runs or other programs. They are written all the same, and reported.
  */
 #include "formats/mcore/mcore_items.h"
 
@@ -37,8 +37,8 @@ static bool is_registered(struct str module, struct str name)
 {
     for (size_t i = 0; i < sizeof(registered) / sizeof(registered[0]); i++) {
         struct str entry = str_of(registered[i]);
-        if (entry.size == module.size + 1 + name.size && memcmp(entry.data, module.data, module.size) == 0 && entry.data[module.size] == ' ' &&
-            memcmp(entry.data + module.size + 1, name.data, name.size) == 0)
+        if (entry.size == module.size + 1 + name.size && memcmp(entry.data, module.data, module.size) == 0 &&
+            entry.data[module.size] == ' ' && memcmp(entry.data + module.size + 1, name.data, name.size) == 0)
             return true;
     }
     return torch_global_is_weights_only(module, name);
@@ -52,7 +52,7 @@ static bool find_blocker(const struct value *value, void *context)
     return !*found;
 }
 
-reshard_status dist_classes_note(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_classes_note(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     const struct dcp_tree *tree = &dcp_target_state(target)->tree;
     reshard_status status = RESHARD_OK;
@@ -63,13 +63,14 @@ reshard_status dist_classes_note(const struct layout_request *request, struct ta
         if (!node->is_leaf || node->is_left_out || node->wanted == CATALOG_NONE)
             continue;
         const struct catalog_item *item = &request->source->catalog->items[request->wanted_items[node->wanted]];
-        if (!item->value || !item->graph || value_walk(item->value, item->graph->count, request->limits.budget, find_blocker, &blocker, &no_memory))
+        if (!item->value || !item->graph ||
+            value_walk(item->value, item->graph->count, request->limits.budget, find_blocker, &blocker, &no_memory))
             continue;
         if (no_memory)
             return error_set_memory(err);
         if (blocker)
-            status = target_note_changed(target, err, "%.*s: it is of or holds %.*s.%.*s, which Megatron Core from 0.14 on refuses to load", STR_ARG(item->key),
-                                         STR_ARG(blocker->global.module), STR_ARG(blocker->global.name));
+            status = target_note_changed(target, err, "%.*s: it is of or holds %.*s.%.*s, which Megatron Core from 0.14 on refuses to load",
+                                         STR_ARG(item->key), STR_ARG(blocker->global.module), STR_ARG(blocker->global.name));
     }
     return status;
 }

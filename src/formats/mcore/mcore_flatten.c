@@ -78,8 +78,8 @@ static bool key_text(struct arena *arena, const struct value *key, struct str *o
 static bool is_longer(const struct flattening *flattening, size_t count)
 {
     const struct path_part *parts = flattening->parts;
-    return flattening->shortens && count > 2 && str_is(parts[0].key, "optimizer") && parts[1].kind == PATH_KEY && str_is(parts[1].key, "optimizer") &&
-           parts[2].kind == PATH_KEY && str_is(parts[2].key, "param_groups");
+    return flattening->shortens && count > 2 && str_is(parts[0].key, "optimizer") && parts[1].kind == PATH_KEY &&
+           str_is(parts[1].key, "optimizer") && parts[2].kind == PATH_KEY && str_is(parts[2].key, "param_groups");
 }
 
 /* Stores the value that the parts lead to. */
@@ -88,7 +88,9 @@ static reshard_status add_leaf(struct flattening *flattening, const struct value
     struct arena *arena = &flattening->target->catalog->arena;
     size_t count = flattening->base + flattening->depth;
     struct buffer key = { 0 };
-    struct dcp_stored stored = { .wanted = flattening->item, .node = CATALOG_NONE, .value = value, .graph_count = flattening->graph->count };
+    struct dcp_stored stored = {
+        .wanted = flattening->item, .node = CATALOG_NONE, .value = value, .graph_count = flattening->graph->count
+    };
     struct path_part *parts = arena_array(arena, count, sizeof(*parts));
     if (parts)
         memcpy(parts, flattening->parts, count * sizeof(*parts));
@@ -124,8 +126,9 @@ static reshard_status visit(struct flattening *flattening, const struct value *v
     if (level.count == 0) {
         struct buffer key = { 0 };
         bool done = path_join(flattening->parts, flattening->base + flattening->depth, &key);
-        reshard_status status = done ? target_note_dropped(flattening->target, err, "%.*s: an empty dict has no place in DCP", STR_ARG(buffer_str(&key)))
-                                     : error_set_memory(err);
+        reshard_status status =
+            done ? target_note_dropped(flattening->target, err, "%.*s: an empty dict has no place in DCP", STR_ARG(buffer_str(&key)))
+                 : error_set_memory(err);
         buffer_release(&key);
         return status;
     }
@@ -184,7 +187,8 @@ static reshard_status flatten_at(const struct layout_request *request, struct ta
 }
 
 /* The value of a wanted item; *out NULL and a note if it has none. */
-static reshard_status load(const struct layout_request *request, struct target *target, uint32_t item, const struct value **out, reshard_error *err)
+static reshard_status load(const struct layout_request *request, struct target *target, uint32_t item, const struct value **out,
+                           reshard_error *err)
 {
     uint32_t source_item = request->wanted_items[item];
     reshard_status status = source_load_item(request->source, source_item, err);
@@ -195,7 +199,7 @@ static reshard_status load(const struct layout_request *request, struct target *
     return target_note_dropped(target, err, "%.*s: it has no value", STR_ARG(loaded->key));
 }
 
-reshard_status dist_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+reshard_status mcore_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
     struct path_part single;
     const struct path_part *parts;
@@ -207,8 +211,8 @@ reshard_status dist_flatten_item(const struct layout_request *request, struct ta
     return flatten_at(request, target, item, parts, count, value, err);
 }
 
-reshard_status dist_flatten_object(const struct layout_request *request, struct target *target, uint32_t item, const struct path_part *parts,
-                                   size_t count, reshard_error *err)
+reshard_status mcore_flatten_object(const struct layout_request *request, struct target *target, uint32_t item,
+                                   const struct path_part *parts, size_t count, reshard_error *err)
 {
     const struct value *value;
     reshard_status status = load(request, target, item, &value, err);

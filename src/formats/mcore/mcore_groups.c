@@ -38,7 +38,8 @@ static void add_group(struct groups *groups, const struct value *value)
     if (groups->count == GROUPS_MAX || !value_as_mapping(value, &members, &count))
         return;
     const struct value *decay = optimizer_group_decay(value);
-    groups->groups[groups->count++] = (struct group){ members, count, value_dict_is_true(value, "is_expert_parallel"), decay && optimizer_decay_is_zero(decay) };
+    groups->groups[groups->count++] =
+        (struct group){ members, count, value_dict_is_true(value, "is_expert_parallel"), decay && optimizer_decay_is_zero(decay) };
     groups->has_expert = groups->has_expert || groups->groups[groups->count - 1].is_expert;
 }
 
@@ -65,7 +66,8 @@ static reshard_status read_groups(const struct layout_request *request, struct g
             return status;
         groups->item = i;
         groups->graph_count = source->catalog->items[item].graph->count;
-        bool is_list = value->kind == VALUE_LIST, is_numbered = value->kind == VALUE_DICT && value->list.count > 0 && value->list.items[0]->kind == VALUE_INT;
+        bool is_list = value->kind == VALUE_LIST,
+             is_numbered = value->kind == VALUE_DICT && value->list.count > 0 && value->list.items[0]->kind == VALUE_INT;
         if (!is_list && !is_numbered)
             add_groups_of(groups, value);
         for (size_t at = is_numbered; (is_list || is_numbered) && at < value->list.count; at += 1 + is_numbered)
@@ -150,7 +152,9 @@ static reshard_status add_member(struct target *target, const struct groups *gro
     if (!value_as_str(key, &name) || str_is(name, "params"))
         return RESHARD_OK;
     struct path_part *parts = arena_array(arena, 4, sizeof(*parts));
-    char *text = parts ? arena_printf(arena, "optimizer.param_to_group_meta.%.*s.%.*s", (int)parameter.size, parameter.data, (int)name.size, name.data) : NULL;
+    char *text = parts ? arena_printf(arena, "optimizer.param_to_group_meta.%.*s.%.*s", (int)parameter.size, parameter.data, (int)name.size,
+                                      name.data)
+                       : NULL;
     if (!text)
         return error_set_memory(err);
     parts[0] = (struct path_part){ .kind = PATH_KEY, .key = STR("optimizer") };
@@ -162,7 +166,8 @@ static reshard_status add_member(struct target *target, const struct groups *gro
     return dcp_stored_add(dcp_target_state(target), &stored, err);
 }
 
-static reshard_status add_parameter(struct target *target, const struct groups *groups, const struct group *group, struct str name, reshard_error *err)
+static reshard_status add_parameter(struct target *target, const struct groups *groups, const struct group *group, struct str name,
+                                    reshard_error *err)
 {
     char *text = arena_printf(&target->catalog->arena, META_PREFIX "%.*s", (int)name.size, name.data);
     reshard_status status = text ? RESHARD_OK : error_set_memory(err);
@@ -171,7 +176,7 @@ static reshard_status add_parameter(struct target *target, const struct groups *
     return status;
 }
 
-reshard_status dist_group_meta_add(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_group_meta_add(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct groups groups = { 0 };
     uint32_t unknown = 0;
@@ -195,6 +200,7 @@ reshard_status dist_group_meta_add(const struct layout_request *request, struct 
     name_map_release(&groups.with_state);
     name_map_release(&groups.halves);
     if (!status && unknown)
-        status = target_note_dropped(target, err, "optimizer.param_to_group_meta of %u parameters: not exactly one param_group fits them", unknown);
+        status = target_note_dropped(target, err, "optimizer.param_to_group_meta of %u parameters: not exactly one param_group fits them",
+                                     unknown);
     return status;
 }

@@ -40,7 +40,7 @@ static size_t count_numbers(struct str text)
     return count;
 }
 
-bool dist_object_key(struct str name, struct str *key)
+bool mcore_object_key(struct str name, struct str *key)
 {
     static const char prefix[] = "shard_";
     size_t slash = name.size;
@@ -70,7 +70,7 @@ static reshard_status add_to_tree(const struct layout_request *request, struct d
     return dcp_tree_add(&state->tree, parts, count, (struct dcp_tree_node){ .wanted = item }, err);
 }
 
-reshard_status dist_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err)
+reshard_status mcore_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err)
 {
     struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
     if (!value)
@@ -86,7 +86,10 @@ static struct value *make_arguments(struct value_graph *graph)
         const char *name;
         bool is_size; /* a parallel size, of one; else a flag that is set */
     } members[] = {
-        { "tensor_model_parallel_size", true }, { "pipeline_model_parallel_size", true }, { "no_save_optim", false }, { "no_save_rng", false },
+        { "tensor_model_parallel_size", true },
+        { "pipeline_model_parallel_size", true },
+        { "no_save_optim", false },
+        { "no_save_rng", false },
     };
     size_t count = sizeof(members) / sizeof(members[0]);
     struct value *made = value_new(graph, VALUE_NEW);
@@ -123,12 +126,12 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
     if (version)
         version->real = CHECKPOINT_VERSION;
     bool has_arguments = dcp_tree_child(&state->tree, 0, STR("args")) != CATALOG_NONE;
-    reshard_status status = has_arguments ? RESHARD_OK : dist_add_value(state, "args", make_arguments(&state->extra), err);
+    reshard_status status = has_arguments ? RESHARD_OK : mcore_add_value(state, "args", make_arguments(&state->extra), err);
     if (!status)
-        status = dist_add_value(state, "checkpoint_version", version, err);
+        status = mcore_add_value(state, "checkpoint_version", version, err);
     /* Megatron reads the iteration with the arguments, of a release too. */
     if (!status && (has_arguments || state->iteration >= 0))
-        status = dist_add_value(state, "iteration", value_new_int(&state->extra, state->iteration >= 0 ? state->iteration : 0), err);
+        status = mcore_add_value(state, "iteration", value_new_int(&state->extra, state->iteration >= 0 ? state->iteration : 0), err);
     return status;
 }
 
@@ -138,9 +141,9 @@ static reshard_status add_common(const struct layout_request *request, struct ta
     bool has_hole;
     reshard_status status = add_minimal_state(request, state, err);
     if (!status)
-        status = dist_state_adapt(request, target, err);
+        status = mcore_state_adapt(request, target, err);
     if (!status)
-        status = dist_release_adapt(request, target, err);
+        status = mcore_release_adapt(request, target, err);
     if (!status)
         status = dcp_tree_finish(&state->tree, &has_hole, err);
     if (!status && has_hole)
@@ -190,34 +193,37 @@ static reshard_status add_as_it_is(const struct layout_request *request, struct 
 /* Of the objects that every rank has, the first is kept, leaf by leaf. */
 static reshard_status add_rerun_state(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
-    const struct path_part parts[] = { { .kind = PATH_KEY, .key = STR("rerun_state_machine") }, { .kind = PATH_KEY, .key = STR("sharded") } };
+    const struct path_part parts[] = { { .kind = PATH_KEY, .key = STR("rerun_state_machine") },
+                                       { .kind = PATH_KEY, .key = STR("sharded") } };
     struct str name = request->wanted->items[item].key;
     const char *at = memmem(name.data, name.size, "/shard_0", 8);
     bool is_first = at && (at[8] == '_' || (at[8] == '.' && at[9] == '0' && at[10] == '_'));
     if (is_first)
-        return dist_flatten_object(request, target, item, parts, 2, err);
+        return mcore_flatten_object(request, target, item, parts, 2, err);
     return target_note_dropped(target, err, "%.*s: the first rank's is kept", STR_ARG(name));
 }
 
-static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key, reshard_error *err)
+static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key,
+                                 reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     bool is_of_ranks = str_ends_with(key, RNG_KEY) || str_is(key, RERUN_KEY);
-    bool is_kept = state->style->has_common ? !(is_of_ranks && dist_layout_changes(target)) : !is_of_ranks && !dist_is_module_state(key);
+    bool is_kept = state->style->has_common ? !(is_of_ranks && mcore_layout_changes(target)) : !is_of_ranks && !mcore_is_module_state(key);
     if (!state->style->has_common && str_is(key, RERUN_KEY))
         return add_rerun_state(request, target, item, err);
-    if (state->style->has_common && dist_optimizer_takes(target, key))
+    if (state->style->has_common && mcore_optimizer_takes(target, key))
         return RESHARD_OK;
     if (is_kept)
         return add_as_it_is(request, state, item, err);
-    return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(request->wanted->items[item].key));
+    return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under",
+                               STR_ARG(request->wanted->items[item].key));
 }
 
 /* The RNG states of ranks are taken when the common state is made; of the rest torch_dist keeps the first rank's. */
 static reshard_status add_rank_item(struct target *target, const struct catalog_item *item, reshard_error *err)
 {
     bool is_rng = str_ends_with(item->key, "." RNG_KEY);
-    if (is_rng && !dist_layout_changes(target))
+    if (is_rng && !mcore_layout_changes(target))
         return RESHARD_OK;
     return target_note_dropped(target, err, "%.*s: %s", STR_ARG(item->key),
                                is_rng ? "it belongs to the layout that it was saved under" : "torch_dist keeps the first rank's alone");
@@ -251,23 +257,23 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     /* A zarr checkpoint's own metadata.json: the target has one of its own. */
     if (str_is(wanted->key, "metadata.json") && wanted->kind == ITEM_VALUE && strcmp(request->source->driver->name, "zarr") == 0)
         return RESHARD_OK;
-    if (wanted->path == CATALOG_NONE && dist_object_key(wanted->key, &key))
+    if (wanted->path == CATALOG_NONE && mcore_object_key(wanted->key, &key))
         return add_object(request, target, item, key, err);
     bool is_common = state->style->has_common;
     reshard_status status;
     if (is_common && is_made_over(target, wanted, &status, err))
         return status;
-    if (is_common && dist_is_rank_item(request->wanted, wanted))
+    if (is_common && mcore_is_rank_item(request->wanted, wanted))
         return add_rank_item(target, wanted, err);
     /* torch_dcp has one layout, whose modules ask for their state. */
-    if (dist_is_module_state(wanted->key) && strcmp(request->source->driver->name, target->driver->name) == 0 && !is_common)
+    if (mcore_is_module_state(wanted->key) && strcmp(request->source->driver->name, target->driver->name) == 0 && !is_common)
         return add_as_it_is(request, state, item, err);
-    if (dist_is_module_state(wanted->key))
+    if (mcore_is_module_state(wanted->key))
         return is_common ? RESHARD_OK
                          : target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(wanted->key));
     if (is_common)
         return add_to_tree(request, state, item, err);
-    return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : dist_flatten_item(request, target, item, err);
+    return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : mcore_flatten_item(request, target, item, err);
 }
 
 /* Megatron's loaders ask for the version, and ours tells its checkpoints by it. */
@@ -297,7 +303,8 @@ static reshard_status check_states(const struct layout_request *request, const s
         struct str key = request->wanted->tensors[i].key;
         if (!str_starts_with(key, "optimizer."))
             continue;
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': " NUMBERED_FORMAT " numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),
+        error_set(err, RESHARD_ERR_UNSUPPORTED,
+                  "tensor '%.*s': " NUMBERED_FORMAT " numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),
                   target->driver->name);
         error_hint(err, "--exclude 'optimizer.*' converts the weights");
         return RESHARD_ERR_UNSUPPORTED;
@@ -305,13 +312,13 @@ static reshard_status check_states(const struct layout_request *request, const s
     return RESHARD_OK;
 }
 
-reshard_status dist_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     bool has_common = dcp_target_state(target)->style->has_common;
-    dist_optimizer_look(request, target);
+    mcore_optimizer_look(request, target);
     reshard_status status = check_states(request, target, err);
     if (!status && has_common)
-        status = dist_sizes_choose(request, target, err);
+        status = mcore_sizes_choose(request, target, err);
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
         status = add_item(request, target, i, err);
         if (status)
@@ -320,9 +327,9 @@ reshard_status dist_items_make(const struct layout_request *request, struct targ
     if (!status && !has_common)
         status = add_version(request, target, err);
     if (!status && dcp_target_state(target)->style->has_group_meta)
-        status = dist_group_meta_add(request, target, err);
+        status = mcore_group_meta_add(request, target, err);
     if (status || !has_common)
         return status;
-    status = dist_module_states_add(request, target, dcp_target_state(target)->has_module_state, err);
+    status = mcore_module_states_add(request, target, dcp_target_state(target)->has_module_state, err);
     return status ? status : add_common(request, target, err);
 }

@@ -9,25 +9,28 @@
 #define MASTER_PREFIX STATE_PREFIX "param."
 #define FLAT_MASTER_PREFIX STATE_PREFIX "fp32_param."
 
-bool dist_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
+bool mcore_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
-    return state->optimizer_layout == DIST_MODEL_SPACE && str_starts_with(info->key, STATE_PREFIX) && info->rank < RANK_MAX &&
+    return state->optimizer_layout == MCORE_MODEL_SPACE && str_starts_with(info->key, STATE_PREFIX) && info->rank < RANK_MAX &&
            !(state->keeps_vectors && info->rank <= 1);
 }
 
-struct str dist_flattened_key(const struct dcp_target *state, struct arena *arena, struct str key)
+struct str mcore_flattened_key(const struct dcp_target *state, struct arena *arena, struct str key)
 {
     bool is_master = str_starts_with(key, MASTER_PREFIX), is_expert = memmem(key.data, key.size, EXPERTS, sizeof(EXPERTS) - 1) != NULL;
     size_t prefix = is_master ? sizeof(MASTER_PREFIX) - 1 : 0;
     if (!str_starts_with(key, STATE_PREFIX) || (!is_master && !state->has_chained_keys))
         return key;
-    char *text = arena_printf(arena, "%s%s%.*s", !state->has_chained_keys ? "" : is_expert ? "chained_1." : "chained_0.", is_master ? FLAT_MASTER_PREFIX : "",
-                              (int)(key.size - prefix), key.data + prefix);
+    char *text = arena_printf(arena, "%s%s%.*s",
+                              !state->has_chained_keys ? ""
+                              : is_expert              ? "chained_1."
+                                                       : "chained_0.",
+                              is_master ? FLAT_MASTER_PREFIX : "", (int)(key.size - prefix), key.data + prefix);
     return text ? str_of(text) : (struct str){ "", 0 };
 }
 
-void dist_flattened_size(const struct catalog *catalog, uint32_t tensor, const int64_t *cell, int64_t *size)
+void mcore_flattened_size(const struct catalog *catalog, uint32_t tensor, const int64_t *cell, int64_t *size)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
     const int64_t *shape = catalog_vector_at(catalog, info->shape);
@@ -36,7 +39,8 @@ void dist_flattened_size(const struct catalog *catalog, uint32_t tensor, const i
     size[info->rank] = box_volume(info->rank, cell);
 }
 
-void dist_flattened_box(const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, int64_t *stored_start, int64_t *stored_extent)
+void mcore_flattened_box(const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, int64_t *stored_start,
+                        int64_t *stored_extent)
 {
     int rank = catalog->tensors[tensor].rank;
     for (int i = 0; i < rank; i++) {
@@ -55,7 +59,7 @@ static reshard_status check_experts(struct dcp_placing *placing, struct str key,
     reshard_status status = torch_dist_is_expert(placing, key, &is_expert, err);
     if (status || !is_expert)
         return status;
-    megatron_args_read(dist_item_value(placing->request->source->catalog, "args"), &args);
+    megatron_args_read(mcore_item_value(placing->request->source->catalog, "args"), &args);
     if (!megatron_has_matrices(&args))
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "flattened state of experts in one matrix is not written");
@@ -63,7 +67,7 @@ static reshard_status check_experts(struct dcp_placing *placing, struct str key,
     return RESHARD_ERR_UNSUPPORTED;
 }
 
-reshard_status dist_place_flattened(struct dcp_placing *placing, uint32_t tensor, reshard_error *err)
+reshard_status mcore_place_flattened(struct dcp_placing *placing, uint32_t tensor, reshard_error *err)
 {
     const struct catalog *catalog = placing->target->catalog;
     const struct catalog_tensor *info = &catalog->tensors[tensor];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * State of modules (…._extra_state) as ShardedObjects. Where the source has none of torch_dist's, every module that models/megatron.objects names
- * gets one for each layer and expert: with what a source of layers by number says under that layer's key, else None.
+ * State of modules (…._extra_state) as ShardedObjects. Where the source has none of torch_dist's, every module that models/megatron.objects
+ * names gets one for each layer and expert: with what a source of layers by number says under that layer's key, else None.
  */
 #include "formats/mcore/mcore_items.h"
 
@@ -28,7 +28,7 @@ struct adding {
     struct buffer name;
 };
 
-bool dist_is_module_state(struct str key)
+bool mcore_is_module_state(struct str key)
 {
     return str_ends_with(key, SUFFIX);
 }
@@ -65,9 +65,9 @@ static reshard_status note_items(struct adding *adding, bool *has_objects, resha
     *has_objects = false;
     for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
         struct str key;
-        if (dist_object_key(wanted->items[i].key, &key))
+        if (mcore_object_key(wanted->items[i].key, &key))
             *has_objects = true;
-        else if (dist_is_module_state(wanted->items[i].key))
+        else if (mcore_is_module_state(wanted->items[i].key))
             status = note_item(adding, i, err);
     }
     return status;
@@ -102,7 +102,8 @@ static bool numbered_name(struct buffer *out, struct str module, const int64_t *
     while (rest.size) {
         struct str part = str_take(&rest, '.'), after = rest, following = str_take(&after, '.');
         bool is_second_experts = str_is(part, "experts") && str_is(previous, "experts");
-        bool is_stacked = (str_is(part, "layers") || is_second_experts) && following.size && (following.data[0] < '0' || following.data[0] > '9');
+        bool is_stacked =
+            (str_is(part, "layers") || is_second_experts) && following.size && (following.data[0] < '0' || following.data[0] > '9');
         buffer_printf(out, "%s", previous.data ? "." : "");
         if (is_second_experts)
             buffer_append_text(out, "local_experts");
@@ -116,8 +117,8 @@ static bool numbered_name(struct buffer *out, struct str module, const int64_t *
 }
 
 /* The object's own name: MODULE._extra_state/shard_1.0_2.4. */
-static bool object_name(struct arena *arena, struct buffer *scratch, struct str module, const int64_t *index, const int64_t *extent, int axes,
-                        struct str *out)
+static bool object_name(struct arena *arena, struct buffer *scratch, struct str module, const int64_t *index, const int64_t *extent,
+                        int axes, struct str *out)
 {
     buffer_clear(scratch);
     buffer_append_str(scratch, module);
@@ -130,7 +131,8 @@ static bool object_name(struct arena *arena, struct buffer *scratch, struct str 
     return !scratch->failed && arena_str(arena, buffer_str(scratch), out);
 }
 
-static reshard_status add_object(struct adding *adding, struct str module, const int64_t *index, const int64_t *extent, int prepended, reshard_error *err)
+static reshard_status add_object(struct adding *adding, struct str module, const int64_t *index, const int64_t *extent, int prepended,
+                                 reshard_error *err)
 {
     static const int64_t zero[] = { 0 }, one[] = { 1 };
     struct dcp_target *state = dcp_target_state(adding->target);
@@ -185,7 +187,7 @@ static reshard_status note_unused(struct adding *adding, reshard_error *err)
     return status;
 }
 
-reshard_status dist_module_states_add(const struct layout_request *request, struct target *target, bool is_wanted, reshard_error *err)
+reshard_status mcore_module_states_add(const struct layout_request *request, struct target *target, bool is_wanted, reshard_error *err)
 {
     struct adding adding = { .request = request, .target = target };
     const struct catalog *wanted = request->wanted;

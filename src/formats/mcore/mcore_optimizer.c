@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the common state says about the optimizer. A run builds its request from it: content_metadata says in which of Megatron's layouts the
- * state is stored. Tensors for each parameter, with the distributed optimizer's own copies among them (optimizer.state.param.…), are the
- * layout fully_reshardable; several optimizers are a dict by number, where legacy files have a list.
+ * What the common state says about the optimizer. A run builds its request from it: content_metadata says in which of Megatron's layouts
+ * the state is stored. Tensors for each parameter, with the distributed optimizer's own copies among them (optimizer.state.param.…), are
+ * the layout fully_reshardable; several optimizers are a dict by number, where legacy files have a list.
  */
 #include "formats/mcore/mcore_items.h"
 
@@ -37,10 +37,10 @@ static struct found_state look(const struct catalog *wanted)
 /* Whether it lies in buffers, and its groups in objects. */
 static bool is_buffered(const struct dcp_target *state)
 {
-    return state->optimizer_layout == DIST_BUCKETS || state->optimizer_layout == DIST_GATHERED;
+    return state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_GATHERED;
 }
 
-void dist_optimizer_look(const struct layout_request *request, struct target *target)
+void mcore_optimizer_look(const struct layout_request *request, struct target *target)
 {
     struct found_state found = look(request->wanted);
     dcp_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(dcp_target_state(target))) && !found.has_buckets;
@@ -52,8 +52,8 @@ void dist_optimizer_look(const struct layout_request *request, struct target *ta
 }
 
 /* A copy, in the target's own graph, of the value that a leaf of the tree's root has; *out NULL if there is none. */
-static reshard_status copy_leaf(const struct layout_request *request, struct dcp_target *state, const char *key, uint32_t *node, struct value **out,
-                                reshard_error *err)
+static reshard_status copy_leaf(const struct layout_request *request, struct dcp_target *state, const char *key, uint32_t *node,
+                                struct value **out, reshard_error *err)
 {
     *out = NULL;
     *node = dcp_tree_child(&state->tree, 0, str_of(key));
@@ -94,14 +94,14 @@ static bool is_numbered(const struct value *dict)
 
 static const char *layout_of(const struct dcp_target *state)
 {
-    return dist_optimizer_layout_name(state->optimizer_layout);
+    return mcore_optimizer_layout_name(state->optimizer_layout);
 }
 
 static void set_layout(struct dcp_target *state, struct value *optimizer, bool *failed)
 {
-    struct dist_editing editing = { .graph = &state->extra, .members = optimizer };
+    struct value_edit editing = { .graph = &state->extra, .members = optimizer };
     if (optimizer->kind == VALUE_DICT)
-        dist_set_text(&editing, "param_state_sharding_type", layout_of(state));
+        value_edit_text(&editing, "param_state_sharding_type", layout_of(state));
     *failed = *failed || editing.failed;
 }
 
@@ -136,7 +136,7 @@ static bool read_object_key(struct str key, struct object_part *out)
     return str_is(out->member, "optimizer") || str_is(out->member, "grad_scaler");
 }
 
-bool dist_optimizer_takes(const struct target *target, struct str key)
+bool mcore_optimizer_takes(const struct target *target, struct str key)
 {
     struct object_part part;
     return dcp_target_state(target)->has_parameter_state && read_object_key(key, &part);
@@ -191,18 +191,21 @@ static reshard_status take_object(const struct layout_request *request, struct d
     struct str key;
     struct source *source = request->source;
     uint32_t source_item = request->wanted_items[item];
-    if (!dist_object_key(request->wanted->items[item].key, &key) || !read_object_key(key, &part))
+    if (!mcore_object_key(request->wanted->items[item].key, &key) || !read_object_key(key, &part))
         return RESHARD_OK;
     reshard_status status = source_load_item(source, source_item, err);
     const struct catalog_item *loaded = &source->catalog->items[source_item];
     struct value *of = optimizer_of(optimizer, part.number);
     if (status || !loaded->value || !loaded->graph)
         return status;
-    const struct value *held = loaded->value->kind == VALUE_LIST && loaded->value->list.count == 1 ? loaded->value->list.items[0] : loaded->value;
+    const struct value *held =
+        loaded->value->kind == VALUE_LIST && loaded->value->list.count == 1 ? loaded->value->list.items[0] : loaded->value;
     if (!of || of->kind != VALUE_DICT)
-        return error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': the common state has no optimizer %u", STR_ARG(loaded->key), (unsigned)part.number);
-    struct dist_editing editing = { .graph = &state->extra, .members = of };
-    dist_set(&editing, str_is(part.member, "optimizer") ? "optimizer" : "grad_scaler", copy_with_storages(state, held, loaded->graph->count, source_item), true);
+        return error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': the common state has no optimizer %u", STR_ARG(loaded->key),
+                         (unsigned)part.number);
+    struct value_edit editing = { .graph = &state->extra, .members = of };
+    value_edit_set(&editing, str_is(part.member, "optimizer") ? "optimizer" : "grad_scaler",
+             copy_with_storages(state, held, loaded->graph->count, source_item), true);
     return editing.failed ? error_set_memory(err) : RESHARD_OK;
 }
 
@@ -211,12 +214,12 @@ static reshard_status take_object(const struct layout_request *request, struct d
 /* {"optimizer": {"param_groups": […]}} of one optimizer; NULL without memory. */
 static struct value *make_optimizer(struct value_graph *graph, struct value *groups)
 {
-    struct dist_editing inner = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) };
-    struct dist_editing outer = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) };
+    struct value_edit inner = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) };
+    struct value_edit outer = { .graph = graph, .members = value_new_list(graph, VALUE_DICT, NULL, 0) };
     if (!inner.members || !outer.members)
         return NULL;
-    dist_set(&inner, "param_groups", groups, true);
-    dist_set(&outer, "optimizer", inner.members, true);
+    value_edit_set(&inner, "param_groups", groups, true);
+    value_edit_set(&outer, "optimizer", inner.members, true);
     return inner.failed || outer.failed ? NULL : outer.members;
 }
 
@@ -275,7 +278,7 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     reshard_status status = copy_leaf(request, state, OPTIMIZER_KEY, &node, &optimizer, err);
     if (!status && made) {
         optimizer = made;
-        status = dist_add_value(state, OPTIMIZER_KEY, made, err);
+        status = mcore_add_value(state, OPTIMIZER_KEY, made, err);
         node = dcp_tree_child(&state->tree, 0, STR(OPTIMIZER_KEY));
     }
     if (status || !optimizer)
@@ -290,11 +293,11 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
         return error_set_memory(err);
     for (uint32_t i = 0; i < request->wanted->item_count && is_distributed && optimizer->kind == VALUE_DICT && !status; i++)
         status = take_object(request, state, i, optimizer, err);
-    dist_groups_drop_numbers(optimizer);
+    mcore_groups_drop_numbers(optimizer);
     if (!status)
-        status = dist_optimizers_regroup(request, target, &optimizer, err);
+        status = mcore_optimizers_regroup(request, target, &optimizer, err);
     if (!status && state->buckets)
-        status = dist_bucket_objects_add(request, state, state->tree.nodes[node].wanted, &optimizer, err);
+        status = mcore_bucket_objects_add(request, state, state->tree.nodes[node].wanted, &optimizer, err);
     state->tree.nodes[node].value = optimizer;
     return status;
 }
@@ -313,18 +316,18 @@ static reshard_status adapt_content(const struct layout_request *request, struct
         return error_set_memory(err);
     if (content->kind != VALUE_DICT)
         return RESHARD_OK;
-    struct dist_editing editing = { .graph = &state->extra, .members = content };
+    struct value_edit editing = { .graph = &state->extra, .members = content };
     if (is_distributed) {
-        dist_set_text(&editing, "distrib_optim_sharding_type", layout_of(state));
-        if (state->optimizer_layout == DIST_BY_PARAMETER)
-            dist_set_bool(&editing, "distrib_optim_fully_reshardable_mem_efficient", false);
+        value_edit_text(&editing, "distrib_optim_sharding_type", layout_of(state));
+        if (state->optimizer_layout == MCORE_BY_PARAMETER)
+            value_edit_bool(&editing, "distrib_optim_fully_reshardable_mem_efficient", false);
     }
-    dist_set_bool(&editing, "singleton_local_shards", false);
-    dist_set_bool(&editing, "chained_optim_avoid_prefix", !state->has_chained_keys);
+    value_edit_bool(&editing, "singleton_local_shards", false);
+    value_edit_bool(&editing, "chained_optim_avoid_prefix", !state->has_chained_keys);
     if (editing.failed)
         return error_set_memory(err);
     if (is_new)
-        return dist_add_value(state, CONTENT_KEY, content, err);
+        return mcore_add_value(state, CONTENT_KEY, content, err);
     state->tree.nodes[node].value = content;
     return RESHARD_OK;
 }
@@ -346,7 +349,8 @@ static bool is_described(const struct layout_request *request, struct dcp_target
 }
 
 /* The arguments that the target will have. */
-static reshard_status target_arguments(const struct layout_request *request, struct dcp_target *state, const struct value **out, reshard_error *err)
+static reshard_status target_arguments(const struct layout_request *request, struct dcp_target *state, const struct value **out,
+                                       reshard_error *err)
 {
     uint32_t node = dcp_tree_child(&state->tree, 0, STR("args"));
     *out = NULL;
@@ -361,7 +365,8 @@ static reshard_status target_arguments(const struct layout_request *request, str
     return status;
 }
 
-/* Lays the buffers out. Where only the reference asks for them and they cannot be made, state is stored by parameter, and the report says why. */
+/* Lays the buffers out. Where only the reference asks for them and they cannot be made, state is stored by parameter, and the report says
+ * why. */
 static reshard_status make_buffers(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
@@ -370,7 +375,7 @@ static reshard_status make_buffers(const struct layout_request *request, struct 
     reshard_status status = target_arguments(request, state, &arguments, err);
     if (status)
         return status;
-    status = dist_buckets_make(request, state, arguments, &reason);
+    status = mcore_buckets_make(request, state, arguments, &reason);
     if (!status || status != RESHARD_ERR_UNSUPPORTED || state->is_layout_asked) {
         if (status && err)
             *err = reason;
@@ -378,13 +383,14 @@ static reshard_status make_buffers(const struct layout_request *request, struct 
             error_prefix(err, "optimizer state as %s", layout_of(state));
         return status;
     }
-    state->optimizer_layout = DIST_BY_PARAMETER;
-    dist_optimizer_look(request, target);
-    return target_note_changed(target, err, "optimizer state: one tensor for each parameter (%s), not by bucket as the reference has it: %s", layout_of(state),
-                               reason.message);
+    state->optimizer_layout = MCORE_BY_PARAMETER;
+    mcore_optimizer_look(request, target);
+    return target_note_changed(target, err,
+                               "optimizer state: one tensor for each parameter (%s), not by bucket as the reference has it: %s",
+                               layout_of(state), reason.message);
 }
 
-reshard_status dist_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = is_buffered(state) ? make_buffers(request, target, err) : RESHARD_OK;
@@ -392,14 +398,15 @@ reshard_status dist_optimizer_adapt(const struct layout_request *request, struct
     if (status)
         return status;
     bool is_done = is_described(request, state, is_distributed, &status, err);
-    if (status || (is_done && !dist_optimizers_change(target)))
+    if (status || (is_done && !mcore_optimizers_change(target)))
         return status;
     struct value *made = NULL;
     if (state->has_group_meta)
         status = make_groups(request, state, &made, err);
     if (!status)
         status = adapt_optimizer(request, target, made, is_distributed, err);
-    /* Names of state have no number of an optimizer in front, which a release that can do either way is told by the content's description. */
+    /* Names of state have no number of an optimizer in front, which a release that can do either way is told by the content's description.
+     */
     bool is_told = is_done && dcp_tree_child(&state->tree, 0, STR(CONTENT_KEY)) != CATALOG_NONE;
     return status || is_told ? status : adapt_content(request, state, is_distributed, err);
 }

@@ -14,26 +14,26 @@
 
 static const char *const layout_names[] = {
 #define X(layout, name) name,
-    DIST_OPTIMIZER_LAYOUTS(X)
+    MCORE_OPTIMIZER_LAYOUTS(X)
 #undef X
 };
 
-const char *dist_optimizer_layout_name(enum dist_optimizer_layout layout)
+const char *mcore_optimizer_layout_name(enum mcore_optimizer_layout layout)
 {
     return layout_names[layout];
 }
 
 /* The option's layout; *is_auto if it is not given. */
-static reshard_status read_option(const struct layout_request *request, enum dist_optimizer_layout *out, bool *is_auto, reshard_error *err)
+static reshard_status read_option(const struct layout_request *request, enum mcore_optimizer_layout *out, bool *is_auto, reshard_error *err)
 {
     const char *option = layout_option(request, OPTION);
     *is_auto = !option || strcmp(option, "auto") == 0;
-    *out = DIST_BY_PARAMETER;
+    *out = MCORE_BY_PARAMETER;
     if (*is_auto)
         return RESHARD_OK;
     for (size_t i = 0; i < sizeof(layout_names) / sizeof(layout_names[0]); i++) {
         if (strcmp(option, layout_names[i]) == 0) {
-            *out = (enum dist_optimizer_layout)i;
+            *out = (enum mcore_optimizer_layout)i;
             return RESHARD_OK;
         }
     }
@@ -55,7 +55,8 @@ static bool is_bucket_space(const struct catalog *catalog)
         const struct value *optimizer = str_is(catalog->items[i].key, "optimizer") ? catalog->items[i].value : NULL;
         if (optimizer && optimizer->kind == VALUE_DICT && optimizer->list.count >= 2 && optimizer->list.items[0]->kind == VALUE_INT)
             optimizer = optimizer->list.items[1];
-        const struct value *type = optimizer && optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "param_state_sharding_type") : NULL;
+        const struct value *type =
+            optimizer && optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "param_state_sharding_type") : NULL;
         struct str name;
         if (type && value_as_str(type, &name))
             return str_is(name, BUCKET_SPACE);
@@ -63,8 +64,9 @@ static bool is_bucket_space(const struct catalog *catalog)
     return false;
 }
 
-/* How the reference stores its state: buckets that are vectors, buffers in objects, or flattened tensors, whose masters are called otherwise. */
-static enum dist_optimizer_layout reference_layout(const struct source *like, bool *has_chained_keys)
+/* How the reference stores its state: buckets that are vectors, buffers in objects, or flattened tensors, whose masters are called
+ * otherwise. */
+static enum mcore_optimizer_layout reference_layout(const struct source *like, bool *has_chained_keys)
 {
     const struct catalog *catalog = like->catalog;
     for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->tensor_count; i++) {
@@ -73,17 +75,17 @@ static enum dist_optimizer_layout reference_layout(const struct source *like, bo
             continue;
         if (memmem(key.data, key.size, PLAIN_MASTER, sizeof(PLAIN_MASTER) - 1)) {
             *has_chained_keys = has_chain(key);
-            return DIST_MODEL_SPACE;
+            return MCORE_MODEL_SPACE;
         }
         /* The releases that write the bucket space read the model space. */
         if (optimizer_is_bucket(key))
-            return is_bucket_space(catalog) ? DIST_MODEL_SPACE : DIST_BUCKETS;
+            return is_bucket_space(catalog) ? MCORE_MODEL_SPACE : MCORE_BUCKETS;
     }
     for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->item_count; i++) {
         if (optimizer_object_is_state(catalog->items[i].key))
-            return DIST_GATHERED;
+            return MCORE_GATHERED;
     }
-    return DIST_BY_PARAMETER;
+    return MCORE_BY_PARAMETER;
 }
 
 static bool has_masters(const struct catalog *wanted, const char *prefix)
@@ -95,34 +97,34 @@ static bool has_masters(const struct catalog *wanted, const char *prefix)
     return false;
 }
 
-reshard_status dist_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
-    enum dist_optimizer_layout layout;
+    enum mcore_optimizer_layout layout;
     bool is_auto;
     if (!state->style->has_common)
         return RESHARD_OK;
     if (state->style->items_are_files) { /* zarr, of releases that flatten: what they store are arrays of the real shape */
-        state->optimizer_layout = has_masters(request->wanted, MASTER_PREFIX) ? DIST_MODEL_SPACE : DIST_BY_PARAMETER;
+        state->optimizer_layout = has_masters(request->wanted, MASTER_PREFIX) ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
         return RESHARD_OK;
     }
     uint32_t release = 0;
     reshard_status status = read_option(request, &layout, &is_auto, err);
     if (!status)
-        status = dist_release_choose(request, target, &release, err);
+        status = mcore_release_choose(request, target, &release, err);
     if (status)
         return status;
     if (is_auto && request->like)
         layout = reference_layout(request->like, &state->has_chained_keys);
     else if (is_auto && release)
-        layout = release < MODEL_SPACE_RELEASE ? DIST_GATHERED : release < BY_PARAMETER_RELEASE ? DIST_MODEL_SPACE : DIST_BY_PARAMETER;
+        layout = release < MODEL_SPACE_RELEASE ? MCORE_GATHERED : release < BY_PARAMETER_RELEASE ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
     state->is_layout_asked = !is_auto;
-    bool is_buffered = layout == DIST_BUCKETS || layout == DIST_GATHERED;
+    bool is_buffered = layout == MCORE_BUCKETS || layout == MCORE_GATHERED;
     if (!has_masters(request->wanted, MASTER_PREFIX) && !(is_buffered && has_masters(request->wanted, PLAIN_MASTER)))
         return RESHARD_OK;
     state->optimizer_layout = layout;
     state->keeps_vectors = release && release < VECTORS_RELEASE;
-    if (!is_auto || layout != DIST_MODEL_SPACE || !request->like || !is_bucket_space(request->like->catalog))
+    if (!is_auto || layout != MCORE_MODEL_SPACE || !request->like || !is_bucket_space(request->like->catalog))
         return RESHARD_OK;
     return target_note_changed(target, err, "optimizer state: %s, not " BUCKET_SPACE " as the reference has it", layout_names[layout]);
 }

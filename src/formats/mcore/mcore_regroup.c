@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * With expert parallelism Megatron has two optimizers, the second one for experts, and without it one for everything. A run asks for the
- * parameter groups of the optimizers that it has, so their number follows the target's layout. Groups hold the same settings in both: two optimizers become one
- * by leaving out the experts' groups, and one becomes two by copying the groups that experts need. Which parameters are in a group is not stored.
+ * parameter groups of the optimizers that it has, so their number follows the target's layout. Groups hold the same settings in both: two
+ * optimizers become one by leaving out the experts' groups, and one becomes two by copying the groups that experts need. Which parameters
+ * are in a group is not stored.
  */
 #include "formats/mcore/mcore_items.h"
 
@@ -10,10 +11,10 @@
 #include "formats/shared/value_edit.h"
 #include "parallel/parameter_groups.h"
 
-bool dist_optimizers_change(const struct target *target)
+bool mcore_optimizers_change(const struct target *target)
 {
     const struct dcp_target *state = dcp_target_state(target);
-    const struct dist_sizes *from = &state->source_sizes, *to = &state->sizes;
+    const struct mcore_sizes *from = &state->source_sizes, *to = &state->sizes;
     /* Releases from 0.19 on have two without expert parallelism as well, if experts are cut for another number of tensor-parallel ranks. */
     bool is_etp_gone = from->ep <= 1 && to->ep <= 1 && from->etp != from->tp && to->etp == to->tp;
     return from->is_known && ((from->ep > 1) != (to->ep > 1) || is_etp_gone);
@@ -54,10 +55,11 @@ static bool keep_groups_of_experts(struct value_graph *graph, struct value *grou
     size_t kept = 0;
     for (size_t i = 0; i < groups->list.count; i++) {
         struct value *group = groups->list.items[i];
-        if (group->kind != VALUE_DICT || !(optimizer_group_has_decay(group) ? kinds.has_matrices : kinds.has_biases) || value_dict_is_true(group, "is_decoupled_lr"))
+        if (group->kind != VALUE_DICT || !(optimizer_group_has_decay(group) ? kinds.has_matrices : kinds.has_biases) ||
+            value_dict_is_true(group, "is_decoupled_lr"))
             continue;
-        struct dist_editing editing = { .graph = graph, .members = group };
-        dist_set_bool(&editing, "is_expert_parallel", true);
+        struct value_edit editing = { .graph = graph, .members = group };
+        value_edit_bool(&editing, "is_expert_parallel", true);
         if (editing.failed)
             return false;
         groups->list.items[kept++] = group;
@@ -106,7 +108,7 @@ static void drop_numbers_of(const struct value *optimizer)
     }
 }
 
-void dist_groups_drop_numbers(const struct value *optimizer)
+void mcore_groups_drop_numbers(const struct value *optimizer)
 {
     drop_numbers_of(optimizer);
     bool is_numbered = optimizer->kind == VALUE_DICT && optimizer->list.count >= 2 && optimizer->list.items[0]->kind == VALUE_INT;
@@ -114,27 +116,32 @@ void dist_groups_drop_numbers(const struct value *optimizer)
         drop_numbers_of(optimizer->list.items[i]);
 }
 
-reshard_status dist_optimizers_regroup(const struct layout_request *request, struct target *target, struct value **optimizer, reshard_error *err)
+reshard_status mcore_optimizers_regroup(const struct layout_request *request, struct target *target, struct value **optimizer,
+                                       reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     struct expert_kinds kinds = find_experts(request->wanted);
     const struct value *value = *optimizer;
-    if (!dist_optimizers_change(target) || value->kind != VALUE_DICT || !(kinds.has_matrices || kinds.has_biases))
+    if (!mcore_optimizers_change(target) || value->kind != VALUE_DICT || !(kinds.has_matrices || kinds.has_biases))
         return RESHARD_OK;
     bool is_numbered = value->list.count >= 2 && value->list.items[0]->kind == VALUE_INT;
     struct str numbered = find_numbered_state(request->wanted);
     if (numbered.size && state->sizes.ep <= 1) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and a run with ep=1 has one", STR_ARG(numbered));
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and a run with ep=1 has one",
+                  STR_ARG(numbered));
         error_hint(err, "--to megatron writes such state under any layout; --exclude 'chained_*' leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
     if (is_numbered && state->sizes.ep <= 1) {
         *optimizer = value->list.items[1];
-        return target_note_changed(target, err, "optimizer: one for all parameters, with the settings of the first of %zu, because experts are not parallel",
-                                   value->list.count / 2);
+        return target_note_changed(
+            target, err, "optimizer: one for all parameters, with the settings of the first of %zu, because experts are not parallel",
+            value->list.count / 2);
     }
     if (is_numbered || state->sizes.ep <= 1)
         return RESHARD_OK;
     reshard_status status = split(state, kinds, optimizer, err);
-    return status ? status : target_note_changed(target, err, "optimizer: a second one for experts, with the same settings, because experts are parallel");
+    return status ? status
+                  : target_note_changed(target, err,
+                                        "optimizer: a second one for experts, with the same settings, because experts are parallel");
 }

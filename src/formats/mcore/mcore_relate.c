@@ -95,8 +95,9 @@ static bool read_bucket(struct str key, struct bucket *out)
     out->chain = name.chain;
     out->group = name.group;
     bool is_one = take_text(&name.rest, "gbuf_idx_") && take_number(&name.rest, &out->buffer) && take_text(&name.rest, ".dtype_(") &&
-                  take_dtype(&name.rest, ',', &out->param_dtype) && take_text(&name.rest, " ") && take_dtype(&name.rest, ')', &out->grad_dtype) &&
-                  take_text(&name.rest, ".bucket_idx_") && take_number(&name.rest, &out->index) && take_text(&name.rest, ".");
+                  take_dtype(&name.rest, ',', &out->param_dtype) && take_text(&name.rest, " ") &&
+                  take_dtype(&name.rest, ')', &out->grad_dtype) && take_text(&name.rest, ".bucket_idx_") &&
+                  take_number(&name.rest, &out->index) && take_text(&name.rest, ".");
     out->state = name.rest;
     return is_one && name.rest.size > 0;
 }
@@ -213,8 +214,13 @@ static reshard_status list_parts(struct relating *relating, reshard_error *err)
         const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
         struct vector_part *part = &relating->parts[bucket->first_part + bucket->part_count++];
         *part = (struct vector_part){
-            .start = catalog_vector_at(catalog, chunk->start)[0], .count = catalog_vector_at(catalog, chunk->extent)[0], .object = chunk->object,
-            .offset = chunk->offset, .bytes = chunk->bytes, .flags = chunk->flags, .writer = chunk->writer,
+            .start = catalog_vector_at(catalog, chunk->start)[0],
+            .count = catalog_vector_at(catalog, chunk->extent)[0],
+            .object = chunk->object,
+            .offset = chunk->offset,
+            .bytes = chunk->bytes,
+            .flags = chunk->flags,
+            .writer = chunk->writer,
         };
         /* A rank's part of a bucket that was flattened: a run of it. */
         if (layout && layout->flat_count >= 0) {
@@ -222,7 +228,8 @@ static reshard_status list_parts(struct relating *relating, reshard_error *err)
             part->count = layout->flat_count;
         }
         if ((layout && (layout->codec != CODEC_NONE || layout->chain || layout->strides != CATALOG_NONE)) || chunk->driver_data) {
-            error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is compressed, and not related to parameters", STR_ARG(catalog->tensors[chunk->tensor].key));
+            error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is compressed, and not related to parameters",
+                      STR_ARG(catalog->tensors[chunk->tensor].key));
             free(bucket_of);
             return RESHARD_ERR_UNSUPPORTED;
         }
@@ -238,7 +245,8 @@ static reshard_status list_parts(struct relating *relating, reshard_error *err)
 /* ---- logical tensors ---- */
 
 /* The tensor of a weight's state, added on first use. */
-static reshard_status state_tensor(struct relating *relating, struct str state, uint32_t weight, enum dtype dtype, uint32_t *out, reshard_error *err)
+static reshard_status state_tensor(struct relating *relating, struct str state, uint32_t weight, enum dtype dtype, uint32_t *out,
+                                   reshard_error *err)
 {
     struct catalog *catalog = relating->catalog;
     uint32_t index = 0;
@@ -257,12 +265,15 @@ static reshard_status state_tensor(struct relating *relating, struct str state, 
     uint32_t *slot = &relating->state_tensors[(size_t)index * relating->tensor_count + weight];
     if (*slot) {
         *out = *slot - 1;
-        return catalog->tensors[*out].dtype == dtype ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "state '%.*s' has several dtypes", STR_ARG(state));
+        return catalog->tensors[*out].dtype == dtype
+                   ? RESHARD_OK
+                   : error_set(err, RESHARD_ERR_FORMAT, "state '%.*s' has several dtypes", STR_ARG(state));
     }
     const struct catalog_tensor *tensor = &catalog->tensors[weight];
     int64_t shape[RANK_MAX];
     memcpy(shape, catalog_vector_at(catalog, tensor->shape), (size_t)tensor->rank * sizeof(*shape));
-    char *key = arena_printf(&catalog->arena, "optimizer.state.%.*s.%.*s", (int)state.size, state.data, (int)tensor->key.size, tensor->key.data);
+    char *key =
+        arena_printf(&catalog->arena, "optimizer.state.%.*s.%.*s", (int)state.size, state.data, (int)tensor->key.size, tensor->key.data);
     if (!key)
         return error_set_memory(err);
     reshard_status status = catalog_add_tensor(catalog, str_of(key), dtype, tensor->rank, shape, out, err);
@@ -283,13 +294,15 @@ static bool has_experts(const struct optimizer_model *model)
 }
 
 /* Which ranks share the state, and whether it is the experts'. */
-static reshard_status group_place(const struct optimizer_model *model, int64_t chain, int64_t group, bool *is_expert, struct rank_place *out, reshard_error *err)
+static reshard_status group_place(const struct optimizer_model *model, int64_t chain, int64_t group, bool *is_expert,
+                                  struct rank_place *out, reshard_error *err)
 {
     const struct parallel_layout *layout = &model->context.layout;
     *out = (struct rank_place){ 0 };
     *is_expert = chain == 1;
     if (chain > 1 || (chain == 1 && !has_experts(model)))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer %" PRId64 " of several: known are 0, and 1 for the experts of an expert-parallel run", chain);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "optimizer %" PRId64 " of several: known are 0, and 1 for the experts of an expert-parallel run", chain);
     if (*is_expert) {
         out->etp = group % layout->etp;
         out->ep = group / layout->etp % layout->ep;
@@ -300,8 +313,8 @@ static reshard_status group_place(const struct optimizer_model *model, int64_t c
         out->pp = group / layout->tp;
     }
     if (out->pp >= layout->pp)
-        return error_set(err, RESHARD_ERR_FORMAT, "data-parallel group %" PRId64 " is beyond tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64, group, layout->tp,
-                         layout->pp, layout->ep);
+        return error_set(err, RESHARD_ERR_FORMAT, "data-parallel group %" PRId64 " is beyond tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64,
+                         group, layout->tp, layout->pp, layout->ep);
     return RESHARD_OK;
 }
 
@@ -330,16 +343,20 @@ static reshard_status read_sizes(const struct value *value, const struct bucket 
                 return error_set(err, RESHARD_ERR_FORMAT, "'%s' says other buckets than there are", SIZES_OBJECT);
         }
     }
-    return found == count ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "'%s' says %" PRIu32 " buckets, there are %" PRIu32, SIZES_OBJECT, found, count);
+    return found == count
+               ? RESHARD_OK
+               : error_set(err, RESHARD_ERR_FORMAT, "'%s' says %" PRIu32 " buckets, there are %" PRIu32, SIZES_OBJECT, found, count);
 }
 
-/* Where an object says how large the buckets are without the padding at their ends, which fully_sharded_bucket_space stores too, it counts. */
-static reshard_status take_sizes(const struct relating *relating, const struct bucket *buckets, uint32_t count, int64_t *per_bucket, reshard_error *err)
+/* Where an object says how large the buckets are without the padding at their ends, which fully_sharded_bucket_space stores too, it counts.
+ */
+static reshard_status take_sizes(const struct relating *relating, const struct bucket *buckets, uint32_t count, int64_t *per_bucket,
+                                 reshard_error *err)
 {
     for (uint32_t i = 0; i < relating->object_count; i++) {
         struct state_name name;
-        bool is_one = optimizer_object_is_sizes(relating->objects[i].name) && read_state_name(relating->objects[i].name, &name) && name.chain == buckets->chain &&
-                      name.group == buckets->group;
+        bool is_one = optimizer_object_is_sizes(relating->objects[i].name) && read_state_name(relating->objects[i].name, &name) &&
+                      name.chain == buckets->chain && name.group == buckets->group;
         if (is_one)
             return read_sizes(relating->objects[i].archive->graph.root, buckets, count, per_bucket, err);
     }
@@ -349,8 +366,8 @@ static reshard_status take_sizes(const struct relating *relating, const struct b
 }
 
 /* The sizes of the buckets of one state, which must be numbered without gaps. */
-static reshard_status measure_buckets(const struct relating *relating, const struct bucket *buckets, uint32_t count, int64_t *per_bucket, int64_t *per_buffer,
-                                      uint32_t *buffer_count, reshard_error *err)
+static reshard_status measure_buckets(const struct relating *relating, const struct bucket *buckets, uint32_t count, int64_t *per_bucket,
+                                      int64_t *per_buffer, uint32_t *buffer_count, reshard_error *err)
 {
     reshard_status status = take_sizes(relating, buckets, count, per_bucket, err);
     if (status)
@@ -358,9 +375,11 @@ static reshard_status measure_buckets(const struct relating *relating, const str
     *buffer_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         bool is_next_buffer = i == 0 || buckets[i].buffer != buckets[i - 1].buffer;
-        int64_t wanted = is_next_buffer ? 0 : buckets[i - 1].index + 1, wanted_buffer = is_next_buffer ? *buffer_count : (int64_t)*buffer_count - 1;
+        int64_t wanted = is_next_buffer ? 0 : buckets[i - 1].index + 1,
+                wanted_buffer = is_next_buffer ? *buffer_count : (int64_t)*buffer_count - 1;
         if (buckets[i].index != wanted || buckets[i].buffer != wanted_buffer)
-            return error_set(err, RESHARD_ERR_FORMAT, "state '%.*s': bucket %" PRId64 " of buffer %" PRId64 " is missing", STR_ARG(buckets[i].state), wanted, wanted_buffer);
+            return error_set(err, RESHARD_ERR_FORMAT, "state '%.*s': bucket %" PRId64 " of buffer %" PRId64 " is missing",
+                             STR_ARG(buckets[i].state), wanted, wanted_buffer);
         if (is_next_buffer)
             per_buffer[(*buffer_count)++] = 0;
         if (__builtin_add_overflow(per_buffer[*buffer_count - 1], per_bucket[i], &per_buffer[*buffer_count - 1]))
@@ -369,8 +388,8 @@ static reshard_status measure_buckets(const struct relating *relating, const str
     return RESHARD_OK;
 }
 
-static reshard_status emit_state(struct relating *relating, const struct optimizer_buffers *made, const struct model_rank *rank, const struct rank_place *place,
-                                 const struct bucket *buckets, reshard_error *err)
+static reshard_status emit_state(struct relating *relating, const struct optimizer_buffers *made, const struct model_rank *rank,
+                                 const struct rank_place *place, const struct bucket *buckets, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < made->place_count && !status; i++) {
@@ -378,11 +397,14 @@ static reshard_status emit_state(struct relating *relating, const struct optimiz
         const struct bucket *bucket = &buckets[spot->bucket];
         const struct model_parameter *parameter = &relating->model.parameters[rank->indices[spot->parameter]];
         enum dtype dtype = relating->catalog->tensors[bucket->tensor].dtype;
-        const struct stored_vector vector = { .dtype = dtype, .count = bucket->count, .parts = relating->parts + bucket->first_part, .part_count = bucket->part_count };
+        const struct stored_vector vector = {
+            .dtype = dtype, .count = bucket->count, .parts = relating->parts + bucket->first_part, .part_count = bucket->part_count
+        };
         uint32_t tensor;
         status = state_tensor(relating, bucket->state, parameter->tensor, dtype, &tensor, err);
         if (!status)
-            status = optimizer_emit(relating->catalog, tensor, parameter, place, &vector, spot->start - made->buckets[spot->bucket].start, err);
+            status =
+                optimizer_emit(relating->catalog, tensor, parameter, place, &vector, spot->start - made->buckets[spot->bucket].start, err);
     }
     return status;
 }
@@ -410,14 +432,16 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
         status = optimizer_rules_of(&run, rank.parameters, rank.count, is_expert, &rules, err);
     }
     if (!status) {
-        const struct optimizer_sizes sizes = { .unpadded = per_buffer, .buffer_count = buffer_count, .per_bucket_unpadded = per_bucket, .bucket_count = count };
+        const struct optimizer_sizes sizes = {
+            .unpadded = per_buffer, .buffer_count = buffer_count, .per_bucket_unpadded = per_bucket, .bucket_count = count
+        };
         status = optimizer_buffers_match(rank.parameters, rank.count, is_expert, &rules, &sizes, &made, &changed, err);
     }
     for (uint32_t i = 0; !status && i < made.buffer_count; i++) {
         const struct bucket *first = &buckets[made.buffers[i].first_bucket];
         if (made.buffers[i].param_dtype != first->param_dtype)
-            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "buffer %" PRIu32 " is of parameters of dtype %s, in the model they have %s", i,
-                               dtype_info(first->param_dtype)->name, dtype_info(made.buffers[i].param_dtype)->name);
+            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "buffer %" PRIu32 " is of parameters of dtype %s, in the model they have %s",
+                               i, dtype_info(first->param_dtype)->name, dtype_info(made.buffers[i].param_dtype)->name);
     }
     if (!status)
         status = emit_state(relating, &made, &rank, &place, buckets, err);
@@ -459,7 +483,9 @@ static reshard_status emit_object(struct relating *relating, const struct optimi
         const struct model_parameter *parameter = &relating->model.parameters[rank->indices[piece->parameter]];
         if (storage->codec != CODEC_NONE || !storage->has_data)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' is compressed or has no data", STR_ARG(piece->state));
-        const struct vector_part part = { .count = tensor->shape[0], .object = object->object, .offset = object->offset + storage->offset + tensor->offset_bytes,
+        const struct vector_part part = { .count = tensor->shape[0],
+                                          .object = object->object,
+                                          .offset = object->offset + storage->offset + tensor->offset_bytes,
                                           .flags = tensor->flags & TORCH_TENSOR_SWAP ? CHUNK_SWAP : 0 };
         const struct stored_vector vector = { .dtype = tensor->dtype, .count = tensor->shape[0], .parts = &part, .part_count = 1 };
         struct str state;
@@ -514,8 +540,8 @@ static reshard_status remove_buckets(struct relating *relating, reshard_error *e
     return catalog_remove_tensors(catalog, grown, err);
 }
 
-reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value *namespace, const struct optimizer_object *objects, uint32_t object_count,
-                                     reshard_error *err)
+reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value *namespace, const struct optimizer_object *objects,
+                                     uint32_t object_count, reshard_error *err)
 {
     struct relating relating = { .catalog = catalog, .objects = objects, .object_count = object_count };
     reshard_status status = list_buckets(&relating, err);
@@ -579,7 +605,10 @@ reshard_status optimizer_dist_check(struct catalog *catalog, const struct value 
     if (status == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
     if (is_suspect)
-        catalog_warn(catalog, false, "optimizer state: this run's gradient buffers have several buckets, and Megatron Core 0.15 to 0.19 writes fully_reshardable state "
-                     "shifted then. If one of them wrote it, it is wrong as stored; a legacy or dp_reshardable save of the same run is right");
+        catalog_warn(
+            catalog, false,
+            "optimizer state: this run's gradient buffers have several buckets, and Megatron Core 0.15 to 0.19 writes fully_reshardable "
+            "state "
+            "shifted then. If one of them wrote it, it is wrong as stored; a legacy or dp_reshardable save of the same run is right");
     return RESHARD_OK;
 }

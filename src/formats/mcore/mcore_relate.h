@@ -27,7 +27,8 @@ struct optimizer_object {
 /* Whether the name is that of such an object. */
 bool optimizer_object_is_state(struct str name);
 
-/* Whether the name is that of an object which only describes how state was stored, so that it goes with it: per_bucket_numel and the like. */
+/* Whether the name is that of an object which only describes how state was stored, so that it goes with it: per_bucket_numel and the like.
+ */
 bool optimizer_object_is_layout(struct str name);
 
 /* Whether it is the one of those that says how large buckets are without the padding at their ends. */
@@ -37,16 +38,18 @@ bool optimizer_object_is_sizes(struct str name);
 bool optimizer_is_bucket(struct str key);
 
 /*
- * Replaces buckets and objects in a catalog that is not sealed. Chunks that are unresolved stay so: driver_data is 1 + the element of the blob where
- * they begin. namespace: the item `args`, NULL if there is none.
+ * Replaces buckets and objects in a catalog that is not sealed. Chunks that are unresolved stay so: driver_data is 1 + the element of the
+ * blob where they begin. namespace: the item `args`, NULL if there is none.
  */
-reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value *namespace, const struct optimizer_object *objects, uint32_t object_count,
-                                     reshard_error *err);
+reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value *namespace, const struct optimizer_object *objects,
+                                     uint32_t object_count, reshard_error *err);
 
-/* The key under which fully_reshardable has a tensor of optimizer.state; is_flattened: fp32_param is the distributed optimizer's. In arena. */
+/* The key under which fully_reshardable has a tensor of optimizer.state; is_flattened: fp32_param is the distributed optimizer's. In arena.
+ */
 bool optimizer_state_key(struct arena *arena, struct str key, bool is_flattened, struct str *out);
 
-/* Warns where a run's fully_reshardable state may be wrong as stored: Megatron Core 0.15 to 0.19 shifts it if a buffer has several buckets. */
+/* Warns where a run's fully_reshardable state may be wrong as stored: Megatron Core 0.15 to 0.19 shifts it if a buffer has several buckets.
+ */
 reshard_status optimizer_dist_check(struct catalog *catalog, const struct value *namespace, reshard_error *err);
 
 #endif

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The common state for an older release of Megatron Core. It is one pickle, which fails as a whole if the release does not have a class that it
- * names. Such members are settings that the release does not know anyway.
+ * The common state for an older release of Megatron Core. It is one pickle, which fails as a whole if the release does not have a class
+ * that it names. Such members are settings that the release does not know anyway.
  */
 #include "formats/mcore/mcore_items.h"
 
 #include "formats/dcp/dcp_target.h"
-#include "formats/shared/mcore_release.h"
+#include "formats/shared/release_classes.h"
 
 #define ZARR_RELEASE 8 /* has what releases that read zarr have in common */
 #define OBJECT_RELEASE 19
 
-reshard_status dist_release_choose(const struct layout_request *request, struct target *target, uint32_t *minor, reshard_error *err)
+reshard_status mcore_release_choose(const struct layout_request *request, struct target *target, uint32_t *minor, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = megatron_release_option(request, minor, err);
@@ -23,8 +23,8 @@ reshard_status dist_release_choose(const struct layout_request *request, struct 
 }
 
 /* The leaf's value, loaded; NULL if it has none. */
-static reshard_status load_leaf(const struct layout_request *request, const struct dcp_tree_node *node, const struct value **value, uint32_t *graph_count,
-                                struct str *key, reshard_error *err)
+static reshard_status load_leaf(const struct layout_request *request, const struct dcp_tree_node *node, const struct value **value,
+                                uint32_t *graph_count, struct str *key, reshard_error *err)
 {
     *value = NULL;
     *key = node->part.key;
@@ -41,11 +41,11 @@ static reshard_status load_leaf(const struct layout_request *request, const stru
     return RESHARD_OK;
 }
 
-reshard_status dist_release_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_release_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     uint32_t minor;
-    reshard_status status = dist_release_choose(request, target, &minor, err);
+    reshard_status status = mcore_release_choose(request, target, &minor, err);
     if (!status && minor && minor < OBJECT_RELEASE && state->common_is_object)
         return error_set(err, RESHARD_ERR_USAGE, "option common=object: Megatron Core 0.%u reads common.pt only", (unsigned)minor);
     for (uint32_t i = 0; i < state->tree.node_count && !status && minor; i++) {

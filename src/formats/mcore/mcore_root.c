@@ -8,7 +8,7 @@
  */
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
-#include "formats/shared/mcore_release.h"
+#include "formats/shared/release_classes.h"
 
 #include "base/digest.h"
 
@@ -27,10 +27,12 @@
 const struct format_option torch_dist_options[] = {
     ROOT_OPTIONS,
     MEGATRON_RELEASE_OPTION,
-    { "common", "file|object", "file", "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
+    { "common", "file|object", "file",
+      "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
     { "module-state", "yes|no", "yes", "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
     { "optimizer", "auto|fully_reshardable|fully_sharded_model_space|dp_reshardable|dp_zero_gather_scatter", "auto",
-      "layout of the distributed optimizer's state: one tensor for each parameter; those flattened, as Megatron Core 0.8 to 0.14 reads; by bucket, from 0.15 on; "
+      "layout of the distributed optimizer's state: one tensor for each parameter; those flattened, as Megatron Core 0.8 to 0.14 reads; by "
+      "bucket, from 0.15 on; "
       "buffers in objects, up to 0.14; auto: the reference's" },
     { "integrity", "yes|no", "no", "write integrity.json with the sha256 of every file" },
     { "chunk-bytes", "N", "268435456", "no chunk is larger; layers and experts have their own chunks in any case" },
@@ -47,7 +49,8 @@ const struct format_option megatron_dcp_options[] = {
 enum root_kind { ROOT_AUTO, ROOT_ITERATION, ROOT_RELEASE, ROOT_NONE };
 
 /* One of words, the index of which goes to *out; left alone if the option is not given. */
-static reshard_status option_word(const struct layout_request *request, const char *name, const char *const *words, int *out, reshard_error *err)
+static reshard_status option_word(const struct layout_request *request, const char *name, const char *const *words, int *out,
+                                  reshard_error *err)
 {
     const char *text = layout_option(request, name);
     if (!text)
@@ -125,7 +128,8 @@ static enum root_kind choose_kind(const struct layout_request *request, int64_t 
     if (iteration >= 0)
         return ROOT_ITERATION;
     const char *format = request->source->driver->name;
-    bool is_alone = name.size == 0 && (strcmp(format, "torch_dist") == 0 || strcmp(format, "zarr") == 0 || strcmp(format, "torch_dcp") == 0 || strcmp(format, "fsdp_dtensor") == 0);
+    bool is_alone = name.size == 0 && (strcmp(format, "torch_dist") == 0 || strcmp(format, "zarr") == 0 ||
+                                       strcmp(format, "torch_dcp") == 0 || strcmp(format, "fsdp_dtensor") == 0);
     return is_alone ? ROOT_NONE : ROOT_RELEASE;
 }
 
@@ -203,7 +207,7 @@ static reshard_status choose_common(const struct layout_request *request, struct
     return state->texts[state->text_count++].text ? RESHARD_OK : error_set_memory(err);
 }
 
-reshard_status dist_root_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_root_choose(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = choose_folder(request, state, err);
@@ -280,13 +284,14 @@ static reshard_status integrity_text(const struct target *target, struct store_o
 
 /* ---- laying out and publishing ---- */
 
-static reshard_status add_file(struct target *target, const char *folder, const char *name, uint64_t bytes, uint32_t *out, reshard_error *err)
+static reshard_status add_file(struct target *target, const char *folder, const char *name, uint64_t bytes, uint32_t *out,
+                               reshard_error *err)
 {
     char *path = arena_printf(&target->catalog->arena, "%s%s", folder, name);
     return path ? catalog_add_object(target->catalog, str_of(path), bytes, out, err) : error_set_memory(err);
 }
 
-reshard_status dist_root_lay_out(struct target *target, reshard_error *err)
+reshard_status mcore_root_lay_out(struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     struct buffer text = { 0 };
@@ -305,7 +310,7 @@ reshard_status dist_root_lay_out(struct target *target, reshard_error *err)
     return status;
 }
 
-reshard_status dist_root_publish(const struct publish_job *job, reshard_error *err)
+reshard_status mcore_root_publish(const struct publish_job *job, reshard_error *err)
 {
     const struct dcp_target *state = dcp_target_state(job->target);
     struct buffer text = { 0 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The part of the common state that tells how a model is spread over ranks. Megatron compares it with its own arguments when it loads: where
- * they agree, it asks for the RNG state of exactly those ranks. So the arguments say what the target is, and where that is not what the
- * source was saved under, that there is no RNG state.
+ * The part of the common state that tells how a model is spread over ranks. Megatron compares it with its own arguments when it loads:
+ * where they agree, it asks for the RNG state of exactly those ranks. So the arguments say what the target is, and where that is not what
+ * the source was saved under, that there is no RNG state.
  */
 #include "formats/mcore/mcore_items.h"
 
@@ -47,23 +47,28 @@ static int64_t size_or_one(int64_t number)
     return number == MEGATRON_UNKNOWN || number < 1 ? 1 : number;
 }
 
-static struct dist_sizes sizes_of(const struct value *arguments)
+static struct mcore_sizes sizes_of(const struct value *arguments)
 {
     struct megatron_args args;
     megatron_args_read(arguments, &args);
-    struct dist_sizes sizes = { .tp = size_or_one(args.tp), .pp = size_or_one(args.pp), .vp = size_or_one(args.vp), .ep = size_or_one(args.ep),
-                                .cp = size_or_one(megatron_args_int(&args, "context_parallel_size")), .dp = size_or_one(args.dp), .is_known = args.members != NULL };
+    struct mcore_sizes sizes = { .tp = size_or_one(args.tp),
+                                .pp = size_or_one(args.pp),
+                                .vp = size_or_one(args.vp),
+                                .ep = size_or_one(args.ep),
+                                .cp = size_or_one(megatron_args_int(&args, "context_parallel_size")),
+                                .dp = size_or_one(args.dp),
+                                .is_known = args.members != NULL };
     sizes.etp = args.etp == MEGATRON_UNKNOWN ? sizes.tp : size_or_one(args.etp);
     return sizes;
 }
 
-static bool sizes_equal(const struct dist_sizes *a, const struct dist_sizes *b)
+static bool sizes_equal(const struct mcore_sizes *a, const struct mcore_sizes *b)
 {
     return a->tp == b->tp && a->pp == b->pp && a->vp == b->vp && a->ep == b->ep && a->etp == b->etp;
 }
 
 /* The least number of data-parallel ranks, not below that of the sizes, over which the experts can be spread. */
-static int64_t ranks_for_experts(const struct dist_sizes *sizes)
+static int64_t ranks_for_experts(const struct mcore_sizes *sizes)
 {
     int64_t each, dense, rest, divisor, experts;
     if (!checked_mul_i64(sizes->ep, sizes->etp, &experts) || !checked_mul_i64(sizes->tp, sizes->cp, &dense))
@@ -78,7 +83,7 @@ static int64_t ranks_for_experts(const struct dist_sizes *sizes)
     return rest && sizes->dp <= INT64_MAX - each ? sizes->dp + each - rest : sizes->dp;
 }
 
-static void take_words(const struct layout_request *request, struct dist_sizes *sizes)
+static void take_words(const struct layout_request *request, struct mcore_sizes *sizes)
 {
     const struct layout_words *words = &request->words;
     if (words->tp) {
@@ -96,7 +101,7 @@ static void take_words(const struct layout_request *request, struct dist_sizes *
         sizes->dp = ranks_for_experts(sizes);
 }
 
-reshard_status dist_sizes_choose(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_sizes_choose(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     const struct value *arguments;
@@ -107,7 +112,7 @@ reshard_status dist_sizes_choose(const struct layout_request *request, struct ta
     state->source_sizes = state->sizes = sizes_of(arguments);
     if (request->like) {
         status = find_arguments((struct source *)request->like, &arguments, &graph_count, err);
-        struct dist_sizes sizes = sizes_of(arguments);
+        struct mcore_sizes sizes = sizes_of(arguments);
         if (!status && sizes.is_known)
             state->sizes = sizes;
     }
@@ -115,7 +120,7 @@ reshard_status dist_sizes_choose(const struct layout_request *request, struct ta
     return status;
 }
 
-bool dist_layout_changes(const struct target *target)
+bool mcore_layout_changes(const struct target *target)
 {
     const struct dcp_target *state = dcp_target_state(target);
     return state->source_sizes.is_known && !sizes_equal(&state->sizes, &state->source_sizes);
@@ -123,30 +128,31 @@ bool dist_layout_changes(const struct target *target)
 
 /* ---- arguments ---- */
 
-static void set_sizes(struct dist_editing *editing, const struct dist_sizes *sizes, bool is_split_kept)
+static void set_sizes(struct value_edit *editing, const struct mcore_sizes *sizes, bool is_split_kept)
 {
-    static const char *const split[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout",
-                                         "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank" };
+    static const char *const split[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+                                         "pipeline_model_parallel_layout", "num_layers_per_virtual_pipeline_stage",
+                                         "num_virtual_stages_per_pipeline_rank" };
     struct value *none = value_new(editing->graph, VALUE_NONE);
-    dist_set_number(editing, "tensor_model_parallel_size", sizes->tp, true);
-    dist_set_number(editing, "pipeline_model_parallel_size", sizes->pp, true);
-    dist_set(editing, "virtual_pipeline_model_parallel_size", sizes->vp > 1 ? value_new_int(editing->graph, sizes->vp) : none, false);
-    dist_set_number(editing, "expert_model_parallel_size", sizes->ep, false);
-    dist_set_number(editing, "expert_tensor_parallel_size", sizes->etp, false);
-    dist_set_number(editing, "world_size", sizes->tp * sizes->pp * sizes->cp * sizes->dp, false);
-    dist_set_number(editing, "data_parallel_size", sizes->dp, false);
+    value_edit_number(editing, "tensor_model_parallel_size", sizes->tp, true);
+    value_edit_number(editing, "pipeline_model_parallel_size", sizes->pp, true);
+    value_edit_set(editing, "virtual_pipeline_model_parallel_size", sizes->vp > 1 ? value_new_int(editing->graph, sizes->vp) : none, false);
+    value_edit_number(editing, "expert_model_parallel_size", sizes->ep, false);
+    value_edit_number(editing, "expert_tensor_parallel_size", sizes->etp, false);
+    value_edit_number(editing, "world_size", sizes->tp * sizes->pp * sizes->cp * sizes->dp, false);
+    value_edit_number(editing, "data_parallel_size", sizes->dp, false);
     for (size_t i = 0; !is_split_kept && i < sizeof(split) / sizeof(split[0]); i++)
-        dist_set(editing, split[i], none, false);
+        value_edit_set(editing, split[i], none, false);
 }
 
 /* A run that takes its arguments from the checkpoint has this many rows, and TP must divide them. What is stored may have fewer or more. */
-static void set_vocabulary(struct dist_editing *editing, const struct value *arguments, int64_t tp)
+static void set_vocabulary(struct value_edit *editing, const struct value *arguments, int64_t tp)
 {
     struct megatron_args args;
     int64_t least, most;
     megatron_args_read(arguments, &args);
     if (tp != args.tp && megatron_vocabulary_rows(&args, tp, &least, &most) && least == most)
-        dist_set_number(editing, "padded_vocab_size", least, false);
+        value_edit_number(editing, "padded_vocab_size", least, false);
 }
 
 static bool has_optimizer(const struct layout_request *request, struct dcp_target *state)
@@ -162,17 +168,25 @@ static bool has_optimizer(const struct layout_request *request, struct dcp_targe
 }
 
 /*
- * What decides how the run of the reference spreads a model over stages and its optimizer over buffers. State that lies in buffers is laid out
- * for that run.
+ * What decides how the run of the reference spreads a model over stages and its optimizer over buffers. State that lies in buffers is laid
+ * out for that run.
  */
-static reshard_status take_reference(const struct layout_request *request, struct dist_editing *editing, reshard_error *err)
+static reshard_status take_reference(const struct layout_request *request, struct value_edit *editing, reshard_error *err)
 {
-    static const char *const split[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "pipeline_model_parallel_layout",
-                                         "num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank",
-                                         "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split" };
-    static const char *const buffers[] = { "use_distributed_optimizer", "overlap_grad_reduce", "ddp_bucket_size", "ddp_num_buckets",
-                                           "ddp_pad_buckets_for_high_nccl_busbw", "overlap_param_gather_with_optimizer_step",
-                                           "accumulate_allreduce_grads_in_fp32", "num_distributed_optimizer_instances", "transformer_impl", "moe_grouped_gemm" };
+    static const char *const split[] = { "decoder_first_pipeline_num_layers",    "decoder_last_pipeline_num_layers",
+                                         "pipeline_model_parallel_layout",       "num_layers_per_virtual_pipeline_stage",
+                                         "num_virtual_stages_per_pipeline_rank", "account_for_embedding_in_pipeline_split",
+                                         "account_for_loss_in_pipeline_split" };
+    static const char *const buffers[] = { "use_distributed_optimizer",
+                                           "overlap_grad_reduce",
+                                           "ddp_bucket_size",
+                                           "ddp_num_buckets",
+                                           "ddp_pad_buckets_for_high_nccl_busbw",
+                                           "overlap_param_gather_with_optimizer_step",
+                                           "accumulate_allreduce_grads_in_fp32",
+                                           "num_distributed_optimizer_instances",
+                                           "transformer_impl",
+                                           "moe_grouped_gemm" };
     const struct value *arguments;
     uint32_t graph_count = 0;
     reshard_status status = find_arguments((struct source *)request->like, &arguments, &graph_count, err);
@@ -183,7 +197,7 @@ static reshard_status take_reference(const struct layout_request *request, struc
         const char *name = i < split_count ? split[i] : buffers[i - split_count];
         const struct value *value = value_dict_get(members, name);
         if (value)
-            dist_set(editing, name, value_copy(editing->graph, value, graph_count), true);
+            value_edit_set(editing, name, value_copy(editing->graph, value, graph_count), true);
     }
     return status;
 }
@@ -192,8 +206,8 @@ static reshard_status take_reference(const struct layout_request *request, struc
 static reshard_status edit_arguments(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
-    bool is_buffered = state->optimizer_layout == DIST_BUCKETS || state->optimizer_layout == DIST_GATHERED;
-    bool is_changed = dist_layout_changes(target), is_same_format = strcmp(request->source->driver->name, target->driver->name) == 0;
+    bool is_buffered = state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_GATHERED;
+    bool is_changed = mcore_layout_changes(target), is_same_format = strcmp(request->source->driver->name, target->driver->name) == 0;
     uint32_t node = dcp_tree_child(&state->tree, 0, STR("args")), graph_count = 0;
     const struct value *arguments = NULL;
     if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf || state->tree.nodes[node].wanted == CATALOG_NONE)
@@ -203,11 +217,12 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
         return status;
     /* Releases up to 0.12 tell the layouts of the optimizer's state apart by it. */
     const struct value *members = megatron_namespace_members(arguments);
-    bool is_parallel_missing = state->optimizer_layout == DIST_MODEL_SPACE && value_dict_get(members, PARALLEL_SAVE) && !value_dict_is_true(members, PARALLEL_SAVE);
+    bool is_parallel_missing = state->optimizer_layout == MCORE_MODEL_SPACE && value_dict_get(members, PARALLEL_SAVE) &&
+                               !value_dict_is_true(members, PARALLEL_SAVE);
     if (is_same_format && !is_changed && !is_buffered && !is_parallel_missing)
         return RESHARD_OK;
     struct value *copy = value_copy(&state->extra, arguments, graph_count);
-    struct dist_editing editing = { .graph = &state->extra };
+    struct value_edit editing = { .graph = &state->extra };
     if (!copy)
         return error_set_memory(err);
     editing.members = (struct value *)megatron_namespace_members(copy);
@@ -216,30 +231,32 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
         status = take_reference(request, &editing, err);
     if (status)
         return status;
-    if (state->optimizer_layout == DIST_GATHERED || is_parallel_missing)
-        dist_set_bool(&editing, PARALLEL_SAVE, is_parallel_missing);
+    if (state->optimizer_layout == MCORE_GATHERED || is_parallel_missing)
+        value_edit_bool(&editing, PARALLEL_SAVE, is_parallel_missing);
     set_vocabulary(&editing, arguments, state->sizes.tp);
-    dist_set(&editing, "ckpt_format", value_new_str(&state->extra, str_of(target->driver->name)), false);
+    value_edit_set(&editing, "ckpt_format", value_new_str(&state->extra, str_of(target->driver->name)), false);
     if (is_changed || state->lacks_rng)
-        dist_set_bool(&editing, "no_save_rng", true);
+        value_edit_bool(&editing, "no_save_rng", true);
     if (!has_optimizer(request, state))
-        dist_set_bool(&editing, "no_save_optim", true);
+        value_edit_bool(&editing, "no_save_optim", true);
     if (editing.failed)
         return error_set_memory(err);
     state->tree.nodes[node].value = copy;
-    return is_changed ? target_note_changed(target, err, "args: the parallel sizes are those of the target, and no_save_rng is set") : RESHARD_OK;
+    return is_changed ? target_note_changed(target, err, "args: the parallel sizes are those of the target, and no_save_rng is set")
+                      : RESHARD_OK;
 }
 
 /* ---- the RNG state ---- */
 
-bool dist_is_rank_item(const struct catalog *wanted, const struct catalog_item *item)
+bool mcore_is_rank_item(const struct catalog *wanted, const struct catalog_item *item)
 {
     return item->path != CATALOG_NONE && item->path_count > 1 && wanted->paths[item->path].kind == PATH_KEY &&
            str_starts_with(wanted->paths[item->path].key, RANK_PREFIX);
 }
 
 /* The wanted item of a rank's RNG state, CATALOG_NONE if it has none of its own. */
-static uint32_t rank_rng(const struct name_map *names, const uint32_t *items, const struct dist_sizes *sizes, int64_t tp, int64_t pp, int64_t ep)
+static uint32_t rank_rng(const struct name_map *names, const uint32_t *items, const struct mcore_sizes *sizes, int64_t tp, int64_t pp,
+                         int64_t ep)
 {
     char name[128];
     int size = snprintf(name, sizeof(name), RANK_PREFIX "%02" PRId64, tp);
@@ -253,15 +270,17 @@ static uint32_t rank_rng(const struct name_map *names, const uint32_t *items, co
 }
 
 /* One cell of the grid: the rank's own state, else the first rank's, from which it does not differ. */
-static reshard_status add_cell(struct target *target, uint32_t node, uint32_t item, const int64_t at[3], const struct dist_sizes *sizes, reshard_error *err)
+static reshard_status add_cell(struct target *target, uint32_t node, uint32_t item, const int64_t at[3], const struct mcore_sizes *sizes,
+                               reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(target);
     struct dcp_stored stored = { .wanted = item, .node = CATALOG_NONE, .is_in_list = true };
     struct arena *arena = &target->catalog->arena;
     /* With experts spread over ranks, these have states of their own. */
-    char *key = sizes->ep > 1 ? arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64 ".%" PRId64, at[0], at[1],
-                                             at[2], sizes->pp, sizes->tp, sizes->dp)
-                              : arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64, at[0], at[1], sizes->pp, sizes->tp);
+    char *key = sizes->ep > 1 ? arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64 ".%" PRId64,
+                                             at[0], at[1], at[2], sizes->pp, sizes->tp, sizes->dp)
+                              : arena_printf(arena, RNG_KEY "/shard_%" PRId64 ".%" PRId64 "_%" PRId64 ".%" PRId64, at[0], at[1], sizes->pp,
+                                             sizes->tp);
     if (!key)
         return error_set_memory(err);
     stored.key = str_of(key);
@@ -270,11 +289,13 @@ static reshard_status add_cell(struct target *target, uint32_t node, uint32_t it
     return dcp_stored_add(state, &stored, err);
 }
 
-static reshard_status add_grid(struct target *target, uint32_t node, const struct name_map *names, const uint32_t *items, reshard_error *err)
+static reshard_status add_grid(struct target *target, uint32_t node, const struct name_map *names, const uint32_t *items,
+                               reshard_error *err)
 {
-    const struct dist_sizes *sizes = &dcp_target_state(target)->source_sizes;
+    const struct mcore_sizes *sizes = &dcp_target_state(target)->source_sizes;
     int64_t replicas = sizes->ep > 1 ? sizes->dp : 1;
-    if (sizes->pp > GRID_CELLS_MAX || sizes->tp > GRID_CELLS_MAX || replicas > GRID_CELLS_MAX || sizes->pp * sizes->tp > GRID_CELLS_MAX / replicas)
+    if (sizes->pp > GRID_CELLS_MAX || sizes->tp > GRID_CELLS_MAX || replicas > GRID_CELLS_MAX ||
+        sizes->pp * sizes->tp > GRID_CELLS_MAX / replicas)
         return error_set(err, RESHARD_ERR_FORMAT, "args: %" PRId64 " x %" PRId64 " x %" PRId64 " ranks", sizes->tp, sizes->pp, replicas);
     reshard_status status = RESHARD_OK;
     for (int64_t pp = 0; pp < sizes->pp && !status; pp++) {
@@ -297,13 +318,13 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
     if (node == CATALOG_NONE)
         return RESHARD_OK;
     state->tree.nodes[node].is_left_out = true;
-    if (dist_layout_changes(target))
+    if (mcore_layout_changes(target))
         return target_note_dropped(target, err, RNG_KEY ": it belongs to the layout that it was saved under");
     struct name_map names = { 0 };
     uint32_t *items = calloc((size_t)wanted->item_count + 1, sizeof(*items));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
-        if (!dist_is_rank_item(wanted, &wanted->items[i]))
+        if (!mcore_is_rank_item(wanted, &wanted->items[i]))
             continue;
         uint32_t index = name_map_intern(&names, wanted->items[i].key, NULL);
         if (index == NAME_NONE)
@@ -328,19 +349,20 @@ static reshard_status take_rerun_state(const struct layout_request *request, str
         return RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !has_ranks; i++) {
         struct str key;
-        has_ranks = dist_object_key(request->wanted->items[i].key, &key) && str_is(key, RERUN_OBJECTS);
+        has_ranks = mcore_object_key(request->wanted->items[i].key, &key) && str_is(key, RERUN_OBJECTS);
     }
-    if (has_ranks && !dist_layout_changes(target))
+    if (has_ranks && !mcore_layout_changes(target))
         return RESHARD_OK;
     state->tree.nodes[node].is_left_out = true;
-    return target_note_dropped(target, err, RERUN_KEY ": %s", has_ranks ? "it belongs to the layout that it was saved under" : "that of each rank is not there");
+    return target_note_dropped(target, err, RERUN_KEY ": %s",
+                               has_ranks ? "it belongs to the layout that it was saved under" : "that of each rank is not there");
 }
 
-reshard_status dist_state_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status mcore_state_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     reshard_status status = edit_arguments(request, target, err);
     if (!status)
-        status = dist_optimizer_adapt(request, target, err);
+        status = mcore_optimizer_adapt(request, target, err);
     if (!status)
         status = take_rerun_state(request, target, err);
     return status ? status : take_rng_state(request, target, err);

@@ -11,7 +11,8 @@
 /* ---- objects ---- */
 
 /* Only what the archive says about its tensors is read; chunks will say where they are. */
-static reshard_status open_archive(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, struct torch_archive *out, reshard_error *err)
+static reshard_status open_archive(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, struct torch_archive *out,
+                                   reshard_error *err)
 {
     struct store_object *file = NULL;
     struct reader all, window;
@@ -28,8 +29,8 @@ static reshard_status open_archive(struct source *source, uint32_t object, uint6
     return status;
 }
 
-static reshard_status take_object(struct source *source, struct dist_stored *stored, struct str key, uint32_t object, uint64_t offset, uint64_t bytes,
-                                  reshard_error *err)
+static reshard_status take_object(struct source *source, struct mcore_stored *stored, struct str key, uint32_t object, uint64_t offset,
+                                  uint64_t bytes, reshard_error *err)
 {
     if (!ARRAY_ROOM(stored->objects, stored->count, stored->capacity))
         return error_set_memory(err);
@@ -50,8 +51,8 @@ static reshard_status take_object(struct source *source, struct dist_stored *sto
     return RESHARD_OK;
 }
 
-reshard_status dist_stored_take(struct source *source, struct dist_stored *stored, struct str key, uint32_t object, uint64_t offset, uint64_t bytes,
-                                enum codec codec, bool *taken, reshard_error *err)
+reshard_status mcore_stored_take(struct source *source, struct mcore_stored *stored, struct str key, uint32_t object, uint64_t offset,
+                                uint64_t bytes, enum codec codec, bool *taken, reshard_error *err)
 {
     bool is_state = optimizer_object_is_state(key);
     *taken = source->relate_optimizer && (is_state || optimizer_object_is_layout(key));
@@ -63,7 +64,7 @@ reshard_status dist_stored_take(struct source *source, struct dist_stored *store
     return take_object(source, stored, key, object, offset, bytes, err);
 }
 
-void dist_stored_release(struct dist_stored *stored)
+void mcore_stored_release(struct mcore_stored *stored)
 {
     for (uint32_t i = 0; i < stored->count; i++) {
         torch_save_release(stored->objects[i].archive);
@@ -74,7 +75,7 @@ void dist_stored_release(struct dist_stored *stored)
 
 /* ---- tensors ---- */
 
-const struct value *dist_item_value(const struct catalog *catalog, const char *key)
+const struct value *mcore_item_value(const struct catalog *catalog, const char *key)
 {
     for (uint32_t i = 0; i < catalog->item_count; i++) {
         if (str_is(catalog->items[i].key, key))
@@ -88,7 +89,8 @@ static reshard_status rename_states(struct catalog *catalog, bool is_flattened, 
 {
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         struct str key = catalog->tensors[i].key;
-        if (optimizer_is_state(key) && !optimizer_is_bucket(key) && !optimizer_state_key(&catalog->arena, key, is_flattened, &catalog->tensors[i].key))
+        if (optimizer_is_state(key) && !optimizer_is_bucket(key) &&
+            !optimizer_state_key(&catalog->arena, key, is_flattened, &catalog->tensors[i].key))
             return error_set_memory(err);
     }
     return RESHARD_OK;
@@ -102,16 +104,16 @@ static bool has_buckets(const struct catalog *catalog)
     return found;
 }
 
-reshard_status dist_stored_read(struct source *source, const struct dist_stored *stored, bool is_flattened, reshard_error *err)
+reshard_status mcore_stored_read(struct source *source, const struct mcore_stored *stored, bool is_flattened, reshard_error *err)
 {
     struct catalog *catalog = source->catalog;
-    const struct value *args = dist_item_value(catalog, "args"), *content = dist_item_value(catalog, "content_metadata");
+    const struct value *args = mcore_item_value(catalog, "args"), *content = mcore_item_value(catalog, "content_metadata");
     const struct value *kind = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
     struct str name;
     if (source->relate_optimizer) {
         reshard_status status = rename_states(catalog, is_flattened, err);
         if (!status && is_flattened)
-            status = dist_transpose_states(catalog, args, err);
+            status = mcore_transpose_states(catalog, args, err);
         return status ? status : optimizer_dist_relate(catalog, args, stored->objects, stored->count, err);
     }
     catalog->has_stored_optimizer = catalog->has_stored_optimizer || is_flattened || has_buckets(catalog);

@@ -60,11 +60,13 @@ static reshard_status add_tensor(struct transposing *all, uint32_t index, uint32
     uint32_t made;
     memcpy(shape, catalog_vector_at(catalog, of->shape), (size_t)rank * sizeof(*shape));
     const int64_t *stored = catalog_vector_at(catalog, state->shape);
-    bool fits = rank >= 2 && state->rank == rank && memcmp(stored, shape, (size_t)(rank - 2) * sizeof(*shape)) == 0 && stored[rank - 1] == shape[rank - 2] &&
-                stored[rank - 2] == shape[rank - 1];
+    bool fits = rank >= 2 && state->rank == rank && memcmp(stored, shape, (size_t)(rank - 2) * sizeof(*shape)) == 0 &&
+                stored[rank - 1] == shape[rank - 2] && stored[rank - 2] == shape[rank - 1];
     if (!fits)
-        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is not of the shape that state of experts in one matrix has: its parameter's with the last two axes exchanged",
-                         STR_ARG(state->key));
+        return error_set(
+            err, RESHARD_ERR_FORMAT,
+            "'%.*s' is not of the shape that state of experts in one matrix has: its parameter's with the last two axes exchanged",
+            STR_ARG(state->key));
     reshard_status status = catalog_add_tensor(catalog, state->key, state->dtype, rank, shape, &made, err);
     all->made[index] = made + 1;
     all->is_removed[index] = 1;
@@ -99,7 +101,8 @@ static reshard_status add_column(const struct transposing_chunk *one, const int6
     start[rank - 1] = start[rank - 2];
     start[rank - 2] = first;
     extent[rank - 2] = count;
-    reshard_status status = catalog_add_chunk(one->catalog, one->tensor, start, extent, one->like.object, one->like.offset, one->like.bytes, &added, err);
+    reshard_status status =
+        catalog_add_chunk(one->catalog, one->tensor, start, extent, one->like.object, one->like.offset, one->like.bytes, &added, err);
     if (status)
         return status;
     added->flags = one->like.flags;
@@ -134,7 +137,8 @@ static reshard_status transpose_chunk(const struct transposing *all, uint32_t in
     int64_t extent[RANK_MAX];
     one.rank = catalog->tensors[chunk->tensor].rank;
     if (!(chunk->flags & CHUNK_UNRESOLVED) || chunk->driver_data != 0)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not stored as flattened state is", STR_ARG(catalog->tensors[chunk->tensor].key));
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not stored as flattened state is",
+                         STR_ARG(catalog->tensors[chunk->tensor].key));
     memcpy(one.start, catalog_vector_at(catalog, chunk->start), (size_t)one.rank * sizeof(*extent));
     memcpy(extent, catalog_vector_at(catalog, chunk->extent), (size_t)one.rank * sizeof(*extent));
     bool is_run = layout && layout->flat_count >= 0;
@@ -168,7 +172,7 @@ static reshard_status transpose(struct transposing *all, reshard_error *err)
     return status ? status : catalog_remove_tensors(catalog, all->is_removed, err);
 }
 
-reshard_status dist_transpose_states(struct catalog *catalog, const struct value *namespace, reshard_error *err)
+reshard_status mcore_transpose_states(struct catalog *catalog, const struct value *namespace, reshard_error *err)
 {
     struct transposing all = { .catalog = catalog };
     struct optimizer_model model;

@@ -21,28 +21,29 @@
 
 bool zarr_is_megatron(struct store *store, const char *directory, reshard_error *err)
 {
-    struct dist_config config = { 0 };
-    return !dist_config_read(store, directory, &config, err) && config.backend == DIST_ZARR;
+    struct mcore_config config = { 0 };
+    return !mcore_config_read(store, directory, &config, err) && config.backend == MCORE_ZARR;
 }
 
 static reshard_status add_config(struct zarr_reading *reading, reshard_error *err)
 {
     struct source *source = reading->source;
     struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR(CONFIG_FILE));
-    struct dist_config config;
+    struct mcore_config config;
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
-    reshard_status status = dist_config_read(source->store, dcp_state(source)->directory, &config, err);
+    reshard_status status = mcore_config_read(source->store, dcp_state(source)->directory, &config, err);
     if (status == RESHARD_ERR_FORMAT && source->lenient)
         status = RESHARD_OK;
     if (status)
         return status;
-    if (!entry || config.backend != DIST_ZARR) {
+    if (!entry || config.backend != MCORE_ZARR) {
         catalog_warn(source->catalog, true, "there is no %s that says 'zarr': the save may not have been finished", CONFIG_FILE);
         return RESHARD_OK;
     }
     if (config.version != 1)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': sharded_backend_version %" PRId64 ", expected 1", CONFIG_FILE, config.version);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': sharded_backend_version %" PRId64 ", expected 1", CONFIG_FILE,
+                         config.version);
     entry->is_used = true;
     if (reading->is_loadable_by_megatron)
         return RESHARD_OK; /* a mark of the format, as in torch_dist; without common.pt it is all that there is beside the arrays */
@@ -51,7 +52,9 @@ static reshard_status add_config(struct zarr_reading *reading, reshard_error *er
         status = json_parse(bytes.data, bytes.size, &source->limits, &graph, err);
     if (!status) {
         struct value *copy = value_copy(reading->kept, graph.root, graph.count);
-        struct catalog_item item = { .key = STR(CONFIG_FILE), .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = copy, .graph = reading->kept };
+        struct catalog_item item = {
+            .key = STR(CONFIG_FILE), .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = copy, .graph = reading->kept
+        };
         status = copy ? catalog_add_item(source->catalog, &item, NULL, 0, NULL, err) : error_set_memory(err);
     }
     value_graph_release(&graph);
@@ -143,7 +146,7 @@ static reshard_status add_item(struct source *source, struct str key, uint32_t o
 }
 
 static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_index, const struct shard_name *name, uint64_t lost,
-                                 struct dist_stored *stored, reshard_error *err)
+                                 struct mcore_stored *stored, reshard_error *err)
 {
     struct source *source = reading->source;
     const struct zarr_entry *entry = &reading->keys.entries[entry_index];
@@ -157,7 +160,7 @@ static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_in
     if (!status)
         status = catalog_add_object(source->catalog, entry->object, entry->bytes, &object, err);
     if (!status)
-        status = dist_stored_take(source, stored, buffer_str(&key), object, 0, entry->bytes, CODEC_NONE, &taken, err);
+        status = mcore_stored_take(source, stored, buffer_str(&key), object, 0, entry->bytes, CODEC_NONE, &taken, err);
     if (!status && !taken)
         status = add_item(source, buffer_str(&key), object, entry->bytes, err);
     if (status) {
@@ -168,7 +171,7 @@ static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_in
     return status;
 }
 
-static reshard_status add_objects(struct zarr_reading *reading, struct dist_stored *stored, reshard_error *err)
+static reshard_status add_objects(struct zarr_reading *reading, struct mcore_stored *stored, reshard_error *err)
 {
     struct str last_key = { 0 };
     uint64_t last_lost = 0;
@@ -188,10 +191,11 @@ static reshard_status add_objects(struct zarr_reading *reading, struct dist_stor
     return status;
 }
 
-/* Flattened state is stored as arrays of the real shape. What tells is that only the distributed optimizer flattens, and calls its copies fp32_param. */
+/* Flattened state is stored as arrays of the real shape. What tells is that only the distributed optimizer flattens, and calls its copies
+ * fp32_param. */
 static bool has_flattened_state(const struct catalog *catalog)
 {
-    const struct value *namespace = dist_item_value(catalog, "args");
+    const struct value *namespace = mcore_item_value(catalog, "args");
     struct megatron_args args;
     if (!namespace)
         return false;
@@ -205,7 +209,7 @@ static bool has_flattened_state(const struct catalog *catalog)
 reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *err)
 {
     bool has_common;
-    struct dist_stored stored = { 0 };
+    struct mcore_stored stored = { 0 };
     struct source *source = reading->source;
     reshard_status status = add_config(reading, err);
     if (!status)
@@ -216,7 +220,7 @@ reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *e
     if (!status)
         status = add_objects(reading, &stored, err);
     if (!status)
-        status = dist_stored_read(source, &stored, has_flattened_state(source->catalog), err);
-    dist_stored_release(&stored);
+        status = mcore_stored_read(source, &stored, has_flattened_state(source->catalog), err);
+    mcore_stored_release(&stored);
     return status ? status : dcp_note_parallel_sizes(source, err);
 }

@@ -2,8 +2,8 @@
 /*
  * The chunks of a torch_dist tensor. Megatron Core stacks the same parameter of all layers into one tensor with a leading axis, and the
  * experts of a layer into another; every rank stores its layers and experts one by one. So do we: a reader that wants one layer reads no
- * other. Where the target is for tensor-parallel ranks, every rank's part is a chunk too (models/megatron.rules says which axis is cut; gated
- * halves are cut one by one). A larger chunk than is wanted is cut along its first axis, and along the next where that is not enough.
+ * other. Where the target is for tensor-parallel ranks, every rank's part is a chunk too (models/megatron.rules says which axis is cut;
+ * gated halves are cut one by one). A larger chunk than is wanted is cut along its first axis, and along the next where that is not enough.
  */
 #include "formats/dcp/dcp_target.h"
 
@@ -82,7 +82,8 @@ reshard_status torch_dist_is_expert(struct dcp_placing *placing, struct str key,
 {
     struct partition_key found;
     reshard_status status = read_rules(placing, err);
-    *out = !status && placing->cuts && partition_key_read(&placing->cuts->rules, key, &found) && (found.rule->is_expert || found.rule->expert_axis >= 0);
+    *out = !status && placing->cuts && partition_key_read(&placing->cuts->rules, key, &found) &&
+           (found.rule->is_expert || found.rule->expert_axis >= 0);
     return status;
 }
 
@@ -93,15 +94,16 @@ void dcp_cuts_free(struct dcp_cuts *cuts)
     free(cuts);
 }
 
-reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell, int64_t *block,
-                                    reshard_error *err)
+reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell,
+                                    int64_t *block, reshard_error *err)
 {
-    const struct dist_sizes *sizes = &dcp_target_state(placing->target)->sizes;
+    const struct mcore_sizes *sizes = &dcp_target_state(placing->target)->sizes;
     struct partition_key key;
     if (sizes->tp <= 1 && sizes->etp <= 1 && !is_cell)
         return RESHARD_OK;
     reshard_status status = read_rules(placing, err);
-    if (status || !placing->cuts || !partition_key_read(&placing->cuts->rules, tensor->key, &key) || !key.rule->is_cut || key.rule->is_grouped)
+    if (status || !placing->cuts || !partition_key_read(&placing->cuts->rules, tensor->key, &key) || !key.rule->is_cut ||
+        key.rule->is_grouped)
         return status;
     /* The rule counts an axis of experts, which is among those in front. */
     int axis = key.rule->axis + prepended - (key.rule->expert_axis == 0 && prepended > 0);

@@ -16,17 +16,17 @@
 #define COMMON_FILE "common.pt"
 #define COMMON_ITEM "common_state/shard_0_1"
 
-struct dist_reading {
+struct mcore_reading {
     struct source *source;
     struct mcore_data mcore;
     bool has_common_file;
-    struct dist_stored stored;
+    struct mcore_stored stored;
 };
 
 /* ---- common state ---- */
 
-static reshard_status add_common_item(struct source *source, struct dcp_archive *archive, const struct value_graph *graph, const struct value *key,
-                                      const struct value *value, reshard_error *err)
+static reshard_status add_common_item(struct source *source, struct dcp_archive *archive, const struct value_graph *graph,
+                                      const struct value *key, const struct value *value, reshard_error *err)
 {
     struct str text;
     char number[32];
@@ -38,8 +38,12 @@ static reshard_status add_common_item(struct source *source, struct dcp_archive 
         return error_set(err, RESHARD_ERR_FORMAT, "a key of the common state is neither a string nor an integer");
     }
     uint32_t index;
-    struct path_part part = { .kind = key->kind == VALUE_INT ? PATH_INT_KEY : PATH_KEY, .key = text, .index = key->kind == VALUE_INT ? key->integer : 0 };
-    struct catalog_item item = { .key = text, .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = value, .graph = graph, .object = archive->object };
+    struct path_part part = { .kind = key->kind == VALUE_INT ? PATH_INT_KEY : PATH_KEY,
+                              .key = text,
+                              .index = key->kind == VALUE_INT ? key->integer : 0 };
+    struct catalog_item item = {
+        .key = text, .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = value, .graph = graph, .object = archive->object
+    };
     reshard_status status = catalog_add_item(source->catalog, &item, &part, part.kind == PATH_KEY ? 0 : 1, &index, err);
     return status ? status : dcp_item_set_archive(source, index, archive, err);
 }
@@ -60,8 +64,8 @@ static reshard_status add_common(struct source *source, struct dcp_archive *arch
     return status;
 }
 
-static reshard_status read_common(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec, const char *what,
-                                  reshard_error *err)
+static reshard_status read_common(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
+                                  const char *what, reshard_error *err)
 {
     struct dcp_archive *archive;
     const struct value_graph *graph;
@@ -97,7 +101,7 @@ reshard_status dcp_common_file_read(struct source *source, bool *has_file, resha
 /* ---- optimizer state ---- */
 
 /* Whether any of it was flattened. */
-static bool has_flattened_state(const struct dist_reading *reading)
+static bool has_flattened_state(const struct mcore_reading *reading)
 {
     const struct catalog *catalog = reading->source->catalog;
     struct dcp_reshape reshape;
@@ -108,11 +112,11 @@ static bool has_flattened_state(const struct dist_reading *reading)
 }
 
 /* common.pt takes precedence over the object, as upstream. */
-static reshard_status take_item(void *context, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec, bool *taken,
-                                reshard_error *err)
+static reshard_status take_item(void *context, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
+                                bool *taken, reshard_error *err)
 {
-    struct dist_reading *reading = context;
-    reshard_status status = dist_stored_take(reading->source, &reading->stored, name, object, offset, bytes, codec, taken, err);
+    struct mcore_reading *reading = context;
+    reshard_status status = mcore_stored_take(reading->source, &reading->stored, name, object, offset, bytes, codec, taken, err);
     if (status || *taken)
         return status;
     if (reading->has_common_file || !str_is(name, COMMON_ITEM))
@@ -123,7 +127,7 @@ static reshard_status take_item(void *context, struct str name, uint32_t object,
 
 static bool reshape(void *context, struct str name, struct dcp_reshape *out)
 {
-    const struct dist_reading *reading = context;
+    const struct mcore_reading *reading = context;
     if (!mcore_data_find(&reading->mcore, name, out))
         return false;
     out->is_flat &= !reading->source->relate_optimizer;
@@ -175,14 +179,14 @@ reshard_status dcp_note_parallel_sizes(struct source *source, reshard_error *err
 
 static reshard_status check_config(struct source *source, reshard_error *err)
 {
-    struct dist_config config;
-    reshard_status status = dist_config_read(source->store, dcp_state(source)->directory, &config, err);
+    struct mcore_config config;
+    reshard_status status = mcore_config_read(source->store, dcp_state(source)->directory, &config, err);
     if (status)
         return status;
     switch (config.backend) {
-    case DIST_TORCH_DIST:
+    case MCORE_TORCH_DIST:
         break;
-    case DIST_ABSENT:
+    case MCORE_ABSENT:
         error_set(err, RESHARD_ERR_FORMAT, "no metadata.json with a 'sharded_backend': the save was never finished");
         error_hint(err, "metadata.json is written last: --format torch-dcp reads what .metadata describes, where that is there");
         return RESHARD_ERR_FORMAT;
@@ -218,7 +222,7 @@ static reshard_status add_files(struct source *source, reshard_error *err)
 
 reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err)
 {
-    struct dist_reading reading = { .source = source };
+    struct mcore_reading reading = { .source = source };
     struct dcp_flavour flavour = { .context = &reading, .reshape = reshape, .take_item = take_item };
     reshard_status status = dcp_read_open(source, err);
     if (!status)
@@ -230,12 +234,12 @@ reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err
     if (!status)
         status = dcp_read_tensors(source, &flavour, err);
     if (!status)
-        status = dist_stored_read(source, &reading.stored, has_flattened_state(&reading), err);
+        status = mcore_stored_read(source, &reading.stored, has_flattened_state(&reading), err);
     if (!status)
         status = add_files(source, err);
     if (!status)
         status = dcp_note_parallel_sizes(source, err);
-    dist_stored_release(&reading.stored);
+    mcore_stored_release(&reading.stored);
     mcore_data_release(&reading.mcore);
     return status;
 }

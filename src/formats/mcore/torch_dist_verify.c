@@ -33,7 +33,8 @@ static reshard_status hash_object(const struct store_object *object, uint8_t *pa
     return status;
 }
 
-static reshard_status check_file(struct source *source, struct str base, struct str wanted, uint8_t *pass, struct checked_ranges *checked, reshard_error *err)
+static reshard_status check_file(struct source *source, struct str base, struct str wanted, uint8_t *pass, struct checked_ranges *checked,
+                                 reshard_error *err)
 {
     char hex[DIGEST_HEX_MAX];
     char *name = NULL;
@@ -158,7 +159,8 @@ static void count_object(struct catalog *catalog, struct object_grid *grid, bool
         if (!shape_product(shape, &grid->volume))
             catalog_warn(catalog, true, "ShardedObject '%.*s': its extents are no numbers that can be multiplied", STR_ARG(name));
     } else if (!str_equal(grid->shape, shape)) {
-        catalog_warn(catalog, true, "ShardedObject '%.*s': another of its key says the extents are %.*s", STR_ARG(name), STR_ARG(grid->shape));
+        catalog_warn(catalog, true, "ShardedObject '%.*s': another of its key says the extents are %.*s", STR_ARG(name),
+                     STR_ARG(grid->shape));
     }
     grid->count++;
 }
@@ -173,7 +175,7 @@ static reshard_status check_objects(struct source *source, reshard_error *err)
     for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
         struct str key;
         bool was_new;
-        if (catalog->items[i].kind != ITEM_BLOB || !dist_object_key(catalog->items[i].key, &key))
+        if (catalog->items[i].kind != ITEM_BLOB || !mcore_object_key(catalog->items[i].key, &key))
             continue;
         uint32_t index = name_map_intern(&keys, key, &was_new);
         if (index == NAME_NONE)
@@ -183,8 +185,8 @@ static reshard_status check_objects(struct source *source, reshard_error *err)
     }
     for (uint32_t i = 0; i < keys.count && !status; i++) {
         if (grids[i].count != grids[i].volume)
-            catalog_warn(catalog, true, "ShardedObject '%.*s': %" PRIu64 " of its %" PRIu64 " cells are there", STR_ARG(name_map_at(&keys, i)),
-                         grids[i].count, grids[i].volume);
+            catalog_warn(catalog, true, "ShardedObject '%.*s': %" PRIu64 " of its %" PRIu64 " cells are there",
+                         STR_ARG(name_map_at(&keys, i)), grids[i].count, grids[i].volume);
     }
     name_map_release(&keys);
     free(grids);

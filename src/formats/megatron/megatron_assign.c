@@ -24,7 +24,8 @@ static int64_t stage_count(const struct megatron_target *state)
 }
 
 /* Layers stand where the pipeline has them, the rest where the rules say; what nobody knows stands first. */
-static reshard_status find_stage(const struct megatron_target *state, struct str name, const struct partition_key *key, int64_t *out, reshard_error *err)
+static reshard_status find_stage(const struct megatron_target *state, struct str name, const struct partition_key *key, int64_t *out,
+                                 reshard_error *err)
 {
     bool is_last = false;
     *out = 0;
@@ -37,7 +38,8 @@ static reshard_status find_stage(const struct megatron_target *state, struct str
         return RESHARD_OK;
     *out = megatron_pipeline_stage(&state->pipeline, key->layer);
     if (*out == stage_count(state))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': layer %" PRId64 " is beyond the pipeline's last", STR_ARG(name), key->layer);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': layer %" PRId64 " is beyond the pipeline's last", STR_ARG(name),
+                         key->layer);
     return RESHARD_OK;
 }
 
@@ -48,7 +50,8 @@ int64_t megatron_first_layer(const struct megatron_target *state, const struct t
     return megatron_pipeline_offset(&state->pipeline, parameter->stage);
 }
 
-static reshard_status cut_parameter(const struct layout_request *request, struct target *target, struct target_parameter *parameter, reshard_error *err)
+static reshard_status cut_parameter(const struct layout_request *request, struct target *target, struct target_parameter *parameter,
+                                    reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
     const struct catalog_tensor *tensor = &request->wanted->tensors[parameter->wanted];
@@ -57,7 +60,8 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     memcpy(shape, catalog_vector_at(request->wanted, tensor->shape) + parameter->lead_count, (size_t)rank * sizeof(*shape));
     parameter->rows = rank > 0 ? shape[0] : 1;
     if (!torch_save_can_hold(tensor->dtype)) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key),
+                  dtype_info(tensor->dtype)->name);
         error_hint(err, "--dtype 'GLOB=TYPE' converts it to one that torch has");
         return RESHARD_ERR_UNSUPPORTED;
     }
@@ -65,9 +69,9 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     int64_t old = megatron_folder_state(request->source) ? state->args.padded_vocabulary : 0;
     if (parameter->key.rule->is_vocabulary && rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&
         (old <= 0 || shape[0] == old || shape[0] == state->args.vocabulary)) {
-        reshard_status status = target_note_changed(target, err, "'%.*s' has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s", STR_ARG(tensor->key),
-                                                    state->padded_vocabulary, state->layout.tp, shape[0],
-                                                    state->padded_vocabulary > shape[0] ? "; the new rows are zero" : "");
+        reshard_status status = target_note_changed(
+            target, err, "'%.*s' has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s", STR_ARG(tensor->key),
+            state->padded_vocabulary, state->layout.tp, shape[0], state->padded_vocabulary > shape[0] ? "; the new rows are zero" : "");
         if (status)
             return status;
         shape[0] = state->padded_vocabulary;
@@ -100,7 +104,8 @@ static reshard_status note_divisors(const struct target_parameter *found, void *
     (void)err;
     alone.layout = (struct parallel_layout){ 1, 1, 1, 1, 1 };
     if (!partition_key_read(&state->rules, found->name, &key) || key.rule->is_vocabulary || found->lead_count > tensor->rank ||
-        cut_from_whole(&alone, key.rule, tensor->rank - found->lead_count, catalog_vector_at(assigning->request->wanted, tensor->shape) + found->lead_count, &cut, &ignored))
+        cut_from_whole(&alone, key.rule, tensor->rank - found->lead_count,
+                       catalog_vector_at(assigning->request->wanted, tensor->shape) + found->lead_count, &cut, &ignored))
         return RESHARD_OK;
     int64_t *common = cut.group == PARTITION_ETP ? &assigning->etp_common : &assigning->tp_common;
     if (cut.axis >= 0)
@@ -129,7 +134,8 @@ static reshard_status take_parameter(const struct target_parameter *found, void 
     if (!partition_key_read(&state->rules, parameter.name, &parameter.key))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(parameter.name));
     if (parameter.key.expert >= state->experts && parameter.key.expert_size > 0)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': the arguments of the run say %" PRId64 " experts", STR_ARG(parameter.name), state->experts);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': the arguments of the run say %" PRId64 " experts",
+                         STR_ARG(parameter.name), state->experts);
     reshard_status status = find_stage(state, parameter.name, &parameter.key, &parameter.stage, err);
     if (!status)
         status = cut_parameter(assigning->request, assigning->target, &parameter, err);
@@ -220,7 +226,8 @@ static int stage_order(const void *a, const void *b, void *context)
     return 0;
 }
 
-/* Files list parameters as ranks register them: state of optimizers follows that order. A source's own order serves where it is not known. */
+/* Files list parameters as ranks register them: state of optimizers follows that order. A source's own order serves where it is not known.
+ */
 static void find_order(struct megatron_target *state)
 {
     state->has_order = true;
@@ -246,8 +253,9 @@ static reshard_status note_assumed(struct target *target, reshard_error *err)
     }
     if (!first)
         return RESHARD_OK;
-    return target_note_changed(target, err, "no partition rule names %" PRIu32 " parameters, '%.*s' first: every tensor-parallel rank gets them whole", count,
-                               STR_ARG(first->name));
+    return target_note_changed(target, err,
+                               "no partition rule names %" PRIu32 " parameters, '%.*s' first: every tensor-parallel rank gets them whole",
+                               count, STR_ARG(first->name));
 }
 
 reshard_status megatron_assign(const struct layout_request *request, struct target *target, reshard_error *err)

@@ -151,16 +151,19 @@ static bool is_gated_by_shape(const struct layout_request *request, const struct
     return false;
 }
 
-static reshard_status check_model(const struct layout_request *request, const struct megatron_target *state, const struct counting *counting, reshard_error *err)
+static reshard_status check_model(const struct layout_request *request, const struct megatron_target *state,
+                                  const struct counting *counting, reshard_error *err)
 {
     if (!counting->is_known && request->wanted->tensor_count > 0) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "no key is one of a Megatron model, such as 'decoder.layers.0.self_attention.linear_qkv.weight'; found '%.*s'",
+        error_set(err, RESHARD_ERR_UNSUPPORTED,
+                  "no key is one of a Megatron model, such as 'decoder.layers.0.self_attention.linear_qkv.weight'; found '%.*s'",
                   STR_ARG(counting->strange));
         error_hint(err, "--rules NAME or --map FILE relates other names to Megatron's");
         return RESHARD_ERR_UNSUPPORTED;
     }
     if (counting->has_second && state->layout.pp * state->layout.vp > 1)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "two stacks of layers share a pipeline in a way that is not known: pp=1 and vp=1 work");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "two stacks of layers share a pipeline in a way that is not known: pp=1 and vp=1 work");
     if (state->layout.ep > 1 && counting->experts == 0 && state->experts == 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 ", but the model has no experts: ep=1 works", state->layout.ep);
     if (request->words.etp > 0 && state->experts == 0 && request->words.etp != state->layout.tp)
@@ -176,7 +179,8 @@ static reshard_status check_model(const struct layout_request *request, const st
 
 /* ---- the pipeline ---- */
 
-static reshard_status choose_pipeline(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state, reshard_error *err)
+static reshard_status choose_pipeline(const struct layout_request *request, const struct megatron_source *like,
+                                      struct megatron_target *state, reshard_error *err)
 {
     const struct megatron_source *source = megatron_folder_state(request->source), *model = NULL;
     if (like && !request->words.pp && !request->words.vp)
@@ -213,7 +217,8 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     const struct model_data *rules = model_data_find(STR("megatron.rules"));
     const struct model_data *names = model_data_find(STR("megatron.names"));
     struct counting counting = { .state = state };
-    const struct megatron_args *modules = like && like->args.members ? &like->args : &state->args; /* of the run that is to load the files */
+    const struct megatron_args *modules =
+        like && like->args.members ? &like->args : &state->args; /* of the run that is to load the files */
     if (!rules || !names)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.rules or models/megatron.names");
     reshard_status status = partition_rules_parse(rules->text, &state->arena, &state->rules, err);

@@ -39,7 +39,8 @@ static bool has_rank_folder(struct store *store, const char *name, reshard_error
     if (!store_list(store, name, &arena, &entries, &count, err)) {
         for (size_t i = 0; i < count && !found; i++) {
             struct rank_folder folder;
-            found = entries[i].is_directory && rank_folder_parse((struct str){ entries[i].name.data + prefix, entries[i].name.size - prefix }, &folder);
+            found = entries[i].is_directory &&
+                    rank_folder_parse((struct str){ entries[i].name.data + prefix, entries[i].name.size - prefix }, &folder);
         }
     }
     arena_release(&arena);
@@ -71,7 +72,8 @@ static reshard_status read_rank_file(struct source *source, reshard_error *err)
     if (!status)
         status = torch_source_add_facts(source, file, err);
     if (!status)
-        status = catalog_add_fact(source->catalog, "one rank's file", err, "the tensors are this rank's parts; the folder above holds the whole model");
+        status = catalog_add_fact(source->catalog, "one rank's file", err,
+                                  "the tensors are this rank's parts; the folder above holds the whole model");
     return status;
 }
 
@@ -117,7 +119,8 @@ static void megatron_close_source(struct source *source)
 }
 
 static const struct format_option options[] = {
-    { "padded-vocab", "N", "as Megatron pads", "rows of the embedding and of the output layer, padding included, as the run that is to load the files has them" },
+    { "padded-vocab", "N", "as Megatron pads",
+      "rows of the embedding and of the output layer, padding included, as the run that is to load the files has them" },
     { NULL, NULL, NULL, NULL },
 };
 
@@ -127,8 +130,8 @@ const struct format_driver format_megatron = {
     .name = "megatron",
     .name_space = "megatron",
     .summary = "legacy Megatron-LM folders mp_rank_XX, a torch.save file a rank",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
-                 FORMAT_STATE_BY_PARAMETER,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS |
+                 FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER,
     .options = options,
     .folder_entries = folder_entries,
     .probe = megatron_probe,

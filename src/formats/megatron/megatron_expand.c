@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tensors of a distributed checkpoint taken apart: where layers and experts lie along axes, each is a parameter of its own, under the name that
- * a rank registers it by.
+ * The tensors of a distributed checkpoint taken apart: where layers and experts lie along axes, each is a parameter of its own, under the
+ * name that a rank registers it by.
  */
 #include "formats/megatron/megatron_target.h"
 #include "parallel/rank_parameters.h"
@@ -79,7 +79,8 @@ static reshard_status emit_slice(struct expanding *expanding, megatron_parameter
     return emit(parameter, context, err);
 }
 
-static reshard_status expand_tensor(struct expanding *expanding, uint32_t index, megatron_parameter_sink emit, void *context, reshard_error *err)
+static reshard_status expand_tensor(struct expanding *expanding, uint32_t index, megatron_parameter_sink emit, void *context,
+                                    reshard_error *err)
 {
     struct megatron_target *state = expanding->state;
     const struct catalog *wanted = expanding->request->wanted;
@@ -97,7 +98,8 @@ static reshard_status expand_tensor(struct expanding *expanding, uint32_t index,
     }
     /* What only the rest of a name is known of may have any form: experts of one matrix are not what an axis of experts is. */
     struct partition_key key;
-    bool has_experts = partition_key_read(&state->rules, tensor->key, &key) && (key.rule->is_expert || key.rule->expert_axis >= 0 || key.rule->is_grouped);
+    bool has_experts =
+        partition_key_read(&state->rules, tensor->key, &key) && (key.rule->is_expert || key.rule->expert_axis >= 0 || key.rule->is_grouped);
     if (state->names.lines[expanding->name.line].has_rest && has_experts)
         return fail_name(tensor->key, err);
     int64_t *lead = expanding->parameter.lead;
@@ -117,8 +119,8 @@ static reshard_status expand_tensor(struct expanding *expanding, uint32_t index,
     }
 }
 
-reshard_status megatron_each_parameter(const struct layout_request *request, struct megatron_target *state, megatron_parameter_sink emit, void *context,
-                                       reshard_error *err)
+reshard_status megatron_each_parameter(const struct layout_request *request, struct megatron_target *state, megatron_parameter_sink emit,
+                                       void *context, reshard_error *err)
 {
     struct expanding expanding = { .request = request, .state = state };
     const struct catalog *wanted = request->wanted;

@@ -36,8 +36,8 @@ static reshard_status add_pipeline(struct source *source, reshard_error *err)
     }
     struct str counts = buffer_str(&text);
     reshard_status status = stages == 1 ? catalog_add_fact(source->catalog, "layers", err, "%" PRId64, total)
-                                        : catalog_add_fact(source->catalog, "layers", err, "%" PRId64 ", by stage: %.*s%s", total, STR_ARG(counts),
-                                                           text.failed ? " …" : "");
+                                        : catalog_add_fact(source->catalog, "layers", err, "%" PRId64 ", by stage: %.*s%s", total,
+                                                           STR_ARG(counts), text.failed ? " …" : "");
     buffer_release(&text);
     return status;
 }
@@ -45,8 +45,10 @@ static reshard_status add_pipeline(struct source *source, reshard_error *err)
 /* The members of args that say what model it is. */
 static reshard_status add_args(struct source *source, reshard_error *err)
 {
-    static const char *const names[] = { "hidden_size", "ffn_hidden_size", "num_attention_heads", "num_query_groups", "kv_channels", "num_experts",
-                                         "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by", "max_position_embeddings", "seed" };
+    static const char *const names[] = {
+        "hidden_size", "ffn_hidden_size",   "num_attention_heads",          "num_query_groups",        "kv_channels", "num_experts",
+        "vocab_size",  "padded_vocab_size", "make_vocab_size_divisible_by", "max_position_embeddings", "seed"
+    };
     const struct megatron_source *state = megatron_source_of(source);
     struct buffer text = { 0 };
     if (!state->args.members)
@@ -57,7 +59,8 @@ static reshard_status add_args(struct source *source, reshard_error *err)
             buffer_printf(&text, "%s%s=%" PRId64, text.size ? ", " : "", names[i], number);
     }
     buffer_printf(&text, "%s%s embeddings", text.size ? ", " : "", state->is_tied ? "tied" : "untied");
-    reshard_status status = text.failed ? error_set_memory(err) : catalog_add_fact(source->catalog, "args", err, "%.*s", STR_ARG(buffer_str(&text)));
+    reshard_status status =
+        text.failed ? error_set_memory(err) : catalog_add_fact(source->catalog, "args", err, "%.*s", STR_ARG(buffer_str(&text)));
     buffer_release(&text);
     return status;
 }
@@ -89,7 +92,8 @@ static reshard_status add_command(struct source *source, int64_t tp, reshard_err
     if (layout->ep > 1)
         snprintf(words + size, sizeof(words) - (size_t)size, ",ep=%" PRId64, layout->ep);
     path = path[0] ? path : "SOURCE";
-    reshard_status status = catalog_add_fact(source->catalog, "to load it there", err, "reshard convert %s TARGET --to megatron --layout %s", path, words);
+    reshard_status status =
+        catalog_add_fact(source->catalog, "to load it there", err, "reshard convert %s TARGET --to megatron --layout %s", path, words);
     return status ? status : catalog_add_fact(source->catalog, "under any layout", err, "reshard convert %s TARGET --to torch_dist", path);
 }
 
@@ -105,17 +109,22 @@ static reshard_status add_loading(struct source *source, reshard_error *err)
     char *folder = rank_folder_name(&state->arena, &other, &last);
     if (!folder)
         return error_set_memory(err);
-    reshard_status status = catalog_add_fact(source->catalog, "loads with", err, "tp=%" PRId64 ", pp=%" PRId64 ", vp=%" PRId64 ", ep=%" PRId64
-                                             " and nothing else: each rank opens the folder of its own name", layout->tp, layout->pp, layout->vp, layout->ep);
+    reshard_status status = catalog_add_fact(source->catalog, "loads with", err,
+                                             "tp=%" PRId64 ", pp=%" PRId64 ", vp=%" PRId64 ", ep=%" PRId64
+                                             " and nothing else: each rank opens the folder of its own name",
+                                             layout->tp, layout->pp, layout->vp, layout->ep);
     char missing[128] = "";
     if (other.tp > layout->tp)
         snprintf(missing, sizeof(missing), ", or FileNotFoundError for %.60s/" MEGATRON_MODEL_FILE, folder);
     if (!status && state->args.members)
-        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: \"tensor_model_parallel_size value from checkpoint (%" PRId64
-                                  ") is not equal to the input argument value (%" PRId64 ")\"%s", other.tp, layout->tp, other.tp, missing);
+        status = catalog_add_fact(source->catalog, "under another layout", err,
+                                  "a run with tp=%" PRId64 " stops: \"tensor_model_parallel_size value from checkpoint (%" PRId64
+                                  ") is not equal to the input argument value (%" PRId64 ")\"%s",
+                                  other.tp, layout->tp, other.tp, missing);
     else if (!status)
-        status = catalog_add_fact(source->catalog, "under another layout", err, "a run with tp=%" PRId64 " stops: its parameters have other shapes than those in %s/"
-                                  MEGATRON_MODEL_FILE, other.tp, folder);
+        status = catalog_add_fact(source->catalog, "under another layout", err,
+                                  "a run with tp=%" PRId64 " stops: its parameters have other shapes than those in %s/" MEGATRON_MODEL_FILE,
+                                  other.tp, folder);
     return status ? status : add_command(source, other.tp, err);
 }
 

@@ -72,7 +72,9 @@ reshard_status rank_places(const struct parallel_layout *layout, bool is_for_all
     int64_t stage_ranks = least_world(layout) / layout->pp, count = is_for_all ? stage_ranks : first;
     reshard_status status = RESHARD_OK;
     if (layout->tp % layout->etp) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "etp=%" PRId64 " does not divide tp=%" PRId64 ": ranks with different experts would share a folder", layout->etp, layout->tp);
+        error_set(err, RESHARD_ERR_UNSUPPORTED,
+                  "etp=%" PRId64 " does not divide tp=%" PRId64 ": ranks with different experts would share a folder", layout->etp,
+                  layout->tp);
         error_hint(err, "the folder of a rank is named after its TP, PP and EP rank; etp must divide tp");
         return RESHARD_ERR_UNSUPPORTED;
     }

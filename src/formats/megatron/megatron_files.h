@@ -24,10 +24,10 @@ bool rank_folder_parse(struct str base, struct rank_folder *out);
 char *rank_folder_name(struct arena *arena, const struct parallel_layout *layout, const struct rank_place *place);
 
 /*
- * Places whose files there are. With etp = tp that is the whole grid of TP and EP for every stage, else a part of it. A run writes those that come
- * first among the ranks with the same dense or the same expert weights; a rank that resumes opens the file of its own place, so for
- * is_for_all there are those of all ranks of the least world. Calls emit for each with its global rank, until one fails. UNSUPPORTED if two
- * ranks with different weights would share a folder.
+ * Places whose files there are. With etp = tp that is the whole grid of TP and EP for every stage, else a part of it. A run writes those
+ * that come first among the ranks with the same dense or the same expert weights; a rank that resumes opens the file of its own place, so
+ * for is_for_all there are those of all ranks of the least world. Calls emit for each with its global rank, until one fails. UNSUPPORTED if
+ * two ranks with different weights would share a folder.
  */
 typedef reshard_status (*rank_sink)(const struct rank_place *place, int64_t global_rank, void *context, reshard_error *err);
 reshard_status rank_places(const struct parallel_layout *layout, bool is_for_all, rank_sink emit, void *context, reshard_error *err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrices that hold all experts of a rank (the grouped kernels of Megatron Core up to 0.16), taken apart: each expert's part is a parameter as
- * the modules with one expert each have it. In memory an expert's part is transposed, one after another, whatever the matrix' shape says.
+ * Matrices that hold all experts of a rank (the grouped kernels of Megatron Core up to 0.16), taken apart: each expert's part is a
+ * parameter as the modules with one expert each have it. In memory an expert's part is transposed, one after another, whatever the matrix'
+ * shape says.
  */
 #include "formats/megatron/megatron_source.h"
 #include "parallel/parameter_names.h"
@@ -14,7 +15,8 @@ static const struct partition_grouping *grouping_of(const struct partition_rules
 {
     for (uint32_t i = 0; i < rules->grouping_count; i++) {
         struct str matrix = rules->groupings[i].matrix;
-        if (key.size <= matrix.size || memcmp(key.data + key.size - matrix.size, matrix.data, matrix.size) != 0 || key.data[key.size - matrix.size - 1] != '.')
+        if (key.size <= matrix.size || memcmp(key.data + key.size - matrix.size, matrix.data, matrix.size) != 0 ||
+            key.data[key.size - matrix.size - 1] != '.')
             continue;
         *prefix = key.size - matrix.size;
         return &rules->groupings[i];
@@ -40,8 +42,8 @@ static void member_shape(const struct cut *matrix, int64_t shape[2])
     shape[matrix->axis == 1 ? 0 : 1] /= matrix->repeats;
 }
 
-static reshard_status split_parameter(struct megatron_source *state, struct megatron_parameter *parameter, const struct partition_grouping *grouping, size_t prefix,
-                                      reshard_error *err)
+static reshard_status split_parameter(struct megatron_source *state, struct megatron_parameter *parameter,
+                                      const struct partition_grouping *grouping, size_t prefix, reshard_error *err)
 {
     int64_t experts = parameter->cut.repeats * parameter->cut.expert_parts, local[2];
     struct megatron_parameter *members = arena_array(&state->arena, (size_t)experts, sizeof(*members));
@@ -95,8 +97,8 @@ unsigned megatron_source_conditions(const struct megatron_source *state)
     return megatron_name_conditions(&state->args) & ~(state->has_members ? (unsigned)NAME_GROUPED : 0);
 }
 
-reshard_status megatron_each_member(const struct megatron_parameter *matrix, const struct rank_place *place, megatron_member_sink emit, void *context,
-                                    reshard_error *err)
+reshard_status megatron_each_member(const struct megatron_parameter *matrix, const struct rank_place *place, megatron_member_sink emit,
+                                    void *context, reshard_error *err)
 {
     int64_t local[2];
     member_shape(&matrix->cut, local);
@@ -113,7 +115,8 @@ struct adding_matrix {
     const struct megatron_leaf *leaf;
 };
 
-static reshard_status add_member(const struct megatron_parameter *member, int64_t offset, const int64_t *strides, void *context, reshard_error *err)
+static reshard_status add_member(const struct megatron_parameter *member, int64_t offset, const int64_t *strides, void *context,
+                                 reshard_error *err)
 {
     const struct adding_matrix *adding = context;
     const struct megatron_rank *rank = &megatron_source_of(adding->source)->ranks[adding->leaf->rank];
@@ -129,6 +132,7 @@ reshard_status megatron_add_members(struct source *source, const struct megatron
     const struct torch_tensor *tensor = &state->torch.files[rank->file].archive.tensors[leaf->tensor];
     struct adding_matrix adding = { source, leaf };
     if (!strides_are_row_major(tensor->rank, tensor->shape, tensor->strides))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a matrix of experts that is no contiguous run of memory", STR_ARG(leaf->name));
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a matrix of experts that is no contiguous run of memory",
+                         STR_ARG(leaf->name));
     return megatron_each_member(&state->parameters[leaf->parameter], &rank->place, add_member, &adding, err);
 }

@@ -50,8 +50,8 @@ static bool is_not_storage(const struct value *value, void *context)
 }
 
 /* Numbers of storages count a file's own, so values with tensors inside are never the same. */
-static reshard_status is_same(struct megatron_items *items, const struct catalog_item *known, const struct megatron_rank *rank, const struct value *value,
-                              bool *out, reshard_error *err)
+static reshard_status is_same(struct megatron_items *items, const struct catalog_item *known, const struct megatron_rank *rank,
+                              const struct value *value, bool *out, reshard_error *err)
 {
     bool found = false;
     uint32_t count = torch_source_of(items->source)->files[rank->file].graph->count;
@@ -62,7 +62,8 @@ static reshard_status is_same(struct megatron_items *items, const struct catalog
 }
 
 /* The path with the folder's name in front. */
-static struct path_part *prefixed(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count)
+static struct path_part *prefixed(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts,
+                                  size_t count)
 {
     struct path_part *out = arena_array(&megatron_source_of(items->source)->arena, count + 1, sizeof(*out));
     if (!out)
@@ -72,8 +73,8 @@ static struct path_part *prefixed(struct megatron_items *items, const struct meg
     return out;
 }
 
-static reshard_status add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count, struct value *value,
-                          reshard_error *err)
+static reshard_status add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count,
+                          struct value *value, reshard_error *err)
 {
     if (!ARRAY_ROOM(items->values, items->value_count, items->value_capacity))
         return error_set_memory(err);
@@ -83,8 +84,8 @@ static reshard_status add(struct megatron_items *items, const struct megatron_ra
     return torch_source_add_item(items->source, rank->file, key, parts, is_key_path ? 0 : count, value, err);
 }
 
-reshard_status megatron_items_add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count,
-                                  struct value *value, reshard_error *err)
+reshard_status megatron_items_add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts,
+                                  size_t count, struct value *value, reshard_error *err)
 {
     struct catalog *catalog = items->source->catalog;
     bool was_new, same;

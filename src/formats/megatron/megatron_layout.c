@@ -25,8 +25,8 @@ struct chunking {
     uint64_t payload;  /* offset in the file */
 };
 
-static reshard_status add_chunk(struct chunking *chunking, const int64_t *start, const int64_t *extent, uint64_t offset, struct catalog_chunk **out,
-                                reshard_error *err)
+static reshard_status add_chunk(struct chunking *chunking, const int64_t *start, const int64_t *extent, uint64_t offset,
+                                struct catalog_chunk **out, reshard_error *err)
 {
     const struct target_parameter *parameter = chunking->parameter;
     const struct catalog_tensor *tensor = &chunking->request->wanted->tensors[chunking->tensor];
@@ -41,8 +41,8 @@ static reshard_status add_chunk(struct chunking *chunking, const int64_t *start,
     }
     memcpy(whole_start + parameter->lead_count, start, (size_t)parameter->cut.rank * sizeof(*start));
     memcpy(whole_extent + parameter->lead_count, extent, (size_t)parameter->cut.rank * sizeof(*extent));
-    reshard_status status = catalog_add_chunk(chunking->target->catalog, chunking->tensor, whole_start, whole_extent, chunking->rank->object,
-                                              chunking->payload + offset, bytes, out, err);
+    reshard_status status = catalog_add_chunk(chunking->target->catalog, chunking->tensor, whole_start, whole_extent,
+                                              chunking->rank->object, chunking->payload + offset, bytes, out, err);
     if (!status) {
         (*out)->driver_data = chunking->record;
         (*out)->flags |= CHUNK_WANT_CRC;
@@ -122,7 +122,8 @@ static reshard_status add_flat(struct chunking *chunking, reshard_error *err)
     int64_t count = box_volume(cut->rank, cut->local);
     struct catalog_chunk *chunk;
     uint64_t bytes = (uint64_t)count * dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
-    reshard_status status = catalog_add_chunk(catalog, chunking->tensor, NULL, NULL, chunking->rank->object, chunking->payload, bytes, &chunk, err);
+    reshard_status status =
+        catalog_add_chunk(catalog, chunking->tensor, NULL, NULL, chunking->rank->object, chunking->payload, bytes, &chunk, err);
     if (status)
         return status;
     struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
@@ -154,7 +155,8 @@ static reshard_status add_vector(struct chunking *chunking, const struct target_
         const struct record_place *place = &record->places[i];
         chunking->parameter = &state->parameters[place->parameter];
         chunking->tensor = place->tensor;
-        chunking->payload = payload + (uint64_t)place->offset * dtype_element_bytes(chunking->request->wanted->tensors[place->tensor].dtype);
+        chunking->payload =
+            payload + (uint64_t)place->offset * dtype_element_bytes(chunking->request->wanted->tensors[place->tensor].dtype);
         status = add_parameter(chunking, err);
     }
     return status;
@@ -175,8 +177,8 @@ static reshard_status add_record(struct chunking *chunking, reshard_error *err)
         chunking->parameter = &state->parameters[record->parameter - 1];
     if (chunking->parameter)
         return add_parameter(chunking, err);
-    reshard_status status =
-        catalog_add_chunk(chunking->target->catalog, record->wanted, NULL, NULL, chunking->rank->object, chunking->payload, record->bytes, &chunk, err);
+    reshard_status status = catalog_add_chunk(chunking->target->catalog, record->wanted, NULL, NULL, chunking->rank->object,
+                                              chunking->payload, record->bytes, &chunk, err);
     if (!status) {
         chunk->flags |= CHUNK_WANT_CRC;
         chunk->driver_data = chunking->record;
@@ -236,23 +238,28 @@ static reshard_status plan_frame(struct megatron_target *state, struct target_ra
         return error_set_memory(err);
     for (uint32_t i = 0; i < rank->record_count; i++)
         bytes[i] = state->records[rank->first_record + i].bytes;
-    reshard_status status = torch_frame_plan(rank->is_optimizer ? OPTIMIZER_TOP_NAME : TOP_NAME, pickle, bytes, rank->record_count, ALIGNMENT, &rank->frame, err);
+    reshard_status status = torch_frame_plan(rank->is_optimizer ? OPTIMIZER_TOP_NAME : TOP_NAME, pickle, bytes, rank->record_count,
+                                             ALIGNMENT, &rank->frame, err);
     free(bytes);
     return status;
 }
 
-static reshard_status lay_out_rank(const struct layout_request *request, struct target *target, const char *iteration, uint32_t index, reshard_error *err)
+static reshard_status lay_out_rank(const struct layout_request *request, struct target *target, const char *iteration, uint32_t index,
+                                   reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
     struct buffer pickle = { 0 };
     bool is_optimizer = state->ranks[index].is_optimizer;
-    reshard_status status = is_optimizer ? megatron_emit_optimizer(request, target, index, &pickle, err) : megatron_emit_rank(request, target, index, &pickle, err);
+    reshard_status status = is_optimizer ? megatron_emit_optimizer(request, target, index, &pickle, err)
+                                         : megatron_emit_rank(request, target, index, &pickle, err);
     struct target_rank *rank = &state->ranks[index];
     free(rank->items);
     rank->items = NULL;
     if (!status)
         status = plan_frame(state, rank, &pickle, err);
-    char *name = status ? NULL : arena_printf(&state->arena, "%s/%s/%s", iteration, rank->folder, is_optimizer ? MEGATRON_OPTIMIZER_FILE : MEGATRON_MODEL_FILE);
+    char *name = status ? NULL
+                        : arena_printf(&state->arena, "%s/%s/%s", iteration, rank->folder,
+                                       is_optimizer ? MEGATRON_OPTIMIZER_FILE : MEGATRON_MODEL_FILE);
     if (!status && !name)
         status = error_set_memory(err);
     if (!status)
@@ -283,7 +290,8 @@ static reshard_status lay_out_ranks(const struct layout_request *request, struct
     for (uint32_t i = 0; !status && i < state->rank_count; i++)
         status = lay_out_rank(request, target, iteration, i, err);
     if (!status)
-        status = catalog_add_object(target->catalog, STR("latest_checkpointed_iteration.txt"), state->tracker.size, &state->tracker_object, err);
+        status =
+            catalog_add_object(target->catalog, STR("latest_checkpointed_iteration.txt"), state->tracker.size, &state->tracker_object, err);
     return status;
 }
 
@@ -393,8 +401,8 @@ static reshard_status read_crc(struct store_object *object, uint64_t offset, uin
     return RESHARD_OK;
 }
 
-static reshard_status record_checksum(const struct publish_job *job, const struct target_rank *rank, uint32_t index, const struct record_crc *known, uint32_t *out,
-                                      reshard_error *err)
+static reshard_status record_checksum(const struct publish_job *job, const struct target_rank *rank, uint32_t index,
+                                      const struct record_crc *known, uint32_t *out, reshard_error *err)
 {
     const struct megatron_target *state = job->target->driver_state;
     const struct target_record *record = &state->records[rank->first_record + index];
@@ -412,7 +420,8 @@ static reshard_status record_checksum(const struct publish_job *job, const struc
     return RESHARD_OK;
 }
 
-static void add_crcs(const struct publish_job *job, const struct target_rank *rank, const struct chunk_place *places, uint32_t *at, struct record_crc *crcs)
+static void add_crcs(const struct publish_job *job, const struct target_rank *rank, const struct chunk_place *places, uint32_t *at,
+                     struct record_crc *crcs)
 {
     const struct catalog *catalog = job->target->catalog;
     for (; *at < catalog->chunk_count && places[*at].record < rank->first_record + rank->record_count; (*at)++) {
@@ -429,7 +438,8 @@ static void add_crcs(const struct publish_job *job, const struct target_rank *ra
     }
 }
 
-static reshard_status publish_rank(const struct publish_job *job, struct target_rank *rank, const struct chunk_place *places, uint32_t *at, reshard_error *err)
+static reshard_status publish_rank(const struct publish_job *job, struct target_rank *rank, const struct chunk_place *places, uint32_t *at,
+                                   reshard_error *err)
 {
     struct record_crc *known = calloc((size_t)rank->record_count + 1, sizeof(*known));
     uint32_t *crcs = calloc((size_t)rank->record_count + 1, sizeof(*crcs));

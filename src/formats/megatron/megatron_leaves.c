@@ -42,7 +42,8 @@ static struct path_part *copy_parts(struct arena *arena, const struct path_part 
     return out;
 }
 
-static reshard_status add_pending(struct collecting *collecting, const struct partition_key *key, const struct torch_leaf *leaf, reshard_error *err)
+static reshard_status add_pending(struct collecting *collecting, const struct partition_key *key, const struct torch_leaf *leaf,
+                                  reshard_error *err)
 {
     if (!ARRAY_ROOM(collecting->pending, collecting->pending_count, collecting->pending_capacity))
         return error_set_memory(err);
@@ -76,8 +77,13 @@ static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *contex
     struct torch_file *file = &state->torch.files[state->ranks[collecting->rank].file];
     uint32_t tensor = leaf->value->tensor - 1;
     file->listed[tensor] = UINT32_MAX; /* it is no part of an item; which tensor it is, is not known yet */
-    state->leaves[state->leaf_count] = (struct megatron_leaf){ .rank = collecting->rank, .tensor = tensor, .stage = collecting->stage, .key = key,
-                                                               .name = name, .parts = parts, .part_count = parts ? (uint32_t)leaf->part_count : 0,
+    state->leaves[state->leaf_count] = (struct megatron_leaf){ .rank = collecting->rank,
+                                                               .tensor = tensor,
+                                                               .stage = collecting->stage,
+                                                               .key = key,
+                                                               .name = name,
+                                                               .parts = parts,
+                                                               .part_count = parts ? (uint32_t)leaf->part_count : 0,
                                                                .order = state->leaf_count };
     state->leaf_count++;
     return RESHARD_OK;
@@ -148,7 +154,8 @@ static reshard_status read_rank(struct collecting *collecting, reshard_error *er
             return error_set_memory(err);
         if (value_dict_get(root, name) != value)
             continue; /* of equal keys the last counts */
-        status = model_number(key->text, &number) ? read_model(collecting, value, number, err) : add_member(collecting, key->text, value, err);
+        status =
+            model_number(key->text, &number) ? read_model(collecting, value, number, err) : add_member(collecting, key->text, value, err);
     }
     rank->leaf_count = state->leaf_count - rank->first_leaf;
     if (!status && rank->models == 0)
@@ -215,8 +222,10 @@ static const struct stack_counts *main_stack(const struct stacks *stacks)
 
 static reshard_status fail_layers(const struct megatron_source *state, int64_t stage, int64_t found, int64_t expected, reshard_error *err)
 {
-    error_set(err, RESHARD_ERR_FORMAT, "pipeline stage %" PRId64 " (rank %" PRId64 ", chunk %" PRId64 ") holds %" PRId64 " layers, the arguments of the run place %" PRId64
-              " there", stage, stage % state->layout.pp, stage / state->layout.pp, found, expected);
+    error_set(err, RESHARD_ERR_FORMAT,
+              "pipeline stage %" PRId64 " (rank %" PRId64 ", chunk %" PRId64 ") holds %" PRId64
+              " layers, the arguments of the run place %" PRId64 " there",
+              stage, stage % state->layout.pp, stage / state->layout.pp, found, expected);
     error_hint(err, "num_layers and the split of the pipeline in args say so: the file is not whole, or args are another run's");
     for (uint32_t i = 0; i < state->rank_count; i++) {
         if (state->ranks[i].place.pp == stage % state->layout.pp) {
@@ -249,7 +258,8 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
         for (int64_t i = 0; state->pipeline.counts && i < stacks->stage_count; i++)
             total += state->pipeline.counts[i];
         if (stack && args.num_layers != MEGATRON_UNKNOWN && total != args.num_layers && !collecting->source->lenient)
-            return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " layers, the arguments of the run say %" PRId64, total, args.num_layers);
+            return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " layers, the arguments of the run say %" PRId64, total,
+                             args.num_layers);
         return state->pipeline.counts ? RESHARD_OK : error_set_memory(err);
     }
     for (int64_t i = 0; i < stacks->stage_count; i++) {
@@ -258,7 +268,8 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
             continue;
         if (found > expected || !collecting->source->lenient)
             return fail_layers(state, i, found, expected, err);
-        catalog_warn(collecting->source->catalog, true, "pipeline stage %" PRId64 " holds %" PRId64 " of %" PRId64 " layers", i, found, expected);
+        catalog_warn(collecting->source->catalog, true, "pipeline stage %" PRId64 " holds %" PRId64 " of %" PRId64 " layers", i, found,
+                     expected);
     }
     return RESHARD_OK;
 }
@@ -285,7 +296,8 @@ static int64_t local_experts(const struct megatron_source *state)
     return experts > 0 ? experts / state->layout.ep : 0;
 }
 
-static reshard_status add_pending_items(struct collecting *collecting, const struct stacks *stacks, uint32_t rank_index, size_t *at, reshard_error *err)
+static reshard_status add_pending_items(struct collecting *collecting, const struct stacks *stacks, uint32_t rank_index, size_t *at,
+                                        reshard_error *err)
 {
     struct megatron_source *state = collecting->state;
     for (; *at < collecting->pending_count && collecting->pending[*at].rank == rank_index; (*at)++) {
@@ -323,7 +335,8 @@ static void count_experts(struct megatron_source *state)
 static bool same_layer(const struct megatron_leaf *a, const struct megatron_leaf *b)
 {
     size_t size = a->key.layer_at + a->key.layer_size;
-    return a->rank == b->rank && a->stage == b->stage && size == b->key.layer_at + b->key.layer_size && memcmp(a->name.data, b->name.data, size) == 0;
+    return a->rank == b->rank && a->stage == b->stage && size == b->key.layer_at + b->key.layer_size &&
+           memcmp(a->name.data, b->name.data, size) == 0;
 }
 
 /* Layers and experts in the whole model; anchors: experts of a layer stand together. */
@@ -339,7 +352,8 @@ static reshard_status number_leaves(struct collecting *collecting, const struct 
         leaf->anchor = leaf->order;
         if (leaf->key.expert_size > 0) {
             if (experts > 0 && leaf->key.expert >= experts)
-                return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': expert %" PRId64 " of a rank that has %" PRId64, STR_ARG(leaf->name), leaf->key.expert, experts);
+                return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': expert %" PRId64 " of a rank that has %" PRId64, STR_ARG(leaf->name),
+                                 leaf->key.expert, experts);
             if (!anchor || !same_layer(anchor, leaf))
                 anchor = leaf;
             leaf->anchor = anchor->order;
@@ -348,9 +362,8 @@ static reshard_status number_leaves(struct collecting *collecting, const struct 
         if (leaf->key.stack)
             leaf->key.layer += layer_offset(state, stacks, stack_prefix(leaf->name, &leaf->key), leaf->stage);
         if (leaf->part_count > 0) {
-            reshard_status status =
-                partition_renumber_parts(&state->arena, leaf->name, &leaf->key, (struct path_part *)leaf->parts, leaf->part_count, leaf->key.layer,
-                                         leaf->key.expert, err);
+            reshard_status status = partition_renumber_parts(&state->arena, leaf->name, &leaf->key, (struct path_part *)leaf->parts,
+                                                             leaf->part_count, leaf->key.layer, leaf->key.expert, err);
             if (status)
                 return status;
         }
@@ -401,11 +414,12 @@ static reshard_status check_models(struct megatron_source *state, reshard_error 
     state->layout.vp = state->ranks[0].models;
     for (uint32_t i = 1; i < state->rank_count; i++)
         if (state->ranks[i].models != state->layout.vp)
-            return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' holds %" PRId64 " model chunks, '%.*s' %" PRId64, STR_ARG(state->ranks[0].folder), state->layout.vp,
-                             STR_ARG(state->ranks[i].folder), state->ranks[i].models);
+            return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' holds %" PRId64 " model chunks, '%.*s' %" PRId64,
+                             STR_ARG(state->ranks[0].folder), state->layout.vp, STR_ARG(state->ranks[i].folder), state->ranks[i].models);
     int64_t said = state->args.vp;
     if (said > 1 && said != state->layout.vp)
-        return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " model chunks each, the arguments of the run say %" PRId64, state->layout.vp, said);
+        return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " model chunks each, the arguments of the run say %" PRId64,
+                         state->layout.vp, said);
     return RESHARD_OK;
 }
 

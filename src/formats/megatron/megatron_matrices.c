@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Matrices of experts in a target: where the run that will load the files has one matrix for all experts of a rank, the parameters of single
- * experts become runs of it, one after another, each with its axes exchanged.
+ * Matrices of experts in a target: where the run that will load the files has one matrix for all experts of a rank, the parameters of
+ * single experts become runs of it, one after another, each with its axes exchanged.
  */
 #include "formats/megatron/megatron_target.h"
 
@@ -15,7 +15,8 @@ static int64_t local_experts(const struct megatron_target *state)
 
 /* ---- finding them ---- */
 
-static reshard_status note_member(struct megatron_target *state, uint32_t index, struct name_map *names, struct buffer *text, reshard_error *err)
+static reshard_status note_member(struct megatron_target *state, uint32_t index, struct name_map *names, struct buffer *text,
+                                  reshard_error *err)
 {
     struct target_parameter *parameter = &state->parameters[index];
     size_t prefix;
@@ -43,25 +44,28 @@ static reshard_status note_member(struct megatron_target *state, uint32_t index,
 
 static bool are_alike(const struct catalog *wanted, const struct target_parameter *a, const struct target_parameter *b)
 {
-    return wanted->tensors[a->wanted].dtype == wanted->tensors[b->wanted].dtype && a->cut.rank == 2 && b->cut.rank == 2 && a->stage == b->stage &&
-           a->cut.local[0] == b->cut.local[0] && a->cut.local[1] == b->cut.local[1];
+    return wanted->tensors[a->wanted].dtype == wanted->tensors[b->wanted].dtype && a->cut.rank == 2 && b->cut.rank == 2 &&
+           a->stage == b->stage && a->cut.local[0] == b->cut.local[0] && a->cut.local[1] == b->cut.local[1];
 }
 
 /* All experts of the model are in it, and alike; sets its shape. */
-static reshard_status finish_matrix(const struct catalog *wanted, const struct megatron_target *state, struct target_matrix *matrix, reshard_error *err)
+static reshard_status finish_matrix(const struct catalog *wanted, const struct megatron_target *state, struct target_matrix *matrix,
+                                    reshard_error *err)
 {
     const uint32_t *members = &state->matrix_members[matrix->first];
     const struct target_parameter *first = &state->parameters[members[0]];
     struct partition_key key;
     int64_t volume, total;
     if (matrix->count != state->experts)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is to hold %" PRId64 " experts, found %" PRIu32, STR_ARG(matrix->name), state->experts, matrix->count);
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is to hold %" PRId64 " experts, found %" PRIu32, STR_ARG(matrix->name),
+                         state->experts, matrix->count);
     for (uint32_t i = 0; i < matrix->count; i++) {
         const struct target_parameter *member = &state->parameters[members[i]];
         if (!are_alike(wanted, first, member))
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': experts of one matrix must be alike", STR_ARG(member->name));
     }
-    if (!partition_key_read(&state->rules, matrix->name, &key) || !key.rule->is_grouped || __builtin_mul_overflow(first->cut.local[0], first->cut.local[1], &volume) ||
+    if (!partition_key_read(&state->rules, matrix->name, &key) || !key.rule->is_grouped ||
+        __builtin_mul_overflow(first->cut.local[0], first->cut.local[1], &volume) ||
         __builtin_mul_overflow(volume, local_experts(state), &total))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': experts that do not make a matrix", STR_ARG(first->name));
     bool is_wide = key.rule->axis == 1;
@@ -89,8 +93,8 @@ static reshard_status list_members(struct megatron_target *state, reshard_error 
             continue;
         const struct target_matrix *matrix = &state->matrices[parameter->matrix - 1];
         if (parameter->key.expert >= matrix->count || state->matrix_members[matrix->first + parameter->key.expert] != TORCH_NONE)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': '%.*s' is to hold %" PRId64 " experts, found %" PRIu32, STR_ARG(parameter->name),
-                             STR_ARG(matrix->name), state->experts, matrix->count);
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': '%.*s' is to hold %" PRId64 " experts, found %" PRIu32,
+                             STR_ARG(parameter->name), STR_ARG(matrix->name), state->experts, matrix->count);
         state->matrix_members[matrix->first + parameter->key.expert] = i;
     }
     return RESHARD_OK;
@@ -127,7 +131,8 @@ uint32_t megatron_place_count(const struct megatron_target *state, uint32_t para
     return state->parameters[parameter].matrix ? (uint32_t)local_experts(state) : 1;
 }
 
-void megatron_put_places(const struct megatron_target *state, uint32_t parameter, const uint32_t *tensors, int64_t offset, struct record_place *out)
+void megatron_put_places(const struct megatron_target *state, uint32_t parameter, const uint32_t *tensors, int64_t offset,
+                         struct record_place *out)
 {
     const struct target_parameter *first = &state->parameters[parameter];
     const struct target_matrix *matrix = first->matrix ? &state->matrices[first->matrix - 1] : NULL;
@@ -136,12 +141,14 @@ void megatron_put_places(const struct megatron_target *state, uint32_t parameter
         uint32_t member = matrix ? state->matrix_members[matrix->first + (uint32_t)first->key.expert + i] : parameter;
         uint32_t wanted = state->parameters[member].wanted;
         int64_t volume = box_volume(first->cut.rank, first->cut.local);
-        out[i] = (struct record_place){ .parameter = member, .tensor = tensors ? tensors[wanted] - 1 : wanted, .offset = offset + (int64_t)i * volume };
+        out[i] = (struct record_place){ .parameter = member,
+                                        .tensor = tensors ? tensors[wanted] - 1 : wanted,
+                                        .offset = offset + (int64_t)i * volume };
     }
 }
 
-reshard_status megatron_matrix_record(const struct layout_request *request, struct megatron_target *state, uint32_t parameter, const uint32_t *tensors,
-                                      uint32_t *record, reshard_error *err)
+reshard_status megatron_matrix_record(const struct layout_request *request, struct megatron_target *state, uint32_t parameter,
+                                      const uint32_t *tensors, uint32_t *record, reshard_error *err)
 {
     const struct target_matrix *matrix = &state->matrices[state->parameters[parameter].matrix - 1];
     uint32_t count = megatron_place_count(state, parameter);
@@ -153,7 +160,8 @@ reshard_status megatron_matrix_record(const struct layout_request *request, stru
     enum dtype dtype = request->wanted->tensors[places[0].tensor].dtype;
     for (uint32_t i = 1; i < count; i++) {
         if (request->wanted->tensors[places[i].tensor].dtype != dtype)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': experts of one matrix must be alike", STR_ARG(state->parameters[places[i].parameter].name));
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': experts of one matrix must be alike",
+                             STR_ARG(state->parameters[places[i].parameter].name));
     }
     if (!dtype_bytes(dtype, (uint64_t)(matrix->shape[0] * matrix->shape[1]), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is too large", STR_ARG(matrix->name));

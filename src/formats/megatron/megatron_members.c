@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The dict of one rank's file: its parts of the parameters, and the items. An item may have a value for each rank of the source ("mp_rank_01.KEY"):
- * a rank gets that of the rank at its own place, or the one that stands for all.
+ * The dict of one rank's file: its parts of the parameters, and the items. An item may have a value for each rank of the source
+ * ("mp_rank_01.KEY"): a rank gets that of the rank at its own place, or the one that stands for all.
  */
 #include "formats/megatron/megatron_target.h"
 
@@ -46,19 +46,21 @@ static bool put(struct making *making, const struct path_part *parts, size_t cou
 }
 
 /* The path below the chunk of a model. Names are local ones: layers of the stage, experts of the rank. */
-static reshard_status put_in_model(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts, size_t count,
-                                   int64_t stage, int64_t first_layer, struct value *leaf, reshard_error *err)
+static reshard_status put_in_model(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts,
+                                   size_t count, int64_t stage, int64_t first_layer, struct value *leaf, reshard_error *err)
 {
     struct megatron_target *state = making->state;
     int64_t chunk = stage / state->layout.pp, experts = state->experts / state->layout.ep;
     struct path_part *local = arena_array(&making->graph.arena, count + 1, sizeof(*local));
-    char *model = state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
+    char *model =
+        state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
     if (!local || !model)
         return error_set_memory(err);
     local[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(model) };
     memcpy(local + 1, parts, count * sizeof(*parts));
     int64_t expert = key->expert_size > 0 && experts > 0 ? key->expert % experts : key->expert;
-    reshard_status status = partition_renumber_parts(&making->graph.arena, name, key, local + 1, count, key->layer - first_layer, expert, err);
+    reshard_status status =
+        partition_renumber_parts(&making->graph.arena, name, key, local + 1, count, key->layer - first_layer, expert, err);
     if (!status && !put(making, local, count + 1, leaf))
         status = error_set_memory(err);
     return status;
@@ -112,8 +114,8 @@ static reshard_status put_parameter(struct making *making, const struct target_p
     /* The record's number in the file is its number in the target less the file's first. */
     leaf->tensor = record - state->ranks[making->rank].first_record + 1;
     leaf->storage = (uint32_t)(parameter - state->parameters);
-    return put_in_model(making, &parameter->key, parameter->name, parameter->parts, parameter->part_count, parameter->stage, megatron_first_layer(state, parameter),
-                        leaf, err);
+    return put_in_model(making, &parameter->key, parameter->name, parameter->parts, parameter->part_count, parameter->stage,
+                        megatron_first_layer(state, parameter), leaf, err);
 }
 
 static reshard_status put_parameters(struct making *making, reshard_error *err)
@@ -133,7 +135,8 @@ static reshard_status put_parameters(struct making *making, reshard_error *err)
 enum item_use { ITEM_UNUSED, ITEM_TOP, ITEM_MODEL, ITEM_FOREIGN };
 
 /* What is left of an item's path below the folder of a rank; *folder "" if it stands for all. */
-static const struct path_part *item_path(const struct layout_request *request, uint32_t index, struct path_part *single, size_t *count, struct str *folder)
+static const struct path_part *item_path(const struct layout_request *request, uint32_t index, struct path_part *single, size_t *count,
+                                         struct str *folder)
 {
     const struct path_part *parts;
     struct rank_folder parsed;
@@ -162,7 +165,8 @@ static bool is_rng_leaf(const struct path_part *parts, size_t count)
 }
 
 /* Where an item belongs. Parts of models are told by their keys; objects of distributed checkpoints have names of their own. */
-static enum item_use item_use(const struct megatron_target *state, const struct catalog_item *item, struct str name, struct partition_key *key)
+static enum item_use item_use(const struct megatron_target *state, const struct catalog_item *item, struct str name,
+                              struct partition_key *key)
 {
     bool is_last;
     if (item->kind == ITEM_FILE || is_object_key(name) || str_is(name, "content_metadata"))
@@ -193,8 +197,8 @@ static reshard_status item_value(struct making *making, uint32_t index, struct v
     return RESHARD_OK;
 }
 
-static reshard_status put_model_item(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts, size_t count,
-                                     struct value *value, reshard_error *err)
+static reshard_status put_model_item(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts,
+                                     size_t count, struct value *value, reshard_error *err)
 {
     struct megatron_target *state = making->state;
     const struct rank_place *place = &state->ranks[making->rank].place;
@@ -316,7 +320,8 @@ static reshard_status put_item(struct making *making, uint32_t index, const stru
     struct str folder, name;
     size_t count;
     const struct path_part *parts = item_path(making->request, index, &single, &count, &folder);
-    if (folder.size > 0 ? !source || source_rank == TORCH_NONE || !str_equal(folder, source->ranks[source_rank].folder) : is_overruled(making, index, own))
+    if (folder.size > 0 ? !source || source_rank == TORCH_NONE || !str_equal(folder, source->ranks[source_rank].folder)
+                        : is_overruled(making, index, own))
         return RESHARD_OK;
     struct buffer joined = { 0 };
     bool is_good = path_join(parts, count, &joined) && arena_str(&making->graph.arena, buffer_str(&joined), &name);
@@ -326,7 +331,8 @@ static reshard_status put_item(struct making *making, uint32_t index, const stru
     enum item_use use = item_use(state, &making->request->wanted->items[index], name, &key);
     if (use == ITEM_FOREIGN || str_is(name, "args") || str_is(name, "checkpoint_version") ||
         /* Optimizer state by number belongs to one rank of one layout. */
-        (str_is(name, "optimizer") && !megatron_same_ranks(making->request, state)) || (megatron_is_rerun(name) && !megatron_keeps_rerun(making->request, state)))
+        (str_is(name, "optimizer") && !megatron_same_ranks(making->request, state)) ||
+        (megatron_is_rerun(name) && !megatron_keeps_rerun(making->request, state)))
         return RESHARD_OK;
     if ((state->optimizer && optimizer_item_is_known(name)) || is_rng_leaf(parts, count))
         return RESHARD_OK; /* put_optimizer; note_items */
@@ -350,7 +356,8 @@ static reshard_status put_like_items(struct making *making, reshard_error *err)
         const struct path_part *parts;
         struct partition_key key;
         size_t count = catalog_item_path(like->catalog, item, &single, &parts);
-        if (!item->value || item->value->kind != VALUE_NONE || !partition_key_read(&making->state->rules, item->key, &key) || !key.rule->is_item)
+        if (!item->value || item->value->kind != VALUE_NONE || !partition_key_read(&making->state->rules, item->key, &key) ||
+            !key.rule->is_item)
             continue;
         struct value *value = value_new(&making->graph, VALUE_NONE);
         status = value ? put_model_item(making, &key, item->key, parts, count, value, err) : error_set_memory(err);
@@ -449,7 +456,8 @@ static reshard_status find_storage(void *context, const struct value *persid, ui
         return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "an item refers to a storage that is not converted");
     } else {
         uint32_t wanted = state->hidden_records[number] - 1;
-        status = megatron_record_add(state, wanted, catalog_tensor_bytes(making->request->wanted, &making->request->wanted->tensors[wanted]), record, making->err);
+        status = megatron_record_add(
+            state, wanted, catalog_tensor_bytes(making->request->wanted, &making->request->wanted->tensors[wanted]), record, making->err);
     }
     if (status)
         return status;
@@ -470,8 +478,8 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
         bool is_matrix = record->matrix[0] > 0;
         char key[16];
         snprintf(key, sizeof(key), "%" PRIu32, number);
-        torch_save_put_tensor(out, tensor->dtype, is_matrix ? 2 : parameter->cut.rank, is_matrix ? record->matrix : parameter->cut.local, NULL, 0, key,
-                              record->bytes, false);
+        torch_save_put_tensor(out, tensor->dtype, is_matrix ? 2 : parameter->cut.rank, is_matrix ? record->matrix : parameter->cut.local,
+                              NULL, 0, key, record->bytes, false);
         return true;
     }
     struct torch_storage_finder finder = { find_storage, making };
@@ -509,7 +517,8 @@ static reshard_status put_empty_models(struct making *making, reshard_error *err
         int64_t stage = chunk * state->layout.pp + state->ranks[making->rank].place.pp;
         if (state->stage_first[stage + 1] > state->stage_first[stage])
             continue;
-        char *name = state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
+        char *name =
+            state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
         struct value *empty = value_new_list(&making->graph, VALUE_DICT, NULL, 0);
         if (!name || !empty)
             return error_set_memory(err);
@@ -520,7 +529,8 @@ static reshard_status put_empty_models(struct making *making, reshard_error *err
     return RESHARD_OK;
 }
 
-reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err)
+reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out,
+                                  reshard_error *err)
 {
     struct making making = { .request = request, .target = target, .state = target->driver_state, .rank = rank, .err = err };
     making.state->ranks[rank].first_record = making.state->record_count;
@@ -566,13 +576,15 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
         has_rng_leaf = has_rng_leaf || (folder.size == 0 && is_rng_leaf(parts, count));
         has_optimizer = has_optimizer || (count == 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, "optimizer"));
         has_rerun = has_rerun || (count == 1 && parts[0].kind == PATH_KEY && megatron_is_rerun(parts[0].key));
-        if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) && item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
+        if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) &&
+            item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
             status = target_note_dropped(target, err, "%.*s: legacy files have no place for it", STR_ARG(name));
     }
     if (!status && has_rng_leaf)
         status = target_note_dropped(target, err, "rng_state: it belongs to the layout that it was saved under");
     if (!status && other_ranks > 0)
-        status = target_note_dropped(target, err, "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
+        status = target_note_dropped(
+            target, err, "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
     if (!status && has_optimizer && !state->optimizer && !megatron_same_ranks(request, state))
         status = target_note_dropped(target, err, "optimizer: its state is numbered by the parameters of a rank, and the layout changes");
     return status ? status : megatron_note_rerun(request, target, has_rerun, err);

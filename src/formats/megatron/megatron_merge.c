@@ -74,7 +74,8 @@ static reshard_status add_leaf(struct source *source, const struct megatron_leaf
 
 /* ---- parameters ---- */
 
-static reshard_status fail_tensor(const struct megatron_source *state, const struct megatron_leaf *leaf, reshard_status status, reshard_error *err)
+static reshard_status fail_tensor(const struct megatron_source *state, const struct megatron_leaf *leaf, reshard_status status,
+                                  reshard_error *err)
 {
     error_prefix(err, "tensor '%.*s' in '%.*s'", STR_ARG(leaf->name), STR_ARG(state->ranks[leaf->rank].folder));
     error_object(err, "%.*s/%s", STR_ARG(state->ranks[leaf->rank].folder), MEGATRON_MODEL_FILE);
@@ -88,14 +89,16 @@ static bool append_shape(struct buffer *out, int rank, const int64_t *shape)
     return buffer_append_byte(out, '\0');
 }
 
-static reshard_status fail_shapes(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct megatron_leaf *first, reshard_error *err)
+static reshard_status fail_shapes(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct megatron_leaf *first,
+                                  reshard_error *err)
 {
     const struct torch_tensor *a = leaf_tensor(state, first), *b = leaf_tensor(state, leaf);
     struct buffer one = { 0 }, other = { 0 };
     reshard_status status = RESHARD_ERR_FORMAT;
     if (append_shape(&one, a->rank, a->shape) && append_shape(&other, b->rank, b->shape)) {
-        error_set(err, status, "tensor '%.*s' is %s[%s] in '%.*s' and %s[%s] in '%.*s'", STR_ARG(leaf->name), dtype_info(a->dtype)->name, (const char *)one.data,
-                  STR_ARG(state->ranks[first->rank].folder), dtype_info(b->dtype)->name, (const char *)other.data, STR_ARG(state->ranks[leaf->rank].folder));
+        error_set(err, status, "tensor '%.*s' is %s[%s] in '%.*s' and %s[%s] in '%.*s'", STR_ARG(leaf->name), dtype_info(a->dtype)->name,
+                  (const char *)one.data, STR_ARG(state->ranks[first->rank].folder), dtype_info(b->dtype)->name, (const char *)other.data,
+                  STR_ARG(state->ranks[leaf->rank].folder));
         error_object(err, "%.*s/%s", STR_ARG(state->ranks[leaf->rank].folder), MEGATRON_MODEL_FILE);
     } else {
         status = error_set_memory(err);
@@ -105,7 +108,8 @@ static reshard_status fail_shapes(const struct megatron_source *state, const str
     return status;
 }
 
-static reshard_status check_same_shape(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct megatron_leaf *first, reshard_error *err)
+static reshard_status check_same_shape(const struct megatron_source *state, const struct megatron_leaf *leaf,
+                                       const struct megatron_leaf *first, reshard_error *err)
 {
     const struct torch_tensor *a = leaf_tensor(state, first), *b = leaf_tensor(state, leaf);
     bool is_same = a->dtype == b->dtype && a->rank == b->rank && memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(*a->shape)) == 0;
@@ -131,8 +135,13 @@ static reshard_status new_parameter(struct megatron_source *state, struct megatr
 {
     const struct torch_tensor *tensor = leaf_tensor(state, leaf);
     struct megatron_parameter *parameter = &state->parameters[state->parameter_count];
-    *parameter = (struct megatron_parameter){ .key = leaf->name, .parts = leaf->parts, .part_count = leaf->part_count, .layer = leaf->key.layer,
-                                              .expert = leaf->key.expert, .dtype = tensor->dtype, .rule = leaf->key.rule,
+    *parameter = (struct megatron_parameter){ .key = leaf->name,
+                                              .parts = leaf->parts,
+                                              .part_count = leaf->part_count,
+                                              .layer = leaf->key.layer,
+                                              .expert = leaf->key.expert,
+                                              .dtype = tensor->dtype,
+                                              .rule = leaf->key.rule,
                                               .first_leaf = (uint32_t)(leaf - state->leaves) };
     reshard_status status = cut_from_local(&state->context, leaf->key.rule, tensor->rank, tensor->shape, &parameter->cut, err);
     if (status)
@@ -172,11 +181,13 @@ static reshard_status find_parameters(struct megatron_source *state, reshard_err
 
 static bool ends_with(struct str key, struct str end)
 {
-    return key.size > end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 && key.data[key.size - end.size - 1] == '.';
+    return key.size > end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 &&
+           key.data[key.size - end.size - 1] == '.';
 }
 
 /* Whether the leaf is the wide one of a pair whose narrow one the same rank has; *is_gated: it has twice the other's columns. */
-static bool tells_gate(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct partition_gate *gate, bool *is_gated)
+static bool tells_gate(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct partition_gate *gate,
+                       bool *is_gated)
 {
     const struct megatron_rank *rank = &state->ranks[leaf->rank];
     const struct torch_tensor *wide = leaf_tensor(state, leaf);
@@ -184,8 +195,8 @@ static bool tells_gate(const struct megatron_source *state, const struct megatro
     for (uint32_t i = rank->first_leaf; i < rank->first_leaf + rank->leaf_count; i++) {
         struct str name = state->leaves[i].name;
         const struct torch_tensor *narrow = leaf_tensor(state, &state->leaves[i]);
-        if (name.size != prefix + gate->narrow.size || memcmp(name.data, leaf->name.data, prefix) != 0 || !ends_with(name, gate->narrow) || wide->rank != 2 ||
-            narrow->rank != 2)
+        if (name.size != prefix + gate->narrow.size || memcmp(name.data, leaf->name.data, prefix) != 0 || !ends_with(name, gate->narrow) ||
+            wide->rank != 2 || narrow->rank != 2)
             continue;
         *is_gated = wide->shape[0] == 2 * narrow->shape[1];
         return true;
@@ -200,7 +211,8 @@ static void find_gate(struct megatron_source *state)
         return;
     for (uint32_t i = 0; i < state->leaf_count; i++)
         for (uint32_t j = 0; j < state->rules.gate_count; j++)
-            if (ends_with(state->leaves[i].name, state->rules.gates[j].wide) && tells_gate(state, &state->leaves[i], &state->rules.gates[j], &state->context.is_gated))
+            if (ends_with(state->leaves[i].name, state->rules.gates[j].wide) &&
+                tells_gate(state, &state->leaves[i], &state->rules.gates[j], &state->context.is_gated))
                 return;
 }
 
@@ -238,8 +250,8 @@ static reshard_status add_tensor(struct source *source, struct megatron_paramete
     struct megatron_source *state = megatron_source_of(source);
     const struct megatron_leaf *leaf = &state->leaves[parameter->first_leaf];
     struct torch_origin origin = { state->ranks[leaf->rank].file, leaf->tensor, leaf_tensor(state, leaf)->storage };
-    reshard_status status =
-        catalog_add_tensor(source->catalog, parameter->key, parameter->dtype, parameter->cut.rank, parameter->cut.shape, &parameter->tensor, err);
+    reshard_status status = catalog_add_tensor(source->catalog, parameter->key, parameter->dtype, parameter->cut.rank, parameter->cut.shape,
+                                               &parameter->tensor, err);
     if (!status && parameter->part_count > 0)
         status = catalog_set_tensor_path(source->catalog, parameter->tensor, parameter->parts, parameter->part_count, err);
     if (!status)
@@ -264,8 +276,9 @@ static reshard_status check_vocabulary(struct source *source, reshard_error *err
     for (uint32_t i = 0; padded > 0 && i < state->parameter_count; i++) {
         const struct megatron_parameter *parameter = &state->parameters[i];
         if (parameter->rule->is_vocabulary && parameter->cut.shape[0] != padded)
-            catalog_warn(source->catalog, true, "tensor '%.*s' has %" PRId64 " rows, the arguments of the run say padded_vocab_size %" PRId64, STR_ARG(parameter->key),
-                         parameter->cut.shape[0], padded);
+            catalog_warn(source->catalog, true,
+                         "tensor '%.*s' has %" PRId64 " rows, the arguments of the run say padded_vocab_size %" PRId64,
+                         STR_ARG(parameter->key), parameter->cut.shape[0], padded);
     }
     return RESHARD_OK;
 }
@@ -283,8 +296,11 @@ static void warn_assumed(struct source *source)
         count++;
     }
     if (first)
-        catalog_warn(source->catalog, false, "no partition rule names %" PRIu32 " parameters, '%.*s' first: they are taken as the same on all %" PRId64 " tensor-parallel ranks; "
-                     "reshard verify compares the ranks' copies, and a rank's file opened by itself shows its own part", count, STR_ARG(first->key), state->layout.tp);
+        catalog_warn(source->catalog, false,
+                     "no partition rule names %" PRIu32 " parameters, '%.*s' first: they are taken as the same on all %" PRId64
+                     " tensor-parallel ranks; "
+                     "reshard verify compares the ranks' copies, and a rank's file opened by itself shows its own part",
+                     count, STR_ARG(first->key), state->layout.tp);
 }
 
 /* How many experts have one of the parameters that experts have: "decoder.layers.3.mlp.experts.local_experts.#.linear_fc1.weight". */
@@ -293,14 +309,15 @@ struct expert_count {
     uint32_t parameter; /* the first one */
 };
 
-static reshard_status compare_experts(const struct megatron_source *state, const struct name_map *names, const struct expert_count *counts, reshard_error *err)
+static reshard_status compare_experts(const struct megatron_source *state, const struct name_map *names, const struct expert_count *counts,
+                                      reshard_error *err)
 {
     for (uint32_t i = 0; i < names->count; i++) {
         const struct megatron_parameter *parameter = &state->parameters[counts[i].parameter];
         if (counts[i].found == state->args.experts)
             continue;
-        error_set(err, RESHARD_ERR_FORMAT, "layer %" PRId64 " has %" PRId64 " experts, the arguments of the run say %" PRId64, parameter->layer, counts[i].found,
-                  state->args.experts);
+        error_set(err, RESHARD_ERR_FORMAT, "layer %" PRId64 " has %" PRId64 " experts, the arguments of the run say %" PRId64,
+                  parameter->layer, counts[i].found, state->args.experts);
         error_object(err, "%.*s", STR_ARG(parameter->key));
         return RESHARD_ERR_FORMAT;
     }

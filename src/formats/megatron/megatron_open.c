@@ -58,7 +58,8 @@ static reshard_status warn_unread(struct source *source, struct str folder, bool
 {
     static const char *const known[] = { MEGATRON_MODEL_FILE, MEGATRON_OLD_MODEL_FILE, MEGATRON_OPTIMIZER_FILE };
     struct megatron_source *state = megatron_source_of(source);
-    char *path = source->name[0] ? arena_printf(&state->arena, "%s/%.*s", source->name, STR_ARG(folder)) : arena_printf(&state->arena, "%.*s", STR_ARG(folder));
+    char *path = source->name[0] ? arena_printf(&state->arena, "%s/%.*s", source->name, STR_ARG(folder))
+                                 : arena_printf(&state->arena, "%.*s", STR_ARG(folder));
     struct store_entry *entries;
     size_t count;
     if (*was_warned)
@@ -71,7 +72,8 @@ static reshard_status warn_unread(struct source *source, struct str folder, bool
             is_known = is_known || str_is(base, known[j]);
         if (is_known)
             continue;
-        catalog_warn(source->catalog, false, "'%.*s/%.*s' is not read, nor is what is like it in other folders", STR_ARG(folder), STR_ARG(base));
+        catalog_warn(source->catalog, false, "'%.*s/%.*s' is not read, nor is what is like it in other folders", STR_ARG(folder),
+                     STR_ARG(base));
         *was_warned = true;
     }
     return status;
@@ -92,7 +94,8 @@ static reshard_status check_root(struct source *source, struct megatron_rank *ra
 }
 
 /* *is_missing: the folder has no file of the rank's model. */
-static reshard_status open_rank(struct source *source, const struct rank_folder *folder, struct megatron_rank *out, bool *is_missing, reshard_error *err)
+static reshard_status open_rank(struct source *source, const struct rank_folder *folder, struct megatron_rank *out, bool *is_missing,
+                                reshard_error *err)
 {
     *out = (struct megatron_rank){ .folder = folder->name, .optimizer_file = TORCH_NONE };
     char *name = file_path(source, folder->name, MEGATRON_MODEL_FILE), *old = file_path(source, folder->name, MEGATRON_OLD_MODEL_FILE);
@@ -139,7 +142,8 @@ static bool begins_model(const struct partition_rules *rules, const struct value
 }
 
 /* Without arguments the names of the folders must do. A second number is a stage of the pipeline unless every rank begins the model. */
-static void layout_from_folders(const struct megatron_source *state, const struct rank_folder *folders, uint32_t count, struct parallel_layout *out)
+static void layout_from_folders(const struct megatron_source *state, const struct rank_folder *folders, uint32_t count,
+                                struct parallel_layout *out)
 {
     int64_t sizes[3] = { 1, 1, 1 };
     bool all_begin = true;
@@ -164,9 +168,11 @@ static void layout_from_args(const struct megatron_args *args, struct parallel_l
 
 /* ---- files that belong together ---- */
 
-static reshard_status differ(const struct megatron_rank *a, const struct megatron_rank *b, const char *what, int64_t in_a, int64_t in_b, reshard_error *err)
+static reshard_status differ(const struct megatron_rank *a, const struct megatron_rank *b, const char *what, int64_t in_a, int64_t in_b,
+                             reshard_error *err)
 {
-    error_set(err, RESHARD_ERR_FORMAT, "the files of '%.*s' and '%.*s' are of different runs: %s is %" PRId64 " in the first and %" PRId64 " in the second",
+    error_set(err, RESHARD_ERR_FORMAT,
+              "the files of '%.*s' and '%.*s' are of different runs: %s is %" PRId64 " in the first and %" PRId64 " in the second",
               STR_ARG(a->folder), STR_ARG(b->folder), what, in_a, in_b);
     error_object(err, "%.*s/%s", STR_ARG(b->folder), MEGATRON_MODEL_FILE);
     return RESHARD_ERR_FORMAT;
@@ -234,7 +240,8 @@ static reshard_status check_rank_count(const struct megatron_source *state, resh
                 !__builtin_mul_overflow(experts > layout->tp ? experts : layout->tp, layout->pp, &ranks);
     if (fits && ranks <= most)
         return RESHARD_OK;
-    error_set(err, RESHARD_ERR_FORMAT, "the arguments speak of tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64 ", and %" PRIu32 " ranks have files",
+    error_set(err, RESHARD_ERR_FORMAT,
+              "the arguments speak of tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64 ", and %" PRIu32 " ranks have files",
               layout->tp, layout->pp, layout->ep, layout->etp, state->rank_count);
     error_object(err, "%.*s/%s", STR_ARG(state->ranks[0].folder), MEGATRON_MODEL_FILE);
     return RESHARD_ERR_FORMAT;
@@ -251,11 +258,13 @@ static reshard_status check_complete(struct source *source, reshard_error *err)
     if (!status && expecting.missing_count > 0) {
         struct str names = buffer_str(&expecting.missing);
         if (source->lenient) {
-            catalog_warn(source->catalog, true, "%" PRIu32 " of %" PRIu32 " rank files are missing: %.*s", expecting.missing_count, expecting.expected, STR_ARG(names));
+            catalog_warn(source->catalog, true, "%" PRIu32 " of %" PRIu32 " rank files are missing: %.*s", expecting.missing_count,
+                         expecting.expected, STR_ARG(names));
         } else {
             status = error_set(err, RESHARD_ERR_FORMAT,
-                               "%" PRIu32 " of %" PRIu32 " rank files are missing (tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64 "): %.*s%s", expecting.missing_count,
-                               expecting.expected, layout->tp, layout->pp, layout->ep, STR_ARG(names), expecting.missing_count > MISSING_SHOWN ? ", …" : "");
+                               "%" PRIu32 " of %" PRIu32 " rank files are missing (tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64 "): %.*s%s",
+                               expecting.missing_count, expecting.expected, layout->tp, layout->pp, layout->ep, STR_ARG(names),
+                               expecting.missing_count > MISSING_SHOWN ? ", …" : "");
             size_t comma;
             struct str first = names;
             if (str_find_char(names, ',', &comma))
@@ -289,8 +298,8 @@ static reshard_status place_ranks(struct source *source, const struct rank_folde
         rank_folder_parse(state->ranks[i].folder, &folder);
         if (rank_folder_place(&folder, layout, &state->ranks[i].place))
             continue;
-        error_set(err, RESHARD_ERR_FORMAT, "folder '%.*s' has no place in a run with tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64, STR_ARG(folder.name), layout->tp, layout->pp,
-                  layout->ep);
+        error_set(err, RESHARD_ERR_FORMAT, "folder '%.*s' has no place in a run with tp=%" PRId64 ", pp=%" PRId64 ", ep=%" PRId64,
+                  STR_ARG(folder.name), layout->tp, layout->pp, layout->ep);
         error_object(err, "%.*s", STR_ARG(folder.name));
         error_hint(err, "folders of two runs may lie side by side: remove those of the older one");
         return RESHARD_ERR_FORMAT;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's rerun state machine checks results by running steps again. Some releases keep its state in legacy files and some do not, and it belongs
- * to the ranks of one layout. It is taken over where the target's ranks are the source's, and the reference, if there is one, has it too. Where only the
- * reference has it, its state is written if that says nothing but that nothing has happened: the file has the members that the run expects.
+ * Megatron's rerun state machine checks results by running steps again. Some releases keep its state in legacy files and some do not, and
+ * it belongs to the ranks of one layout. It is taken over where the target's ranks are the source's, and the reference, if there is one,
+ * has it too. Where only the reference has it, its state is written if that says nothing but that nothing has happened: the file has the
+ * members that the run expects.
  */
 #include "formats/megatron/megatron_target.h"
 
@@ -54,9 +55,13 @@ static bool is_nothing(const struct value *value)
 /* No step was noticed, repeated or asked for. */
 static bool is_initial(const struct value *rerun)
 {
-    static const char *const events[] = { "rerun_requested", "checkpoint_requested", "restart_again_requested", "continue_requested", "failed_validation_call",
-                                          "initial_result", "suspicious_node", "suspicious_device", "data_iterator_checkpoints", "large_value_counts", "max_values" };
-    const struct value *inner = value_dict_get(rerun, "sharded"), *injector = inner ? value_dict_get(inner, "error_injector_checkpoint") : NULL;
+    static const char *const events[] = {
+        "rerun_requested", "checkpoint_requested", "restart_again_requested", "continue_requested",        "failed_validation_call",
+        "initial_result",  "suspicious_node",      "suspicious_device",       "data_iterator_checkpoints", "large_value_counts",
+        "max_values"
+    };
+    const struct value *inner = value_dict_get(rerun, "sharded"),
+                       *injector = inner ? value_dict_get(inner, "error_injector_checkpoint") : NULL;
     const struct value *reached = inner ? value_dict_get(inner, "current_iteration") : NULL;
     int64_t iteration = -1;
     if (!inner || value_dict_get(rerun, "current_iteration") || (reached && !value_as_int(reached, &iteration)))
@@ -68,14 +73,15 @@ static bool is_initial(const struct value *rerun)
 }
 
 /* The reference's state, if that is what the target's files get. */
-static const struct value *taken_state(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank)
+static const struct value *taken_state(const struct layout_request *request, const struct megatron_target *state,
+                                       const struct target_rank *rank)
 {
     const struct value *found = reference_state(request, rank);
     return found && !megatron_keeps_rerun(request, state) && is_initial(found) ? found : NULL;
 }
 
-reshard_status megatron_like_rerun(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value_graph *graph, struct value **out,
-                                   reshard_error *err)
+reshard_status megatron_like_rerun(const struct layout_request *request, const struct megatron_target *state, uint32_t rank,
+                                   struct value_graph *graph, struct value **out, reshard_error *err)
 {
     const struct megatron_source *like = megatron_folder_state(request->like);
     const struct value *found = taken_state(request, state, &state->ranks[rank]);
@@ -93,8 +99,10 @@ reshard_status megatron_note_rerun(const struct layout_request *request, struct 
     bool is_kept = megatron_keeps_rerun(request, state), is_same = megatron_same_ranks(request, state);
     reshard_status status = RESHARD_OK;
     if (has_item && !is_kept)
-        status = target_note_dropped(target, err, RERUN_KEY ": %s", is_same ? "the reference's run keeps none" : "it belongs to the ranks that saved it");
+        status = target_note_dropped(target, err, RERUN_KEY ": %s",
+                                     is_same ? "the reference's run keeps none" : "it belongs to the ranks that saved it");
     if (!status && state->rank_count > 0 && taken_state(request, state, &state->ranks[0]))
-        status = target_note_changed(target, err, RERUN_KEY ": the reference's, by which nothing has happened; the source has none that fits");
+        status =
+            target_note_changed(target, err, RERUN_KEY ": the reference's, by which nothing has happened; the source has none that fits");
     return status;
 }

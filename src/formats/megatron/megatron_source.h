@@ -103,13 +103,16 @@ struct megatron_part {
 };
 reshard_status megatron_add_part(struct source *source, const struct megatron_part *part, reshard_error *err);
 
-/* megatron_grouped.c: the first takes matrices of experts apart if the source was opened so or has optimizer state, or notes that it could be. */
+/* megatron_grouped.c: the first takes matrices of experts apart if the source was opened so or has optimizer state, or notes that it could
+ * be. */
 reshard_status megatron_split_grouped(struct source *source, reshard_error *err);
 
-/* Calls emit for each expert in one rank's matrix: its parameter, and where in the matrix it begins. strides are those of the expert's part. */
-typedef reshard_status (*megatron_member_sink)(const struct megatron_parameter *member, int64_t offset, const int64_t *strides, void *context, reshard_error *err);
-reshard_status megatron_each_member(const struct megatron_parameter *matrix, const struct rank_place *place, megatron_member_sink emit, void *context,
-                                    reshard_error *err);
+/* Calls emit for each expert in one rank's matrix: its parameter, and where in the matrix it begins. strides are those of the expert's
+ * part. */
+typedef reshard_status (*megatron_member_sink)(const struct megatron_parameter *member, int64_t offset, const int64_t *strides,
+                                               void *context, reshard_error *err);
+reshard_status megatron_each_member(const struct megatron_parameter *matrix, const struct rank_place *place, megatron_member_sink emit,
+                                    void *context, reshard_error *err);
 
 /* Adds the chunks of one rank's matrix. */
 reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err);
@@ -120,9 +123,10 @@ unsigned megatron_source_conditions(const struct megatron_source *state);
 /* megatron_items.c */
 reshard_status megatron_items_new(struct source *source, struct megatron_items **out, reshard_error *err);
 void megatron_items_free(struct megatron_items *items);
-/* An item of a rank: one that an earlier rank has with the same value is not added again, one of another value gets the folder's name in front. */
-reshard_status megatron_items_add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count,
-                                  struct value *value, reshard_error *err);
+/* An item of a rank: one that an earlier rank has with the same value is not added again, one of another value gets the folder's name in
+ * front. */
+reshard_status megatron_items_add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts,
+                                  size_t count, struct value *value, reshard_error *err);
 /* After the last item and the last tensor: makes hidden tensors of the storages that items hold. */
 reshard_status megatron_items_end(struct megatron_items *items, reshard_error *err);
 

@@ -8,7 +8,8 @@
 
 #define TARGET_LEAD_MAX 2
 
-/* A parameter as it will be written: a wanted tensor, a slice of one where layers and experts lie along axes, or a copy on another stage. */
+/* A parameter as it will be written: a wanted tensor, a slice of one where layers and experts lie along axes, or a copy on another stage.
+ */
 struct target_parameter {
     uint32_t wanted;
     struct str name;               /* with the numbers of the whole model */
@@ -110,8 +111,8 @@ reshard_status megatron_find_names(const struct layout_request *request, struct 
 
 /* Calls emit for every parameter, with tensor, name, path and axes in front. */
 typedef reshard_status (*megatron_parameter_sink)(const struct target_parameter *parameter, void *context, reshard_error *err);
-reshard_status megatron_each_parameter(const struct layout_request *request, struct megatron_target *state, megatron_parameter_sink emit, void *context,
-                                       reshard_error *err);
+reshard_status megatron_each_parameter(const struct layout_request *request, struct megatron_target *state, megatron_parameter_sink emit,
+                                       void *context, reshard_error *err);
 
 /* megatron_choose.c: the layout, the pipeline, the numbers of layers and experts. */
 reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err);
@@ -130,33 +131,35 @@ reshard_status megatron_find_matrices(const struct layout_request *request, stru
 /* Whether a parameter is no expert of a matrix, or the first that the rank has in it, and so stands for what the rank registers. */
 bool megatron_stands_for_matrix(const struct megatron_target *state, const struct target_parameter *parameter);
 
-/* How many places the parameter, or the matrix that it stands for, has on a rank; and those places: its tensors', or where tensors is set the tensors of its
- * state (by wanted tensor, 1 + number), from element offset on. */
+/* How many places the parameter, or the matrix that it stands for, has on a rank; and those places: its tensors', or where tensors is set
+ * the tensors of its state (by wanted tensor, 1 + number), from element offset on. */
 uint32_t megatron_place_count(const struct megatron_target *state, uint32_t parameter);
-void megatron_put_places(const struct megatron_target *state, uint32_t parameter, const uint32_t *tensors, int64_t offset, struct record_place *out);
+void megatron_put_places(const struct megatron_target *state, uint32_t parameter, const uint32_t *tensors, int64_t offset,
+                         struct record_place *out);
 
 /* The record of a parameter that stands for a matrix. */
-reshard_status megatron_matrix_record(const struct layout_request *request, struct megatron_target *state, uint32_t parameter, const uint32_t *tensors,
-                                      uint32_t *record, reshard_error *err);
+reshard_status megatron_matrix_record(const struct layout_request *request, struct megatron_target *state, uint32_t parameter,
+                                      const uint32_t *tensors, uint32_t *record, reshard_error *err);
 
 /* megatron_members.c: the pickle of one rank's file; adds its records. */
-reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err);
+reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out,
+                                  reshard_error *err);
 reshard_status megatron_note_items(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /*
- * megatron_rerun.c: the state of the rerun state machine, by name; whether the source's is taken over; else the reference's, NULL for none; notes what
- * becomes of it. Besides: whether the target's ranks are those of a legacy source.
+ * megatron_rerun.c: the state of the rerun state machine, by name; whether the source's is taken over; else the reference's, NULL for none;
+ * notes what becomes of it. Besides: whether the target's ranks are those of a legacy source.
  */
 bool megatron_is_rerun(struct str name);
 bool megatron_keeps_rerun(const struct layout_request *request, const struct megatron_target *state);
-reshard_status megatron_like_rerun(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value_graph *graph,
-                                   struct value **out, reshard_error *err);
+reshard_status megatron_like_rerun(const struct layout_request *request, const struct megatron_target *state, uint32_t rank,
+                                   struct value_graph *graph, struct value **out, reshard_error *err);
 reshard_status megatron_note_rerun(const struct layout_request *request, struct target *target, bool has_item, reshard_error *err);
 bool megatron_same_ranks(const struct layout_request *request, const struct megatron_target *state);
 
 /* megatron_write_args.c: the Namespace of one rank in graph; NULL without memory. */
-struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value *copied,
-                                  struct value_graph *graph);
+struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank,
+                                  struct value *copied, struct value_graph *graph);
 
 reshard_status megatron_record_add(struct megatron_target *state, uint32_t wanted, uint64_t bytes, uint32_t *out, reshard_error *err);
 reshard_status megatron_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron pads the vocabulary to a multiple of a unit and TP, so a run with another TP may have other padding, and refuses files with other rows.
- * How many tokens there are is said by few tokenizers only. But the rows of the source are padded from at least so many and at most so many, and
- * often all of them are padded alike.
+ * Megatron pads the vocabulary to a multiple of a unit and TP, so a run with another TP may have other padding, and refuses files with
+ * other rows. How many tokens there are is said by few tokenizers only. But the rows of the source are padded from at least so many and at
+ * most so many, and often all of them are padded alike.
  */
 #include "formats/megatron/megatron_target.h"
 
@@ -15,11 +15,13 @@ static int64_t padded(int64_t tokens, int64_t unit)
     return (tokens + unit - 1) / unit * unit;
 }
 
-/* Megatron's tokenizer without a text says it: vocab_size, and in releases before 0.18, which know of no other end of text, one more. -1: another one. */
+/* Megatron's tokenizer without a text says it: vocab_size, and in releases before 0.18, which know of no other end of text, one more. -1:
+ * another one. */
 static int64_t said_tokens(const struct megatron_args *args)
 {
     const struct value *type = args->members ? value_dict_get(args->members, "tokenizer_type") : NULL;
-    if (!type || type->kind != VALUE_STR || !str_is(type->text, "NullTokenizer") || args->vocabulary <= 0 || args->vocabulary > INT64_MAX / 4)
+    if (!type || type->kind != VALUE_STR || !str_is(type->text, "NullTokenizer") || args->vocabulary <= 0 ||
+        args->vocabulary > INT64_MAX / 4)
         return -1;
     return args->vocabulary + (value_dict_get(args->members, "null_tokenizer_eod_id") ? 0 : 1);
 }
@@ -27,8 +29,8 @@ static int64_t said_tokens(const struct megatron_args *args)
 bool megatron_vocabulary_rows(const struct megatron_args *args, int64_t tp, int64_t *least, int64_t *most)
 {
     int64_t unit = args->vocabulary_unit, old = args->padded_vocabulary, said = said_tokens(args);
-    if (unit <= 0 || old <= 0 || args->tp <= 0 || tp <= 0 || unit > INT32_MAX || old > INT64_MAX / 4 || args->tp > INT32_MAX || tp > INT32_MAX ||
-        unit > INT64_MAX / 4 / args->tp || unit > INT64_MAX / 4 / tp)
+    if (unit <= 0 || old <= 0 || args->tp <= 0 || tp <= 0 || unit > INT32_MAX || old > INT64_MAX / 4 || args->tp > INT32_MAX ||
+        tp > INT32_MAX || unit > INT64_MAX / 4 / args->tp || unit > INT64_MAX / 4 / tp)
         return false;
     int64_t lowest = old - unit * args->tp + 1, highest = old;
     if (said > 0 && said <= old)
@@ -64,7 +66,8 @@ reshard_status megatron_choose_vocabulary(const struct layout_request *request, 
     reshard_status status = option_rows(request, &state->padded_vocabulary, err);
     if (status || state->padded_vocabulary > 0)
         return status;
-    if (like && like->args.padded_vocabulary > 0 && !request->words.tp && (args->vocabulary <= 0 || like->args.vocabulary == args->vocabulary)) {
+    if (like && like->args.padded_vocabulary > 0 && !request->words.tp &&
+        (args->vocabulary <= 0 || like->args.vocabulary == args->vocabulary)) {
         state->padded_vocabulary = like->args.padded_vocabulary;
         return RESHARD_OK;
     }
@@ -74,7 +77,9 @@ reshard_status megatron_choose_vocabulary(const struct layout_request *request, 
         state->padded_vocabulary = least;
         return RESHARD_OK;
     }
-    return target_note_changed(target, err, "the vocabulary keeps its %" PRId64 " rows: a run with tp=%" PRId64 " pads it to %" PRId64 " or more up to %" PRId64
+    return target_note_changed(target, err,
+                               "the vocabulary keeps its %" PRId64 " rows: a run with tp=%" PRId64 " pads it to %" PRId64
+                               " or more up to %" PRId64
                                ", as its tokenizer says. Megatron takes them with --use-checkpoint-args; -o padded-vocab=N writes others",
                                args->padded_vocabulary, state->layout.tp, least, most);
 }

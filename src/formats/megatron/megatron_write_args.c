@@ -46,7 +46,8 @@ static void set_sizes(struct editing *editing, const struct megatron_target *sta
     set_number(editing, "model_parallel_size", layout->tp, false);
     set_number(editing, "pipeline_model_parallel_size", layout->pp, true);
     set_number(editing, "transformer_pipeline_model_parallel_size", layout->pp, false);
-    set_value(editing, "virtual_pipeline_model_parallel_size", layout->vp > 1 ? value_new_int(editing->graph, layout->vp) : none(editing->graph), true);
+    set_value(editing, "virtual_pipeline_model_parallel_size",
+              layout->vp > 1 ? value_new_int(editing->graph, layout->vp) : none(editing->graph), true);
     set_optional(editing, "num_virtual_stages_per_pipeline_rank", layout->vp, layout->vp > 1);
     set_optional(editing, "num_layers_per_virtual_pipeline_stage", 0, false);
     set_number(editing, "expert_model_parallel_size", layout->ep, true);
@@ -65,8 +66,9 @@ static void set_sizes(struct editing *editing, const struct megatron_target *sta
 /* An even pipeline, unless the split of the source or the reference was kept. */
 static void set_pipeline(struct editing *editing, const struct megatron_source *model)
 {
-    static const char *const names[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers", "account_for_embedding_in_pipeline_split",
-                                         "account_for_loss_in_pipeline_split", "pipeline_model_parallel_layout" };
+    static const char *const names[] = { "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
+                                         "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split",
+                                         "pipeline_model_parallel_layout" };
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const struct value *value = model && model->args.members ? value_dict_get(model->args.members, names[i]) : NULL;
         if (value)
@@ -153,8 +155,8 @@ static const struct megatron_source *pipeline_model(const struct layout_request 
     return source && source->layout.pp == state->layout.pp && source->layout.vp == state->layout.vp ? source : NULL;
 }
 
-struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank, struct value *copied,
-                                  struct value_graph *graph)
+struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank,
+                                  struct value *copied, struct value_graph *graph)
 {
     struct value *namespace = copied && megatron_namespace_members(copied) ? copied : new_namespace(graph);
     const struct megatron_source *like = megatron_folder_state(request->like);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Settings of parameter groups: how a run is set up, not what it has learned. Releases differ in which they store. Those that the source does not have and the
- * reference has are the reference's, as its arguments are; those that the reference's release does not know are left out.
+ * Settings of parameter groups: how a run is set up, not what it has learned. Releases differ in which they store. Those that the source
+ * does not have and the reference has are the reference's, as its arguments are; those that the reference's release does not know are left
+ * out.
  */
 #include "parallel/parameter_groups.h"
 #include "formats/megatron/optimizer_target.h"
@@ -36,8 +37,8 @@ static bool is_state(struct str key)
     return str_is(key, "params") || str_is(key, "step");
 }
 
-static reshard_status add_settings(const struct value *like, uint32_t graph_count, struct value *group, struct value_graph *graph, struct like_settings *done,
-                                   reshard_error *err)
+static reshard_status add_settings(const struct value *like, uint32_t graph_count, struct value *group, struct value_graph *graph,
+                                   struct like_settings *done, reshard_error *err)
 {
     for (size_t i = 0; i + 1 < like->list.count; i += 2) {
         const struct value *key = like->list.items[i];
@@ -80,8 +81,8 @@ static void remove_settings(const struct value *like, struct value *group, struc
     group->list.count = kept;
 }
 
-reshard_status optimizer_like_settings(const struct layout_request *request, bool of_experts, struct value *group, struct value_graph *graph,
-                                       struct like_settings *done, reshard_error *err)
+reshard_status optimizer_like_settings(const struct layout_request *request, bool of_experts, struct value *group,
+                                       struct value_graph *graph, struct like_settings *done, reshard_error *err)
 {
     uint32_t graph_count;
     const struct value *groups = reference_groups(megatron_folder_state(request->like), of_experts, &graph_count);

@@ -66,7 +66,8 @@ struct value *megatron_optimizer_item(struct megatron_source *state, const struc
     if (!items)
         return NULL;
     for (size_t i = 0; i < optimizer->list.count; i++) {
-        items[i] = optimizer->list.items[i]->kind == VALUE_DICT ? prune_dict(graph, optimizer->list.items[i], false) : optimizer->list.items[i];
+        items[i] =
+            optimizer->list.items[i]->kind == VALUE_DICT ? prune_dict(graph, optimizer->list.items[i], false) : optimizer->list.items[i];
         if (!items[i])
             return NULL;
     }
@@ -204,7 +205,8 @@ static reshard_status list_stackable(struct stacking *stacking, reshard_error *e
     for (uint32_t i = 0; i < state->parameter_count; i++)
         count += state->parameters[i].is_copy ? 0 : state->parameters[i].member_count > 0 ? state->parameters[i].member_count : 1;
     if (count > stacking->source->limits.tensors)
-        return error_set(err, RESHARD_ERR_LIMIT, "%" PRIu64 " parameters, more than the limit tensors=%" PRIu64, count, stacking->source->limits.tensors);
+        return error_set(err, RESHARD_ERR_LIMIT, "%" PRIu64 " parameters, more than the limit tensors=%" PRIu64, count,
+                         stacking->source->limits.tensors);
     stacking->list = calloc((size_t)count + 1, sizeof(*stacking->list));
     stacking->stacks = calloc((size_t)count + 1, sizeof(*stacking->stacks));
     stacking->stack_of = calloc((size_t)count + 1, sizeof(*stacking->stack_of));
@@ -233,7 +235,8 @@ reshard_status megatron_add_distributed_tensors(struct source *source, reshard_e
     if (!status && !stacking.kept && !all_fill(&stacking))
         status = stack_all(&stacking, 1, err);
     if (!status && !all_fill(&stacking) && !source->lenient)
-        status = error_set(err, RESHARD_ERR_FORMAT, "layers or experts of the model are missing or not alike, so that they have no common key");
+        status =
+            error_set(err, RESHARD_ERR_FORMAT, "layers or experts of the model are missing or not alike, so that they have no common key");
     for (uint32_t i = 0; i < stacking.keys.count && !status; i++)
         status = add_stack(&stacking, &stacking.stacks[i], err);
     for (uint32_t i = 0; i < stacking.count && !status; i++)
@@ -278,7 +281,8 @@ static bool is_tied(const struct megatron_source *state, uint32_t parameter)
 static bool is_parameter(const struct rank_state *all, const struct megatron_leaf *leaf)
 {
     struct parameter_name name;
-    return !optimizer_name_read(all->names, megatron_source_conditions(all->state), leaf->name, &name) || !all->names->lines[name.line].is_buffer;
+    return !optimizer_name_read(all->names, megatron_source_conditions(all->state), leaf->name, &name) ||
+           !all->names->lines[name.line].is_buffer;
 }
 
 static void list_parameters(struct rank_state *all)
@@ -293,16 +297,22 @@ static void list_parameters(struct rank_state *all)
             continue;
         all->leaves[all->count] = all->rank->first_leaf + i;
         all->parameters[all->count++] = (struct optimizer_parameter){
-            .name = leaf->name, .param_dtype = tensor->dtype, .grad_dtype = DTYPE_F32, .rank = tensor->rank, .shape = tensor->shape,
-            .chunk = (uint32_t)(leaf->stage / state->layout.pp), .is_expert = state->layout.ep > 1 && (rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped),
-            .is_embedding = rule->is_vocabulary && tensor->rank == 2, .is_shared_embedding = is_tied(state, leaf->parameter),
+            .name = leaf->name,
+            .param_dtype = tensor->dtype,
+            .grad_dtype = DTYPE_F32,
+            .rank = tensor->rank,
+            .shape = tensor->shape,
+            .chunk = (uint32_t)(leaf->stage / state->layout.pp),
+            .is_expert = state->layout.ep > 1 && (rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped),
+            .is_embedding = rule->is_vocabulary && tensor->rank == 2,
+            .is_shared_embedding = is_tied(state, leaf->parameter),
         };
     }
 }
 
 /* The tensor of a parameter's state. */
-static reshard_status state_tensor(struct rank_state *all, const struct megatron_parameter *parameter, const struct optimizer_piece *piece, uint32_t file,
-                                   uint32_t *out, reshard_error *err)
+static reshard_status state_tensor(struct rank_state *all, const struct megatron_parameter *parameter, const struct optimizer_piece *piece,
+                                   uint32_t file, uint32_t *out, reshard_error *err)
 {
     struct catalog *catalog = all->source->catalog;
     const struct torch_tensor *stored = &all->state->torch.files[file].archive.tensors[piece->tensor];
@@ -310,14 +320,17 @@ static reshard_status state_tensor(struct rank_state *all, const struct megatron
     bool is_new;
     int64_t shape[RANK_MAX];
     buffer_clear(&all->text);
-    if (!buffer_printf(&all->text, "optimizer.state.%.*s.%.*s", (int)piece->state.size, piece->state.data, (int)weight->key.size, weight->key.data))
+    if (!buffer_printf(&all->text, "optimizer.state.%.*s.%.*s", (int)piece->state.size, piece->state.data, (int)weight->key.size,
+                       weight->key.data))
         return error_set_memory(err);
     uint32_t number = name_map_intern(all->tensors, buffer_str(&all->text), &is_new);
     if (number == NAME_NONE)
         return error_set_memory(err);
     if (!is_new) {
         *out = all->tensor_of[number];
-        return catalog->tensors[*out].dtype == stored->dtype ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "it is of another dtype than in other files");
+        return catalog->tensors[*out].dtype == stored->dtype
+                   ? RESHARD_OK
+                   : error_set(err, RESHARD_ERR_FORMAT, "it is of another dtype than in other files");
     }
     if (!ARRAY_ROOM(all->tensor_of, number, all->tensor_capacity))
         return error_set_memory(err);
@@ -338,7 +351,8 @@ struct adding_piece {
 };
 
 /* Adds what a parameter has of the piece: from element `offset` of it on. strides: NULL if it is row-major. */
-static reshard_status add_piece_of(const struct megatron_parameter *parameter, int64_t offset, const int64_t *strides, void *context, reshard_error *err)
+static reshard_status add_piece_of(const struct megatron_parameter *parameter, int64_t offset, const int64_t *strides, void *context,
+                                   reshard_error *err)
 {
     const struct adding_piece *adding = context;
     struct rank_state *all = adding->all;
@@ -374,8 +388,10 @@ static reshard_status add_pieces(struct rank_state *all, const struct optimizer_
 static void warn_guess(struct rank_state *all, const struct optimizer_pieces *pieces)
 {
     if (pieces->is_guessed)
-        catalog_warn(all->source->catalog, false, "'%.*s/%s': the sizes do not follow from the arguments of the run; they are those of an optimizer without "
-                     "buckets or without alignment, which is taken to have written them", STR_ARG(all->rank->folder), MEGATRON_OPTIMIZER_FILE);
+        catalog_warn(all->source->catalog, false,
+                     "'%.*s/%s': the sizes do not follow from the arguments of the run; they are those of an optimizer without "
+                     "buckets or without alignment, which is taken to have written them",
+                     STR_ARG(all->rank->folder), MEGATRON_OPTIMIZER_FILE);
 }
 
 static reshard_status read_state(struct rank_state *all, reshard_error *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizer state of legacy rank files in the catalog. The files name nothing in it, so the whole checkpoint is listed under the keys that a
- * distributed checkpoint of the same content has: layers along an axis, and optimizer.state.STATE.KEY for the state.
+ * Optimizer state of legacy rank files in the catalog. The files name nothing in it, so the whole checkpoint is listed under the keys that
+ * a distributed checkpoint of the same content has: layers along an axis, and optimizer.state.STATE.KEY for the state.
  */
 #ifndef FORMATS_MEGATRON_OPTIMIZER_SOURCE_H
 #define FORMATS_MEGATRON_OPTIMIZER_SOURCE_H

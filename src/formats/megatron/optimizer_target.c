@@ -49,18 +49,21 @@ static reshard_status check_states(const struct megatron_target *state, const st
     for (uint32_t s = 0; s < optimizer->state_count; s++)
         has_master |= optimizer->states[s].is_master;
     if (!state->has_order)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED,
-                         "'%.*s': when ranks register this parameter is not known, and legacy optimizer state follows the order of registration",
-                         STR_ARG(state->unordered));
+        return error_set(
+            err, RESHARD_ERR_UNSUPPORTED,
+            "'%.*s': when ranks register this parameter is not known, and legacy optimizer state follows the order of registration",
+            STR_ARG(state->unordered));
     if (optimizer->is_distributed && !has_master)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the distributed optimizer has fp32 masters of the parameters, and the source has none");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "the distributed optimizer has fp32 masters of the parameters, and the source has none");
     for (uint32_t i = 0; i < state->parameter_count; i++) {
         const struct target_parameter *parameter = &state->parameters[i];
         for (uint32_t s = 0; s < optimizer->state_count && is_parameter(state, parameter); s++) {
-            bool is_needed = optimizer->is_distributed || !optimizer->states[s].is_master || dtype_info(wanted->tensors[parameter->wanted].dtype)->bits == 16;
+            bool is_needed = optimizer->is_distributed || !optimizer->states[s].is_master ||
+                             dtype_info(wanted->tensors[parameter->wanted].dtype)->bits == 16;
             if (is_needed && !optimizer->states[s].tensors[parameter->wanted])
-                return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has no state '%.*s', which other parameters have", STR_ARG(parameter->name),
-                                 STR_ARG(optimizer->states[s].name));
+                return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has no state '%.*s', which other parameters have",
+                                 STR_ARG(parameter->name), STR_ARG(optimizer->states[s].name));
         }
     }
     return RESHARD_OK;
@@ -70,7 +73,9 @@ reshard_status megatron_find_states(const struct layout_request *request, struct
 {
     struct megatron_target *state = target->driver_state;
     struct target_optimizer *optimizer = arena_zalloc(&state->arena, sizeof(*optimizer));
-    reshard_status status = optimizer ? optimizer_states_find(request->wanted, &state->arena, optimizer->states, &optimizer->state_count, err) : error_set_memory(err);
+    reshard_status status = optimizer
+                                ? optimizer_states_find(request->wanted, &state->arena, optimizer->states, &optimizer->state_count, err)
+                                : error_set_memory(err);
     if (status || optimizer->state_count == 0)
         return status;
     state->optimizer = optimizer;
@@ -99,21 +104,29 @@ static enum dtype gradient_dtype(const struct megatron_target *state, enum dtype
     return megatron_args_int(&state->args, "accumulate_allreduce_grads_in_fp32") == 0 ? parameter : DTYPE_F32;
 }
 
-bool megatron_optimizer_parameter(const struct layout_request *request, const struct megatron_target *state, uint32_t index, struct optimizer_parameter *out)
+bool megatron_optimizer_parameter(const struct layout_request *request, const struct megatron_target *state, uint32_t index,
+                                  struct optimizer_parameter *out)
 {
     const struct target_parameter *parameter = &state->parameters[index];
     const struct target_matrix *matrix = parameter->matrix ? &state->matrices[parameter->matrix - 1] : NULL;
     enum dtype dtype = request->wanted->tensors[parameter->wanted].dtype;
     *out = (struct optimizer_parameter){
-        .name = matrix ? matrix->name : parameter->name, .param_dtype = dtype, .grad_dtype = gradient_dtype(state, dtype), .rank = parameter->cut.rank,
-        .shape = matrix ? matrix->shape : parameter->cut.local, .chunk = (uint32_t)(parameter->stage / state->layout.pp), .is_expert = is_expert(state, parameter),
-        .is_embedding = parameter->key.rule->is_vocabulary && parameter->cut.rank == 2, .is_shared_embedding = is_tied(state, parameter),
+        .name = matrix ? matrix->name : parameter->name,
+        .param_dtype = dtype,
+        .grad_dtype = gradient_dtype(state, dtype),
+        .rank = parameter->cut.rank,
+        .shape = matrix ? matrix->shape : parameter->cut.local,
+        .chunk = (uint32_t)(parameter->stage / state->layout.pp),
+        .is_expert = is_expert(state, parameter),
+        .is_embedding = parameter->key.rule->is_vocabulary && parameter->cut.rank == 2,
+        .is_shared_embedding = is_tied(state, parameter),
     };
     return is_parameter(state, parameter) && megatron_stands_for_matrix(state, parameter);
 }
 
-reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state, const struct target_rank *rank,
-                                        struct optimizer_parameter **out, uint32_t **indices, uint32_t *count, reshard_error *err)
+reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state,
+                                        const struct target_rank *rank, struct optimizer_parameter **out, uint32_t **indices,
+                                        uint32_t *count, reshard_error *err)
 {
     *out = calloc((size_t)state->parameter_count + 1, sizeof(**out));
     *indices = calloc((size_t)state->parameter_count + 1, sizeof(**indices));
@@ -170,8 +183,8 @@ struct emitting_file {
 };
 
 /* The places of the parameters of a buffer, and how many. */
-static struct record_place *list_places(struct emitting_file *file, const struct optimizer_buffers *made, const struct optimizer_buffer *buffer,
-                                        const struct target_state *kind, uint32_t *count)
+static struct record_place *list_places(struct emitting_file *file, const struct optimizer_buffers *made,
+                                        const struct optimizer_buffer *buffer, const struct target_state *kind, uint32_t *count)
 {
     struct megatron_target *state = file->state;
     uint64_t total = 0;
@@ -202,7 +215,8 @@ static reshard_status add_vector(struct emitting_file *file, const struct optimi
     enum dtype dtype = wanted->tensors[places[0].tensor].dtype;
     for (uint32_t i = 1; i < count; i++) {
         if (wanted->tensors[places[i].tensor].dtype != dtype)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' has several dtypes, and would lie in one vector", STR_ARG(kind->name));
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "state '%.*s' has several dtypes, and would lie in one vector",
+                             STR_ARG(kind->name));
     }
     if (!dtype_bytes(dtype, (uint64_t)buffer->unpadded, &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "a buffer of optimizer state is too large");
@@ -246,7 +260,8 @@ static struct value *dtype_pair(struct value_graph *graph, enum dtype param, enu
     return items[0] && items[1] ? value_new_list(graph, VALUE_TUPLE, items, 2) : NULL;
 }
 
-static reshard_status add_buffer(struct emitting_file *file, const struct optimizer_buffers *made, uint32_t index, struct value *root, reshard_error *err)
+static reshard_status add_buffer(struct emitting_file *file, const struct optimizer_buffers *made, uint32_t index, struct value *root,
+                                 reshard_error *err)
 {
     const struct target_optimizer *optimizer = file->state->optimizer;
     const struct optimizer_buffer *buffer = &made->buffers[index];
@@ -260,7 +275,8 @@ static reshard_status add_buffer(struct emitting_file *file, const struct optimi
             return status;
         is_good = set_member(states, value_new_str(&file->graph, kind->is_master ? STR(OPTIMIZER_MASTER) : kind->name), vector);
     }
-    is_good = is_good && set_member(states, value_new_str(&file->graph, STR("numel_unpadded")), value_new_int(&file->graph, buffer->unpadded)) &&
+    is_good = is_good &&
+              set_member(states, value_new_str(&file->graph, STR("numel_unpadded")), value_new_int(&file->graph, buffer->unpadded)) &&
               set_member(by_dtype, dtype_pair(&file->graph, buffer->param_dtype, buffer->grad_dtype), states) &&
               set_member(root, value_new_int(&file->graph, index), by_dtype);
     return is_good ? RESHARD_OK : error_set_memory(err);
@@ -342,7 +358,8 @@ static reshard_status make_root(struct emitting_file *file, reshard_error *err)
     return file->graph.root ? RESHARD_OK : error_set_memory(err);
 }
 
-reshard_status megatron_emit_optimizer(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out, reshard_error *err)
+reshard_status megatron_emit_optimizer(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out,
+                                       reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
     struct emitting_file file = { .request = request, .state = state, .rank = &state->ranks[rank] };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Member `optimizer` of a legacy file. The source's groups come as legacy files have them (a dict, or a list of one for each optimizer), as a
- * common state has them (a dict by number for several), as objects of data-parallel groups, or parameter by parameter.
+ * Member `optimizer` of a legacy file. The source's groups come as legacy files have them (a dict, or a list of one for each optimizer), as
+ * a common state has them (a dict by number for several), as objects of data-parallel groups, or parameter by parameter.
  */
 #include "parallel/group_meta.h"
 #include "parallel/parameter_groups.h"
@@ -54,7 +54,8 @@ bool optimizer_item_is_known(struct str key)
 
 static void take_source(struct group_source *source, struct value *optimizer)
 {
-    struct value *inner = (struct value *)value_dict_get(optimizer, "optimizer"), *scaler = (struct value *)value_dict_get(optimizer, "grad_scaler");
+    struct value *inner = (struct value *)value_dict_get(optimizer, "optimizer"),
+                 *scaler = (struct value *)value_dict_get(optimizer, "grad_scaler");
     struct value *groups = (struct value *)value_dict_get(inner && inner->kind == VALUE_DICT ? inner : optimizer, "param_groups");
     if (groups && groups->kind == VALUE_LIST && !source->groups)
         source->groups = groups;
@@ -82,7 +83,8 @@ static void take_item(struct making_value *making, const struct optimizer_item *
         take_source(&making->sources[0], value);
         for (size_t i = 0; i + 1 < value->list.count; i += 2) {
             int64_t index;
-            if (value_as_int(value->list.items[i], &index) && index >= 0 && index < OPTIMIZERS_MAX && value->list.items[i + 1]->kind == VALUE_DICT)
+            if (value_as_int(value->list.items[i], &index) && index >= 0 && index < OPTIMIZERS_MAX &&
+                value->list.items[i + 1]->kind == VALUE_DICT)
                 take_source(&making->sources[index], value->list.items[i + 1]);
         }
     }
@@ -131,15 +133,16 @@ static bool has_use(const struct making_value *making, bool of_experts, const st
     for (uint32_t i = 0; decay && i < state->parameter_count; i++) {
         struct optimizer_parameter parameter;
         bool is_one = megatron_optimizer_parameter(making->request, state, i, &parameter) && parameter.is_expert == of_experts;
-        if (is_one && optimizer_has_decay(&parameter) != optimizer_decay_is_zero(decay) && (!optimizer_group_is_decoupled(group) || parameter.is_embedding))
+        if (is_one && optimizer_has_decay(&parameter) != optimizer_decay_is_zero(decay) &&
+            (!optimizer_group_is_decoupled(group) || parameter.is_embedding))
             return true;
     }
     return !decay;
 }
 
 /*
- * Groups of the optimizer in hand. Where the source had one optimizer for everything, the experts' has copies of those that it needs; where it had two and the
- * target has one, the dense ones serve.
+ * Groups of the optimizer in hand. Where the source had one optimizer for everything, the experts' has copies of those that it needs; where
+ * it had two and the target has one, the dense ones serve.
  */
 static struct value *copy_groups(struct making_value *making, bool of_experts)
 {
@@ -180,7 +183,8 @@ static bool some_decoupled(const struct value *groups)
     return false;
 }
 
-static bool is_member(const struct optimizer_parameter *parameter, bool of_experts, const struct value *group, const struct value *decay, bool has_decoupled)
+static bool is_member(const struct optimizer_parameter *parameter, bool of_experts, const struct value *group, const struct value *decay,
+                      bool has_decoupled)
 {
     return parameter->is_expert == of_experts && optimizer_has_decay(parameter) != optimizer_decay_is_zero(decay) &&
            optimizer_group_is_decoupled(group) == (has_decoupled && parameter->is_embedding);
@@ -197,8 +201,8 @@ static uint32_t first_of(const struct making_value *making, bool of_experts, con
 }
 
 /*
- * Releases up to 0.15 make a group when they come to its first parameter, and match the groups of a file by position. Later ones, whose groups have the member
- * default_config, sort them, and the source's order is theirs.
+ * Releases up to 0.15 make a group when they come to its first parameter, and match the groups of a file by position. Later ones, whose
+ * groups have the member default_config, sort them, and the source's order is theirs.
  */
 static void order_groups(const struct making_value *making, bool of_experts, struct value *groups)
 {
@@ -235,16 +239,19 @@ static struct value *new_dict(struct value_graph *graph, size_t pairs)
     return items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
 }
 
-static reshard_status add_tensor(struct making_value *making, uint32_t parameter, const struct target_state *kind, struct value **out, reshard_error *err)
+static reshard_status add_tensor(struct making_value *making, uint32_t parameter, const struct target_state *kind, struct value **out,
+                                 reshard_error *err)
 {
     struct megatron_target *state = making->state;
     const struct target_parameter *info = &state->parameters[making->indices[parameter]];
     uint32_t tensor = kind->tensors[info->wanted] - 1, record;
     uint64_t bytes = 0;
-    if (!info->matrix && !dtype_bytes(making->request->wanted->tensors[tensor].dtype, (uint64_t)box_volume(info->cut.rank, info->cut.local), &bytes))
+    if (!info->matrix &&
+        !dtype_bytes(making->request->wanted->tensors[tensor].dtype, (uint64_t)box_volume(info->cut.rank, info->cut.local), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "state of '%.*s' is too large", STR_ARG(info->name));
-    reshard_status status = info->matrix ? megatron_matrix_record(making->request, state, making->indices[parameter], kind->tensors, &record, err)
-                                         : megatron_record_add(state, tensor, bytes, &record, err);
+    reshard_status status = info->matrix
+                                ? megatron_matrix_record(making->request, state, making->indices[parameter], kind->tensors, &record, err)
+                                : megatron_record_add(state, tensor, bytes, &record, err);
     if (status)
         return status;
     if (!info->matrix)
@@ -290,8 +297,8 @@ struct dealing {
 };
 
 /* A group's parameters get numbers, entries and masters. */
-static reshard_status deal_group(struct making_value *making, bool of_experts, bool has_decoupled, struct value *group, struct dealing *dealing,
-                                 reshard_error *err)
+static reshard_status deal_group(struct making_value *making, bool of_experts, bool has_decoupled, struct value *group,
+                                 struct dealing *dealing, reshard_error *err)
 {
     struct value_graph *graph = making->graph;
     const struct target_state *master = master_of(making->state->optimizer);
@@ -316,7 +323,8 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, b
     }
     if (status)
         return status;
-    struct value *list = value_new_list(graph, VALUE_LIST, masters, master_count), *params = value_new_list(graph, VALUE_LIST, numbers, number_count);
+    struct value *list = value_new_list(graph, VALUE_LIST, masters, master_count),
+                 *params = value_new_list(graph, VALUE_LIST, numbers, number_count);
     if (!list || !params || !value_dict_set(graph, group, "params", params, true))
         return error_set_memory(err);
     dealing->masters->list.items[dealing->masters->list.count++] = list;
@@ -335,19 +343,22 @@ static reshard_status deal(struct making_value *making, bool of_experts, struct 
 {
     struct value_graph *graph = making->graph;
     struct value **lists = arena_array(&graph->arena, groups->list.count + 1, sizeof(struct value *));
-    *out = (struct dealing){ .state = new_dict(graph, making->count), .masters = lists ? value_new_list(graph, VALUE_LIST, lists, 0) : NULL };
+    *out =
+        (struct dealing){ .state = new_dict(graph, making->count), .masters = lists ? value_new_list(graph, VALUE_LIST, lists, 0) : NULL };
     if (!out->state || !out->masters)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     bool has_decoupled = some_decoupled(groups);
     for (size_t i = 0; i < groups->list.count && !status; i++) {
         struct value *group = groups->list.items[i];
-        status = optimizer_group_decay(group) ? deal_group(making, of_experts, has_decoupled, group, out, err)
-                       : error_set(err, RESHARD_ERR_UNSUPPORTED, "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
+        status = optimizer_group_decay(group)
+                     ? deal_group(making, of_experts, has_decoupled, group, out, err)
+                     : error_set(err, RESHARD_ERR_UNSUPPORTED,
+                                 "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
     }
     if (!status && out->number != count_kind(making, of_experts))
-        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the source's parameter groups take %" PRId64 " of %" PRIu32 " parameters", out->number,
-                           count_kind(making, of_experts));
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the source's parameter groups take %" PRId64 " of %" PRIu32 " parameters",
+                           out->number, count_kind(making, of_experts));
     return status;
 }
 
@@ -362,7 +373,8 @@ static reshard_status make_plain(struct making_value *making, bool of_experts, s
     reshard_status status = deal(making, of_experts, groups, &dealing, err);
     if (status)
         return status;
-    bool is_good = set_member(graph, inner, value_new_str(graph, STR("state")), dealing.state) && set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups);
+    bool is_good = set_member(graph, inner, value_new_str(graph, STR("state")), dealing.state) &&
+                   set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups);
     *out = inner;
     if (is_good && has_master) {
         *out = new_dict(graph, 3);
@@ -373,7 +385,8 @@ static reshard_status make_plain(struct making_value *making, bool of_experts, s
     return is_good ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status make_distributed(struct making_value *making, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
+static reshard_status make_distributed(struct making_value *making, bool of_experts, struct value *groups, struct value **out,
+                                       reshard_error *err)
 {
     struct value_graph *graph = making->graph;
     struct value *scaler = making->sources[of_experts].scaler, *inner = new_dict(graph, 1);
@@ -413,8 +426,9 @@ static reshard_status make_all(struct making_value *making, struct value **out, 
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
-reshard_status megatron_optimizer_value(const struct layout_request *request, struct target *target, uint32_t rank, const struct optimizer_item *items,
-                                        uint32_t item_count, struct value_graph *graph, struct value **out, reshard_error *err)
+reshard_status megatron_optimizer_value(const struct layout_request *request, struct target *target, uint32_t rank,
+                                        const struct optimizer_item *items, uint32_t item_count, struct value_graph *graph,
+                                        struct value **out, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
     struct making_value making = { .request = request, .state = state, .rank = &state->ranks[rank], .graph = graph };
@@ -423,7 +437,8 @@ reshard_status megatron_optimizer_value(const struct layout_request *request, st
     if (status)
         return status;
     if (!making.sources[0].groups && !state->optimizer->is_distributed)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the source says nothing about parameter groups, by which the state would be numbered");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "the source says nothing about parameter groups, by which the state would be numbered");
     if (!making.sources[0].groups)
         return RESHARD_OK;
     status = megatron_rank_parameters(request, state, making.rank, &making.parameters, &making.indices, &making.count, err);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checked ranges: the bytes of which a driver's verify has compared a stored checksum. Marking them in the catalog tells the tensors and items whose
- * damage nobody would notice from the others.
+ * Checked ranges: the bytes of which a driver's verify has compared a stored checksum. Marking them in the catalog tells the tensors and
+ * items whose damage nobody would notice from the others.
  */
 #ifndef FORMATS_SHARED_CHECKED_RANGES_H
 #define FORMATS_SHARED_CHECKED_RANGES_H

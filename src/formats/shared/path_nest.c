@@ -14,7 +14,8 @@ static bool nest_node_add(struct nest *nest, const struct path_part *part, uint3
 {
     if (!ARRAY_ROOM(nest->nodes, nest->count, nest->capacity))
         return false;
-    nest->nodes[nest->count] = (struct nest_node){ .first_child = NO_NODE, .last_child = NO_NODE, .next_sibling = NO_NODE, .is_list = true };
+    nest->nodes[nest->count] =
+        (struct nest_node){ .first_child = NO_NODE, .last_child = NO_NODE, .next_sibling = NO_NODE, .is_list = true };
     if (part)
         nest->nodes[nest->count].part = *part;
     *out = nest->count++;

@@ -66,7 +66,8 @@ static reshard_status path_error(const struct path_part *parts, size_t count, co
     return status;
 }
 
-reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts, size_t count, struct dcp_tree_node leaf, reshard_error *err)
+reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts, size_t count, struct dcp_tree_node leaf,
+                            reshard_error *err)
 {
     uint32_t at = 0;
     struct dcp_tree_node root = { .wanted = CATALOG_NONE };
@@ -183,7 +184,8 @@ static bool push(struct open_node **stack, size_t *depth, size_t *capacity, cons
     return true;
 }
 
-reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_put_leaf put_leaf, void *context, struct buffer *out, reshard_error *err)
+reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_put_leaf put_leaf, void *context, struct buffer *out,
+                              reshard_error *err)
 {
     struct open_node *stack = NULL;
     size_t depth = 0, capacity = 0;

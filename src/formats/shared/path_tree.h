@@ -26,8 +26,10 @@ struct dcp_tree {
     struct buffer key;
 };
 
-/* Adds a leaf; the containers on its path are made. Texts of parts must outlive the tree. Two values of one path are an error that names it. */
-reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts, size_t count, struct dcp_tree_node leaf, reshard_error *err);
+/* Adds a leaf; the containers on its path are made. Texts of parts must outlive the tree. Two values of one path are an error that names
+ * it. */
+reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts, size_t count, struct dcp_tree_node leaf,
+                            reshard_error *err);
 
 /* The child of that name, or CATALOG_NONE. */
 uint32_t dcp_tree_child(struct dcp_tree *tree, uint32_t parent, struct str name);
@@ -40,7 +42,8 @@ reshard_status dcp_tree_finish(struct dcp_tree *tree, bool *has_hole, reshard_er
 
 /* Appends the pickle of a node, without frame. put_leaf appends that of a leaf; it may leave anything in the reader's memo. */
 typedef reshard_status (*dcp_put_leaf)(void *context, uint32_t node, struct buffer *out, reshard_error *err);
-reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_put_leaf put_leaf, void *context, struct buffer *out, reshard_error *err);
+reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_put_leaf put_leaf, void *context, struct buffer *out,
+                              reshard_error *err);
 
 void dcp_tree_release(struct dcp_tree *tree);
 

@@ -60,7 +60,8 @@ static reshard_status find_tie(struct adding *adding, const struct torch_tensor 
 
 static uint16_t tensor_flags(unsigned flags)
 {
-    return (uint16_t)((flags & TORCH_TENSOR_PARAMETER ? TENSOR_PARAMETER : 0) | (flags & TORCH_TENSOR_REQUIRES_GRAD ? TENSOR_REQUIRES_GRAD : 0));
+    return (uint16_t)((flags & TORCH_TENSOR_PARAMETER ? TENSOR_PARAMETER : 0) |
+                      (flags & TORCH_TENSOR_REQUIRES_GRAD ? TENSOR_REQUIRES_GRAD : 0));
 }
 
 static void count_storage(struct adding *adding, const struct torch_tensor *tensor, const struct catalog_tensor *listed)
@@ -87,7 +88,8 @@ static reshard_status add_tensor(struct adding *adding, struct str key, const st
     if (!status && !is_key_path)
         status = catalog_set_tensor_path(catalog, index, leaf->parts, leaf->part_count, err);
     if (!status)
-        status = torch_source_note_origin(adding->state, index, (struct torch_origin){ adding->file_index, archive_index, tensor->storage }, err);
+        status = torch_source_note_origin(adding->state, index, (struct torch_origin){ adding->file_index, archive_index, tensor->storage },
+                                          err);
     if (status)
         return status;
     struct catalog_tensor *listed = &catalog->tensors[index];
@@ -110,7 +112,8 @@ static reshard_status add_item(struct adding *adding, struct str key, const stru
         return error_set_memory(err);
     adding->items[adding->item_count++] = leaf->value;
     bool is_key_path = leaf->part_count == 1 && leaf->parts[0].kind == PATH_KEY;
-    return torch_source_add_item(adding->source, adding->file_index, key, leaf->parts, is_key_path ? 0 : leaf->part_count, leaf->value, err);
+    return torch_source_add_item(adding->source, adding->file_index, key, leaf->parts, is_key_path ? 0 : leaf->part_count, leaf->value,
+                                 err);
 }
 
 static reshard_status add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
@@ -153,7 +156,8 @@ static void want_shared_storages(const struct adding *adding, bool *wanted)
 {
     const struct torch_archive *archive = &adding->state->files[adding->file_index].archive;
     for (uint32_t i = 0; i < archive->storage_count; i++)
-        wanted[i] = adding->is_plain[i] && (adding->storage_views[i] > 1 || (adding->storage_views[i] == 1 && adding->storage_bytes[i] != archive->storages[i].bytes));
+        wanted[i] = adding->is_plain[i] && (adding->storage_views[i] > 1 ||
+                                            (adding->storage_views[i] == 1 && adding->storage_bytes[i] != archive->storages[i].bytes));
 }
 
 static bool adding_prepare(struct adding *adding)
@@ -237,7 +241,8 @@ reshard_status torch_source_add_facts(struct source *source, uint32_t file_index
         if (!status && archive->checksums_are_off)
             status = catalog_add_fact(catalog, "checksums", err, "switched off by the writer");
         if (!status && archive->weights_only_blocker.size > 0)
-            status = catalog_add_fact(catalog, "torch.load(weights_only=True)", err, "refused: %.*s", STR_ARG(archive->weights_only_blocker));
+            status =
+                catalog_add_fact(catalog, "torch.load(weights_only=True)", err, "refused: %.*s", STR_ARG(archive->weights_only_blocker));
         else if (!status)
             status = catalog_add_fact(catalog, "torch.load(weights_only=True)", err, "accepted");
     }

@@ -362,7 +362,8 @@ static bool is_opened(const struct walk *walk, const struct value *value)
 static reshard_status emit(struct walk *walk, struct value *value, reshard_error *err)
 {
     if (++walk->leaf_count > walk->leaf_max)
-        return error_set(err, RESHARD_ERR_LIMIT, "containers that share members make more than %llu leaves", (unsigned long long)walk->leaf_max);
+        return error_set(err, RESHARD_ERR_LIMIT, "containers that share members make more than %llu leaves",
+                         (unsigned long long)walk->leaf_max);
     struct torch_leaf leaf = { value, walk->path, walk->depth };
     return walk->sink(&leaf, walk->context, err);
 }
@@ -388,8 +389,8 @@ reshard_status torch_flatten(const struct value_graph *graph, const struct limit
     return torch_flatten_closed(graph, limits, NULL, sink, context, err);
 }
 
-reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed, torch_leaf_sink sink,
-                                    void *context, reshard_error *err)
+reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
+                                    torch_leaf_sink sink, void *context, reshard_error *err)
 {
     struct survey survey = { 0 };
     struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .closed = closed, .sink = sink, .context = context,

@@ -20,8 +20,8 @@ struct torch_leaf {
 typedef reshard_status (*torch_leaf_sink)(const struct torch_leaf *leaf, void *context, reshard_error *err);
 
 /* closed: keys of the outermost container whose members are leaves whatever they are; ends with NULL, may be NULL. */
-reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed, torch_leaf_sink sink,
-                                    void *context, reshard_error *err);
+reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
+                                    torch_leaf_sink sink, void *context, reshard_error *err);
 
 /* Calls sink for every leaf, in order. Fails when sink does, or when containers that are reached over many paths make more
  * leaves than the graph can reasonably mean. */

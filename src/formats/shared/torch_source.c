@@ -36,7 +36,8 @@ void torch_source_close(struct source *source)
     source->driver_state = NULL;
 }
 
-static reshard_status open_archive(struct source *source, const char *name, int rank, struct torch_archive *out, uint64_t *bytes, reshard_error *err)
+static reshard_status open_archive(struct source *source, const char *name, int rank, struct torch_archive *out, uint64_t *bytes,
+                                   reshard_error *err)
 {
     struct store_object *object = NULL;
     reshard_status status = store_open_object(source->store, name, &object, err);
@@ -128,8 +129,8 @@ static reshard_status set_layout(struct catalog *catalog, struct catalog_chunk *
     return RESHARD_OK;
 }
 
-reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor_index, const int64_t *start, uint32_t file_index, uint32_t archive_tensor,
-                                      bool with_crc, struct catalog_chunk **out, reshard_error *err)
+reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor_index, const int64_t *start, uint32_t file_index,
+                                      uint32_t archive_tensor, bool with_crc, struct catalog_chunk **out, reshard_error *err)
 {
     struct torch_file *file = &torch_source_of(source)->files[file_index];
     const struct torch_tensor *tensor = &file->archive.tensors[archive_tensor];
@@ -140,8 +141,8 @@ reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor_ind
     if (box_is_empty(tensor->rank, tensor->shape))
         return RESHARD_OK;
     uint64_t base = storage->codec == CODEC_NONE ? storage->offset : 0;
-    reshard_status status = catalog_add_chunk(source->catalog, tensor_index, start, tensor->shape, file->object, base + tensor->offset_bytes,
-                                              span_bytes(tensor), &chunk, err);
+    reshard_status status = catalog_add_chunk(source->catalog, tensor_index, start, tensor->shape, file->object,
+                                              base + tensor->offset_bytes, span_bytes(tensor), &chunk, err);
     if (status)
         return status;
     if (tensor->flags & TORCH_TENSOR_SWAP)
@@ -176,8 +177,9 @@ reshard_status torch_source_add_box(struct source *source, const struct torch_bo
                                               (uint64_t)end * element, &chunk, err);
     if (status)
         return status;
-    chunk->flags |= (uint16_t)((tensor->flags & TORCH_TENSOR_SWAP ? CHUNK_SWAP : 0) | (tensor->flags & TORCH_TENSOR_CONJ ? CHUNK_CONJUGATE : 0) |
-                               (tensor->flags & TORCH_TENSOR_NEG ? CHUNK_NEGATE : 0));
+    chunk->flags |=
+        (uint16_t)((tensor->flags & TORCH_TENSOR_SWAP ? CHUNK_SWAP : 0) | (tensor->flags & TORCH_TENSOR_CONJ ? CHUNK_CONJUGATE : 0) |
+                   (tensor->flags & TORCH_TENSOR_NEG ? CHUNK_NEGATE : 0));
     bool is_row_major = strides_are_row_major(box->rank, box->extent, box->strides);
     /* The CRC is of the whole storage, so only a chunk that is all of it can carry it without reading more. */
     bool with_crc = (uint64_t)end * element == storage->bytes && is_row_major && !file->has_crc_in_chunk[tensor->storage];
@@ -237,7 +239,8 @@ static bool mark_storages(struct torch_file *file, struct value **items, size_t 
     struct marking marking = { wanted, calloc((size_t)graph->count + 1, sizeof(bool)), archive->storage_count };
     bool good = listed && marking.is_tensors && value_walk(all, graph->count, work, mark_storage, &marking, NULL);
     if (good && is_whole)
-        good = value_walk(listed, graph->count, work, note_mention, &marking, NULL) && value_walk(graph->root, graph->count, work, mark_storage, &marking, NULL);
+        good = value_walk(listed, graph->count, work, note_mention, &marking, NULL) &&
+               value_walk(graph->root, graph->count, work, mark_storage, &marking, NULL);
     free(marking.is_tensors);
     return good;
 }

@@ -56,8 +56,8 @@ reshard_status torch_source_note_origin(struct torch_source *state, uint32_t ten
 reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor, const int64_t *start, uint32_t file, uint32_t archive_tensor,
                                       bool with_crc, struct catalog_chunk **out, reshard_error *err);
 
-/* Adds the chunk that a part of an archive tensor is: elements offset + Σ index * strides of the tensor's own first element on. start and extent
- * are a box of the catalog tensor. */
+/* Adds the chunk that a part of an archive tensor is: elements offset + Σ index * strides of the tensor's own first element on. start and
+ * extent are a box of the catalog tensor. */
 struct torch_box {
     uint32_t tensor, file, archive_tensor;
     int rank;

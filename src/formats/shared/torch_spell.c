@@ -36,7 +36,8 @@ static bool put_storage(const struct torch_storage_finder *finder, const struct 
     snprintf(key, sizeof(key), "%" PRIu32, record);
     if (is_known) {
         const char *name = is_untyped ? "UntypedStorage" : dtype_info(dtype)->torch_storage;
-        torch_save_put_storage(out, is_untyped ? "torch.storage" : "torch", name, key, is_untyped ? bytes : bytes / dtype_element_bytes(dtype));
+        torch_save_put_storage(out, is_untyped ? "torch.storage" : "torch", name, key,
+                               is_untyped ? bytes : bytes / dtype_element_bytes(dtype));
         return true;
     }
     pickle_put_opcode(out, PICKLE_MARK);

@@ -47,8 +47,8 @@ static bool note_checked(const struct zip_archive *zip, uint32_t object, struct 
     return true;
 }
 
-static reshard_status check_zip(struct source *source, const struct torch_file *file, const struct reader *reader, struct checked_ranges *checked,
-                                reshard_error *err)
+static reshard_status check_zip(struct source *source, const struct torch_file *file, const struct reader *reader,
+                                struct checked_ranges *checked, reshard_error *err)
 {
     struct zip_archive zip = { 0 };
     struct checked_set skip = { 0 };
@@ -57,7 +57,8 @@ static reshard_status check_zip(struct source *source, const struct torch_file *
         status = error_set_memory(err);
     for (uint32_t i = 0; !status && !zip.crc_is_off && i < zip.member_count; i++) {
         const struct zip_member *member = &zip.members[i];
-        if (member->is_directory || (member->bytes > 0 && bsearch(&member->payload_offset, skip.offsets, skip.count, sizeof(uint64_t), offset_order)))
+        if (member->is_directory ||
+            (member->bytes > 0 && bsearch(&member->payload_offset, skip.offsets, skip.count, sizeof(uint64_t), offset_order)))
             continue;
         reshard_error found = { 0 };
         reshard_status result = zip_check_member(reader, &zip, member, &source->limits, &found);
@@ -101,8 +102,8 @@ static bool index_run_of(const struct torch_archive *archive, const struct torch
     if ((tensor->dtype != DTYPE_I64 && tensor->dtype != DTYPE_I32) || storage->codec != CODEC_NONE ||
         !strides_are_row_major(tensor->rank, tensor->shape, tensor->strides))
         return false;
-    *out = (struct index_run){ storage->offset + tensor->offset_bytes, box_volume(tensor->rank, tensor->shape), dtype_element_bytes(tensor->dtype),
-                               tensor->flags & TORCH_TENSOR_SWAP };
+    *out = (struct index_run){ storage->offset + tensor->offset_bytes, box_volume(tensor->rank, tensor->shape),
+                               dtype_element_bytes(tensor->dtype), tensor->flags & TORCH_TENSOR_SWAP };
     return true;
 }
 
@@ -115,8 +116,8 @@ static int64_t load_index(const uint8_t *bytes, const struct index_run *run)
 }
 
 /* All of [begin, begin + count) of the run must lie in [0, limit). */
-static reshard_status check_range(const struct reader *reader, const struct index_run *run, int64_t begin, int64_t count, int64_t limit, bool *is_good,
-                                  int64_t *bad, reshard_error *err)
+static reshard_status check_range(const struct reader *reader, const struct index_run *run, int64_t begin, int64_t count, int64_t limit,
+                                  bool *is_good, int64_t *bad, reshard_error *err)
 {
     uint8_t window[WINDOW_BYTES];
     int64_t at = 0, per_window = WINDOW_BYTES / (int64_t)run->width;
@@ -136,8 +137,8 @@ static reshard_status check_range(const struct reader *reader, const struct inde
 }
 
 /* (indices [dims, count], values, size, …): row i of the indices lies in dimension i. */
-static reshard_status check_coo(struct source *source, const struct torch_archive *archive, const struct reader *reader, struct value *const *data,
-                                size_t count, reshard_error *err)
+static reshard_status check_coo(struct source *source, const struct torch_archive *archive, const struct reader *reader,
+                                struct value *const *data, size_t count, reshard_error *err)
 {
     const struct torch_tensor *indices = count >= 3 ? tensor_at(archive, data[0]) : NULL;
     struct index_run run;
@@ -161,7 +162,8 @@ static reshard_status check_coo(struct source *source, const struct torch_archiv
 static reshard_status check_compressed(struct source *source, const struct torch_archive *archive, const struct reader *reader, bool by_row,
                                        struct value *const *data, size_t count, reshard_error *err)
 {
-    const struct torch_tensor *pointers = count >= 4 ? tensor_at(archive, data[0]) : NULL, *plain = count >= 4 ? tensor_at(archive, data[1]) : NULL;
+    const struct torch_tensor *pointers = count >= 4 ? tensor_at(archive, data[0]) : NULL,
+                              *plain = count >= 4 ? tensor_at(archive, data[1]) : NULL;
     struct index_run run, pointer_run;
     int64_t size[RANK_MAX], bad = 0;
     size_t rank;
@@ -174,7 +176,8 @@ static reshard_status check_compressed(struct source *source, const struct torch
     if (!status && is_good)
         status = check_range(reader, &pointer_run, 0, pointer_run.count, limit = plain->shape[plain->rank - 1] + 1, &is_good, &bad, err);
     if (!status && !is_good)
-        catalog_warn(source->catalog, true, "%s: sparse index %" PRId64 " where less than %" PRId64 " is allowed", reader->name, bad, limit);
+        catalog_warn(source->catalog, true, "%s: sparse index %" PRId64 " where less than %" PRId64 " is allowed", reader->name, bad,
+                     limit);
     return status;
 }
 

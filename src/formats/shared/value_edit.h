@@ -5,16 +5,16 @@
 
 #include "base/value.h"
 
-struct dist_editing {
+struct value_edit {
     struct value_graph *graph;
     struct value *members; /* DICT */
     bool failed;
 };
 
 /* Sets a member; one that is not there is added if must_be. value NULL: no memory for it. */
-void dist_set(struct dist_editing *editing, const char *name, struct value *value, bool must_be);
-void dist_set_number(struct dist_editing *editing, const char *name, int64_t number, bool must_be);
-void dist_set_bool(struct dist_editing *editing, const char *name, bool boolean);
-void dist_set_text(struct dist_editing *editing, const char *name, const char *text);
+void value_edit_set(struct value_edit *editing, const char *name, struct value *value, bool must_be);
+void value_edit_number(struct value_edit *editing, const char *name, int64_t number, bool must_be);
+void value_edit_bool(struct value_edit *editing, const char *name, bool boolean);
+void value_edit_text(struct value_edit *editing, const char *name, const char *text);
 
 #endif

@@ -47,13 +47,13 @@ static reshard_status check_same(const struct assembling *assembling, uint32_t i
         is_same = catalog_vector_at(catalog, tensor->shape)[i] == shape[i];
     if (is_same)
         return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' has another type or shape on rank %" PRIu32 " than before", STR_ARG(tensor->key),
-                     assembling->rank);
+    return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' has another type or shape on rank %" PRIu32 " than before",
+                     STR_ARG(tensor->key), assembling->rank);
 }
 
 /* The tensor of the key, made on first sight. *out is good until the next call. */
-static reshard_status tensor_for(struct assembling *assembling, const struct torch_leaf *leaf, enum dtype dtype, int rank, const int64_t *shape,
-                                 struct known_tensor **out, reshard_error *err)
+static reshard_status tensor_for(struct assembling *assembling, const struct torch_leaf *leaf, enum dtype dtype, int rank,
+                                 const int64_t *shape, struct known_tensor **out, reshard_error *err)
 {
     struct catalog *catalog = assembling->source->catalog;
     bool was_new;
@@ -71,12 +71,14 @@ static reshard_status tensor_for(struct assembling *assembling, const struct tor
     return status;
 }
 
-static reshard_status add_chunk(struct assembling *assembling, uint32_t tensor, const int64_t *start, uint32_t archive_tensor, reshard_error *err)
+static reshard_status add_chunk(struct assembling *assembling, uint32_t tensor, const int64_t *start, uint32_t archive_tensor,
+                                reshard_error *err)
 {
     struct catalog_chunk *chunk;
     const struct torch_file *file = &assembling->state->files[assembling->file];
     bool with_crc = !file->has_crc_in_chunk[file->archive.tensors[archive_tensor].storage];
-    reshard_status status = torch_source_add_chunk(assembling->source, tensor, start, assembling->file, archive_tensor, with_crc, &chunk, err);
+    reshard_status status =
+        torch_source_add_chunk(assembling->source, tensor, start, assembling->file, archive_tensor, with_crc, &chunk, err);
     if (!status && chunk)
         chunk->writer = assembling->rank > UINT16_MAX ? UINT16_MAX : (uint16_t)assembling->rank;
     return status;
@@ -103,8 +105,8 @@ static reshard_status note_partial(struct assembling *assembling, reshard_error 
     if (name_map_intern(&assembling->partials, key, &was_new) == NAME_NONE)
         return error_set_memory(err);
     if (was_new)
-        catalog_warn(assembling->source->catalog, false, "tensor '%.*s' is left out: its placement is Partial, the ranks' parts would have to be added up",
-                     STR_ARG(key));
+        catalog_warn(assembling->source->catalog, false,
+                     "tensor '%.*s' is left out: its placement is Partial, the ranks' parts would have to be added up", STR_ARG(key));
     return RESHARD_OK;
 }
 
@@ -116,7 +118,8 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
     if (shard->is_partial)
         return note_partial(assembling, err);
     if (shard->is_unknown_place)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': its file does not say where in the device mesh rank %" PRIu32 " stands",
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "tensor '%.*s': its file does not say where in the device mesh rank %" PRIu32 " stands",
                          STR_ARG(buffer_str(&assembling->key)), assembling->rank);
     reshard_status status = tensor_for(assembling, leaf, shard->dtype, shard->rank, shard->global_shape, &known, err);
     for (uint32_t i = first; !status && i < archive->shard_count && archive->shards[i].node == leaf->value; i++)
@@ -126,7 +129,8 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
 }
 
 /* FSDP1 keeps optimizer state as flat pieces that look like plain tensors: CRCs tell them from what is the same on all ranks. */
-static reshard_status check_replica(const struct assembling *assembling, struct known_tensor *known, const struct torch_tensor *found, reshard_error *err)
+static reshard_status check_replica(const struct assembling *assembling, struct known_tensor *known, const struct torch_tensor *found,
+                                    reshard_error *err)
 {
     const struct torch_storage *storage = &assembling->state->files[assembling->file].archive.storages[found->storage];
     uint64_t bytes = 0;
@@ -178,7 +182,8 @@ static bool note_storage(const struct value *value, void *context)
 static reshard_status has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
 {
     *out = false;
-    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, assembling->source->limits.budget, note_storage, out, NULL);
+    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, assembling->source->limits.budget,
+                             note_storage, out, NULL);
     return walked || *out ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -192,7 +197,8 @@ static reshard_status is_same_item(struct assembling *assembling, const struct c
     return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
 }
 
-static reshard_status add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value, reshard_error *err)
+static reshard_status add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
+                               reshard_error *err)
 {
     struct catalog *catalog = assembling->source->catalog;
     bool was_new, is_same;
@@ -211,7 +217,8 @@ static reshard_status add_item(struct assembling *assembling, const struct path_
         part_count = 0;
     }
     bool is_key_path = part_count == 1 && parts[0].kind == PATH_KEY;
-    reshard_status status = torch_source_add_item(assembling->source, assembling->file, key, parts, is_key_path ? 0 : part_count, value, err);
+    reshard_status status =
+        torch_source_add_item(assembling->source, assembling->file, key, parts, is_key_path ? 0 : part_count, value, err);
     if (!status && was_new)
         assembling->items[number] = catalog->item_count - 1;
     return status ? status : keep_item_value(assembling, value, err);
@@ -242,8 +249,10 @@ static reshard_status add_entry(struct assembling *assembling, struct value *val
     if (!found)
         return add_item(assembling, NULL, 0, value, err);
     if (file->rank == 0)
-        catalog_warn(assembling->source->catalog, false, "'%.*s' of '%.*s' and the other ranks holds tensors that are no part of the model: it is left out; "
-                     "--format fsdp-ranks opens that file's own group", STR_ARG(buffer_str(&assembling->key)), STR_ARG(file->name));
+        catalog_warn(assembling->source->catalog, false,
+                     "'%.*s' of '%.*s' and the other ranks holds tensors that are no part of the model: it is left out; "
+                     "--format fsdp-ranks opens that file's own group",
+                     STR_ARG(buffer_str(&assembling->key)), STR_ARG(file->name));
     return RESHARD_OK;
 }
 
@@ -259,7 +268,8 @@ static reshard_status add_entries(struct assembling *assembling, const struct fs
     }
     for (size_t i = 0; !status && i + 1 < count; i += 2) {
         buffer_clear(&assembling->key);
-        bool good = pairs[i]->kind == VALUE_STR ? buffer_append_str(&assembling->key, pairs[i]->text) : value_to_repr(pairs[i], &assembling->key, assembling->source->limits.budget);
+        bool good = pairs[i]->kind == VALUE_STR ? buffer_append_str(&assembling->key, pairs[i]->text)
+                                                : value_to_repr(pairs[i], &assembling->key, assembling->source->limits.budget);
         status = good ? add_entry(assembling, pairs[i + 1], file, err) : error_set_memory(err);
     }
     return status;

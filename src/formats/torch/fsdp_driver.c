@@ -13,7 +13,8 @@ static int fsdp_probe(struct store *store, const char *name, reshard_error *err)
     size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
     bool is_directory = name[0] == '\0', is_torch = false;
     uint64_t bytes;
-    if ((!is_directory && !(store_exists(store, name, &is_directory, &bytes) && is_directory)) || store_list(store, name, &arena, &entries, &count, err)) {
+    if ((!is_directory && !(store_exists(store, name, &is_directory, &bytes) && is_directory)) ||
+        store_list(store, name, &arena, &entries, &count, err)) {
         arena_release(&arena);
         return 0;
     }
@@ -37,7 +38,8 @@ static int fsdp_probe(struct store *store, const char *name, reshard_error *err)
     return is_torch ? 50 : 0;
 }
 
-static const char *const folder_entries[] = { "*rank*.pt", "*rank*.pth", "*rank*.bin", "pytorch_model_fsdp*", "fsdp_config.json", "huggingface/", NULL };
+static const char *const folder_entries[] = { "*rank*.pt",        "*rank*.pth",   "*rank*.bin", "pytorch_model_fsdp*",
+                                              "fsdp_config.json", "huggingface/", NULL };
 
 const struct format_driver format_fsdp_ranks = {
     .name = "fsdp-ranks",

@@ -77,10 +77,12 @@ static reshard_status check_group(const struct fsdp_group *group, reshard_error 
         if (group->files[i].rank > i)
             return error_set(err, RESHARD_ERR_FORMAT, "the file of rank %" PRIu32 " beside '%.*s' is missing", i, STR_ARG(first->name));
         if (group->files[i].rank < i)
-            return error_set(err, RESHARD_ERR_FORMAT, "two files of rank %" PRIu32 ", one is '%.*s'", group->files[i].rank, STR_ARG(group->files[i].name));
+            return error_set(err, RESHARD_ERR_FORMAT, "two files of rank %" PRIu32 ", one is '%.*s'", group->files[i].rank,
+                             STR_ARG(group->files[i].name));
     }
     if (world > 0 && world != group->count)
-        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' says %" PRIu32 " ranks, but there are %" PRIu32 " files", STR_ARG(first->name), world, group->count);
+        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' says %" PRIu32 " ranks, but there are %" PRIu32 " files", STR_ARG(first->name),
+                         world, group->count);
     return RESHARD_OK;
 }
 
@@ -89,10 +91,12 @@ static reshard_status check_worlds(const struct fsdp_groups *groups, reshard_err
 {
     for (uint32_t i = 1; i < groups->count; i++) {
         const struct fsdp_file *a = &groups->groups[i - 1].files[0], *b = &groups->groups[i].files[0];
-        const char *word_a = memmem(a->prefix.data, a->prefix.size, "world_size_", 11), *word_b = memmem(b->prefix.data, b->prefix.size, "world_size_", 11);
+        const char *word_a = memmem(a->prefix.data, a->prefix.size, "world_size_", 11),
+                   *word_b = memmem(b->prefix.data, b->prefix.size, "world_size_", 11);
         if (!word_a || !word_b || said_world(a->prefix) == said_world(b->prefix))
             continue;
-        if (str_equal((struct str){ a->prefix.data, (size_t)(word_a - a->prefix.data) }, (struct str){ b->prefix.data, (size_t)(word_b - b->prefix.data) }))
+        if (str_equal((struct str){ a->prefix.data, (size_t)(word_a - a->prefix.data) },
+                      (struct str){ b->prefix.data, (size_t)(word_b - b->prefix.data) }))
             return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' and '%.*s' are of different world sizes", STR_ARG(a->name), STR_ARG(b->name));
     }
     return RESHARD_OK;
@@ -126,7 +130,8 @@ static char *directory_of(struct arena *arena, const char *name)
     return arena_copy(arena, name, slash ? (size_t)(slash - name) : 0);
 }
 
-static reshard_status group_files(const struct fsdp_file *files, size_t count, const struct fsdp_file *only, struct fsdp_groups *out, reshard_error *err)
+static reshard_status group_files(const struct fsdp_file *files, size_t count, const struct fsdp_file *only, struct fsdp_groups *out,
+                                  reshard_error *err)
 {
     out->groups = arena_array(&out->arena, count + 1, sizeof(*out->groups));
     if (!out->groups)

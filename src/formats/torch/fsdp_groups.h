@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which files of a directory belong together: names that differ in their rank only ("model_world_size_4_rank_0.pt",
- * "pytorch_model_fsdp_0_rank1.bin") are one group, with a file for every rank. One group is the model; optimizer and extra state come beside it.
+ * "pytorch_model_fsdp_0_rank1.bin") are one group, with a file for every rank. One group is the model; optimizer and extra state come
+ * beside it.
  */
 #ifndef FORMATS_TORCH_FSDP_GROUPS_H
 #define FORMATS_TORCH_FSDP_GROUPS_H

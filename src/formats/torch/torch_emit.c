@@ -44,14 +44,16 @@ static void put_tensor(struct emitting *emitting, uint32_t wanted, bool requires
     const struct torch_place *place = &emitting->state->places[wanted];
     char key[16];
     if (place->record == TORCH_NONE) {
-        fail(emitting, out, error_set(emitting->err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is inside an object but not converted", STR_ARG(tensor->key)));
+        fail(
+            emitting, out,
+            error_set(emitting->err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is inside an object but not converted", STR_ARG(tensor->key)));
         return;
     }
     snprintf(key, sizeof(key), "%" PRIu32, place->record);
     requires_grad = requires_grad && can_require_grad(tensor->dtype);
-    (args_only ? torch_save_put_tensor_args : torch_save_put_tensor)(out, tensor->dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape),
-                                                                     place->strides, place->offset, key,
-                                                                     emitting->state->records[place->record].bytes, requires_grad);
+    (args_only ? torch_save_put_tensor_args
+               : torch_save_put_tensor)(out, tensor->dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape), place->strides,
+                                        place->offset, key, emitting->state->records[place->record].bytes, requires_grad);
 }
 
 /* A Parameter around a plain tensor, where no source says how it was spelled. */
@@ -198,8 +200,9 @@ static bool note_dressed(const struct value *value, void *context)
     if (dress_fits(value, tensor->dtype))
         emitting->args_tensor[args->id] = wanted + 1;
     else
-        emitting->status = target_note_changed(emitting->target, emitting->err, "'%.*s' loses its class and attributes, which cannot be kept with type %s",
-                                               STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+        emitting->status =
+            target_note_changed(emitting->target, emitting->err, "'%.*s' loses its class and attributes, which cannot be kept with type %s",
+                                STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
     return emitting->status == RESHARD_OK;
 }
 
@@ -230,8 +233,8 @@ static reshard_status emit_nested(struct emitting *emitting, struct buffer *out)
     return emitting->status ? emitting->status : status;
 }
 
-reshard_status torch_emit_pickle(const struct layout_request *request, struct target *target, struct torch_target *state, struct buffer *out,
-                                 reshard_error *err)
+reshard_status torch_emit_pickle(const struct layout_request *request, struct target *target, struct torch_target *state,
+                                 struct buffer *out, reshard_error *err)
 {
     struct emitting emitting = { .request = request, .state = state, .target = target, .err = err };
     emitting.own_source = torch_is_own_source(request->source);

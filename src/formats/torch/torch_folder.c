@@ -53,7 +53,8 @@ static reshard_status read_index(struct index_reading *index, reshard_error *err
 {
     struct source *source = index->source;
     char *name = torch_folder_name(source->name, INDEX_NAME);
-    reshard_status status = name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &index->text, err) : error_set_memory(err);
+    reshard_status status =
+        name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), &index->text, err) : error_set_memory(err);
     if (!status)
         status = json_parse(index->text.data, index->text.size, &source->limits, &index->graph, err);
     struct value **pairs;
@@ -113,7 +114,8 @@ static reshard_status read_shard(struct index_reading *index, uint32_t number, r
     if (!status)
         status = torch_source_add_facts(source, file, err);
     if (!status && index->strangers > 0)
-        catalog_warn(source->catalog, false, "'%s': %" PRIu32 " tensors that the index does not list there are left out", name, index->strangers);
+        catalog_warn(source->catalog, false, "'%s': %" PRIu32 " tensors that the index does not list there are left out", name,
+                     index->strangers);
     free(name);
     free(plain);
     return status;
@@ -124,7 +126,8 @@ static reshard_status check_all_found(const struct index_reading *index, reshard
     for (uint32_t i = 0; i < index->keys.count; i++) {
         struct str key = name_map_at(&index->keys, i), file = name_map_at(&index->files, index->key_files[i]);
         if (!index->is_found[i])
-            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' is not in '%.*s', where the index has it", STR_ARG(key), STR_ARG(file));
+            return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' is not in '%.*s', where the index has it", STR_ARG(key),
+                             STR_ARG(file));
     }
     return RESHARD_OK;
 }
@@ -132,8 +135,17 @@ static reshard_status check_all_found(const struct index_reading *index, reshard
 /* Configuration and tokenizer travel with the weights. */
 static bool is_side_file(struct str name)
 {
-    static const char *const patterns[] = { "config.json", "generation_config.json", "tokenizer*", "special_tokens_map.json", "added_tokens.json",
-                                            "vocab*", "merges.txt", "*.model", "chat_template*", "preprocessor_config.json", "*.py" };
+    static const char *const patterns[] = { "config.json",
+                                            "generation_config.json",
+                                            "tokenizer*",
+                                            "special_tokens_map.json",
+                                            "added_tokens.json",
+                                            "vocab*",
+                                            "merges.txt",
+                                            "*.model",
+                                            "chat_template*",
+                                            "preprocessor_config.json",
+                                            "*.py" };
     for (size_t i = 0; i < sizeof(patterns) / sizeof(*patterns); i++)
         if (str_matches_glob(name, str_of(patterns[i])))
             return true;

@@ -45,11 +45,13 @@ static char *choose_top(const struct layout_request *request)
                 end = i;
     bool is_plain = end > 0 && end < 1024 && !(name.data[0] == '.' && (end == 1 || (end == 2 && name.data[1] == '.')));
     for (size_t i = 0; i < end; i++)
-        is_plain = is_plain && (unsigned char)name.data[i] >= 0x20 && (unsigned char)name.data[i] < 0x7F && name.data[i] != '/' && name.data[i] != '\\';
+        is_plain = is_plain && (unsigned char)name.data[i] >= 0x20 && (unsigned char)name.data[i] < 0x7F && name.data[i] != '/' &&
+                   name.data[i] != '\\';
     return is_plain ? strndup(name.data, end) : strdup(TOP_DEFAULT);
 }
 
-static reshard_status plan_frame(const struct layout_request *request, struct torch_target *state, struct buffer *pickle, reshard_error *err)
+static reshard_status plan_frame(const struct layout_request *request, struct torch_target *state, struct buffer *pickle,
+                                 reshard_error *err)
 {
     uint32_t alignment;
     reshard_status status = choose_alignment(request, &alignment, err);
@@ -129,7 +131,8 @@ static reshard_status write_frame(void *context, uint64_t offset, const void *by
     return store_write_at(context, offset, bytes, size, err);
 }
 
-static reshard_status write_memory(const struct torch_target *state, uint32_t index, struct store_object *object, uint32_t *crc, reshard_error *err)
+static reshard_status write_memory(const struct torch_target *state, uint32_t index, struct store_object *object, uint32_t *crc,
+                                   reshard_error *err)
 {
     const struct torch_record *record = &state->records[index];
     const struct zip_plan_member *member = &state->frame.members[state->frame.first_storage + index];

@@ -19,7 +19,8 @@ static reshard_status nest_put_leaf(struct nest *nest, struct target *target, st
         return error_set_memory(err);
     if (is_taken)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "two entries would be called '%.*s'", STR_ARG(key));
-    return target_note_changed(target, err, "'%.*s' is written under its joined name: its place in the nested object is taken", STR_ARG(key));
+    return target_note_changed(target, err, "'%.*s' is written under its joined name: its place in the nested object is taken",
+                               STR_ARG(key));
 }
 
 /* ---- leaves ---- */
@@ -45,8 +46,8 @@ static reshard_status put_tensors(struct nest *nest, const struct layout_request
 }
 
 /* The value of a wanted item, copied into the graph; *out NULL if it has none that could be written. */
-static reshard_status copy_item(struct nest *nest, const struct layout_request *request, struct target *target, uint32_t index, struct value **out,
-                                reshard_error *err)
+static reshard_status copy_item(struct nest *nest, const struct layout_request *request, struct target *target, uint32_t index,
+                                struct value **out, reshard_error *err)
 {
     const struct catalog_item *wanted = &request->wanted->items[index];
     struct source *source = request->source;

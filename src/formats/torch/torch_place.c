@@ -26,8 +26,8 @@ reshard_status torch_record_add(struct torch_target *state, uint32_t tensor, uin
     return RESHARD_OK;
 }
 
-reshard_status torch_record_for_hidden(const struct layout_request *request, struct torch_target *state, uint32_t source_tensor, uint32_t *out,
-                                       reshard_error *err)
+reshard_status torch_record_for_hidden(const struct layout_request *request, struct torch_target *state, uint32_t source_tensor,
+                                       uint32_t *out, reshard_error *err)
 {
     uint32_t wanted = source_tensor < request->source->catalog->tensor_count ? state->wanted_of[source_tensor] : TORCH_NONE;
     if (wanted == TORCH_NONE)
@@ -35,7 +35,8 @@ reshard_status torch_record_for_hidden(const struct layout_request *request, str
     struct torch_place *place = &state->places[wanted];
     reshard_status status = RESHARD_OK;
     if (place->record == TORCH_NONE)
-        status = torch_record_add(state, wanted, catalog_tensor_bytes(request->wanted, &request->wanted->tensors[wanted]), &place->record, err);
+        status =
+            torch_record_add(state, wanted, catalog_tensor_bytes(request->wanted, &request->wanted->tensors[wanted]), &place->record, err);
     *out = place->record;
     return status;
 }
@@ -180,7 +181,8 @@ static reshard_status place_alone(const struct layout_request *request, struct t
     const struct catalog_tensor *tensor = &request->wanted->tensors[i];
     struct torch_place *place = &state->places[i];
     if (!torch_save_can_hold(tensor->dtype)) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key),
+                  dtype_info(tensor->dtype)->name);
         error_hint(err, "--dtype 'GLOB=TYPE' converts it to one that torch has");
         return RESHARD_ERR_UNSUPPORTED;
     }

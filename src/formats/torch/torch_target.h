@@ -37,8 +37,8 @@ struct torch_target {
 reshard_status torch_record_add(struct torch_target *state, uint32_t tensor, uint64_t bytes, uint32_t *out, reshard_error *err);
 
 /* The record for a hidden tensor, or for a storage that the source reads for an item; made on first use. */
-reshard_status torch_record_for_hidden(const struct layout_request *request, struct torch_target *state, uint32_t source_tensor, uint32_t *out,
-                                       reshard_error *err);
+reshard_status torch_record_for_hidden(const struct layout_request *request, struct torch_target *state, uint32_t source_tensor,
+                                       uint32_t *out, reshard_error *err);
 reshard_status torch_record_for_item(const struct layout_request *request, struct torch_target *state, uint32_t item, uint32_t storage,
                                      uint32_t *out, reshard_error *err);
 
@@ -49,8 +49,8 @@ bool torch_is_own_source(const struct source *source);
 reshard_status torch_place_tensors(const struct layout_request *request, struct torch_target *state, reshard_error *err);
 
 /* The pickle of the whole object (torch_emit.c); adds records for what is inside items. */
-reshard_status torch_emit_pickle(const struct layout_request *request, struct target *target, struct torch_target *state, struct buffer *out,
-                                 reshard_error *err);
+reshard_status torch_emit_pickle(const struct layout_request *request, struct target *target, struct torch_target *state,
+                                 struct buffer *out, reshard_error *err);
 
 /* A nested object from the paths of tensors and items (torch_nest.c): a NONE node with tensor = 1 + wanted tensor stands for each tensor.
  * Nodes [item_ids[i], item_ids[i + 1]) belong to wanted item i; the caller frees item_ids. */

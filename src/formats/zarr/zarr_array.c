@@ -24,7 +24,8 @@ static reshard_status take_format(const struct value *document, int64_t wanted, 
                             : error_set(err, RESHARD_ERR_UNSUPPORTED, "zarr_format %" PRId64 ", expected %" PRId64, format, wanted);
 }
 
-static reshard_status take_extents(const struct value *value, const char *name, int64_t minimum, int64_t *out, int *rank, reshard_error *err)
+static reshard_status take_extents(const struct value *value, const char *name, int64_t minimum, int64_t *out, int *rank,
+                                   reshard_error *err)
 {
     size_t count;
     if (value->kind == VALUE_LIST && value->list.count > RANK_MAX)
@@ -33,8 +34,8 @@ static reshard_status take_extents(const struct value *value, const char *name, 
         return error_set(err, RESHARD_ERR_FORMAT, "%s is no list of integers", name);
     for (size_t i = 0; i < count; i++)
         if (out[i] < minimum)
-            return error_set(err, RESHARD_ERR_FORMAT, "%s: extent %" PRId64 " of axis %zu, at least %" PRId64 " is expected", name, out[i], i,
-                             minimum);
+            return error_set(err, RESHARD_ERR_FORMAT, "%s: extent %" PRId64 " of axis %zu, at least %" PRId64 " is expected", name, out[i],
+                             i, minimum);
     *rank = (int)count;
     return RESHARD_OK;
 }
@@ -87,7 +88,8 @@ static reshard_status take_order(const struct value *order, struct zarr_array *o
 static reshard_status take_dtype_v2(const struct value *dtype, const struct zarr_hints *hints, struct zarr_array *out, reshard_error *err)
 {
     if (dtype->kind == VALUE_LIST)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "elements are records of several fields; arrays of one number an element are supported");
+        return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                         "elements are records of several fields; arrays of one number an element are supported");
     if (dtype->kind != VALUE_STR)
         return error_set(err, RESHARD_ERR_FORMAT, "dtype is no string");
     return zarr_dtype_v2(dtype->text, hints, &out->dtype, &out->is_swapped, err);

@@ -12,8 +12,8 @@
 #define ZARR_ITEM_BYTES_MAX 16
 
 /*
- * How a block of the array is coded. Axis i of what is encoded is axis order[i] of the block. A leaf's elements follow in row-major order of
- * these axes; a shard's inner blocks of `inner` elements are coded by the next level, and an index says where.
+ * How a block of the array is coded. Axis i of what is encoded is axis order[i] of the block. A leaf's elements follow in row-major order
+ * of these axes; a shard's inner blocks of `inner` elements are coded by the next level, and an index says where.
  */
 struct zarr_level {
     uint8_t order[RANK_MAX];
@@ -49,7 +49,8 @@ struct zarr_hints {
 };
 
 /* Fills *out from a .zarray document, or the zarr.json of an array. The message says which member is wrong. */
-reshard_status zarr_array_parse_v2(const struct value *document, const struct zarr_hints *hints, struct zarr_array *out, reshard_error *err);
+reshard_status zarr_array_parse_v2(const struct value *document, const struct zarr_hints *hints, struct zarr_array *out,
+                                   reshard_error *err);
 reshard_status zarr_array_parse_v3(const struct value *document, struct zarr_array *out, reshard_error *err);
 
 /* ---- zarr_dtype.c ---- */

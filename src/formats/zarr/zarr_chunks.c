@@ -293,7 +293,8 @@ static reshard_status gap_add(struct zarr_adding *adding, struct str prefix, con
         rest /= grid[axis];
     }
     for (int axis = 0; axis < array->rank && size < sizeof(text) - 24; axis++)
-        size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, axis ? (array->separator == '.' ? "." : "/") : "", index[axis]);
+        size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%" PRId64, axis ? (array->separator == '.' ? "." : "/") : "",
+                                 index[axis]);
     error_set(err, RESHARD_ERR_FORMAT, "chunk '%.*s%s' is missing, and fill_value is null: its values are unknown", STR_ARG(prefix),
               array->rank ? text : "0");
     error_hint(err, "--lenient opens what is there");
@@ -316,8 +317,9 @@ static reshard_status cell_add(struct zarr_adding *adding, const int64_t *grid, 
     }
     if (entry->is_deflated)
         block.prefix[block.prefix_count++] = (struct chain_step){ .kind = CHAIN_DEFLATE };
-    uint64_t object_bytes = adding->reading->keys.is_zip ? adding->reading->keys.zip_object ? store_object_size(adding->reading->keys.zip_object) : 0
-                                                         : entry->bytes;
+    uint64_t object_bytes = adding->reading->keys.is_zip
+                                ? adding->reading->keys.zip_object ? store_object_size(adding->reading->keys.zip_object) : 0
+                                : entry->bytes;
     reshard_status status = catalog_add_object(adding->reading->source->catalog, entry->object, object_bytes, &block.object, err);
     if (!status)
         status = zarr_block_add(adding, &block, err);
@@ -336,7 +338,8 @@ static void warn_of_chunks(const struct zarr_adding *adding, struct str prefix, 
         catalog_warn(catalog, !adding->array->has_fill, "array '%.*s': %" PRIu64 " of %" PRId64 " chunks are not stored%s", STR_ARG(name),
                      adding->missing, cells, adding->array->has_fill ? ": they hold the fill value" : "");
     if (adding->beyond)
-        catalog_warn(catalog, false, "array '%.*s': %" PRIu64 " chunks lie beyond its shape and are left out", STR_ARG(name), adding->beyond);
+        catalog_warn(catalog, false, "array '%.*s': %" PRIu64 " chunks lie beyond its shape and are left out", STR_ARG(name),
+                     adding->beyond);
 }
 
 reshard_status zarr_chunks_add(struct zarr_reading *reading, const struct zarr_array *array, uint32_t tensor, uint32_t document,

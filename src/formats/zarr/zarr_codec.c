@@ -141,8 +141,8 @@ static reshard_status step_find(struct str name, const struct value *configurati
     for (size_t i = 0; i < sizeof(numcodecs) / sizeof(numcodecs[0]); i++)
         if (str_is(name, chain_kind_name(numcodecs[i].kind)) && (numcodecs[i].is_bytes || !bytes_only))
             return step_make(numcodecs[i].kind, configuration, out, err);
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "codec '%.*s'; supported are zlib, gzip, zstd, lz4, blosc, bz2, lzma, checksums%s", STR_ARG(name),
-              bytes_only ? "" : ", and the filters shuffle, delta, astype, fixedscaleoffset and packbits");
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "codec '%.*s'; supported are zlib, gzip, zstd, lz4, blosc, bz2, lzma, checksums%s",
+              STR_ARG(name), bytes_only ? "" : ", and the filters shuffle, delta, astype, fixedscaleoffset and packbits");
     if (str_starts_with(name, "pickle"))
         error_hint(err, "pickled elements are never loaded: they would be programs");
     return RESHARD_ERR_UNSUPPORTED;
@@ -272,9 +272,10 @@ static reshard_status add_bytes_codec(struct str name, const struct value *confi
     if (str_starts_with(name, NUMCODECS))
         name = (struct str){ name.data + strlen(NUMCODECS), name.size - strlen(NUMCODECS) };
     else if (!is_plain)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED,
-                         "codec '%.*s'; supported are transpose, bytes, sharding_indexed, gzip, zstd, blosc, crc32c and numcodecs' compressors",
-                         STR_ARG(name));
+        return error_set(
+            err, RESHARD_ERR_UNSUPPORTED,
+            "codec '%.*s'; supported are transpose, bytes, sharding_indexed, gzip, zstd, blosc, crc32c and numcodecs' compressors",
+            STR_ARG(name));
     if (level->step_count >= CHAIN_STEPS_MAX)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "more than %d codecs", CHAIN_STEPS_MAX);
     memmove(level->steps + 1, level->steps, level->step_count * sizeof(*level->steps));
@@ -303,7 +304,8 @@ static reshard_status take_level(const struct value *codecs, struct zarr_array *
         bool is_serializer = str_is(name, "bytes") || str_is(name, "sharding_indexed"), is_transpose = str_is(name, "transpose");
         if (has_serializer && (is_serializer || is_transpose))
             return error_set(err, RESHARD_ERR_FORMAT, "codec '%.*s' behind the one that makes bytes of the array", STR_ARG(name));
-        if (!has_serializer && !is_serializer && !is_transpose && (str_is(name, "gzip") || str_is(name, "zstd") || str_is(name, "blosc") || str_is(name, "crc32c")))
+        if (!has_serializer && !is_serializer && !is_transpose &&
+            (str_is(name, "gzip") || str_is(name, "zstd") || str_is(name, "blosc") || str_is(name, "crc32c")))
             return error_set(err, RESHARD_ERR_FORMAT, "codec '%.*s' before the one that makes bytes of the array", STR_ARG(name));
         if (is_transpose) {
             status = add_transpose(configuration, array->rank, level, err);
@@ -320,7 +322,8 @@ static reshard_status take_level(const struct value *codecs, struct zarr_array *
         if (status)
             return status;
     }
-    return has_serializer ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "no codec makes bytes of the array ('bytes' or 'sharding_indexed')");
+    return has_serializer ? RESHARD_OK
+                          : error_set(err, RESHARD_ERR_FORMAT, "no codec makes bytes of the array ('bytes' or 'sharding_indexed')");
 }
 
 reshard_status zarr_codecs_v3(const struct value *codecs, struct zarr_array *array, reshard_error *err)

@@ -115,8 +115,10 @@ static void put_codecs(const struct zarr_style *style, enum dtype dtype, struct 
         line_break(printing);
     }
     if (style->is_packed && packing->kind == CHAIN_BLOSC)
-        buffer_printf(out, "{\"name\": \"blosc\", \"configuration\": {\"typesize\": %u, \"cname\": \"%s\", \"clevel\": %d, \"shuffle\": \"%s\", "
-                      "\"blocksize\": 0}}", dtype_element_bytes(dtype), packing->inner, packing->level, shuffles[packing->shuffle]);
+        buffer_printf(out,
+                      "{\"name\": \"blosc\", \"configuration\": {\"typesize\": %u, \"cname\": \"%s\", \"clevel\": %d, \"shuffle\": \"%s\", "
+                      "\"blocksize\": 0}}",
+                      dtype_element_bytes(dtype), packing->inner, packing->level, shuffles[packing->shuffle]);
     else if (style->is_packed && packing->kind == CHAIN_ZSTD)
         buffer_printf(out, "{\"name\": \"zstd\", \"configuration\": {\"level\": %d, \"checksum\": true}}", packing->level);
     else if (style->is_packed)

@@ -61,7 +61,8 @@ static int zarr_probe(struct store *store, const char *name, reshard_error *err)
     return has_file(store, name, "common.pt") ? 96 : 70;
 }
 
-static const char *const folder_entries[] = { ".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json", "c/", "*.sync/", "common.pt", "shard_*.pt", "metadata.json", NULL };
+static const char *const folder_entries[] = { ".zarray", ".zattrs",   ".zgroup",    ".zmetadata",    "zarr.json", "c/",
+                                              "*.sync/", "common.pt", "shard_*.pt", "metadata.json", NULL };
 
 const struct format_driver format_zarr = {
     .name = "zarr",

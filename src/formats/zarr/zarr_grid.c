@@ -94,7 +94,8 @@ static reshard_status file_add(struct grid_writing *writing, const int64_t *cell
     if (status)
         return status;
     if (object < count)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "two files of the target would be called '%.*s'", STR_ARG(buffer_str(&writing->name)));
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "two files of the target would be called '%.*s'",
+                         STR_ARG(buffer_str(&writing->name)));
     catalog->objects[object].packing = writing->packing;
     for (int axis = 0; axis < writing->tensor->rank; axis++) {
         start[axis] = cell[axis] * writing->chunk[axis];
@@ -119,8 +120,8 @@ static reshard_status files_add(struct grid_writing *writing, reshard_error *err
     return status;
 }
 
-reshard_status zarr_chunks_lay_out(const struct layout_request *request, const struct zarr_style *style, struct target *target, uint32_t tensor,
-                                   struct str prefix, const int64_t *chunk, reshard_error *err)
+reshard_status zarr_chunks_lay_out(const struct layout_request *request, const struct zarr_style *style, struct target *target,
+                                   uint32_t tensor, struct str prefix, const int64_t *chunk, reshard_error *err)
 {
     struct grid_writing writing = { .request = request, .style = style, .target = target, .tensor = &request->wanted->tensors[tensor],
                                     .chunk = chunk, .index = tensor, .prefix = prefix };

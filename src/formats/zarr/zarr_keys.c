@@ -181,8 +181,8 @@ struct zarr_entry *zarr_keys_find(const struct zarr_keys *keys, struct str name)
     return at < keys->count && str_equal(keys->entries[at].name, name) ? &keys->entries[at] : NULL;
 }
 
-reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry, const struct limits *limits,
-                              struct named_limit most, struct buffer *out, reshard_error *err)
+reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry,
+                              const struct limits *limits, struct named_limit most, struct buffer *out, reshard_error *err)
 {
     reshard_status status;
     if (keys->is_zip) {

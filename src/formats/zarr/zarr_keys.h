@@ -25,7 +25,8 @@ struct zarr_keys {
 };
 
 /* Lists everything below name ("" is the root), or in the zip file that it is. Release in any case. */
-reshard_status zarr_keys_list(struct store *store, const char *name, const struct limits *limits, struct zarr_keys *out, reshard_error *err);
+reshard_status zarr_keys_list(struct store *store, const char *name, const struct limits *limits, struct zarr_keys *out,
+                              reshard_error *err);
 void zarr_keys_release(struct zarr_keys *keys);
 
 /* Index of the first entry whose name is not before `name`. */
@@ -35,8 +36,8 @@ uint32_t zarr_keys_lower(const struct zarr_keys *keys, struct str name);
 struct zarr_entry *zarr_keys_find(const struct zarr_keys *keys, struct str name);
 
 /* Appends the entry's content; at most bytes_max. */
-reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry, const struct limits *limits,
-                              struct named_limit most, struct buffer *out, reshard_error *err);
+reshard_status zarr_keys_read(struct store *store, const struct zarr_keys *keys, const struct zarr_entry *entry,
+                              const struct limits *limits, struct named_limit most, struct buffer *out, reshard_error *err);
 
 /* Whether the file is a zip file with documents of zarr. Never fails. */
 bool zarr_zip_probe(struct store *store, const char *name, reshard_error *err);

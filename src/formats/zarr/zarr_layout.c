@@ -122,7 +122,8 @@ static reshard_status item_text(struct zarr_laying *laying, struct str node, con
     if (status)
         return status;
     const struct value *value = source->catalog->items[item].value;
-    if (!value || (strcmp(name, ATTRIBUTES) == 0 && value->kind != VALUE_DICT) || (strcmp(name, DIMENSION_NAMES) == 0 && value->kind != VALUE_LIST))
+    if (!value || (strcmp(name, ATTRIBUTES) == 0 && value->kind != VALUE_DICT) ||
+        (strcmp(name, DIMENSION_NAMES) == 0 && value->kind != VALUE_LIST))
         return RESHARD_OK;
     laying->item_is_used[number] = true;
     return value_to_json(value, out, NAMED_LIMIT(&laying->request->limits, json_bytes), err);
@@ -134,7 +135,8 @@ static reshard_status note_items(struct zarr_laying *laying, reshard_error *err)
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < wanted->item_count && !status; i++)
         if (!laying->item_is_used[i])
-            status = target_note_dropped(laying->target, err, "%.*s: zarr holds arrays and attributes of nodes", STR_ARG(wanted->items[i].key));
+            status =
+                target_note_dropped(laying->target, err, "%.*s: zarr holds arrays and attributes of nodes", STR_ARG(wanted->items[i].key));
     return status;
 }
 
@@ -185,19 +187,19 @@ static reshard_status group_add(struct zarr_laying *laying, struct str node, res
 /* The array's name. Releases that read Megatron's zarr call the distributed optimizer's copies fp32_param. */
 static struct str name_of(struct zarr_laying *laying, struct str key)
 {
-    return laying->style.is_megatron ? dist_flattened_key(dcp_target_state(laying->target), &laying->target->catalog->arena, key) : key;
+    return laying->style.is_megatron ? mcore_flattened_key(dcp_target_state(laying->target), &laying->target->catalog->arena, key) : key;
 }
 
-static reshard_status array_document_add(struct zarr_laying *laying, const struct catalog_tensor *tensor, struct str name, const int64_t *chunk,
-                                         reshard_error *err)
+static reshard_status array_document_add(struct zarr_laying *laying, const struct catalog_tensor *tensor, struct str name,
+                                         const int64_t *chunk, reshard_error *err)
 {
     struct buffer attributes = { 0 }, names = { 0 }, text = { 0 };
     reshard_status status = attributes_add(laying, tensor->key, &attributes, err);
     if (!status && laying->style.format == 3)
         status = item_text(laying, tensor->key, DIMENSION_NAMES, &names, err);
     if (!status)
-        status = zarr_document_array(&laying->style, tensor->dtype, tensor->rank, catalog_vector_at(laying->request->wanted, tensor->shape), chunk,
-                                     buffer_str(&attributes), buffer_str(&names), &text, err);
+        status = zarr_document_array(&laying->style, tensor->dtype, tensor->rank, catalog_vector_at(laying->request->wanted, tensor->shape),
+                                     chunk, buffer_str(&attributes), buffer_str(&names), &text, err);
     if (!status)
         status = text_add(laying, name, laying->style.format == 2 ? ".zarray" : "zarr.json", &text, err);
     buffer_release(&attributes);
@@ -212,16 +214,18 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
     int64_t chunk[RANK_MAX];
     const char *name = laying->style.format == 2 ? zarr_dtype_name_v2(tensor->dtype) : zarr_dtype_name_v3(tensor->dtype);
     if (!name) {
-        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': zarr format %d has no name for %s", STR_ARG(tensor->key), laying->style.format,
-                  dtype_info(tensor->dtype)->name);
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': zarr format %d has no name for %s", STR_ARG(tensor->key),
+                  laying->style.format, dtype_info(tensor->dtype)->name);
         error_hint(err, "--dtype 'KEY=f32' writes it as another type, --exclude KEY leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
     zarr_chunk_choose(laying->request, &laying->style, index, chunk);
     struct str stored = name_of(laying, tensor->key);
-    reshard_status status = stored.size || !tensor->key.size ? array_document_add(laying, tensor, stored, chunk, err) : error_set_memory(err);
-    char *prefix = status ? NULL : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", folder_of(laying), (int)stored.size, stored.size ? stored.data : "",
-                                                stored.size ? "/" : "");
+    reshard_status status =
+        stored.size || !tensor->key.size ? array_document_add(laying, tensor, stored, chunk, err) : error_set_memory(err);
+    char *prefix = status ? NULL
+                          : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", folder_of(laying), (int)stored.size,
+                                         stored.size ? stored.data : "", stored.size ? "/" : "");
     if (!status && !prefix)
         status = error_set_memory(err);
     if (!status)
@@ -231,8 +235,8 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
         error_object(err, "%.*s", STR_ARG(tensor->key));
     }
     if (!status && tensor->tied_to != CATALOG_NONE)
-        status = target_note_changed(laying->target, err, "%.*s: written in full, though it shares its bytes with '%.*s'", STR_ARG(tensor->key),
-                                     STR_ARG(laying->request->wanted->tensors[tensor->tied_to].key));
+        status = target_note_changed(laying->target, err, "%.*s: written in full, though it shares its bytes with '%.*s'",
+                                     STR_ARG(tensor->key), STR_ARG(laying->request->wanted->tensors[tensor->tied_to].key));
     return status;
 }
 

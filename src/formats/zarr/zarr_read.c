@@ -26,7 +26,8 @@ static struct str prefix_of(struct str name)
 
 /* ---- documents ---- */
 
-static reshard_status document_read(struct zarr_reading *reading, const struct zarr_entry *entry, struct value_graph *out, reshard_error *err)
+static reshard_status document_read(struct zarr_reading *reading, const struct zarr_entry *entry, struct value_graph *out,
+                                    reshard_error *err)
 {
     struct source *source = reading->source;
     struct buffer bytes = { 0 };
@@ -52,7 +53,8 @@ static reshard_status add_value(struct zarr_reading *reading, struct str prefix,
     buffer_append_str(&key, prefix);
     buffer_append_text(&key, name);
     struct catalog_item item = { .key = buffer_str(&key), .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = copy, .graph = reading->kept };
-    reshard_status status = copy && !key.failed ? catalog_add_item(reading->source->catalog, &item, NULL, 0, NULL, err) : error_set_memory(err);
+    reshard_status status =
+        copy && !key.failed ? catalog_add_item(reading->source->catalog, &item, NULL, 0, NULL, err) : error_set_memory(err);
     buffer_release(&key);
     return status;
 }
@@ -142,7 +144,8 @@ static reshard_status read_zattrs(struct zarr_reading *reading, uint32_t entry_i
     return add_attributes(reading, prefix_of(reading->keys.entries[entry_index].name), graph->root, graph, err);
 }
 
-static reshard_status read_zmetadata(struct zarr_reading *reading, uint32_t entry_index, const struct value_graph *graph, reshard_error *err)
+static reshard_status read_zmetadata(struct zarr_reading *reading, uint32_t entry_index, const struct value_graph *graph,
+                                     reshard_error *err)
 {
     const struct value *metadata = graph->root->kind == VALUE_DICT ? value_dict_get(graph->root, "metadata") : NULL;
     (void)entry_index;
@@ -156,7 +159,8 @@ static reshard_status read_group_v3(struct zarr_reading *reading, struct str pre
     reading->group_count++;
     if (status || !consolidated || consolidated->kind == VALUE_NONE)
         return status;
-    return check_consolidated(reading, consolidated->kind == VALUE_DICT ? value_dict_get(consolidated, "metadata") : NULL, "zarr.json", err);
+    return check_consolidated(reading, consolidated->kind == VALUE_DICT ? value_dict_get(consolidated, "metadata") : NULL, "zarr.json",
+                              err);
 }
 
 /* Where both formats describe a node, the older one is taken: it is what tools of both kinds read. */
@@ -176,7 +180,8 @@ static bool has_v2_document(const struct zarr_reading *reading, struct str prefi
     return found;
 }
 
-static reshard_status read_zarr_json(struct zarr_reading *reading, uint32_t entry_index, const struct value_graph *graph, reshard_error *err)
+static reshard_status read_zarr_json(struct zarr_reading *reading, uint32_t entry_index, const struct value_graph *graph,
+                                     reshard_error *err)
 {
     struct str prefix = prefix_of(reading->keys.entries[entry_index].name);
     const struct value *type = graph->root->kind == VALUE_DICT ? value_dict_get(graph->root, "node_type") : NULL;
@@ -208,7 +213,8 @@ static const struct {
     const char *name;
     reshard_status (*read)(struct zarr_reading *reading, uint32_t entry, const struct value_graph *graph, reshard_error *err);
 } documents[] = {
-    { ".zarray", read_zarray }, { ".zgroup", read_zgroup }, { ".zattrs", read_zattrs }, { ".zmetadata", read_zmetadata }, { "zarr.json", read_zarr_json },
+    { ".zarray", read_zarray },       { ".zgroup", read_zgroup },      { ".zattrs", read_zattrs },
+    { ".zmetadata", read_zmetadata }, { "zarr.json", read_zarr_json },
 };
 
 /* What is only unsupported is left out if the caller takes what there is. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shards: blocks whose inner blocks lie one after the other in any order, with an index of (offset, bytes) for each inner block in row-major
- * order of the encoded axes, at the end of the shard or at its start. Both numbers all ones: the inner block holds the fill value.
+ * Shards: blocks whose inner blocks lie one after the other in any order, with an index of (offset, bytes) for each inner block in
+ * row-major order of the encoded axes, at the end of the shard or at its start. Both numbers all ones: the inner block holds the fill
+ * value.
  */
 #include <inttypes.h>
 
@@ -48,7 +49,8 @@ static reshard_status shard_decode(struct zarr_adding *adding, const struct zarr
     struct store_object *object = NULL;
     struct buffer coded = { 0 };
     uint64_t limit = source->limits.chunk_bytes, most;
-    if (!checked_mul_u64((uint64_t)box_volume(adding->array->rank, block->extent), 2 * (uint64_t)dtype_element_bytes(adding->array->dtype), &most) ||
+    if (!checked_mul_u64((uint64_t)box_volume(adding->array->rank, block->extent), 2 * (uint64_t)dtype_element_bytes(adding->array->dtype),
+                         &most) ||
         !checked_add_u64(most, (uint64_t)shard->count * 1024 + ((uint64_t)1 << 20), &most) || most > limit)
         most = limit;
     if (block->bytes > limit)
@@ -95,10 +97,12 @@ static reshard_status index_read(struct zarr_adding *adding, const struct zarr_b
         shard->bytes = decoded.size;
     }
     if (!status && shard->bytes < shard->index_bytes)
-        status = error_set(err, RESHARD_ERR_FORMAT, "shard of %" PRIu64 " bytes, its index alone has %" PRIu64, shard->bytes, shard->index_bytes);
+        status = error_set(err, RESHARD_ERR_FORMAT, "shard of %" PRIu64 " bytes, its index alone has %" PRIu64, shard->bytes,
+                           shard->index_bytes);
     shard->index_offset = shard->level->index_at_start ? 0 : shard->bytes - shard->index_bytes;
     if (!status && shard->prefix_count)
-        status = buffer_append(&shard->index, decoded.data + shard->index_offset, (size_t)shard->index_bytes) ? RESHARD_OK : error_set_memory(err);
+        status = buffer_append(&shard->index, decoded.data + shard->index_offset, (size_t)shard->index_bytes) ? RESHARD_OK
+                                                                                                              : error_set_memory(err);
     else if (!status)
         status = index_from_file(adding, block, shard, err);
     buffer_release(&decoded);
@@ -138,7 +142,8 @@ static reshard_status inner_find(const struct shard *shard, const struct zarr_bl
         return RESHARD_OK;
     if (offset < begin || !range_fits(offset, bytes, end))
         return error_set_at(err, RESHARD_ERR_FORMAT, block->offset + shard->index_offset,
-                            "shard index: inner chunk %" PRId64 " has %" PRIu64 " bytes at %" PRIu64 ", beyond the shard's [%" PRIu64 ", %" PRIu64 ")",
+                            "shard index: inner chunk %" PRId64 " has %" PRIu64 " bytes at %" PRIu64 ", beyond the shard's [%" PRIu64
+                            ", %" PRIu64 ")",
                             number, bytes, offset, begin, end);
     inner->offset = offset;
     inner->bytes = bytes;

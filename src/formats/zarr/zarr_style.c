@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "formats/shared/mcore_release.h"
+#include "formats/shared/release_classes.h"
 #include "formats/zarr/zarr_write.h"
 
 #define CHUNK_BYTES_DEFAULT ((uint64_t)256 << 20)
@@ -13,7 +13,8 @@ const struct format_option zarr_options[] = {
     { "zarr-format", "2|3", "2", "version of the format" },
     { "flavour", "plain|megatron", "", "megatron: as Megatron Core up to 0.15; without it as the reference or the source is, else plain" },
     { "chunks", "auto|whole|source|N,N,…", "auto",
-      "extents of the chunks: whole arrays cut on their first axis to 256 MiB, whole arrays, as the source is cut, or those of the leading axes" },
+      "extents of the chunks: whole arrays cut on their first axis to 256 MiB, whole arrays, as the source is cut, or those of the leading "
+      "axes" },
     { "codec", "none|zstd|gzip|zlib|lz4|blosc[:CNAME]", "none", "compression of chunks" },
     { "level", "number", "", "of the compression; without it the codec's usual one" },
     { "shuffle", "none|byte|bit", "byte", "blosc: how bytes are grouped" },
@@ -191,7 +192,9 @@ static const struct {
     enum chain_kind kind;
     int level;
     bool is_v3;
-} codecs[] = { { CHAIN_ZSTD, 1, true }, { CHAIN_GZIP, 1, true }, { CHAIN_ZLIB, 1, false }, { CHAIN_LZ4, 1, false }, { CHAIN_BLOSC, 5, true } };
+} codecs[] = {
+    { CHAIN_ZSTD, 1, true }, { CHAIN_GZIP, 1, true }, { CHAIN_ZLIB, 1, false }, { CHAIN_LZ4, 1, false }, { CHAIN_BLOSC, 5, true }
+};
 
 static reshard_status choose_inner(const char *colon, const char *shuffle, struct zarr_style *out, reshard_error *err)
 {
@@ -249,7 +252,8 @@ static reshard_status choose_codec(const struct layout_request *request, struct 
     if (out->format == 3 && !codecs[found].is_v3)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "format 3 has no codec '%s'; it has zstd, gzip and blosc", codec);
     if (out->is_megatron)
-        return is_asked ? error_set(err, RESHARD_ERR_UNSUPPORTED, "Megatron's zarr checkpoints are not compressed; flavour=plain can be") : RESHARD_OK;
+        return is_asked ? error_set(err, RESHARD_ERR_UNSUPPORTED, "Megatron's zarr checkpoints are not compressed; flavour=plain can be")
+                        : RESHARD_OK;
     if (level && (!str_to_u64(str_of(level), &number) || number > LEVEL_MAX || (codecs[found].kind != CHAIN_ZSTD && number > 9)))
         return wrong_option("level", level, err);
     if (!chain_kind_is_built_in(codecs[found].kind, &library))

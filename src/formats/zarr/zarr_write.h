@@ -33,8 +33,8 @@ reshard_status zarr_style_choose(const struct layout_request *request, struct ta
 void zarr_chunk_choose(const struct layout_request *request, const struct zarr_style *style, uint32_t tensor, int64_t *out);
 
 /* Lays out the chunk files of an array whose keys start with prefix ("" or with a '/' behind). */
-reshard_status zarr_chunks_lay_out(const struct layout_request *request, const struct zarr_style *style, struct target *target, uint32_t tensor,
-                                   struct str prefix, const int64_t *chunk, reshard_error *err);
+reshard_status zarr_chunks_lay_out(const struct layout_request *request, const struct zarr_style *style, struct target *target,
+                                   uint32_t tensor, struct str prefix, const int64_t *chunk, reshard_error *err);
 
 /* ---- zarr_document.c: appends the documents of nodes. attributes and dimension_names are JSON texts, empty: none ---- */
 reshard_status zarr_document_array(const struct zarr_style *style, enum dtype dtype, int rank, const int64_t *shape, const int64_t *chunk,

@@ -3,8 +3,8 @@
  * Releases of Megatron Core, as the format option release=0.N names them: the one that is to load what is written. It unpickles only the
  * classes that it has (models/megatron.classes).
  */
-#ifndef FORMATS_SHARED_MCORE_RELEASE_H
-#define FORMATS_SHARED_MCORE_RELEASE_H
+#ifndef FORMATS_SHARED_RELEASE_CLASSES_H
+#define FORMATS_SHARED_RELEASE_CLASSES_H
 
 #include "base/value.h"
 #include "formats/driver.h"
@@ -21,10 +21,10 @@ bool megatron_release_has(uint32_t minor, struct str module, struct str name);
 reshard_status megatron_release_lacks(uint32_t minor, const struct value *value, uint32_t graph_count, bool *lacks, reshard_error *err);
 
 /*
- * Takes members of such classes out of the dicts and namespaces of a value of the graph, and notes them as dropped. *is_whole: the value is such
- * an instance itself.
+ * Takes members of such classes out of the dicts and namespaces of a value of the graph, and notes them as dropped. *is_whole: the value is
+ * such an instance itself.
  */
-reshard_status megatron_release_strip(uint32_t minor, const struct value_graph *graph, struct str key, struct value *value, struct target *target,
-                                      bool *is_whole, reshard_error *err);
+reshard_status megatron_release_strip(uint32_t minor, const struct value_graph *graph, struct str key, struct value *value,
+                                      struct target *target, bool *is_whole, reshard_error *err);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "formats/shared/mcore_release.h"
+#include "formats/shared/release_classes.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -118,8 +118,9 @@ static reshard_status note(struct stripping *stripping, const struct value *memb
     struct str name;
     if (!value_as_str(member, &name))
         name = STR("(a key that is no text)");
-    return target_note_dropped(stripping->target, err, "%.*s.%.*s: Megatron Core 0.%" PRIu32 " does not have %.*s.%.*s", STR_ARG(stripping->key), STR_ARG(name),
-                               stripping->minor, STR_ARG(unknown->global.module), STR_ARG(unknown->global.name));
+    return target_note_dropped(stripping->target, err, "%.*s.%.*s: Megatron Core 0.%" PRIu32 " does not have %.*s.%.*s",
+                               STR_ARG(stripping->key), STR_ARG(name), stripping->minor, STR_ARG(unknown->global.module),
+                               STR_ARG(unknown->global.name));
 }
 
 static reshard_status strip_dict(struct stripping *stripping, struct value *dict, reshard_error *err)
@@ -143,8 +144,8 @@ static reshard_status strip_dict(struct stripping *stripping, struct value *dict
     return status;
 }
 
-reshard_status megatron_release_strip(uint32_t minor, const struct value_graph *graph, struct str key, struct value *value, struct target *target,
-                                      bool *is_whole, reshard_error *err)
+reshard_status megatron_release_strip(uint32_t minor, const struct value_graph *graph, struct str key, struct value *value,
+                                      struct target *target, bool *is_whole, reshard_error *err)
 {
     struct stripping stripping = { .minor = minor, .graph = graph, .target = target, .key = key };
     struct value *members = members_of(value);
