@@ -4,10 +4,10 @@
  * objects are 64 bits wide and so are those of memory. A build that would be wrong on another machine is no build.
  */
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "reshard runs on little-endian machines (x86-64, aarch64, riscv64, ppc64le): this one is big-endian"
+#error "reshard runs on little-endian machines only (x86-64, aarch64, riscv64, ppc64le): this one is big-endian"
 #endif
 #if __SIZEOF_POINTER__ < 8
-#error "this machine is 32-bit; reshard runs on 64-bit ones, for checkpoints are larger than what this one can address"
+#error "reshard runs on 64-bit machines only: checkpoints are larger than what this one can address"
 #endif
 
 /* A file has to declare something. */
