@@ -38,7 +38,6 @@ static const struct number_type {
     { "F32", TEXT_FLOAT, 4, 1, 8, 23, 127, SPECIAL_IEEE, 9 },
     { "F64", TEXT_FLOAT, 8, 1, 11, 52, 1023, SPECIAL_IEEE, 17 },
     { "complex32", TEXT_FLOAT, 2, 2, 5, 10, 15, SPECIAL_IEEE, 5 },
-    { "COMPLEX32", TEXT_FLOAT, 2, 2, 5, 10, 15, SPECIAL_IEEE, 5 },
     { "C64", TEXT_FLOAT, 4, 2, 8, 23, 127, SPECIAL_IEEE, 9 },
     { "C128", TEXT_FLOAT, 8, 2, 11, 52, 1023, SPECIAL_IEEE, 17 },
 };

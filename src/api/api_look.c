@@ -43,21 +43,6 @@ API_EXPORT size_t reshard_tensor_count(const reshard_checkpoint *checkpoint)
     return checkpoint->listed_count;
 }
 
-/*
- * The name of an element type. Two types have none in safetensors, and bear torch's own; listings of DCP checkpoints spell these two in the
- * manner of the others.
- */
-static const char *dtype_name(const struct format_driver *driver, enum dtype dtype)
-{
-    static const char *const dcp_formats[] = { "torch-dcp", "torch_dist", "torch_dcp", "fsdp_dtensor" };
-    const char *name = dtype == DTYPE_COMPLEX32 ? "COMPLEX32" : dtype == DTYPE_F4_X2 ? "F4_E2M1FN_X2" : NULL;
-    for (size_t i = 0; name && i < sizeof(dcp_formats) / sizeof(dcp_formats[0]); i++) {
-        if (strcmp(driver->name, dcp_formats[i]) == 0)
-            return name;
-    }
-    return dtype_info(dtype)->name;
-}
-
 API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint, size_t index, reshard_tensor *out)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
@@ -66,7 +51,7 @@ API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[index]];
     *out = (reshard_tensor){
         .key = public_str(tensor->key),
-        .dtype = dtype_name(checkpoint->source->driver, tensor->dtype),
+        .dtype = dtype_info(tensor->dtype)->name,
         .rank = tensor->rank,
         .shape = catalog_vector_at(catalog, tensor->shape),
         .bytes = catalog_tensor_bytes(catalog, tensor),
