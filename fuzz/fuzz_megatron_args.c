@@ -16,22 +16,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 #define LAYERS_MAX 4096
 #define PLACES_MAX 512
 
-static void check_pipeline(const struct megatron_args *args, struct arena *arena)
+static void check_pipeline(const struct training_args *args, struct arena *arena)
 {
-    struct megatron_pipeline pipeline;
-    if (args->pp < 1 || args->vp < 1 || args->num_layers < 0 || megatron_pipeline_make(args, arena, &pipeline, NULL))
+    struct pipeline_split pipeline;
+    if (args->pp < 1 || args->vp < 1 || args->num_layers < 0 || pipeline_split_make(args, arena, &pipeline, NULL))
         return;
     int64_t total = 0, stages = pipeline.pp * pipeline.vp;
     for (int64_t stage = 0; stage < stages; stage++) {
         if (pipeline.counts[stage] < 0 || pipeline.counts[stage] > args->num_layers ||
-            (stage < STAGES_MAX && megatron_pipeline_offset(&pipeline, stage) != total))
+            (stage < STAGES_MAX && pipeline_first_layer(&pipeline, stage) != total))
             abort();
         total += pipeline.counts[stage];
     }
     if (total != args->num_layers)
         abort();
     for (int64_t layer = 0; layer < total && layer < LAYERS_MAX && stages < STAGES_MAX; layer++)
-        if (megatron_pipeline_stage(&pipeline, layer) >= stages)
+        if (pipeline_stage_of(&pipeline, layer) >= stages)
             abort();
 }
 
@@ -59,7 +59,7 @@ static int64_t at_least_one(int64_t number)
     return number < 1 ? 1 : number;
 }
 
-static void check_ranks(const struct megatron_args *args, struct arena *arena)
+static void check_ranks(const struct training_args *args, struct arena *arena)
 {
     const struct parallel_layout layout = { at_least_one(args->tp), at_least_one(args->pp), at_least_one(args->vp), at_least_one(args->ep),
                                             at_least_one(args->etp) };
@@ -71,7 +71,7 @@ static void check_ranks(const struct megatron_args *args, struct arena *arena)
     }
 }
 
-static void check_sizes(const struct megatron_args *args, struct arena *arena)
+static void check_sizes(const struct training_args *args, struct arena *arena)
 {
     const struct model_data *data = model_data_find(STR("megatron.rules"));
     struct partition_rules rules = { 0 };
@@ -91,12 +91,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     struct limits limits = limits_default;
     if (!json_parse(bytes, size, &limits, &graph, NULL) && graph.root->kind == VALUE_DICT) {
         struct run_args run;
-        struct megatron_args args;
+        struct training_args args;
         int64_t least, most;
         run_args_read(&run, graph.root, &args);
-        if (megatron_vocabulary_rows(&args, at_least_one(args.tp), &least, &most) && least > most)
+        if (padded_vocabulary_rows(&args, at_least_one(args.tp), &least, &most) && least > most)
             abort();
-        megatron_has_matrices(&args);
+        experts_are_matrices(&args);
         check_pipeline(&args, &arena);
         check_ranks(&args, &arena);
         check_sizes(&args, &arena);

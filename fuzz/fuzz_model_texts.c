@@ -39,7 +39,7 @@ static void use_rules(struct str text, struct str keys, struct value_graph *args
 {
     struct arena arena = { 0 };
     struct partition_rules rules = { 0 };
-    struct megatron_args known;
+    struct training_args known;
     struct run_args run;
     run_args_read(&run, args->root->kind == VALUE_DICT ? args->root : NULL, &known);
     if (!partition_rules_parse(text, &arena, &rules, NULL)) {
@@ -65,23 +65,23 @@ static void use_rules(struct str text, struct str keys, struct value_graph *args
 static void use_names(struct str text, struct str keys)
 {
     struct arena arena = { 0 };
-    struct optimizer_names names = { 0 };
-    if (!optimizer_names_parse(text, &arena, &names, NULL)) {
+    struct parameter_names names = { 0 };
+    if (!parameter_names_parse(text, &arena, &names, NULL)) {
         struct parameter_name previous = { 0 };
         bool has_previous = false;
         for (unsigned conditions = 0; keys.size; conditions = (conditions + 1) & 7) {
             struct str key = str_take(&keys, '\n');
             struct parameter_name parameter;
             struct buffer out = { 0 };
-            bool is_name = optimizer_name_read(&names, conditions, key, &parameter);
+            bool is_name = parameter_name_read(&names, conditions, key, &parameter);
             if (is_name)
-                optimizer_name_write(&names, &parameter, &out);
+                parameter_name_write(&names, &parameter, &out);
             if (is_name && !out.failed && !str_equal(buffer_str(&out), key))
                 abort();
-            if (is_name || optimizer_key_read(&names, conditions, key, &parameter)) {
-                optimizer_key_write(&names, &parameter, parameter.number_count, &out);
+            if (is_name || parameter_key_read(&names, conditions, key, &parameter)) {
+                parameter_key_write(&names, &parameter, parameter.number_count, &out);
                 if (has_previous &&
-                    optimizer_name_compare(&names, &previous, &parameter) * (long)optimizer_name_compare(&names, &parameter, &previous) > 0)
+                    parameter_name_compare(&names, &previous, &parameter) * (long)parameter_name_compare(&names, &parameter, &previous) > 0)
                     abort();
                 previous = parameter;
                 has_previous = true;

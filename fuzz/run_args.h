@@ -11,12 +11,12 @@ struct run_args {
 };
 
 /* dict lives as long as the result; NULL: no arguments. */
-static inline void run_args_read(struct run_args *run, struct value *dict, struct megatron_args *out)
+static inline void run_args_read(struct run_args *run, struct value *dict, struct training_args *out)
 {
     *run = (struct run_args){ .state = dict, .object = { .states = &run->state, .state_count = 1 } };
     run->namespace.kind = VALUE_NEW;
     run->namespace.object = &run->object;
-    megatron_args_read(dict ? &run->namespace : NULL, out);
+    training_args_read(dict ? &run->namespace : NULL, out);
 }
 
 #endif

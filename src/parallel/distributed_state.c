@@ -124,11 +124,11 @@ static reshard_status take_buffers(const struct torch_archive *archive, const st
 }
 
 /* The parameters with the dtypes of gradients that the file says. */
-static struct optimizer_parameter *with_gradients(const struct optimizer_parameter *parameters, uint32_t count,
-                                                  const struct stored_buffer *buffers, uint32_t buffer_count)
+static struct rank_parameter *with_gradients(const struct rank_parameter *parameters, uint32_t count, const struct stored_buffer *buffers,
+                                             uint32_t buffer_count)
 {
     enum dtype gradient[DTYPE_COUNT];
-    struct optimizer_parameter *made = calloc((size_t)count + 1, sizeof(*made));
+    struct rank_parameter *made = calloc((size_t)count + 1, sizeof(*made));
     if (!made)
         return NULL;
     for (int i = 0; i < DTYPE_COUNT; i++)
@@ -147,7 +147,7 @@ static struct optimizer_parameter *with_gradients(const struct optimizer_paramet
     return made;
 }
 
-static reshard_status check_dtypes(const struct optimizer_buffers *made, const struct stored_buffer *stored, reshard_error *err)
+static reshard_status check_dtypes(const struct flat_buffers *made, const struct stored_buffer *stored, reshard_error *err)
 {
     for (uint32_t i = 0; i < made->buffer_count; i++) {
         if (made->buffers[i].param_dtype != stored[i].param_dtype)
@@ -159,65 +159,65 @@ static reshard_status check_dtypes(const struct optimizer_buffers *made, const s
 }
 
 /* A piece for every place and state. */
-static reshard_status emit(const struct optimizer_buffers *made, const struct stored_buffer *stored, struct optimizer_pieces *out,
+static reshard_status emit(const struct flat_buffers *made, const struct stored_buffer *stored, struct state_pieces *out,
                            reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t b = 0; b < made->buffer_count && !status; b++) {
-        const struct optimizer_buffer *buffer = &made->buffers[b];
+        const struct flat_buffer *buffer = &made->buffers[b];
         if (buffer->bucket_count > out->bucket_count)
             out->bucket_count = buffer->bucket_count;
         const struct value *states = stored[b].states;
         for (size_t s = 0; s + 1 < states->list.count && !status; s += 2) {
             const struct value *tensor = tensor_of(states->list.items[s + 1]);
-            struct optimizer_piece piece = { .tensor = tensor->tensor - 1 };
+            struct state_piece piece = { .tensor = tensor->tensor - 1 };
             if (!tensor->tensor || !value_as_str(states->list.items[s], &piece.state))
                 continue;
             for (uint32_t p = 0; p < buffer->place_count && !status; p++) {
-                const struct optimizer_place *place = &made->places[buffer->first_place + p];
+                const struct flat_place *place = &made->places[buffer->first_place + p];
                 piece.parameter = place->parameter;
-                piece.offset = optimizer_packed_start(made, place);
-                status = optimizer_pieces_add(out, &piece, err);
+                piece.offset = flat_packed_start(made, place);
+                status = state_pieces_add(out, &piece, err);
             }
         }
     }
     return status;
 }
 
-static reshard_status relate(const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                             const struct stored_buffer *stored, uint32_t stored_count, bool may_be_padded, struct optimizer_pieces *out,
+static reshard_status relate(const struct training_run *run, const struct rank_parameter *parameters, uint32_t count, bool is_expert,
+                             const struct stored_buffer *stored, uint32_t stored_count, bool may_be_padded, struct state_pieces *out,
                              reshard_error *err)
 {
-    struct optimizer_buffers made = { 0 };
-    struct optimizer_rules rules;
+    struct flat_buffers made = { 0 };
+    struct flat_buffer_rules rules;
     bool changed = false;
     int64_t *sizes = calloc((size_t)stored_count + 1, sizeof(*sizes));
     if (!sizes)
         return error_set_memory(err);
     for (uint32_t i = 0; i < stored_count; i++)
         sizes[i] = stored[i].count;
-    const struct optimizer_sizes wanted = { .unpadded = sizes, .buffer_count = stored_count, .may_be_padded = may_be_padded };
-    reshard_status status = optimizer_rules_of(run, parameters, count, is_expert, &rules, err);
+    const struct flat_sizes wanted = { .unpadded = sizes, .buffer_count = stored_count, .may_be_padded = may_be_padded };
+    reshard_status status = flat_buffer_rules_of(run, parameters, count, is_expert, &rules, err);
     if (!status && stored_count && stored[0].is_merged)
-        rules = (struct optimizer_rules){ .dp = rules.dp, .alignment = 1, .bucket_multiple = 1 };
+        rules = (struct flat_buffer_rules){ .dp = rules.dp, .alignment = 1, .bucket_multiple = 1 };
     if (!status)
-        status = optimizer_buffers_match(parameters, count, is_expert, &rules, &wanted, &made, &changed, err);
+        status = flat_buffers_match(parameters, count, is_expert, &rules, &wanted, &made, &changed, err);
     if (!status)
         status = check_dtypes(&made, stored, err);
     if (!status)
         status = emit(&made, stored, out, err);
     out->is_guessed |= changed;
-    optimizer_buffers_release(&made);
+    flat_buffers_release(&made);
     free(sizes);
     return status;
 }
 
-reshard_status optimizer_distributed_read_one(const struct torch_archive *archive, const struct value *state,
-                                              const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
-                                              bool is_expert, struct optimizer_pieces *out, reshard_error *err)
+reshard_status flat_state_read_one(const struct torch_archive *archive, const struct value *state, const struct training_run *run,
+                                   const struct rank_parameter *parameters, uint32_t count, bool is_expert, struct state_pieces *out,
+                                   reshard_error *err)
 {
     struct stored_buffer *stored = NULL;
-    struct optimizer_parameter *adapted = NULL;
+    struct rank_parameter *adapted = NULL;
     uint32_t stored_count = 0;
     bool may_be_padded = false;
     if (state->kind != VALUE_DICT)
@@ -233,7 +233,7 @@ reshard_status optimizer_distributed_read_one(const struct torch_archive *archiv
     return status;
 }
 
-static bool has_members(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert)
+static bool has_members(const struct rank_parameter *parameters, uint32_t count, bool is_expert)
 {
     for (uint32_t i = 0; i < count; i++) {
         if (parameters[i].is_expert == is_expert)
@@ -253,9 +253,8 @@ static bool is_empty(const struct value *state)
     return state->kind == VALUE_DICT || state->kind == VALUE_NONE;
 }
 
-reshard_status optimizer_distributed_read(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
-                                          const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
-                                          reshard_error *err)
+reshard_status flat_state_read(const struct torch_archive *archive, const struct value *state, const struct training_run *run,
+                               const struct rank_parameter *parameters, uint32_t count, struct state_pieces *out, reshard_error *err)
 {
     bool has_dense = has_members(parameters, count, false), has_experts = has_members(parameters, count, true);
     struct value *alone[1] = { (struct value *)state };
@@ -274,7 +273,7 @@ reshard_status optimizer_distributed_read(const struct torch_archive *archive, c
         bool is_expert = !has_dense || i > 0;
         if (optimizers[i]->kind == VALUE_NONE || (has_empty && i == has_dense))
             continue;
-        reshard_status status = optimizer_distributed_read_one(archive, optimizers[i], run, parameters, count, is_expert, out, err);
+        reshard_status status = flat_state_read_one(archive, optimizers[i], run, parameters, count, is_expert, out, err);
         if (status) {
             if (optimizer_count > 1)
                 error_prefix(err, "optimizer %zu", i);

@@ -38,7 +38,7 @@ static bool data_parallel_sizes(const struct value *args, int64_t *dense, int64_
     return true;
 }
 
-static bool total_elements(const struct optimizer_parameter *parameters, uint32_t count, int64_t *out)
+static bool total_elements(const struct rank_parameter *parameters, uint32_t count, int64_t *out)
 {
     int64_t sum = 0, one;
     for (uint32_t i = 0; i < count; i++) {
@@ -50,7 +50,7 @@ static bool total_elements(const struct optimizer_parameter *parameters, uint32_
 }
 
 /* Buckets exist so that gradients can be reduced while later ones are computed; without that there is one. */
-static bool bucket_size(const struct value *args, const struct optimizer_parameter *parameters, uint32_t count, int64_t dense_ranks,
+static bool bucket_size(const struct value *args, const struct rank_parameter *parameters, uint32_t count, int64_t dense_ranks,
                         int64_t *out)
 {
     int64_t buckets = argument(args, "ddp_num_buckets", 0), total, scaled;
@@ -69,11 +69,11 @@ static bool bucket_size(const struct value *args, const struct optimizer_paramet
     return *out >= 0;
 }
 
-reshard_status optimizer_rules_of(const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
-                                  bool is_expert, struct optimizer_rules *out, reshard_error *err)
+reshard_status flat_buffer_rules_of(const struct training_run *run, const struct rank_parameter *parameters, uint32_t count, bool is_expert,
+                                    struct flat_buffer_rules *out, reshard_error *err)
 {
     int64_t dense = 1, expert = 1;
-    *out = (struct optimizer_rules){ .alignment = PARAMETER_ALIGNMENT, .bucket_multiple = BUCKET_MULTIPLE };
+    *out = (struct flat_buffer_rules){ .alignment = PARAMETER_ALIGNMENT, .bucket_multiple = BUCKET_MULTIPLE };
     if (!data_parallel_sizes(run->args, &dense, &expert) || !bucket_size(run->args, parameters, count, dense, &out->bucket_size))
         return error_set(err, RESHARD_ERR_FORMAT, "impossible numbers in args: parallel sizes, world_size or ddp_bucket_size");
     out->dp = is_expert ? expert : dense;

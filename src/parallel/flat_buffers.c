@@ -9,9 +9,9 @@
 
 /* State of filling one buffer. */
 struct filling {
-    const struct optimizer_parameter *parameters;
-    const struct optimizer_rules *rules;
-    struct optimizer_buffers *out;
+    const struct rank_parameter *parameters;
+    const struct flat_buffer_rules *rules;
+    struct flat_buffers *out;
     int64_t bucket_multiple;  /* lcm of the rules' with dp */
     int64_t bucket_size;      /* 0: one bucket */
     int64_t position;         /* where the next parameter may begin */
@@ -41,17 +41,17 @@ static bool least_common_multiple(int64_t a, int64_t b, int64_t *out)
 
 static bool close_bucket(struct filling *filling, int64_t end)
 {
-    struct optimizer_buffers *out = filling->out;
-    struct optimizer_bucket *bucket = &out->buckets[out->bucket_count];
+    struct flat_buffers *out = filling->out;
+    struct flat_bucket *bucket = &out->buckets[out->bucket_count];
     int64_t padded;
     if (!round_up(end, filling->bucket_multiple, &padded))
         return false;
-    *bucket = (struct optimizer_bucket){ .start = filling->bucket_start,
-                                         .packed_start = filling->packed,
-                                         .count = padded - filling->bucket_start,
-                                         .unpadded = end - filling->bucket_start,
-                                         .first_place = filling->bucket_first_place,
-                                         .place_count = out->place_count - filling->bucket_first_place };
+    *bucket = (struct flat_bucket){ .start = filling->bucket_start,
+                                    .packed_start = filling->packed,
+                                    .count = padded - filling->bucket_start,
+                                    .unpadded = end - filling->bucket_start,
+                                    .first_place = filling->bucket_first_place,
+                                    .place_count = out->place_count - filling->bucket_first_place };
     filling->packed += bucket->unpadded;
     filling->bucket_start = filling->position = padded;
     filling->bucket_first_place = out->place_count;
@@ -62,8 +62,8 @@ static bool close_bucket(struct filling *filling, int64_t end)
 /* Puts a parameter behind what is there. Its bucket is the open one, whose number is that of the next to be closed. */
 static bool add_parameter(struct filling *filling, uint32_t parameter)
 {
-    struct optimizer_buffers *out = filling->out;
-    const struct optimizer_parameter *info = &filling->parameters[parameter];
+    struct flat_buffers *out = filling->out;
+    const struct rank_parameter *info = &filling->parameters[parameter];
     int64_t count, start, end;
     if (!shape_volume(info->rank, info->shape, &count) || !round_up(filling->position, filling->rules->alignment, &start))
         return false;
@@ -76,27 +76,27 @@ static bool add_parameter(struct filling *filling, uint32_t parameter)
     if (!checked_add_i64(start, count, &end))
         return false;
     out->places[out->place_count++] =
-        (struct optimizer_place){ .parameter = parameter, .bucket = out->bucket_count, .start = start, .count = count };
+        (struct flat_place){ .parameter = parameter, .bucket = out->bucket_count, .start = start, .count = count };
     filling->position = end;
     bool is_full = filling->bucket_size && end - filling->bucket_start >= filling->bucket_size;
     return info->is_shared_embedding || is_full ? close_bucket(filling, end) : true;
 }
 
-static bool same_buffer(const struct optimizer_buffer *buffer, const struct optimizer_parameter *parameter)
+static bool same_buffer(const struct flat_buffer *buffer, const struct rank_parameter *parameter)
 {
     return buffer->chunk == parameter->chunk && buffer->param_dtype == parameter->param_dtype &&
            buffer->grad_dtype == parameter->grad_dtype;
 }
 
-static bool fill_buffer(struct filling *filling, struct optimizer_buffer *buffer, bool is_expert)
+static bool fill_buffer(struct filling *filling, struct flat_buffer *buffer, bool is_expert)
 {
-    struct optimizer_buffers *out = filling->out;
+    struct flat_buffers *out = filling->out;
     filling->bucket_size = buffer->chunk < filling->rules->bucketed_chunks ? filling->rules->bucket_size : 0;
     filling->position = filling->bucket_start = filling->packed = 0;
     filling->bucket_first_place = buffer->first_place = out->place_count;
     buffer->first_bucket = out->bucket_count;
     for (uint32_t i = buffer->end_parameter; i-- > buffer->first_parameter;) {
-        const struct optimizer_parameter *parameter = &filling->parameters[i];
+        const struct rank_parameter *parameter = &filling->parameters[i];
         if (parameter->is_expert == is_expert && same_buffer(buffer, parameter) && !add_parameter(filling, i))
             return false;
     }
@@ -110,10 +110,10 @@ static bool fill_buffer(struct filling *filling, struct optimizer_buffer *buffer
 }
 
 /* One buffer for each pair of dtypes in each chunk, in the order in which parameters name them. */
-static void find_buffers(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, struct optimizer_buffers *out)
+static void find_buffers(const struct rank_parameter *parameters, uint32_t count, bool is_expert, struct flat_buffers *out)
 {
     for (uint32_t i = 0; i < count; i++) {
-        const struct optimizer_parameter *parameter = &parameters[i];
+        const struct rank_parameter *parameter = &parameters[i];
         if (parameter->is_expert != is_expert)
             continue;
         /* Chunks follow each other, and a chunk has a handful of dtypes: the latest buffers are the ones to look at. */
@@ -122,18 +122,19 @@ static void find_buffers(const struct optimizer_parameter *parameters, uint32_t 
             found--;
         if (found == 0 || !same_buffer(&out->buffers[found - 1], parameter)) {
             found = ++out->buffer_count;
-            out->buffers[found - 1] = (struct optimizer_buffer){ .param_dtype = parameter->param_dtype, .grad_dtype = parameter->grad_dtype,
-                                                                 .chunk = parameter->chunk, .first_parameter = i };
+            out->buffers[found - 1] = (struct flat_buffer){
+                .param_dtype = parameter->param_dtype, .grad_dtype = parameter->grad_dtype, .chunk = parameter->chunk, .first_parameter = i
+            };
         }
         out->buffers[found - 1].end_parameter = i + 1;
     }
 }
 
-reshard_status optimizer_buffers_make(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                      const struct optimizer_rules *rules, struct optimizer_buffers *out, reshard_error *err)
+reshard_status flat_buffers_make(const struct rank_parameter *parameters, uint32_t count, bool is_expert,
+                                 const struct flat_buffer_rules *rules, struct flat_buffers *out, reshard_error *err)
 {
     struct filling filling = { .parameters = parameters, .rules = rules, .out = out };
-    *out = (struct optimizer_buffers){ 0 };
+    *out = (struct flat_buffers){ 0 };
     if (rules->dp < 1 || rules->alignment < 1 || rules->bucket_multiple < 1 || rules->bucket_size < 0 ||
         !least_common_multiple(rules->dp, rules->bucket_multiple, &filling.bucket_multiple))
         return error_set(err, RESHARD_ERR_FORMAT, "impossible optimizer buffers: data-parallel size %" PRId64 ", bucket size %" PRId64,
@@ -143,36 +144,36 @@ reshard_status optimizer_buffers_make(const struct optimizer_parameter *paramete
     out->places = calloc((size_t)count + 1, sizeof(*out->places));
     out->buckets = calloc((size_t)count + 1, 2 * sizeof(*out->buckets));
     if (!out->buffers || !out->places || !out->buckets) {
-        optimizer_buffers_release(out);
+        flat_buffers_release(out);
         return error_set_memory(err);
     }
     find_buffers(parameters, count, is_expert, out);
     for (uint32_t i = 0; i < out->buffer_count; i++) {
         if (!fill_buffer(&filling, &out->buffers[i], is_expert)) {
-            optimizer_buffers_release(out);
+            flat_buffers_release(out);
             return error_set(err, RESHARD_ERR_FORMAT, "the sizes of the parameters of optimizer buffer %" PRIu32 " overflow", i);
         }
     }
     return RESHARD_OK;
 }
 
-void optimizer_buffers_release(struct optimizer_buffers *buffers)
+void flat_buffers_release(struct flat_buffers *buffers)
 {
     free(buffers->buffers);
     free(buffers->buckets);
     free(buffers->places);
-    *buffers = (struct optimizer_buffers){ 0 };
+    *buffers = (struct flat_buffers){ 0 };
 }
 
-int64_t optimizer_packed_start(const struct optimizer_buffers *buffers, const struct optimizer_place *place)
+int64_t flat_packed_start(const struct flat_buffers *buffers, const struct flat_place *place)
 {
-    const struct optimizer_bucket *bucket = &buffers->buckets[place->bucket];
+    const struct flat_bucket *bucket = &buffers->buckets[place->bucket];
     return bucket->packed_start + (place->start - bucket->start);
 }
 
 /* ---- which rules a file was written with ---- */
 
-static bool fits(const struct optimizer_buffers *buffers, const struct optimizer_sizes *sizes)
+static bool fits(const struct flat_buffers *buffers, const struct flat_sizes *sizes)
 {
     if (buffers->buffer_count != sizes->buffer_count)
         return false;
@@ -193,13 +194,13 @@ static bool fits(const struct optimizer_buffers *buffers, const struct optimizer
     return true;
 }
 
-static reshard_status explain(const struct optimizer_buffers *buffers, const struct optimizer_sizes *sizes, reshard_error *err)
+static reshard_status explain(const struct flat_buffers *buffers, const struct flat_sizes *sizes, reshard_error *err)
 {
     if (buffers->buffer_count != sizes->buffer_count)
         return error_set(err, RESHARD_ERR_FORMAT, "the optimizer state has %" PRIu32 " buffers, the parameters make %" PRIu32,
                          sizes->buffer_count, buffers->buffer_count);
     for (uint32_t i = 0; i < sizes->buffer_count; i++) {
-        const struct optimizer_buffer *buffer = &buffers->buffers[i];
+        const struct flat_buffer *buffer = &buffers->buffers[i];
         if (buffer->unpadded != sizes->unpadded[i])
             return error_set(err, RESHARD_ERR_FORMAT,
                              "optimizer buffer %" PRIu32 " has %" PRId64 " elements, its %" PRIu32 " parameters make %" PRId64
@@ -212,9 +213,9 @@ static reshard_status explain(const struct optimizer_buffers *buffers, const str
 }
 
 /* The given rules, then those without buckets, each also without alignment. */
-static struct optimizer_rules variant(const struct optimizer_rules *rules, int number)
+static struct flat_buffer_rules variant(const struct flat_buffer_rules *rules, int number)
 {
-    struct optimizer_rules made = *rules;
+    struct flat_buffer_rules made = *rules;
     if (number & 1)
         made.bucket_size = 0;
     if (number & 2)
@@ -222,15 +223,14 @@ static struct optimizer_rules variant(const struct optimizer_rules *rules, int n
     return made;
 }
 
-reshard_status optimizer_buffers_match(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                       struct optimizer_rules *rules, const struct optimizer_sizes *sizes, struct optimizer_buffers *out,
-                                       bool *changed, reshard_error *err)
+reshard_status flat_buffers_match(const struct rank_parameter *parameters, uint32_t count, bool is_expert, struct flat_buffer_rules *rules,
+                                  const struct flat_sizes *sizes, struct flat_buffers *out, bool *changed, reshard_error *err)
 {
-    const struct optimizer_rules given = *rules;
+    const struct flat_buffer_rules given = *rules;
     *changed = false;
     for (int i = 0; i < 4; i++) {
-        struct optimizer_rules tried = variant(&given, i);
-        reshard_status status = optimizer_buffers_make(parameters, count, is_expert, &tried, out, err);
+        struct flat_buffer_rules tried = variant(&given, i);
+        reshard_status status = flat_buffers_make(parameters, count, is_expert, &tried, out, err);
         if (status)
             return status;
         if (fits(out, sizes)) {
@@ -238,11 +238,11 @@ reshard_status optimizer_buffers_match(const struct optimizer_parameter *paramet
             *changed = i > 0;
             return RESHARD_OK;
         }
-        optimizer_buffers_release(out);
+        flat_buffers_release(out);
     }
-    reshard_status status = optimizer_buffers_make(parameters, count, is_expert, &given, out, err);
+    reshard_status status = flat_buffers_make(parameters, count, is_expert, &given, out, err);
     if (!status)
         status = explain(out, sizes, err);
-    optimizer_buffers_release(out);
+    flat_buffers_release(out);
     return status;
 }

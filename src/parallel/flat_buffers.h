@@ -14,7 +14,7 @@
 #include "tensor/dtype.h"
 
 /* A parameter of one rank. The order of an array of them is the order of registration: that of the dict `model` in the rank's own file. */
-struct optimizer_parameter {
+struct rank_parameter {
     struct str name;           /* as the rank calls it, for messages */
     enum dtype param_dtype;    /* of the weight */
     enum dtype grad_dtype;     /* of its gradient buffer: F32, or the weight's where gradients are reduced in 16 bits */
@@ -26,7 +26,7 @@ struct optimizer_parameter {
     bool is_shared_embedding;  /* tied embedding on the first or last of several stages: has a bucket of its own */
 };
 
-struct optimizer_rules {
+struct flat_buffer_rules {
     int64_t dp;                /* ranks that share a buffer: DP x CP, for experts their own DP */
     int64_t bucket_size;       /* elements from which on a bucket is closed; 0: one bucket */
     int64_t alignment;         /* of a parameter's start: 64, and 1 up to Megatron Core 0.6 */
@@ -36,13 +36,13 @@ struct optimizer_rules {
         bucketed_chunks; /* chunks before this one have buckets of bucket_size, the others one bucket: 1, and 0 on stages after the first */
 };
 
-struct optimizer_place {
+struct flat_place {
     uint32_t parameter;        /* index into the parameters */
     uint32_t bucket;           /* of the buffers' buckets */
     int64_t start, count;      /* elements of the buffer, padding counted */
 };
 
-struct optimizer_bucket {
+struct flat_bucket {
     int64_t start;             /* in the buffer, padding counted */
     int64_t packed_start;      /* in the buffer without the padding at the ends of buckets */
     int64_t count;             /* with the padding at its end */
@@ -50,7 +50,7 @@ struct optimizer_bucket {
     uint32_t first_place, place_count;
 };
 
-struct optimizer_buffer {
+struct flat_buffer {
     enum dtype param_dtype, grad_dtype;
     uint32_t chunk;
     uint32_t first_parameter, end_parameter; /* its parameters are among these */
@@ -60,26 +60,26 @@ struct optimizer_buffer {
 };
 
 /* Buffers in the order of Megatron's gbuf_idx; places in the order of a buffer. */
-struct optimizer_buffers {
-    struct optimizer_buffer *buffers;
-    struct optimizer_bucket *buckets;
-    struct optimizer_place *places;
+struct flat_buffers {
+    struct flat_buffer *buffers;
+    struct flat_bucket *buckets;
+    struct flat_place *places;
     uint32_t buffer_count, bucket_count, place_count;
 };
 
 /* The buffers of the parameters with is_expert as given. Sizes are checked; on failure *out is empty. */
-reshard_status optimizer_buffers_make(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                      const struct optimizer_rules *rules, struct optimizer_buffers *out, reshard_error *err);
-void optimizer_buffers_release(struct optimizer_buffers *buffers);
+reshard_status flat_buffers_make(const struct rank_parameter *parameters, uint32_t count, bool is_expert,
+                                 const struct flat_buffer_rules *rules, struct flat_buffers *out, reshard_error *err);
+void flat_buffers_release(struct flat_buffers *buffers);
 
 /* Where the place begins in the buffer without the padding at the ends of buckets: its offset in distrib_optim.pt. */
-int64_t optimizer_packed_start(const struct optimizer_buffers *buffers, const struct optimizer_place *place);
+int64_t flat_packed_start(const struct flat_buffers *buffers, const struct flat_place *place);
 
 /*
  * What files say about the sizes of one optimizer's buffers, in order. A rule set that gives other sizes is not the one that the file was
  * written with.
  */
-struct optimizer_sizes {
+struct flat_sizes {
     const int64_t *unpadded;     /* by buffer */
     uint32_t buffer_count;
     bool may_be_padded;          /* old files: the sizes may count the padding at the end of the buffer's last bucket */
@@ -91,8 +91,7 @@ struct optimizer_sizes {
  * Finds the rules that explain the sizes: the given ones first, then without buckets, then without alignment. *changed says that the given
  * ones do not. MALFORMED names the buffer, its size and what the rules give, if none does.
  */
-reshard_status optimizer_buffers_match(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                       struct optimizer_rules *rules, const struct optimizer_sizes *sizes, struct optimizer_buffers *out,
-                                       bool *changed, reshard_error *err);
+reshard_status flat_buffers_match(const struct rank_parameter *parameters, uint32_t count, bool is_expert, struct flat_buffer_rules *rules,
+                                  const struct flat_sizes *sizes, struct flat_buffers *out, bool *changed, reshard_error *err);
 
 #endif

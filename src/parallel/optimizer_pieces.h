@@ -5,6 +5,6 @@
 
 #include "parallel/state_by_number.h"
 
-reshard_status optimizer_pieces_add(struct optimizer_pieces *pieces, const struct optimizer_piece *piece, reshard_error *err);
+reshard_status state_pieces_add(struct state_pieces *pieces, const struct state_piece *piece, reshard_error *err);
 
 #endif

@@ -15,7 +15,7 @@ struct finding {
     const struct catalog *wanted;
     struct arena *arena;
     struct name_map weights;
-    struct target_state *states;
+    struct wanted_state *states;
     uint32_t count;
 };
 
@@ -38,7 +38,7 @@ static bool split_state(struct str key, struct str *state, struct str *weight)
     return dot > 0 && weight->size > 0;
 }
 
-static struct target_state *find_state(struct finding *finding, struct str name)
+static struct wanted_state *find_state(struct finding *finding, struct str name)
 {
     for (uint32_t i = 0; i < finding->count; i++) {
         if (str_equal(finding->states[i].name, name))
@@ -62,13 +62,13 @@ static reshard_status note_state(struct finding *finding, uint32_t tensor, resha
     if (own->rank != of->rank ||
         memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
-    struct target_state *found = find_state(finding, name);
+    struct wanted_state *found = find_state(finding, name);
     if (!found) {
         if (finding->count == OPTIMIZER_STATES_MAX)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", OPTIMIZER_STATES_MAX);
         found = &finding->states[finding->count++];
         *found =
-            (struct target_state){ .name = name,
+            (struct wanted_state){ .name = name,
                                    .is_master = str_is(name, OPTIMIZER_MASTER) || str_is(name, PLAIN_MASTER),
                                    .tensors = arena_zalloc(finding->arena, ((size_t)wanted->tensor_count + 1) * sizeof(*found->tensors)) };
         if (!found->tensors)
@@ -100,7 +100,7 @@ static bool is_wanted_state(const struct catalog *wanted, uint32_t tensor)
     return !(wanted->tensors[tensor].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[tensor].key);
 }
 
-reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct target_state states[OPTIMIZER_STATES_MAX],
+reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct wanted_state states[OPTIMIZER_STATES_MAX],
                                      uint32_t *count, reshard_error *err)
 {
     struct finding finding = { .wanted = wanted, .arena = arena, .states = states };

@@ -9,7 +9,7 @@
 #define OPTIMIZER_MASTER "param" /* the distributed optimizer's fp32 copies of parameters */
 
 /* A kind of state. */
-struct target_state {
+struct wanted_state {
     struct str name;           /* "exp_avg" */
     bool is_master;            /* the fp32 copy of the parameter */
     uint32_t *tensors;         /* by wanted weight: 1 + wanted tensor of its state */
@@ -17,7 +17,7 @@ struct target_state {
 
 /* Finds the kinds in the order in which tensors name them; tables are in arena. UNSUPPORTED names a tensor that is state of nothing wanted.
  */
-reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct target_state states[OPTIMIZER_STATES_MAX],
+reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct wanted_state states[OPTIMIZER_STATES_MAX],
                                      uint32_t *count, reshard_error *err);
 
 #endif

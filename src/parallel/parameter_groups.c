@@ -4,12 +4,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-bool optimizer_has_decay(const struct optimizer_parameter *parameter)
+bool parameter_has_decay(const struct rank_parameter *parameter)
 {
     return parameter->rank != 1 && !str_ends_with(parameter->name, ".bias");
 }
 
-struct value *optimizer_group_list(const struct value *optimizer)
+struct value *parameter_group_list(const struct value *optimizer)
 {
     const struct value *inner = optimizer->kind == VALUE_DICT ? value_dict_get(optimizer, "optimizer") : NULL;
     const struct value *dict = inner && inner->kind == VALUE_DICT ? inner : optimizer;
@@ -17,31 +17,31 @@ struct value *optimizer_group_list(const struct value *optimizer)
     return groups && groups->kind == VALUE_LIST ? groups : NULL;
 }
 
-const struct value *optimizer_group_decay(const struct value *group)
+const struct value *parameter_group_decay(const struct value *group)
 {
     const struct value *decay = value_dict_get(group, "wd_mult");
     return decay ? decay : value_dict_get(group, "pre_wd_mult");
 }
 
-bool optimizer_decay_is_zero(const struct value *decay)
+bool weight_decay_is_zero(const struct value *decay)
 {
     int64_t number;
     return decay->kind == VALUE_FLOAT ? decay->real == 0.0 : value_as_int(decay, &number) && number == 0;
 }
 
-bool optimizer_group_has_decay(const struct value *group)
+bool parameter_group_has_decay(const struct value *group)
 {
-    const struct value *decay = optimizer_group_decay(group);
-    return decay && !optimizer_decay_is_zero(decay);
+    const struct value *decay = parameter_group_decay(group);
+    return decay && !weight_decay_is_zero(decay);
 }
 
-bool optimizer_group_is_decoupled(const struct value *group)
+bool parameter_group_is_decoupled(const struct value *group)
 {
     const struct value *is_default = value_dict_get(group, "default_config");
     return value_dict_is_true(group, "is_decoupled_lr") || (is_default && is_default->kind == VALUE_BOOL && !is_default->boolean);
 }
 
-static bool has_decoupled(const struct optimizer_group *groups, uint32_t group_count)
+static bool has_decoupled(const struct parameter_group *groups, uint32_t group_count)
 {
     for (uint32_t i = 0; i < group_count; i++) {
         if (groups[i].is_decoupled)
@@ -51,14 +51,14 @@ static bool has_decoupled(const struct optimizer_group *groups, uint32_t group_c
 }
 
 /* Members of a group, in order, into *next. */
-static uint32_t deal(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert, const struct optimizer_group *group,
+static uint32_t deal(const struct rank_parameter *parameters, uint32_t count, bool is_expert, const struct parameter_group *group,
                      bool some_decoupled, uint32_t *next, uint32_t room)
 {
     uint32_t members = 0;
     for (uint32_t i = 0; i < count; i++) {
-        const struct optimizer_parameter *parameter = &parameters[i];
+        const struct rank_parameter *parameter = &parameters[i];
         bool is_decoupled = some_decoupled && parameter->is_embedding;
-        if (parameter->is_expert != is_expert || optimizer_has_decay(parameter) != group->has_decay || is_decoupled != group->is_decoupled)
+        if (parameter->is_expert != is_expert || parameter_has_decay(parameter) != group->has_decay || is_decoupled != group->is_decoupled)
             continue;
         if (members < room)
             next[members] = i;
@@ -67,7 +67,7 @@ static uint32_t deal(const struct optimizer_parameter *parameters, uint32_t coun
     return members;
 }
 
-static uint32_t count_members(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert)
+static uint32_t count_members(const struct rank_parameter *parameters, uint32_t count, bool is_expert)
 {
     uint32_t members = 0;
     for (uint32_t i = 0; i < count; i++)
@@ -76,7 +76,7 @@ static uint32_t count_members(const struct optimizer_parameter *parameters, uint
 }
 
 /* Two groups of one kind would both claim its parameters. Megatron makes at most one of each of the eight kinds. */
-static reshard_status check_kinds(const struct optimizer_group *groups, uint32_t group_count, bool is_expert, reshard_error *err)
+static reshard_status check_kinds(const struct parameter_group *groups, uint32_t group_count, bool is_expert, reshard_error *err)
 {
     unsigned seen = 0;
     for (uint32_t i = 0; i < group_count; i++) {
@@ -93,8 +93,8 @@ static reshard_status check_kinds(const struct optimizer_group *groups, uint32_t
     return RESHARD_OK;
 }
 
-reshard_status optimizer_groups_relate(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                       const struct optimizer_group *groups, uint32_t group_count, uint32_t **parameter_of,
+reshard_status parameter_groups_relate(const struct rank_parameter *parameters, uint32_t count, bool is_expert,
+                                       const struct parameter_group *groups, uint32_t group_count, uint32_t **parameter_of,
                                        reshard_error *err)
 {
     *parameter_of = NULL;

@@ -9,7 +9,7 @@
 #include "base/value.h"
 #include "parallel/flat_buffers.h"
 
-struct optimizer_group {
+struct parameter_group {
     bool has_decay;            /* wd_mult is not 0: neither biases nor vectors */
     bool is_expert;
     bool is_decoupled;         /* embedding and output layer with a learning rate of their own */
@@ -20,25 +20,25 @@ struct optimizer_group {
  * Sets *parameter_of, by position through the groups: group 0's members, then group 1's, … Parameters of a group keep their order of
  * registration. MALFORMED if the groups do not deal out exactly the parameters with is_expert as given, or a group is there twice.
  */
-reshard_status optimizer_groups_relate(const struct optimizer_parameter *parameters, uint32_t count, bool is_expert,
-                                       const struct optimizer_group *groups, uint32_t group_count, uint32_t **parameter_of,
+reshard_status parameter_groups_relate(const struct rank_parameter *parameters, uint32_t count, bool is_expert,
+                                       const struct parameter_group *groups, uint32_t group_count, uint32_t **parameter_of,
                                        reshard_error *err);
 
 /* Whether a group of the file is one with a learning rate of its own; from 0.16 on that shows in `default_config`. */
-bool optimizer_group_is_decoupled(const struct value *group);
+bool parameter_group_is_decoupled(const struct value *group);
 
 /* The list of parameter groups in what is said about one optimizer, {"optimizer": {"param_groups": […]}} or {"param_groups": […]}; NULL:
  * none. */
-struct value *optimizer_group_list(const struct value *optimizer);
+struct value *parameter_group_list(const struct value *optimizer);
 
 /* The multiplier of a group's weight decay, by which its parameters are told from others; NULL: it is not said. And whether that is 0. */
-const struct value *optimizer_group_decay(const struct value *group);
-bool optimizer_decay_is_zero(const struct value *decay);
+const struct value *parameter_group_decay(const struct value *group);
+bool weight_decay_is_zero(const struct value *decay);
 
 /* Whether it is said, and is not 0. */
-bool optimizer_group_has_decay(const struct value *group);
+bool parameter_group_has_decay(const struct value *group);
 
 /* The kind of group that a parameter belongs to; is_decoupled only if the run has such groups. */
-bool optimizer_has_decay(const struct optimizer_parameter *parameter);
+bool parameter_has_decay(const struct rank_parameter *parameter);
 
 #endif

@@ -90,7 +90,7 @@ static struct str up_to_number(struct str pattern, int index)
 }
 
 /* Lines that repeat together start with the first of them. */
-static void find_groups(struct optimizer_names *names, uint32_t number)
+static void find_groups(struct parameter_names *names, uint32_t number)
 {
     struct name_line *line = &names->lines[number];
     for (int i = 0; i < line->number_count; i++) {
@@ -105,7 +105,7 @@ static void find_groups(struct optimizer_names *names, uint32_t number)
     }
 }
 
-static bool add_line(struct optimizer_names *names, const struct name_line *line, struct arena *arena)
+static bool add_line(struct parameter_names *names, const struct name_line *line, struct arena *arena)
 {
     if (names->count == names->capacity) {
         uint32_t capacity = names->capacity ? names->capacity * 2 : 64;
@@ -122,7 +122,7 @@ static bool add_line(struct optimizer_names *names, const struct name_line *line
     return true;
 }
 
-static reshard_status take_line(struct optimizer_names *names, struct str text, struct arena *arena, reshard_error *err)
+static reshard_status take_line(struct parameter_names *names, struct str text, struct arena *arena, reshard_error *err)
 {
     struct name_line line = { 0 };
     struct str conditions = str_take_word(&text), name = str_take_word(&text), key = str_take_word(&text);
@@ -150,9 +150,9 @@ static reshard_status take_line(struct optimizer_names *names, struct str text, 
     return RESHARD_OK;
 }
 
-reshard_status optimizer_names_parse(struct str text, struct arena *arena, struct optimizer_names *out, reshard_error *err)
+reshard_status parameter_names_parse(struct str text, struct arena *arena, struct parameter_names *out, reshard_error *err)
 {
-    *out = (struct optimizer_names){ 0 };
+    *out = (struct parameter_names){ 0 };
     for (int number = 1; text.size; number++) {
         struct str line = str_take(&text, '\n'), probe = line;
         struct str word = str_take_word(&probe);
@@ -169,10 +169,10 @@ reshard_status optimizer_names_parse(struct str text, struct arena *arena, struc
 
 /* ---- reading names ---- */
 
-unsigned megatron_name_conditions(const struct megatron_args *args)
+unsigned name_conditions_of(const struct training_args *args)
 {
-    return (args->is_local_spec ? NAME_LOCAL : 0) | (megatron_args_int(args, "multi_latent_attention") == 1 ? NAME_MLA : 0) |
-           (megatron_args_int(args, "moe_grouped_gemm") == 1 && !megatron_has_matrices(args) ? NAME_GROUPED : 0);
+    return (args->is_local_spec ? NAME_LOCAL : 0) | (training_args_int(args, "multi_latent_attention") == 1 ? NAME_MLA : 0) |
+           (training_args_int(args, "moe_grouped_gemm") == 1 && !experts_are_matrices(args) ? NAME_GROUPED : 0);
 }
 
 static bool is_digit(char c)
@@ -229,7 +229,7 @@ static bool applies(const struct name_line *line, unsigned conditions)
     return (line->wanted & conditions) == line->wanted && !(line->unwanted & conditions);
 }
 
-bool optimizer_name_read(const struct optimizer_names *names, unsigned conditions, struct str name, struct parameter_name *out)
+bool parameter_name_read(const struct parameter_names *names, unsigned conditions, struct str name, struct parameter_name *out)
 {
     for (out->line = 0; out->line < names->count; out->line++) {
         const struct name_line *line = &names->lines[out->line];
@@ -239,7 +239,7 @@ bool optimizer_name_read(const struct optimizer_names *names, unsigned condition
     return false;
 }
 
-bool optimizer_key_read(const struct optimizer_names *names, unsigned conditions, struct str key, struct parameter_name *out)
+bool parameter_key_read(const struct parameter_names *names, unsigned conditions, struct str key, struct parameter_name *out)
 {
     for (out->line = 0; out->line < names->count; out->line++) {
         const struct name_line *line = &names->lines[out->line];
@@ -269,12 +269,12 @@ static void write_pattern(struct str pattern, const struct parameter_name *param
     }
 }
 
-void optimizer_name_write(const struct optimizer_names *names, const struct parameter_name *parameter, struct buffer *out)
+void parameter_name_write(const struct parameter_names *names, const struct parameter_name *parameter, struct buffer *out)
 {
     write_pattern(names->lines[parameter->line].name, parameter, NUMBERS_ALL, out);
 }
 
-void optimizer_key_write(const struct optimizer_names *names, const struct parameter_name *parameter, int kept, struct buffer *out)
+void parameter_key_write(const struct parameter_names *names, const struct parameter_name *parameter, int kept, struct buffer *out)
 {
     write_pattern(names->lines[parameter->line].key, parameter, kept, out);
 }
@@ -284,7 +284,7 @@ static int compare(int64_t a, int64_t b)
     return a < b ? -1 : a > b;
 }
 
-int optimizer_name_compare(const struct optimizer_names *names, const struct parameter_name *a, const struct parameter_name *b)
+int parameter_name_compare(const struct parameter_names *names, const struct parameter_name *a, const struct parameter_name *b)
 {
     for (int i = 0; i < a->number_count && i < b->number_count; i++) {
         int order = compare(names->lines[a->line].group[i], names->lines[b->line].group[i]);

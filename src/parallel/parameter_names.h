@@ -19,7 +19,7 @@
 enum name_condition { NAME_LOCAL = 1, NAME_MLA = 2, NAME_GROUPED = 4 };
 
 /* The experts of one matrix are named as if they were modules. */
-unsigned megatron_name_conditions(const struct megatron_args *args);
+unsigned name_conditions_of(const struct training_args *args);
 
 struct name_line {
     unsigned wanted, unwanted; /* conditions that must and must not hold */
@@ -30,7 +30,7 @@ struct name_line {
     uint32_t group[NAME_NUMBERS_MAX]; /* first line with the same name up to number i: they repeat together */
 };
 
-struct optimizer_names {
+struct parameter_names {
     struct name_line *lines;
     uint32_t count, capacity;
 };
@@ -43,19 +43,19 @@ struct parameter_name {
 };
 
 /* Patterns are kept in the arena. FORMAT errors name the line. */
-reshard_status optimizer_names_parse(struct str text, struct arena *arena, struct optimizer_names *out, reshard_error *err);
+reshard_status parameter_names_parse(struct str text, struct arena *arena, struct parameter_names *out, reshard_error *err);
 
 /* What a registered name, or a key, means under the conditions; false if no line fits. */
-bool optimizer_name_read(const struct optimizer_names *names, unsigned conditions, struct str name, struct parameter_name *out);
-bool optimizer_key_read(const struct optimizer_names *names, unsigned conditions, struct str key, struct parameter_name *out);
+bool parameter_name_read(const struct parameter_names *names, unsigned conditions, struct str name, struct parameter_name *out);
+bool parameter_key_read(const struct parameter_names *names, unsigned conditions, struct str key, struct parameter_name *out);
 
 /* Appends the registered name, for which all numbers must be there. */
-void optimizer_name_write(const struct optimizer_names *names, const struct parameter_name *parameter, struct buffer *out);
+void parameter_name_write(const struct parameter_names *names, const struct parameter_name *parameter, struct buffer *out);
 
 /* Appends the key with its first `kept` numbers; the others are dropped. */
-void optimizer_key_write(const struct optimizer_names *names, const struct parameter_name *parameter, int kept, struct buffer *out);
+void parameter_key_write(const struct parameter_names *names, const struct parameter_name *parameter, int kept, struct buffer *out);
 
 /* Order of registration: negative if a comes before b. */
-int optimizer_name_compare(const struct optimizer_names *names, const struct parameter_name *a, const struct parameter_name *b);
+int parameter_name_compare(const struct parameter_names *names, const struct parameter_name *a, const struct parameter_name *b);
 
 #endif

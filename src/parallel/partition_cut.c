@@ -85,7 +85,7 @@ static reshard_status fail_blocks(const struct partition_rule *rule, const struc
 
 static bool set_version(const struct cut_context *context, const struct partition_rule *rule, struct cut *out)
 {
-    const struct megatron_args *args = context->args;
+    const struct training_args *args = context->args;
     if (rule->versions == 0 || context->version_order >= 2)
         return true;
     out->versions = rule->versions;

@@ -16,7 +16,7 @@ struct parallel_layout {
 
 struct cut_context {
     const struct partition_rules *rules;
-    const struct megatron_args *args;
+    const struct training_args *args;
     struct parallel_layout layout;
     bool is_gated;
     bool is_split_down;      /* parameters with "unless" are cut, where their shape does not tell */

@@ -345,7 +345,7 @@ bool partition_key_read(const struct partition_rules *rules, struct str key, str
 /* ---- sizes ---- */
 
 /* A product of numbers and arguments, the first after '/' dividing; *at stops at '+', "else" or the end. */
-static bool term_value(const struct line *line, int *at, const struct megatron_args *args, int64_t *out)
+static bool term_value(const struct line *line, int *at, const struct training_args *args, int64_t *out)
 {
     int64_t value = 1;
     char operation = '*';
@@ -362,7 +362,7 @@ static bool term_value(const struct line *line, int *at, const struct megatron_a
         char name[64] = "";
         if (word.size < sizeof(name))
             memcpy(name, word.data, word.size);
-        factor = str_to_u64(word, &number) && number <= INT32_MAX ? (int64_t)number : megatron_args_int(args, name);
+        factor = str_to_u64(word, &number) && number <= INT32_MAX ? (int64_t)number : training_args_int(args, name);
         if (factor <= 0)
             return false;
         if (operation == '/' ? value % factor != 0 : !checked_mul_i64(value, factor, &value))
@@ -374,7 +374,7 @@ static bool term_value(const struct line *line, int *at, const struct megatron_a
     return true;
 }
 
-static bool alternative_value(const struct line *line, int *at, const struct megatron_args *args, int64_t *out)
+static bool alternative_value(const struct line *line, int *at, const struct training_args *args, int64_t *out)
 {
     int64_t sum = 0, term;
     bool is_good = true;
@@ -390,7 +390,7 @@ static bool alternative_value(const struct line *line, int *at, const struct meg
     return is_good;
 }
 
-bool partition_size_value(const struct partition_rules *rules, const struct megatron_args *args, struct str name, int64_t *out)
+bool partition_size_value(const struct partition_rules *rules, const struct training_args *args, struct str name, int64_t *out)
 {
     for (uint32_t i = 0; i < rules->size_count; i++) {
         struct line line = { 0 };

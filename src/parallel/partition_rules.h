@@ -98,6 +98,6 @@ reshard_status partition_renumber_parts(struct arena *arena, struct str name, co
 bool partition_key_stage(const struct partition_rules *rules, struct str key, bool *is_last);
 
 /* The value of a named size; false if no arguments for it are known, or it makes no sense. */
-bool partition_size_value(const struct partition_rules *rules, const struct megatron_args *args, struct str name, int64_t *out);
+bool partition_size_value(const struct partition_rules *rules, const struct training_args *args, struct str name, int64_t *out);
 
 #endif

@@ -10,7 +10,7 @@
 
 #define LAYOUT_BYTES_MAX (1u << 20)
 
-const char *megatron_divisors(int64_t number, char out[DIVISORS_TEXT_MAX])
+const char *divisors_text(int64_t number, char out[DIVISORS_TEXT_MAX])
 {
     size_t size = 0;
     out[0] = '\0';
@@ -20,7 +20,7 @@ const char *megatron_divisors(int64_t number, char out[DIVISORS_TEXT_MAX])
     return out;
 }
 
-int64_t megatron_pipeline_offset(const struct megatron_pipeline *pipeline, int64_t stage)
+int64_t pipeline_first_layer(const struct pipeline_split *pipeline, int64_t stage)
 {
     int64_t offset = 0;
     for (int64_t i = 0; i < stage; i++)
@@ -28,7 +28,7 @@ int64_t megatron_pipeline_offset(const struct megatron_pipeline *pipeline, int64
     return offset;
 }
 
-int64_t megatron_pipeline_stage(const struct megatron_pipeline *pipeline, int64_t layer)
+int64_t pipeline_stage_of(const struct pipeline_split *pipeline, int64_t layer)
 {
     int64_t stages = pipeline->pp * pipeline->vp, stage = 0;
     while (stage < stages && layer >= pipeline->counts[stage])
@@ -41,12 +41,12 @@ static reshard_status fail_division(const char *what, int64_t layers, int64_t st
     char divisors[DIVISORS_TEXT_MAX];
     error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " %s do not divide evenly over %" PRId64 " pipeline stages (pp times vp)", layers,
               what, stages);
-    error_hint(err, "pp times vp may be %s; uneven pipelines are taken from a reference: --like", megatron_divisors(layers, divisors));
+    error_hint(err, "pp times vp may be %s; uneven pipelines are taken from a reference: --like", divisors_text(layers, divisors));
     return RESHARD_ERR_UNSUPPORTED;
 }
 
 /* Every stage alike, apart from what the embedding and the loss stand for. */
-static reshard_status place_uniform(const struct megatron_args *args, struct megatron_pipeline *out, reshard_error *err)
+static reshard_status place_uniform(const struct training_args *args, struct pipeline_split *out, reshard_error *err)
 {
     int64_t stages = out->pp * out->vp, embedding = args->with_embedding == 1, loss = args->with_loss == 1;
     int64_t total = args->num_layers + embedding + loss;
@@ -62,9 +62,9 @@ static reshard_status place_uniform(const struct megatron_args *args, struct meg
 }
 
 /* The first or the last rank has a number of its own. */
-static reshard_status place_ends(const struct megatron_args *args, struct megatron_pipeline *out, reshard_error *err)
+static reshard_status place_ends(const struct training_args *args, struct pipeline_split *out, reshard_error *err)
 {
-    bool has_first = args->first_layers != MEGATRON_UNKNOWN, has_last = args->last_layers != MEGATRON_UNKNOWN;
+    bool has_first = args->first_layers != TRAINING_ARG_UNKNOWN, has_last = args->last_layers != TRAINING_ARG_UNKNOWN;
     int64_t first = has_first ? args->first_layers : 0, last = has_last ? args->last_layers : 0;
     int64_t middle_ranks = out->pp - has_first - has_last;
     if (first < 0 || last < 0 || first > args->num_layers || last > args->num_layers - first || middle_ranks < 0)
@@ -137,7 +137,7 @@ static bool expand_unit(struct str text, size_t *at, struct buffer *out)
     return true;
 }
 
-static reshard_status count_stages(struct str letters, const struct megatron_args *args, struct megatron_pipeline *out, reshard_error *err)
+static reshard_status count_stages(struct str letters, const struct training_args *args, struct pipeline_split *out, reshard_error *err)
 {
     int64_t stages = out->pp * out->vp, stage = 0, total = 0;
     for (size_t i = 0; i < letters.size; i++) {
@@ -151,14 +151,14 @@ static reshard_status count_stages(struct str letters, const struct megatron_arg
             return error_set(err, RESHARD_ERR_FORMAT, "pipeline layout '%.*s': '%c' is none of E, t, m, L", STR_ARG(args->layout), letter);
         }
     }
-    if (stage + 1 != stages || (args->num_layers != MEGATRON_UNKNOWN && total != args->num_layers))
+    if (stage + 1 != stages || (args->num_layers != TRAINING_ARG_UNKNOWN && total != args->num_layers))
         return error_set(err, RESHARD_ERR_FORMAT,
                          "pipeline layout '%.*s': %" PRId64 " stages with %" PRId64 " layers, expected %" PRId64 " with %" PRId64,
                          STR_ARG(args->layout), stage + 1, total, stages, args->num_layers);
     return RESHARD_OK;
 }
 
-static reshard_status place_layout(const struct megatron_args *args, struct megatron_pipeline *out, reshard_error *err)
+static reshard_status place_layout(const struct training_args *args, struct pipeline_split *out, reshard_error *err)
 {
     struct buffer letters = { .limit = LAYOUT_BYTES_MAX };
     reshard_status status = RESHARD_OK;
@@ -173,22 +173,21 @@ static reshard_status place_layout(const struct megatron_args *args, struct mega
     return status;
 }
 
-reshard_status megatron_pipeline_make(const struct megatron_args *args, struct arena *arena, struct megatron_pipeline *out,
-                                      reshard_error *err)
+reshard_status pipeline_split_make(const struct training_args *args, struct arena *arena, struct pipeline_split *out, reshard_error *err)
 {
-    struct megatron_pipeline pipeline = { args->pp > 0 ? args->pp : 1, args->vp > 0 ? args->vp : 1, NULL };
-    if (pipeline.pp > MEGATRON_STAGES_MAX || pipeline.vp > MEGATRON_STAGES_MAX || pipeline.pp * pipeline.vp > MEGATRON_STAGES_MAX)
+    struct pipeline_split pipeline = { args->pp > 0 ? args->pp : 1, args->vp > 0 ? args->vp : 1, NULL };
+    if (pipeline.pp > PIPELINE_STAGES_MAX || pipeline.vp > PIPELINE_STAGES_MAX || pipeline.pp * pipeline.vp > PIPELINE_STAGES_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "%" PRId64 " times %" PRId64 " pipeline stages, at most %d are possible", pipeline.pp,
-                         pipeline.vp, MEGATRON_STAGES_MAX);
+                         pipeline.vp, PIPELINE_STAGES_MAX);
     pipeline.counts = arena_zalloc(arena, (size_t)(pipeline.pp * pipeline.vp) * sizeof(*pipeline.counts));
     if (!pipeline.counts)
         return error_set_memory(err);
     reshard_status status;
-    if (args->num_layers == MEGATRON_UNKNOWN || args->num_layers < 0 || args->num_layers > INT32_MAX)
+    if (args->num_layers == TRAINING_ARG_UNKNOWN || args->num_layers < 0 || args->num_layers > INT32_MAX)
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the number of layers is not known");
     else if (args->layout.size > 0)
         status = place_layout(args, &pipeline, err);
-    else if (args->first_layers != MEGATRON_UNKNOWN || args->last_layers != MEGATRON_UNKNOWN)
+    else if (args->first_layers != TRAINING_ARG_UNKNOWN || args->last_layers != TRAINING_ARG_UNKNOWN)
         status = place_ends(args, &pipeline, err);
     else
         status = place_uniform(args, &pipeline, err);

@@ -10,7 +10,7 @@
 
 /* One weight of the catalog while its layers and experts are taken apart. */
 struct taking {
-    struct optimizer_model *model;
+    struct parallel_model *model;
     const struct catalog *catalog;
     uint32_t tensor;
     struct parameter_name name;
@@ -27,13 +27,13 @@ bool optimizer_is_state(struct str key)
     return str_starts_with(key, "chained_") && memmem(key.data, key.size, word, sizeof(word) - 1);
 }
 
-static reshard_status read_data(struct optimizer_model *model, reshard_error *err)
+static reshard_status read_data(struct parallel_model *model, reshard_error *err)
 {
     const struct model_data *rules = model_data_find(STR("megatron.rules")), *names = model_data_find(STR("megatron.names"));
     if (!rules || !names)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.rules or models/megatron.names");
     reshard_status status = partition_rules_parse(rules->text, &model->arena, &model->rules, err);
-    return status ? status : optimizer_names_parse(names->text, &model->arena, &model->names, err);
+    return status ? status : parameter_names_parse(names->text, &model->arena, &model->names, err);
 }
 
 static int64_t at_least_one(int64_t number)
@@ -41,10 +41,10 @@ static int64_t at_least_one(int64_t number)
     return number < 1 ? 1 : number;
 }
 
-static reshard_status read_run(struct optimizer_model *model, const struct value *namespace, reshard_error *err)
+static reshard_status read_run(struct parallel_model *model, const struct value *namespace, reshard_error *err)
 {
-    struct megatron_args *args = &model->args;
-    megatron_args_read(namespace, args);
+    struct training_args *args = &model->args;
+    training_args_read(namespace, args);
     if (!args->members)
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "without the arguments of the run ('args') the parameters of its ranks are not known");
@@ -54,12 +54,12 @@ static reshard_status read_run(struct optimizer_model *model, const struct value
     model->context = (struct cut_context){ .rules = &model->rules, .args = args, .is_gated = args->is_swiglu == 1 || args->is_geglu == 1,
                                            .is_split_down = args->is_local_spec, .version_order = 2 };
     model->context.layout = (struct parallel_layout){ tp, args->pp, args->vp, at_least_one(args->ep), args->etp < 1 ? tp : args->etp };
-    return megatron_pipeline_make(args, &model->arena, &model->pipeline, err);
+    return pipeline_split_make(args, &model->arena, &model->pipeline, err);
 }
 
 /* ---- parameters ---- */
 
-static struct model_parameter *add_parameter(struct optimizer_model *model, uint64_t most)
+static struct model_parameter *add_parameter(struct parallel_model *model, uint64_t most)
 {
     if (model->count >= most || !ARRAY_ROOM(model->parameters, model->count, model->capacity))
         return NULL;
@@ -67,12 +67,12 @@ static struct model_parameter *add_parameter(struct optimizer_model *model, uint
 }
 
 /* Pipeline rank and chunk of a parameter. */
-static bool place_parameter(const struct optimizer_model *model, const struct partition_key *key, struct str name,
+static bool place_parameter(const struct parallel_model *model, const struct partition_key *key, struct str name,
                             struct model_parameter *out)
 {
     int64_t pp = model->pipeline.pp, last = pp * model->pipeline.vp - 1, stage = 0;
     if (key->stack) {
-        stage = key->stack->is_own ? last : megatron_pipeline_stage(&model->pipeline, key->layer);
+        stage = key->stack->is_own ? last : pipeline_stage_of(&model->pipeline, key->layer);
     } else {
         for (uint32_t i = 0; i < model->rules.stage_count; i++) {
             struct str prefix = model->rules.stages[i].prefix;
@@ -87,7 +87,7 @@ static bool place_parameter(const struct optimizer_model *model, const struct pa
     return stage <= last;
 }
 
-static bool is_original(const struct optimizer_model *model, struct str name, struct str *copy)
+static bool is_original(const struct parallel_model *model, struct str name, struct str *copy)
 {
     if (model->args.is_untied != 0 || model->pipeline.pp == 1)
         return false;
@@ -103,9 +103,9 @@ static bool is_original(const struct optimizer_model *model, struct str name, st
 /* The last stage's copy of a tied embedding has a place in that stage's buffers. */
 static reshard_status add_copy(struct taking *taking, const struct model_parameter *original, struct str name, reshard_error *err)
 {
-    struct optimizer_model *model = taking->model;
+    struct parallel_model *model = taking->model;
     struct parameter_name read;
-    if (!optimizer_name_read(&model->names, megatron_name_conditions(&model->args), name, &read))
+    if (!parameter_name_read(&model->names, name_conditions_of(&model->args), name, &read))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the order of '%.*s' among the parameters is not known", STR_ARG(name));
     struct model_parameter made = *original, *added = add_parameter(model, UINT32_MAX);
     if (!added)
@@ -121,7 +121,7 @@ static reshard_status add_copy(struct taking *taking, const struct model_paramet
 
 static reshard_status add_one(struct taking *taking, const int64_t *lead, int lead_count, reshard_error *err)
 {
-    struct optimizer_model *model = taking->model;
+    struct parallel_model *model = taking->model;
     const struct catalog *catalog = taking->catalog;
     struct buffer text = { 0 };
     struct str copy;
@@ -135,7 +135,7 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
         if (made->name.numbers[i] < 0)
             made->name.numbers[i] = made->lead[used] = lead[used], used++;
     }
-    optimizer_name_write(&model->names, &made->name, &text);
+    parameter_name_write(&model->names, &made->name, &text);
     bool kept = !text.failed && arena_str(&model->arena, (struct str){ (char *)text.data, text.size }, &made->text);
     buffer_release(&text);
     if (!kept)
@@ -169,12 +169,12 @@ static int64_t count_experts(const struct taking *taking, const int64_t *shape, 
 /* The key is that of a known parameter; its axes in front are counted off. */
 static reshard_status take_name(struct taking *taking, struct str key, int rank, int *lead_count, bool *is_parameter, reshard_error *err)
 {
-    struct optimizer_model *model = taking->model;
-    bool is_known = optimizer_key_read(&model->names, megatron_name_conditions(&model->args), key, &taking->name);
+    struct parallel_model *model = taking->model;
+    bool is_known = parameter_key_read(&model->names, name_conditions_of(&model->args), key, &taking->name);
     const struct name_line *line = is_known ? &model->names.lines[taking->name.line] : NULL;
     *is_parameter = !line || !line->is_buffer;
     *lead_count = 0;
-    if (line && (line->wanted & NAME_GROUPED) && megatron_args_int(&model->args, "moe_use_legacy_grouped_gemm") == MEGATRON_UNKNOWN)
+    if (line && (line->wanted & NAME_GROUPED) && training_args_int(&model->args, "moe_use_legacy_grouped_gemm") == TRAINING_ARG_UNKNOWN)
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "whether the experts of '%.*s' were one matrix or a matrix each is not in the arguments of the run "
                          "(moe_use_legacy_grouped_gemm), and their state lies differently",
@@ -197,10 +197,10 @@ static reshard_status make_matrix(struct taking *taking, struct str name, const 
                                   int lead_count, reshard_error *err)
 {
     const struct parameter_name *read = &taking->name;
-    struct optimizer_model *model = taking->model;
+    struct parallel_model *model = taking->model;
     struct cut *cut = taking->cut;
     size_t prefix;
-    if (!megatron_has_matrices(&model->args) || !partition_grouping_of(&model->rules, name, key, &prefix))
+    if (!experts_are_matrices(&model->args) || !partition_grouping_of(&model->rules, name, key, &prefix))
         return RESHARD_OK;
     if (cut->rank != 2 || read->numbers[read->number_count - 1] >= 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
@@ -217,13 +217,13 @@ static reshard_status make_matrix(struct taking *taking, struct str name, const 
 
 static reshard_status make_cut(struct taking *taking, const int64_t *shape, int rank, int lead_count, reshard_error *err)
 {
-    struct optimizer_model *model = taking->model;
+    struct parallel_model *model = taking->model;
     struct parameter_name first = taking->name;
     struct partition_key key;
     struct buffer text = { 0 };
     for (int i = 0; i < first.number_count; i++)
         first.numbers[i] = first.numbers[i] < 0 ? 0 : first.numbers[i];
-    optimizer_name_write(&model->names, &first, &text);
+    parameter_name_write(&model->names, &first, &text);
     taking->cut = arena_zalloc(&model->arena, sizeof(*taking->cut));
     if (text.failed || !taking->cut) {
         buffer_release(&text);
@@ -244,7 +244,7 @@ static reshard_status make_cut(struct taking *taking, const int64_t *shape, int 
     return status;
 }
 
-static reshard_status take_weight(struct optimizer_model *model, const struct catalog *catalog, uint32_t tensor, reshard_error *err)
+static reshard_status take_weight(struct parallel_model *model, const struct catalog *catalog, uint32_t tensor, reshard_error *err)
 {
     const struct catalog_tensor *weight = &catalog->tensors[tensor];
     const int64_t *shape = catalog_vector_at(catalog, weight->shape);
@@ -270,19 +270,19 @@ static reshard_status take_weight(struct optimizer_model *model, const struct ca
 
 static int by_order(const void *a, const void *b, void *context)
 {
-    const struct optimizer_names *names = context;
+    const struct parameter_names *names = context;
     const struct model_parameter *x = a, *y = b;
     if (x->stage != y->stage)
         return x->stage < y->stage ? -1 : 1;
     if (x->chunk != y->chunk)
         return x->chunk < y->chunk ? -1 : 1;
-    return optimizer_name_compare(names, &x->name, &y->name);
+    return parameter_name_compare(names, &x->name, &y->name);
 }
 
-reshard_status optimizer_model_make(const struct catalog *catalog, const struct value *namespace, struct optimizer_model *out,
-                                    reshard_error *err)
+reshard_status parallel_model_make(const struct catalog *catalog, const struct value *namespace, struct parallel_model *out,
+                                   reshard_error *err)
 {
-    *out = (struct optimizer_model){ 0 };
+    *out = (struct parallel_model){ 0 };
     reshard_status status = read_data(out, err);
     if (!status)
         status = read_run(out, namespace, err);
@@ -294,23 +294,23 @@ reshard_status optimizer_model_make(const struct catalog *catalog, const struct 
             error_object(err, "%.*s", STR_ARG(catalog->tensors[i].key));
     }
     if (status)
-        optimizer_model_release(out);
+        parallel_model_release(out);
     else
         qsort_r(out->parameters, out->count, sizeof(*out->parameters), by_order, &out->names);
     return status;
 }
 
-void optimizer_model_release(struct optimizer_model *model)
+void parallel_model_release(struct parallel_model *model)
 {
     free(model->parameters);
     arena_release(&model->arena);
-    *model = (struct optimizer_model){ 0 };
+    *model = (struct parallel_model){ 0 };
 }
 
 /* ---- one rank ---- */
 
 /* First parameter of a stage. */
-static uint32_t stage_begin(const struct optimizer_model *model, int64_t stage)
+static uint32_t stage_begin(const struct parallel_model *model, int64_t stage)
 {
     uint32_t low = 0, high = model->count;
     while (low < high) {
@@ -323,15 +323,15 @@ static uint32_t stage_begin(const struct optimizer_model *model, int64_t stage)
     return low;
 }
 
-reshard_status optimizer_model_rank(const struct optimizer_model *model, const struct catalog *catalog, const struct rank_place *place,
-                                    bool is_expert, struct model_rank *out, reshard_error *err)
+reshard_status rank_parameters_make(const struct parallel_model *model, const struct catalog *catalog, const struct rank_place *place,
+                                    bool is_expert, struct rank_parameters *out, reshard_error *err)
 {
     uint32_t begin = stage_begin(model, place->pp), end = stage_begin(model, place->pp + 1);
-    *out = (struct model_rank){ 0 };
+    *out = (struct rank_parameters){ 0 };
     out->indices = calloc((size_t)(end - begin) + 1, sizeof(*out->indices));
     out->parameters = calloc((size_t)(end - begin) + 1, sizeof(*out->parameters));
     if (!out->indices || !out->parameters) {
-        model_rank_release(out);
+        rank_parameters_release(out);
         return error_set_memory(err);
     }
     for (uint32_t i = begin; i < end; i++) {
@@ -341,7 +341,7 @@ reshard_status optimizer_model_rank(const struct optimizer_model *model, const s
         if (parameter->matrix_experts > 0 && parameter->expert % parameter->matrix_experts != 0)
             continue; /* the first one stands for the matrix */
         out->indices[out->count] = i;
-        out->parameters[out->count++] = (struct optimizer_parameter){
+        out->parameters[out->count++] = (struct rank_parameter){
             .name = parameter->text,
             .param_dtype = catalog->tensors[parameter->tensor].dtype,
             .grad_dtype = DTYPE_F32,
@@ -356,9 +356,9 @@ reshard_status optimizer_model_rank(const struct optimizer_model *model, const s
     return RESHARD_OK;
 }
 
-void model_rank_release(struct model_rank *rank)
+void rank_parameters_release(struct rank_parameters *rank)
 {
     free(rank->indices);
     free(rank->parameters);
-    *rank = (struct model_rank){ 0 };
+    *rank = (struct rank_parameters){ 0 };
 }

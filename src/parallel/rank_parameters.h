@@ -29,34 +29,34 @@ struct model_parameter {
     bool is_copy;               /* the last stage's copy of the tied embedding */
 };
 
-struct optimizer_model {
+struct parallel_model {
     struct arena arena;
     struct partition_rules rules;
-    struct optimizer_names names;
-    struct megatron_args args;
+    struct parameter_names names;
+    struct training_args args;
     struct cut_context context;
-    struct megatron_pipeline pipeline;
+    struct pipeline_split pipeline;
     struct model_parameter *parameters; /* by stage, chunk and order of registration */
     uint32_t count, capacity;
 };
 
 /* namespace: the item `args`. UNSUPPORTED names the tensor whose place is not known. On failure nothing is left. */
-reshard_status optimizer_model_make(const struct catalog *catalog, const struct value *namespace, struct optimizer_model *out,
-                                    reshard_error *err);
-void optimizer_model_release(struct optimizer_model *model);
+reshard_status parallel_model_make(const struct catalog *catalog, const struct value *namespace, struct parallel_model *out,
+                                   reshard_error *err);
+void parallel_model_release(struct parallel_model *model);
 
 /*
  * The parameters of one rank that belong to one kind of optimizer, in order of registration: indices into the model's, and what the
  * buffers need to know. Arrays are the caller's to free.
  */
-struct model_rank {
+struct rank_parameters {
     uint32_t *indices;
-    struct optimizer_parameter *parameters;
+    struct rank_parameter *parameters;
     uint32_t count;
 };
-reshard_status optimizer_model_rank(const struct optimizer_model *model, const struct catalog *catalog, const struct rank_place *place,
-                                    bool is_expert, struct model_rank *out, reshard_error *err);
-void model_rank_release(struct model_rank *rank);
+reshard_status rank_parameters_make(const struct parallel_model *model, const struct catalog *catalog, const struct rank_place *place,
+                                    bool is_expert, struct rank_parameters *out, reshard_error *err);
+void rank_parameters_release(struct rank_parameters *rank);
 
 /* Whether a key of a distributed checkpoint is optimizer state, stored in whatever way. */
 bool optimizer_is_state(struct str key);

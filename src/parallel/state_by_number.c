@@ -16,16 +16,16 @@
 /* One optimizer being read. */
 struct state_reading {
     const struct torch_archive *archive;
-    const struct optimizer_parameter *parameters;
+    const struct rank_parameter *parameters;
     uint32_t count;
     bool is_expert;
-    struct optimizer_group *groups;
+    struct parameter_group *groups;
     uint32_t group_count;
     uint32_t *parameter_of;   /* by position through the groups */
-    struct optimizer_pieces *out;
+    struct state_pieces *out;
 };
 
-reshard_status optimizer_pieces_add(struct optimizer_pieces *pieces, const struct optimizer_piece *piece, reshard_error *err)
+reshard_status state_pieces_add(struct state_pieces *pieces, const struct state_piece *piece, reshard_error *err)
 {
     if (!ARRAY_ROOM(pieces->pieces, pieces->count, pieces->capacity))
         return error_set_memory(err);
@@ -33,10 +33,10 @@ reshard_status optimizer_pieces_add(struct optimizer_pieces *pieces, const struc
     return RESHARD_OK;
 }
 
-void optimizer_pieces_release(struct optimizer_pieces *pieces)
+void state_pieces_release(struct state_pieces *pieces)
 {
     free(pieces->pieces);
-    *pieces = (struct optimizer_pieces){ 0 };
+    *pieces = (struct state_pieces){ 0 };
 }
 
 /* ---- the parts of an optimizer's dict ---- */
@@ -61,7 +61,7 @@ static bool holds_state(const struct value *optimizer)
     return (state && state->kind == VALUE_DICT && state->list.count) || (masters && masters->kind == VALUE_LIST && masters->list.count);
 }
 
-bool optimizer_legacy_has_state(const struct value *optimizer)
+bool numbered_state_exists(const struct value *optimizer)
 {
     if (optimizer->kind != VALUE_LIST)
         return holds_state(optimizer);
@@ -72,9 +72,9 @@ bool optimizer_legacy_has_state(const struct value *optimizer)
     return false;
 }
 
-static reshard_status take_group(const struct value *value, struct optimizer_group *out, reshard_error *err)
+static reshard_status take_group(const struct value *value, struct parameter_group *out, reshard_error *err)
 {
-    const struct value *params = value_dict_get(value, "params"), *decay = optimizer_group_decay(value);
+    const struct value *params = value_dict_get(value, "params"), *decay = parameter_group_decay(value);
     if (!params || params->kind != VALUE_LIST || params->list.count > UINT32_MAX)
         return error_set(err, RESHARD_ERR_FORMAT, "a parameter group without a list 'params'");
     if (!decay) /* before multipliers, groups had the value itself */
@@ -82,9 +82,9 @@ static reshard_status take_group(const struct value *value, struct optimizer_gro
     if (!decay)
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "a parameter group without 'wd_mult' and 'weight_decay': which parameters it holds cannot be told");
-    *out = (struct optimizer_group){ .has_decay = !optimizer_decay_is_zero(decay),
+    *out = (struct parameter_group){ .has_decay = !weight_decay_is_zero(decay),
                                      .is_expert = value_dict_is_true(value, "is_expert_parallel"),
-                                     .is_decoupled = optimizer_group_is_decoupled(value),
+                                     .is_decoupled = parameter_group_is_decoupled(value),
                                      .count = (uint32_t)params->list.count };
     return RESHARD_OK;
 }
@@ -94,7 +94,7 @@ static void decide_without_decay(const struct value *groups, struct state_readin
 {
     if (reading->group_count != 2 || reading->groups[0].has_decay || reading->groups[1].has_decay)
         return;
-    if (!optimizer_group_decay(groups->list.items[0]))
+    if (!parameter_group_decay(groups->list.items[0]))
         reading->groups[0].has_decay = true;
 }
 
@@ -113,7 +113,7 @@ static reshard_status take_groups(struct state_reading *reading, const struct va
         reading->group_count++;
     }
     decide_without_decay(groups, reading);
-    return optimizer_groups_relate(reading->parameters, reading->count, reading->is_expert, reading->groups, reading->group_count,
+    return parameter_groups_relate(reading->parameters, reading->count, reading->is_expert, reading->groups, reading->group_count,
                                    &reading->parameter_of, err);
 }
 
@@ -122,7 +122,7 @@ static reshard_status take_groups(struct state_reading *reading, const struct va
 static reshard_status add_tensor(struct state_reading *reading, uint32_t parameter, struct str state, const struct value *value,
                                  reshard_error *err)
 {
-    const struct optimizer_parameter *info = &reading->parameters[parameter];
+    const struct rank_parameter *info = &reading->parameters[parameter];
     if (!value->tensor || value->tensor > reading->archive->tensor_count) {
         if (str_is(state, STEP_STATE))
             return RESHARD_OK;
@@ -138,8 +138,8 @@ static reshard_status add_tensor(struct state_reading *reading, uint32_t paramet
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "'%.*s': state '%.*s' is of another shape than the parameter: the order of parameters is not the expected one",
                          STR_ARG(info->name), STR_ARG(state));
-    struct optimizer_piece piece = { .parameter = parameter, .tensor = value->tensor - 1, .state = state };
-    return optimizer_pieces_add(reading->out, &piece, err);
+    struct state_piece piece = { .parameter = parameter, .tensor = value->tensor - 1, .state = state };
+    return state_pieces_add(reading->out, &piece, err);
 }
 
 static reshard_status add_states(struct state_reading *reading, const struct value *inner, reshard_error *err)
@@ -236,9 +236,8 @@ static bool is_empty(const struct value *optimizer)
     return !state || (state->kind == VALUE_DICT && state->list.count == 0);
 }
 
-reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer,
-                                     const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
-                                     reshard_error *err)
+reshard_status numbered_state_read(const struct torch_archive *archive, const struct value *optimizer,
+                                   const struct rank_parameter *parameters, uint32_t count, struct state_pieces *out, reshard_error *err)
 {
     struct value *alone[1] = { (struct value *)optimizer };
     bool is_list = optimizer->kind == VALUE_LIST;

@@ -14,45 +14,43 @@
 #include "parallel/flat_buffers.h"
 
 /* The elements of archive->tensors[tensor] from offset on, row-major and contiguous, are the parameter's. */
-struct optimizer_piece {
+struct state_piece {
     uint32_t parameter;
     uint32_t tensor;
     int64_t offset;
     struct str state; /* "param", "fp32_param", "exp_avg", "exp_avg_sq", or another name of the optimizer's own; in the archive's memory */
 };
 
-struct optimizer_pieces {
-    struct optimizer_piece *pieces;
+struct state_pieces {
+    struct state_piece *pieces;
     uint32_t count, capacity;
     uint32_t bucket_count;     /* most buckets that a buffer has, 0: not distributed */
     bool is_guessed;           /* the sizes do not follow from the arguments, but from other rules that fit: worth a warning */
 };
 
 /* How a rank was run: the attributes of its args (a DICT, or NULL: not known) and its pipeline rank. */
-struct optimizer_run {
+struct training_run {
     const struct value *args;
     int64_t stage;
 };
-reshard_status optimizer_rules_of(const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
-                                  bool is_expert, struct optimizer_rules *out, reshard_error *err);
+reshard_status flat_buffer_rules_of(const struct training_run *run, const struct rank_parameter *parameters, uint32_t count, bool is_expert,
+                                    struct flat_buffer_rules *out, reshard_error *err);
 
 /* Whether `optimizer` of model_optim_rng.pt holds state itself, not only groups. */
-bool optimizer_legacy_has_state(const struct value *optimizer);
+bool numbered_state_exists(const struct value *optimizer);
 
 /* The state in member `optimizer` of model_optim_rng.pt. Parameters of all chunks, in order. */
-reshard_status optimizer_legacy_read(const struct torch_archive *archive, const struct value *optimizer,
-                                     const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
-                                     reshard_error *err);
+reshard_status numbered_state_read(const struct torch_archive *archive, const struct value *optimizer,
+                                   const struct rank_parameter *parameters, uint32_t count, struct state_pieces *out, reshard_error *err);
 
 /* The state in distrib_optim.pt, whose root is `state`. */
-reshard_status optimizer_distributed_read(const struct torch_archive *archive, const struct value *state, const struct optimizer_run *run,
-                                          const struct optimizer_parameter *parameters, uint32_t count, struct optimizer_pieces *out,
-                                          reshard_error *err);
+reshard_status flat_state_read(const struct torch_archive *archive, const struct value *state, const struct training_run *run,
+                               const struct rank_parameter *parameters, uint32_t count, struct state_pieces *out, reshard_error *err);
 
 /* As that, for the one optimizer of the parameters with is_expert as given. */
-reshard_status optimizer_distributed_read_one(const struct torch_archive *archive, const struct value *state,
-                                              const struct optimizer_run *run, const struct optimizer_parameter *parameters, uint32_t count,
-                                              bool is_expert, struct optimizer_pieces *out, reshard_error *err);
-void optimizer_pieces_release(struct optimizer_pieces *pieces);
+reshard_status flat_state_read_one(const struct torch_archive *archive, const struct value *state, const struct training_run *run,
+                                   const struct rank_parameter *parameters, uint32_t count, bool is_expert, struct state_pieces *out,
+                                   reshard_error *err);
+void state_pieces_release(struct state_pieces *pieces);
 
 #endif

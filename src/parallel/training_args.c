@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/training_args.h"
 
-const struct value *megatron_namespace_members(const struct value *namespace)
+const struct value *namespace_members(const struct value *namespace)
 {
     if (!namespace || (namespace->kind != VALUE_NEW && namespace->kind != VALUE_CALL))
         return NULL;
@@ -21,15 +21,15 @@ static bool value_number(const struct value *value, int64_t *out)
     return value_as_int(value, out);
 }
 
-int64_t megatron_args_int(const struct megatron_args *args, const char *name)
+int64_t training_args_int(const struct training_args *args, const char *name)
 {
     int64_t number;
     const struct value *value = args->members && name[0] ? value_dict_get(args->members, name) : NULL;
-    return value && value_number(value, &number) ? number : MEGATRON_UNKNOWN;
+    return value && value_number(value, &number) ? number : TRAINING_ARG_UNKNOWN;
 }
 
 /* Layers of several kinds: by a list of layers, or every N-th. */
-static bool is_mixed(const struct megatron_args *args, const char *name)
+static bool is_mixed(const struct training_args *args, const char *name)
 {
     const struct value *value = args->members ? value_dict_get(args->members, name) : NULL;
     int64_t every;
@@ -38,27 +38,27 @@ static bool is_mixed(const struct megatron_args *args, const char *name)
     return value_as_int(value, &every) ? every > 1 : value->kind == VALUE_LIST || value->kind == VALUE_TUPLE;
 }
 
-static bool is_set(const struct megatron_args *args, const char *name)
+static bool is_set(const struct training_args *args, const char *name)
 {
     const struct value *value = args->members ? value_dict_get(args->members, name) : NULL;
     return value && value->kind != VALUE_NONE && !(value->kind == VALUE_BOOL && !value->boolean);
 }
 
-void megatron_args_read(const struct value *namespace, struct megatron_args *out)
+void training_args_read(const struct value *namespace, struct training_args *out)
 {
     static const struct {
         size_t offset;
         const char *name, *alias;
     } fields[] = {
-#define X(field, name, alias) { offsetof(struct megatron_args, field), name, alias },
-        MEGATRON_ARGS(X)
+#define X(field, name, alias) { offsetof(struct training_args, field), name, alias },
+        TRAINING_ARGS(X)
 #undef X
     };
-    *out = (struct megatron_args){ .members = megatron_namespace_members(namespace) };
+    *out = (struct training_args){ .members = namespace_members(namespace) };
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        int64_t number = megatron_args_int(out, fields[i].name);
-        if (number == MEGATRON_UNKNOWN)
-            number = megatron_args_int(out, fields[i].alias);
+        int64_t number = training_args_int(out, fields[i].name);
+        if (number == TRAINING_ARG_UNKNOWN)
+            number = training_args_int(out, fields[i].alias);
         memcpy((char *)out + fields[i].offset, &number, sizeof(number));
     }
     if (!out->members)
@@ -73,8 +73,8 @@ void megatron_args_read(const struct value *namespace, struct megatron_args *out
                             is_set(out, "heterogeneous_layers_config_path") || is_set(out, "hetereogenous_dist_checkpoint");
 }
 
-bool megatron_has_matrices(const struct megatron_args *args)
+bool experts_are_matrices(const struct training_args *args)
 {
-    return megatron_args_int(args, "moe_grouped_gemm") == 1 &&
-           (args->is_local_spec || megatron_args_int(args, "moe_use_legacy_grouped_gemm") == 1);
+    return training_args_int(args, "moe_grouped_gemm") == 1 &&
+           (args->is_local_spec || training_args_int(args, "moe_use_legacy_grouped_gemm") == 1);
 }

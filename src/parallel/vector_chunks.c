@@ -146,8 +146,8 @@ static reshard_status emit_piece(const struct cut_piece *piece, void *context, r
     return is_transposed ? emit_runs(emission, piece, 0, 1, err) : emit_runs(emission, piece, contiguous_axes(cut, piece), cut->rank, err);
 }
 
-reshard_status optimizer_emit(struct catalog *catalog, uint32_t tensor, const struct model_parameter *parameter,
-                              const struct rank_place *place, const struct stored_vector *vector, int64_t start, reshard_error *err)
+reshard_status vector_chunks_add(struct catalog *catalog, uint32_t tensor, const struct model_parameter *parameter,
+                                 const struct rank_place *place, const struct stored_vector *vector, int64_t start, reshard_error *err)
 {
     struct emission emission = { .catalog = catalog, .tensor = tensor, .parameter = parameter, .vector = vector, .start = start };
     const struct cut *cut = parameter->cut;

@@ -23,7 +23,7 @@ struct stored_vector {
 };
 
 /* Adds the chunks of one rank's parameter, whose elements begin at element `start` of the vector, to the catalog's tensor. */
-reshard_status optimizer_emit(struct catalog *catalog, uint32_t tensor, const struct model_parameter *parameter,
-                              const struct rank_place *place, const struct stored_vector *vector, int64_t start, reshard_error *err);
+reshard_status vector_chunks_add(struct catalog *catalog, uint32_t tensor, const struct model_parameter *parameter,
+                                 const struct rank_place *place, const struct stored_vector *vector, int64_t start, reshard_error *err);
 
 #endif

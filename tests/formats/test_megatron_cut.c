@@ -172,9 +172,9 @@ static reshard_status fill(const struct cut_piece *piece, void *context, reshard
     return RESHARD_OK;
 }
 
-static struct cut_context context_of(struct megatron_args *args, int64_t tp, int64_t ep, int64_t etp, bool is_gated)
+static struct cut_context context_of(struct training_args *args, int64_t tp, int64_t ep, int64_t etp, bool is_gated)
 {
-    megatron_args_read(NULL, args);
+    training_args_read(NULL, args);
     return (struct cut_context){ .rules = &rules, .args = args, .layout = { tp, 1, 1, ep, etp }, .is_gated = is_gated, .version_order = 2 };
 }
 
@@ -266,7 +266,7 @@ TEST(fused_heads_of_old_versions_are_put_in_todays_order)
           { { 0, 2, 1, 3, 4, 6, 5, 7 }, { 8, 10, 9, 11, 12, 14, 13, 15 } } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct megatron_args args;
+        struct training_args args;
         struct cut_context context = context_of(&args, 2, 1, 2, false);
         args.head_size = 2;
         context.version_order = cases[i].order;
@@ -277,7 +277,7 @@ TEST(fused_heads_of_old_versions_are_put_in_todays_order)
 
 TEST(the_ranks_pieces_are_the_whole)
 {
-    struct megatron_args args;
+    struct training_args args;
     struct cut_context context = context_of(&args, 4, 1, 4, true);
     check_tiling(&context, "decoder.layers.0.mlp.linear_fc1.weight", 2, (int64_t[]){ 24, 5 }, 1);
     check_tiling(&context, "decoder.layers.0.mlp.linear_fc1.bias", 1, (int64_t[]){ 24 }, 1);
@@ -295,7 +295,7 @@ TEST(the_ranks_pieces_are_the_whole)
 /* The whole is [expert, in, out] in memory, and so is each rank's part. */
 static void check_grouped(int64_t tp, int64_t ep, int64_t experts, int64_t in, int64_t out, bool is_gated)
 {
-    struct megatron_args args;
+    struct training_args args;
     struct cut_context context = context_of(&args, tp, ep, tp, is_gated);
     args.experts = experts;
     int64_t one[2] = { in, experts * out }, two[2] = { experts * out, in }, each = experts / ep, half = is_gated ? 2 : 1,
@@ -341,7 +341,7 @@ TEST(a_matrix_of_experts_is_cut_in_memory_order)
 
 TEST(blocks_of_state_space_models_are_cut_each)
 {
-    struct megatron_args args;
+    struct training_args args;
     struct value_graph graph = { 0 };
     const struct {
         const char *name;
@@ -358,7 +358,7 @@ TEST(blocks_of_state_space_models_are_cut_each)
     namespace->object->states = states;
     namespace->object->state_count = 1;
     struct cut_context context = context_of(&args, 2, 1, 2, false);
-    megatron_args_read(namespace, &args);
+    training_args_read(namespace, &args);
     check_tiling(&context, "decoder.layers.0.mixer.in_proj.weight", 2, (int64_t[]){ 16 + 16 + 6 + 6 + 4, 8 }, 1);
     check_tiling(&context, "decoder.layers.0.mixer.conv1d.weight", 3, (int64_t[]){ 16 + 6 + 6, 1, 4 }, 1);
     /* z and x of 16 rows, B and C of 2 groups of 3 states, dt of 4 heads: a rank has its half of each. */
@@ -382,7 +382,7 @@ TEST(blocks_of_state_space_models_are_cut_each)
 
 TEST(an_odd_division_names_the_axis)
 {
-    struct megatron_args args;
+    struct training_args args;
     struct cut_context context = context_of(&args, 3, 1, 3, true);
     struct partition_key key;
     struct cut cut;

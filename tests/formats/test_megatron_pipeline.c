@@ -4,7 +4,7 @@
 
 #include "formats/megatron/megatron_files.h"
 
-#define U MEGATRON_UNKNOWN
+#define U TRAINING_ARG_UNKNOWN
 
 struct placement {
     const char *why;
@@ -32,25 +32,25 @@ TEST(layers_are_where_megatron_puts_them)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         const struct placement *c = &cases[i];
         struct arena arena = { 0 };
-        struct megatron_args args;
-        struct megatron_pipeline pipeline;
+        struct training_args args;
+        struct pipeline_split pipeline;
         reshard_error err = { 0 };
-        megatron_args_read(NULL, &args);
+        training_args_read(NULL, &args);
         args.num_layers = c->layers, args.pp = c->pp, args.vp = c->vp, args.first_layers = c->first, args.last_layers = c->last;
         args.with_embedding = c->embedding, args.with_loss = c->loss, args.layout = str_of(c->layout);
-        if (megatron_pipeline_make(&args, &arena, &pipeline, &err))
+        if (pipeline_split_make(&args, &arena, &pipeline, &err))
             fail_msg("%s: %s", c->why, err.message);
         int64_t layer = 0;
         for (int64_t stage = 0; stage < c->pp * c->vp; stage++) {
             if (pipeline.counts[stage] != c->counts[stage])
                 fail_msg("%s: stage %lld has %lld layers, expected %lld", c->why, (long long)stage, (long long)pipeline.counts[stage],
                          (long long)c->counts[stage]);
-            assert_int_equal(megatron_pipeline_offset(&pipeline, stage), layer);
+            assert_int_equal(pipeline_first_layer(&pipeline, stage), layer);
             for (int64_t k = 0; k < c->counts[stage]; k++)
-                assert_int_equal(megatron_pipeline_stage(&pipeline, layer++), stage);
+                assert_int_equal(pipeline_stage_of(&pipeline, layer++), stage);
         }
         assert_int_equal(layer, c->layers);
-        assert_int_equal(megatron_pipeline_stage(&pipeline, layer), c->pp * c->vp);
+        assert_int_equal(pipeline_stage_of(&pipeline, layer), c->pp * c->vp);
         arena_release(&arena);
     }
 }
@@ -77,13 +77,13 @@ TEST(what_cannot_be_placed_says_what_would_work)
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct arena arena = { 0 };
-        struct megatron_args args;
-        struct megatron_pipeline pipeline;
+        struct training_args args;
+        struct pipeline_split pipeline;
         reshard_error err = { 0 };
-        megatron_args_read(NULL, &args);
+        training_args_read(NULL, &args);
         args.num_layers = cases[i].layers, args.pp = cases[i].pp, args.vp = cases[i].vp, args.first_layers = cases[i].first,
         args.layout = str_of(cases[i].layout);
-        assert_int_equal(megatron_pipeline_make(&args, &arena, &pipeline, &err), cases[i].status);
+        assert_int_equal(pipeline_split_make(&args, &arena, &pipeline, &err), cases[i].status);
         if (!strstr(err.message, cases[i].message) || !strstr(err.hint, cases[i].hint))
             fail_msg("case %zu: '%s', hint '%s'", i, err.message, err.hint);
         arena_release(&arena);

@@ -4,7 +4,7 @@
 
 #include "formats/megatron/megatron_target.h"
 
-#define U MEGATRON_UNKNOWN
+#define U TRAINING_ARG_UNKNOWN
 
 struct padding {
     const char *why, *tokenizer;
@@ -37,11 +37,11 @@ TEST(rows_follow_the_target)
         assert_true(members && value_dict_set(&graph, members, "tokenizer_type", value_new_str(&graph, str_of(c->tokenizer)), true));
         if (c->has_eod_id)
             assert_true(value_dict_set(&graph, members, "null_tokenizer_eod_id", value_new(&graph, VALUE_NONE), true));
-        struct megatron_args args = {
+        struct training_args args = {
             .members = members, .vocabulary = c->vocabulary, .vocabulary_unit = c->unit, .padded_vocabulary = c->old, .tp = c->tp
         };
         int64_t least = 0, most = 0;
-        bool is_told = megatron_vocabulary_rows(&args, c->new_tp, &least, &most);
+        bool is_told = padded_vocabulary_rows(&args, c->new_tp, &least, &most);
         if (is_told != (c->least > 0) || least != c->least || most != c->most)
             fail_msg("%s: %lld to %lld", c->why, (long long)least, (long long)most);
         value_graph_release(&graph);

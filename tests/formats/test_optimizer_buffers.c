@@ -10,24 +10,24 @@
 #define PARAMETERS_MAX 512
 
 struct model {
-    struct optimizer_parameter parameters[PARAMETERS_MAX];
+    struct rank_parameter parameters[PARAMETERS_MAX];
     int64_t shapes[PARAMETERS_MAX][8];
     int64_t starts[PARAMETERS_MAX], buckets[PARAMETERS_MAX];
     uint32_t count;
 };
 
-static const struct optimizer_rules usual = { .dp = 2, .alignment = 64, .bucket_multiple = 128, .bucketed_chunks = 1 };
+static const struct flat_buffer_rules usual = { .dp = 2, .alignment = 64, .bucket_multiple = 128, .bucketed_chunks = 1 };
 
 static void add(struct model *model, const char *name, int64_t rows, int64_t columns)
 {
-    struct optimizer_parameter *parameter = &model->parameters[model->count];
+    struct rank_parameter *parameter = &model->parameters[model->count];
     model->shapes[model->count][0] = rows;
     model->shapes[model->count][1] = columns;
-    *parameter = (struct optimizer_parameter){ .name = str_of(name),
-                                               .param_dtype = DTYPE_BF16,
-                                               .grad_dtype = DTYPE_F32,
-                                               .rank = columns ? 2 : 1,
-                                               .shape = model->shapes[model->count] };
+    *parameter = (struct rank_parameter){ .name = str_of(name),
+                                          .param_dtype = DTYPE_BF16,
+                                          .grad_dtype = DTYPE_F32,
+                                          .rank = columns ? 2 : 1,
+                                          .shape = model->shapes[model->count] };
     model->count++;
 }
 
@@ -43,9 +43,9 @@ TEST(parameters_lie_in_reverse_order_at_multiples_of_64)
 {
     reshard_error err = { 0 };
     struct model model;
-    struct optimizer_buffers buffers;
+    struct flat_buffers buffers;
     three_parameters(&model);
-    CHECK_OK(optimizer_buffers_make(model.parameters, model.count, false, &usual, &buffers, &err));
+    CHECK_OK(flat_buffers_make(model.parameters, model.count, false, &usual, &buffers, &err));
     assert_int_equal(buffers.buffer_count, 1);
     assert_int_equal(buffers.bucket_count, 1);
     const int64_t starts[] = { 0, 256, 320 }, counts[] = { 200, 10, 100 };
@@ -56,18 +56,18 @@ TEST(parameters_lie_in_reverse_order_at_multiples_of_64)
     }
     assert_int_equal(buffers.buckets[0].unpadded, 420);
     assert_int_equal(buffers.buckets[0].count, 512);
-    optimizer_buffers_release(&buffers);
+    flat_buffers_release(&buffers);
 }
 
 TEST(a_full_bucket_is_closed_and_padded)
 {
     reshard_error err = { 0 };
     struct model model;
-    struct optimizer_buffers buffers;
-    struct optimizer_rules rules = usual;
+    struct flat_buffers buffers;
+    struct flat_buffer_rules rules = usual;
     rules.bucket_size = 150;
     three_parameters(&model);
-    CHECK_OK(optimizer_buffers_make(model.parameters, model.count, false, &rules, &buffers, &err));
+    CHECK_OK(flat_buffers_make(model.parameters, model.count, false, &rules, &buffers, &err));
     assert_int_equal(buffers.bucket_count, 2);
     assert_int_equal(buffers.buckets[0].unpadded, 200);
     assert_int_equal(buffers.buckets[0].count, 256);
@@ -75,16 +75,16 @@ TEST(a_full_bucket_is_closed_and_padded)
     assert_int_equal(buffers.buckets[1].packed_start, 200);
     assert_int_equal(buffers.buckets[1].unpadded, 164);
     assert_int_equal(buffers.places[2].start, 320);
-    assert_int_equal(optimizer_packed_start(&buffers, &buffers.places[2]), 264);
+    assert_int_equal(flat_packed_start(&buffers, &buffers.places[2]), 264);
     assert_int_equal(buffers.buffers[0].unpadded, 364);
-    optimizer_buffers_release(&buffers);
+    flat_buffers_release(&buffers);
 }
 
 TEST(each_pair_of_dtypes_chunk_and_kind_has_its_own_buffer)
 {
     reshard_error err = { 0 };
     struct model model = { 0 };
-    struct optimizer_buffers buffers;
+    struct flat_buffers buffers;
     add(&model, "a", 3, 0);
     add(&model, "b", 5, 0);
     add(&model, "c", 7, 0);
@@ -93,7 +93,7 @@ TEST(each_pair_of_dtypes_chunk_and_kind_has_its_own_buffer)
     model.parameters[1].param_dtype = DTYPE_F32;
     model.parameters[3].chunk = model.parameters[4].chunk = 1;
     model.parameters[4].is_expert = true;
-    CHECK_OK(optimizer_buffers_make(model.parameters, model.count, false, &usual, &buffers, &err));
+    CHECK_OK(flat_buffers_make(model.parameters, model.count, false, &usual, &buffers, &err));
     assert_int_equal(buffers.buffer_count, 3);
     assert_int_equal(buffers.places[0].parameter, 2);
     assert_int_equal(buffers.places[1].parameter, 0);
@@ -101,33 +101,33 @@ TEST(each_pair_of_dtypes_chunk_and_kind_has_its_own_buffer)
     assert_int_equal(buffers.places[3].parameter, 3);
     assert_int_equal(buffers.buffers[1].param_dtype, DTYPE_F32);
     assert_int_equal(buffers.buffers[2].chunk, 1);
-    optimizer_buffers_release(&buffers);
-    CHECK_OK(optimizer_buffers_make(model.parameters, model.count, true, &usual, &buffers, &err));
+    flat_buffers_release(&buffers);
+    CHECK_OK(flat_buffers_make(model.parameters, model.count, true, &usual, &buffers, &err));
     assert_int_equal(buffers.buffer_count, 1);
     assert_int_equal(buffers.places[0].parameter, 4);
-    optimizer_buffers_release(&buffers);
+    flat_buffers_release(&buffers);
 }
 
 TEST(sizes_of_a_file_choose_the_rules)
 {
     reshard_error err = { 0 };
     struct model model;
-    struct optimizer_buffers buffers;
+    struct flat_buffers buffers;
     const struct {
         int64_t unpadded, bucket_size, alignment;
         bool changed;
     } cases[] = { { 364, 150, 64, false }, { 420, 0, 64, true }, { 310, 150, 1, true } };
     three_parameters(&model);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct optimizer_rules rules = usual;
+        struct flat_buffer_rules rules = usual;
         bool changed;
         rules.bucket_size = 150;
-        struct optimizer_sizes sizes = { .unpadded = &cases[i].unpadded, .buffer_count = 1 };
-        CHECK_OK(optimizer_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err));
+        struct flat_sizes sizes = { .unpadded = &cases[i].unpadded, .buffer_count = 1 };
+        CHECK_OK(flat_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err));
         assert_int_equal(rules.bucket_size, cases[i].bucket_size);
         assert_int_equal(rules.alignment, cases[i].alignment);
         assert_int_equal(changed, cases[i].changed);
-        optimizer_buffers_release(&buffers);
+        flat_buffers_release(&buffers);
     }
 }
 
@@ -135,19 +135,17 @@ TEST(sizes_that_nothing_explains_are_named)
 {
     reshard_error err = { 0 };
     struct model model;
-    struct optimizer_buffers buffers;
-    struct optimizer_rules rules = usual;
+    struct flat_buffers buffers;
+    struct flat_buffer_rules rules = usual;
     bool changed;
     int64_t unpadded = 421;
-    struct optimizer_sizes sizes = { .unpadded = &unpadded, .buffer_count = 1 };
+    struct flat_sizes sizes = { .unpadded = &unpadded, .buffer_count = 1 };
     three_parameters(&model);
-    CHECK_FAILS(optimizer_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err),
-                RESHARD_ERR_FORMAT);
+    CHECK_FAILS(flat_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err), RESHARD_ERR_FORMAT);
     assert_non_null(strstr(err.message, "421"));
     assert_non_null(strstr(err.message, "420"));
     sizes.buffer_count = 2;
-    CHECK_FAILS(optimizer_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err),
-                RESHARD_ERR_FORMAT);
+    CHECK_FAILS(flat_buffers_match(model.parameters, model.count, false, &rules, &sizes, &buffers, &changed, &err), RESHARD_ERR_FORMAT);
     assert_non_null(strstr(err.message, "2 buffers"));
 }
 
@@ -155,20 +153,20 @@ TEST(impossible_numbers_are_refused)
 {
     reshard_error err = { 0 };
     struct model model;
-    struct optimizer_buffers buffers;
+    struct flat_buffers buffers;
     three_parameters(&model);
-    const struct optimizer_rules rules[] = { { .dp = 0, .alignment = 64, .bucket_multiple = 128 },
-                                             { .dp = 1, .alignment = 0, .bucket_multiple = 128 },
-                                             { .dp = 1, .alignment = 64, .bucket_multiple = 0 },
-                                             { .dp = INT64_MAX, .alignment = 64, .bucket_multiple = 128 },
-                                             { .dp = 1, .alignment = 64, .bucket_multiple = 128, .bucket_size = -1 } };
+    const struct flat_buffer_rules rules[] = { { .dp = 0, .alignment = 64, .bucket_multiple = 128 },
+                                               { .dp = 1, .alignment = 0, .bucket_multiple = 128 },
+                                               { .dp = 1, .alignment = 64, .bucket_multiple = 0 },
+                                               { .dp = INT64_MAX, .alignment = 64, .bucket_multiple = 128 },
+                                               { .dp = 1, .alignment = 64, .bucket_multiple = 128, .bucket_size = -1 } };
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
-        CHECK_FAILS(optimizer_buffers_make(model.parameters, model.count, false, &rules[i], &buffers, &err), RESHARD_ERR_FORMAT);
+        CHECK_FAILS(flat_buffers_make(model.parameters, model.count, false, &rules[i], &buffers, &err), RESHARD_ERR_FORMAT);
     model.shapes[1][0] = INT64_MAX - 5;
-    CHECK_FAILS(optimizer_buffers_make(model.parameters, model.count, false, &usual, &buffers, &err), RESHARD_ERR_FORMAT);
-    CHECK_OK(optimizer_buffers_make(model.parameters, 0, false, &usual, &buffers, &err));
+    CHECK_FAILS(flat_buffers_make(model.parameters, model.count, false, &usual, &buffers, &err), RESHARD_ERR_FORMAT);
+    CHECK_OK(flat_buffers_make(model.parameters, 0, false, &usual, &buffers, &err));
     assert_int_equal(buffers.buffer_count, 0);
-    optimizer_buffers_release(&buffers);
+    flat_buffers_release(&buffers);
 }
 
 /* ---- what the real optimizer computed: also.buffers of the fixtures ---- */
@@ -203,7 +201,7 @@ static void take_buffer(const struct value *buffer, bool is_expert, bool is_tied
     assert_true(count <= PARAMETERS_MAX);
     for (size_t i = 0; i < count; i++) {
         const struct value *line = member(list, count - 1 - i);
-        struct optimizer_parameter *parameter = &model->parameters[i];
+        struct rank_parameter *parameter = &model->parameters[i];
         size_t rank;
         assert_true(value_as_str(member(line, 0), &parameter->name));
         assert_true(value_as_ints(member(line, 1), model->shapes[i], 8, &rank));
@@ -220,10 +218,10 @@ static void take_buffer(const struct value *buffer, bool is_expert, bool is_tied
     model->count = (uint32_t)count;
 }
 
-static void check_buffer(const struct value *buffer, const struct model *model, bool is_expert, struct optimizer_rules *rules)
+static void check_buffer(const struct value *buffer, const struct model *model, bool is_expert, struct flat_buffer_rules *rules)
 {
     reshard_error err = { 0 };
-    struct optimizer_buffers made;
+    struct flat_buffers made;
     const struct value *buckets = value_dict_get(buffer, "buckets");
     int64_t padded[64], unpadded[64], sum = 0;
     for (size_t i = 0; i < buckets->list.count && i < 64; i++) {
@@ -231,17 +229,20 @@ static void check_buffer(const struct value *buffer, const struct model *model, 
         assert_true(value_as_int(value_dict_get(member(buckets, i), "numel_unpadded"), &unpadded[i]));
         sum += unpadded[i];
     }
-    struct optimizer_sizes sizes = { .unpadded = &sum, .buffer_count = 1, .per_bucket = padded, .per_bucket_unpadded = unpadded,
-                                     .bucket_count = (uint32_t)buckets->list.count };
+    struct flat_sizes sizes = { .unpadded = &sum,
+                                .buffer_count = 1,
+                                .per_bucket = padded,
+                                .per_bucket_unpadded = unpadded,
+                                .bucket_count = (uint32_t)buckets->list.count };
     bool changed;
-    CHECK_OK(optimizer_buffers_match(model->parameters, model->count, is_expert, rules, &sizes, &made, &changed, &err));
+    CHECK_OK(flat_buffers_match(model->parameters, model->count, is_expert, rules, &sizes, &made, &changed, &err));
     assert_false(changed);
     for (uint32_t i = 0; i < made.place_count; i++) {
-        const struct optimizer_place *place = &made.places[i];
+        const struct flat_place *place = &made.places[i];
         assert_int_equal(place->start, model->starts[place->parameter]);
         assert_int_equal(place->bucket, model->buckets[place->parameter]);
     }
-    optimizer_buffers_release(&made);
+    flat_buffers_release(&made);
 }
 
 static uint32_t check_manifest(const char *path)
@@ -264,7 +265,7 @@ static uint32_t check_manifest(const char *path)
         for (size_t k = 0; k < optimizers->list.count; k++) {
             for (size_t b = 0; b < member(optimizers, k)->list.count; b++) {
                 struct model model;
-                struct optimizer_rules rules = usual;
+                struct flat_buffer_rules rules = usual;
                 rules.dp = world_size(graph.root, "dp") / (k ? world_size(graph.root, "ep") : 1);
                 rules.bucket_size = strstr(path, "buckets") ? 900 : 0;
                 take_buffer(member(member(optimizers, k), b), k > 0, is_tied, &model);
@@ -294,29 +295,29 @@ TEST(buffers_are_those_of_the_real_optimizer)
 TEST(a_tied_embedding_has_its_own_bucket)
 {
     reshard_error err = { 0 };
-    struct optimizer_buffers buffers;
+    struct flat_buffers buffers;
     struct model first = { 0 }, last = { 0 };
     add(&first, "embedding.word_embeddings.weight", 22, 8);
     add(&first, "embedding.position_embeddings.weight", 16, 8);
     add(&first, "decoder.layers.0.input_layernorm.weight", 8, 0);
     first.parameters[0].is_shared_embedding = true;
-    CHECK_OK(optimizer_buffers_make(first.parameters, first.count, false, &usual, &buffers, &err));
+    CHECK_OK(flat_buffers_make(first.parameters, first.count, false, &usual, &buffers, &err));
     assert_int_equal(buffers.bucket_count, 2);
     assert_int_equal(buffers.buckets[0].unpadded, 192);
     assert_int_equal(buffers.buckets[1].start, 256);
     assert_int_equal(buffers.buckets[1].unpadded, 176);
-    assert_int_equal(optimizer_packed_start(&buffers, &buffers.places[2]), 192);
-    optimizer_buffers_release(&buffers);
+    assert_int_equal(flat_packed_start(&buffers, &buffers.places[2]), 192);
+    flat_buffers_release(&buffers);
     add(&last, "decoder.final_layernorm.bias", 8, 0);
     add(&last, "output_layer.weight", 22, 8);
     last.parameters[1].is_shared_embedding = true;
-    CHECK_OK(optimizer_buffers_make(last.parameters, last.count, false, &usual, &buffers, &err));
+    CHECK_OK(flat_buffers_make(last.parameters, last.count, false, &usual, &buffers, &err));
     assert_int_equal(buffers.bucket_count, 2);
     assert_int_equal(buffers.buckets[0].unpadded, 176);
     assert_int_equal(buffers.buckets[0].count, 256);
     assert_int_equal(buffers.places[1].start, 256);
-    assert_int_equal(optimizer_packed_start(&buffers, &buffers.places[1]), 176);
-    optimizer_buffers_release(&buffers);
+    assert_int_equal(flat_packed_start(&buffers, &buffers.places[1]), 176);
+    flat_buffers_release(&buffers);
 }
 
 int main(void)

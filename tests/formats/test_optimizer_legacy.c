@@ -41,8 +41,7 @@ static void close_file(struct file *file)
     store_free(file->store);
 }
 
-static uint32_t take_parameters(const struct torch_archive *archive, bool is_tied, bool has_expert_optimizer,
-                                struct optimizer_parameter *out)
+static uint32_t take_parameters(const struct torch_archive *archive, bool is_tied, bool has_expert_optimizer, struct rank_parameter *out)
 {
     struct value **pairs;
     size_t count;
@@ -55,15 +54,14 @@ static uint32_t take_parameters(const struct torch_archive *archive, bool is_tie
         const struct torch_tensor *tensor = &archive->tensors[pairs[i + 1]->tensor - 1];
         bool is_embedding = str_is(name, "embedding.word_embeddings.weight") || str_is(name, "output_layer.weight");
         assert_true(made < PARAMETERS_MAX);
-        out[made++] =
-            (struct optimizer_parameter){ .name = name,
-                                          .param_dtype = tensor->dtype,
-                                          .grad_dtype = DTYPE_F32,
-                                          .rank = tensor->rank,
-                                          .shape = tensor->shape,
-                                          .is_embedding = is_embedding,
-                                          .is_shared_embedding = is_embedding && is_tied,
-                                          .is_expert = has_expert_optimizer && memmem(name.data, name.size, ".local_experts.", 15) };
+        out[made++] = (struct rank_parameter){ .name = name,
+                                               .param_dtype = tensor->dtype,
+                                               .grad_dtype = DTYPE_F32,
+                                               .rank = tensor->rank,
+                                               .shape = tensor->shape,
+                                               .is_embedding = is_embedding,
+                                               .is_shared_embedding = is_embedding && is_tied,
+                                               .is_expert = has_expert_optimizer && memmem(name.data, name.size, ".local_experts.", 15) };
     }
     return made;
 }
@@ -74,7 +72,7 @@ static const struct value *arguments(const struct torch_archive *archive)
     return args->object->states[0];
 }
 
-static void digest_of(const struct file *file, const struct optimizer_piece *piece, int64_t count, char out[65])
+static void digest_of(const struct file *file, const struct state_piece *piece, int64_t count, char out[65])
 {
     reshard_error err = { 0 };
     const struct torch_tensor *tensor = &file->archive.tensors[piece->tensor];
@@ -111,20 +109,20 @@ static uint32_t check_logical(const char *folder, const char *rank_folder, const
 {
     reshard_error err = { 0 };
     struct file model, optimizer;
-    static struct optimizer_parameter parameters[PARAMETERS_MAX];
-    struct optimizer_pieces pieces = { 0 };
+    static struct rank_parameter parameters[PARAMETERS_MAX];
+    struct state_pieces pieces = { 0 };
     char path[4096], key[1024], digest[65];
     snprintf(path, sizeof(path), "%s/ckpt/iter_0000010/%s", folder, rank_folder);
     open_file(path, "model_optim_rng.pt", &model);
     open_file(path, "distrib_optim.pt", &optimizer);
     uint32_t count = take_parameters(&model.archive, is_tied, false, parameters);
-    struct optimizer_run run = { .args = arguments(&model.archive), .stage = stage };
-    CHECK_OK(optimizer_distributed_read(&optimizer.archive, optimizer.archive.graph.root, &run, parameters, count, &pieces, &err));
+    struct training_run run = { .args = arguments(&model.archive), .stage = stage };
+    CHECK_OK(flat_state_read(&optimizer.archive, optimizer.archive.graph.root, &run, parameters, count, &pieces, &err));
     assert_int_equal(pieces.count, 3 * count);
     assert_false(pieces.is_guessed);
     assert_int_equal(pieces.bucket_count, 2);
     for (uint32_t i = 0; i < pieces.count; i++) {
-        const struct optimizer_parameter *parameter = &parameters[pieces.pieces[i].parameter];
+        const struct rank_parameter *parameter = &parameters[pieces.pieces[i].parameter];
         int64_t volume = 0;
         struct str wanted;
         snprintf(key, sizeof(key), "%s%.*s.%.*s", prefix, STR_ARG(pieces.pieces[i].state), STR_ARG(parameter->name));
@@ -136,7 +134,7 @@ static uint32_t check_logical(const char *folder, const char *rank_folder, const
         assert_true(str_is(wanted, digest));
     }
     uint32_t checked = pieces.count;
-    optimizer_pieces_release(&pieces);
+    state_pieces_release(&pieces);
     close_file(&model);
     close_file(&optimizer);
     return checked;
@@ -170,19 +168,19 @@ TEST(numbers_of_groups_are_parameters)
         reshard_error err = { 0 };
         char folder[4096];
         struct file model;
-        static struct optimizer_parameter parameters[PARAMETERS_MAX];
-        struct optimizer_pieces pieces = { 0 };
+        static struct rank_parameter parameters[PARAMETERS_MAX];
+        struct state_pieces pieces = { 0 };
         snprintf(folder, sizeof(folder), "%s/megatron/%s/ckpt/iter_0000010/mp_rank_00", test_fixtures(), cases[i]);
         open_file(folder, "model_optim_rng.pt", &model);
         uint32_t count = take_parameters(&model.archive, false, false, parameters);
         const struct value *optimizer = value_dict_get(model.archive.graph.root, "optimizer");
-        assert_true(optimizer_legacy_has_state(optimizer));
-        CHECK_OK(optimizer_legacy_read(&model.archive, optimizer, parameters, count, &pieces, &err));
+        assert_true(numbered_state_exists(optimizer));
+        CHECK_OK(numbered_state_read(&model.archive, optimizer, parameters, count, &pieces, &err));
         assert_int_equal(pieces.count, (i == 0 ? 3 : 2) * count);
         /* A parameter left out is noticed. */
-        optimizer_pieces_release(&pieces);
-        CHECK_FAILS(optimizer_legacy_read(&model.archive, optimizer, parameters, count - 1, &pieces, &err), RESHARD_ERR_UNSUPPORTED);
-        optimizer_pieces_release(&pieces);
+        state_pieces_release(&pieces);
+        CHECK_FAILS(numbered_state_read(&model.archive, optimizer, parameters, count - 1, &pieces, &err), RESHARD_ERR_UNSUPPORTED);
+        state_pieces_release(&pieces);
         close_file(&model);
     }
 }
@@ -191,30 +189,30 @@ TEST(groups_deal_by_name_shape_and_kind)
 {
     reshard_error err = { 0 };
     const int64_t matrix[2] = { 4, 3 }, vector[1] = { 4 };
-    const struct optimizer_parameter parameters[] = {
+    const struct rank_parameter parameters[] = {
         { .name = STR("embedding"), .rank = 2, .shape = matrix, .is_embedding = true },
         { .name = STR("norm.weight"), .rank = 1, .shape = vector },
         { .name = STR("a.weight"), .rank = 2, .shape = matrix },
         { .name = STR("a.bias"), .rank = 1, .shape = vector },
         { .name = STR("e.weight"), .rank = 2, .shape = matrix, .is_expert = true },
     };
-    const struct optimizer_group groups[] = { { .has_decay = true, .is_decoupled = true, .count = 1 },
+    const struct parameter_group groups[] = { { .has_decay = true, .is_decoupled = true, .count = 1 },
                                               { .has_decay = false, .count = 2 },
                                               { .has_decay = true, .count = 1 } };
-    const struct optimizer_group expert = { .has_decay = true, .is_expert = true, .count = 1 }, twice[] = { groups[2], groups[2] };
+    const struct parameter_group expert = { .has_decay = true, .is_expert = true, .count = 1 }, twice[] = { groups[2], groups[2] };
     uint32_t *of = NULL;
-    CHECK_OK(optimizer_groups_relate(parameters, 5, false, groups, 3, &of, &err));
+    CHECK_OK(parameter_groups_relate(parameters, 5, false, groups, 3, &of, &err));
     assert_int_equal(of[0], 0);
     assert_int_equal(of[1], 1);
     assert_int_equal(of[2], 3);
     assert_int_equal(of[3], 2);
     free(of);
-    CHECK_OK(optimizer_groups_relate(parameters, 5, true, &expert, 1, &of, &err));
+    CHECK_OK(parameter_groups_relate(parameters, 5, true, &expert, 1, &of, &err));
     assert_int_equal(of[0], 4);
     free(of);
-    CHECK_FAILS(optimizer_groups_relate(parameters, 5, false, groups, 2, &of, &err), RESHARD_ERR_UNSUPPORTED);
-    CHECK_FAILS(optimizer_groups_relate(parameters, 5, false, twice, 2, &of, &err), RESHARD_ERR_UNSUPPORTED);
-    CHECK_FAILS(optimizer_groups_relate(parameters, 5, false, &expert, 1, &of, &err), RESHARD_ERR_UNSUPPORTED);
+    CHECK_FAILS(parameter_groups_relate(parameters, 5, false, groups, 2, &of, &err), RESHARD_ERR_UNSUPPORTED);
+    CHECK_FAILS(parameter_groups_relate(parameters, 5, false, twice, 2, &of, &err), RESHARD_ERR_UNSUPPORTED);
+    CHECK_FAILS(parameter_groups_relate(parameters, 5, false, &expert, 1, &of, &err), RESHARD_ERR_UNSUPPORTED);
 }
 
 int main(void)

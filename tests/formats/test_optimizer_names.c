@@ -6,14 +6,14 @@
 #include "parallel/parameter_names.h"
 
 static struct arena arena;
-static struct optimizer_names names;
+static struct parameter_names names;
 
 static int load(void **state)
 {
     (void)state;
     reshard_error err = { 0 };
     const struct model_data *data = model_data_find(STR("megatron.names"));
-    return data && optimizer_names_parse(data->text, &arena, &names, &err) == RESHARD_OK ? 0 : -1;
+    return data && parameter_names_parse(data->text, &arena, &names, &err) == RESHARD_OK ? 0 : -1;
 }
 
 static int unload(void **state)
@@ -45,23 +45,23 @@ TEST(registered_names_have_keys)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct parameter_name parameter, back;
         struct buffer text = { 0 };
-        assert_true(optimizer_name_read(&names, cases[i].conditions, str_of(cases[i].name), &parameter));
-        optimizer_key_write(&names, &parameter, 0, &text);
+        assert_true(parameter_name_read(&names, cases[i].conditions, str_of(cases[i].name), &parameter));
+        parameter_key_write(&names, &parameter, 0, &text);
         buffer_append_byte(&text, 0);
         assert_string_equal((char *)text.data, cases[i].stacked);
-        assert_true(optimizer_key_read(&names, cases[i].conditions, str_of(cases[i].stacked), &back));
+        assert_true(parameter_key_read(&names, cases[i].conditions, str_of(cases[i].stacked), &back));
         assert_int_equal(back.line, parameter.line);
         assert_int_equal(back.number_count, parameter.number_count);
         for (int k = 0; k < back.number_count; k++)
             assert_int_equal(back.numbers[k], -1);
         text.size = 0;
-        optimizer_key_write(&names, &parameter, 1, &text);
+        parameter_key_write(&names, &parameter, 1, &text);
         buffer_append_byte(&text, 0);
         assert_string_equal((char *)text.data, cases[i].indexed);
-        assert_true(optimizer_key_read(&names, cases[i].conditions, str_of(cases[i].indexed), &back));
+        assert_true(parameter_key_read(&names, cases[i].conditions, str_of(cases[i].indexed), &back));
         assert_int_equal(back.line, parameter.line);
         text.size = 0;
-        optimizer_name_write(&names, &parameter, &text);
+        parameter_name_write(&names, &parameter, &text);
         buffer_append_byte(&text, 0);
         assert_string_equal((char *)text.data, cases[i].name);
         buffer_release(&text);
@@ -101,10 +101,10 @@ TEST(parameters_are_ordered_as_modules_register_them)
     struct parameter_name parameters[sizeof(local) / sizeof(local[0])];
     size_t count = sizeof(local) / sizeof(local[0]);
     for (size_t i = 0; i < count; i++)
-        assert_true(optimizer_name_read(&names, NAME_LOCAL, str_of(local[i]), &parameters[i]));
+        assert_true(parameter_name_read(&names, NAME_LOCAL, str_of(local[i]), &parameters[i]));
     for (size_t i = 0; i < count; i++) {
         for (size_t k = 0; k < count; k++) {
-            int order = optimizer_name_compare(&names, &parameters[i], &parameters[k]);
+            int order = parameter_name_compare(&names, &parameters[i], &parameters[k]);
             assert_true(i < k ? order < 0 : i > k ? order > 0 : order == 0);
         }
     }
@@ -113,21 +113,21 @@ TEST(parameters_are_ordered_as_modules_register_them)
 TEST(grouped_experts_repeat_weight_by_weight)
 {
     struct parameter_name a, b, c;
-    assert_true(optimizer_name_read(&names, NAME_GROUPED, STR("decoder.layers.0.mlp.experts.linear_fc1.weight1"), &a));
-    assert_true(optimizer_name_read(&names, NAME_GROUPED, STR("decoder.layers.0.mlp.experts.linear_fc1.weight2"), &b));
-    assert_true(optimizer_name_read(&names, NAME_GROUPED, STR("decoder.layers.0.mlp.experts.linear_fc2.weight0"), &c));
-    assert_true(optimizer_name_compare(&names, &a, &b) < 0);
-    assert_true(optimizer_name_compare(&names, &b, &c) < 0);
+    assert_true(parameter_name_read(&names, NAME_GROUPED, STR("decoder.layers.0.mlp.experts.linear_fc1.weight1"), &a));
+    assert_true(parameter_name_read(&names, NAME_GROUPED, STR("decoder.layers.0.mlp.experts.linear_fc1.weight2"), &b));
+    assert_true(parameter_name_read(&names, NAME_GROUPED, STR("decoder.layers.0.mlp.experts.linear_fc2.weight0"), &c));
+    assert_true(parameter_name_compare(&names, &a, &b) < 0);
+    assert_true(parameter_name_compare(&names, &b, &c) < 0);
 }
 
 TEST(what_is_no_parameter_is_known)
 {
     struct parameter_name parameter;
-    assert_true(optimizer_name_read(&names, 0, STR("decoder.layers.0.mlp.router.expert_bias"), &parameter));
+    assert_true(parameter_name_read(&names, 0, STR("decoder.layers.0.mlp.router.expert_bias"), &parameter));
     assert_true(names.lines[parameter.line].is_buffer);
-    assert_false(optimizer_name_read(&names, 0, STR("something.weight"), &parameter));
-    assert_false(optimizer_name_read(&names, 0, STR("decoder.layers.12345678901234567890.x"), &parameter));
-    assert_false(optimizer_name_read(&names, 0, STR(""), &parameter));
+    assert_false(parameter_name_read(&names, 0, STR("something.weight"), &parameter));
+    assert_false(parameter_name_read(&names, 0, STR("decoder.layers.12345678901234567890.x"), &parameter));
+    assert_false(parameter_name_read(&names, 0, STR(""), &parameter));
 }
 
 TEST(wrong_tables_are_refused)
@@ -137,8 +137,8 @@ TEST(wrong_tables_are_refused)
                             "- a.* b", "!buffer a", "- #.#.#.#.#", "- {a,b}.{c,d}" };
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         struct arena own = { 0 };
-        struct optimizer_names made;
-        CHECK_FAILS(optimizer_names_parse(str_of(texts[i]), &own, &made, &err), RESHARD_ERR_FORMAT);
+        struct parameter_names made;
+        CHECK_FAILS(parameter_names_parse(str_of(texts[i]), &own, &made, &err), RESHARD_ERR_FORMAT);
         assert_non_null(strstr(err.message, "line 1"));
         arena_release(&own);
     }

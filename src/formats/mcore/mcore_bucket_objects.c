@@ -39,7 +39,7 @@ static bool append(struct value *list, struct value *value)
     return true;
 }
 
-static struct value *new_dtype_pair(struct value_graph *graph, const struct optimizer_buffer *buffer)
+static struct value *new_dtype_pair(struct value_graph *graph, const struct flat_buffer *buffer)
 {
     struct value *pair = new_list(graph, VALUE_TUPLE, 2);
     bool done = append(pair, value_new_global(graph, "torch", dtype_info(buffer->param_dtype)->torch_name)) &&
@@ -48,7 +48,7 @@ static struct value *new_dtype_pair(struct value_graph *graph, const struct opti
 }
 
 /* {pair of dtypes: value} */
-static struct value *by_dtypes(struct value_graph *graph, const struct optimizer_buffer *buffer, struct value *value)
+static struct value *by_dtypes(struct value_graph *graph, const struct flat_buffer *buffer, struct value *value)
 {
     struct value *dict = new_list(graph, VALUE_DICT, 2);
     return append(dict, new_dtype_pair(graph, buffer)) && append(dict, value) ? dict : NULL;
@@ -93,16 +93,16 @@ static struct value *copy_group(struct adding *adding, const struct value *group
 
 static bool has_no_decay(const struct value *group)
 {
-    const struct value *decay = optimizer_group_decay(group);
-    return decay && optimizer_decay_is_zero(decay);
+    const struct value *decay = parameter_group_decay(group);
+    return decay && weight_decay_is_zero(decay);
 }
 
 /* The first parameter that would be in such a group; their number if none would. */
 static uint32_t first_member(const struct mcore_group *of, const struct value *group)
 {
     for (uint32_t i = 0; i < of->rank.count; i++) {
-        const struct optimizer_parameter *parameter = &of->rank.parameters[i];
-        if (optimizer_has_decay(parameter) != has_no_decay(group) && (!optimizer_group_is_decoupled(group) || parameter->is_embedding))
+        const struct rank_parameter *parameter = &of->rank.parameters[i];
+        if (parameter_has_decay(parameter) != has_no_decay(group) && (!parameter_group_is_decoupled(group) || parameter->is_embedding))
             return i;
     }
     return of->rank.count;
@@ -126,7 +126,7 @@ static void order_groups(const struct mcore_group *of, struct value *groups)
  */
 static struct value *copy_groups(struct adding *adding, const struct mcore_group *group)
 {
-    const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = optimizer_group_list(from);
+    const struct value *from = optimizer_at(adding->optimizer, group->is_expert), *groups = parameter_group_list(from);
     const struct value *step = value_dict_get(from, "common_step");
     bool is_borrowed = group->is_expert && from == optimizer_at(adding->optimizer, 0);
     struct value *list = new_list(adding->graph, VALUE_LIST, groups->list.count), *dict = new_list(adding->graph, VALUE_DICT, 2);
@@ -149,10 +149,10 @@ static struct value *bucket_sizes(struct adding *adding, const struct mcore_grou
 {
     struct value *buffers = new_list(adding->graph, VALUE_LIST, group->made.buffer_count);
     for (uint32_t b = 0; b < group->made.buffer_count; b++) {
-        const struct optimizer_buffer *buffer = &group->made.buffers[b];
+        const struct flat_buffer *buffer = &group->made.buffers[b];
         struct value *sizes = new_list(adding->graph, VALUE_LIST, buffer->bucket_count);
         for (uint32_t i = 0; i < buffer->bucket_count; i++) {
-            const struct optimizer_bucket *bucket = &group->made.buckets[buffer->first_bucket + i];
+            const struct flat_bucket *bucket = &group->made.buckets[buffer->first_bucket + i];
             if (!append(sizes, value_new_int(adding->graph, is_unpadded ? bucket->unpadded : bucket->count)))
                 return NULL;
         }
@@ -254,7 +254,7 @@ reshard_status mcore_bucket_objects_add(const struct layout_request *request, st
     uint32_t first = state->item_count;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < 2; i++) {
-        if (!optimizer_group_list(optimizer_at(*optimizer, i)))
+        if (!parameter_group_list(optimizer_at(*optimizer, i)))
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "the source has no parameter groups of optimizer %zu", i);
     }
     for (uint32_t i = 0; i < state->buckets->group_count && !status; i++)

@@ -38,7 +38,7 @@ static reshard_status add_vector(struct mcore_buckets *buckets, struct str key, 
 
 /* The type that the state of all parameters of the places has: they share a vector. */
 static reshard_status state_dtype(const struct mcore_buckets *buckets, const struct catalog *wanted, const struct mcore_group *group,
-                                  uint32_t first_place, uint32_t place_count, const struct target_state *kind, enum dtype *out,
+                                  uint32_t first_place, uint32_t place_count, const struct wanted_state *kind, enum dtype *out,
                                   reshard_error *err)
 {
     for (uint32_t i = 0; i < place_count; i++) {
@@ -67,7 +67,7 @@ static uint32_t global_rank(const struct mcore_buckets *buckets, const struct mc
 
 /* A stretch of a bucket, cut where ranks begin and where it would be too large. */
 static reshard_status add_stretch(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
-                                  const struct optimizer_bucket *bucket, int64_t start, int64_t end, int64_t longest, reshard_error *err)
+                                  const struct flat_bucket *bucket, int64_t start, int64_t end, int64_t longest, reshard_error *err)
 {
     int64_t part = bucket->count / group->rules.dp;
     reshard_status status = RESHARD_OK;
@@ -85,9 +85,9 @@ static reshard_status add_stretch(const struct layout_request *request, struct m
 
 /* One state of one bucket: the runs are the parts of parameters that one rank has, and what lies between. */
 static reshard_status add_bucket(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
-                                 const char *key, uint32_t index, const struct target_state *kind, reshard_error *err)
+                                 const char *key, uint32_t index, const struct wanted_state *kind, reshard_error *err)
 {
-    const struct optimizer_bucket *bucket = &group->made.buckets[index];
+    const struct flat_bucket *bucket = &group->made.buckets[index];
     enum dtype dtype = DTYPE_F32;
     uint64_t longest;
     int64_t next = 0;
@@ -106,7 +106,7 @@ static reshard_status add_bucket(const struct layout_request *request, struct mc
     longest = longest < 1 ? 1 : longest;
     longest = longest > INT64_MAX ? INT64_MAX : longest;
     for (uint32_t i = 0; i < bucket->place_count && !status; i++) {
-        const struct optimizer_place *place = &group->made.places[bucket->first_place + i];
+        const struct flat_place *place = &group->made.places[bucket->first_place + i];
         int64_t start = place->start - bucket->start, end = start + place->count;
         status = add_stretch(request, buckets, group, bucket, next, start, (int64_t)longest, err);
         if (!status)
@@ -122,7 +122,7 @@ static reshard_status add_buckets(const struct layout_request *request, struct m
     char *prefix = mcore_group_prefix(&buckets->arena, buckets, group);
     reshard_status status = prefix ? RESHARD_OK : error_set_memory(err);
     for (uint32_t b = 0; b < group->made.buffer_count && !status; b++) {
-        const struct optimizer_buffer *buffer = &group->made.buffers[b];
+        const struct flat_buffer *buffer = &group->made.buffers[b];
         for (uint32_t i = 0; i < buffer->bucket_count && !status; i++) {
             char *key = arena_printf(&buckets->arena, "%sgbuf_idx_%" PRIu32 ".dtype_(torch.%s, torch.%s).bucket_idx_%" PRIu32, prefix, b,
                                      dtype_info(buffer->param_dtype)->torch_name, dtype_info(buffer->grad_dtype)->torch_name, i);
@@ -141,7 +141,7 @@ static reshard_status add_buffers(const struct layout_request *request, struct m
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t b = 0; b < group->made.buffer_count; b++) {
-        const struct optimizer_buffer *buffer = &group->made.buffers[b];
+        const struct flat_buffer *buffer = &group->made.buffers[b];
         for (uint32_t s = 0; s < buckets->state_count; s++) {
             enum dtype dtype = DTYPE_F32;
             status =
@@ -167,9 +167,9 @@ char *mcore_group_prefix(struct arena *arena, const struct mcore_buckets *bucket
 }
 
 /* Gradients are reduced in fp32 unless the arguments say otherwise. */
-static void set_gradients(const struct mcore_buckets *buckets, struct model_rank *rank)
+static void set_gradients(const struct mcore_buckets *buckets, struct rank_parameters *rank)
 {
-    bool is_short = megatron_args_int(&buckets->model.args, "accumulate_allreduce_grads_in_fp32") == 0;
+    bool is_short = training_args_int(&buckets->model.args, "accumulate_allreduce_grads_in_fp32") == 0;
     for (uint32_t i = 0; i < rank->count; i++)
         rank->parameters[i].grad_dtype = is_short ? rank->parameters[i].param_dtype : DTYPE_F32;
 }
@@ -181,18 +181,18 @@ static reshard_status add_group(const struct layout_request *request, struct dcp
     if (!ARRAY_ROOM(buckets->groups, buckets->group_count, buckets->group_capacity))
         return error_set_memory(err);
     struct mcore_group *group = &buckets->groups[buckets->group_count];
-    const struct optimizer_run run = { .args = buckets->model.args.members, .stage = place->pp };
+    const struct training_run run = { .args = buckets->model.args.members, .stage = place->pp };
     *group = (struct mcore_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = buckets->vector_count };
-    reshard_status status = optimizer_model_rank(&buckets->model, request->wanted, place, is_expert, &group->rank, err);
+    reshard_status status = rank_parameters_make(&buckets->model, request->wanted, place, is_expert, &group->rank, err);
     if (status || group->rank.count == 0) {
-        model_rank_release(&group->rank);
+        rank_parameters_release(&group->rank);
         return status;
     }
     buckets->group_count++;
     set_gradients(buckets, &group->rank);
-    status = optimizer_rules_of(&run, group->rank.parameters, group->rank.count, is_expert, &group->rules, err);
+    status = flat_buffer_rules_of(&run, group->rank.parameters, group->rank.count, is_expert, &group->rules, err);
     if (!status)
-        status = optimizer_buffers_make(group->rank.parameters, group->rank.count, is_expert, &group->rules, &group->made, err);
+        status = flat_buffers_make(group->rank.parameters, group->rank.count, is_expert, &group->rules, &group->made, err);
     if (status)
         return status;
     return state->optimizer_layout == MCORE_GATHERED ? add_buffers(request, buckets, group, err)
@@ -218,7 +218,7 @@ static reshard_status add_groups(const struct layout_request *request, struct dc
 }
 
 /* Experts are spread over whole ranks. */
-static reshard_status check_ranks(const struct optimizer_model *model, reshard_error *err)
+static reshard_status check_ranks(const struct parallel_model *model, reshard_error *err)
 {
     const struct parallel_layout *layout = &model->context.layout;
     int64_t world = model->args.world_size, experts;
@@ -259,7 +259,7 @@ reshard_status mcore_buckets_make(const struct layout_request *request, struct d
     if (!buckets)
         return error_set_memory(err);
     state->buckets = buckets;
-    reshard_status status = optimizer_model_make(request->wanted, args, &buckets->model, err);
+    reshard_status status = parallel_model_make(request->wanted, args, &buckets->model, err);
     if (!status)
         status = check_ranks(&buckets->model, err);
     if (!status)
@@ -282,13 +282,13 @@ void mcore_buckets_free(struct mcore_buckets *buckets)
     if (!buckets)
         return;
     for (uint32_t i = 0; i < buckets->group_count; i++) {
-        model_rank_release(&buckets->groups[i].rank);
-        optimizer_buffers_release(&buckets->groups[i].made);
+        rank_parameters_release(&buckets->groups[i].rank);
+        flat_buffers_release(&buckets->groups[i].made);
     }
     free(buckets->groups);
     free(buckets->vectors);
     free(buckets->runs);
-    optimizer_model_release(&buckets->model);
+    parallel_model_release(&buckets->model);
     arena_release(&buckets->arena);
     free(buckets);
 }
@@ -345,7 +345,7 @@ static reshard_status list_parts(const struct mcore_buckets *buckets, const stru
 
 /* The chunks of one state of the parameters in a bucket, or in a buffer. */
 static reshard_status add_vector_chunks(struct target *target, const struct mcore_group *group, uint32_t first_place, uint32_t place_count,
-                                        bool is_packed, const struct target_state *kind, const struct mcore_vector *vector,
+                                        bool is_packed, const struct wanted_state *kind, const struct mcore_vector *vector,
                                         reshard_error *err)
 {
     const struct mcore_buckets *buckets = dcp_target_state(target)->buckets;
@@ -353,10 +353,10 @@ static reshard_status add_vector_chunks(struct target *target, const struct mcor
     reshard_status status = parts ? list_parts(buckets, vector, parts, err) : error_set_memory(err);
     const struct stored_vector stored = { .dtype = vector->dtype, .count = vector->count, .parts = parts, .part_count = vector->run_count };
     for (uint32_t i = 0; i < place_count && !status; i++) {
-        const struct optimizer_place *place = &group->made.places[first_place + i];
+        const struct flat_place *place = &group->made.places[first_place + i];
         const struct model_parameter *parameter = &buckets->model.parameters[group->rank.indices[place->parameter]];
-        int64_t start = is_packed ? optimizer_packed_start(&group->made, place) : place->start - group->made.buckets[place->bucket].start;
-        status = optimizer_emit(target->catalog, kind->tensors[parameter->tensor] - 1, parameter, &group->place, &stored, start, err);
+        int64_t start = is_packed ? flat_packed_start(&group->made, place) : place->start - group->made.buckets[place->bucket].start;
+        status = vector_chunks_add(target->catalog, kind->tensors[parameter->tensor] - 1, parameter, &group->place, &stored, start, err);
     }
     free(parts);
     return status;

@@ -34,16 +34,16 @@ struct mcore_group {
     struct rank_place place;
     bool is_expert;
     int64_t index;             /* dp_group_idx */
-    struct model_rank rank;
-    struct optimizer_rules rules;
-    struct optimizer_buffers made;
+    struct rank_parameters rank;
+    struct flat_buffer_rules rules;
+    struct flat_buffers made;
     uint32_t first_vector;     /* [bucket, or buffer][state] */
 };
 
 struct mcore_buckets {
     struct arena arena;
-    struct optimizer_model model;
-    struct target_state states[OPTIMIZER_STATES_MAX];
+    struct parallel_model model;
+    struct wanted_state states[OPTIMIZER_STATES_MAX];
     uint32_t state_count;
     bool has_experts;          /* experts have an optimizer of their own: names carry its number */
     struct mcore_group *groups;

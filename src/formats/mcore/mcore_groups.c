@@ -37,16 +37,16 @@ static void add_group(struct groups *groups, const struct value *value)
     size_t count;
     if (groups->count == GROUPS_MAX || !value_as_mapping(value, &members, &count))
         return;
-    const struct value *decay = optimizer_group_decay(value);
+    const struct value *decay = parameter_group_decay(value);
     groups->groups[groups->count++] =
-        (struct group){ members, count, value_dict_is_true(value, "is_expert_parallel"), decay && optimizer_decay_is_zero(decay) };
+        (struct group){ members, count, value_dict_is_true(value, "is_expert_parallel"), decay && weight_decay_is_zero(decay) };
     groups->has_expert = groups->has_expert || groups->groups[groups->count - 1].is_expert;
 }
 
 /* The groups of one optimizer: {optimizer: {param_groups}}, or {param_groups}. */
 static void add_groups_of(struct groups *groups, const struct value *optimizer)
 {
-    const struct value *list = optimizer_group_list(optimizer);
+    const struct value *list = parameter_group_list(optimizer);
     for (size_t i = 0; list && i < list->list.count; i++)
         add_group(groups, list->list.items[i]);
 }

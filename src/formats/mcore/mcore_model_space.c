@@ -54,13 +54,13 @@ void mcore_flattened_box(const struct catalog *catalog, uint32_t tensor, const i
 /* Where experts are one matrix, Megatron stores their flattened state as the matrix has it, in another order than the weights. */
 static reshard_status check_experts(struct dcp_placing *placing, struct str key, reshard_error *err)
 {
-    struct megatron_args args;
+    struct training_args args;
     bool is_expert;
     reshard_status status = torch_dist_is_expert(placing, key, &is_expert, err);
     if (status || !is_expert)
         return status;
-    megatron_args_read(mcore_item_value(placing->request->source->catalog, "args"), &args);
-    if (!megatron_has_matrices(&args))
+    training_args_read(mcore_item_value(placing->request->source->catalog, "args"), &args);
+    if (!experts_are_matrices(&args))
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "flattened state of experts in one matrix is not written");
     error_hint(err, "optimizer=fully_reshardable stores it");

@@ -55,7 +55,7 @@ static bool keep_groups_of_experts(struct value_graph *graph, struct value *grou
     size_t kept = 0;
     for (size_t i = 0; i < groups->list.count; i++) {
         struct value *group = groups->list.items[i];
-        if (group->kind != VALUE_DICT || !(optimizer_group_has_decay(group) ? kinds.has_matrices : kinds.has_biases) ||
+        if (group->kind != VALUE_DICT || !(parameter_group_has_decay(group) ? kinds.has_matrices : kinds.has_biases) ||
             value_dict_is_true(group, "is_decoupled_lr"))
             continue;
         struct value_edit editing = { .graph = graph, .members = group };
@@ -71,7 +71,7 @@ static bool keep_groups_of_experts(struct value_graph *graph, struct value *grou
 static reshard_status split(struct dcp_target *state, struct expert_kinds kinds, struct value **optimizer, reshard_error *err)
 {
     struct value_graph *graph = &state->extra;
-    struct value *experts = value_copy(graph, *optimizer, graph->count), *groups = experts ? optimizer_group_list(experts) : NULL;
+    struct value *experts = value_copy(graph, *optimizer, graph->count), *groups = experts ? parameter_group_list(experts) : NULL;
     if (experts && !groups)
         return RESHARD_OK;
     struct value **items = arena_array(&graph->arena, 4, sizeof(*items));
@@ -101,7 +101,7 @@ static void remove_member(struct value *dict, const char *name)
 
 static void drop_numbers_of(const struct value *optimizer)
 {
-    const struct value *groups = optimizer_group_list(optimizer);
+    const struct value *groups = parameter_group_list(optimizer);
     for (size_t i = 0; groups && i < groups->list.count; i++) {
         if (groups->list.items[i]->kind == VALUE_DICT)
             remove_member(groups->list.items[i], "params");

@@ -30,7 +30,7 @@ struct bucket {
 
 struct relating {
     struct catalog *catalog;
-    struct optimizer_model model;
+    struct parallel_model model;
     const struct optimizer_object *objects;
     uint32_t object_count;
     struct bucket *buckets;    /* by chain, group, state, buffer, index */
@@ -284,7 +284,7 @@ static reshard_status state_tensor(struct relating *relating, struct str state, 
 
 /* ---- one group of data-parallel ranks ---- */
 
-static bool has_experts(const struct optimizer_model *model)
+static bool has_experts(const struct parallel_model *model)
 {
     for (uint32_t i = 0; i < model->count; i++) {
         if (model->parameters[i].is_expert)
@@ -294,8 +294,8 @@ static bool has_experts(const struct optimizer_model *model)
 }
 
 /* Which ranks share the state, and whether it is the experts'. */
-static reshard_status group_place(const struct optimizer_model *model, int64_t chain, int64_t group, bool *is_expert,
-                                  struct rank_place *out, reshard_error *err)
+static reshard_status group_place(const struct parallel_model *model, int64_t chain, int64_t group, bool *is_expert, struct rank_place *out,
+                                  reshard_error *err)
 {
     const struct parallel_layout *layout = &model->context.layout;
     *out = (struct rank_place){ 0 };
@@ -318,7 +318,7 @@ static reshard_status group_place(const struct optimizer_model *model, int64_t c
     return RESHARD_OK;
 }
 
-static void set_gradients(struct model_rank *rank, const struct bucket *buckets, uint32_t count)
+static void set_gradients(struct rank_parameters *rank, const struct bucket *buckets, uint32_t count)
 {
     for (uint32_t i = 0; i < rank->count; i++) {
         for (uint32_t k = 0; k < count; k++) {
@@ -388,12 +388,12 @@ static reshard_status measure_buckets(const struct relating *relating, const str
     return RESHARD_OK;
 }
 
-static reshard_status emit_state(struct relating *relating, const struct optimizer_buffers *made, const struct model_rank *rank,
+static reshard_status emit_state(struct relating *relating, const struct flat_buffers *made, const struct rank_parameters *rank,
                                  const struct rank_place *place, const struct bucket *buckets, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < made->place_count && !status; i++) {
-        const struct optimizer_place *spot = &made->places[i];
+        const struct flat_place *spot = &made->places[i];
         const struct bucket *bucket = &buckets[spot->bucket];
         const struct model_parameter *parameter = &relating->model.parameters[rank->indices[spot->parameter]];
         enum dtype dtype = relating->catalog->tensors[bucket->tensor].dtype;
@@ -403,8 +403,8 @@ static reshard_status emit_state(struct relating *relating, const struct optimiz
         uint32_t tensor;
         status = state_tensor(relating, bucket->state, parameter->tensor, dtype, &tensor, err);
         if (!status)
-            status =
-                optimizer_emit(relating->catalog, tensor, parameter, place, &vector, spot->start - made->buckets[spot->bucket].start, err);
+            status = vector_chunks_add(relating->catalog, tensor, parameter, place, &vector,
+                                       spot->start - made->buckets[spot->bucket].start, err);
     }
     return status;
 }
@@ -412,9 +412,9 @@ static reshard_status emit_state(struct relating *relating, const struct optimiz
 /* One state of one group: count buckets. */
 static reshard_status relate_buckets(struct relating *relating, const struct bucket *buckets, uint32_t count, reshard_error *err)
 {
-    struct model_rank rank = { 0 };
-    struct optimizer_buffers made = { 0 };
-    struct optimizer_rules rules;
+    struct rank_parameters rank = { 0 };
+    struct flat_buffers made = { 0 };
+    struct flat_buffer_rules rules;
     struct rank_place place;
     uint32_t buffer_count;
     bool is_expert, changed;
@@ -425,17 +425,17 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
     if (!status)
         status = measure_buckets(relating, buckets, count, per_bucket, per_buffer, &buffer_count, err);
     if (!status)
-        status = optimizer_model_rank(&relating->model, relating->catalog, &place, is_expert, &rank, err);
+        status = rank_parameters_make(&relating->model, relating->catalog, &place, is_expert, &rank, err);
     if (!status) {
-        const struct optimizer_run run = { .args = relating->model.args.members, .stage = place.pp };
+        const struct training_run run = { .args = relating->model.args.members, .stage = place.pp };
         set_gradients(&rank, buckets, count);
-        status = optimizer_rules_of(&run, rank.parameters, rank.count, is_expert, &rules, err);
+        status = flat_buffer_rules_of(&run, rank.parameters, rank.count, is_expert, &rules, err);
     }
     if (!status) {
-        const struct optimizer_sizes sizes = {
+        const struct flat_sizes sizes = {
             .unpadded = per_buffer, .buffer_count = buffer_count, .per_bucket_unpadded = per_bucket, .bucket_count = count
         };
-        status = optimizer_buffers_match(rank.parameters, rank.count, is_expert, &rules, &sizes, &made, &changed, err);
+        status = flat_buffers_match(rank.parameters, rank.count, is_expert, &rules, &sizes, &made, &changed, err);
     }
     for (uint32_t i = 0; !status && i < made.buffer_count; i++) {
         const struct bucket *first = &buckets[made.buffers[i].first_bucket];
@@ -445,8 +445,8 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
     }
     if (!status)
         status = emit_state(relating, &made, &rank, &place, buckets, err);
-    optimizer_buffers_release(&made);
-    model_rank_release(&rank);
+    flat_buffers_release(&made);
+    rank_parameters_release(&rank);
     free(per_bucket);
     free(per_buffer);
     return status;
@@ -472,12 +472,12 @@ static reshard_status relate_all_buckets(struct relating *relating, reshard_erro
 
 /* ---- objects ---- */
 
-static reshard_status emit_object(struct relating *relating, const struct optimizer_object *object, const struct optimizer_pieces *pieces,
-                                  const struct model_rank *rank, const struct rank_place *place, reshard_error *err)
+static reshard_status emit_object(struct relating *relating, const struct optimizer_object *object, const struct state_pieces *pieces,
+                                  const struct rank_parameters *rank, const struct rank_place *place, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < pieces->count && !status; i++) {
-        const struct optimizer_piece *piece = &pieces->pieces[i];
+        const struct state_piece *piece = &pieces->pieces[i];
         const struct torch_tensor *tensor = &object->archive->tensors[piece->tensor];
         const struct torch_storage *storage = &object->archive->storages[tensor->storage];
         const struct model_parameter *parameter = &relating->model.parameters[rank->indices[piece->parameter]];
@@ -494,15 +494,15 @@ static reshard_status emit_object(struct relating *relating, const struct optimi
             return error_set_memory(err);
         status = state_tensor(relating, state, parameter->tensor, tensor->dtype, &index, err);
         if (!status)
-            status = optimizer_emit(relating->catalog, index, parameter, place, &vector, piece->offset, err);
+            status = vector_chunks_add(relating->catalog, index, parameter, place, &vector, piece->offset, err);
     }
     return status;
 }
 
 static reshard_status relate_object(struct relating *relating, const struct optimizer_object *object, reshard_error *err)
 {
-    struct model_rank rank = { 0 };
-    struct optimizer_pieces pieces = { 0 };
+    struct rank_parameters rank = { 0 };
+    struct state_pieces pieces = { 0 };
     struct rank_place place;
     struct state_name name;
     bool is_expert;
@@ -513,15 +513,15 @@ static reshard_status relate_object(struct relating *relating, const struct opti
         return RESHARD_OK;
     reshard_status status = group_place(&relating->model, name.chain, name.group, &is_expert, &place, err);
     if (!status)
-        status = optimizer_model_rank(&relating->model, relating->catalog, &place, is_expert, &rank, err);
+        status = rank_parameters_make(&relating->model, relating->catalog, &place, is_expert, &rank, err);
     if (!status) {
-        const struct optimizer_run run = { .args = relating->model.args.members, .stage = place.pp };
-        status = optimizer_distributed_read_one(object->archive, state, &run, rank.parameters, rank.count, is_expert, &pieces, err);
+        const struct training_run run = { .args = relating->model.args.members, .stage = place.pp };
+        status = flat_state_read_one(object->archive, state, &run, rank.parameters, rank.count, is_expert, &pieces, err);
     }
     if (!status)
         status = emit_object(relating, object, &pieces, &rank, &place, err);
-    optimizer_pieces_release(&pieces);
-    model_rank_release(&rank);
+    state_pieces_release(&pieces);
+    rank_parameters_release(&rank);
     if (status)
         error_prefix(err, "item '%.*s'", STR_ARG(object->name));
     return status;
@@ -546,7 +546,7 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
     struct relating relating = { .catalog = catalog, .objects = objects, .object_count = object_count };
     reshard_status status = list_buckets(&relating, err);
     if (!status && relating.bucket_count + object_count > 0) {
-        status = optimizer_model_make(catalog, namespace, &relating.model, err);
+        status = parallel_model_make(catalog, namespace, &relating.model, err);
         if (!status)
             status = list_parts(&relating, err);
         if (!status)
@@ -555,7 +555,7 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
             status = relate_object(&relating, &objects[i], err);
         if (!status)
             status = remove_buckets(&relating, err);
-        optimizer_model_release(&relating.model);
+        parallel_model_release(&relating.model);
     }
     free(relating.buckets);
     free(relating.parts);
@@ -567,7 +567,7 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
 /* ---- what upstream writes wrongly ---- */
 
 /* Whether any rank's buffers have several buckets. */
-static reshard_status has_several_buckets(const struct optimizer_model *model, const struct catalog *catalog, bool *out, reshard_error *err)
+static reshard_status has_several_buckets(const struct parallel_model *model, const struct catalog *catalog, bool *out, reshard_error *err)
 {
     const struct parallel_layout *layout = &model->context.layout;
     reshard_status status = RESHARD_OK;
@@ -575,19 +575,19 @@ static reshard_status has_several_buckets(const struct optimizer_model *model, c
     for (int64_t pp = 0; pp < layout->pp && !*out && !status; pp++) {
         for (int kind = 0; kind < 2 && !*out && !status; kind++) {
             const struct rank_place place = { .pp = pp };
-            const struct optimizer_run run = { .args = model->args.members, .stage = pp };
-            struct model_rank rank = { 0 };
-            struct optimizer_buffers made = { 0 };
-            struct optimizer_rules rules;
-            status = optimizer_model_rank(model, catalog, &place, kind == 1, &rank, err);
+            const struct training_run run = { .args = model->args.members, .stage = pp };
+            struct rank_parameters rank = { 0 };
+            struct flat_buffers made = { 0 };
+            struct flat_buffer_rules rules;
+            status = rank_parameters_make(model, catalog, &place, kind == 1, &rank, err);
             if (!status)
-                status = optimizer_rules_of(&run, rank.parameters, rank.count, kind == 1, &rules, err);
+                status = flat_buffer_rules_of(&run, rank.parameters, rank.count, kind == 1, &rules, err);
             if (!status)
-                status = optimizer_buffers_make(rank.parameters, rank.count, kind == 1, &rules, &made, err);
+                status = flat_buffers_make(rank.parameters, rank.count, kind == 1, &rules, &made, err);
             for (uint32_t i = 0; !status && i < made.buffer_count; i++)
                 *out |= made.buffers[i].bucket_count > 1;
-            optimizer_buffers_release(&made);
-            model_rank_release(&rank);
+            flat_buffers_release(&made);
+            rank_parameters_release(&rank);
         }
     }
     return status;
@@ -595,13 +595,13 @@ static reshard_status has_several_buckets(const struct optimizer_model *model, c
 
 reshard_status optimizer_dist_check(struct catalog *catalog, const struct value *namespace, reshard_error *err)
 {
-    struct optimizer_model model;
+    struct parallel_model model;
     reshard_error unknown = { 0 };
     bool is_suspect = false;
-    reshard_status status = optimizer_model_make(catalog, namespace, &model, &unknown);
+    reshard_status status = parallel_model_make(catalog, namespace, &model, &unknown);
     if (!status)
         status = has_several_buckets(&model, catalog, &is_suspect, &unknown);
-    optimizer_model_release(&model);
+    parallel_model_release(&model);
     if (status == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
     if (is_suspect)

@@ -44,21 +44,21 @@ static reshard_status find_arguments(struct source *source, const struct value *
 
 static int64_t size_or_one(int64_t number)
 {
-    return number == MEGATRON_UNKNOWN || number < 1 ? 1 : number;
+    return number == TRAINING_ARG_UNKNOWN || number < 1 ? 1 : number;
 }
 
 static struct mcore_sizes sizes_of(const struct value *arguments)
 {
-    struct megatron_args args;
-    megatron_args_read(arguments, &args);
+    struct training_args args;
+    training_args_read(arguments, &args);
     struct mcore_sizes sizes = { .tp = size_or_one(args.tp),
-                                .pp = size_or_one(args.pp),
-                                .vp = size_or_one(args.vp),
-                                .ep = size_or_one(args.ep),
-                                .cp = size_or_one(megatron_args_int(&args, "context_parallel_size")),
-                                .dp = size_or_one(args.dp),
-                                .is_known = args.members != NULL };
-    sizes.etp = args.etp == MEGATRON_UNKNOWN ? sizes.tp : size_or_one(args.etp);
+                                 .pp = size_or_one(args.pp),
+                                 .vp = size_or_one(args.vp),
+                                 .ep = size_or_one(args.ep),
+                                 .cp = size_or_one(training_args_int(&args, "context_parallel_size")),
+                                 .dp = size_or_one(args.dp),
+                                 .is_known = args.members != NULL };
+    sizes.etp = args.etp == TRAINING_ARG_UNKNOWN ? sizes.tp : size_or_one(args.etp);
     return sizes;
 }
 
@@ -148,10 +148,10 @@ static void set_sizes(struct value_edit *editing, const struct mcore_sizes *size
 /* A run that takes its arguments from the checkpoint has this many rows, and TP must divide them. What is stored may have fewer or more. */
 static void set_vocabulary(struct value_edit *editing, const struct value *arguments, int64_t tp)
 {
-    struct megatron_args args;
+    struct training_args args;
     int64_t least, most;
-    megatron_args_read(arguments, &args);
-    if (tp != args.tp && megatron_vocabulary_rows(&args, tp, &least, &most) && least == most)
+    training_args_read(arguments, &args);
+    if (tp != args.tp && padded_vocabulary_rows(&args, tp, &least, &most) && least == most)
         value_edit_number(editing, "padded_vocab_size", least, false);
 }
 
@@ -190,7 +190,7 @@ static reshard_status take_reference(const struct layout_request *request, struc
     const struct value *arguments;
     uint32_t graph_count = 0;
     reshard_status status = find_arguments((struct source *)request->like, &arguments, &graph_count, err);
-    const struct value *members = status ? NULL : megatron_namespace_members(arguments);
+    const struct value *members = status ? NULL : namespace_members(arguments);
     bool is_split_taken = !request->words.pp && !request->words.vp;
     size_t split_count = is_split_taken ? sizeof(split) / sizeof(split[0]) : 0, count = split_count + sizeof(buffers) / sizeof(buffers[0]);
     for (size_t i = 0; members && i < count; i++) {
@@ -213,10 +213,10 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf || state->tree.nodes[node].wanted == CATALOG_NONE)
         return RESHARD_OK;
     reshard_status status = find_arguments(request->source, &arguments, &graph_count, err);
-    if (status || !arguments || !megatron_namespace_members(arguments))
+    if (status || !arguments || !namespace_members(arguments))
         return status;
     /* Releases up to 0.12 tell the layouts of the optimizer's state apart by it. */
-    const struct value *members = megatron_namespace_members(arguments);
+    const struct value *members = namespace_members(arguments);
     bool is_parallel_missing = state->optimizer_layout == MCORE_MODEL_SPACE && value_dict_get(members, PARALLEL_SAVE) &&
                                !value_dict_is_true(members, PARALLEL_SAVE);
     if (is_same_format && !is_changed && !is_buffered && !is_parallel_missing)
@@ -225,7 +225,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     struct value_edit editing = { .graph = &state->extra };
     if (!copy)
         return error_set_memory(err);
-    editing.members = (struct value *)megatron_namespace_members(copy);
+    editing.members = (struct value *)namespace_members(copy);
     set_sizes(&editing, &state->sizes, state->sizes.pp == state->source_sizes.pp && state->sizes.vp == state->source_sizes.vp);
     if (request->like && is_buffered)
         status = take_reference(request, &editing, err);

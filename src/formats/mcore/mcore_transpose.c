@@ -19,7 +19,7 @@ struct transposing {
 
 /* ---- which state ---- */
 
-static reshard_status list_weights(struct transposing *all, const struct optimizer_model *model, reshard_error *err)
+static reshard_status list_weights(struct transposing *all, const struct parallel_model *model, reshard_error *err)
 {
     all->weight_tensors = calloc((size_t)model->count + 1, sizeof(*all->weight_tensors));
     if (!all->weight_tensors)
@@ -175,18 +175,18 @@ static reshard_status transpose(struct transposing *all, reshard_error *err)
 reshard_status mcore_transpose_states(struct catalog *catalog, const struct value *namespace, reshard_error *err)
 {
     struct transposing all = { .catalog = catalog };
-    struct optimizer_model model;
-    struct megatron_args args;
+    struct parallel_model model;
+    struct training_args args;
     if (!namespace)
         return RESHARD_OK;
-    megatron_args_read(namespace, &args);
-    if (!megatron_has_matrices(&args))
+    training_args_read(namespace, &args);
+    if (!experts_are_matrices(&args))
         return RESHARD_OK;
-    reshard_status status = optimizer_model_make(catalog, namespace, &model, err);
+    reshard_status status = parallel_model_make(catalog, namespace, &model, err);
     if (status)
         return status;
     status = list_weights(&all, &model, err);
-    optimizer_model_release(&model);
+    parallel_model_release(&model);
     if (!status)
         status = transpose(&all, err);
     name_map_release(&all.weights);

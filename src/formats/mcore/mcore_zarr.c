@@ -196,10 +196,10 @@ static reshard_status add_objects(struct zarr_reading *reading, struct mcore_sto
 static bool has_flattened_state(const struct catalog *catalog)
 {
     const struct value *namespace = mcore_item_value(catalog, "args");
-    struct megatron_args args;
+    struct training_args args;
     if (!namespace)
         return false;
-    megatron_args_read(namespace, &args);
+    training_args_read(namespace, &args);
     bool found = false;
     for (uint32_t i = 0; i < catalog->tensor_count && args.is_distributed_optimizer == 1 && !found; i++)
         found = optimizer_is_state(catalog->tensors[i].key);

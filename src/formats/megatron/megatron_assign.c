@@ -36,7 +36,7 @@ static reshard_status find_stage(const struct megatron_target *state, struct str
     }
     if (stage_count(state) == 1)
         return RESHARD_OK;
-    *out = megatron_pipeline_stage(&state->pipeline, key->layer);
+    *out = pipeline_stage_of(&state->pipeline, key->layer);
     if (*out == stage_count(state))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': layer %" PRId64 " is beyond the pipeline's last", STR_ARG(name),
                          key->layer);
@@ -47,7 +47,7 @@ int64_t megatron_first_layer(const struct megatron_target *state, const struct t
 {
     if (!parameter->key.stack || parameter->key.stack->is_own || stage_count(state) == 1)
         return 0;
-    return megatron_pipeline_offset(&state->pipeline, parameter->stage);
+    return pipeline_first_layer(&state->pipeline, parameter->stage);
 }
 
 static reshard_status cut_parameter(const struct layout_request *request, struct target *target, struct target_parameter *parameter,
@@ -121,9 +121,9 @@ static void hint_divisors(const struct layout_request *request, struct target *t
     if (megatron_each_parameter(request, state, note_divisors, &assigning, NULL))
         return;
     if (assigning.tp_common > 0)
-        error_hint(err, "tp may be %s for this model", megatron_divisors(assigning.tp_common, tp));
+        error_hint(err, "tp may be %s for this model", divisors_text(assigning.tp_common, tp));
     if (assigning.etp_common > 0)
-        error_hint(err, "etp may be %s", megatron_divisors(assigning.etp_common, etp));
+        error_hint(err, "etp may be %s", divisors_text(assigning.etp_common, etp));
 }
 
 static reshard_status take_parameter(const struct target_parameter *found, void *context, reshard_error *err)
@@ -215,7 +215,7 @@ static int stage_order(const void *a, const void *b, void *context)
     if (x->stage != y->stage)
         return x->stage < y->stage ? -1 : 1;
     if (state->has_order)
-        order = optimizer_name_compare(&state->names, &x->registered, &y->registered);
+        order = parameter_name_compare(&state->names, &x->registered, &y->registered);
     if (order)
         return order;
     if (x->wanted != y->wanted)
@@ -233,7 +233,7 @@ static void find_order(struct megatron_target *state)
     state->has_order = true;
     for (uint32_t i = 0; state->has_order && i < state->parameter_count; i++) {
         struct target_parameter *parameter = &state->parameters[i];
-        state->has_order = optimizer_name_read(&state->names, state->conditions, parameter->name, &parameter->registered) &&
+        state->has_order = parameter_name_read(&state->names, state->conditions, parameter->name, &parameter->registered) &&
                            !state->names.lines[parameter->registered.line].has_rest;
         state->unordered = parameter->name;
     }

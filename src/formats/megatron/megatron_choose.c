@@ -21,7 +21,7 @@ static int64_t first_said(int64_t a, int64_t b)
 }
 
 /* Whether the experts of a rank are one matrix: as in the reference, else as the arguments say. */
-static bool is_grouped(const struct megatron_source *like, const struct megatron_args *args)
+static bool is_grouped(const struct megatron_source *like, const struct training_args *args)
 {
     for (uint32_t i = 0; like && i < like->parameter_count; i++) {
         if (like->parameters[i].cut.is_grouped)
@@ -29,7 +29,7 @@ static bool is_grouped(const struct megatron_source *like, const struct megatron
         if (like->parameters[i].rule->is_expert)
             return false;
     }
-    return megatron_has_matrices(args);
+    return experts_are_matrices(args);
 }
 
 static void choose_sizes(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state)
@@ -99,7 +99,7 @@ static reshard_status find_args(const struct layout_request *request, struct meg
     const struct catalog *wanted = request->wanted;
     state->args_item = TORCH_NONE;
     state->iteration = -1;
-    megatron_args_read(NULL, &state->args);
+    training_args_read(NULL, &state->args);
     for (uint32_t i = 0; i < wanted->item_count; i++) {
         if (!str_is(wanted->items[i].key, "args") && !str_is(wanted->items[i].key, "iteration"))
             continue;
@@ -113,7 +113,7 @@ static reshard_status find_args(const struct layout_request *request, struct meg
             continue;
         }
         state->args_item = i;
-        megatron_args_read(value, &state->args);
+        training_args_read(value, &state->args);
     }
     if (!state->args.members && like)
         state->args = like->args;
@@ -171,7 +171,7 @@ static reshard_status check_model(const struct layout_request *request, const st
     if (state->experts % state->layout.ep) {
         char divisors[DIVISORS_TEXT_MAX];
         error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 " does not divide %" PRId64 " experts", state->layout.ep, state->experts);
-        error_hint(err, "ep may be %s", megatron_divisors(state->experts, divisors));
+        error_hint(err, "ep may be %s", divisors_text(state->experts, divisors));
         return RESHARD_ERR_UNSUPPORTED;
     }
     return RESHARD_OK;
@@ -188,17 +188,17 @@ static reshard_status choose_pipeline(const struct layout_request *request, cons
     else if (source && source->layout.pp == state->layout.pp && source->layout.vp == state->layout.vp)
         model = source;
     /* A source of another format has no ranks, but its arguments say how it was split. */
-    struct megatron_args args = state->args;
-    int64_t source_vp = args.vp == MEGATRON_UNKNOWN ? 1 : args.vp;
+    struct training_args args = state->args;
+    int64_t source_vp = args.vp == TRAINING_ARG_UNKNOWN ? 1 : args.vp;
     state->is_split_kept = !model && args.members && args.pp == state->layout.pp && source_vp == state->layout.vp;
-    const struct megatron_args *split = model ? &model->args : state->is_split_kept ? &state->args : NULL;
+    const struct training_args *split = model ? &model->args : state->is_split_kept ? &state->args : NULL;
     args.num_layers = state->layers;
     args.pp = state->layout.pp;
     args.vp = state->layout.vp;
-    args.first_layers = split ? split->first_layers : MEGATRON_UNKNOWN;
-    args.last_layers = split ? split->last_layers : MEGATRON_UNKNOWN;
-    args.with_embedding = split ? split->with_embedding : MEGATRON_UNKNOWN;
-    args.with_loss = split ? split->with_loss : MEGATRON_UNKNOWN;
+    args.first_layers = split ? split->first_layers : TRAINING_ARG_UNKNOWN;
+    args.last_layers = split ? split->last_layers : TRAINING_ARG_UNKNOWN;
+    args.with_embedding = split ? split->with_embedding : TRAINING_ARG_UNKNOWN;
+    args.with_loss = split ? split->with_loss : TRAINING_ARG_UNKNOWN;
     args.layout = split ? split->layout : (struct str){ 0 };
     int64_t total = 0;
     for (int64_t i = 0; model && i < model->layout.pp * model->layout.vp; i++)
@@ -207,7 +207,7 @@ static reshard_status choose_pipeline(const struct layout_request *request, cons
         state->pipeline = model->pipeline;
         return RESHARD_OK;
     }
-    return megatron_pipeline_make(&args, &state->arena, &state->pipeline, err);
+    return pipeline_split_make(&args, &state->arena, &state->pipeline, err);
 }
 
 reshard_status megatron_choose_layout(const struct layout_request *request, struct target *target, reshard_error *err)
@@ -217,19 +217,19 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
     const struct model_data *rules = model_data_find(STR("megatron.rules"));
     const struct model_data *names = model_data_find(STR("megatron.names"));
     struct counting counting = { .state = state };
-    const struct megatron_args *modules =
+    const struct training_args *modules =
         like && like->args.members ? &like->args : &state->args; /* of the run that is to load the files */
     if (!rules || !names)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.rules or models/megatron.names");
     reshard_status status = partition_rules_parse(rules->text, &state->arena, &state->rules, err);
     if (!status)
-        status = optimizer_names_parse(names->text, &state->arena, &state->names, err);
+        status = parameter_names_parse(names->text, &state->arena, &state->names, err);
     if (!status)
         status = find_args(request, state, err);
     if (!status) {
         /* Names are those of single experts; the matrix is made of them in the end. */
         state->is_grouped = is_grouped(like, modules);
-        state->conditions = megatron_name_conditions(modules) & ~(state->is_grouped ? (unsigned)NAME_GROUPED : 0);
+        state->conditions = name_conditions_of(modules) & ~(state->is_grouped ? (unsigned)NAME_GROUPED : 0);
         status = megatron_find_names(request, state, err);
     }
     if (!status)
@@ -238,8 +238,9 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
         return status;
     state->layers = counting.layers;
     state->experts = state->args.experts > 0 ? state->args.experts : counting.experts;
-    state->args.experts = state->experts > 0 ? state->experts : MEGATRON_UNKNOWN;
-    state->is_tied = state->args.members && state->args.is_untied != MEGATRON_UNKNOWN ? state->args.is_untied == 0 : !counting.has_output;
+    state->args.experts = state->experts > 0 ? state->experts : TRAINING_ARG_UNKNOWN;
+    state->is_tied =
+        state->args.members && state->args.is_untied != TRAINING_ARG_UNKNOWN ? state->args.is_untied == 0 : !counting.has_output;
     choose_sizes(request, like, state);
     status = check_model(request, state, &counting, err);
     if (!status)
@@ -250,7 +251,7 @@ reshard_status megatron_choose_layout(const struct layout_request *request, stru
         return status;
     state->context = (struct cut_context){ .rules = &state->rules, .args = &state->args, .layout = state->layout, .version_order = 2 };
     state->context.is_split_down = modules->is_local_spec;
-    bool is_said = state->args.is_swiglu != MEGATRON_UNKNOWN || state->args.is_geglu != MEGATRON_UNKNOWN;
+    bool is_said = state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN;
     state->context.is_gated = is_said ? state->args.is_swiglu == 1 || state->args.is_geglu == 1 : is_gated_by_shape(request, &state->rules);
     return RESHARD_OK;
 }

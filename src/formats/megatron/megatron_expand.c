@@ -29,12 +29,12 @@ reshard_status megatron_find_names(const struct layout_request *request, struct 
     for (uint32_t i = 0; !status && !state->is_distributed && i < request->wanted->tensor_count; i++) {
         struct parameter_name name;
         struct str key = request->wanted->tensors[i].key;
-        if (!is_weight(request, i) || !optimizer_key_read(&state->names, state->conditions, key, &name))
+        if (!is_weight(request, i) || !parameter_key_read(&state->names, state->conditions, key, &name))
             continue;
         state->is_distributed = drops_numbers(&name);
         buffer_clear(&text);
         if (!state->is_distributed)
-            optimizer_name_write(&state->names, &name, &text);
+            parameter_name_write(&state->names, &name, &text);
         if (text.failed)
             status = error_set_memory(err);
         else if (!state->is_distributed)
@@ -70,7 +70,7 @@ static reshard_status emit_slice(struct expanding *expanding, megatron_parameter
     for (int i = 0; i < parameter->lead_count; i++)
         expanding->name.numbers[expanding->dropped[i]] = parameter->lead[i];
     buffer_clear(&expanding->text);
-    optimizer_name_write(&state->names, &expanding->name, &expanding->text);
+    parameter_name_write(&state->names, &expanding->name, &expanding->text);
     if (!part || expanding->text.failed || !arena_str(&state->arena, buffer_str(&expanding->text), &parameter->name))
         return error_set_memory(err);
     *part = (struct path_part){ .kind = PATH_KEY, .key = parameter->name };
@@ -87,7 +87,7 @@ static reshard_status expand_tensor(struct expanding *expanding, uint32_t index,
     const struct catalog_tensor *tensor = &wanted->tensors[index];
     const int64_t *shape = catalog_vector_at(wanted, tensor->shape);
     expanding->parameter = (struct target_parameter){ .wanted = index };
-    if (!optimizer_key_read(&state->names, state->conditions, tensor->key, &expanding->name))
+    if (!parameter_key_read(&state->names, state->conditions, tensor->key, &expanding->name))
         return fail_name(tensor->key, err);
     for (int i = 0; i < expanding->name.number_count; i++) {
         if (expanding->name.numbers[i] >= 0)

@@ -54,8 +54,8 @@ static reshard_status add_args(struct source *source, reshard_error *err)
     if (!state->args.members)
         return catalog_add_fact(source->catalog, "args", err, "none: the layout is what the folders' names say");
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        int64_t number = megatron_args_int(&state->args, names[i]);
-        if (number != MEGATRON_UNKNOWN)
+        int64_t number = training_args_int(&state->args, names[i]);
+        if (number != TRAINING_ARG_UNKNOWN)
             buffer_printf(&text, "%s%s=%" PRId64, text.size ? ", " : "", names[i], number);
     }
     buffer_printf(&text, "%s%s embeddings", text.size ? ", " : "", state->is_tied ? "tied" : "untied");

@@ -94,7 +94,7 @@ reshard_status megatron_split_grouped(struct source *source, reshard_error *err)
 
 unsigned megatron_source_conditions(const struct megatron_source *state)
 {
-    return megatron_name_conditions(&state->args) & ~(state->has_members ? (unsigned)NAME_GROUPED : 0);
+    return name_conditions_of(&state->args) & ~(state->has_members ? (unsigned)NAME_GROUPED : 0);
 }
 
 reshard_status megatron_each_member(const struct megatron_parameter *matrix, const struct rank_place *place, megatron_member_sink emit,

@@ -244,12 +244,12 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
 {
     struct megatron_source *state = collecting->state;
     const struct stack_counts *stack = main_stack(stacks);
-    struct megatron_args args = state->args;
+    struct training_args args = state->args;
     args.pp = state->layout.pp;
     args.vp = state->layout.vp;
-    state->pipeline = (struct megatron_pipeline){ state->layout.pp, state->layout.vp, NULL };
+    state->pipeline = (struct pipeline_split){ state->layout.pp, state->layout.vp, NULL };
     reshard_error ignored = { 0 };
-    reshard_status status = stack ? megatron_pipeline_make(&args, &state->arena, &state->pipeline, &ignored) : RESHARD_ERR_UNSUPPORTED;
+    reshard_status status = stack ? pipeline_split_make(&args, &state->arena, &state->pipeline, &ignored) : RESHARD_ERR_UNSUPPORTED;
     if (status == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
     if (status) {
@@ -257,7 +257,7 @@ static reshard_status find_pipeline(struct collecting *collecting, struct stacks
         int64_t total = 0;
         for (int64_t i = 0; state->pipeline.counts && i < stacks->stage_count; i++)
             total += state->pipeline.counts[i];
-        if (stack && args.num_layers != MEGATRON_UNKNOWN && total != args.num_layers && !collecting->source->lenient)
+        if (stack && args.num_layers != TRAINING_ARG_UNKNOWN && total != args.num_layers && !collecting->source->lenient)
             return error_set(err, RESHARD_ERR_FORMAT, "the files hold %" PRId64 " layers, the arguments of the run say %" PRId64, total,
                              args.num_layers);
         return state->pipeline.counts ? RESHARD_OK : error_set_memory(err);
@@ -281,7 +281,7 @@ static int64_t layer_offset(const struct megatron_source *state, const struct st
         return 0;
     const struct stack_counts *stack = &stacks->stacks[number];
     if (stack == main_stack(stacks))
-        return megatron_pipeline_offset(&state->pipeline, stage);
+        return pipeline_first_layer(&state->pipeline, stage);
     int64_t offset = 0;
     for (int64_t i = 0; i < stage; i++)
         offset += stack->counts[i];
@@ -327,7 +327,7 @@ static void count_experts(struct megatron_source *state)
     for (uint32_t i = 0; i < state->leaf_count; i++)
         if (state->leaves[i].key.expert >= local)
             local = state->leaves[i].key.expert + 1;
-    if (state->args.experts == MEGATRON_UNKNOWN && local > 0)
+    if (state->args.experts == TRAINING_ARG_UNKNOWN && local > 0)
         state->args.experts = local * state->layout.ep;
 }
 

@@ -205,10 +205,10 @@ static reshard_status put_model_item(struct making *making, const struct partiti
     int64_t stages = state->layout.pp * state->layout.vp, stage = 0, first = 0;
     bool is_last = false;
     if (key->stack && !key->stack->is_own && stages > 1) {
-        stage = megatron_pipeline_stage(&state->pipeline, key->layer);
+        stage = pipeline_stage_of(&state->pipeline, key->layer);
         if (stage == stages)
             return RESHARD_OK;
-        first = megatron_pipeline_offset(&state->pipeline, stage);
+        first = pipeline_first_layer(&state->pipeline, stage);
     } else if (partition_key_stage(&state->rules, name, &is_last) && is_last) {
         stage = stages - 1;
     }

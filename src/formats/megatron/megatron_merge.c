@@ -207,7 +207,7 @@ static bool tells_gate(const struct megatron_source *state, const struct megatro
 /* Where the arguments do not say whether the activation is gated, the shapes do. */
 static void find_gate(struct megatron_source *state)
 {
-    if (state->args.is_swiglu != MEGATRON_UNKNOWN || state->args.is_geglu != MEGATRON_UNKNOWN)
+    if (state->args.is_swiglu != TRAINING_ARG_UNKNOWN || state->args.is_geglu != TRAINING_ARG_UNKNOWN)
         return;
     for (uint32_t i = 0; i < state->leaf_count; i++)
         for (uint32_t j = 0; j < state->rules.gate_count; j++)

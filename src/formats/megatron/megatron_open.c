@@ -89,7 +89,7 @@ static reshard_status check_root(struct source *source, struct megatron_rank *ra
         return RESHARD_ERR_FORMAT;
     }
     rank->namespace = value_dict_get(rank->root, "args");
-    megatron_args_read(rank->namespace, &rank->args);
+    training_args_read(rank->namespace, &rank->args);
     return RESHARD_OK;
 }
 
@@ -119,7 +119,7 @@ static reshard_status open_rank(struct source *source, const struct rank_folder 
 
 static int64_t known(int64_t number, int64_t otherwise)
 {
-    return number == MEGATRON_UNKNOWN || number < 1 || number > INT32_MAX ? otherwise : number;
+    return number == TRAINING_ARG_UNKNOWN || number < 1 || number > INT32_MAX ? otherwise : number;
 }
 
 static bool begins_model(const struct partition_rules *rules, const struct value *root)
@@ -156,13 +156,13 @@ static void layout_from_folders(const struct megatron_source *state, const struc
     *out = (struct parallel_layout){ sizes[0], is_expert ? 1 : sizes[1], 1, is_expert ? sizes[1] : sizes[2], sizes[0] };
 }
 
-static void layout_from_args(const struct megatron_args *args, struct parallel_layout *out)
+static void layout_from_args(const struct training_args *args, struct parallel_layout *out)
 {
     out->tp = known(args->tp, out->tp);
     out->pp = known(args->pp, out->pp);
     out->ep = known(args->ep, out->ep);
     out->etp = known(args->etp, out->tp);
-    if (args->experts == MEGATRON_UNKNOWN && args->ep <= 1)
+    if (args->experts == TRAINING_ARG_UNKNOWN && args->ep <= 1)
         out->etp = out->tp;
 }
 
@@ -184,8 +184,8 @@ static reshard_status check_same_run(const struct megatron_source *state, reshar
         size_t offset;
         const char *name;
     } members[] = {
-#define X(field, name, alias) { offsetof(struct megatron_args, field), name },
-        MEGATRON_ARGS(X)
+#define X(field, name, alias) { offsetof(struct training_args, field), name },
+        TRAINING_ARGS(X)
 #undef X
     };
     const struct megatron_rank *first = &state->ranks[0];
@@ -195,7 +195,7 @@ static reshard_status check_same_run(const struct megatron_source *state, reshar
             int64_t a, b;
             memcpy(&a, (const char *)&first->args + members[j].offset, sizeof(a));
             memcpy(&b, (const char *)&rank->args + members[j].offset, sizeof(b));
-            if (a != b && a != MEGATRON_UNKNOWN && b != MEGATRON_UNKNOWN)
+            if (a != b && a != TRAINING_ARG_UNKNOWN && b != TRAINING_ARG_UNKNOWN)
                 return differ(first, rank, members[j].name, a, b, err);
         }
         const struct value *a = value_dict_get(first->root, "iteration"), *b = value_dict_get(rank->root, "iteration");
@@ -322,7 +322,7 @@ static void read_version(struct megatron_source *state)
 
 static void read_run(struct megatron_source *state)
 {
-    const struct megatron_args *args = &state->args;
+    const struct training_args *args = &state->args;
     read_version(state);
     /* Runs from before the argument always tied them. */
     state->is_tied = args->members && args->is_untied != 1;

@@ -47,7 +47,7 @@ struct megatron_rank {
     uint32_t file;             /* of the torch state */
     uint32_t optimizer_file;   /* distrib_optim.pt, TORCH_NONE: there is none */
     const struct value *root, *namespace;
-    struct megatron_args args;
+    struct training_args args;
     uint32_t first_leaf, leaf_count;
     int64_t models;            /* number of model members */
 };
@@ -57,9 +57,9 @@ struct megatron_source {
     struct torch_source torch;
     struct arena arena;
     struct partition_rules rules;
-    struct megatron_args args; /* of the first rank */
+    struct training_args args; /* of the first rank */
     struct parallel_layout layout;
-    struct megatron_pipeline pipeline;
+    struct pipeline_split pipeline;
     struct cut_context context;
     struct megatron_rank *ranks;
     uint32_t rank_count;

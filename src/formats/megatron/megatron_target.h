@@ -72,16 +72,16 @@ struct target_rank {
 struct megatron_target {
     struct arena arena;
     struct partition_rules rules;
-    struct optimizer_names names;
+    struct parameter_names names;
     unsigned conditions;           /* under which names are read */
     bool is_distributed;           /* wanted keys are a distributed checkpoint's */
     struct target_optimizer *optimizer; /* state that is to be written, NULL: none */
     bool is_grouped;               /* experts of a rank are written as one matrix */
     bool has_order;                /* the order in which ranks register their parameters is known */
     struct str unordered;          /* if it is not: the name that has no place in it */
-    struct megatron_args args;     /* of the source, or of the reference where the source has none */
+    struct training_args args;     /* of the source, or of the reference where the source has none */
     struct parallel_layout layout;
-    struct megatron_pipeline pipeline;
+    struct pipeline_split pipeline;
     struct cut_context context;
     bool is_tied, is_like_layout;  /* the reference's layout is taken as it is */
     bool is_split_kept;            /* the pipeline is the one that the arguments say */

@@ -17,7 +17,7 @@ static int64_t padded(int64_t tokens, int64_t unit)
 
 /* Megatron's tokenizer without a text says it: vocab_size, and in releases before 0.18, which know of no other end of text, one more. -1:
  * another one. */
-static int64_t said_tokens(const struct megatron_args *args)
+static int64_t said_tokens(const struct training_args *args)
 {
     const struct value *type = args->members ? value_dict_get(args->members, "tokenizer_type") : NULL;
     if (!type || type->kind != VALUE_STR || !str_is(type->text, "NullTokenizer") || args->vocabulary <= 0 ||
@@ -26,7 +26,7 @@ static int64_t said_tokens(const struct megatron_args *args)
     return args->vocabulary + (value_dict_get(args->members, "null_tokenizer_eod_id") ? 0 : 1);
 }
 
-bool megatron_vocabulary_rows(const struct megatron_args *args, int64_t tp, int64_t *least, int64_t *most)
+bool padded_vocabulary_rows(const struct training_args *args, int64_t tp, int64_t *least, int64_t *most)
 {
     int64_t unit = args->vocabulary_unit, old = args->padded_vocabulary, said = said_tokens(args);
     if (unit <= 0 || old <= 0 || args->tp <= 0 || tp <= 0 || unit > INT32_MAX || old > INT64_MAX / 4 || args->tp > INT32_MAX ||
@@ -61,7 +61,7 @@ reshard_status megatron_choose_vocabulary(const struct layout_request *request, 
 {
     struct megatron_target *state = target->driver_state;
     const struct megatron_source *like = megatron_folder_state(request->like);
-    const struct megatron_args *args = &state->args;
+    const struct training_args *args = &state->args;
     int64_t least, most;
     reshard_status status = option_rows(request, &state->padded_vocabulary, err);
     if (status || state->padded_vocabulary > 0)
@@ -71,7 +71,7 @@ reshard_status megatron_choose_vocabulary(const struct layout_request *request, 
         state->padded_vocabulary = like->args.padded_vocabulary;
         return RESHARD_OK;
     }
-    if (!megatron_vocabulary_rows(args, state->layout.tp, &least, &most))
+    if (!padded_vocabulary_rows(args, state->layout.tp, &least, &most))
         return RESHARD_OK;
     if (least == most) {
         state->padded_vocabulary = least;

@@ -158,11 +158,11 @@ static const struct megatron_source *pipeline_model(const struct layout_request 
 struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank,
                                   struct value *copied, struct value_graph *graph)
 {
-    struct value *namespace = copied && megatron_namespace_members(copied) ? copied : new_namespace(graph);
+    struct value *namespace = copied && namespace_members(copied) ? copied : new_namespace(graph);
     const struct megatron_source *like = megatron_folder_state(request->like);
     if (!namespace)
         return NULL;
-    struct editing editing = { graph, (struct value *)megatron_namespace_members(namespace), false };
+    struct editing editing = { graph, (struct value *)namespace_members(namespace), false };
     set_sizes(&editing, state, rank);
     if (!state->is_split_kept || namespace != copied)
         set_pipeline(&editing, pipeline_model(request, state));

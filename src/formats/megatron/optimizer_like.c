@@ -16,7 +16,7 @@ static const struct value *reference_groups(const struct megatron_source *like, 
     if (optimizer->kind == VALUE_LIST)
         optimizer = optimizer->list.count > of_experts ? optimizer->list.items[of_experts] : NULL;
     *graph_count = like->torch.files[like->ranks[0].file].graph->count;
-    return optimizer ? optimizer_group_list(optimizer) : NULL;
+    return optimizer ? parameter_group_list(optimizer) : NULL;
 }
 
 /* A group of the same kind. */
@@ -24,8 +24,8 @@ static const struct value *find_group(const struct value *groups, const struct v
 {
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *found = groups->list.items[i];
-        if (found->kind == VALUE_DICT && optimizer_group_has_decay(found) == optimizer_group_has_decay(group) &&
-            optimizer_group_is_decoupled(found) == optimizer_group_is_decoupled(group))
+        if (found->kind == VALUE_DICT && parameter_group_has_decay(found) == parameter_group_has_decay(group) &&
+            parameter_group_is_decoupled(found) == parameter_group_is_decoupled(group))
             return found;
     }
     return NULL;

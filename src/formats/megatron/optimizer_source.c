@@ -17,7 +17,7 @@ static const struct value *optimizer_member(const struct megatron_rank *rank)
 bool megatron_rank_has_optimizer(const struct megatron_rank *rank)
 {
     const struct value *member = optimizer_member(rank);
-    return rank->optimizer_file != TORCH_NONE || (member && optimizer_legacy_has_state(member));
+    return rank->optimizer_file != TORCH_NONE || (member && numbered_state_exists(member));
 }
 
 /* ---- the item ---- */
@@ -58,7 +58,7 @@ static struct value *prune_dict(struct value_graph *graph, const struct value *d
 struct value *megatron_optimizer_item(struct megatron_source *state, const struct megatron_rank *rank, struct value *optimizer)
 {
     struct value_graph *graph = state->torch.files[rank->file].graph;
-    if (!optimizer_legacy_has_state(optimizer))
+    if (!numbered_state_exists(optimizer))
         return optimizer;
     if (optimizer->kind == VALUE_DICT)
         return prune_dict(graph, optimizer, false);
@@ -87,7 +87,7 @@ struct stacked {
 struct stacking {
     struct source *source;
     struct megatron_source *state;
-    struct optimizer_names names;
+    struct parameter_names names;
     int kept;                    /* numbers that stay in keys: 1 where layers differ */
     struct megatron_parameter **list; /* those that get tensors: no copies, and instead of matrices of experts each expert's */
     uint32_t count;
@@ -102,9 +102,9 @@ static bool distributed_key(struct stacking *stacking, struct megatron_parameter
     struct parameter_name name;
     buffer_clear(out);
     parameter->lead_count = 0;
-    if (!optimizer_name_read(&stacking->names, megatron_source_conditions(stacking->state), parameter->key, &name))
+    if (!parameter_name_read(&stacking->names, megatron_source_conditions(stacking->state), parameter->key, &name))
         return buffer_append_str(out, parameter->key);
-    optimizer_key_write(&stacking->names, &name, stacking->kept, out);
+    parameter_key_write(&stacking->names, &name, stacking->kept, out);
     for (int i = stacking->kept; i < name.number_count && i < stacking->kept + 2; i++)
         parameter->lead[parameter->lead_count++] = name.numbers[i];
     return !out->failed;
@@ -194,7 +194,7 @@ static reshard_status read_names(struct stacking *stacking, reshard_error *err)
     const struct model_data *data = model_data_find(STR("megatron.names"));
     if (!data)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/megatron.names");
-    return optimizer_names_parse(data->text, &stacking->state->arena, &stacking->names, err);
+    return parameter_names_parse(data->text, &stacking->state->arena, &stacking->names, err);
 }
 
 /* The list, and room for what is told of its parameters. */
@@ -254,9 +254,9 @@ reshard_status megatron_add_distributed_tensors(struct source *source, reshard_e
 struct rank_state {
     struct source *source;
     struct megatron_source *state;
-    const struct optimizer_names *names;
+    const struct parameter_names *names;
     const struct megatron_rank *rank;
-    struct optimizer_parameter *parameters;
+    struct rank_parameter *parameters;
     uint32_t *leaves;            /* by parameter */
     uint32_t count;
     struct name_map *tensors;    /* keys of state -> tensor, in the order of addition */
@@ -281,7 +281,7 @@ static bool is_tied(const struct megatron_source *state, uint32_t parameter)
 static bool is_parameter(const struct rank_state *all, const struct megatron_leaf *leaf)
 {
     struct parameter_name name;
-    return !optimizer_name_read(all->names, megatron_source_conditions(all->state), leaf->name, &name) ||
+    return !parameter_name_read(all->names, megatron_source_conditions(all->state), leaf->name, &name) ||
            !all->names->lines[name.line].is_buffer;
 }
 
@@ -296,7 +296,7 @@ static void list_parameters(struct rank_state *all)
         if (!is_parameter(all, leaf))
             continue;
         all->leaves[all->count] = all->rank->first_leaf + i;
-        all->parameters[all->count++] = (struct optimizer_parameter){
+        all->parameters[all->count++] = (struct rank_parameter){
             .name = leaf->name,
             .param_dtype = tensor->dtype,
             .grad_dtype = DTYPE_F32,
@@ -311,7 +311,7 @@ static void list_parameters(struct rank_state *all)
 }
 
 /* The tensor of a parameter's state. */
-static reshard_status state_tensor(struct rank_state *all, const struct megatron_parameter *parameter, const struct optimizer_piece *piece,
+static reshard_status state_tensor(struct rank_state *all, const struct megatron_parameter *parameter, const struct state_piece *piece,
                                    uint32_t file, uint32_t *out, reshard_error *err)
 {
     struct catalog *catalog = all->source->catalog;
@@ -346,7 +346,7 @@ static reshard_status state_tensor(struct rank_state *all, const struct megatron
 /* A piece of a rank's state, and where it lies. */
 struct adding_piece {
     struct rank_state *all;
-    const struct optimizer_piece *piece;
+    const struct state_piece *piece;
     uint32_t file;
 };
 
@@ -366,12 +366,12 @@ static reshard_status add_piece_of(const struct megatron_parameter *parameter, i
     return megatron_add_part(all->source, &part, err);
 }
 
-static reshard_status add_pieces(struct rank_state *all, const struct optimizer_pieces *pieces, uint32_t file, reshard_error *err)
+static reshard_status add_pieces(struct rank_state *all, const struct state_pieces *pieces, uint32_t file, reshard_error *err)
 {
     struct megatron_source *state = all->state;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < pieces->count && !status; i++) {
-        const struct optimizer_piece *piece = &pieces->pieces[i];
+        const struct state_piece *piece = &pieces->pieces[i];
         const struct megatron_leaf *leaf = &state->leaves[all->leaves[piece->parameter]];
         const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
         struct adding_piece adding = { all, piece, file };
@@ -385,7 +385,7 @@ static reshard_status add_pieces(struct rank_state *all, const struct optimizer_
     return status;
 }
 
-static void warn_guess(struct rank_state *all, const struct optimizer_pieces *pieces)
+static void warn_guess(struct rank_state *all, const struct state_pieces *pieces)
 {
     if (pieces->is_guessed)
         catalog_warn(all->source->catalog, false,
@@ -398,22 +398,22 @@ static reshard_status read_state(struct rank_state *all, reshard_error *err)
 {
     const struct megatron_rank *rank = all->rank;
     struct megatron_source *state = all->state;
-    struct optimizer_pieces pieces = { 0 };
+    struct state_pieces pieces = { 0 };
     const struct value *member = optimizer_member(rank);
-    const struct optimizer_run run = { .args = rank->args.members, .stage = rank->place.pp };
+    const struct training_run run = { .args = rank->args.members, .stage = rank->place.pp };
     uint32_t file = rank->file;
     reshard_status status = RESHARD_OK;
     if (rank->optimizer_file != TORCH_NONE) {
         file = rank->optimizer_file;
         const struct torch_file *opened = &state->torch.files[file];
-        status = optimizer_distributed_read(&opened->archive, opened->graph->root, &run, all->parameters, all->count, &pieces, err);
+        status = flat_state_read(&opened->archive, opened->graph->root, &run, all->parameters, all->count, &pieces, err);
         warn_guess(all, &pieces);
-    } else if (member && optimizer_legacy_has_state(member)) {
-        status = optimizer_legacy_read(&state->torch.files[file].archive, member, all->parameters, all->count, &pieces, err);
+    } else if (member && numbered_state_exists(member)) {
+        status = numbered_state_read(&state->torch.files[file].archive, member, all->parameters, all->count, &pieces, err);
     }
     if (!status)
         status = add_pieces(all, &pieces, file, err);
-    optimizer_pieces_release(&pieces);
+    state_pieces_release(&pieces);
     return status;
 }
 

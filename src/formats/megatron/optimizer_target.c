@@ -101,16 +101,16 @@ static bool is_tied(const struct megatron_target *state, const struct target_par
 /* Gradients are reduced in fp32 unless the arguments say otherwise. */
 static enum dtype gradient_dtype(const struct megatron_target *state, enum dtype parameter)
 {
-    return megatron_args_int(&state->args, "accumulate_allreduce_grads_in_fp32") == 0 ? parameter : DTYPE_F32;
+    return training_args_int(&state->args, "accumulate_allreduce_grads_in_fp32") == 0 ? parameter : DTYPE_F32;
 }
 
 bool megatron_optimizer_parameter(const struct layout_request *request, const struct megatron_target *state, uint32_t index,
-                                  struct optimizer_parameter *out)
+                                  struct rank_parameter *out)
 {
     const struct target_parameter *parameter = &state->parameters[index];
     const struct target_matrix *matrix = parameter->matrix ? &state->matrices[parameter->matrix - 1] : NULL;
     enum dtype dtype = request->wanted->tensors[parameter->wanted].dtype;
-    *out = (struct optimizer_parameter){
+    *out = (struct rank_parameter){
         .name = matrix ? matrix->name : parameter->name,
         .param_dtype = dtype,
         .grad_dtype = gradient_dtype(state, dtype),
@@ -125,8 +125,8 @@ bool megatron_optimizer_parameter(const struct layout_request *request, const st
 }
 
 reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state,
-                                        const struct target_rank *rank, struct optimizer_parameter **out, uint32_t **indices,
-                                        uint32_t *count, reshard_error *err)
+                                        const struct target_rank *rank, struct rank_parameter **out, uint32_t **indices, uint32_t *count,
+                                        reshard_error *err)
 {
     *out = calloc((size_t)state->parameter_count + 1, sizeof(**out));
     *indices = calloc((size_t)state->parameter_count + 1, sizeof(**indices));
@@ -178,13 +178,13 @@ struct emitting_file {
     struct megatron_target *state;
     struct target_rank *rank;
     struct value_graph graph;
-    struct optimizer_parameter *parameters;
+    struct rank_parameter *parameters;
     uint32_t *indices, count;
 };
 
 /* The places of the parameters of a buffer, and how many. */
-static struct record_place *list_places(struct emitting_file *file, const struct optimizer_buffers *made,
-                                        const struct optimizer_buffer *buffer, const struct target_state *kind, uint32_t *count)
+static struct record_place *list_places(struct emitting_file *file, const struct flat_buffers *made, const struct flat_buffer *buffer,
+                                        const struct wanted_state *kind, uint32_t *count)
 {
     struct megatron_target *state = file->state;
     uint64_t total = 0;
@@ -193,17 +193,17 @@ static struct record_place *list_places(struct emitting_file *file, const struct
     struct record_place *places = total <= UINT32_MAX ? arena_array(&state->arena, (size_t)total, sizeof(*places)) : NULL;
     *count = 0;
     for (uint32_t i = 0; places && i < buffer->place_count; i++) {
-        const struct optimizer_place *place = &made->places[buffer->first_place + i];
+        const struct flat_place *place = &made->places[buffer->first_place + i];
         uint32_t parameter = file->indices[place->parameter];
-        megatron_put_places(state, parameter, kind->tensors, optimizer_packed_start(made, place), places + *count);
+        megatron_put_places(state, parameter, kind->tensors, flat_packed_start(made, place), places + *count);
         *count += megatron_place_count(state, parameter);
     }
     return places;
 }
 
 /* The vector of one state of a buffer: a record whose places are the parameters'. */
-static reshard_status add_vector(struct emitting_file *file, const struct optimizer_buffers *made, const struct optimizer_buffer *buffer,
-                                 const struct target_state *kind, struct value **out, reshard_error *err)
+static reshard_status add_vector(struct emitting_file *file, const struct flat_buffers *made, const struct flat_buffer *buffer,
+                                 const struct wanted_state *kind, struct value **out, reshard_error *err)
 {
     struct megatron_target *state = file->state;
     const struct catalog *wanted = file->request->wanted;
@@ -260,16 +260,16 @@ static struct value *dtype_pair(struct value_graph *graph, enum dtype param, enu
     return items[0] && items[1] ? value_new_list(graph, VALUE_TUPLE, items, 2) : NULL;
 }
 
-static reshard_status add_buffer(struct emitting_file *file, const struct optimizer_buffers *made, uint32_t index, struct value *root,
+static reshard_status add_buffer(struct emitting_file *file, const struct flat_buffers *made, uint32_t index, struct value *root,
                                  reshard_error *err)
 {
     const struct target_optimizer *optimizer = file->state->optimizer;
-    const struct optimizer_buffer *buffer = &made->buffers[index];
+    const struct flat_buffer *buffer = &made->buffers[index];
     struct value *states = new_dict(&file->graph, optimizer->state_count + 1), *by_dtype = new_dict(&file->graph, 1);
     bool is_good = states && by_dtype;
     for (uint32_t i = 0; i < optimizer->state_count && is_good; i++) {
         struct value *vector;
-        const struct target_state *kind = &optimizer->states[i];
+        const struct wanted_state *kind = &optimizer->states[i];
         reshard_status status = add_vector(file, made, buffer, kind, &vector, err);
         if (status)
             return status;
@@ -285,16 +285,16 @@ static reshard_status add_buffer(struct emitting_file *file, const struct optimi
 /* The dict of one optimizer; None where another rank writes its state. */
 static reshard_status add_optimizer(struct emitting_file *file, bool of_experts, struct value **out, reshard_error *err)
 {
-    struct optimizer_buffers made = { 0 };
-    struct optimizer_rules rules;
-    const struct optimizer_run run = { .args = file->state->args.members, .stage = file->rank->place.pp };
+    struct flat_buffers made = { 0 };
+    struct flat_buffer_rules rules;
+    const struct training_run run = { .args = file->state->args.members, .stage = file->rank->place.pp };
     if (!writes_state(file->state, file->rank, of_experts)) {
         *out = value_new(&file->graph, VALUE_NONE);
         return *out ? RESHARD_OK : error_set_memory(err);
     }
-    reshard_status status = optimizer_rules_of(&run, file->parameters, file->count, of_experts, &rules, err);
+    reshard_status status = flat_buffer_rules_of(&run, file->parameters, file->count, of_experts, &rules, err);
     if (!status)
-        status = optimizer_buffers_make(file->parameters, file->count, of_experts, &rules, &made, err);
+        status = flat_buffers_make(file->parameters, file->count, of_experts, &rules, &made, err);
     if (!status) {
         struct value *coalesced = value_new(&file->graph, VALUE_BOOL);
         *out = new_dict(&file->graph, (size_t)made.buffer_count + 1);
@@ -304,7 +304,7 @@ static reshard_status add_optimizer(struct emitting_file *file, bool of_experts,
     }
     for (uint32_t i = 0; i < made.buffer_count && !status; i++)
         status = add_buffer(file, &made, i, *out, err);
-    optimizer_buffers_release(&made);
+    flat_buffers_release(&made);
     return status;
 }
 

@@ -11,7 +11,7 @@
 #include "parallel/optimizer_states.h"
 
 struct target_optimizer {
-    struct target_state states[OPTIMIZER_STATES_MAX];
+    struct wanted_state states[OPTIMIZER_STATES_MAX];
     uint32_t state_count;
     bool is_distributed;
     bool has_experts;          /* experts have an optimizer of their own, on whatever rank */
@@ -51,7 +51,7 @@ reshard_status megatron_optimizer_value(const struct layout_request *request, st
 
 /* A parameter, or the matrix that it stands for, as the optimizers of its ranks know it; false if they know none such. */
 bool megatron_optimizer_parameter(const struct layout_request *request, const struct megatron_target *state, uint32_t parameter,
-                                  struct optimizer_parameter *out);
+                                  struct rank_parameter *out);
 
 /* optimizer_like.c: gives a group the settings that a group of the same kind has in the reference, and no others. What it did is noted in
  * *done. */
@@ -64,8 +64,8 @@ reshard_status optimizer_like_settings(const struct layout_request *request, boo
 /* Those of a rank's parameters that its optimizers know, in order, and which of the state's they are; the arrays are the caller's to free.
  */
 reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state,
-                                        const struct target_rank *rank, struct optimizer_parameter **out, uint32_t **indices,
-                                        uint32_t *count, reshard_error *err);
+                                        const struct target_rank *rank, struct rank_parameter **out, uint32_t **indices, uint32_t *count,
+                                        reshard_error *err);
 
 /* Parameters of a rank's files, in order of registration; out has room for all. */
 uint32_t megatron_list_parameters(const struct megatron_target *state, const struct target_rank *rank, uint32_t *out);

@@ -24,7 +24,7 @@ struct making_value {
     struct target_rank *rank;
     struct value_graph *graph;
     struct group_source sources[OPTIMIZERS_MAX];
-    struct optimizer_parameter *parameters;
+    struct rank_parameter *parameters;
     uint32_t *indices, count;
     struct like_settings settings;
 };
@@ -128,13 +128,13 @@ static struct value *copy_group(struct value_graph *graph, const struct value *g
 /* Whether a parameter of the optimizer in hand, on whatever rank, would be in such a group. */
 static bool has_use(const struct making_value *making, bool of_experts, const struct value *group)
 {
-    const struct value *decay = optimizer_group_decay(group);
+    const struct value *decay = parameter_group_decay(group);
     const struct megatron_target *state = making->state;
     for (uint32_t i = 0; decay && i < state->parameter_count; i++) {
-        struct optimizer_parameter parameter;
+        struct rank_parameter parameter;
         bool is_one = megatron_optimizer_parameter(making->request, state, i, &parameter) && parameter.is_expert == of_experts;
-        if (is_one && optimizer_has_decay(&parameter) != optimizer_decay_is_zero(decay) &&
-            (!optimizer_group_is_decoupled(group) || parameter.is_embedding))
+        if (is_one && parameter_has_decay(&parameter) != weight_decay_is_zero(decay) &&
+            (!parameter_group_is_decoupled(group) || parameter.is_embedding))
             return true;
     }
     return !decay;
@@ -177,23 +177,23 @@ static struct value *copy_groups(struct making_value *making, bool of_experts)
 static bool some_decoupled(const struct value *groups)
 {
     for (size_t i = 0; i < groups->list.count; i++) {
-        if (optimizer_group_is_decoupled(groups->list.items[i]))
+        if (parameter_group_is_decoupled(groups->list.items[i]))
             return true;
     }
     return false;
 }
 
-static bool is_member(const struct optimizer_parameter *parameter, bool of_experts, const struct value *group, const struct value *decay,
+static bool is_member(const struct rank_parameter *parameter, bool of_experts, const struct value *group, const struct value *decay,
                       bool has_decoupled)
 {
-    return parameter->is_expert == of_experts && optimizer_has_decay(parameter) != optimizer_decay_is_zero(decay) &&
-           optimizer_group_is_decoupled(group) == (has_decoupled && parameter->is_embedding);
+    return parameter->is_expert == of_experts && parameter_has_decay(parameter) != weight_decay_is_zero(decay) &&
+           parameter_group_is_decoupled(group) == (has_decoupled && parameter->is_embedding);
 }
 
 /* Position of the group's first parameter on this rank; their number if it has none. */
 static uint32_t first_of(const struct making_value *making, bool of_experts, const struct value *group, bool has_decoupled)
 {
-    const struct value *decay = optimizer_group_decay(group);
+    const struct value *decay = parameter_group_decay(group);
     uint32_t first = 0;
     while (decay && first < making->count && !is_member(&making->parameters[first], of_experts, group, decay, has_decoupled))
         first++;
@@ -239,7 +239,7 @@ static struct value *new_dict(struct value_graph *graph, size_t pairs)
     return items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
 }
 
-static reshard_status add_tensor(struct making_value *making, uint32_t parameter, const struct target_state *kind, struct value **out,
+static reshard_status add_tensor(struct making_value *making, uint32_t parameter, const struct wanted_state *kind, struct value **out,
                                  reshard_error *err)
 {
     struct megatron_target *state = making->state;
@@ -281,7 +281,7 @@ static reshard_status add_entry(struct making_value *making, uint32_t parameter,
     return *out ? status : error_set_memory(err);
 }
 
-static const struct target_state *master_of(const struct target_optimizer *optimizer)
+static const struct wanted_state *master_of(const struct target_optimizer *optimizer)
 {
     for (uint32_t i = 0; i < optimizer->state_count; i++) {
         if (optimizer->states[i].is_master)
@@ -301,14 +301,14 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, b
                                  struct dealing *dealing, reshard_error *err)
 {
     struct value_graph *graph = making->graph;
-    const struct target_state *master = master_of(making->state->optimizer);
+    const struct wanted_state *master = master_of(making->state->optimizer);
     struct value **numbers = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     struct value **masters = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
     size_t number_count = 0, master_count = 0;
-    const struct value *decay = optimizer_group_decay(group);
+    const struct value *decay = parameter_group_decay(group);
     reshard_status status = numbers && masters ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < making->count && !status; i++) {
-        const struct optimizer_parameter *parameter = &making->parameters[i];
+        const struct rank_parameter *parameter = &making->parameters[i];
         struct value *entry;
         if (!is_member(parameter, of_experts, group, decay, has_decoupled))
             continue;
@@ -351,7 +351,7 @@ static reshard_status deal(struct making_value *making, bool of_experts, struct 
     bool has_decoupled = some_decoupled(groups);
     for (size_t i = 0; i < groups->list.count && !status; i++) {
         struct value *group = groups->list.items[i];
-        status = optimizer_group_decay(group)
+        status = parameter_group_decay(group)
                      ? deal_group(making, of_experts, has_decoupled, group, out, err)
                      : error_set(err, RESHARD_ERR_UNSUPPORTED,
                                  "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
