@@ -197,6 +197,21 @@ def check_names(report, sources):
         report.check(len(paths) == 1, name, "is not unique: " + ", ".join(paths))
 
 
+def check_jumps(report, sources):
+    """One idiom of cleaning up: a label `out` at the end of a function."""
+    for source in sources:
+        for m in re.finditer(r"\bgoto\s+(\w+)", source.code):
+            report.check(m[1] == "out", f"{source.path}:{line_of(source.text, m.start())}", f"goto {m[1]}: the only label is out")
+
+
+def check_decisions(report, root):
+    numbers = {}
+    for path in sorted((root / "docs/decisions").glob("*.md")):
+        numbers.setdefault(path.name.split("-")[0], []).append(path.name)
+    for number, names in numbers.items():
+        report.check(len(names) == 1, f"docs/decisions/{names[0]}", "number is taken twice: " + ", ".join(names))
+
+
 def check_license(report, root, paths):
     for path in paths:
         head = path.read_text(encoding="utf-8", errors="replace").split("\n", 2)[:2]
@@ -263,6 +278,8 @@ def main():
         check_includes(report, root, source)
     check_names(report, sources)
     check_third_party(report, sources)
+    check_jumps(report, [s for s in sources if s.layer])
+    check_decisions(report, root)
     check_built(report, root, sources)
     check_headers(report, root, sources)
     print(f"tidy: {report.passed} checks hold, {report.failed} do not")
