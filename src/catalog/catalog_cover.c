@@ -7,18 +7,18 @@
 
 #include "base/array.h"
 #include "base/hash.h"
-#include "catalog/catalog_separate.h"
+#include "tensor/box_join.h"
 
 /* Working memory for one tensor after the other. */
 struct cover {
     struct catalog *catalog;
     bool allow_holes;
-    struct piece *pieces;
+    struct join_box *pieces;
     uint32_t piece_count, piece_capacity;
     uint32_t *slots; /* first piece + 1 of each chunk that is no replica, by the hash of its pieces; 0 is free */
     size_t slots_capacity;
     struct arena run_boxes; /* boxes of the current tensor's flat runs */
-    struct separator separator;
+    struct box_joiner joiner;
     uint64_t seed;
 };
 
@@ -42,7 +42,7 @@ static bool piece_append(struct cover *cover, const int64_t *start, const int64_
 {
     if (!ARRAY_ROOM(cover->pieces, cover->piece_count, cover->piece_capacity))
         return false;
-    cover->pieces[cover->piece_count++] = (struct piece){ start, extent, chunk };
+    cover->pieces[cover->piece_count++] = (struct join_box){ start, extent, chunk };
     return true;
 }
 
@@ -96,13 +96,13 @@ static reshard_status chunk_pieces(struct cover *cover, const struct catalog_ten
 
 static bool same_pieces(const struct cover *cover, int rank, uint32_t earlier, uint32_t first)
 {
-    uint32_t earlier_chunk = cover->pieces[earlier].chunk, count = cover->piece_count - first;
+    uint32_t earlier_chunk = cover->pieces[earlier].owner, count = cover->piece_count - first;
     for (uint32_t i = 0; i < count; i++) {
-        const struct piece *a = &cover->pieces[earlier + i], *b = &cover->pieces[first + i];
-        if (a->chunk != earlier_chunk || !box_equal(rank, a->start, a->extent, b->start, b->extent))
+        const struct join_box *a = &cover->pieces[earlier + i], *b = &cover->pieces[first + i];
+        if (a->owner != earlier_chunk || !box_equal(rank, a->start, a->extent, b->start, b->extent))
             return false;
     }
-    return cover->pieces[earlier + count].chunk != earlier_chunk; /* exists: the pieces from first on follow */
+    return cover->pieces[earlier + count].owner != earlier_chunk; /* exists: the pieces from first on follow */
 }
 
 /* Whether an earlier chunk has the same pieces as those from first on, which are the last ones; remembers them if not. */
@@ -163,8 +163,8 @@ static reshard_status overlap_error(const struct cover *cover, const struct cata
     char boxes[2][BOX_TEXT_MAX];
     struct str objects[2];
     for (int i = 0; i < 2; i++) {
-        const struct piece *piece = &cover->pieces[pair[i]];
-        uint32_t object = cover->catalog->chunks[piece->chunk].object;
+        const struct join_box *piece = &cover->pieces[pair[i]];
+        uint32_t object = cover->catalog->chunks[piece->owner].object;
         box_text(tensor->rank, piece->start, piece->extent, boxes[i]);
         objects[i] = object < cover->catalog->object_count ? cover->catalog->objects[object].name : STR("");
     }
@@ -245,7 +245,7 @@ static reshard_status tensor_check(struct cover *cover, const struct catalog_ten
 
     reshard_status status = tensor_pieces(cover, tensor, err);
     if (!status)
-        status = pieces_separate(&cover->separator, cover->pieces, cover->piece_count, tensor->rank, &overlaps, pair, err);
+        status = boxes_overlap(&cover->joiner, tensor->rank, cover->pieces, cover->piece_count, &overlaps, pair, err);
     if (status == RESHARD_ERR_LIMIT)
         error_prefix(err, "tensor '%.*s': its %" PRIu32 " chunks are cut very irregularly", STR_ARG(tensor->key), tensor->chunk_count);
     if (status)
@@ -261,12 +261,12 @@ reshard_status catalog_check_cover(struct catalog *catalog, bool allow_holes, re
 {
     struct cover cover = { .catalog = catalog, .allow_holes = allow_holes, .seed = hash_random_seed() };
     reshard_status status = RESHARD_OK;
-    cover.separator.checks_max = catalog->limits.box_checks;
+    cover.joiner.misses_max = catalog->limits.box_checks;
     for (uint32_t t = 0; t < catalog->tensor_count && !status; t++)
         status = tensor_check(&cover, &catalog->tensors[t], err);
     free(cover.pieces);
     free(cover.slots);
     arena_release(&cover.run_boxes);
-    separator_release(&cover.separator);
+    box_joiner_release(&cover.joiner);
     return status;
 }

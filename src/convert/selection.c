@@ -2,7 +2,7 @@
 #include "convert/selection.h"
 
 #include "kernels/copy.h"
-#include "plan/plan_sort.h"
+#include "base/sort.h"
 
 #include <stdlib.h>
 

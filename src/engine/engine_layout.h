@@ -10,7 +10,7 @@
 #define ENGINE_ENGINE_LAYOUT_H
 
 #include "plan/plan.h"
-#include "plan/plan_sort.h"
+#include "base/sort.h"
 #include "store/store.h"
 
 enum job_kind {

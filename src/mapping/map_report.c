@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_report.h"
 
-#include "catalog/catalog_separate.h"
+#include "tensor/box_join.h"
 
 #include <stdlib.h>
 
@@ -46,29 +46,29 @@ static reshard_status group_copies(const struct map_result *result, uint32_t ten
 
 /* The box of the source that a copy reads. */
 static bool source_box(struct arena *arena, const struct map_copy *copy, const struct map_tensor *source, int target_rank,
-                       struct piece *out)
+                       struct join_box *out)
 {
     static const int64_t zeros[RANK_MAX];
     if (!copy->piece) {
-        *out = (struct piece){ zeros, source->shape, 0 };
+        *out = (struct join_box){ zeros, source->shape, 0 };
         return true;
     }
     int64_t *extent = arena_array(arena, (size_t)source->rank, sizeof(*extent));
     if (extent)
         map_piece_source_extent(copy->piece, target_rank, extent);
-    *out = (struct piece){ copy->piece->source_start, extent, 0 };
+    *out = (struct join_box){ copy->piece->source_start, extent, 0 };
     return extent != NULL;
 }
 
 static reshard_status measure_tensor(const struct map_result *result, const struct map_tensor *source, uint32_t index,
-                                     struct separator *separator, struct map_report *report, reshard_error *err)
+                                     struct box_joiner *joiner, struct map_report *report, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct map_use *use = &report->uses[index];
     uint32_t first = report->first_copy[index], count = report->first_copy[index + 1] - first, pair[2];
     reshard_status status = RESHARD_OK;
     shape_volume(source->rank, source->shape, &use->elements);
-    struct piece *pieces = arena_array(&arena, (size_t)count + 1, sizeof(*pieces));
+    struct join_box *pieces = arena_array(&arena, (size_t)count + 1, sizeof(*pieces));
     if (!pieces)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count && !status; i++) {
@@ -84,7 +84,7 @@ static reshard_status measure_tensor(const struct map_result *result, const stru
         report->rounding += casts_round(copy->casts, source->dtype);
     }
     if (!status && count > 1 && !box_is_empty(source->rank, source->shape)) {
-        status = use->is_whole ? RESHARD_OK : pieces_separate(separator, pieces, count, source->rank, &use->overlaps, pair, err);
+        status = use->is_whole ? RESHARD_OK : boxes_overlap(joiner, source->rank, pieces, count, &use->overlaps, pair, err);
         use->overlaps |= use->is_whole;
     }
     arena_release(&arena);
@@ -109,14 +109,14 @@ reshard_status map_report_make(const struct map_result *result, const struct map
                                struct map_report *out, reshard_error *err)
 {
     uint32_t tensors = map_space_tensor_count(source);
-    struct separator separator = { .checks_max = limits->box_checks };
+    struct box_joiner joiner = { .misses_max = limits->box_checks };
     out->uses = arena_zalloc(&out->arena, ((size_t)tensors + 1) * sizeof(*out->uses));
     reshard_status status = out->uses ? group_copies(result, tensors, out, err) : error_set_memory(err);
     for (uint32_t i = 0; i < tensors && !status; i++) {
-        status = measure_tensor(result, &source->tensors[i], i, &separator, out, err);
+        status = measure_tensor(result, &source->tensors[i], i, &joiner, out, err);
         count_use(result, &source->tensors[i], &out->uses[i], out);
     }
-    separator_release(&separator);
+    box_joiner_release(&joiner);
     bool any_removed_part = false;
     for (uint32_t i = 0; i < map_space_tensor_count(result->target) && !status; i++) {
         const struct map_outcome *outcome = &result->outcomes[result->target->tensors[i].weight];

@@ -3,7 +3,7 @@
 
 #include "base/array.h"
 #include "mapping/map_report.h"
-#include "plan/plan_join.h"
+#include "tensor/box_join.h"
 
 #include <stdlib.h>
 
@@ -234,7 +234,7 @@ struct composer {
     struct arena *arena;
     struct recipe_table *out;
     struct cast_list casts;
-    struct joiner joiner;
+    struct box_joiner joiner;
     uint32_t *reads, *first_read; /* recipes of `after` by middle tensor */
     reshard_status status;
     reshard_error *err;
@@ -351,9 +351,9 @@ static reshard_status compose_joined(struct composer *composer, uint32_t middle)
     if (!boxes_of(composer, middle, false, &written, &written_vectors) || !boxes_of(composer, middle, true, &read, &read_vectors))
         status = error_set_memory(composer->err);
     if (!status)
-        status = join_boxes(&composer->joiner, chain->middle[middle].rank, written,
-                            chain->before->first[middle + 1] - chain->before->first[middle], read,
-                            composer->first_read[middle + 1] - composer->first_read[middle], compose_overlap, composer, composer->err);
+        status = box_join(&composer->joiner, chain->middle[middle].rank, written,
+                          chain->before->first[middle + 1] - chain->before->first[middle], read,
+                          composer->first_read[middle + 1] - composer->first_read[middle], compose_overlap, composer, composer->err);
     free(written);
     free(read);
     free(written_vectors);
@@ -414,6 +414,6 @@ reshard_status recipes_compose(const struct recipe_chain *chain, struct arena *a
     free(composer.reads);
     free(composer.first_read);
     free(composer.casts.types);
-    joiner_release(&composer.joiner);
+    box_joiner_release(&composer.joiner);
     return status ? status : recipe_table_close(out, chain->after->target_count, err);
 }

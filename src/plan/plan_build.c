@@ -15,7 +15,7 @@ static reshard_status recipe_join(struct plan_build *build, reshard_error *err)
     status = boxes_of_sources(build, err);
     if (status)
         return status;
-    status = join_boxes(&build->joiner, recipe->rank, build->sources.boxes, build->sources.count, build->targets.boxes,
+    status = box_join(&build->joiner, recipe->rank, build->sources.boxes, build->sources.count, build->targets.boxes,
                         build->targets.count, step_append, build, err);
     if (status)
         error_prefix(err, "tensor '%.*s'", STR_ARG(build->plan->target->tensors[recipe->target_tensor].key));
@@ -74,7 +74,7 @@ static reshard_status plan_new_from(const struct catalog *source, uint32_t only_
     free(build.recent);
     box_list_release(&build.sources);
     box_list_release(&build.targets);
-    joiner_release(&build.joiner);
+    box_joiner_release(&build.joiner);
     if (status) {
         plan_free(build.plan);
         return status;

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "catalog/catalog_cover.h"
-#include "catalog/catalog_separate.h"
 
 static reshard_status recipe_error(reshard_error *err, const struct catalog_tensor *source, const struct catalog_tensor *target)
 {
@@ -175,8 +174,8 @@ static reshard_status recipe_take(struct plan *plan, struct recipe *recipe, resh
 }
 
 /* Recipes in [begin, end) of order write one target tensor: their boxes must not overlap. */
-static reshard_status group_check(const struct plan *plan, struct separator *separator, const struct sort_entry *order, uint32_t count,
-                                  struct piece *pieces, reshard_error *err)
+static reshard_status group_check(const struct plan *plan, struct box_joiner *joiner, const struct sort_entry *order, uint32_t count,
+                                  struct join_box *pieces, reshard_error *err)
 {
     bool overlaps = false;
     uint32_t pair[2], used = 0;
@@ -184,9 +183,9 @@ static reshard_status group_check(const struct plan *plan, struct separator *sep
     for (uint32_t i = 0; i < count; i++) {
         const struct recipe *recipe = &plan->recipes[order[i].value];
         if (!box_is_empty(recipe->rank, recipe->extent))
-            pieces[used++] = (struct piece){ recipe->target_start, recipe->extent, order[i].value };
+            pieces[used++] = (struct join_box){ recipe->target_start, recipe->extent, order[i].value };
     }
-    reshard_status status = pieces_separate(separator, pieces, used, target->rank, &overlaps, pair, err);
+    reshard_status status = boxes_overlap(joiner, target->rank, pieces, used, &overlaps, pair, err);
     if (status || !overlaps)
         return status;
     char boxes[2][BOX_TEXT_MAX];
@@ -199,11 +198,11 @@ static reshard_status group_check(const struct plan *plan, struct separator *sep
 
 static reshard_status groups_check(const struct plan *plan, reshard_error *err)
 {
-    struct separator separator = { .checks_max = plan->source->limits.box_checks };
+    struct box_joiner joiner = { .misses_max = plan->source->limits.box_checks };
     reshard_status status = RESHARD_OK;
     uint32_t count = plan->recipe_count;
     struct sort_entry *order = reallocarray(NULL, (size_t)count * 2 + 1, sizeof(*order));
-    struct piece *pieces = reallocarray(NULL, (size_t)count + 1, sizeof(*pieces));
+    struct join_box *pieces = reallocarray(NULL, (size_t)count + 1, sizeof(*pieces));
     if (!order || !pieces) {
         status = error_set_memory(err);
         goto out;
@@ -215,13 +214,13 @@ static reshard_status groups_check(const struct plan *plan, reshard_error *err)
         for (end = begin + 1; end < count && order[end].key == order[begin].key; end++)
             continue;
         if (end - begin > 1)
-            status = group_check(plan, &separator, order + begin, end - begin, pieces, err);
+            status = group_check(plan, &joiner, order + begin, end - begin, pieces, err);
     }
 
 out:
     free(order);
     free(pieces);
-    separator_release(&separator);
+    box_joiner_release(&joiner);
     return status;
 }
 

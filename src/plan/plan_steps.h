@@ -4,7 +4,7 @@
 #define PLAN_PLAN_STEPS_H
 
 #include "plan/plan.h"
-#include "plan/plan_join.h"
+#include "tensor/box_join.h"
 
 /* Steps are numbered in 31 bits, which leaves the engine one for a mark. */
 #define PLAN_STEPS_MAX ((uint32_t)INT32_MAX)
@@ -28,7 +28,7 @@ struct plan_build {
     uint32_t recipe;     /* being joined */
     uint32_t only_chunk; /* CATALOG_NONE, or the one source chunk to take */
     struct box_list sources, targets;
-    struct joiner joiner;
+    struct box_joiner joiner;
     uint64_t *covered;            /* by target chunk: elements that steps write */
     struct recent_vector *recent; /* by hash; a miss only costs a second copy */
 };

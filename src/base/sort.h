@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stable radix sort of (key, number) pairs, for planning and for ordering reads: it takes its spare memory from the caller. */
-#ifndef PLAN_PLAN_SORT_H
-#define PLAN_PLAN_SORT_H
+/* Stable radix sort of (key, number) pairs, for planning, joining boxes and ordering reads: it takes its spare memory from the caller. */
+#ifndef BASE_SORT_H
+#define BASE_SORT_H
 
 #include <stddef.h>
 #include <stdint.h>

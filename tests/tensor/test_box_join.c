@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "plan/plan_join.h"
+#include "tensor/box_join.h"
 
 #include "check.h"
 
@@ -82,7 +82,7 @@ static bool find(void *context, uint32_t source, uint32_t target, const int64_t 
 
 TEST(every_overlapping_pair_is_found_once)
 {
-    struct joiner joiner = { .misses_max = UINT64_MAX };
+    struct box_joiner joiner = { .misses_max = UINT64_MAX };
     for (uint64_t round = 0; round < 400; round++) {
         reshard_error err;
         uint64_t seed = round;
@@ -95,7 +95,7 @@ TEST(every_overlapping_pair_is_found_once)
             set_fill(&sets[side], &seed, (int)(test_random(&seed) % 3), count);
         }
         struct found found = { .pairs = calloc((size_t)sets[0].count * sets[1].count, 1), .targets = sets[1].count, .sets = sets };
-        CHECK_OK(join_boxes(&joiner, rank, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, find, &found, &err));
+        CHECK_OK(box_join(&joiner, rank, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, find, &found, &err));
         for (uint32_t s = 0; s < sets[0].count; s++) {
             for (uint32_t t = 0; t < sets[1].count; t++) {
                 bool overlaps = box_intersect(rank, sets[0].boxes[s].start, sets[0].boxes[s].extent, sets[1].boxes[t].start,
@@ -109,7 +109,7 @@ TEST(every_overlapping_pair_is_found_once)
         set_release(&sets[0]);
         set_release(&sets[1]);
     }
-    joiner_release(&joiner);
+    box_joiner_release(&joiner);
 }
 
 static bool count_pair(void *context, uint32_t source, uint32_t target, const int64_t *start, const int64_t *extent)
@@ -122,7 +122,7 @@ static bool count_pair(void *context, uint32_t source, uint32_t target, const in
 TEST(the_work_is_near_linear_for_grids)
 {
     reshard_error err;
-    struct joiner joiner = { .misses_max = 400000 };
+    struct box_joiner joiner = { .misses_max = 400000 };
     struct box_set sets[2];
     uint64_t pairs = 0;
     const int64_t parts[2][2] = { { 200, 100 }, { 80, 250 } };
@@ -136,9 +136,9 @@ TEST(the_work_is_near_linear_for_grids)
             }
         }
     }
-    CHECK_OK(join_boxes(&joiner, 2, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, count_pair, &pairs, &err));
+    CHECK_OK(box_join(&joiner, 2, sets[0].boxes, sets[0].count, sets[1].boxes, sets[1].count, count_pair, &pairs, &err));
     assert_true(pairs >= 20000);
-    joiner_release(&joiner);
+    box_joiner_release(&joiner);
     set_release(&sets[0]);
     set_release(&sets[1]);
 }
@@ -146,7 +146,7 @@ TEST(the_work_is_near_linear_for_grids)
 TEST(comparisons_have_a_limit)
 {
     reshard_error err;
-    struct joiner joiner = { .misses_max = 1000 };
+    struct box_joiner joiner = { .misses_max = 1000 };
     struct box_set sets[2];
     uint64_t seed = 5, pairs = 0;
     for (int side = 0; side < 2; side++) {
@@ -159,10 +159,86 @@ TEST(comparisons_have_a_limit)
             set_add(&sets[side], start, extent);
         }
     }
-    CHECK_FAILS(join_boxes(&joiner, 3, sets[0].boxes, 1000, sets[1].boxes, 1000, count_pair, &pairs, &err), RESHARD_ERR_LIMIT);
-    joiner_release(&joiner);
+    CHECK_FAILS(box_join(&joiner, 3, sets[0].boxes, 1000, sets[1].boxes, 1000, count_pair, &pairs, &err), RESHARD_ERR_LIMIT);
+    box_joiner_release(&joiner);
     set_release(&sets[0]);
     set_release(&sets[1]);
+}
+
+static bool any_pair(const struct box_set *set, uint32_t *first, uint32_t *second)
+{
+    int64_t start[4], extent[4];
+    for (*second = 1; *second < set->count; ++*second) {
+        const struct join_box *b = &set->boxes[*second];
+        for (*first = 0; *first < *second; ++*first) {
+            const struct join_box *a = &set->boxes[*first];
+            if (box_intersect(set->rank, a->start, a->extent, b->start, b->extent, start, extent))
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Cuts of one box do not overlap; with one more box somewhere they do. */
+TEST(overlaps_within_a_set_are_found)
+{
+    struct box_joiner joiner = { .misses_max = UINT64_MAX };
+    for (uint64_t round = 0; round < 600; round++) {
+        reshard_error err;
+        struct box_set set;
+        uint64_t seed = round;
+        uint32_t count = 1 + (uint32_t)(test_random(&seed) % (round % 3 ? 20 : 400)), pair[2], a, b;
+        int64_t start[4], extent[4];
+        bool overlaps;
+        set_make(&set, (int)(round % 5), count + 2);
+        set_fill(&set, &seed, (int)(test_random(&seed) % 2), count);
+        if (round % 2 && set.rank) {
+            for (int axis = 0; axis < set.rank; axis++) {
+                start[axis] = (int64_t)(test_random(&seed) % 60);
+                extent[axis] = 1 + (int64_t)(test_random(&seed) % (uint64_t)(60 - start[axis]));
+            }
+            set_add(&set, start, extent);
+        }
+        CHECK_OK(boxes_overlap(&joiner, set.rank, set.boxes, set.count, &overlaps, pair, &err));
+        assert_int_equal(overlaps, any_pair(&set, &a, &b));
+        if (overlaps) {
+            const struct join_box *x = &set.boxes[pair[0]], *y = &set.boxes[pair[1]];
+            assert_true(pair[0] < pair[1] && pair[1] < set.count);
+            assert_true(box_intersect(set.rank, x->start, x->extent, y->start, y->extent, start, extent));
+        }
+        set_release(&set);
+    }
+    box_joiner_release(&joiner);
+}
+
+TEST(looking_within_a_set_is_near_linear_and_limited)
+{
+    reshard_error err;
+    struct box_joiner joiner = { .misses_max = 400000 };
+    struct box_set grid, long_ones;
+    uint64_t seed = 5;
+    uint32_t pair[2];
+    bool overlaps;
+    set_make(&grid, 2, 40000);
+    set_make(&long_ones, 3, 3000);
+    for (int64_t i = 0; i < 40000; i++)
+        set_add(&grid, (int64_t[]){ i / 200 * 3, i % 200 * 5 }, (int64_t[]){ 3, 5 });
+    CHECK_OK(boxes_overlap(&joiner, 2, grid.boxes, grid.count, &overlaps, pair, &err));
+    assert_false(overlaps);
+    /* Bars in three directions that never meet: no axis has a clean cut. */
+    for (int64_t i = 0; i < 3000; i++) {
+        int64_t start[3] = { 0 }, extent[3] = { 1, 1, 1 };
+        int axis = (int)(i % 3);
+        extent[axis] = 200;
+        start[(axis + 1) % 3] = 2 * (int64_t)(test_random(&seed) % 100);
+        start[(axis + 2) % 3] = 2 * (i / 3 % 100) + 1;
+        set_add(&long_ones, start, extent);
+    }
+    joiner.misses_max = 1000;
+    CHECK_FAILS(boxes_overlap(&joiner, 3, long_ones.boxes, long_ones.count, &overlaps, pair, &err), RESHARD_ERR_LIMIT);
+    box_joiner_release(&joiner);
+    set_release(&grid);
+    set_release(&long_ones);
 }
 
 TEST(sorting_is_stable_and_complete)
@@ -190,7 +266,9 @@ int main(void)
         cmocka_unit_test(every_overlapping_pair_is_found_once),
         cmocka_unit_test(the_work_is_near_linear_for_grids),
         cmocka_unit_test(comparisons_have_a_limit),
+        cmocka_unit_test(overlaps_within_a_set_are_found),
+        cmocka_unit_test(looking_within_a_set_is_near_linear_and_limited),
         cmocka_unit_test(sorting_is_stable_and_complete),
     };
-    return cmocka_run_group_tests_name("plan_join", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("box_join", tests, NULL, NULL);
 }
