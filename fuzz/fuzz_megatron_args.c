@@ -6,6 +6,8 @@
 #include "base/model_data.h"
 #include "encoding/json.h"
 #include "formats/megatron/megatron_files.h"
+#include "parallel/pipeline.h"
+#include "parallel/vocabulary.h"
 #include "run_args.h"
 
 #include <stdlib.h>

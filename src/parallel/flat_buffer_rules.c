@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the arguments of a run decide the buckets of its optimizer. */
-#include "parallel/state_by_number.h"
+#include "parallel/flat_buffer_rules.h"
 
 #include "base/checked.h"
+#include "tensor/box.h"
 
 #include <inttypes.h>
 

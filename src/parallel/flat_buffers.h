@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Megatron's distributed optimizer keeps the state of a rank's parameters in flat buffers: where each parameter lies in them. Pure
- * arithmetic over the parameters in registration order, chunk after chunk; the same function serves reading and writing.
+ * A distributed optimizer keeps the state of a rank's parameters in flat buffers: where each parameter lies in them. Pure arithmetic over
+ * the parameters in registration order, chunk after chunk; the same function serves reading and writing. The numbers that frameworks
+ * choose differently (sizes of buckets, alignment) are rules that the caller gives.
  *
  * A buffer holds the parameters of one model chunk that have the same pair of dtypes, in reverse order of registration. It is cut into
  * buckets; every data-parallel rank owns an equal part of each bucket. Files hold the buckets without the padding at their ends.
@@ -59,7 +60,7 @@ struct flat_buffer {
     int64_t count, unpadded;   /* sums over its buckets */
 };
 
-/* Buffers in the order of Megatron's gbuf_idx; places in the order of a buffer. */
+/* Buffers in the order of their numbers in files (gbuf_idx); places in the order of a buffer. */
 struct flat_buffers {
     struct flat_buffer *buffers;
     struct flat_bucket *buckets;

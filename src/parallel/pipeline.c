@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which layers a stage of the pipeline holds. */
-#include "parallel/training_args.h"
+#include "parallel/pipeline.h"
 
 #include "base/buffer.h"
 

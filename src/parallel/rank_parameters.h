@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The parameters that every rank of a run had, found from the tensors of its distributed checkpoint: which layers a stage holds, which part
- * of a tensor a rank, in which order it registered them. Optimizer buffers are made of that.
+ * The parameters that every rank of a run had, found from the tensors of the whole model and the arguments of the run: which layers a stage
+ * holds, which part of a tensor a rank, in which order it registered them. Flat buffers of optimizer state are made of that.
  */
 #ifndef PARALLEL_RANK_PARAMETERS_H
 #define PARALLEL_RANK_PARAMETERS_H
 
 #include "catalog/catalog.h"
-#include "parallel/partition_cut.h"
-#include "parallel/state_by_number.h"
+#include "parallel/flat_buffers.h"
 #include "parallel/parameter_names.h"
+#include "parallel/partition_cut.h"
+#include "parallel/pipeline.h"
 
 struct model_parameter {
     uint32_t tensor;            /* of the catalog: the weight */

@@ -58,41 +58,8 @@ void training_args_read(const struct value *namespace, struct training_args *out
 /* An integer or boolean member, or TRAINING_ARG_UNKNOWN. */
 int64_t training_args_int(const struct training_args *args, const char *name);
 
-/* The rows that a run with another TP pads the vocabulary to: at least and at most so many. False if it cannot be told, or the source is
- * not padded so. */
-bool padded_vocabulary_rows(const struct training_args *args, int64_t tp, int64_t *least, int64_t *most);
-
 /* The members of a Namespace as a DICT, or NULL. */
 const struct value *namespace_members(const struct value *namespace);
-
-/* ---- pipeline placement ---- */
-
-/*
- * Where the layers are: stage (chunk c of rank s) number c * pp + s holds counts[number] layers; the stages follow each other in the order
- * of their numbers.
- */
-struct pipeline_split {
-    int64_t pp, vp;
-    int64_t *counts; /* [pp * vp] */
-};
-
-#define PIPELINE_STAGES_MAX 65536
-
-/*
- * How the arguments (with their pp and vp set) place num_layers layers. Fails with UNSUPPORTED, saying what divides and what would work, if
- * they cannot be placed so; FORMAT for a layout text that makes no sense.
- */
-reshard_status pipeline_split_make(const struct training_args *args, struct arena *arena, struct pipeline_split *out, reshard_error *err);
-
-/* First layer of a stage. */
-int64_t pipeline_first_layer(const struct pipeline_split *pipeline, int64_t stage);
-
-/* The stage that holds a layer; pp * vp if none does. */
-int64_t pipeline_stage_of(const struct pipeline_split *pipeline, int64_t layer);
-
-/* "1, 2, 4": the divisors of a number, as many as fit. Returns out. */
-#define DIVISORS_TEXT_MAX 96
-const char *divisors_text(int64_t number, char out[DIVISORS_TEXT_MAX]);
 
 /* Whether the arguments say that the experts of a rank are one matrix, not modules: the grouped kernels of Megatron Core up to 0.16. */
 bool experts_are_matrices(const struct training_args *args);

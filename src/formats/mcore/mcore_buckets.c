@@ -263,7 +263,7 @@ reshard_status mcore_buckets_make(const struct layout_request *request, struct d
     if (!status)
         status = check_ranks(&buckets->model, err);
     if (!status)
-        status = optimizer_states_find(request->wanted, &buckets->arena, buckets->states, &buckets->state_count, err);
+        status = wanted_states_find(request->wanted, &buckets->arena, buckets->states, &buckets->state_count, err);
     if (!status)
         status = check_states(buckets, request->wanted, err);
     for (uint32_t i = 0; i < buckets->model.count && !status; i++)

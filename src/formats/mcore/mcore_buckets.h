@@ -10,8 +10,9 @@
 #define FORMATS_MCORE_MCORE_BUCKETS_H
 
 #include "formats/dcp/dcp_target.h"
+#include "parallel/flat_buffer_rules.h"
 #include "parallel/rank_parameters.h"
-#include "parallel/optimizer_states.h"
+#include "parallel/wanted_states.h"
 
 struct mcore_run {
     int64_t start, count;      /* elements of its vector */
@@ -43,7 +44,7 @@ struct mcore_group {
 struct mcore_buckets {
     struct arena arena;
     struct parallel_model model;
-    struct wanted_state states[OPTIMIZER_STATES_MAX];
+    struct wanted_state states[WANTED_STATES_MAX];
     uint32_t state_count;
     bool has_experts;          /* experts have an optimizer of their own: names carry its number */
     struct mcore_group *groups;

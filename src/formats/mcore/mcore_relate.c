@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/mcore/mcore_relate.h"
 
+#include "parallel/flat_buffer_rules.h"
+#include "parallel/flat_state.h"
 #include "parallel/vector_chunks.h"
 
 #include <inttypes.h>

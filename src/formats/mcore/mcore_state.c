@@ -10,6 +10,7 @@
 #include "formats/dcp/dcp_target.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/training_args.h"
+#include "parallel/vocabulary.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -4,6 +4,7 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "parallel/pipeline.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 
 #include "formats/megatron/megatron_files.h"
 #include "formats/shared/torch_source.h"
+#include "parallel/pipeline.h"
 
 #define MEGATRON_MODELS_MAX 1024 /* model0, model1, … of one file */
 

@@ -2,7 +2,8 @@
 #include "formats/megatron/optimizer_source.h"
 
 #include "base/array.h"
-#include "parallel/state_by_number.h"
+#include "formats/megatron/numbered_state.h"
+#include "parallel/flat_state.h"
 
 #include "base/model_data.h"
 

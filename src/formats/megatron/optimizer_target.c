@@ -7,6 +7,7 @@
 
 #include "base/checked.h"
 #include "encoding/pickle_write.h"
+#include "parallel/flat_buffer_rules.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -74,7 +75,7 @@ reshard_status megatron_find_states(const struct layout_request *request, struct
     struct megatron_target *state = target->driver_state;
     struct target_optimizer *optimizer = arena_zalloc(&state->arena, sizeof(*optimizer));
     reshard_status status = optimizer
-                                ? optimizer_states_find(request->wanted, &state->arena, optimizer->states, &optimizer->state_count, err)
+                                ? wanted_states_find(request->wanted, &state->arena, optimizer->states, &optimizer->state_count, err)
                                 : error_set_memory(err);
     if (status || optimizer->state_count == 0)
         return status;

@@ -8,10 +8,10 @@
 
 #include "formats/megatron/megatron_target.h"
 #include "parallel/flat_buffers.h"
-#include "parallel/optimizer_states.h"
+#include "parallel/wanted_states.h"
 
 struct target_optimizer {
-    struct wanted_state states[OPTIMIZER_STATES_MAX];
+    struct wanted_state states[WANTED_STATES_MAX];
     uint32_t state_count;
     bool is_distributed;
     bool has_experts;          /* experts have an optimizer of their own, on whatever rank */

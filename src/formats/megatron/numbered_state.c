@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State of optimizers that are not distributed: tensors shaped as the parameters, by number. */
-#include "parallel/state_by_number.h"
-#include "base/array.h"
-#include "parallel/parameter_groups.h"
-#include "parallel/optimizer_pieces.h"
+#include "formats/megatron/numbered_state.h"
 
 #include "base/checked.h"
+#include "parallel/parameter_groups.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -24,20 +21,6 @@ struct state_reading {
     uint32_t *parameter_of;   /* by position through the groups */
     struct state_pieces *out;
 };
-
-reshard_status state_pieces_add(struct state_pieces *pieces, const struct state_piece *piece, reshard_error *err)
-{
-    if (!ARRAY_ROOM(pieces->pieces, pieces->count, pieces->capacity))
-        return error_set_memory(err);
-    pieces->pieces[pieces->count++] = *piece;
-    return RESHARD_OK;
-}
-
-void state_pieces_release(struct state_pieces *pieces)
-{
-    free(pieces->pieces);
-    *pieces = (struct state_pieces){ 0 };
-}
 
 /* ---- the parts of an optimizer's dict ---- */
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* distrib_optim.pt: one vector a buffer and kind of state, without the padding at the ends of buckets. */
-#include "parallel/state_by_number.h"
-#include "parallel/optimizer_pieces.h"
+#include "parallel/flat_state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "formats/megatron/megatron_files.h"
+#include "parallel/pipeline.h"
 
 #define U TRAINING_ARG_UNKNOWN
 

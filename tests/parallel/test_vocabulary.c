@@ -3,6 +3,7 @@
 #include "check.h"
 
 #include "formats/megatron/megatron_target.h"
+#include "parallel/vocabulary.h"
 
 #define U TRAINING_ARG_UNKNOWN
 

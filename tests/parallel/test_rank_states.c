@@ -8,7 +8,8 @@
 
 #include "encoding/json.h"
 #include "parallel/parameter_groups.h"
-#include "parallel/state_by_number.h"
+#include "formats/megatron/numbered_state.h"
+#include "parallel/flat_state.h"
 #include "store/store.h"
 
 #define PARAMETERS_MAX 512

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "parallel/optimizer_states.h"
+#include "parallel/wanted_states.h"
 
 #include "parallel/rank_parameters.h"
 
@@ -64,8 +64,8 @@ static reshard_status note_state(struct finding *finding, uint32_t tensor, resha
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
     struct wanted_state *found = find_state(finding, name);
     if (!found) {
-        if (finding->count == OPTIMIZER_STATES_MAX)
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", OPTIMIZER_STATES_MAX);
+        if (finding->count == WANTED_STATES_MAX)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", WANTED_STATES_MAX);
         found = &finding->states[finding->count++];
         *found =
             (struct wanted_state){ .name = name,
@@ -100,7 +100,7 @@ static bool is_wanted_state(const struct catalog *wanted, uint32_t tensor)
     return !(wanted->tensors[tensor].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[tensor].key);
 }
 
-reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct wanted_state states[OPTIMIZER_STATES_MAX],
+reshard_status wanted_states_find(const struct catalog *wanted, struct arena *arena, struct wanted_state states[WANTED_STATES_MAX],
                                      uint32_t *count, reshard_error *err)
 {
     struct finding finding = { .wanted = wanted, .arena = arena, .states = states };

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which of the tensors that are to be written are optimizer state of which weights: optimizer.state.STATE.KEY is state of KEY. */
-#ifndef PARALLEL_OPTIMIZER_STATES_H
-#define PARALLEL_OPTIMIZER_STATES_H
+#ifndef PARALLEL_WANTED_STATES_H
+#define PARALLEL_WANTED_STATES_H
 
 #include "catalog/catalog.h"
 
-#define OPTIMIZER_STATES_MAX 16
+#define WANTED_STATES_MAX 16
 #define OPTIMIZER_MASTER "param" /* the distributed optimizer's fp32 copies of parameters */
 
 /* A kind of state. */
@@ -17,7 +17,7 @@ struct wanted_state {
 
 /* Finds the kinds in the order in which tensors name them; tables are in arena. UNSUPPORTED names a tensor that is state of nothing wanted.
  */
-reshard_status optimizer_states_find(const struct catalog *wanted, struct arena *arena, struct wanted_state states[OPTIMIZER_STATES_MAX],
+reshard_status wanted_states_find(const struct catalog *wanted, struct arena *arena, struct wanted_state states[WANTED_STATES_MAX],
                                      uint32_t *count, reshard_error *err);
 
 #endif
