@@ -89,8 +89,8 @@ class Bench:
         found = self.side_by_side(commands)
         seconds = {name: value[0] for name, value in found.items()}
         rate = size / 1e9 / seconds["nosync"]
-        self.row(f"DCP to hf, {gigabytes} GB, against `cp -r` (neither synced)", f"{seconds['cp'] / seconds['nosync']:.2f}x", "0.7x", "0.95x",
-                 f"{rate:.2f} GB/s")
+        self.row(f"DCP to hf, {gigabytes} GB, against `cp -r` (neither synced)", f"{seconds['cp'] / seconds['nosync']:.2f}x",
+                 "0.7x", "0.95x", f"{rate:.2f} GB/s")
         self.row(f"DCP to hf, {gigabytes} GB, against `cp -r` then `sync`", f"{seconds['cp+sync'] / seconds['reshard']:.2f}x", "", "",
                  f"{size / 1e9 / seconds['reshard']:.2f} GB/s")
         self.row(f"peak RSS of it, {gigabytes} GB", f"{found['reshard'][1]:.0f} MiB", "256 MiB", "", "default budget")
@@ -103,27 +103,33 @@ class Bench:
             torch = [self.args.python, "-c", TORCH_TO_HF.format(src=source, dst=self.out)]
             found = self.side_by_side({"torch": torch, "reshard": to_hf}, rounds=2)
             self.row(f"DCP to hf, {gigabytes} GB, against torch's own path", f"{found['torch'][0] / found['reshard'][0]:.1f}x", "8x", "14x",
-                     f"torch {found['torch'][0]:.1f} s and {found['torch'][1]:.0f} MiB, reshard {found['reshard'][0]:.2f} s and {found['reshard'][1]:.0f} MiB")
+                     f"torch {found['torch'][0]:.1f} s and {found['torch'][1]:.0f} MiB, reshard {found['reshard'][0]:.2f} s and "
+                     f"{found['reshard'][1]:.0f} MiB")
         shutil.rmtree(source)
 
     def metadata(self):
         reshard, source = self.args.reshard, self.make("metadata", 1000, 1000, 2048)
         chunks = 1_000_000
-        found = self.side_by_side({"inspect": [reshard, "inspect", source], "plan": [reshard, "plan", source, "--to", "torch-dcp", "--layout", "ranks=500"]})
+        found = self.side_by_side({"inspect": [reshard, "inspect", source],
+                                   "plan": [reshard, "plan", source, "--to", "torch-dcp", "--layout", "ranks=500"]})
         decode = subprocess.run([self.program("bench_metadata"), source + "/.metadata"], capture_output=True, text=True)
-        self.row(".metadata of 1,000,000 chunks: decode", decode.stdout.strip() or "not built", "1 M/s", "10 M/s", "median of 5 in one process")
-        self.row("the same: whole `inspect`", f"{chunks / found['inspect'][0] / 1e6:.1f} M chunks/s", "", "", f"{found['inspect'][0]:.2f} s, {found['inspect'][1]:.0f} MiB")
+        self.row(".metadata of 1,000,000 chunks: decode", decode.stdout.strip() or "not built", "1 M/s", "10 M/s",
+                 "median of 5 in one process")
+        self.row("the same: whole `inspect`", f"{chunks / found['inspect'][0] / 1e6:.1f} M chunks/s", "", "",
+                 f"{found['inspect'][0]:.2f} s, {found['inspect'][1]:.0f} MiB")
         self.row("the same: whole `plan` into another layout", f"{found['plan'][0]:.2f} s", "", "", "with opening it")
         program = self.program("bench_plan")
         for line in subprocess.run([program], capture_output=True, text=True).stdout.splitlines() if os.path.exists(program) else []:
             found = re.match(r"(.*?)\s+(\d+) -> +(\d+) chunks: +(\d+) steps in ([\d.]+) s", line)
             if found and int(found[2]) >= chunks:
-                self.row(f"plan alone, {found[1]}", f"{found[5]} s", "1 s", "0.1 s", f"{int(found[2]):,} to {int(found[3]):,} chunks, {int(found[4]):,} steps")
+                self.row(f"plan alone, {found[1]}", f"{found[5]} s", "1 s", "0.1 s",
+                         f"{int(found[2]):,} to {int(found[3]):,} chunks, {int(found[4]):,} steps")
         shutil.rmtree(source)
         source = self.make("metadata", 1000, 64, 4_000_000)
         size = sum(os.path.getsize(os.path.join(source, name)) for name in os.listdir(source))
         found = self.side_by_side({"inspect": [reshard, "inspect", source]}, rounds=7)
-        self.row(f"`inspect` of {size / 1e12:.2f} TB (64,000 chunks, sparse files)", f"{found['inspect'][0]:.3f} s", "0.3 s", "0.05 s", f"{found['inspect'][1]:.0f} MiB")
+        self.row(f"`inspect` of {size / 1e12:.2f} TB (64,000 chunks, sparse files)", f"{found['inspect'][0]:.3f} s", "0.3 s", "0.05 s",
+                 f"{found['inspect'][1]:.0f} MiB")
         shutil.rmtree(source)
 
     def mapping(self):
@@ -132,16 +138,20 @@ class Bench:
         if not os.path.exists(program):
             return
         pattern = re.compile(r"with target .*sum +([\d.]+) s")
-        seconds = lambda *size: float(pattern.search(subprocess.run([program, *map(str, size)], capture_output=True, text=True, check=True).stdout)[1])
-        self.row("mapping of 1,000,000 keys by 50 statements", f"{statistics.median(seconds() for _ in range(3)):.2f} s", "10 s", "1 s", "parse, expand, execute")
+        seconds = lambda *size: float(pattern.search(subprocess.run([program, *map(str, size)], capture_output=True, text=True,
+                                                                    check=True).stdout)[1])
+        self.row("mapping of 1,000,000 keys by 50 statements", f"{statistics.median(seconds() for _ in range(3)):.2f} s", "10 s", "1 s",
+                 "parse, expand, execute")
         python = os.environ.get("PADDLE_PYTHON")
         if python:
             layers, experts = 20, 20
-            output = subprocess.run([python, os.path.join(HERE, "aoa_upstream.py"), str(layers), str(experts)], capture_output=True, text=True).stdout
+            output = subprocess.run([python, os.path.join(HERE, "aoa_upstream.py"), str(layers), str(experts)], capture_output=True,
+                                    text=True).stdout
             found = re.search(r"^(\d+) ([\d.]+)$", output, re.M)
             if found:
                 ours = seconds(layers, experts)
-                self.row(f"the same over {int(found[1]):,} keys, against Paddle's engine", f"{float(found[2]) / ours:.0f}x", "", "", f"Paddle {float(found[2]):.1f} s, reshard {ours:.3f} s")
+                self.row(f"the same over {int(found[1]):,} keys, against Paddle's engine", f"{float(found[2]) / ours:.0f}x", "", "",
+                         f"Paddle {float(found[2]):.1f} s, reshard {ours:.3f} s")
 
     def zarr(self, gigabytes):
         """Compressed chunks read, against zarr-python reading the same arrays, where ZARR_PYTHON names a Python that has zarr 3."""
@@ -153,22 +163,27 @@ class Bench:
             subprocess.run([python, os.path.join(HERE, "make_zarr.py"), store, codec, str(gigabytes)], check=True)
             read = f"import zarr\nfor _, array in zarr.open_group({store!r}, mode='r').arrays(): array[...]"
             found = self.side_by_side({"zarr": [python, "-c", read], "reshard": [self.args.reshard, "hash", store, "--digest", "xxh3"]})
-            self.row(f"reading zarr chunks ({codec}), {gigabytes} GB, against zarr-python", f"{found['zarr'][0] / found['reshard'][0]:.1f}x", "3x", "10x",
-                     f"zarr-python {found['zarr'][0]:.2f} s and {found['zarr'][1]:.0f} MiB, reshard (with xxh3) {found['reshard'][0]:.2f} s and {found['reshard'][1]:.0f} MiB")
+            self.row(f"reading zarr chunks ({codec}), {gigabytes} GB, against zarr-python",
+                     f"{found['zarr'][0] / found['reshard'][0]:.1f}x", "3x", "10x",
+                     f"zarr-python {found['zarr'][0]:.2f} s and {found['zarr'][1]:.0f} MiB, reshard (with xxh3) {found['reshard'][0]:.2f} "
+                     f"s and {found['reshard'][1]:.0f} MiB")
             shutil.rmtree(store)
 
     def megatron(self, gigabytes):
         """Legacy rank files into another layout, and torch_dist to Hugging Face names, against a copy of the same bytes."""
         reshard, legacy = self.args.reshard, self.make("legacy", gigabytes, 4, 2)
         found = self.side_by_side({"cp": ["cp", "-r", legacy, self.out + "/copy"],
-                                   "reshard": [reshard, "convert", legacy, self.out + "/x", "--to", "megatron", "--layout", "tp=2,pp=4", "--quiet", "--no-sync"]})
-        self.row(f"legacy Megatron TP4 PP2 to TP2 PP4, {gigabytes} GB, against `cp -r`", f"{found['cp'][0] / found['reshard'][0]:.2f}x", "0.5x", "0.95x",
-                 f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
+                                   "reshard": [reshard, "convert", legacy, self.out + "/x", "--to", "megatron", "--layout", "tp=2,pp=4",
+                                               "--quiet", "--no-sync"]})
+        self.row(f"legacy Megatron TP4 PP2 to TP2 PP4, {gigabytes} GB, against `cp -r`", f"{found['cp'][0] / found['reshard'][0]:.2f}x",
+                 "0.5x", "0.95x", f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
         shutil.rmtree(legacy)
         source = self.make("torch_dist", gigabytes, 4)
         found = self.side_by_side({"cp": ["cp", "-r", source, self.out + "/copy"],
-                                   "reshard": [reshard, "convert", source, self.out + "/x", "--to", "hf", "--rules", "llama", "--quiet", "--no-sync"]})
-        self.row(f"torch_dist to hf, QKV and gate/up split, {gigabytes} GB, against `cp -r`", f"{found['cp'][0] / found['reshard'][0]:.2f}x", "0.6x", "0.95x",
+                                   "reshard": [reshard, "convert", source, self.out + "/x", "--to", "hf", "--rules", "llama", "--quiet",
+                                               "--no-sync"]})
+        self.row(f"torch_dist to hf, QKV and gate/up split, {gigabytes} GB, against `cp -r`",
+                 f"{found['cp'][0] / found['reshard'][0]:.2f}x", "0.6x", "0.95x",
                  f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
         shutil.rmtree(source)
 
@@ -180,8 +195,8 @@ class Bench:
                 file.write(os.urandom(1 << 20))
         found = self.side_by_side({"cp": ["cp", single, self.out + "/copy"],
                                    "reshard": [reshard, "convert", source, self.out + "/hf", "--to", "hf", "--quiet", "--no-sync"]})
-        self.row("100,000 tensors of 16 KiB: convert, against `cp` of one file", f"{found['cp'][0] / found['reshard'][0]:.2f}x", "0.3x", "0.8x",
-                 f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
+        self.row("100,000 tensors of 16 KiB: convert, against `cp` of one file", f"{found['cp'][0] / found['reshard'][0]:.2f}x",
+                 "0.3x", "0.8x", f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
         shutil.rmtree(source)
         os.unlink(single)
 
@@ -201,7 +216,8 @@ def main():
     base = args.dir or ("/dev/shm" if shutil.disk_usage("/dev/shm").free > 14e9 else tempfile.gettempdir())
     root = tempfile.mkdtemp(prefix="reshard-bench-", dir=base)
     try:
-        print(f"in {base}, {args.rounds} interleaved rounds, {os.cpu_count()} CPUs\n\n| what | measured | must | aim | |\n|---|---|---|---|---|", flush=True)
+        print(f"in {base}, {args.rounds} interleaved rounds, {os.cpu_count()} CPUs\n\n| what | measured | must | aim | "
+              f"|\n|---|---|---|---|---|", flush=True)
         bench = Bench(args, root)
         if bench.wants("convert"):
             for gigabytes in args.gigabytes.split(","):

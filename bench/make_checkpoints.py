@@ -98,12 +98,13 @@ def noise(seed, *shape):
 
 def megatron_args(layers, tp, pp):
     return argparse.Namespace(
-        num_layers=layers, hidden_size=HIDDEN, ffn_hidden_size=INNER, num_attention_heads=HEADS, num_query_groups=GROUPS, group_query_attention=True,
-        kv_channels=HEAD_WIDTH, swiglu=True, add_bias_linear=False, normalization="RMSNorm", untie_embeddings_and_output_weights=True,
-        position_embedding_type="rope", add_position_embedding=True, max_position_embeddings=4096, seq_length=4096, vocab_size=VOCABULARY,
-        padded_vocab_size=VOCABULARY, make_vocab_size_divisible_by=128, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp,
-        virtual_pipeline_model_parallel_size=None, expert_model_parallel_size=1, expert_tensor_parallel_size=tp, num_experts=None, moe_layer_freq=1,
-        world_size=tp * pp, data_parallel_size=1, bf16=True, fp16=False, params_dtype=torch.bfloat16, transformer_impl="transformer_engine",
+        num_layers=layers, hidden_size=HIDDEN, ffn_hidden_size=INNER, num_attention_heads=HEADS, num_query_groups=GROUPS,
+        group_query_attention=True, kv_channels=HEAD_WIDTH, swiglu=True, add_bias_linear=False, normalization="RMSNorm",
+        untie_embeddings_and_output_weights=True, position_embedding_type="rope", add_position_embedding=True, max_position_embeddings=4096,
+        seq_length=4096, vocab_size=VOCABULARY, padded_vocab_size=VOCABULARY, make_vocab_size_divisible_by=128,
+        tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=None,
+        expert_model_parallel_size=1, expert_tensor_parallel_size=tp, num_experts=None, moe_layer_freq=1, world_size=tp * pp,
+        data_parallel_size=1, bf16=True, fp16=False, params_dtype=torch.bfloat16, transformer_impl="transformer_engine",
         use_distributed_optimizer=False, no_save_optim=True, no_save_rng=True, iteration=10)
 
 
@@ -128,7 +129,8 @@ def save_legacy(out, gigabytes, tp, pp):
             state["output_layer.weight"] = noise(seed + 5, VOCABULARY // tp, HIDDEN)
         folder = os.path.join(out, "iter_0000010", f"mp_rank_{t:02d}" + (f"_{p:03d}" if pp > 1 else ""))
         os.makedirs(folder)
-        torch.save({"args": megatron_args(layers, tp, pp), "checkpoint_version": 3.0, "iteration": 10, "model": state}, os.path.join(folder, "model_optim_rng.pt"))
+        torch.save({"args": megatron_args(layers, tp, pp), "checkpoint_version": 3.0, "iteration": 10, "model": state},
+                   os.path.join(folder, "model_optim_rng.pt"))
     with open(os.path.join(out, "latest_checkpointed_iteration.txt"), "w") as file:
         file.write("10")
 
@@ -152,7 +154,8 @@ def stacked(name, layers, shape, pieces, rank, ranks):
             if owner == rank:
                 local.append(Shard(noise(hash((name, layer, part)) & 0xFFFFFF, 1, *size), place))
     properties = TensorProperties(dtype=torch.bfloat16)
-    return ShardedTensor._init_from_local_shards_and_global_metadata(local, ShardedTensorMetadata(places, torch.Size((layers, *shape)), properties))
+    metadata = ShardedTensorMetadata(places, torch.Size((layers, *shape)), properties)
+    return ShardedTensor._init_from_local_shards_and_global_metadata(local, metadata)
 
 
 def save_torch_dist(rank, ranks, out, gigabytes, rendezvous):
@@ -176,7 +179,8 @@ def save_torch_dist(rank, ranks, out, gigabytes, rendezvous):
         common = {"args": megatron_args(layers, ranks, 1), "checkpoint_version": 3.0, "iteration": 10}
         torch.save(common, os.path.join(folder, "common.pt"))
         with open(os.path.join(folder, "metadata.json"), "w") as file:
-            json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1}, file)
+            json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",
+                       "common_backend_version": 1}, file)
         with open(os.path.join(out, "latest_checkpointed_iteration.txt"), "w") as file:
             file.write("10")
     dist.destroy_process_group()

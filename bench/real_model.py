@@ -113,7 +113,8 @@ def main():
                  ("dcp", "direct.pt", "torch", [])]
         for source, target, to, more in steps:
             seconds, memory = measure([args.reshard, "convert", at[source], at[target], "--to", to, "--quiet", *more])
-            found = json.loads(subprocess.run([args.reshard, "hash", "--json", at[target]], capture_output=True, check=True).stdout)["tensors"]
+            found = json.loads(subprocess.run([args.reshard, "hash", "--json", at[target]], capture_output=True,
+                                              check=True).stdout)["tensors"]
             same = {tensor["key"]: tensor["hash"] for tensor in found} == wanted
             print(f"| {source} to {to} | {seconds} | {memory} | {'all equal' if same else 'DIFFERENT'} |", flush=True)
             if not same:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints how much of the files that each fuzz target is for (targets.txt) its corpus reaches, and fails where it is less than 80 % of the lines.
+"""Prints how much of the files that each fuzz target is for (targets.txt) its corpus reaches, and fails where it is less than 80 % of the
+lines.
 
 usage: coverage.py BUILD [--files] [TARGET]...
-BUILD has been configured by clang with c_args '-fprofile-instr-generate -fcoverage-mapping' and without -Dfuzz: its replay programs run here.
+BUILD has been configured by clang with c_args '-fprofile-instr-generate -fcoverage-mapping' and without -Dfuzz: its replay programs run
+here.
 """
 import argparse
 import fnmatch
@@ -63,7 +65,8 @@ def line_counts(build, target, left_out, work):
     data = json.loads(report.stdout)["data"][0]
     uncounted = lines_of(data["functions"], left_out)
     for entry in data["files"]:
-        name = os.path.relpath(build / entry["filename"], HERE.parent) if not os.path.isabs(entry["filename"]) else os.path.relpath(entry["filename"], HERE.parent)
+        name = os.path.relpath(build / entry["filename"],
+                               HERE.parent) if not os.path.isabs(entry["filename"]) else os.path.relpath(entry["filename"], HERE.parent)
         lines = entry["summary"]["lines"]
         counts[name] = (lines["count"] - uncounted.get(entry["filename"], 0), lines["covered"])
     return counts
@@ -86,7 +89,8 @@ def main():
         share = 100 * covered / count if count else 0.0
         good = share >= WANTED and not unmatched
         passed, failed = passed + good, failed + (not good)
-        print(f"{'ok' if good else 'FAILED'}: {target}: {share:.1f} % of {count} lines in {len(chosen)} files", *(f"no file {pattern}" for pattern in unmatched), flush=True)
+        print(f"{'ok' if good else 'FAILED'}: {target}: {share:.1f} % of {count} lines in {len(chosen)} files",
+              *(f"no file {pattern}" for pattern in unmatched), flush=True)
         for name, (lines, reached) in sorted(chosen.items()) if args.files else []:
             print(f"    {100 * reached / lines if lines else 100:5.1f} %  {lines:5d}  {name}")
     print(f"{passed} passed, {failed} failed")

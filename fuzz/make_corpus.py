@@ -42,7 +42,8 @@ MAPPINGS = [
     "_ -> new\nb -> _\nl.1.q -> a",
 ]
 PACKED = {  # target: families whose cases it opens
-    "convert": ["safetensors", "torch-file", "torch-dcp", "zarr", "megatron", "verl", "deepspeed", "lightning", "accelerate", "atorch-fsdp", "numpy"],
+    "convert": ["safetensors", "torch-file", "torch-dcp", "zarr", "megatron", "verl", "deepspeed", "lightning", "accelerate",
+                "atorch-fsdp", "numpy"],
     "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],
     "megatron": ["megatron", "torch-file"],
     "optimizer": ["megatron"],
@@ -105,7 +106,8 @@ def archives_in(data):
 
 
 def without_noise(data):
-    """The same with payloads of tensors, and states of random number generators, set to zero: lengths stay, checksums are repaired on reading."""
+    """The same with payloads of tensors, and states of random number generators, set to zero: lengths stay, checksums are repaired on
+    reading."""
     out = bytearray(data)
     for start, end in archives_in(data):
         try:
@@ -119,7 +121,8 @@ def without_noise(data):
                 if payload + member.file_size <= len(data):
                     out[payload : payload + member.file_size] = bytes(member.file_size)
     out = re.sub(rb"(?s)(?:[BT]\xc0\x09\0\0)(.{2496})", lambda m: m.group(0)[:5] + bytes(2496), bytes(out))
-    return re.sub(rb"(?s)(?:J....|\x8a\x05....\0|M..|K.){400,}", lambda m: re.sub(rb"(?s)J....", b"J\1\0\0\0", re.sub(rb"(?s)\x8a\x05....\0", b"\x8a\5\1\0\0\x80\0", m.group(0))), out)
+    return re.sub(rb"(?s)(?:J....|\x8a\x05....\0|M..|K.){400,}",
+                  lambda m: re.sub(rb"(?s)J....", b"J\1\0\0\0", re.sub(rb"(?s)\x8a\x05....\0", b"\x8a\5\1\0\0\x80\0", m.group(0))), out)
 
 
 def shard_repairs(folder):
@@ -174,7 +177,8 @@ def packed_files(path, keeps_payload):
         if file.name not in ("zarr.json", ".zarray", ".zgroup"):
             folder = next((p for p in file.parents if (p / "zarr.json").is_file()), None)
             repairs |= shard_repairs(folder) if folder else 0
-        packed.append((file.name if path.is_file() else str(file.relative_to(path)), repairs, content if keeps_payload else without_noise(content)))
+        packed.append((file.name if path.is_file() else str(file.relative_to(path)), repairs,
+                       content if keeps_payload else without_noise(content)))
     return packed
 
 
@@ -257,7 +261,8 @@ def model_texts():
         for number, config in enumerate(some if kind == 2 else []):
             yield f"{path.name}-config-{number}", bytes([kind]) + b"\n".join(lines) + b"\0" + config
     cases_of_tests = (HERE.parent / "tests" / "mapping" / "test_settings.c").read_text()
-    for number, match in enumerate(re.finditer(r'\{ "[^"]*", "((?:[^"\\]|\\.)*)", SETTINGS_(CONFIG|ARGS), "((?:[^"\\]|\\.)*)"', cases_of_tests)):
+    for number, match in enumerate(re.finditer(r'\{ "[^"]*", "((?:[^"\\]|\\.)*)", SETTINGS_(CONFIG|ARGS), "((?:[^"\\]|\\.)*)"',
+                                               cases_of_tests)):
         text, members = (part.encode().decode("unicode_escape").encode("latin-1") for part in (match.group(1), match.group(3)))
         yield f"settings-{number}", b"\2" + text + b"\0" + members + b"\0" + members
 
@@ -279,18 +284,22 @@ def npy_headers():
 
 def run_args():
     """Arguments as the unit tests of placement have them, and those of configurations."""
-    placements = [(8, 4, 1, ""), (8, 2, 2, ""), (6, 4, 1, "Et|(tt|)*2tL"), (4, 2, 2, "Et|tt||tL"), (5, 2, 1, "E,t*3|t*2,L"), (3, 2, 1, "Ett|tmL"), (4, 3, 1, ""),
-                  (4, 2, 1, "Et|ttL"), (4, 2, 1, "Ett|xL"), (4, 2, 1, "(t"), (4, 2, 1, "t*"), (4, 2, 1, "((t)*2)*2"), (7, 2, 1, None)]
+    placements = [(8, 4, 1, ""), (8, 2, 2, ""), (6, 4, 1, "Et|(tt|)*2tL"), (4, 2, 2, "Et|tt||tL"), (5, 2, 1, "E,t*3|t*2,L"),
+                  (3, 2, 1, "Ett|tmL"), (4, 3, 1, ""), (4, 2, 1, "Et|ttL"), (4, 2, 1, "Ett|xL"), (4, 2, 1, "(t"), (4, 2, 1, "t*"),
+                  (4, 2, 1, "((t)*2)*2"), (7, 2, 1, None)]
     for number, (layers, pp, vp, layout) in enumerate(placements):
-        args = {"num_layers": layers, "pipeline_model_parallel_size": pp, "virtual_pipeline_model_parallel_size": vp, "pipeline_model_parallel_layout": layout}
+        args = {"num_layers": layers, "pipeline_model_parallel_size": pp, "virtual_pipeline_model_parallel_size": vp,
+                "pipeline_model_parallel_layout": layout}
         yield f"placement-{number}", json.dumps(args).encode()
-        args.update(tensor_model_parallel_size=2, expert_model_parallel_size=2, expert_tensor_parallel_size=1, vocab_size=1000, padded_vocab_size=1024,
-                    make_vocab_size_divisible_by=128, hidden_size=64, num_attention_heads=4, num_query_groups=2, group_query_attention=True, kv_channels=16,
-                    swiglu=True, num_experts=4, moe_grouped_gemm=True, transformer_impl="local", moe_layer_freq=[0, 1], ffn_hidden_size=128)
+        args.update(tensor_model_parallel_size=2, expert_model_parallel_size=2, expert_tensor_parallel_size=1, vocab_size=1000,
+                    padded_vocab_size=1024, make_vocab_size_divisible_by=128, hidden_size=64, num_attention_heads=4, num_query_groups=2,
+                    group_query_attention=True, kv_channels=16, swiglu=True, num_experts=4, moe_grouped_gemm=True, transformer_impl="local",
+                    moe_layer_freq=[0, 1], ffn_hidden_size=128)
         yield f"model-{number}", json.dumps(args).encode()
-        for word, value in (("decoder_first_pipeline_num_layers", 1), ("decoder_last_pipeline_num_layers", 2), ("account_for_embedding_in_pipeline_split", True),
-                            ("account_for_loss_in_pipeline_split", True), ("hybrid_layer_pattern", "M*"), ("multi_latent_attention", True), ("qk_head_dim", 32),
-                            ("kv_lora_rank", 16), ("mamba_state_dim", 16), ("tensor_model_parallel_size", 3)):
+        for word, value in (("decoder_first_pipeline_num_layers", 1), ("decoder_last_pipeline_num_layers", 2),
+                            ("account_for_embedding_in_pipeline_split", True), ("account_for_loss_in_pipeline_split", True),
+                            ("hybrid_layer_pattern", "M*"), ("multi_latent_attention", True), ("qk_head_dim", 32), ("kv_lora_rank", 16),
+                            ("mamba_state_dim", 16), ("tensor_model_parallel_size", 3)):
             yield f"{word}-{number}", json.dumps({**args, word: value}).encode()
 
 
@@ -300,7 +309,8 @@ def sidecars():
         tensors = {"a": value, "b": value, "c.d": value}
         for number, document in enumerate([
             {"schema": "reshard-sidecar/1", "digest": digest, "tensors": tensors},
-            {"schema": "reshard-sidecar/2", "digest": digest, "tensors": {k: {"digest": v, "dtype": "F32", "shape": [2, 2]} for k, v in tensors.items()}, "items": {"x": value}},
+            {"schema": "reshard-sidecar/2", "digest": digest,
+             "tensors": {k: {"digest": v, "dtype": "F32", "shape": [2, 2]} for k, v in tensors.items()}, "items": {"x": value}},
             {"schema": "reshard-sidecar/1", "digest": digest, "tensors": {"a": value, "zz": value}},
             {"digest": digest, "tensors": []},
             {"schema": 3, "digest": None, "tensors": {"a": 1}},
@@ -318,7 +328,8 @@ def small_arrays():
     for name, path in cases(["zarr"]):
         for document in sorted([*path.rglob("zarr.json"), *path.rglob(".zarray")]) if path.is_dir() else []:
             folder, text = document.parent, document.read_bytes()
-            chunks = [file.read_bytes() for file in files_of(folder) if file != document and not file.name.startswith(".z") and file.name != "zarr.json"][:2]
+            chunks = [file.read_bytes() for file in files_of(folder) if file != document and not file.name.startswith(".z")
+                      and file.name != "zarr.json"][:2]
             first, second = (chunks + [b"", b""])[:2]
             if len(text) < 4096 and len(first) < 256 and len(second) < 4096:
                 form = 1 if document.name == "zarr.json" else 2 if (folder / "0.0").is_file() else 0
@@ -327,14 +338,17 @@ def small_arrays():
 
 def text_pickles():
     """Objects in every protocol, text ones too."""
-    values = [None, True, 0, -1, 2**31, -(2**31) - 1, 2**70, -(2**70), 0.5, 1e300, "a", "\u00e9\n\\", "\ud800", b"", b"\0\xff", bytearray(b"x"), (), (1,), (1, 2), (1, 2, 3),
-              (1, 2, 3, 4), [], [1, [2]], {}, {"a": [1], "b": {}}, {1, 2}, frozenset([3]), complex(1, 2), range(3), slice(1, 2), print, int, Ellipsis]
+    values = [None, True, 0, -1, 2**31, -(2**31) - 1, 2**70, -(2**70), 0.5, 1e300, "a", "\u00e9\n\\", "\ud800", b"", b"\0\xff",
+              bytearray(b"x"), (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], [1, [2]], {}, {"a": [1], "b": {}}, {1, 2}, frozenset([3]),
+              complex(1, 2), range(3), slice(1, 2), print, int, Ellipsis]
     values.append([values[-8], values[-8], *([values[20]] * 300)])
     for number, value in enumerate(values):
         for protocol in range(6):
             yield f"own-{number}-{protocol}", pickle.dumps(value, protocol)
-    for number, text in enumerate([b"(lp0\nI1\naF2.5\nasS'x'\n.", b"(dp0\nS'a'\nI01\nsS'b'\nI00\ns.", b"(ios\nsystem\np0\n.", b"(cos\nsystem\nS'x'\no.", b"L5L\n.", b"L-99999999999999999999L\n.",
-                                   b"V\\u00e9\\U0001F600\n.", b"S'\\x41\\n\\101'\n.", b'S"a\\"b"\n.', b"Pid\n.", b"Fnan\n.", b"F-inf\n.", b"I0x10\n.", b"T\3\0\0\0abc.", b"U\3abc."]):
+    for number, text in enumerate([b"(lp0\nI1\naF2.5\nasS'x'\n.", b"(dp0\nS'a'\nI01\nsS'b'\nI00\ns.", b"(ios\nsystem\np0\n.",
+                                   b"(cos\nsystem\nS'x'\no.", b"L5L\n.", b"L-99999999999999999999L\n.", b"V\\u00e9\\U0001F600\n.",
+                                   b"S'\\x41\\n\\101'\n.", b'S"a\\"b"\n.', b"Pid\n.", b"Fnan\n.", b"F-inf\n.", b"I0x10\n.",
+                                   b"T\3\0\0\0abc.", b"U\3abc."]):
         yield f"text-{number}", text
 
 
@@ -369,7 +383,8 @@ def file_candidates(target, case, index, file):
 
 def candidates(target):
     """(name, bytes) of everything that may become a seed."""
-    texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers, "sidecar": sidecars}
+    texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers,
+             "sidecar": sidecars}
     if target in texts:
         yield from texts[target]()
     elif target in PACKED:
@@ -415,7 +430,8 @@ def choose(program, target, found_before, work):
                    cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     # libFuzzer notes for each file only what the files before it, which are smaller, did not have.
     left = {pathlib.Path(path).name: new for path, new in features_by_file(control).items()}
-    best = sorted((digest for digest in left if left[digest]), key=lambda digest: (-len(left[digest]) / len(found[digest][1]) ** 0.3, digest))
+    best = sorted((digest for digest in left if left[digest]),
+                  key=lambda digest: (-len(left[digest]) / len(found[digest][1]) ** 0.3, digest))
     return [found[digest] for digest in best]
 
 

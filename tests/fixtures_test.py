@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the command over fixtures that the real frameworks wrote and compares with their manifests. Prints TAP.
 
-usage: fixtures_test.py --bin PATH --check {hash,items,bad,verify,pairs,roundtrip,relayout} --root DIR [--root DIR]... [--family F] [--case GLOB]
-Where a Python with torch and safetensors is found (tests/live/live.py says how), roundtrip also lets the real library read what was written.
-A case that an earlier root has too is run once.
+usage: fixtures_test.py --bin PATH --check {hash,items,bad,verify,pairs,roundtrip,relayout} --root DIR [--root DIR]... [--family F] [--case
+GLOB] Where a Python with torch and safetensors is found (tests/live/live.py says how), roundtrip also lets the real library read what was
+written. A case that an earlier root has too is run once.
 
-How a bad case is refused, and what a strict reader does with a case that it may refuse, is pinned: refusals.json has the exit status of each. A case
-that is not in it (others than those of the repository) must be refused in some way. --pin writes the file anew; read the difference before you keep it.
+How a bad case is refused, and what a strict reader does with a case that it may refuse, is pinned: refusals.json has the exit status of
+each. A case that is not in it (others than those of the repository) must be refused in some way. --pin writes the file anew; read the
+difference before you keep it.
 """
 import argparse
 import json
@@ -59,7 +60,8 @@ class Pins:
     def __call__(self, case, **exits):
         self.found.setdefault(case["case"], {}).update(exits)
         wanted = {} if self.is_kept else self.wanted.get(case["case"], {})
-        return [f"{verb} exit {status} instead of {wanted[verb]}, which refusals.json has" for verb, status in exits.items() if wanted.get(verb, status) != status]
+        return [f"{verb} exit {status} instead of {wanted[verb]}, which refusals.json has" for verb,
+                status in exits.items() if wanted.get(verb, status) != status]
 
     def keep(self):
         for name, exits in self.found.items():
@@ -227,7 +229,8 @@ def items_with_tensors(case):
 
 def check_roundtrip(run, case, cases, live):
     # Keys that collide when joined cannot be told apart by name; tests/cli covers them by path.
-    if not is_good(case) or not case["tensors"] or may_refuse(case) or has_names_of_its_own(case) or (case.get("also") or {}).get("ambiguous"):
+    if (not is_good(case) or not case["tensors"] or may_refuse(case) or has_names_of_its_own(case)
+            or (case.get("also") or {}).get("ambiguous")):
         return None
     if any(t["sha256"] is None for t in case["tensors"].values()) or (case.get("also") or {}).get("logical_bytes"):
         return None
@@ -288,7 +291,8 @@ def state_by_bucket(case):
 
 
 def relayout_by_bucket(run, case, source, target):
-    """Between parameters buckets hold whatever the memory held: they have the reference's names and sizes, and the parameters' state is what Megatron read."""
+    """Between parameters buckets hold whatever the memory held: they have the reference's names and sizes, and the parameters' state is
+    what Megatron read."""
     reference, back = case["folder"] / case["path"], pathlib.Path(f"{target}.back")
     done = run("convert", source, target, "--like", reference, "--quiet")
     if done.returncode:
@@ -298,7 +302,8 @@ def relayout_by_bucket(run, case, source, target):
         return [complaint]
     content = {key: value if not STATE_BY_BUCKET.match(key) else (*value[:2], "") for key, value in found.items()}
     wanted = {key: value if not STATE_BY_BUCKET.match(key) else (*value[:2], "") for key, value in wanted_digests(case).items()}
-    objects = [{i["key"].split("/shard")[0] for i in json.loads(run("ls", "--json", "--items", path).stdout)["items"] if STATE_BY_BUCKET.match(i["key"])} for path in (target, reference)]
+    objects = [{i["key"].split("/shard")[0] for i in json.loads(run("ls", "--json", "--items", path).stdout)["items"]
+                if STATE_BY_BUCKET.match(i["key"])} for path in (target, reference)]
     lines = differences(content, wanted) + [f"object {key!r} is there or not" for key in sorted(objects[0] ^ objects[1])]
     done = run("convert", target, back, "--to", "torch_dist", "-o", "optimizer=fully_reshardable", "--quiet")
     if done.returncode:
@@ -376,7 +381,8 @@ def main():
     if args.check == "roundtrip" and args.live and not live:
         number += 1
         failed += live_judges.is_required()
-        print(f"{'not ok' if live_judges.is_required() else 'ok'} {number} - the real libraries{'' if live_judges.is_required() else ' # SKIP'} need torch,safetensors: make live-env")
+        print(f"{'not ok' if live_judges.is_required() else 'ok'} {number} - the real "
+              f"libraries{'' if live_judges.is_required() else ' # SKIP'} need torch,safetensors: make live-env")
     if number == 0:
         print(f"not ok 1 - no case of {args.family or sorted(FAMILIES)} below {args.root}\n1..1")
         return 1

@@ -54,8 +54,8 @@ class Check:
         self.environment = dict(os.environ, TSAN_OPTIONS="halt_on_error=1:exitcode=66:second_deadlock_stack=1")
 
     def __call__(self, name, *arguments, allowed=(0,)):
-        done = subprocess.run([self.binary, *map(str, arguments), *OPTIONS], capture_output=True, text=True, errors="replace", env=self.environment,
-                              timeout=300)
+        done = subprocess.run([self.binary, *map(str, arguments), *OPTIONS], capture_output=True, text=True, errors="replace",
+                              env=self.environment, timeout=300)
         raced = "ThreadSanitizer" in done.stderr
         good = done.returncode in allowed and not raced
         self.count += 1
@@ -81,8 +81,8 @@ def run(check, source, work):
         shutil.rmtree(target, ignore_errors=True)
         target.unlink(missing_ok=True)
     target = work / "half"
-    check(f"{label}: convert to half, resumable", "convert", source, target, "--to", "torch-dcp", "--dtype", "f16", "--resume", "--checksum", "sha256",
-          allowed=(0, 5))
+    check(f"{label}: convert to half, resumable", "convert", source, target, "--to", "torch-dcp", "--dtype", "f16", "--resume",
+          "--checksum", "sha256", allowed=(0, 5))
     shutil.rmtree(target, ignore_errors=True)
 
 

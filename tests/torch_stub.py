@@ -11,8 +11,9 @@ import zipfile
 
 Tensor = collections.namedtuple("Tensor", "storage offset size stride is_parameter", defaults=[False])
 
-ELEMENT_BYTES = {"BoolStorage": 1, "ByteStorage": 1, "CharStorage": 1, "ShortStorage": 2, "HalfStorage": 2, "BFloat16Storage": 2, "IntStorage": 4,
-                 "FloatStorage": 4, "LongStorage": 8, "DoubleStorage": 8, "ComplexFloatStorage": 8, "ComplexDoubleStorage": 16}
+ELEMENT_BYTES = {"BoolStorage": 1, "ByteStorage": 1, "CharStorage": 1, "ShortStorage": 2, "HalfStorage": 2, "BFloat16Storage": 2,
+                 "IntStorage": 4, "FloatStorage": 4, "LongStorage": 8, "DoubleStorage": 8, "ComplexFloatStorage": 8,
+                 "ComplexDoubleStorage": 16}
 
 
 class Storage:
@@ -109,7 +110,8 @@ def write_legacy(path, value, little_endian=True):
     with open(path, "wb") as out:
         pickle.dump(0x1950A86A20F9469CFC6C, out, protocol=2)
         pickle.dump(1001, out, protocol=2)
-        pickle.dump({"protocol_version": 1001, "little_endian": little_endian, "type_sizes": {"short": 2, "int": 4, "long": 4}}, out, protocol=2)
+        pickle.dump({"protocol_version": 1001, "little_endian": little_endian, "type_sizes": {"short": 2, "int": 4, "long": 4}},
+                    out, protocol=2)
         out.write(body.getvalue())
         pickle.dump([key for key in pickler.storages.values()], out, protocol=2)
         for storage in pickler.storages:

@@ -3,8 +3,8 @@
 """Makes one folder of all fixtures: links to those kept as plain files, and the content of the archives (`<family>.tar.xz`).
 
 usage: unpack_fixtures.py SOURCE TARGET STAMP
-SOURCE is tests/fixtures. An archive holds folders `<family>/<case>/`; a case that is there as plain files too is an error. Nothing is done if SOURCE
-has not changed since the run that left STAMP.
+SOURCE is tests/fixtures. An archive holds folders `<family>/<case>/`; a case that is there as plain files too is an error. Nothing is done
+if SOURCE has not changed since the run that left STAMP.
 """
 import hashlib
 import pathlib

@@ -16,9 +16,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 def lines_of(build):
     """{file of src: {line: times run}}; a header's line counts once, however many files include it."""
-    report = subprocess.run(["gcovr", "--root", str(ROOT), "--filter", "src/", "--json", "-", "--object-directory", str(build), "--exclude-unreachable-branches",
-                             "--gcov-ignore-parse-errors", str(build)], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return {file["file"]: {line["line_number"]: line["count"] for line in file["lines"] if not line.get("gcovr/noncode")} for file in json.loads(report)["files"]}
+    report = subprocess.run(["gcovr", "--root", str(ROOT), "--filter", "src/", "--json", "-", "--object-directory", str(build),
+                             "--exclude-unreachable-branches", "--gcov-ignore-parse-errors", str(build)], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout
+    return {file["file"]: {line["line_number"]: line["count"] for line in file["lines"] if not line.get("gcovr/noncode")}
+            for file in json.loads(report)["files"]}
 
 
 def main():
@@ -43,7 +45,8 @@ def main():
     every = [count for lines in files.values() for count in lines.values()]
     total = 100 * sum(n > 0 for n in every) / len(every) if every else 0
     poor = [name for name in files if share[name] < args.file]
-    print(f"coverage: {total:.1f} % of {len(every)} lines (at least {args.lines:g}), {len(poor)} of {len(files)} files under {args.file:g} %: {' '.join(poor)}")
+    print(f"coverage: {total:.1f} % of {len(every)} lines (at least {args.lines:g}), {len(poor)} of {len(files)} files under {args.file:g} "
+          f"%: {' '.join(poor)}")
     return 1 if status or total < args.lines or poor else 0
 
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Breaks the source on purpose, one small change at a time, and shows whether a test notices.
 
-usage: mutate.py [--only GLOB] [--list] [--jobs N] [--wide]          the kept list, tests/mutants.json
-       mutate.py --sample N [--seed S] [--only GLOB] [--jobs N]      general operators over src/ (mutation_operators.py)
+usage: mutate.py [--only GLOB]... [--list] [--jobs N] [--wide]          the kept list, tests/mutants.json
+       mutate.py --sample N [--seed S] [--only GLOB]... [--jobs N]      general operators over src/ (mutation_operators.py)
 
 Works in copies of the tree under build-mutants/, never in the checkout. A mutation of the list is an object with
   file, what     the file, and what the change breaks
@@ -154,10 +154,14 @@ def with_first_lines(chosen, mutations):
     return chosen + [m for m in mutations if m["what"] in wanted and m not in chosen]
 
 
+def is_chosen(args, text):
+    return not args.only or any(fnmatch.fnmatch(text, glob) for glob in args.only)
+
+
 def run_kept(args):
     mutations = json.loads(KEPT.read_text())
     check_list(mutations)
-    chosen = [m for m in mutations if fnmatch.fnmatch(f"{m['file']}: {m['what']}", args.only)]
+    chosen = [m for m in mutations if is_chosen(args, f"{m['file']}: {m['what']}")]
     if args.list:
         for m in chosen:
             print(f"{m['file']}: {m['what']} [{', '.join(m['tests'])}]")
@@ -192,7 +196,7 @@ def summary(results, names):
 
 
 def run_sample(args):
-    candidates = [m for m in mutation_operators.all_candidates(ROOT) if fnmatch.fnmatch(m["file"], args.only)]
+    candidates = [m for m in mutation_operators.all_candidates(ROOT) if is_chosen(args, m["file"])]
     bench = Bench(args.jobs, None)
     coverage = mutation_coverage.Coverage(ROOT, WORK / "coverage", args.keep_coverage)
     bench.seconds = coverage.seconds
@@ -210,7 +214,8 @@ def run_sample(args):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="*", metavar="GLOB", help="of `file: what` in the list, of the file in a sample")
+    parser.add_argument("--only", action="append", metavar="GLOB",
+                        help="of `file: what` in the list, of the file in a sample; several may be given")
     parser.add_argument("--list", action="store_true", help="print the kept list")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--wide", action="store_true", help="where no listed test notices, ask all of the quick suites too")

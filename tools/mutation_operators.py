@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""General mutations of C source: what a tired author types. Texts of messages, assertions, tables of declarations and comments are left out."""
+"""General mutations of C source: what a tired author types. Texts of messages, assertions, tables of declarations and comments are left
+out."""
 import random
 import re
 
@@ -78,7 +79,8 @@ def removed_calls(code, full):
         head = code[:m.start()].rstrip()
         end = end_of_call(code, m.end() - 1)
         is_statement = head.endswith((";", "{", "}", ")")) or head.endswith("else")
-        if code[end:end + 1] == ";" and is_statement and not HINT_CALLS.match(m[3]) and m[3] not in ("if", "while", "for", "switch", "return", "sizeof"):
+        is_call = m[3] not in ("if", "while", "for", "switch", "return", "sizeof")
+        if code[end:end + 1] == ";" and is_statement and is_call and not HINT_CALLS.match(m[3]):
             yield m.start(2), end, "(void)0"
 
 
@@ -87,11 +89,13 @@ def removed_checks(code, full):
     for m in re.finditer(r"\bif (\()", full):
         end = end_of_call(full, m.start(1))
         tail = full[end:end + 200].lstrip()
-        if code[m.start():m.start() + 2] == "if" and re.match(r"return (status|-1|false|NULL|RESHARD_ERR|\w*fail\w*\(|error_\w+\(|\w*too_\w+\()", tail):
+        if code[m.start():m.start()
+                + 2] == "if" and re.match(r"return (status|-1|false|NULL|RESHARD_ERR|\w*fail\w*\(|error_\w+\(|\w*too_\w+\()", tail):
             yield m.start(1) + 1, end - 1, "0"
 
 
-OPERATORS = {"comparison": comparisons, "offset": offsets, "constant": constants, "removed call": removed_calls, "removed check": removed_checks}
+OPERATORS = {"comparison": comparisons, "offset": offsets, "constant": constants, "removed call": removed_calls,
+             "removed check": removed_checks}
 
 
 def candidates(file, text):

@@ -52,8 +52,9 @@ class TestRun:
 
     def __init__(self, command, cwd, env, seconds):
         self.started = time.monotonic()
-        self.process = subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                        text=True, errors="replace", start_new_session=True, preexec_fn=self.limit)
+        self.process = subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+                                        preexec_fn=self.limit)
         self.is_late = False
         self.timer = threading.Timer(seconds, self.expire)
         self.timer.start()
@@ -143,7 +144,8 @@ class Tree:
 
     def ninja(self, targets):
         """None, or what the compiler said."""
-        done = subprocess.run(["ninja", "-j2", "-C", str(self.build), "--quiet", *targets], capture_output=True, text=True, timeout=BUILD_SECONDS)
+        done = subprocess.run(["ninja", "-j2", "-C", str(self.build), "--quiet", *targets], capture_output=True, text=True,
+                              timeout=BUILD_SECONDS)
         if done.returncode == 0:
             return None
         lines = [line for line in done.stdout.splitlines() if "error" in line or "undefined" in line] or done.stdout.splitlines() or ["?"]

@@ -3,8 +3,8 @@
 """Runs the tests of a build directory through meson and ends with the line `N passed, N failed, N skipped`.
 
 usage: run_tests.py BUILD [--suite NAME]... [--no-suite NAME]...
-Counts single test cases (every TAP line), not programs. Prints each failure and each reason why something was skipped. Every program that the build
-knows must have run and reported at least one case: a program that is silent, and a run without programs, fails.
+Counts single test cases (every TAP line), not programs. Prints each failure and each reason why something was skipped. Every program that
+the build knows must have run and reported at least one case: a program that is silent, and a run without programs, fails.
 """
 import argparse
 import json

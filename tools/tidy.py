@@ -29,9 +29,11 @@ LAYERS = {
     "comm": ["base"],
     "names": ["base", "tensor", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan"],
     "convert": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "names"],
-    "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm", "names", "convert"],
+    "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm",
+            "names", "convert"],
 }
-# What the files of a driver's folder may include of other folders of src/formats/: what all share, and these. docs/ARCHITECTURE.md draws it.
+# What the files of a driver's folder may include of other folders of src/formats/: what all share, and these. docs/ARCHITECTURE.md draws
+# it.
 SIBLINGS = {"mcore": ["dcp", "zarr"]}
 SHARED = "shared"  # in src/formats/: owned by no driver
 PUBLIC_ONLY = ["cli", "examples"]  # they see include/ and their own folder, which proves that the API suffices
@@ -57,6 +59,11 @@ FILE_LINES_MAX = 1000
 COLUMNS_MAX = 140
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.M)
+
+DRIVER = re.compile(r'struct format_driver \w+ = \{[^}]*?\.name = "([^"]+)"', re.S)
+COMPARISON = re.compile(r'\b(?:str(?:n?(?:case)?cmp|_is|_equal|_starts_with|_ends_with|_find)|format_driver_find)\s*\([^;{}]*?"[^"\n]*"')
+OTHER_NAMES = re.compile(r"\b(?:module|flavour)\b")  # of Python modules and of an option: the same words mean something else
+TABLE = re.compile(r'\{(?:\s*"[^"\n]*"\s*,?)+\s*\}')
 
 
 class Report:
@@ -126,11 +133,15 @@ def functions(code):
     return found
 
 
+def check_columns(report, path, text):
+    wide = [number for number, line in enumerate(text.split("\n"), 1) if len(line) > COLUMNS_MAX]
+    report.check(not wide, f"{path}:{wide[0] if wide else 1}", f"{len(wide)} lines of more than {COLUMNS_MAX} columns, the first one here")
+
+
 def check_lengths(report, source):
     lines = source.text.count("\n")
     report.check(lines <= FILE_LINES_MAX, source.path, f"{lines} lines, at most {FILE_LINES_MAX}")
-    wide = [number for number, line in enumerate(source.text.split("\n"), 1) if len(line) > COLUMNS_MAX]
-    report.check(not wide, f"{source.path}:{wide[0] if wide else 1}", f"{len(wide)} lines of more than {COLUMNS_MAX} columns, the first one here")
+    check_columns(report, source.path, source.text)
     for name, first, length in functions(source.code):
         report.check(length <= FUNCTION_LINES_MAX, f"{source.path}:{first}", f"{name} has {length} lines, at most {FUNCTION_LINES_MAX}")
 
@@ -145,7 +156,7 @@ def allowed_sibling(source, name):
     if other is None or other == own:
         return True
     if own is None:  # the registry has a row for every driver; nobody else knows one
-        return source.layer != "formats" or source.path.name == "registry.c" or other == SHARED
+        return source.layer is None or source.path.name == "registry.c" or other == SHARED
     return other == SHARED or other in SIBLINGS.get(own, [])
 
 
@@ -181,9 +192,44 @@ def check_includes(report, root, source):
         report.check(first in (expected, str(own)), source.path, f'includes {first} first, expected its own header "{expected}"')
 
 
+def driver_names(sources):
+    """{name of a format: folder of src/formats/ that declares its driver}"""
+    found = {}
+    for source in sources:
+        folder = driver_of(source.path.parts[1:]) if source.layer == "formats" else None
+        for m in DRIVER.finditer(source.text) if folder else ():
+            found[m[1]] = folder
+    return found
+
+
+def named_drivers(source, names):
+    """(line, name) of each literal that a comparison takes, or a table that others are compared with holds, and that is a driver's name."""
+    for m in COMPARISON.finditer(source.text):
+        if source.code[m.start()] != " " and not OTHER_NAMES.search(m[0]):
+            yield from ((line_of(source.text, m.start()), name) for name in re.findall(r'"([^"]*)"', m[0]) if name in names)
+    for m in TABLE.finditer(source.text):
+        listed = re.findall(r'"([^"]*)"', m[0])
+        if len(listed) > 1 and all(name in names for name in listed):
+            yield line_of(source.text, m.start()), listed[0]
+
+
+def check_driver_names(report, sources):
+    """What others need to know of a format is a trait of its driver or of the catalog; its name is for people."""
+    names = driver_names(sources)
+    for source in sources:
+        if source.path.parts[0] != "src":
+            continue
+        own = driver_of(source.path.parts[1:])
+        foreign = [(line, name) for line, name in named_drivers(source, names) if names[name] != own]
+        report.check(not foreign, f"{source.path}:{foreign[0][0] if foreign else 1}",
+                     "asks for a driver by its name, which only its own folder may: "
+                     + ", ".join(f'"{name}" (line {line})' for line, name in foreign))
+
+
 def check_third_party(report, sources):
     for library, pattern in THIRD_PARTY.items():
-        users = {s.path: line for s in sources if s.layer for line, quoted, name in s.includes if not quoted and re.fullmatch(pattern, name)}
+        users = {s.path: line for s in sources if s.layer for line, quoted, name in s.includes if not quoted
+                 and re.fullmatch(pattern, name)}
         if users:
             places = ", ".join(f"{path}:{line}" for path, line in sorted(users.items()))
             report.check(len(users) == 1, library, f"its headers are included by {len(users)} files, expected one: {places}")
@@ -236,8 +282,10 @@ def compile_alone(root, path, languages):
     problems = []
     for language in languages:
         compiler = shlex.split(os.environ.get("CXX", "c++") if language.startswith("c++") else os.environ.get("CC", "cc"))
-        command = compiler + ["-std=" + language, "-x", "c++" if language.startswith("c++") else "c", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
-                              "-Wno-unused-function", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Iinclude", "-Isrc", "-Itests", "-I" + str(path.parent),
+        command = compiler + ["-std=" + language, "-x", "c++" if language.startswith("c++") else "c", "-fsyntax-only", "-Wall",
+                              "-Wextra", "-Werror",
+                              "-Wno-unused-function", "-D_GNU_SOURCE", "-D_FILE_OFFSET_BITS=64", "-Iinclude", "-Isrc", "-Itests",
+                              "-I" + str(path.parent),
                               "-include", str(path), os.devnull]
         try:
             run = subprocess.run(command, cwd=root, capture_output=True, text=True)
@@ -273,10 +321,14 @@ def main():
     sources = [Source(root, path) for path in files if path.suffix in (".c", ".h")]
     licensed = [path for path in files if path.suffix in (".c", ".h", ".py", ".sh") or path.name == "meson.build"]
     check_license(report, root, licensed)
+    for path in files:
+        if path.suffix == ".py":
+            check_columns(report, path.relative_to(root), path.read_text(encoding="utf-8", errors="replace"))
     for source in sources:
         check_lengths(report, source)
         check_includes(report, root, source)
     check_names(report, sources)
+    check_driver_names(report, sources)
     check_third_party(report, sources)
     check_jumps(report, [s for s in sources if s.layer])
     check_decisions(report, root)

@@ -7,7 +7,8 @@ usage: host_test.py COMPILER… SOURCE
 import subprocess
 import sys
 
-CASES = [("this machine", [], None), ("a big-endian machine", ["-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__"], "little-endian machines only"),
+CASES = [("this machine", [], None),
+         ("a big-endian machine", ["-U__BYTE_ORDER__", "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__"], "little-endian machines only"),
          ("a 32-bit machine", ["-U__SIZEOF_POINTER__", "-D__SIZEOF_POINTER__=4"], "64-bit machines only")]
 
 

@@ -100,7 +100,8 @@ def shard_in_shard(folder, shard_bytes, inners):
     elements = shard_bytes // inners
     codecs = [{"name": "sharding_indexed", "configuration": {
         "chunk_shape": [elements], "codecs": [{"name": "bytes"}], "index_location": "end",
-        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}}, {"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
+        "index_codecs": [{"name": "bytes", "configuration": {"endian": "little"}}]}},
+              {"name": "zstd", "configuration": {"level": 1, "checksum": False}}]
     (node / "zarr.json").write_text(json.dumps({
         "zarr_format": 3, "node_type": "array", "shape": [elements * inners], "data_type": "uint8", "fill_value": 0,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [elements * inners]}},
@@ -168,7 +169,8 @@ def old_vector_hash_twins(count):
 def colliding_metadata(folder, count):
     """A DCP whose chunks begin where an unseeded hash of index vectors has one value."""
     base = "torch.distributed.checkpoint.metadata"
-    metadata, tensor, chunk, properties = (stand_in(base, name) for name in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "TensorProperties"))
+    metadata, tensor, chunk, properties = (stand_in(base, name)
+                                           for name in ("Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "TensorProperties"))
     size = stand_in("torch", "Size", tuple)
     size.__reduce__ = lambda self: (type(self), (tuple(self),))
     one = size((1, 1))
@@ -184,23 +186,28 @@ def colliding_metadata(folder, count):
 def megatron(folder, rank="mp_rank_00", **changes):
     """A legacy checkpoint of one rank and one layer, whose arguments are changed."""
     hidden, inner, heads, vocabulary = 16, 32, 4, 64
-    args = dict(num_layers=1, hidden_size=hidden, ffn_hidden_size=inner, num_attention_heads=heads, num_query_groups=heads, group_query_attention=False,
-                kv_channels=hidden // heads, swiglu=True, add_bias_linear=False, normalization="RMSNorm", untie_embeddings_and_output_weights=True,
-                position_embedding_type="rope", add_position_embedding=True, max_position_embeddings=64, seq_length=64, vocab_size=vocabulary,
-                padded_vocab_size=vocabulary, make_vocab_size_divisible_by=64, tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
-                virtual_pipeline_model_parallel_size=None, expert_model_parallel_size=1, expert_tensor_parallel_size=1, num_experts=None, moe_layer_freq=1,
-                world_size=1, data_parallel_size=1, bf16=False, fp16=False, transformer_impl="transformer_engine",
+    args = dict(num_layers=1, hidden_size=hidden, ffn_hidden_size=inner, num_attention_heads=heads, num_query_groups=heads,
+                group_query_attention=False, kv_channels=hidden // heads, swiglu=True, add_bias_linear=False, normalization="RMSNorm",
+                untie_embeddings_and_output_weights=True, position_embedding_type="rope", add_position_embedding=True,
+                max_position_embeddings=64, seq_length=64, vocab_size=vocabulary, padded_vocab_size=vocabulary,
+                make_vocab_size_divisible_by=64, tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
+                virtual_pipeline_model_parallel_size=None, expert_model_parallel_size=1, expert_tensor_parallel_size=1, num_experts=None,
+                moe_layer_freq=1, world_size=1, data_parallel_size=1, bf16=False, fp16=False, transformer_impl="transformer_engine",
                 use_distributed_optimizer=False, no_save_optim=True, no_save_rng=True, iteration=10)
     args.update(changes)
-    shapes = {"embedding.word_embeddings.weight": (vocabulary, hidden), "decoder.final_layernorm.weight": (hidden,), "output_layer.weight": (vocabulary, hidden)}
+    shapes = {"embedding.word_embeddings.weight": (vocabulary, hidden), "decoder.final_layernorm.weight": (hidden,),
+              "output_layer.weight": (vocabulary, hidden)}
     prefix = "decoder.layers.0."
-    shapes.update({prefix + "self_attention.linear_proj.weight": (hidden, hidden), prefix + "self_attention.linear_qkv.layer_norm_weight": (hidden,),
-                   prefix + "self_attention.linear_qkv.weight": (3 * hidden, hidden), prefix + "mlp.linear_fc1.layer_norm_weight": (hidden,),
+    shapes.update({prefix + "self_attention.linear_proj.weight": (hidden, hidden),
+                   prefix + "self_attention.linear_qkv.layer_norm_weight": (hidden,), prefix
+                   + "self_attention.linear_qkv.weight": (3 * hidden, hidden), prefix + "mlp.linear_fc1.layer_norm_weight": (hidden,),
                    prefix + "mlp.linear_fc1.weight": (2 * inner, hidden), prefix + "mlp.linear_fc2.weight": (hidden, inner)})
-    state = {key: torch_stub.tensor("FloatStorage", shape, random.Random(key).randbytes(4 * math.prod(shape))) for key, shape in shapes.items()}
+    state = {key: torch_stub.tensor("FloatStorage", shape, random.Random(key).randbytes(4 * math.prod(shape))) for key,
+             shape in shapes.items()}
     place = folder / "iter_0000010" / rank
     place.mkdir(parents=True)
-    torch_stub.write_zip(place / "model_optim_rng.pt", {"args": argparse.Namespace(**args), "checkpoint_version": 3.0, "iteration": 10, "model": state})
+    torch_stub.write_zip(place / "model_optim_rng.pt",
+                         {"args": argparse.Namespace(**args), "checkpoint_version": 3.0, "iteration": 10, "model": state})
     (folder / "latest_checkpointed_iteration.txt").write_text("10")
 
 

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Small inputs that ask for much: no verb may take more than 5 s of processor time or 1 GiB of memory over them. Prints TAP, a test an input.
+"""Small inputs that ask for much: no verb may take more than 5 s of processor time or 1 GiB of memory over them. Prints TAP, a test an
+input.
 
-Each input is opened, shown, hashed, verified, compared, printed, planned and converted to every format, each by a process with RLIMIT_CPU and
-RLIMIT_AS, so that a regression fails and does not hang; peak memory is what the system says that the process had. The exit status and the named
-limit of `hash` are pinned; other verbs end with one of the documented statuses. Sanitizers get five times the time and no limit on addresses.
+Each input is opened, shown, hashed, verified, compared, printed, planned and converted to every format, each by a process with RLIMIT_CPU
+and RLIMIT_AS, so that a regression fails and does not hang; peak memory is what the system says that the process had. The exit status and
+the named limit of `hash` are pinned; other verbs end with one of the documented statuses. Sanitizers get five times the time and no limit
+on addresses.
 
 usage: blowup_test.py --bin PATH [--only GLOB]
 """
@@ -63,8 +65,8 @@ class Runner:
 
 
 def verbs(path, key):
-    out = [["inspect", path], ["ls", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path], ["diff", path, path],
-           ["cat", path, key, "--as", "raw"]]
+    out = [["inspect", path], ["ls", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path],
+           ["diff", path, path], ["cat", path, key, "--as", "raw"]]
     for name in FORMATS:
         out += [["plan", path, "--to", name], ["convert", path, "out", "--to", name]]
     return out
@@ -91,16 +93,17 @@ class Mapping:
         self.text, self.status, self.limit = text, status, limit
 
     def problems(self, runner):
-        tensors = {"a": {"dtype": "float32", "shape": [4], "data": [1, 2, 3, 4]}, "l.0.w": {"dtype": "float32", "shape": [4], "data": [1, 2, 3, 4]}}
+        tensors = {"a": {"dtype": "float32", "shape": [4], "data": [1, 2, 3, 4]},
+                   "l.0.w": {"dtype": "float32", "shape": [4], "data": [1, 2, 3, 4]}}
         (runner.work / "s.json").write_text(json.dumps({"tensors": tensors}))
         (runner.work / "t.json").write_text(json.dumps({"tensors": {"b": {"dtype": "float32", "shape": [1 << 40]}}}))
         inputs.safetensors(runner.work / "s.safetensors", {"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}, bytes(16))
         (runner.work / "m.map").write_text(self.text)
         given = ["m.map", "--source", "s.json"]
         found = runner.must(["map", "expand", *given], {self.status}, self.limit)
-        for words in (["map", "parse", "m.map"], ["map", "parse", "m.map", "--json"], ["map", "check", *given], ["map", "check", "--reverse", *given],
-                      ["map", "check", "--strict-aoa", *given], ["map", "expand", "--json", *given], ["map", "invert", *given],
-                      ["map", "eval", *given], ["map", "eval", *given, "--target", "t.json"],
+        for words in (["map", "parse", "m.map"], ["map", "parse", "m.map", "--json"], ["map", "check", *given],
+                      ["map", "check", "--reverse", *given], ["map", "check", "--strict-aoa", *given], ["map", "expand", "--json", *given],
+                      ["map", "invert", *given], ["map", "eval", *given], ["map", "eval", *given, "--target", "t.json"],
                       ["convert", "s.safetensors", "out", "--to", "safetensors", "--map", "m.map"]):
             found += runner.must(words, STATUSES)
         return found
@@ -118,7 +121,8 @@ def sizes(name, rank="mp_rank_00"):
             found = []
             for path in sorted((runner.work / "in").iterdir()):
                 for words in (["inspect", path], ["verify", path], ["inspect", "--lenient", path], ["convert", path, "out", "--to", "hf"],
-                              ["convert", path, "out", "--to", "torch_dist"], ["convert", path, "out", "--to", "megatron", "--layout", "tp=2"]):
+                              ["convert", path, "out", "--to", "torch_dist"],
+                              ["convert", path, "out", "--to", "megatron", "--layout", "tp=2"]):
                     found += runner.must(words, STATUSES)
             return found
     return Sizes(None, 0)
@@ -135,8 +139,10 @@ def window(folder):
 
 SHUFFLE = [{"id": "shuffle", "elementsize": 4}]
 CASES = {
-    "zarr without a chunk file, 64 GiB of fill value": Checkpoint(lambda folder: inputs.array(folder / "w", [1 << 34], [1 << 34]), 6, "tensor_expansion"),
-    "three of them": Checkpoint(lambda folder: [inputs.array(folder / name, [1 << 34], [1 << 34]) for name in "uvw"] and None, 6, "tensor_expansion"),
+    "zarr without a chunk file, 64 GiB of fill value": Checkpoint(lambda folder: inputs.array(folder / "w", [1 << 34], [1 << 34]), 6,
+                                                                  "tensor_expansion"),
+    "three of them": Checkpoint(lambda folder: [inputs.array(folder / name, [1 << 34], [1 << 34]) for name in "uvw"] and None, 6,
+                                "tensor_expansion"),
     "a thousand arrays of 64 MiB of fill value": Checkpoint(
         lambda folder: [inputs.array(folder / f"w{i}", [1 << 24], [1 << 24]) for i in range(1000)] and None, 6, "tensor_expansion", "w1"),
     "1 GiB of fill value, which is honest": Checkpoint(lambda folder: inputs.array(folder / "w", [1 << 28], [1 << 28]), 0),
@@ -145,7 +151,8 @@ CASES = {
     "four zstd + shuffle chunks of 2 GiB": Checkpoint(coded("zstd", 4, 2048, SHUFFLE), 6, "tensor_expansion"),
     "bz2 chunk of 2 GiB": Checkpoint(coded("bz2", 1, 2048), 6, "tensor_expansion"),
     "a window of 2 GiB": Checkpoint(window, 0),
-    "a coded shard that each of its inner chunks decodes": Checkpoint(lambda folder: inputs.shard_in_shard(folder, 64 * MIB, 4096), 6, "tensor_expansion"),
+    "a coded shard that each of its inner chunks decodes": Checkpoint(lambda folder: inputs.shard_in_shard(folder, 64 * MIB, 4096), 6,
+                                                                      "tensor_expansion"),
     "a deflated shard index of 40 million absent chunks": Checkpoint(lambda folder: inputs.holes(folder, 1, 20_000_000), 6, "work"),
     "index vectors that an unseeded hash takes for twins": Checkpoint(lambda folder: inputs.colliding_metadata(folder, 80_000), 4),
     "twenty million names": Mapping("a -> b[0:20000000], axis=0", 6, "map_bytes"),
@@ -160,9 +167,10 @@ for codec in ("zlib", "gzip", "lzma", "blosc"):
     CASES[f"{codec} chunks of 128 MiB, thirty-two of them"] = Checkpoint(coded(codec, 32, 128), 6, "tensor_expansion")
 for size in ("pipeline_model_parallel_size", "expert_model_parallel_size"):
     CASES[f"Megatron's {size} in a file with a rank for it"] = sizes(size, "mp_rank_00_000")
-for size in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
-             "expert_tensor_parallel_size", "num_layers", "num_experts", "vocab_size", "padded_vocab_size", "make_vocab_size_divisible_by",
-             "num_attention_heads", "num_query_groups", "kv_channels", "hidden_size", "ffn_hidden_size", "world_size", "data_parallel_size", "mtp_num_layers"):
+for size in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size",
+             "expert_model_parallel_size", "expert_tensor_parallel_size", "num_layers", "num_experts", "vocab_size", "padded_vocab_size",
+             "make_vocab_size_divisible_by", "num_attention_heads", "num_query_groups", "kv_channels", "hidden_size", "ffn_hidden_size",
+             "world_size", "data_parallel_size", "mtp_num_layers"):
     CASES[f"Megatron's {size}"] = sizes(size)
 
 

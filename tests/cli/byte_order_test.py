@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Data of big-endian machines: every width, in torch files and zarr arrays of both formats, has the digests of its little-endian twin, through a
-conversion too. NaNs keep their payloads. Prints TAP.
+"""Data of big-endian machines: every width, in torch files and zarr arrays of both formats, has the digests of its little-endian twin,
+through a conversion too. NaNs keep their payloads. Prints TAP.
 
 usage: byte_order_test.py --bin RESHARD
 """
@@ -18,10 +18,12 @@ import torch_stub  # noqa: E402
 COUNT = 24
 # NaNs with a payload, quiet and signalling, as little-endian bytes.
 NANS = {2: bytes.fromhex("017e 01fc"), 4: bytes.fromhex("0100807f efbecaff"), 8: bytes.fromhex("010000000000f07f efbeadde0000f8ff")}
-TORCH = {"BoolStorage": 1, "ByteStorage": 1, "CharStorage": 1, "ShortStorage": 2, "HalfStorage": 2, "BFloat16Storage": 2, "IntStorage": 4, "FloatStorage": 4, "LongStorage": 8,
-         "DoubleStorage": 8, "ComplexFloatStorage": 4, "ComplexDoubleStorage": 8}  # the width that is swapped: a complex number is two
+TORCH = {"BoolStorage": 1, "ByteStorage": 1, "CharStorage": 1, "ShortStorage": 2, "HalfStorage": 2, "BFloat16Storage": 2, "IntStorage": 4,
+         "FloatStorage": 4, "LongStorage": 8, "DoubleStorage": 8, "ComplexFloatStorage": 4,
+         "ComplexDoubleStorage": 8}  # the width that is swapped: a complex number is two
 ZARR = {"f2": 2, "f4": 4, "f8": 8, "i2": 2, "i4": 4, "i8": 8, "u2": 2, "u4": 4, "u8": 8, "c8": 4, "c16": 8}
-ZARR3 = {"float16": 2, "float32": 4, "float64": 8, "bfloat16": 2, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8, "complex64": 4, "complex128": 8}
+ZARR3 = {"float16": 2, "float32": 4, "float64": 8, "bfloat16": 2, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "uint64": 8,
+         "complex64": 4, "complex128": 8}
 
 
 def content(name, width, size):
@@ -87,7 +89,8 @@ def zarr_2(sh):
     for order, sign in (("little", "<"), ("big", ">")):
         for name, width in ZARR.items():
             data = content(name, width, int(name[1:]))
-            metadata = {"zarr_format": 2, "shape": [COUNT], "chunks": [COUNT], "dtype": sign + name, "order": "C", "fill_value": None, "filters": None, "compressor": None}
+            metadata = {"zarr_format": 2, "shape": [COUNT], "chunks": [COUNT], "dtype": sign + name, "order": "C", "fill_value": None,
+                        "filters": None, "compressor": None}
             write_array(sh.work / order / name, ".zarray", metadata, "0", data if order == "little" else swapped(data, width))
         (sh.work / order / ".zgroup").write_text('{"zarr_format": 2}')
     big = {key: t for key, t in sh.tensors("big").items()}
@@ -100,8 +103,10 @@ def zarr_3(sh):
         for name, width in ZARR3.items():
             size = 2 * width if name.startswith("complex") else width
             data = content(name, width, size)
-            metadata = {"zarr_format": 3, "node_type": "array", "shape": [COUNT], "data_type": name, "fill_value": [0, 0] if name.startswith("complex") else 0, "attributes": {},
-                        "codecs": [{"name": "bytes", "configuration": {"endian": order}}], "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [COUNT]}},
+            metadata = {"zarr_format": 3, "node_type": "array", "shape": [COUNT], "data_type": name,
+                        "fill_value": [0, 0] if name.startswith("complex") else 0, "attributes": {},
+                        "codecs": [{"name": "bytes", "configuration": {"endian": order}}],
+                        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [COUNT]}},
                         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}
             write_array(sh.work / order / name, "zarr.json", metadata, "c/0", data if order == "little" else swapped(data, width))
         (sh.work / order / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')

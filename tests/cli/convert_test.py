@@ -31,7 +31,8 @@ def read_safetensors(path):
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + size])
     header.pop("__metadata__", None)
-    return {key: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for key, t in header.items()}
+    return {key: (t["dtype"], t["shape"], data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for key,
+            t in header.items()}
 
 
 class Shell:
@@ -39,13 +40,15 @@ class Shell:
 
     def __init__(self, binary, work):
         self.binary, self.work = binary, work
-        self.tensors = {f"model.layers.{i}.weight": ("F32", [16, 16], struct.pack("<256f", *(x / 7 + i for x in range(256)))) for i in range(8)}
+        self.tensors = {f"model.layers.{i}.weight": ("F32", [16, 16], struct.pack("<256f", *(x / 7 + i for x in range(256))))
+                        for i in range(8)}
         self.tensors["model.norm.weight"] = ("F32", [4], struct.pack("<4f", 1, 1.5, -2, 1e30))
         self.tensors["step"] = ("I64", [], struct.pack("<q", 77))
         write_safetensors(work / "source.safetensors", self.tensors)
 
     def __call__(self, *arguments, status=0):
-        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True, errors="replace", timeout=120, cwd=self.work)
+        done = subprocess.run([self.binary, *map(str, arguments)], capture_output=True, text=True, errors="replace", timeout=120,
+                              cwd=self.work)
         assert done.returncode == status, f"{arguments}: exit {done.returncode}, not {status}: {done.stderr.strip()[:300]}"
         return done
 
@@ -186,14 +189,16 @@ def like(shell):
 
 
 def memory_and_threads(shell):
-    for options in (["--memory", "1MiB", "--threads", "1"], ["--memory", "64MiB", "--threads", "4"], ["--io", "buffered"], ["--io", "mmap"], ["--io", "direct"]):
+    for options in (["--memory", "1MiB", "--threads", "1"], ["--memory", "64MiB", "--threads", "4"], ["--io", "buffered"], ["--io", "mmap"],
+                    ["--io", "direct"]):
         target = "out-" + "-".join(options).strip("-")
         shell.convert(target, "--to", "torch-dcp", "--layout", "ranks=2", *options)
         shell.same("source.safetensors", target)
 
 
 def compressed_chunks(shell):
-    """Chunks that are decoded as a whole: side by side or whole rows, shared by any number of workers, with room for many of them or for one."""
+    """Chunks that are decoded as a whole: side by side or whole rows, shared by any number of workers, with room for many of them or for
+    one."""
     rows, columns = 1024, 512
     values = struct.pack(f"<{rows * columns}I", *(i * 2654435761 % 2**32 & 0xffff0000 for i in range(rows * columns)))
     write_safetensors(shell.work / "large.safetensors", {"w": ("F32", [rows, columns], values)})
@@ -236,8 +241,8 @@ def source_is_safe(shell):
     (shell.work / "src").rename(shell.work / "outer" / "src")
     (shell.work / "link").unlink()
     (shell.work / "link").symlink_to("outer/src")
-    for source, target in (("outer/src", "outer/src"), ("outer/src", "link"), ("outer/src/", "outer/src/new"), ("link", "outer/src/new"), ("outer/src", "outer"),
-                           ("source.safetensors", "./source.safetensors")):
+    for source, target in (("outer/src", "outer/src"), ("outer/src", "link"), ("outer/src/", "outer/src/new"), ("link", "outer/src/new"),
+                           ("outer/src", "outer"), ("source.safetensors", "./source.safetensors")):
         done = shell.convert(target, "--to", "hf", "--overwrite", source=source, status=2)
         assert done.stderr.startswith("reshard: ") and "hint: " in done.stderr, done.stderr
     shell.same("outer/src", "source.safetensors")
@@ -256,12 +261,14 @@ def no_folder(shell):
 def resume(shell):
     """An interrupted run leaves its part, and the same command goes on; a run of its own does not trip over it."""
     with open(shell.work / "large.safetensors", "wb") as out:
-        text = json.dumps({f"t{i}": {"dtype": "U8", "shape": [4 << 20], "data_offsets": [i << 22, i + 1 << 22]} for i in range(64)}).encode()
+        text = json.dumps({f"t{i}": {"dtype": "U8", "shape": [4 << 20], "data_offsets": [i << 22, i + 1 << 22]}
+                           for i in range(64)}).encode()
         out.write(struct.pack("<Q", len(text)) + text)
         out.truncate(8 + len(text) + (64 << 22))
     stopped = 0
     for delay in (0.02, 0.05, 0.1, 0.2):
-        process = subprocess.Popen([shell.binary, "convert", "large.safetensors", "big", "--to", "torch-dcp", "--layout", "ranks=2", "--resume"],
+        process = subprocess.Popen([shell.binary, "convert", "large.safetensors", "big", "--to", "torch-dcp", "--layout", "ranks=2",
+                                    "--resume"],
                                    cwd=shell.work, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
@@ -282,9 +289,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
-    checks = (to_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run, layout, format_option, like, memory_and_threads, compressed_chunks,
-              existing_target, source_is_safe, no_folder, resume)
-    return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
+    checks = (to_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run, layout, format_option, like,
+              memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
+    return small_models.run(args.bin,
+                            [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 
 
 sys.exit(main())

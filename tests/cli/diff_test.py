@@ -19,8 +19,8 @@ import tempfile
 
 FAMILIES = ("safetensors", "torch-dcp", "torch-file", "megatron")
 COPIED_BYTES_MAX = 8 << 20
-SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "I16": 2, "U16": 2, "F16": 2,
-         "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "C64": 8, "F64": 8, "I64": 8, "U64": 8, "C128": 16}
+SIZES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1, "I16": 2,
+         "U16": 2, "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "C64": 8, "F64": 8, "I64": 8, "U64": 8, "C128": 16}
 
 
 class Case:
@@ -68,7 +68,8 @@ def converted(case, draw):
     with open(target, "rb") as file:
         size = struct.unpack("<Q", file.read(8))[0]
         header = json.loads(file.read(size).decode("utf-8"))
-    tensors = [(key, t) for key, t in header.items() if key != "__metadata__" and t["data_offsets"][0] < t["data_offsets"][1] and t["dtype"] in SIZES]
+    tensors = [(key, t) for key, t in header.items() if key != "__metadata__" and t["data_offsets"][0] < t["data_offsets"][1]
+               and t["dtype"] in SIZES]
     known = {t["key"] for t in case.listing(case.path)}
     tensors = [(key, t) for key, t in tensors if key in known]
     if not tensors:
@@ -94,7 +95,8 @@ def flat_index(shape, start, extent, element):
 def copied(case, draw):
     """One bit of a copy of the files, in the first chunk, by lot, whose bytes stand in its file exactly once."""
     size = sum(f.stat().st_size for f in case.path.rglob("*") if f.is_file()) if case.path.is_dir() else case.path.stat().st_size
-    chunks = [(t, c) for t in case.listing(case.path) for c in t.get("chunks", ()) if t["dtype"] in SIZES and not c.get("encoding") and "flat" not in c]
+    chunks = [(t, c) for t in case.listing(case.path) for c in t.get("chunks", ()) if t["dtype"] in SIZES and not c.get("encoding")
+              and "flat" not in c]
     keys = [t["key"] for t, _ in chunks]
     if size > COPIED_BYTES_MAX:
         return None
@@ -102,7 +104,8 @@ def copied(case, draw):
         key, start, extent = tensor["key"], chunk["start"], chunk["extent"]
         replicas = [c for t, c in chunks if t["key"] == key and c["replica"]]
         # What lies between the parameters of a bucket is nobody's state.
-        if chunk["bytes"] == 0 or key.startswith("optimizer.distributed.") or replicas or "path" in tensor or not key or "\0" in key or key.startswith("-"):
+        if (chunk["bytes"] == 0 or key.startswith("optimizer.distributed.") or replicas or "path" in tensor or not key or "\0" in key
+                    or key.startswith("-")):
             continue
         words = ",".join(f"{s}:{s + e}" for s, e in zip(start, extent))
         value = case.run("cat", "--as", "raw", *(["--slice", words] if words else []), case.path, key).stdout
@@ -113,7 +116,8 @@ def copied(case, draw):
         target = case.work / "copy"
         (shutil.copytree if case.path.is_dir() else shutil.copy)(case.path, target)
         at = draw.randrange(len(value))
-        flip(target / chunk["file"] if case.path.is_dir() else target, chunk["offset"] + area.index(value) + at, bit_for(tensor["dtype"], draw))
+        flip(target / chunk["file"] if case.path.is_dir() else target, chunk["offset"] + area.index(value) + at,
+             bit_for(tensor["dtype"], draw))
         index = flat_index(tensor["shape"], start, extent, at // SIZES[tensor["dtype"]])
         case.must_find(target, key, index, tied=True)
         return f"{key!r}[{index}] of a copy"

@@ -12,8 +12,8 @@ import sys
 
 import small_models
 
-UNSEEN = [*range(0x00, 0x20), *range(0x7F, 0xA0), 0xAD, 0x34F, 0x61C, 0x115F, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2060, 0x2070), 0x3164, 0xFE0F, 0xFEFF,
-          0xFFA0, 0xFFF9, 0xE0001, 0xE0041, 0xE007F]
+UNSEEN = [*range(0x00, 0x20), *range(0x7F, 0xA0), 0xAD, 0x34F, 0x61C, 0x115F, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F),
+          *range(0x2060, 0x2070), 0x3164, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9, 0xE0001, 0xE0041, 0xE007F]
 SEEN = "äß語😀\u00a0\u2010"
 
 
@@ -90,7 +90,8 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     checks = (listings, errors, reports, written_files_hold_the_same_keys)
-    return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
+    return small_models.run(args.bin,
+                            [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 
 
 sys.exit(main())

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""One flipped bit anywhere: verify --deep tells it, or said before that no checksum covers it, or it means nothing. Prints TAP, a test a case.
+"""One flipped bit anywhere: verify --deep tells it, or said before that no checksum covers it, or it means nothing. Prints TAP, a test a
+case.
 
 usage: flip_test.py --bin PATH --fixtures DIR [--flips N] [--seed N] [--case NAME]
 
-Each case is a checkpoint whose values are under checksums: the sidecar's, those of zip members, of zarr codecs and of zstd frames, of integrity.json. Bits
-are flipped one at a time, half of them in files chosen by size and half in files chosen alike, so that small ones get theirs. A flip that verify does not
-notice must leave all that can be read as it was (`hash`, `ls --items`), or change only what `verify --json` lists as uncovered.
+Each case is a checkpoint whose values are under checksums: the sidecar's, those of zip members, of zarr codecs and of zstd frames, of
+integrity.json. Bits are flipped one at a time, half of them in files chosen by size and half in files chosen alike, so that small ones get
+theirs. A flip that verify does not notice must leave all that can be read as it was (`hash`, `ls --items`), or change only what `verify
+--json` lists as uncovered.
 """
 import argparse
 import json
@@ -97,7 +99,8 @@ class Flips:
         self.flip(file, offset, bit)
         try:
             done = self.run("verify", "--deep", "--json", "--threads", "1")
-            assert 0 <= done.returncode <= 6, f"{file.name}: byte {offset}, bit {bit}: verify ends with {done.returncode}: {done.stderr[:300]}"
+            assert 0 <= done.returncode <= 6, (f"{file.name}: byte {offset}, bit {bit}: verify ends with {done.returncode}: "
+                                               f"{done.stderr[:300]}")
             if done.returncode or self.told(done) != self.findings:
                 self.noticed += 1
                 return
@@ -115,7 +118,8 @@ class Flips:
             return None
         self.said += 1
         (tensors, items), (old_tensors, old_items) = found, self.readable
-        listed = {key: value[:2] for key, value in tensors.items()} != {key: value[:2] for key, value in old_tensors.items()} or items.keys() != old_items.keys()
+        listed = {key: value[:2] for key,
+                  value in tensors.items()} != {key: value[:2] for key, value in old_tensors.items()} or items.keys() != old_items.keys()
         if listed and not self.uncovered["names"]:
             return "names, shapes or types differ"
         values = {key for key in tensors.keys() & old_tensors.keys() if tensors[key] != old_tensors[key]}
@@ -167,7 +171,8 @@ def main():
     fixtures = pathlib.Path(args.fixtures).resolve()
     print(f"# seed {args.seed}, {args.flips} flips a case")
     wanted = [case for case in CASES if args.case in (None, case[0])]
-    raise SystemExit(small_models.run(args.bin, [(case[0], lambda shell, case=case: run_case(shell, fixtures, case, args.flips, args.seed)) for case in wanted]))
+    raise SystemExit(small_models.run(args.bin, [(case[0], lambda shell, case=case: run_case(shell, fixtures, case, args.flips, args.seed))
+                                                 for case in wanted]))
 
 
 main()

@@ -19,10 +19,12 @@ NORMS = ["input_layernorm.weight", "pre_mlp_layernorm.weight"]
 ATTENTION = ["self_attention.linear_qkv.weight", "self_attention.linear_proj.weight"]
 ENDS = ["embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "output_layer.weight"]
 GATED = ["mlp.linear_fc1.weight_w", "mlp.linear_fc1.weight_v", "mlp.linear_fc2.weight"]
-LOCAL_EXPERTS = [f"mlp.experts.local_experts.{e}.{name}" for e in range(4) for name in ("linear_fc1.weight_w", "linear_fc1.weight_v", "linear_fc2.weight")]
+LOCAL_EXPERTS = [f"mlp.experts.local_experts.{e}.{name}" for e in range(4)
+                 for name in ("linear_fc1.weight_w", "linear_fc1.weight_v", "linear_fc2.weight")]
 SHARED = ["mlp.shared_experts.linear_fc1.weight_w", "mlp.shared_experts.linear_fc1.weight_v", "mlp.shared_experts.linear_fc2.weight"]
-TIED = ["input_layernorm.weight", "input_layernorm.bias", "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias", "self_attention.linear_proj.weight",
-        "self_attention.linear_proj.bias", "pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias"]
+TIED = ["input_layernorm.weight", "input_layernorm.bias", "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias",
+        "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "pre_mlp_layernorm.weight", "pre_mlp_layernorm.bias",
+        "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias"]
 
 
 def layers(count, names):
@@ -59,11 +61,13 @@ def there_and_back(shell, path, expected):
 
 
 def grouped_experts(shell):
-    """Transformer Engine's numbered experts, with biases; and a layer that predicts a second token, in both spellings of its inner layer."""
-    layer = {"self_attention.linear_qkv.layer_norm_weight": [4], "self_attention.linear_qkv.weight": [12, 4], "self_attention.linear_proj.weight": [4, 4],
-             "pre_mlp_layernorm.weight": [4], "mlp.router.weight": [2, 4]}
+    """Transformer Engine's numbered experts, with biases; and a layer that predicts a second token, in both spellings of its inner
+    layer."""
+    layer = {"self_attention.linear_qkv.layer_norm_weight": [4], "self_attention.linear_qkv.weight": [12, 4],
+             "self_attention.linear_proj.weight": [4, 4], "pre_mlp_layernorm.weight": [4], "mlp.router.weight": [2, 4]}
     for e in range(2):
-        layer |= {f"mlp.experts.linear_fc1.weight{e}": [6, 4], f"mlp.experts.linear_fc1.bias{e}": [6], f"mlp.experts.linear_fc2.weight{e}": [4, 3]}
+        layer |= {f"mlp.experts.linear_fc1.weight{e}": [6, 4], f"mlp.experts.linear_fc1.bias{e}": [6],
+                  f"mlp.experts.linear_fc2.weight{e}": [4, 3]}
     model = {"embedding.word_embeddings.weight": [8, 4], "mtp.layers.0.eh_proj.weight": [4, 8]}
     for stack in ("decoder.layers.0.", "decoder.layers.1.", "mtp.layers.0.transformer_layer."):
         model |= {stack + name: shape for name, shape in layer.items()}

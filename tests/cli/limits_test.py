@@ -45,7 +45,8 @@ def safetensors(work, entries, name="model.safetensors"):
 
 
 def safetensors_of(work, count):
-    return safetensors(work, {f"t{i}": {"dtype": "U8", "shape": [64 // count], "data_offsets": [i * (64 // count), (i + 1) * (64 // count)]} for i in range(count)})
+    return safetensors(work, {f"t{i}": {"dtype": "U8", "shape": [64 // count], "data_offsets": [i * (64 // count), (i + 1) * (64 // count)]}
+                              for i in range(count)})
 
 
 def torch_pickle(work, body, method=zipfile.ZIP_STORED):
@@ -80,8 +81,8 @@ def zarr2(work, shape, chunks, files, compressor=None, attributes=None):
     folder = work / "group.zarr"
     (folder / "w").mkdir(parents=True)
     (folder / ".zgroup").write_text('{"zarr_format": 2}')
-    (folder / "w/.zarray").write_text(json.dumps({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "<f4", "order": "C", "fill_value": 0.0, "filters": None,
-                                                  "compressor": compressor}))
+    (folder / "w/.zarray").write_text(json.dumps({"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "<f4", "order": "C",
+                                                  "fill_value": 0.0, "filters": None, "compressor": compressor}))
     if attributes:
         (folder / "w/.zattrs").write_text(attributes)
     for name, data in files.items():
@@ -100,8 +101,10 @@ def zarr_shard(work):
     (folder / "w/c").mkdir(parents=True)
     (folder / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
     little = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": little, "index_codecs": little + [{"name": "crc32c"}], "index_location": "end"}}]
-    (folder / "w/zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "array", "shape": [1024], "data_type": "float32", "fill_value": 0, "attributes": {}, "codecs": codecs,
+    codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": little,
+                                                             "index_codecs": little + [{"name": "crc32c"}], "index_location": "end"}}]
+    (folder / "w/zarr.json").write_text(json.dumps({"zarr_format": 3, "node_type": "array", "shape": [1024], "data_type": "float32",
+                                                    "fill_value": 0, "attributes": {}, "codecs": codecs,
                                                     "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1024]}},
                                                     "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}))
     (folder / "w/c/0").write_bytes(bytes(1024 * 20 + 4))
@@ -225,7 +228,8 @@ class Cases:
 
     def tensors_of_safetensors(self, work):
         entry = b'{"dtype":"U8","shape":[1],"data_offsets":[%d,%d]}'
-        return ["ls", safetensors(work, b'{"a":' + entry % (0, 1) + b',"b":' + entry % (1, 2) + b',"c":' + entry % (2, 3) + b',"d":' + entry % (9, 3) + b"}")], "tensors=2"
+        return ["ls", safetensors(work, b'{"a":' + entry % (0, 1) + b',"b":' + entry % (1, 2) + b',"c":' + entry % (2, 3) + b',"d":'
+                                  + entry % (9, 3) + b"}")], "tensors=2"
 
     def tensors_of_dcp(self, work):
         return ["ls", self.dcp], "tensors=1"
@@ -255,7 +259,8 @@ class Cases:
         return ["convert", safetensors_of(work, 1), work / "out", "--to", "zarr", "-o", "chunks=4"], "objects=10"
 
     def tensor_expansion_of_a_view(self, work):
-        return ["ls", torch_of(work, {"w": torch_stub.Tensor(torch_stub.Storage("FloatStorage", bytes(4)), 0, (1 << 20, 1 << 20), (0, 0))})], None
+        return ["ls", torch_of(work, {"w": torch_stub.Tensor(torch_stub.Storage("FloatStorage", bytes(4)), 0, (1 << 20, 1 << 20),
+                                                             (0, 0))})], None
 
     def tensor_expansion_of_zarr(self, work):
         return ["ls", zarr2(work, [1 << 35], [1 << 30], {})], None
@@ -304,7 +309,8 @@ class Cases:
 def check(binary, work, name, arguments, limit):
     """What is wrong, or nothing."""
     given = ["--limit", limit] if limit else []
-    done = subprocess.run([binary, *map(str, arguments), *given, "--threads", "2"][: None if arguments[0] in ("hash", "cat", "convert", "plan", "verify") else -2],
+    done = subprocess.run([binary, *map(str, arguments), *given, "--threads",
+                           "2"][: None if arguments[0] in ("hash", "cat", "convert", "plan", "verify") else -2],
                           capture_output=True, text=True, errors="replace", cwd=work, preexec_fn=lower_resources)
     shown = f"exit {done.returncode}: {done.stderr.strip()[:500]}"
     hint = re.search(rf"hint: raise it with --limit {name}=(\d+)", done.stderr)

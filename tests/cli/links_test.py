@@ -150,7 +150,8 @@ def main():
     options = parser.parse_args()
     cases = [side_file_beside, side_file_elsewhere, nothing_behind_the_link, followed_when_asked, links_inside_are_no_matter, many_links,
              hub_cache, payload_behind_a_link]
-    return small_models.run(options.bin, [(case.__name__, lambda shell, case=case: case(Shell(shell.binary, shell.work))) for case in cases])
+    return small_models.run(options.bin,
+                            [(case.__name__, lambda shell, case=case: case(Shell(shell.binary, shell.work))) for case in cases])
 
 
 if __name__ == "__main__":

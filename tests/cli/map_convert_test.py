@@ -71,7 +71,8 @@ def bf16(value):
 
 
 def encode(dtype, value):
-    return struct.pack("<H", bf16(value)) if dtype == "BF16" else struct.pack({"F32": "<f", "F16": "<e", "F64": "<d", "I64": "<q"}[dtype], value)
+    return struct.pack("<H", bf16(value)) if dtype == "BF16" else struct.pack({"F32": "<f", "F16": "<e", "F64": "<d", "I64": "<q"}[dtype],
+                                                                              value)
 
 
 def decode(dtype, data):
@@ -146,14 +147,16 @@ def array(shell, key):
 
 
 def renamed_joined_and_transposed(shell):
-    expected = {"e": ("BF16", array(shell, "model.embed.weight").permute([1, 0])), "cube": ("F64", array(shell, "model.cube").permute([2, 0, 1])),
-                "step": shell.tensors["step"]}
+    expected = {"e": ("BF16", array(shell, "model.embed.weight").permute([1, 0])),
+                "cube": ("F64", array(shell, "model.cube").permute([2, 0, 1])), "step": shell.tensors["step"]}
     for i in range(3):
         expected[f"blocks.{i}.qkv"] = ("F32", Array.join([array(shell, f"model.layers.{i}.self_attn.{n}_proj.weight") for n in "qkv"]))
         expected[f"blocks.{i}.up"] = shell.tensors[f"model.layers.{i}.mlp.up.weight"]
-    for target, options in (("torch-dcp", ["--layout", "ranks=3"]), ("hf", ["--max-shard-size", "700"]), ("torch", []), ("safetensors", ["--memory", "64KiB"])):
+    for target, options in (("torch-dcp", ["--layout", "ranks=3"]), ("hf", ["--max-shard-size", "700"]), ("torch", []),
+                            ("safetensors", ["--memory", "64KiB"])):
         shell("convert", "source.safetensors", f"r-{target}", "--to", target, "--verify", *options, *shell.map(
-            JOIN, "model.layers.$LAYER_ID.mlp.up.weight -> blocks.$LAYER_ID.up", "model.embed.weight^T -> e", 'model.cube -> cube, permute="[2, 0, 1]"'))
+            JOIN, "model.layers.$LAYER_ID.mlp.up.weight -> blocks.$LAYER_ID.up", "model.embed.weight^T -> e",
+            'model.cube -> cube, permute="[2, 0, 1]"'))
         shell.expect(f"r-{target}", expected)
 
 
@@ -171,24 +174,30 @@ def stacked_and_back(shell):
 def splits_are_sorted_and_joined_again(shell):
     """Two texts: the second one sees what the first one made, and cuts it elsewhere."""
     (shell.work / "first.map").write_text("model.cube -> a, b, axis=1\n")
-    (shell.work / "second.map").write_text('b, a -> cube, axis=1\ncube -> x, y, z, axis=0\nx, y -> w, axis=0\nw -> turned, permute="[1, 0, 2]"\n')
-    shell("convert", "source.safetensors", "texts", "--to", "hf", "--include", "turned", "--include", "z", "--map", "first.map", "--map", "second.map", "--verify")
+    (shell.work / "second.map").write_text('b, a -> cube, axis=1\ncube -> x, y, z, axis=0\nx, y -> w, axis=0\nw -> turned, permute="[1, 0, '
+                                           '2]"\n')
+    shell("convert", "source.safetensors", "texts", "--to", "hf", "--include", "turned", "--include", "z", "--map", "first.map", "--map",
+          "second.map", "--verify")
     a, b = array(shell, "model.cube").split(2, 1)
     x, y, z = Array.join([b, a], 1).split(3, 0)
     shell.expect("texts", {"turned": ("F64", Array.join([x, y], 0).permute([1, 0, 2])), "z": ("F64", z)})
 
 
 def casts_round_one_after_the_other(shell):
-    shell("convert", "source.safetensors", "casts", "--to", "hf", "--include", "x", "--include", "y", "--include", "z", "--dtype", "z=f64", "--verify", *shell.map(
-        'model.layers.0.mlp.up.weight -> n, dtype="bfloat16"', 'n -> x, dtype="float32"', 'model.layers.1.mlp.up.weight -> y, dtype="float16"',
-        'model.cube -> m, dtype="float16"', 'm -> z, dtype="bfloat16"'))
-    shell.expect("casts", {"x": ("F32", array(shell, "model.layers.0.mlp.up.weight").cast("BF16")), "y": ("F16", array(shell, "model.layers.1.mlp.up.weight")),
+    shell("convert", "source.safetensors", "casts", "--to", "hf", "--include", "x", "--include", "y", "--include", "z", "--dtype", "z=f64",
+          "--verify", *shell.map(
+        'model.layers.0.mlp.up.weight -> n, dtype="bfloat16"', 'n -> x, dtype="float32"',
+        'model.layers.1.mlp.up.weight -> y, dtype="float16"', 'model.cube -> m, dtype="float16"', 'm -> z, dtype="bfloat16"'))
+    shell.expect("casts", {"x": ("F32", array(shell, "model.layers.0.mlp.up.weight").cast("BF16")),
+                           "y": ("F16", array(shell, "model.layers.1.mlp.up.weight")),
                            "z": ("F64", array(shell, "model.cube").cast("F16").cast("BF16"))})
 
 
 def removed_tensors_are_listed(shell):
-    report = json.loads(shell("plan", "source.safetensors", "--to", "hf", "--json", *shell.map("step -> _", "model.cube -> half, rest, axis=1", "rest -> _")).stdout)
-    assert "step: by the mapping" in report["dropped"] and "model.cube: 30 of its 60 elements, by the mapping" in report["dropped"], report["dropped"]
+    report = json.loads(shell("plan", "source.safetensors", "--to", "hf", "--json",
+                              *shell.map("step -> _", "model.cube -> half, rest, axis=1", "rest -> _")).stdout)
+    assert "step: by the mapping" in report["dropped"], report["dropped"]
+    assert "model.cube: 30 of its 60 elements, by the mapping" in report["dropped"], report["dropped"]
     assert report["tensors"] == len(shell.tensors) - 1, report
     done = shell("convert", "source.safetensors", "removed", "--to", "hf", *shell.map("step -> _"))
     assert "dropped: step: by the mapping" in done.stderr, done.stderr
@@ -198,10 +207,12 @@ def a_reference_gives_names_and_shapes(shell):
     reference = {f"blocks.{i}.qkv": ("F32", Array([16, 6], [0] * 96)) for i in range(3)}
     reference["bias"] = ("F32", Array([5], [1, 2, 3, 4, 5]))
     write_safetensors(shell.work / "reference.safetensors", reference)
-    expected = {f"blocks.{i}.qkv": ("F32", Array.join([array(shell, f"model.layers.{i}.self_attn.{n}_proj.weight") for n in "qkv"])) for i in range(3)}
+    expected = {f"blocks.{i}.qkv": ("F32", Array.join([array(shell, f"model.layers.{i}.self_attn.{n}_proj.weight") for n in "qkv"]))
+                for i in range(3)}
     expected["bias"] = ("F32", Array([5], [0] * 5))
     for target in ("safetensors", "torch", "torch-dcp"):
-        done = shell("convert", "source.safetensors", f"like-{target}", "--like", "reference.safetensors", "--to", target, "--verify", *shell.map(JOIN, "_ -> bias"))
+        done = shell("convert", "source.safetensors", f"like-{target}", "--like", "reference.safetensors", "--to", target, "--verify",
+                     *shell.map(JOIN, "_ -> bias"))
         assert "dropped: model.cube: by the mapping" in done.stderr, done.stderr
         shell.expect(f"like-{target}", expected)
     done = shell("convert", "source.safetensors", "none", "--like", "reference.safetensors", *shell.map(JOIN), status=2)
@@ -216,13 +227,15 @@ def a_reference_gives_names_and_shapes(shell):
 def errors_have_a_place(shell):
     (shell.work / "bad.map").write_text("# names\nmodel.embed.weight -> a\n\nmodel.embad.weight -> b\n")
     done = shell("convert", "source.safetensors", "bad", "--to", "hf", "--map", "bad.map", status=2)
-    assert "bad.map:4:1: error:" in done.stderr and "did you mean 'model.embed.weight'?" in done.stderr and "reshard:" not in done.stderr, done.stderr
+    assert "bad.map:4:1: error:" in done.stderr and "did you mean 'model.embed.weight'?" in done.stderr, done.stderr
+    assert "reshard:" not in done.stderr, done.stderr
     done = shell("plan", "source.safetensors", "--to", "hf", "--json", *shell.map("model.cube -> a", "nothing -> b"), status=2)
     error = json.loads(done.stderr)
     assert "nothing" in json.dumps(error), error
     done = shell("convert", "source.safetensors", "bad", "--to", "hf", *shell.map("model.cube -> a", "b c -> d"), status=2)
     assert "-m:2:" in done.stderr, done.stderr
-    done = shell("plan", "source.safetensors", "--to", "hf", "--strict-aoa", *shell.map("model.layers.*.mlp.up.weight -> up, stack=0"), status=2)
+    done = shell("plan", "source.safetensors", "--to", "hf", "--strict-aoa",
+                 *shell.map("model.layers.*.mlp.up.weight -> up, stack=0"), status=2)
     assert "-m:1:" in done.stderr, done.stderr
     done = shell("convert", "source.safetensors", "bad", "--to", "hf", *shell.map("_ -> bias"), status=2)
     assert "--like" in done.stderr, done.stderr
@@ -245,7 +258,8 @@ def numbers_come_from_config_and_set(shell):
 
 
 def diff_through_a_mapping(shell):
-    shell("convert", "source.safetensors", "other", "--to", "torch-dcp", "--layout", "ranks=2", *shell.map(JOIN, "model.embed.weight^T -> e"))
+    shell("convert", "source.safetensors", "other", "--to", "torch-dcp", "--layout", "ranks=2",
+          *shell.map(JOIN, "model.embed.weight^T -> e"))
     (shell.work / "names.map").write_text(JOIN + "\nmodel.embed.weight^T -> e\n")
     shell("diff", "source.safetensors", "other", status=1)
     shell("diff", "source.safetensors", "other", "--map", "names.map")
@@ -272,16 +286,19 @@ def llama(shell):
         hf[key] = shell.random(list(shape)).cast("BF16")
         return hf[key]
 
-    megatron = {"embedding.word_embeddings.weight": make("model.embed_tokens.weight", words, hidden), "output_layer.weight": make("lm_head.weight", words, hidden),
+    megatron = {"embedding.word_embeddings.weight": make("model.embed_tokens.weight", words, hidden),
+                "output_layer.weight": make("lm_head.weight", words, hidden),
                 "decoder.final_layernorm.weight": make("model.norm.weight", hidden)}
     for i in range(layers):
         of = f"model.layers.{i}."
         q, k, v = (make(f"{of}self_attn.{n}_proj.weight", rows * size, hidden) for n, rows in (("q", heads), ("k", groups), ("v", groups)))
         fused = Array.join([part for group in zip(q.split(groups), k.split(groups), v.split(groups)) for part in group])
-        one = {"self_attention.linear_qkv.weight": fused, "self_attention.linear_proj.weight": make(of + "self_attn.o_proj.weight", hidden, heads * size),
+        one = {"self_attention.linear_qkv.weight": fused,
+               "self_attention.linear_proj.weight": make(of + "self_attn.o_proj.weight", hidden, heads * size),
                "self_attention.linear_qkv.layer_norm_weight": make(of + "input_layernorm.weight", hidden),
                "mlp.linear_fc1.layer_norm_weight": make(of + "post_attention_layernorm.weight", hidden),
-               "mlp.linear_fc1.weight": Array.join([make(of + "mlp.gate_proj.weight", inner, hidden), make(of + "mlp.up_proj.weight", inner, hidden)]),
+               "mlp.linear_fc1.weight": Array.join([make(of + "mlp.gate_proj.weight", inner, hidden),
+                                                    make(of + "mlp.up_proj.weight", inner, hidden)]),
                "mlp.linear_fc2.weight": make(of + "mlp.down_proj.weight", hidden, inner)}
         for key, value in one.items():
             stacks.setdefault(key, []).append(value)
@@ -289,7 +306,8 @@ def llama(shell):
         megatron["decoder.layers." + key] = Array.stack(parts)
     (shell.work / "model").mkdir()
     write_safetensors(shell.work / "model" / "model.safetensors", {k: ("BF16", a) for k, a in hf.items()})
-    (shell.work / "model" / "config.json").write_text(json.dumps({"num_attention_heads": heads, "num_key_value_heads": groups, "num_hidden_layers": layers}))
+    (shell.work / "model" / "config.json").write_text(json.dumps({"num_attention_heads": heads, "num_key_value_heads": groups,
+                                                                  "num_hidden_layers": layers}))
     return {k: ("BF16", a) for k, a in hf.items()}, {k: ("BF16", a) for k, a in megatron.items()}
 
 
@@ -371,19 +389,22 @@ def memory_stays_flat(shell):
             file.write(row)
     runner = ("import resource,subprocess,sys\nstatus=subprocess.run(sys.argv[1:]).returncode\n"
               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\nsys.exit(status)")
-    done = subprocess.run(["python3", "-c", runner, shell.binary, "convert", "large.safetensors", "turned.safetensors", "--to", "safetensors", "--memory", "8MiB",
-                           "--quiet", "-m", "w^T -> n", "-m", 'n -> t, dtype="bfloat16"'], capture_output=True, text=True, timeout=120, cwd=shell.work)
+    done = subprocess.run(["python3", "-c", runner, shell.binary, "convert", "large.safetensors", "turned.safetensors", "--to",
+                           "safetensors", "--memory", "8MiB", "--quiet", "-m", "w^T -> n", "-m", 'n -> t, dtype="bfloat16"'],
+                          capture_output=True, text=True, timeout=120, cwd=shell.work)
     assert done.returncode == 0, done.stderr
     peak = int(done.stdout.split()[-1])
     assert peak < 40 << 10, f"{peak} KiB"
     found = read_safetensors(shell.work / "turned.safetensors")["t"]
-    assert found[1] == [columns, rows] and found[2][:2 * rows] == bytes(2 * rows) and found[2][-2:] == encode("BF16", columns - 1), found[:2]
+    assert found[1] == [columns, rows] and found[2][:2 * rows] == bytes(2 * rows), found[:2]
+    assert found[2][-2:] == encode("BF16", columns - 1), found[:2]
     return f"{peak >> 10} MiB"
 
 
-TESTS = (renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other, removed_tensors_are_listed,
-         a_reference_gives_names_and_shapes, errors_have_a_place, numbers_come_from_config_and_set, diff_through_a_mapping, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested,
-         many_tensors_and_pieces, memory_stays_flat)
+TESTS = (renamed_joined_and_transposed, stacked_and_back, splits_are_sorted_and_joined_again, casts_round_one_after_the_other,
+         removed_tensors_are_listed, a_reference_gives_names_and_shapes, errors_have_a_place, numbers_come_from_config_and_set,
+         diff_through_a_mapping, name_spaces_are_related, rules_that_do_not_fit, nested_names_stay_nested, many_tensors_and_pieces,
+         memory_stays_flat)
 
 
 def main():

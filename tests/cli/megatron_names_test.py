@@ -4,8 +4,8 @@
 
 usage: megatron_names_test.py --bin PATH
 
-A small model has the keys that a rank of Megatron registers; those of its distributed checkpoint, which are written out here, are what Megatron
-0.12 to 0.19 wrote for models of these architectures. Where a tensor comes from is checked by its bytes.
+A small model has the keys that a rank of Megatron registers; those of its distributed checkpoint, which are written out here, are what
+Megatron 0.12 to 0.19 wrote for models of these architectures. Where a tensor comes from is checked by its bytes.
 """
 import argparse
 
@@ -17,10 +17,12 @@ ENDS = {"embedding.word_embeddings.weight": [8, H], "decoder.final_layernorm.wei
 QKV = {"self_attention.linear_qkv.weight": [12, H], "self_attention.linear_proj.weight": [H, 4]}
 MLP = {"mlp.linear_fc1.weight": [12, H], "mlp.linear_fc2.weight": [H, 6]}
 NORMS = {"input_layernorm.weight": [H], "pre_mlp_layernorm.weight": [H]}
-MLA = {"self_attention.linear_q_down_proj.weight": [5, H], "self_attention.q_layernorm.weight": [5], "self_attention.linear_q_up_proj.weight": [8, 5],
-       "self_attention.linear_kv_down_proj.weight": [7, H], "self_attention.kv_layernorm.weight": [6], "self_attention.linear_kv_up_proj.weight": [8, 6],
+MLA = {"self_attention.linear_q_down_proj.weight": [5, H], "self_attention.q_layernorm.weight": [5],
+       "self_attention.linear_q_up_proj.weight": [8, 5], "self_attention.linear_kv_down_proj.weight": [7, H],
+       "self_attention.kv_layernorm.weight": [6], "self_attention.linear_kv_up_proj.weight": [8, 6],
        "self_attention.linear_proj.weight": [H, 4]}
-EXPERTS = {f"mlp.experts.local_experts.{e}.{name}": shape for e in range(2) for name, shape in (("linear_fc1.weight", [6, H]), ("linear_fc2.weight", [H, 3]))}
+EXPERTS = {f"mlp.experts.local_experts.{e}.{name}": shape for e in range(2) for name,
+           shape in (("linear_fc1.weight", [6, H]), ("linear_fc2.weight", [H, 3]))}
 MOE = {"mlp.router.weight": [2, H], **EXPERTS}
 MOE_DIST = {"mlp.router.weight", "mlp.experts.experts.linear_fc1.weight", "mlp.experts.experts.linear_fc2.weight"}
 # Of 6 inner channels in 2 heads, 2 groups of 2 states: z 6, x 6, B 4, C 4, dt 2.
@@ -51,14 +53,16 @@ def parts(layer, splits):
 
 
 RENAMED = {"self_attention.linear_qkv.layer_norm_weight", "mlp.linear_fc1.layer_norm_weight", *QKV, *MLP}
-MTP = {"mtp.layers.0.enorm.weight": [H], "mtp.layers.0.hnorm.weight": [H], "mtp.layers.0.eh_proj.weight": [H, 8], "mtp.layers.0.final_layernorm.weight": [H]}
+MTP = {"mtp.layers.0.enorm.weight": [H], "mtp.layers.0.hnorm.weight": [H], "mtp.layers.0.eh_proj.weight": [H, 8],
+       "mtp.layers.0.final_layernorm.weight": [H]}
 NEW_MTP = {f"mtp.layers.0.mtp_model_layer.{name}": shape for name, shape in {**NORMS, **QKV, **MLP}.items()}
 OLD_MTP = {f"mtp.layers.0.transformer_layer.{name}": shape for name, shape in {**NORMS, **QKV, **MLP}.items()}
 DENSE = {**NORMS, **QKV, **MLP}
 LATENT = {**NORMS, **MLA, **MLP}
 MIXED = {**NORMS, **MLA, **MOE}
 MAMBA_LAYER = {"norm.weight": [H], **MAMBA}
-BERT = {name: shape for name, shape in stack("encoder.layers.", DENSE, DENSE).items()} | {"encoder.final_layernorm.weight": [H], "pooler.dense.weight": [H, H]}
+BERT_ENDS = {"encoder.final_layernorm.weight": [H], "pooler.dense.weight": [H, H]}
+BERT = {name: shape for name, shape in stack("encoder.layers.", DENSE, DENSE).items()} | BERT_ENDS
 HYBRID_ENDS = {"embedding.word_embeddings.weight": [8, H], "decoder.final_norm.weight": [H], "output_layer.weight": [8, H]}
 
 # name: (the model as a rank registers it, keys of its distributed checkpoint)
@@ -78,14 +82,16 @@ CASES = {
         (ENDS | stack("decoder.layers.", DENSE, {**NORMS, **QKV, "mlp.linear_fc1.weight": [8, H], "mlp.linear_fc2.weight": [H, 4]}),
          {*ENDS} | keys("decoder.layers.", RENAMED, RENAMED)),
     "Mamba, attention and networks in turn":
-        (HYBRID_ENDS | stack("decoder.layers.", MAMBA_LAYER, {"input_layernorm.weight": [H], **QKV}, {"pre_mlp_layernorm.weight": [H], **MLP}, MAMBA_LAYER),
-         {*HYBRID_ENDS} | keys("decoder.layers.", parts(MAMBA_LAYER, MAMBA_PARTS), {"input_layernorm.weight", *QKV}, {"pre_mlp_layernorm.weight", *MLP},
-                               parts(MAMBA_LAYER, MAMBA_PARTS))),
+        (HYBRID_ENDS | stack("decoder.layers.", MAMBA_LAYER, {"input_layernorm.weight": [H], **QKV},
+                             {"pre_mlp_layernorm.weight": [H], **MLP}, MAMBA_LAYER),
+         {*HYBRID_ENDS} | keys("decoder.layers.", parts(MAMBA_LAYER, MAMBA_PARTS), {"input_layernorm.weight", *QKV},
+                               {"pre_mlp_layernorm.weight", *MLP}, parts(MAMBA_LAYER, MAMBA_PARTS))),
     "gated delta nets between layers of attention":
         (ENDS | stack("decoder.layers.", {**DELTA, **TE_MLP}, {"self_attention.linear_qkv.layer_norm_weight": [H], **QKV, **TE_MLP}),
          {*ENDS} | keys("decoder.layers.", parts({**DELTA, **TE_MLP}, DELTA_PARTS), RENAMED)),
     "an encoder alone": (BERT | {"embedding.word_embeddings.weight": [8, H]},
-                         {"embedding.word_embeddings.weight", "encoder.final_layernorm.weight", "pooler.dense.weight"} | {"encoder.layers." + n for n in RENAMED}),
+                         {"embedding.word_embeddings.weight", "encoder.final_layernorm.weight", "pooler.dense.weight"}
+                         | {"encoder.layers." + n for n in RENAMED}),
 }
 
 

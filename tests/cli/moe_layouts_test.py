@@ -4,9 +4,10 @@
 
 usage: moe_layouts_test.py --bin PATH [--count N] [--seed N]
 
-Each round writes a legacy checkpoint of one rank, with experts as modules, as one matrix or as Transformer Engine's numbered weights, with shared
-experts or without, in all layers or some, and with the state of an optimizer, distributed or not. It is converted into a random layout (TP, PP, VPP, EP,
-ETP), from there into the other spelling of experts, and back; then every tensor of both rank files must be what it was.
+Each round writes a legacy checkpoint of one rank, with experts as modules, as one matrix or as Transformer Engine's numbered weights, with
+shared experts or without, in all layers or some, and with the state of an optimizer, distributed or not. It is converted into a random
+layout (TP, PP, VPP, EP, ETP), from there into the other spelling of experts, and back; then every tensor of both rank files must be what it
+was.
 """
 import argparse
 import collections
@@ -115,10 +116,11 @@ def random_model(chance):
     if frequency != 1 and 1 not in frequency:
         frequency[chance.randrange(layers)] = 1
     ep = chance.choice([n for n in (1, 2, 3) if experts % n == 0])
-    model = dict(layers=layers, experts=experts, frequency=frequency, hidden=2 * chance.randint(1, 4), kv=chance.randint(1, 3), groups=tp, heads=tp * chance.choice([1, 2]),
-                 ffn=tp * chance.randint(1, 3), expert_ffn=tp * chance.randint(1, 3), gated=chance.random() < 0.7, vocabulary=6 * chance.randint(2, 4),
-                 shared=tp * chance.randint(1, 2) if chance.random() < 0.5 else 0, spelling=chance.choice(["modules", "matrix", "numbered"]),
-                 router_bias=chance.random() < 0.5, optimizer=chance.choice(["none", "distributed", "plain"]))
+    model = dict(layers=layers, experts=experts, frequency=frequency, hidden=2 * chance.randint(1, 4), kv=chance.randint(1, 3), groups=tp,
+                 heads=tp * chance.choice([1, 2]), ffn=tp * chance.randint(1, 3), expert_ffn=tp * chance.randint(1, 3),
+                 gated=chance.random() < 0.7, vocabulary=6 * chance.randint(2, 4), shared=tp * chance.randint(1, 2) if chance.random() < 0.5
+                 else 0, spelling=chance.choice(["modules", "matrix", "numbered"]), router_bias=chance.random() < 0.5,
+                 optimizer=chance.choice(["none", "distributed", "plain"]))
     return model, dict(tp=tp, pp=stages, vp=virtual, ep=ep, etp=chance.choice([1, tp]))
 
 
@@ -134,7 +136,8 @@ def expert_tensors(model, chance, at):
     one, two = [weight(chance, times * ffn, hidden) for _ in range(count)], [weight(chance, hidden, ffn) for _ in range(count)]
     if model["spelling"] == "numbered":
         return [(f"{at}linear_fc1.weight{i}", one[i]) for i in range(count)] + [(f"{at}linear_fc2.weight{i}", two[i]) for i in range(count)]
-    return [pair for i in range(count) for pair in ((f"{at}local_experts.{i}.linear_fc1.weight", one[i]), (f"{at}local_experts.{i}.linear_fc2.weight", two[i]))]
+    return [pair for i in range(count)
+            for pair in ((f"{at}local_experts.{i}.linear_fc1.weight", one[i]), (f"{at}local_experts.{i}.linear_fc2.weight", two[i]))]
 
 
 def make_parameters(model, chance):
@@ -154,27 +157,32 @@ def make_parameters(model, chance):
         if not has_experts(model, layer):
             if not is_local:
                 made.append((at + "mlp.linear_fc1.layer_norm_weight", weight(chance, hidden)))
-            made += [(at + "mlp.linear_fc1.weight", weight(chance, times * model["ffn"], hidden)), (at + "mlp.linear_fc2.weight", weight(chance, hidden, model["ffn"]))]
+            made += [(at + "mlp.linear_fc1.weight", weight(chance, times * model["ffn"], hidden)),
+                     (at + "mlp.linear_fc2.weight", weight(chance, hidden, model["ffn"]))]
             continue
         made.append((at + "mlp.router.weight", weight(chance, model["experts"], hidden)))
         if model["router_bias"]:
-            made.append((at + "mlp.router.expert_bias", Tensor("FloatStorage", [model["experts"]], random_bytes(chance, 4 * model["experts"]))))
+            made.append((at + "mlp.router.expert_bias",
+                         Tensor("FloatStorage", [model["experts"]], random_bytes(chance, 4 * model["experts"]))))
         made += expert_tensors(model, chance, at + "mlp.experts.")
         if model["shared"]:
             made += [(at + "mlp.shared_experts.linear_fc1.weight", weight(chance, times * model["shared"], hidden)),
                      (at + "mlp.shared_experts.linear_fc2.weight", weight(chance, hidden, model["shared"]))]
-    made += [("decoder.final_layernorm.weight", weight(chance, hidden)), ("output_layer.weight", weight(chance, model["vocabulary"], hidden))]
+    made += [("decoder.final_layernorm.weight", weight(chance, hidden)),
+             ("output_layer.weight", weight(chance, model["vocabulary"], hidden))]
     return made
 
 
 def arguments(model):
     return argparse.Namespace(
-        num_layers=model["layers"], hidden_size=model["hidden"], num_attention_heads=model["heads"], num_query_groups=model["groups"], group_query_attention=True,
-        kv_channels=model["kv"], swiglu=model["gated"], add_bias_linear=False, untie_embeddings_and_output_weights=True, num_experts=model["experts"],
-        moe_layer_freq=model["frequency"], moe_grouped_gemm=model["spelling"] != "modules", moe_use_legacy_grouped_gemm=model["spelling"] == "matrix",
-        transformer_impl="transformer_engine" if model["spelling"] == "numbered" else "local", tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
-        virtual_pipeline_model_parallel_size=None, expert_model_parallel_size=1, expert_tensor_parallel_size=1, world_size=1, data_parallel_size=1,
-        vocab_size=model["vocabulary"], padded_vocab_size=model["vocabulary"], make_vocab_size_divisible_by=1, bf16=True,
+        num_layers=model["layers"], hidden_size=model["hidden"], num_attention_heads=model["heads"], num_query_groups=model["groups"],
+        group_query_attention=True, kv_channels=model["kv"], swiglu=model["gated"], add_bias_linear=False,
+        untie_embeddings_and_output_weights=True, num_experts=model["experts"], moe_layer_freq=model["frequency"],
+        moe_grouped_gemm=model["spelling"] != "modules", moe_use_legacy_grouped_gemm=model["spelling"] == "matrix",
+        transformer_impl="transformer_engine" if model["spelling"] == "numbered" else "local", tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size=None, expert_model_parallel_size=1,
+        expert_tensor_parallel_size=1, world_size=1, data_parallel_size=1, vocab_size=model["vocabulary"],
+        padded_vocab_size=model["vocabulary"], make_vocab_size_divisible_by=1, bf16=True,
         use_distributed_optimizer=model["optimizer"] == "distributed", accumulate_allreduce_grads_in_fp32=True)
 
 
@@ -183,7 +191,8 @@ def state_of(chance, tensor):
 
 
 def groups(params):
-    return [dict(wd_mult=decay, lr_mult=1.0, is_expert_parallel=False, is_decoupled_lr=False, step=2, **({"params": params[i]} if params else {}))
+    return [dict(wd_mult=decay, lr_mult=1.0, is_expert_parallel=False, is_decoupled_lr=False, step=2,
+                 **({"params": params[i]} if params else {}))
             for i, decay in enumerate((1.0, 0.0))]
 
 
@@ -191,7 +200,8 @@ def plain_optimizer(chance, parameters):
     dealt = [[p for p in parameters if (len(p.shape) > 1) == has_decay] for has_decay in (True, False)]
     numbers = [list(range(len(dealt[0]))), list(range(len(dealt[0]), len(parameters)))]
     state = {n: {"exp_avg": state_of(chance, p), "exp_avg_sq": state_of(chance, p)} for n, p in enumerate(dealt[0] + dealt[1])}
-    return {"optimizer": {"state": state, "param_groups": groups(numbers)}, "fp32_from_fp16_params": [[state_of(chance, p) for p in group] for group in dealt]}
+    return {"optimizer": {"state": state, "param_groups": groups(numbers)},
+            "fp32_from_fp16_params": [[state_of(chance, p) for p in group] for group in dealt]}
 
 
 def buffers(chance, parameters):
@@ -241,7 +251,8 @@ def check_round(run, work, seed):
     first, other, there, respelled, back = (work / name for name in ("first", "other", "there", "respelled", "back"))
     write_checkpoint(first, model, chance)
     # A run of the same model with another spelling of experts, to be taken as the reference.
-    write_checkpoint(other, dict(model, spelling={"modules": "matrix", "matrix": "numbered", "numbered": "modules"}[model["spelling"]]), chance)
+    write_checkpoint(other, dict(model, spelling={"modules": "matrix", "matrix": "numbered", "numbered": "modules"}[model["spelling"]]),
+                     chance)
     run("convert", first, there, "--to", "megatron", "--layout", words, "--quiet")
     run("convert", there, respelled, "--like", other, "--layout", words, "--quiet")
     run("convert", respelled, back, "--like", first, "--quiet")

@@ -4,8 +4,8 @@
 
 usage: options_test.py --bin RESHARD --spy LIBRARY [--only OPTION]
 
-A case is a function option_NAME that types commands and asserts what the option changes. Each runs twice: as it stands it must hold, and with
-the option taken out of every command it must fail. An option that is accepted and ignored cannot pass.
+A case is a function option_NAME that types commands and asserts what the option changes. Each runs twice: as it stands it must hold, and
+with the option taken out of every command it must fail. An option that is accepted and ignored cannot pass.
 """
 import argparse
 import json
@@ -24,11 +24,12 @@ import torch_stub  # noqa: E402
 
 READING = ("inspect", "ls", "hash", "cat", "convert", "plan", "verify", "diff")
 
-# Accepted so that a command line of `convert` can be planned as it is, or so that one set of common options fits every verb. That they change
-# nothing there is checked too.
+# Accepted so that a command line of `convert` can be planned as it is, or so that one set of common options fits every verb. That they
+# change nothing there is checked too.
 NO_EFFECT = {
-    "plan": {"resume": "how convert runs", "verify": "how convert runs", "no-sync": "how convert runs", "overwrite": "how convert runs", "io": "how convert runs",
-             "checksum": "beside the target", "quiet": "it says nothing else", "progress": "", "color": "", "tolerance": ""},
+    "plan": {"resume": "how convert runs", "verify": "how convert runs", "no-sync": "how convert runs", "overwrite": "how convert runs",
+             "io": "how convert runs", "checksum": "beside the target", "quiet": "it says nothing else", "progress": "", "color": "",
+             "tolerance": ""},
     "inspect": {"quiet": "it prints what was asked for", "progress": "reads no payload"},
     "ls": {"quiet": "it prints what was asked for", "progress": "reads no payload", "color": "columns have no colour"},
     "hash": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
@@ -63,8 +64,8 @@ class Shell:
         return kept
 
     def run(self, *words, environment=None):
-        return subprocess.run([self.binary, *self.typed(words)], cwd=self.work, capture_output=True, text=True, errors="replace", timeout=120,
-                              env={**os.environ, **(environment or {})})
+        return subprocess.run([self.binary, *self.typed(words)], cwd=self.work, capture_output=True, text=True, errors="replace",
+                              timeout=120, env={**os.environ, **(environment or {})})
 
     def __call__(self, *words, status=0):
         done = self.run(*words)
@@ -88,8 +89,9 @@ class Shell:
 
 
 def arguments_of(verb, path):
-    return {"cat": ["cat", path, "w", "--as", "raw"], "convert": ["convert", path, "out", "--to", "hf"], "plan": ["plan", path, "--to", "hf"],
-            "diff": ["diff", path, path, "--items", "ignore"], "map": ["map", "check", "-", "--source", path]}.get(verb, [verb, path])
+    return {"cat": ["cat", path, "w", "--as", "raw"], "convert": ["convert", path, "out", "--to", "hf"],
+            "plan": ["plan", path, "--to", "hf"], "diff": ["diff", path, path, "--items", "ignore"],
+            "map": ["map", "check", "-", "--source", path]}.get(verb, [verb, path])
 
 
 # ---- inputs ----
@@ -112,7 +114,8 @@ def safetensors(path, tensors, metadata=None, pad_to=8):
 
 
 def model(sh, name="m.safetensors", start=0.0, **more):
-    return safetensors(sh.work / name, {"v": ("F32", [16, 4], floats(64, start)), "w": ("F32", [16, 4], floats(64, start + 7)), "n": ("I64", [2], bytes(16))}, **more)
+    return safetensors(sh.work / name, {"v": ("F32", [16, 4], floats(64, start)), "w": ("F32", [16, 4], floats(64, start + 7)),
+                                        "n": ("I64", [2], bytes(16))}, **more)
 
 
 def large(sh, name="large.safetensors"):
@@ -161,7 +164,8 @@ def option_like(sh, verb):
     source = model(sh)
     sh("convert", source, "reference", "--to", "torch-dcp", "--layout", "ranks=3")
     _, report = made(sh, verb, source, "--like", "reference")
-    equal((report["to"], report["target_chunks"]), ("torch-dcp", sh.json("plan", source, "--to", "torch-dcp", "--layout", "ranks=3")["target_chunks"]))
+    equal((report["to"], report["target_chunks"]),
+          ("torch-dcp", sh.json("plan", source, "--to", "torch-dcp", "--layout", "ranks=3")["target_chunks"]))
 
 
 def option_layout(sh, verb):
@@ -191,7 +195,8 @@ def option_items(sh, verb):
     if verb == "ls":
         assert "lr" in sh("ls", source, "--items").stdout
     elif verb == "diff":
-        torch_stub.write_zip(sh.work / "other.pt", {"w": torch_stub.tensor("FloatStorage", [16, 4], floats(64)), "lr": 0.25, "text": "x" * 500})
+        torch_stub.write_zip(sh.work / "other.pt",
+                             {"w": torch_stub.tensor("FloatStorage", [16, 4], floats(64)), "lr": 0.25, "text": "x" * 500})
         sh("diff", source, "other.pt", "--items", "ignore")
     else:
         _, report = made(sh, verb, source, "--to", "torch-dcp", "--items", "drop")
@@ -217,11 +222,14 @@ def llama(sh, name):
     folder = sh.work / name
     folder.mkdir()
     layer = "model.layers.0."
-    shapes = {"model.embed_tokens": [8, 4], "model.norm": [4], f"{layer}input_layernorm": [4], f"{layer}post_attention_layernorm": [4], f"{layer}mlp.gate_proj": [4, 4],
-              f"{layer}mlp.up_proj": [4, 4], f"{layer}mlp.down_proj": [4, 4]} | {f"{layer}self_attn.{x}_proj": [4, 4] for x in "qkvo"}
-    safetensors(folder / "model.safetensors", {f"{key}.weight": ("F32", shape, floats(4 * (shape + [1])[1] * (shape[0] // 4))) for key, shape in shapes.items()})
-    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 2, "num_key_value_heads": 2,
-                                                    "num_hidden_layers": 1, "vocab_size": 8, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}))
+    shapes = {"model.embed_tokens": [8, 4], "model.norm": [4], f"{layer}input_layernorm": [4], f"{layer}post_attention_layernorm": [4],
+              f"{layer}mlp.gate_proj": [4, 4], f"{layer}mlp.up_proj": [4, 4],
+              f"{layer}mlp.down_proj": [4, 4]} | {f"{layer}self_attn.{x}_proj": [4, 4] for x in "qkvo"}
+    safetensors(folder / "model.safetensors",
+                {f"{key}.weight": ("F32", shape, floats(4 * (shape + [1])[1] * (shape[0] // 4))) for key, shape in shapes.items()})
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 4, "intermediate_size": 4,
+                                                    "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1,
+                                                    "vocab_size": 8, "tie_word_embeddings": True, "rms_norm_eps": 1e-5}))
     return name
 
 
@@ -232,7 +240,8 @@ def option_rules(sh, verb):
         done = sh("diff", source, "mg", "--items", "ignore", "--rules", "none", status=1)
         assert "model.norm.weight" in done.stdout
         return
-    report = sh.json("plan", source, "--to", "torch_dcp", "--rules", "none") if verb == "plan" else sh.json("convert", source, "out", "--to", "torch_dcp", "--rules", "none")
+    report = sh.json("plan", source, "--to", "torch_dcp", "--rules",
+                     "none") if verb == "plan" else sh.json("convert", source, "out", "--to", "torch_dcp", "--rules", "none")
     assert not [line for line in report["changed"] if line.startswith("names:")], report["changed"]
 
 
@@ -282,7 +291,8 @@ def by_condition(sh, verb, name, *options):
 def option_strict_aoa(sh, verb):
     (sh.work / "ours.map").write_text('w -> b, unless="other"\n')
     source = model(sh)
-    words = {"map": ["map", "check", "ours.map", "--source", source], "diff": ["diff", source, source, "--map", "ours.map"], "plan": ["plan", source, "--to", "hf", "--map", "ours.map"],
+    words = {"map": ["map", "check", "ours.map", "--source", source], "diff": ["diff", source, source, "--map", "ours.map"],
+             "plan": ["plan", source, "--to", "hf", "--map", "ours.map"],
              "convert": ["convert", source, "out", "--to", "hf", "--map", "ours.map"]}[verb]
     done = sh.run(*words, "--strict-aoa")
     assert done.returncode == 2 and "unless" in done.stderr + done.stdout, f"exit {done.returncode}: {done.stderr[:200]}"
@@ -324,7 +334,8 @@ def option_overwrite(sh, verb):
 def option_resume(sh, verb):
     """An interrupted run leaves its parts only with --resume, and the next one goes on from there."""
     source = large(sh)
-    subprocess.run([sh.binary, *sh.typed(["convert", source, "out", "--to", "torch-dcp", "--resume", "--memory", "1MiB", "--io", "buffered"])], cwd=sh.work, capture_output=True,
+    subprocess.run([sh.binary, *sh.typed(["convert", source, "out", "--to", "torch-dcp", "--resume", "--memory", "1MiB", "--io",
+                                          "buffered"])], cwd=sh.work, capture_output=True,
                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20)))
     assert list(sh.work.glob(".out*")) or list(sh.work.glob("*partial*")), sorted(os.listdir(sh.work))
     sh("convert", source, "out", "--to", "torch-dcp", "--resume", "--memory", "1MiB", "--io", "buffered")
@@ -539,7 +550,8 @@ def option_verbose(sh, verb):
         (sh.work / "hf/model.safetensors.index.json").write_text('{"metadata": {}, "weight_map": {"t0": "model.safetensors"}}')
         equal(sh("inspect", "hf", "--verbose").stdout.count("is not in the index"), 14)
     else:
-        torch_stub.write_zip(sh.work / "m.pt", {"w": torch_stub.tensor("FloatStorage", [4], floats(4)), **{f"item{i}": i for i in range(14)}})
+        torch_stub.write_zip(sh.work / "m.pt",
+                             {"w": torch_stub.tensor("FloatStorage", [4], floats(4)), **{f"item{i}": i for i in range(14)}})
         done = sh(verb, "m.pt", *(["out"] if verb == "convert" else []), "--to", "safetensors", "--verbose")
         equal(done.stdout.count("dropped:") + done.stderr.count("dropped:"), 14)
 
@@ -589,7 +601,8 @@ def without_effect(binary, verb, spellings, has_argument):
         sh = Shell(binary, "", pathlib.Path(folder))
         source = model(sh)
         option = [spellings[-1]] + ([VALUES[spellings[-1][2:]]] if has_argument else [])
-        words = {"map": ["map", "expand", "m.map", "--source", source], "completion": ["completion", "bash"], "help": ["help", "ls"], "formats": ["formats"]}
+        words = {"map": ["map", "expand", "m.map", "--source", source], "completion": ["completion", "bash"], "help": ["help", "ls"],
+                 "formats": ["formats"]}
         (sh.work / "m.map").write_text(JOIN)
         outputs = []
         for more in ([], option):
@@ -630,7 +643,8 @@ def main():
                 continue
             problem = check(binary, spy, verb, spellings, has_argument)
             number, failed = number + 1, failed + bool(problem)
-            print(f"{'not ok' if problem else 'ok'} {number} - {verb} {spellings[-1]}" + (f"\n# {problem[:500]}" if problem else ""), flush=True)
+            print(f"{'not ok' if problem else 'ok'} {number} - {verb} {spellings[-1]}" + (f"\n# {problem[:500]}" if problem else ""),
+                  flush=True)
     print(f"1..{number}")
     return failed > 0
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is written for torch, read by Python's own zipfile and pickle: classes, devices, layouts and arguments that no reader of ours looks at.
+"""What is written for torch, read by Python's own zipfile and pickle: classes, devices, layouts and arguments that no reader of ours looks
+at.
 
 usage: python_reads_test.py --bin PATH
 Classes are stood in for by Stub, so that torch itself is not needed. Prints TAP.
@@ -66,10 +67,13 @@ LLAMA = {
     "model.embed_tokens.weight": [16, 8], "model.norm.weight": [8],
     "model.layers.0.input_layernorm.weight": [8], "model.layers.0.post_attention_layernorm.weight": [8],
     **{f"model.layers.0.self_attn.{n}_proj.weight": [8, 8] for n in "qkvo"},
-    "model.layers.0.mlp.gate_proj.weight": [12, 8], "model.layers.0.mlp.up_proj.weight": [12, 8], "model.layers.0.mlp.down_proj.weight": [8, 12],
+    "model.layers.0.mlp.gate_proj.weight": [12, 8], "model.layers.0.mlp.up_proj.weight": [12, 8],
+    "model.layers.0.mlp.down_proj.weight": [8, 12],
 }
-CONFIG = ('{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1,'
-          ' "intermediate_size": 12, "vocab_size": 16, "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": %s}')
+CONFIG = ('{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "num_attention_heads": 2, '
+          '"num_key_value_heads": 2, "num_hidden_layers": 1,'
+          ' "intermediate_size": 12, "vocab_size": 16, "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "hidden_act": "silu", '
+          '"tie_word_embeddings": %s}')
 
 
 def write_model(shell, is_tied):
@@ -111,7 +115,8 @@ def dcp_metadata(shell):
         assert entry.state["size"].args == (tuple(shapes[key]),), entry.state["size"].args
         (chunk,) = entry.state["chunks"]
         assert chunk.state["offsets"].args == ((0,) * len(shapes[key]),) and chunk.state["sizes"].args == (tuple(shapes[key]),), chunk
-    assert {type(place).__name__ for place in metadata.state["storage_data"].values()} == {"torch.distributed.checkpoint.filesystem._StorageInfo"}
+    assert {type(place).__name__
+            for place in metadata.state["storage_data"].values()} == {"torch.distributed.checkpoint.filesystem._StorageInfo"}
 
 
 def arguments_of(shell, source):
@@ -140,9 +145,10 @@ def of_tensors_alone(is_tied):
     """No configuration says whether the embedding is the output layer too: that there is no output layer does."""
     def check(shell):
         layer = "decoder.layers.0."
-        shapes = {"embedding.word_embeddings.weight": [16, 8], "decoder.final_layernorm.weight": [8], **({} if is_tied else {"output_layer.weight": [16, 8]}),
-                  layer + "self_attention.linear_qkv.weight": [24, 8], layer + "self_attention.linear_qkv.layer_norm_weight": [8],
-                  layer + "self_attention.linear_proj.weight": [8, 8], layer + "mlp.linear_fc1.weight": [24, 8], layer + "mlp.linear_fc1.layer_norm_weight": [8],
+        shapes = {"embedding.word_embeddings.weight": [16, 8], "decoder.final_layernorm.weight": [8],
+                  **({} if is_tied else {"output_layer.weight": [16, 8]}), layer + "self_attention.linear_qkv.weight": [24, 8],
+                  layer + "self_attention.linear_qkv.layer_norm_weight": [8], layer + "self_attention.linear_proj.weight": [8, 8],
+                  layer + "mlp.linear_fc1.weight": [24, 8], layer + "mlp.linear_fc1.layer_norm_weight": [8],
                   layer + "mlp.linear_fc2.weight": [8, 12]}
         small_models.write(shell.work / "model.safetensors", shapes)
         assert arguments_of(shell, "model.safetensors")["untie_embeddings_and_output_weights"] is not is_tied

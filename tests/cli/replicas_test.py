@@ -16,8 +16,9 @@ import small_models
 TIED = {"embedding.word_embeddings.weight": [16, 8], "decoder.final_layernorm.weight": [8]}
 for layer in range(2):
     TIED |= {f"decoder.layers.{layer}.{name}": shape for name, shape in {
-        "self_attention.linear_qkv.weight": [24, 8], "self_attention.linear_qkv.layer_norm_weight": [8], "self_attention.linear_proj.weight": [8, 8],
-        "mlp.linear_fc1.weight": [24, 8], "mlp.linear_fc1.layer_norm_weight": [8], "mlp.linear_fc2.weight": [8, 12]}.items()}
+        "self_attention.linear_qkv.weight": [24, 8], "self_attention.linear_qkv.layer_norm_weight": [8],
+        "self_attention.linear_proj.weight": [8, 8], "mlp.linear_fc1.weight": [24, 8], "mlp.linear_fc1.layer_norm_weight": [8],
+        "mlp.linear_fc2.weight": [8, 12]}.items()}
 SHAPES = TIED | {"output_layer.weight": [16, 8]}
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The sidecar of digests that `convert --checksum` writes: verify reads it again, whatever the format. Digests are counted here by Python. Prints TAP.
+"""The sidecar of digests that `convert --checksum` writes: verify reads it again, whatever the format. Digests are counted here by Python.
+Prints TAP.
 
 usage: sidecar_test.py --bin PATH --fixtures DIR
 """
@@ -20,8 +21,8 @@ TENSORS = {"a.weight": [8, 8], "b.weight": [8, 8], "c.weight": [16, 4]}
 WRITTEN = {
     "safetensors": ["--to", "safetensors"], "hf": ["--to", "hf"], "torch": ["--to", "torch"], "torch-dcp": ["--to", "torch-dcp"],
     "torch_dist": ["--to", "torch_dist"], "torch_dcp": ["--to", "torch_dcp"], "fsdp_dtensor": ["--to", "fsdp_dtensor"],
-    "zarr": ["--to", "zarr"], "zarr-3": ["--to", "zarr", "-o", "zarr-format=3"], "zarr-megatron": ["--to", "zarr", "-o", "flavour=megatron"],
-    "megatron": ["--to", "megatron", "--layout", "tp=2"],
+    "zarr": ["--to", "zarr"], "zarr-3": ["--to", "zarr", "-o", "zarr-format=3"],
+    "zarr-megatron": ["--to", "zarr", "-o", "flavour=megatron"], "megatron": ["--to", "megatron", "--layout", "tp=2"],
 }
 
 
@@ -47,7 +48,8 @@ class Work(small_models.Shell):
         return target or name
 
     def sidecar(self, target):
-        found = [self.work / f"{target}.reshard.json"] if (self.work / f"{target}.reshard.json").exists() else list((self.work / target).rglob("reshard.json"))
+        beside = self.work / f"{target}.reshard.json"
+        found = [beside] if beside.exists() else list((self.work / target).rglob("reshard.json"))
         assert len(found) == 1, found
         return found[0]
 
@@ -105,7 +107,8 @@ def lists(work):
     (work.work / target / "config.json").write_text(json.dumps(CONFIG))
     (work.work / target / "generation_config.json").write_text("{}")
     found = json.loads(work("verify", "--json", target))
-    assert [(f["severity"], f["kind"], f["key"]) for f in found["findings"] if f["severity"] != "note"] == [("warning", "unexpected", "generation_config.json")], found
+    assert [(f["severity"], f["kind"], f["key"])
+            for f in found["findings"] if f["severity"] != "note"] == [("warning", "unexpected", "generation_config.json")], found
 
 
 def values_are_covered(work):
@@ -129,7 +132,8 @@ def values_are_covered(work):
 
 def paths_to_it(work):
     """The index, the metadata file and the folder of the iteration name the same checkpoint as the folder."""
-    for name, inside in (("hf", "model.safetensors.index.json"), ("torch-dcp", ".metadata"), ("torch_dist", "release"), ("zarr-megatron", "release")):
+    for name, inside in (("hf", "model.safetensors.index.json"), ("torch-dcp", ".metadata"), ("torch_dist", "release"),
+                         ("zarr-megatron", "release")):
         target = work.write(name, "--checksum", "crc32c", *(["--max-shard-size", "130"] if name == "hf" else []))
         work.edit(target, lambda value: value["tensors"].update({"b.weight": "00000000"}))
         for path in (target, f"{target}/{inside}"):
@@ -184,7 +188,8 @@ def stale_ones(work):
 
 def in_the_way(work):
     """A folder or a file of that name that holds something else stops the run before it writes."""
-    for make in (lambda p: (p.mkdir(), (p / "precious").write_text("x")), lambda p: p.write_text('{"precious": 1}'), lambda p: p.symlink_to("source/config.json")):
+    for make in (lambda p: (p.mkdir(), (p / "precious").write_text("x")), lambda p: p.write_text('{"precious": 1}'),
+                 lambda p: p.symlink_to("source/config.json")):
         path = work.work / "three.reshard.json"
         make(path)
         for options in ([], ["--overwrite"], ["--overwrite", "--checksum", "crc32c"]):
@@ -204,7 +209,8 @@ def odd_names(work):
     path = source / json.loads((source / "manifest.json").read_text())["path"]
     work("convert", path, "odd", "--to", "torch", "--checksum", "sha256", "--quiet")
     value = json.loads((work.work / "odd.reshard.json").read_text())
-    assert len(value["tensors"]) + len(value["items"]) == sum(len(v) for k, v in json.loads(work("ls", "--json", "--items", "odd")).items() if k in ("tensors", "items"))
+    assert len(value["tensors"]) + len(value["items"]) == sum(len(v) for k, v in json.loads(work("ls", "--json", "--items", "odd")).items()
+                                                              if k in ("tensors", "items"))
     assert failures(work, "odd") == set()
 
 

@@ -32,8 +32,8 @@ def write_source(path, tensors, bytes_each):
 
 def interrupt_after(binary, work, delay, number, *extra):
     target = work / "target"
-    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "torch-dcp", "--layout", "ranks=4", *extra], cwd=work,
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "torch-dcp", "--layout", "ranks=4", *extra],
+                               cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(delay)
     process.send_signal(number)
     _, err = process.communicate(timeout=120)
@@ -64,7 +64,8 @@ def check_at_once_without_writing(binary, work):
     os.truncate(work / "source.safetensors", 0)
     write_source(work / "source.safetensors", 1, 1 << 34)
     found = []
-    for delay, *command in ((0.05, "convert", "wide.safetensors", "target", "--to", "hf"), (0.05, "inspect", "wide.safetensors"), (0.3, "hash", "source.safetensors")):
+    for delay, *command in ((0.05, "convert", "wide.safetensors", "target", "--to", "hf"), (0.05, "inspect", "wide.safetensors"),
+                            (0.3, "hash", "source.safetensors")):
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
             process = subprocess.Popen([binary, *command], cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             time.sleep(delay)
@@ -82,7 +83,8 @@ def check_at_once_without_writing(binary, work):
 def check_progress_reader_gone(binary, work):
     """Nobody reads the progress any more: the conversion goes on, and the result is whole."""
     for style in ("json", "plain"):
-        process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "torch-dcp", "--progress", style, "--verbose"], cwd=work,
+        process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "torch-dcp", "--progress", style,
+                                    "--verbose"], cwd=work,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         process.stderr.close()
         out = process.stdout.read()
@@ -97,7 +99,8 @@ def check_progress_reader_gone(binary, work):
 
 def check_convert_output_gone(binary, work):
     """What convert was asked for is its target, not its line of output."""
-    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "hf"], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([binary, "convert", "source.safetensors", "target", "--to", "hf"], cwd=work, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
     process.stdout.close()
     err = process.stderr.read()
     assert process.wait(timeout=120) == 0 and err == b"" and (work / "target").is_dir(), (process.returncode, err)
@@ -105,17 +108,21 @@ def check_convert_output_gone(binary, work):
 
 
 def check_file_size_limit(binary, work):
-    """A limit on the size of files (ulimit -f) is an error with a status and a reason, and nothing is left; so it is for standard output."""
+    """A limit on the size of files (ulimit -f) is an error with a status and a reason, and nothing is left; so it is for standard
+    output."""
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, MIB))
 
-    for options in (["--to", "torch-dcp"], ["--to", "hf", "--checksum", "sha256"], ["--to", "safetensors"], ["--to", "zarr", "-o", "codec=none"], ["--to", "torch", "--resume"]):
-        done = subprocess.run([binary, "convert", "source.safetensors", "target", *options], cwd=work, capture_output=True, text=True, timeout=120, preexec_fn=limit)
+    for options in (["--to", "torch-dcp"], ["--to", "hf", "--checksum", "sha256"], ["--to", "safetensors"],
+                    ["--to", "zarr", "-o", "codec=none"], ["--to", "torch", "--resume"]):
+        done = subprocess.run([binary, "convert", "source.safetensors", "target", *options], cwd=work, capture_output=True, text=True,
+                              timeout=120, preexec_fn=limit)
         assert done.returncode == 3 and "File too large" in done.stderr and "hint: raise the limit" in done.stderr, (options, done)
         left = [p.name for p in work.iterdir() if p.name not in ("source.safetensors", ".target.reshard-partial")]
         assert left == [] and ("--resume" in options or not (work / ".target.reshard-partial").exists()), (options, left)
     with open(work / "out", "wb") as out:
-        done = subprocess.run([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=out, stderr=subprocess.PIPE, timeout=60, preexec_fn=limit)
+        done = subprocess.run([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=out, stderr=subprocess.PIPE,
+                              timeout=60, preexec_fn=limit)
     assert done.returncode == 3 and b"standard output: File too large" in done.stderr, done
     return ""
 
@@ -139,7 +146,8 @@ def check_quiet_pipe(binary, work):
     process.wait(timeout=60)
     assert err == b"" and process.returncode == -signal.SIGPIPE, (process.returncode, err)
     write_source(work / "source.safetensors", 3, 1 << 34)
-    process = subprocess.Popen([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([binary, "cat", "--as", "raw", "source.safetensors", "t0"], cwd=work, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
     process.stdout.read(10)
     process.stdout.close()
     err = process.stderr.read()
@@ -167,8 +175,8 @@ def main():
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
     binary = os.path.abspath(args.bin)
-    checks = (check_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old, check_progress_reader_gone, check_convert_output_gone,
-              check_quiet_pipe, check_full_device)
+    checks = (check_interrupts, check_at_once_without_writing, check_file_size_limit, check_overwrite_keeps_old, check_progress_reader_gone,
+              check_convert_output_gone, check_quiet_pipe, check_full_device)
     print(f"1..{len(checks)}")
     for number, check in enumerate(checks, 1):
         with tempfile.TemporaryDirectory(prefix="reshard-signals-") as folder:

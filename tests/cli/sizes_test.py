@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes that small fixtures cannot have, in bounded memory: 100,000 tensors, 1,000,000 chunks, files of more than 4 GiB and a tensor of more than
-2^31 elements. Prints TAP.
+"""Sizes that small fixtures cannot have, in bounded memory: 100,000 tensors, 1,000,000 chunks, files of more than 4 GiB and a tensor of
+more than 2^31 elements. Prints TAP.
 
 usage: sizes_test.py --bin RESHARD --work DIR
 DIR lies on a disk: 9 GiB are written there at most, and removed; with less room than 12 GiB the large files are skipped.
@@ -31,7 +31,8 @@ BUDGET, LARGE_RSS_KIB_MAX = "64MiB", 128 << 10
 ROOM_BYTES = 12 << 30
 # Together they pass 4 GiB: "b" crosses that offset of its file, and "c" lies behind it, in whatever order of these that a format has.
 LARGE = {"a": ("U8", 1, (1 << 31) + 4097), "b": ("BF16", 2, (1 << 30) + (1 << 16)), "c": ("I32", 4, 4)}
-MARKS = {"a": (0, (1 << 31) - 1, 1 << 31, (1 << 31) + 4096), "b": (0, (1 << 30) - 4096, (1 << 30) - 2049, 1 << 30, (1 << 30) + (1 << 16) - 1), "c": (0, 3)}
+MARKS = {"a": (0, (1 << 31) - 1, 1 << 31, (1 << 31) + 4096),
+         "b": (0, (1 << 30) - 4096, (1 << 30) - 2049, 1 << 30, (1 << 30) + (1 << 16) - 1), "c": (0, 3)}
 BLOCK = 4 << 20
 
 
@@ -75,8 +76,8 @@ def blob_of(tensor, chunk):
 
 
 def write_chunked(folder):
-    """A DCP of 1,000 tensors with 1,000 chunks each, pickled by Python from classes that have torch's names. Its 1,000 blobs serve all tensors, each
-    in another order."""
+    """A DCP of 1,000 tensors with 1,000 chunks each, pickled by Python from classes that have torch's names. Its 1,000 blobs serve all
+    tensors, each in another order."""
     metadata, tensor, chunk, properties, index = (stand_in(op.META, name) for name in (
         "Metadata", "TensorStorageMetadata", "ChunkStorageMetadata", "TensorProperties", "MetadataIndex"))
     info, size = stand_in("torch.distributed.checkpoint.filesystem", "_StorageInfo"), stand_in("torch", "Size", tuple)
@@ -194,7 +195,8 @@ def large_files(run):
     run("convert", "large.safetensors", "large.pt", "--to", "torch", "--no-sync", "--memory", BUDGET, rss_kib_max=LARGE_RSS_KIB_MAX)
     check_slices(run, "large.pt")
     check_bytes(run.work / "large.pt", torch_offsets(run.work / "large.pt"))
-    run("convert", "large.pt", "hf", "--to", "hf", "--max-shard-size", "8GB", "--no-sync", "--memory", BUDGET, rss_kib_max=LARGE_RSS_KIB_MAX)
+    run("convert", "large.pt", "hf", "--to", "hf", "--max-shard-size", "8GB", "--no-sync", "--memory", BUDGET,
+        rss_kib_max=LARGE_RSS_KIB_MAX)
     os.remove(run.work / "large.pt")
     check_slices(run, "hf")
     written = run.work / "hf" / "model.safetensors"

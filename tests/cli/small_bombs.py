@@ -189,7 +189,8 @@ def state(*pairs):
 
 
 def properties():
-    return built("TensorProperties", MARK + named("torch", "float32") + named("torch.serialization", "_get_layout") + text("torch.strided") + TUPLE1 +
+    return built("TensorProperties",
+                 MARK + named("torch", "float32") + named("torch.serialization", "_get_layout") + text("torch.strided") + TUPLE1 +
                  REDUCE + b"\x89" + named(META, "_MEM_FORMAT_ENCODING") + integer(0) + TUPLE1 + REDUCE + b"\x89" + TUPLE)
 
 
@@ -250,8 +251,8 @@ def wide_state(path):
 
 
 BOMBS = {
-    "none_flood.pt": none_flood, "deep_lists.pt": deep_lists, "deep_items.pt": deep_items, "equal_keys.pt": equal_keys, "equal_keys_item.pt": equal_keys_item,
-    "long_keys.pt": long_keys, "long_keys_item.pt": long_keys_item, "doubling.pt": doubling, "shared_flat_list.pt": shared_flat_list, "stride_zero.pt": stride_zero, "stride_zero_thousand.pt": stride_zero_thousand,
-    "small_items.pt": small_items,
-    "replicas": replicas, "replica_tensors": replica_tensors, "wide_state": wide_state,
+    "none_flood.pt": none_flood, "deep_lists.pt": deep_lists, "deep_items.pt": deep_items, "equal_keys.pt": equal_keys,
+    "equal_keys_item.pt": equal_keys_item, "long_keys.pt": long_keys, "long_keys_item.pt": long_keys_item, "doubling.pt": doubling,
+    "shared_flat_list.pt": shared_flat_list, "stride_zero.pt": stride_zero, "stride_zero_thousand.pt": stride_zero_thousand,
+    "small_items.pt": small_items, "replicas": replicas, "replica_tensors": replica_tensors, "wide_state": wide_state,
 }

@@ -58,5 +58,6 @@ def run(binary, tests):
             except (AssertionError, KeyError, ValueError, OSError, subprocess.TimeoutExpired) as problem:
                 failed += 1
                 print(f"not ok {number} - {name}")
-                print("".join(f"# {line if line.isprintable() else ascii(line)}\n" for line in str(problem).splitlines()), end="", flush=True)
+                print("".join(f"# {line if line.isprintable() else ascii(line)}\n" for line in str(problem).splitlines()),
+                      end="", flush=True)
     return failed > 0

@@ -85,8 +85,10 @@ def what_is_no_checkpoint_stays(shell):
 def a_checkpoint_among_other_things_stays(shell):
     """A repository or a home folder that happens to hold weights."""
     weights = safetensors({"w": b"old"})
-    for name, others, says in (("repository", [".git/HEAD", "train.py", "README.md"], "'.git'"), ("home", [".bashrc", "thesis.tex", "photos/a.jpg", "mail", "todo.txt"], "and 2 more"),
-                               ("papers", ["paper.pdf"], "'paper.pdf'"), ("nested", ["sub/thing"], "'sub'"), ("notes", ["notes.txt"], "'notes.txt'")):
+    for name, others, says in (("repository", [".git/HEAD", "train.py", "README.md"], "'.git'"),
+                               ("home", [".bashrc", "thesis.tex", "photos/a.jpg", "mail", "todo.txt"], "and 2 more"),
+                               ("papers", ["paper.pdf"], "'paper.pdf'"), ("nested", ["sub/thing"], "'sub'"),
+                               ("notes", ["notes.txt"], "'notes.txt'")):
         shell.files(name, *others)
         (shell.work / name / "model.safetensors").write_bytes(weights)
         shell.refused(name, "hf", says=says)
@@ -125,8 +127,9 @@ def what_may_be_replaced_is(shell):
     for target, form in (("empty", "hf"), ("nothing", "safetensors"), ("empty", "safetensors"), ("nothing", "hf")):
         shell.convert(target, form)
         shell("diff", "--items", "ignore", "in.safetensors", target)
-    shell.files("trainer", "config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "README.md", ".gitattributes", "trainer_state.json", "optimizer.pt",
-                "rng_state_3.pth", "global_step5/mp_rank_00_model_states.pt", "latest", "zero_to_fp32.py", "modeling_own.py", "reshard.json", content="{}")
+    shell.files("trainer", "config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "README.md", ".gitattributes",
+                "trainer_state.json", "optimizer.pt", "rng_state_3.pth", "global_step5/mp_rank_00_model_states.pt", "latest",
+                "zero_to_fp32.py", "modeling_own.py", "reshard.json", content="{}")
     (shell.work / "trainer" / "model.safetensors").write_bytes(safetensors({"w": b"old"}))
     shell.convert("trainer", "hf")
     assert [p.name for p in (shell.work / "trainer").iterdir()] == ["model.safetensors"]
@@ -200,7 +203,8 @@ def the_source_behind_links(shell):
     (shell.work / "snapshot").mkdir()
     shutil.move(shell.work / "in.safetensors", shell.work / "blobs" / "model.safetensors")
     (shell.work / "snapshot" / "model.safetensors").symlink_to("../blobs/model.safetensors")
-    for target, form in (("blobs/model.safetensors", "safetensors"), ("blobs", "hf"), ("snapshot/../blobs/./model.safetensors", "safetensors")):
+    for target, form in (("blobs/model.safetensors", "safetensors"), ("blobs", "hf"),
+                         ("snapshot/../blobs/./model.safetensors", "safetensors")):
         shell.refused(target, form, "--follow-links", source="snapshot", says="source")
         shell.refused(target, form, source="snapshot/model.safetensors", says="source")
 
@@ -212,7 +216,8 @@ def spellings_of_the_source(shell):
     shutil.move(shell.work / "src", shell.work / "outer" / "src")
     (shell.work / "link").symlink_to("outer/src")
     (shell.work / "up").symlink_to("outer")
-    for target in ("outer/src", "link", "link/", "./outer//src/.", "up/src", "outer/src/new", "link/new", "up/src/x", "outer", "up", shell.work / "outer" / "src", "."):
+    for target in ("outer/src", "link", "link/", "./outer//src/.", "up/src", "outer/src/new", "link/new", "up/src/x", "outer", "up",
+                   shell.work / "outer" / "src", "."):
         for source in ("outer/src", "link", "up/src/"):
             shell.refused(target, "hf", source=source, hint="")
 
@@ -239,10 +244,12 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--fixtures", required=True)
     args = parser.parse_args()
-    checks = (what_is_no_checkpoint_stays, a_checkpoint_among_other_things_stays, several_checkpoints_stay, what_may_be_replaced_is, every_format_replaces_every_other,
-              fixtures_may_be_replaced, all_objects_of_the_source_are_the_source, the_source_behind_links, spellings_of_the_source, the_sidecar_of_a_file_replaces_only_its_like)
+    checks = (what_is_no_checkpoint_stays, a_checkpoint_among_other_things_stays, several_checkpoints_stay, what_may_be_replaced_is,
+              every_format_replaces_every_other, fixtures_may_be_replaced, all_objects_of_the_source_are_the_source,
+              the_source_behind_links, spellings_of_the_source, the_sidecar_of_a_file_replaces_only_its_like)
     fixtures = pathlib.Path(args.fixtures).resolve()
-    return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, fixtures, shell.work))) for check in checks])
+    return small_models.run(args.bin, [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, fixtures, shell.work)))
+                                       for check in checks])
 
 
 sys.exit(main())

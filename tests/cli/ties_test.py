@@ -106,7 +106,8 @@ def the_first_is_left_out(sh):
     path, _ = four_names(sh)
     sh("convert", path, "rest.pt", "--to", "torch", "--exclude", "first")
     tensors = torch_stub.load(sh.work / "rest.pt")
-    must_be("torch", groups_by(["tied", "also", "zuletzt", "twin"], lambda key: view(tensors[key])), {frozenset({"tied", "also", "zuletzt"})})
+    must_be("torch", groups_by(["tied", "also", "zuletzt", "twin"], lambda key: view(tensors[key])),
+            {frozenset({"tied", "also", "zuletzt"})})
     sh("convert", path, "rest.safetensors", "--to", "safetensors", "-o", "tied=drop", "--exclude", "first")
     header, _ = header_of(sh.work / "rest.safetensors")
     must_be("safetensors", header["__metadata__"], {"format": "pt", "tied": "also", "zuletzt": "also"})
@@ -116,7 +117,8 @@ def different_types_are_not_tied(sh):
     path, _ = four_names(sh)
     sh("convert", path, "types.pt", "--to", "torch", "--dtype", "tied=bf16")
     tensors = torch_stub.load(sh.work / "types.pt")
-    must_be("storages", groups_by(["first", "tied", "also", "zuletzt"], lambda key: tensors[key].storage.key), {frozenset({"first", "also", "zuletzt"})})
+    must_be("storages", groups_by(["first", "tied", "also", "zuletzt"], lambda key: tensors[key].storage.key),
+            {frozenset({"first", "also", "zuletzt"})})
     must_be("type", tensors["tied"].storage.kind, "BFloat16Storage")
 
 
@@ -145,7 +147,8 @@ def drop_in_hf(sh):
     sh("convert", path, "drop", "--to", "hf", "-o", "tied=drop", "--max-shard-size", "32")
     index = json.loads((sh.work / "drop/model.safetensors.index.json").read_text())
     must_be("index", set(index["weight_map"]), {"also", "turned", "twin"})
-    must_be("ties in the index", {key: value for key, value in index["metadata"].items() if key != "total_size"}, {"first": "also", "tied": "also", "zuletzt": "also"})
+    must_be("ties in the index", {key: value for key, value in index["metadata"].items() if key != "total_size"},
+            {"first": "also", "tied": "also", "zuletzt": "also"})
     must_be("total_size", index["metadata"]["total_size"], 96)
     must_be("bytes", bytes_in(sh.work / "drop" / index["weight_map"]["also"])["also"], data)
 
@@ -177,16 +180,17 @@ def metadata_of_save_model(sh):
 def llama(sh, name, tied):
     folder = sh.work / name
     folder.mkdir()
-    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": WIDE, "num_attention_heads": 4,
-              "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": WORDS, "tie_word_embeddings": tied, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-              "max_position_embeddings": 32, "hidden_act": "silu", "torch_dtype": "bfloat16"}
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": HIDDEN, "intermediate_size": WIDE,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": WORDS, "tie_word_embeddings": tied,
+              "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 32, "hidden_act": "silu", "torch_dtype": "bfloat16"}
     (folder / "config.json").write_text(json.dumps(config))
-    shapes = {"model.embed_tokens.weight": [WORDS, HIDDEN], "model.norm.weight": [HIDDEN]} | ({} if tied else {"lm_head.weight": [WORDS, HIDDEN]})
+    shapes = {"model.embed_tokens.weight": [WORDS, HIDDEN],
+              "model.norm.weight": [HIDDEN]} | ({} if tied else {"lm_head.weight": [WORDS, HIDDEN]})
     for i in range(2):
         layer = f"model.layers.{i}."
-        for part, shape in {"input_layernorm": [HIDDEN], "self_attn.q_proj": [HIDDEN, HIDDEN], "self_attn.k_proj": [4, HIDDEN], "self_attn.v_proj": [4, HIDDEN],
-                            "self_attn.o_proj": [HIDDEN, HIDDEN], "post_attention_layernorm": [HIDDEN], "mlp.gate_proj": [WIDE, HIDDEN],
-                            "mlp.up_proj": [WIDE, HIDDEN], "mlp.down_proj": [HIDDEN, WIDE]}.items():
+        for part, shape in {"input_layernorm": [HIDDEN], "self_attn.q_proj": [HIDDEN, HIDDEN], "self_attn.k_proj": [4, HIDDEN],
+                            "self_attn.v_proj": [4, HIDDEN], "self_attn.o_proj": [HIDDEN, HIDDEN], "post_attention_layernorm": [HIDDEN],
+                            "mlp.gate_proj": [WIDE, HIDDEN], "mlp.up_proj": [WIDE, HIDDEN], "mlp.down_proj": [HIDDEN, WIDE]}.items():
             shapes[f"{layer}{part}.weight"] = shape
     small_models.write(folder / "model.safetensors", shapes)
     return folder
@@ -254,8 +258,9 @@ def megatron_without_arguments(sh):
 
 
 TESTS = [("torch to torch: one storage under all names", torch_to_torch), ("the first name is left out", the_first_is_left_out),
-         ("tensors of different types are not tied", different_types_are_not_tied), ("tied=drop in safetensors", drop_in_safetensors), ("tied=drop in hf", drop_in_hf),
-         ("formats without ties hold copies", copies), ("what save_model recorded", metadata_of_save_model), ("Megatron's last stage holds a copy", megatron_copy),
+         ("tensors of different types are not tied", different_types_are_not_tied), ("tied=drop in safetensors", drop_in_safetensors),
+         ("tied=drop in hf", drop_in_hf), ("formats without ties hold copies", copies),
+         ("what save_model recorded", metadata_of_save_model), ("Megatron's last stage holds a copy", megatron_copy),
          ("a copy that differs is found", megatron_copy_that_differs), ("Megatron without ties", megatron_untied),
          ("Megatron without arguments", megatron_without_arguments)]
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the transcripts in cases/ and compares what the command prints. Prints TAP, a test a file.
 
-A transcript is a shell session: a line `$ command`, then what it must print (both streams, as they come), then `[3]` if the exit status is 3.
-Blank lines and lines with `#` at the start separate commands. Commands run in an empty directory, one directory a file, with
+A transcript is a shell session: a line `$ command`, then what it must print (both streams, as they come), then `[3]` if the exit status is
+3. Blank lines and lines with `#` at the start separate commands. Commands run in an empty directory, one directory a file, with
 `reshard` in PATH, FIXTURES set to the fixtures, and EXAMPLES to the built example programs.
 
 usage: transcript_test.py --bin PATH --fixtures DIR [--examples DIR] [--bless] [GLOB...]

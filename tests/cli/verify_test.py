@@ -55,7 +55,8 @@ def damaged_signature(shell, fixtures):
             path.write_bytes(data)
             assert shell.any("verify", "--quiet", "dcp").returncode in (1, 4), f"blob at {start}, byte {byte}"
         found = shell.any("ls", "--json", "--items", "dcp")
-        hidden += found.returncode == 0 and any("bytes" in i.get("kind", "") and items[i["key"]]["kind"] != "bytes" for i in json.loads(found.stdout)["items"])
+        hidden += found.returncode == 0 and any("bytes" in i.get("kind", "") and items[i["key"]]["kind"] != "bytes"
+                                                for i in json.loads(found.stdout)["items"])
     assert not hidden, f"{hidden} items are shown as raw bytes"
     path.write_bytes(good)
     assert failures(verified(shell, "dcp")[1]) == []
@@ -64,7 +65,7 @@ def damaged_signature(shell, fixtures):
 
 def nearly_legacy(shell, fixtures):
     """The same for an item that was a legacy stream: a few bits of the magic number away from one."""
-    stream = fixture(fixtures, "torch-file/torch-file-plain").with_name("x") and b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." + bytes(64)
+    stream = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03." + bytes(64)
     shell("convert", fixture(fixtures, "torch-file/torch-file-training"), "dcp", "--to", "torch-dcp", "--quiet")
     path = shell.work / "dcp" / "__0_0.distcp"
     data = bytearray(path.read_bytes())
@@ -105,7 +106,8 @@ def without_crcs(path, forget):
 def crc_of_zero(shell, fixtures):
     """CRC-32s of 0 mean that there is none if no member has one, or if the content is a hole; else they are wrong."""
     small_models.write(shell.work / "s.safetensors", TENSORS)
-    for forget, status, uncovered in ((lambda name: False, 0, 0), (lambda name: True, 0, 3), (lambda name: "/data/" in name, 1, 3), (lambda name: name.endswith("/data/0"), 1, 0)):
+    for forget, status, uncovered in ((lambda name: False, 0, 0), (lambda name: True, 0, 3), (lambda name: "/data/" in name, 1, 3),
+                                      (lambda name: name.endswith("/data/0"), 1, 0)):
         shell("convert", "s.safetensors", "x.pt", "--to", "torch", "--overwrite", "--quiet")
         without_crcs(shell.work / "x.pt", forget)
         code, found = verified(shell, "x.pt")
@@ -118,9 +120,11 @@ def crc_of_zero(shell, fixtures):
 def uncovered(shell, fixtures):
     """Every payload flip of a format without checksums goes unnoticed, so verify says how many values there are."""
     small_models.write(shell.work / "s.safetensors", TENSORS)
-    for options, tensors, names in ((["safetensors"], 3, True), (["hf"], 3, True), (["zarr"], 3, True), (["zarr", "-o", "codec=lz4"], 3, True),
-                                    (["zarr", "-o", "codec=blosc"], 3, True), (["zarr", "-o", "codec=zstd"], 0, True), (["zarr", "-o", "codec=gzip"], 0, True),
-                                    (["zarr", "-o", "zarr-format=3", "-o", "codec=zstd"], 0, True), (["torch"], 0, False), (["torch-dcp"], 0, True)):
+    for options, tensors, names in ((["safetensors"], 3, True), (["hf"], 3, True), (["zarr"], 3, True),
+                                    (["zarr", "-o", "codec=lz4"], 3, True), (["zarr", "-o", "codec=blosc"], 3, True),
+                                    (["zarr", "-o", "codec=zstd"], 0, True), (["zarr", "-o", "codec=gzip"], 0, True),
+                                    (["zarr", "-o", "zarr-format=3", "-o", "codec=zstd"], 0, True), (["torch"], 0, False),
+                                    (["torch-dcp"], 0, True)):
         shell("convert", "s.safetensors", "out", "--to", *options, "--overwrite", "--quiet")
         code, found = verified(shell, "out")
         wanted = {"tensors": tensors, "bytes": tensors * 128, "items": 0, "names": names, "keys": sorted(TENSORS)[:tensors]}
@@ -129,10 +133,12 @@ def uncovered(shell, fixtures):
         assert (proved["tensors"], proved["bytes"], proved["checksum_tensors"]) == (3, 384, 3 - tensors), (options, proved)
         lines = shell("verify", "out").decode().splitlines()
         assert lines[-1] == "ok" and (f"the values of {tensors} of 3 tensors" in lines[-2] if tensors else True), lines
-    for name, tensors in (("torch-file/torch-file-crc-off", 5), ("torch-file/torch-file-proto2-legacy", None), ("megatron/megatron-sem-integrity", 0)):
+    for name, tensors in (("torch-file/torch-file-crc-off", 5), ("torch-file/torch-file-proto2-legacy", None),
+                          ("megatron/megatron-sem-integrity", 0)):
         found = verified(shell, fixture(fixtures, name))[1]
         assert found["uncovered"]["tensors"] == (found["proved"]["tensors"] if tensors is None else tensors), (name, found)
-    assert verified(shell, fixture(fixtures, "megatron/megatron-sem-integrity"))[1]["uncovered"] == {"tensors": 0, "bytes": 0, "items": 0, "names": False, "keys": []}
+    found = verified(shell, fixture(fixtures, "megatron/megatron-sem-integrity"))[1]
+    assert found["uncovered"] == {"tensors": 0, "bytes": 0, "items": 0, "names": False, "keys": []}
 
 
 def checked_without_deep(shell, fixtures):
@@ -191,7 +197,8 @@ def records_of_items(shell, fixtures):
 
 
 def change_record(path, start, size, offset=None):
-    """Flips a bit of the first byte of a record of the archive at start (of the one whose payload is at offset), and makes its CRC-32 right again."""
+    """Flips a bit of the first byte of a record of the archive at start (of the one whose payload is at offset), and makes its CRC-32 right
+    again."""
     data = bytearray(path.read_bytes())
     with zipfile.ZipFile(io.BytesIO(data[start:start + size])) as archive:
         for member in archive.infolist():
@@ -232,8 +239,10 @@ def main():
     parser.add_argument("--fixtures", required=True)
     args = parser.parse_args()
     fixtures = pathlib.Path(args.fixtures).resolve()
-    tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity, records_of_items, differing_replicas)
-    raise SystemExit(small_models.run(args.bin, [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]))
+    tests = (damaged_signature, nearly_legacy, crc_of_zero, uncovered, checked_without_deep, missing_shard, hidden_integrity,
+             records_of_items, differing_replicas)
+    raise SystemExit(small_models.run(args.bin,
+                                      [(test.__doc__.splitlines()[0], lambda shell, test=test: test(shell, fixtures)) for test in tests]))
 
 
 main()

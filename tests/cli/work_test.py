@@ -20,8 +20,8 @@ import small_bombs
 MEMORY_KIB_MAX = 1 << 20
 SECONDS_MAX = 20  # against hangs on a busy machine or under a sanitizer; --measure shows seconds
 FORMATS = ("safetensors", "hf", "torch", "torch-dcp", "zarr")
-VERBS = [("inspect",), ("inspect", "--json"), ("ls",), ("ls", "--items"), ("ls", "--chunks"), ("ls", "--items", "--json"), ("hash",), ("verify",),
-         ("verify", "--deep"), ("cat",), ("diff",), ("plan",)] + [("convert", name) for name in FORMATS]
+VERBS = [("inspect",), ("inspect", "--json"), ("ls",), ("ls", "--items"), ("ls", "--chunks"), ("ls", "--items", "--json"), ("hash",),
+         ("verify",), ("verify", "--deep"), ("cat",), ("diff",), ("plan",)] + [("convert", name) for name in FORMATS]
 
 
 def confine():
@@ -52,7 +52,8 @@ def run(binary, verb, path, work):
     """(exit status, seconds of CPU, KiB of memory, first line of the error)."""
     out = work / "out"
     with open(work / "stdout", "wb") as stdout, open(work / "stderr", "wb") as stderr:
-        process = subprocess.Popen([binary, *map(str, arguments(binary, verb, path, out))], stdout=stdout, stderr=stderr, preexec_fn=confine)
+        process = subprocess.Popen([binary, *map(str, arguments(binary, verb, path, out))], stdout=stdout, stderr=stderr,
+                                   preexec_fn=confine)
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     shutil.rmtree(out, ignore_errors=True)
@@ -87,7 +88,8 @@ def main():
                     if args.measure:
                         status, seconds, kib, message = run(args.bin, verb, path, work)
                         bad = "!" if status not in (0, 4, 6) or seconds > 5 or kib > MEMORY_KIB_MAX else " "
-                        print(f"{bad} {name:24} {' '.join(verb):20} exit {status:3} {seconds:6.2f} s {kib >> 10:6} MiB  {message}", flush=True)
+                        print(f"{bad} {name:24} {' '.join(verb):20} exit {status:3} {seconds:6.2f} s {kib >> 10:6} MiB  {message}",
+                              flush=True)
                     else:
                         check(args.bin, verb, path, work)
                 print(f"ok {number} - {name}", flush=True)

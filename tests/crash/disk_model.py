@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What may lie on a disk after a crash, from the log of calls that interpose.c writes.
 
-A log becomes effects: bytes written, sizes set, entries of directories changed. An effect is forced once a later fsync of the file, or of the
-directory, was called; until then a crash may keep it, lose it, or keep a part of what was written (sectors), in any order, as ALICE and
-dm-log-writes assume. Only a rename is atomic: the sync of either directory forces all of it. Disk.image() applies what was kept, in the order
-of the calls.
+A log becomes effects: bytes written, sizes set, entries of directories changed. An effect is forced once a later fsync of the file, or of
+the directory, was called; until then a crash may keep it, lose it, or keep a part of what was written (sectors), in any order, as ALICE and
+dm-log-writes assume. Only a rename is atomic: the sync of either directory forces all of it. Disk.image() applies what was kept, in the
+order of the calls.
 """
 import dataclasses
 import os
@@ -42,7 +42,8 @@ def read_log(path):
     calls = []
     for line in open(path, encoding="utf-8", errors="surrogateescape"):
         name, result, error, inode, directory, text, other, other_text, flags, offset, data_at = line.rstrip("\n").split("\t")
-        calls.append(Call(name, int(result), int(error), int(inode), int(directory), text, int(other), other_text, int(flags), int(offset), int(data_at)))
+        calls.append(Call(name, int(result), int(error), int(inode), int(directory), text, int(other), other_text, int(flags), int(offset),
+                          int(data_at)))
     return calls
 
 
@@ -181,7 +182,8 @@ class Disk:
                 if effect.forced_at == NEVER:
                     found.append(f"call {effect.at}: the entry {name!r} is never forced to the disk")
                 for inner in self.below(node, effect.at):
-                    found += [f"call {effect.at}: {name!r} is made visible, and {late.kind} of call {late.at} ({self.calls[late.at].name}) are not forced"
+                    found += [f"call {effect.at}: {name!r} is made visible, and {late.kind} of call {late.at} ({self.calls[late.at].name}) "
+                              f"are not forced"
                               for late in self.effects if inner in late.nodes and late.at < effect.at < late.forced_at]
         return found
 
@@ -239,8 +241,8 @@ class Disk:
         return out
 
     def crashes(self, chance, random_states):
-        """(what, image) for a crash before every call and after the last: all was kept, nothing but what was forced, entries without data, data
-        without entries, entries in order up to each of the last few, and random choices with torn writes."""
+        """(what, image) for a crash before every call and after the last: all was kept, nothing but what was forced, entries without data,
+        data without entries, entries in order up to each of the last few, and random choices with torn writes."""
         for at in range(len(self.calls) + 1):
             loose = [e for e in self.effects if e.at < at <= e.forced_at]
             is_forced = lambda e, at=at: e.forced_at < at  # noqa: E731
@@ -254,10 +256,12 @@ class Disk:
             yield f"before call {at}, no loose entries", self.image(lambda e: is_forced(e) or (is_past(e) and e.kind != "entries"))
             entries = [e.at for e in loose if e.kind == "entries"]
             for cut in entries[-4:]:
-                yield f"before call {at}, entries up to {cut}", self.image(lambda e, cut=cut: is_forced(e) or (e.kind == "entries" and e.at <= cut))
+                yield f"before call {at}, entries up to {cut}", self.image(lambda e,
+                                                                           cut=cut: is_forced(e) or (e.kind == "entries" and e.at <= cut))
             for number in range(random_states):
                 kept = {id(e) for e in loose if chance.random() < 0.5}
-                yield f"before call {at}, random {number}", self.image(lambda e: is_forced(e) or id(e) in kept, lambda e: sectors(e, is_forced(e), chance))
+                yield f"before call {at}, random {number}", self.image(lambda e: is_forced(e) or id(e) in kept,
+                                                                       lambda e: sectors(e, is_forced(e), chance))
 
 
 def sectors(effect, is_whole, chance):

@@ -3,9 +3,10 @@
 """What a crash at any moment of a conversion leaves: the old checkpoint or the new one, whole. Prints TAP.
 
 usage: durability_test.py --bin PATH --module PATH --fixtures DIR [--states N] [--reruns N] [--seed N] [--only TEXT]
-The calls of a run are logged in order (interpose.c). The log shows that what becomes visible was synced before, and its directory after; then
-every crash that disk_model.py makes of it is looked at: --states random ones for each call. Of the distinct disks, --reruns are made real, and the
-same command must finish its work there. With --resume a disk holds a journal and data that may be lost: what the journal says must be true.
+The calls of a run are logged in order (interpose.c). The log shows that what becomes visible was synced before, and its directory after;
+then every crash that disk_model.py makes of it is looked at: --states random ones for each call. Of the distinct disks, --reruns are made
+real, and the same command must finish its work there. With --resume a disk holds a journal and data that may be lost: what the journal says
+must be true.
 """
 import argparse
 import dataclasses
@@ -42,7 +43,8 @@ def cases(shim, fixtures, work):
         yield Case(f"convert --overwrite to {name}", [*convert, "--overwrite"], old)
         yield Case(f"convert --verify --checksum --overwrite to {name}", [*convert, "--overwrite", "--verify", "--checksum", "crc32c"], old)
         yield Case(f"convert to {name} without RENAME_NOREPLACE", convert, refused=shims.REFUSED)
-        yield Case(f"convert --overwrite to {name} without RENAME_EXCHANGE", [*convert, "--overwrite"], old, shims.REFUSED, may_be_missing=old.is_dir())
+        yield Case(f"convert --overwrite to {name} without RENAME_EXCHANGE", [*convert, "--overwrite"], old, shims.REFUSED,
+                   may_be_missing=old.is_dir())
         yield Case(f"convert --no-sync to {name}", [*convert, "--no-sync"], is_synced=False)
         if name != "megatron":
             steps = ["convert", layers, "target", *options, "--threads", "1", "--quiet", "--memory", "64KiB", "--resume"]
@@ -150,7 +152,8 @@ class Replay:
                 return [f"the next run ends with exit {run.status}: {run.err[-300:]}"]
             found = {path.name: shims.content_of(path) for path in run.directory.iterdir()}
             wanted = {"target": self.new} | ({"target.reshard.json": self.sidecar} if self.sidecar else {})
-            return [] if found == wanted else [f"the next run leaves {sorted(found)}, {'equal' if found.get('target') == self.new else 'other'} bytes"]
+            return [] if found == wanted else [f"the next run leaves {sorted(found)}, "
+                                               f"{'equal' if found.get('target') == self.new else 'other'} bytes"]
 
         def prepare(directory):
             write_image(self.states[chosen[int(directory.name) - 1]], directory)
@@ -165,7 +168,8 @@ class Replay:
 
         def check(run):
             found = shims.content_of(run.directory / "target")
-            return [] if run.status == 3 and "exists" in run.err and found == self.old else [f"exit {run.status}, the old target is not put back: {run.err}"]
+            is_back = run.status == 3 and "exists" in run.err and found == self.old
+            return [] if is_back else [f"exit {run.status}, the old target is not put back: {run.err}"]
 
         def prepare(directory):
             write_image(nameless[int(directory.name) - 1], directory)

@@ -21,7 +21,8 @@ import shim as shims
 
 # What fails, and how: the word of the interposer, the error, and the exit statuses that may follow.
 READING = [("alloc", errno.ENOMEM), ("look", errno.EIO), ("thread", errno.EAGAIN), ("openat,openat2,close", errno.EIO)]
-WRITING = [("alloc", errno.ENOMEM), ("look", errno.EIO), ("thread", errno.EAGAIN), ("disk", errno.EIO), ("space", errno.ENOSPC), ("disk", errno.EINTR)]
+WRITING = [("alloc", errno.ENOMEM), ("look", errno.EIO), ("thread", errno.EAGAIN), ("disk", errno.EIO), ("space", errno.ENOSPC),
+           ("disk", errno.EINTR)]
 
 
 @dataclasses.dataclass
@@ -73,7 +74,8 @@ class Judge:
             found += [] if told(run.out) == told(self.clean.out) else ["it printed something else, and called it good"]
         elif run.status >= 0 and run.status != 3:
             found.append(f"exit {run.status}: {run.err[-300:].strip()}")
-        elif run.status == 3 and not any(line.startswith(("reshard: ", '{"schema":"reshard-error/1"')) and len(line) > 12 for line in run.err.splitlines()):
+        elif run.status == 3 and not any(line.startswith(("reshard: ", '{"schema":"reshard-error/1"')) and len(line) > 12
+                                         for line in run.err.splitlines()):
             found.append(f"exit 3 without a message: {run.err[-300:].strip()!r}")
         return found + (self.check_target(run) if self.verb.target else self.check_untouched(run))
 
@@ -119,9 +121,10 @@ def reading_verbs(shim, name, path, other, work):
     key = shim.plain(["ls", path], work).decode().splitlines()[0].split("\t")[0]
     for verb, arguments in {
             "inspect": ["inspect", path], "ls": ["ls", path, "--chunks", "--items"], "ls --json": ["ls", path, "--json"],
-            "hash": ["hash", path, "--threads", "1", "--digest", "xxh3"], "cat": ["cat", path, key], "cat npy": ["cat", path, key, "--as", "npy"],
-            "verify": ["verify", path], "verify --deep": ["verify", "--deep", path], "plan": ["plan", path, "--to", "safetensors"],
-            "diff": ["diff", path, other], "hash --io direct": ["hash", path, "--threads", "1", "--digest", "crc32c", "--io", "direct"]}.items():
+            "hash": ["hash", path, "--threads", "1", "--digest", "xxh3"], "cat": ["cat", path, key],
+            "cat npy": ["cat", path, key, "--as", "npy"], "verify": ["verify", path], "verify --deep": ["verify", "--deep", path],
+            "plan": ["plan", path, "--to", "safetensors"], "diff": ["diff", path, other],
+            "hash --io direct": ["hash", path, "--threads", "1", "--digest", "crc32c", "--io", "direct"]}.items():
         yield Verb(f"{verb} of {name}", arguments, READING)
 
 
@@ -134,7 +137,8 @@ def writing_verbs(fixtures, name, old):
     yield Verb(f"convert --resume to {name}", [*convert, "--resume"], [WRITING[0], WRITING[3]], "target", keeps=True)
     yield Verb(f"convert --verify --checksum to {name}", [*convert, "--verify", "--checksum", "crc32c"], [WRITING[0], WRITING[3]], "target")
     yield Verb(f"convert to {name} with little from the kernel", convert, WRITING[3:4], "target", refused=shims.REFUSED)
-    yield Verb(f"convert --overwrite to {name} with little from the kernel", [*convert, "--overwrite"], WRITING[3:4], "target", old, refused=shims.REFUSED)
+    yield Verb(f"convert --overwrite to {name} with little from the kernel", [*convert, "--overwrite"], WRITING[3:4], "target", old,
+               refused=shims.REFUSED)
 
 
 def verbs(shim, fixtures, work):

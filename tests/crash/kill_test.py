@@ -4,8 +4,8 @@
 
 usage: kill_test.py --bin PATH --module PATH [--step N] [--only TEXT]
 --step 3 kills at a third of the calls before the commit; those of the commit are all taken.
-The call is chosen by its number (interpose.c), not by the clock. After each kill the target is the old one or the new one, nothing is left but
-the folder of the unfinished run, and the same command ends with the very same bytes; with --resume some of the work is not done again.
+The call is chosen by its number (interpose.c), not by the clock. After each kill the target is the old one or the new one, nothing is left
+but the folder of the unfinished run, and the same command ends with the very same bytes; with --resume some of the work is not done again.
 """
 import argparse
 import concurrent.futures
@@ -19,8 +19,8 @@ import disk_model
 import shim as shims
 
 CALLS = "change"  # a group of interpose_rules.c; those of its calls that stand in the log have the numbers of the log
-CHANGING = {"fsync", "fdatasync", "renameat", "renameat2", "linkat", "unlinkat", "flock", "fallocate", "ftruncate", "copy_file_range", "pwrite",
-            "write", "mkdirat", "openat", "fchmod"}
+CHANGING = {"fsync", "fdatasync", "renameat", "renameat2", "linkat", "unlinkat", "flock", "fallocate", "ftruncate",
+            "copy_file_range", "pwrite", "write", "mkdirat", "openat", "fchmod"}
 COMMIT_KILLS_MIN = 16
 
 
@@ -36,8 +36,9 @@ class Case:
 
 
 def cases():
-    for name, options in {"safetensors": ["--to", "safetensors"], "torch": ["--to", "torch"], "hf": ["--to", "hf", "--max-shard-size", "20kB"],
-                          "torch-dcp": ["--to", "torch-dcp", "--layout", "ranks=3"], "zarr": ["--to", "zarr"]}.items():
+    for name, options in {"safetensors": ["--to", "safetensors"], "torch": ["--to", "torch"],
+                          "hf": ["--to", "hf", "--max-shard-size", "20kB"], "torch-dcp": ["--to", "torch-dcp", "--layout", "ranks=3"],
+                          "zarr": ["--to", "zarr"]}.items():
         resume = [*options, "--resume", "--memory", "64KiB"]
         yield Case(f"convert to {name}", options)
         yield Case(f"convert --overwrite to {name}", [*options, "--overwrite"], has_old=True)
@@ -45,7 +46,8 @@ def cases():
                    may_be_missing=name not in ("safetensors", "torch"))
         yield Case(f"convert --resume to {name}", resume, hurry=5)
         yield Case(f"convert --resume --overwrite to {name}", [*resume, "--overwrite"], True, hurry=5)
-    yield Case("convert --resume of a source that was replaced", ["--to", "torch-dcp", "--resume", "--memory", "64KiB"], hurry=5, replaces_source=True)
+    yield Case("convert --resume of a source that was replaced", ["--to", "torch-dcp", "--resume", "--memory", "64KiB"], hurry=5,
+               replaces_source=True)
 
 
 class Killer:
@@ -134,8 +136,10 @@ class Killer:
             return [f"exit {run.status}: {run.err.strip()}"]
         self.resumed += not is_there and run.calls < self.pwrites
         content = shims.content_of(run.directory / "target")
-        left = {path.name for path in run.directory.iterdir()} - {"source.safetensors", "target"} - ({shims.partial_of("target")} if is_there else set())
-        return ([] if content == self.new_content else ["the target is not what a whole run writes"]) + ([f"it left {sorted(left)}"] if left else [])
+        left = {path.name for path in run.directory.iterdir()} - {"source.safetensors",
+                                                                  "target"} - ({shims.partial_of("target")} if is_there else set())
+        return ([] if content == self.new_content
+                else ["the target is not what a whole run writes"]) + ([f"it left {sorted(left)}"] if left else [])
 
 
 def main():
@@ -159,7 +163,8 @@ def main():
             if "--resume" in case.options and not case.replaces_source and not killer.resumed:
                 killer.complaints.append("no run took up what was done")
             kills, commit_kills, failed = kills + count, commit_kills + killer.commit_kills, failed + bool(killer.complaints)
-            print(f"{'not ok' if killer.complaints else 'ok'} {number} - {case.name}: {count} kills, {killer.commit_kills} of them in the commit, "
+            print(f"{'not ok' if killer.complaints else 'ok'} {number} - {case.name}: {count} kills, {killer.commit_kills} of them in the "
+                  f"commit, "
                   f"{killer.resumed} runs resumed")
             print("".join(f"# {line}\n" for text in killer.complaints[:8] for line in text.splitlines()), end="", flush=True)
             shutil.rmtree(killer.work)

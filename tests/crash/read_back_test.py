@@ -3,8 +3,8 @@
 """convert --verify reads back what it wrote: a bit that flips on the way to the disk never becomes a target with other values. Prints TAP.
 
 usage: read_back_test.py --bin PATH --module PATH --fixtures DIR [--only TEXT]
-Each write of a conversion is flipped once (interpose.c). With --verify the run fails and publishes nothing, or the values are right all the same
-(what was flipped is no value). Without --verify some of them are published and wrong, which shows that the flips are real.
+Each write of a conversion is flipped once (interpose.c). With --verify the run fails and publishes nothing, or the values are right all the
+same (what was flipped is no value). Without --verify some of them are published and wrong, which shows that the flips are real.
 """
 import argparse
 import pathlib

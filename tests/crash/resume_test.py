@@ -36,7 +36,8 @@ def check(shim, work):
         resumed += partial.exists() and partial.stat().st_size > 100
         shims.write_layers(work / "layers.safetensors", 10, 2048, 1 + nth)
         shim.plain(CONVERT, work)
-        assert values(shim, work, "target") == values(shim, work, "layers.safetensors"), f"killed at write {nth}: the target mixes two sources"
+        assert values(shim, work, "target") == values(shim, work,
+                                                      "layers.safetensors"), f"killed at write {nth}: the target mixes two sources"
     assert killings > 5 and resumed > 2, f"{killings} runs were killed, {resumed} had noted something"
     return f"{killings} killed, {resumed} had noted something"
 

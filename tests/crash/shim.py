@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the command under the interposer (interpose.c): counted, failed, killed and logged; and small checkpoints of every format for them."""
+"""Runs of the command under the interposer (interpose.c): counted, failed, killed and logged; and small checkpoints of every format for
+them."""
 import concurrent.futures
 import dataclasses
 import errno
@@ -62,7 +63,8 @@ def partial_of(target):
 
 def write_layers(path, tensors, elements, seed):
     """A safetensors file of many small tensors, so that a run with little memory has many steps."""
-    header = {f"layers.{i}.weight": {"dtype": "F32", "shape": [elements // 64, 64], "data_offsets": [4 * elements * i, 4 * elements * (i + 1)]}
+    header = {f"layers.{i}.weight": {"dtype": "F32", "shape": [elements // 64, 64],
+                                     "data_offsets": [4 * elements * i, 4 * elements * (i + 1)]}
               for i in range(tensors)}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -72,8 +74,8 @@ def write_layers(path, tensors, elements, seed):
 
 # What a kernel, a sandbox or a file system may not offer.
 REFUSED = ",".join(f"{name}={number}" for name, number in
-                   {"copy_file_range": errno.EXDEV, "RENAME_EXCHANGE": errno.EINVAL, "RENAME_NOREPLACE": errno.EINVAL, "openat2": errno.ENOSYS,
-                    "O_DIRECT": errno.EINVAL}.items())
+                   {"copy_file_range": errno.EXDEV, "RENAME_EXCHANGE": errno.EINVAL, "RENAME_NOREPLACE": errno.EINVAL,
+                    "openat2": errno.ENOSYS, "O_DIRECT": errno.EINVAL}.items())
 
 
 class Shim:
@@ -88,12 +90,14 @@ class Shim:
 
     def run(self, arguments, directory, **settings):
         """One run of its own, as subprocess.run returns it."""
-        return subprocess.run([self.binary, *map(str, arguments)], cwd=directory, env=self.environment(**settings), capture_output=True, timeout=300)
+        return subprocess.run([self.binary, *map(str, arguments)], cwd=directory, env=self.environment(**settings), capture_output=True,
+                              timeout=300)
 
     def plain(self, arguments, directory):
         """Without the interposer; it must succeed."""
         done = subprocess.run([self.binary, *map(str, arguments)], cwd=directory, capture_output=True, timeout=300)
-        assert done.returncode == 0, f"{' '.join(map(str, arguments))}: exit {done.returncode}: {done.stderr.decode(errors='replace')[-600:]}"
+        assert done.returncode == 0, (f"{' '.join(map(str, arguments))}: exit {done.returncode}: "
+                                      f"{done.stderr.decode(errors='replace')[-600:]}")
         return done.stdout
 
     def serve(self, arguments, directory, first, last, **settings):
@@ -122,7 +126,8 @@ class Shim:
         return outcome.calls
 
     def each(self, arguments, work, numbers, prepare, check, **settings):
-        """One run for each of the numbers, several at a time. [(outcome, complaint)] of those that check() complains about, and the number of hits."""
+        """One run for each of the numbers, several at a time. [(outcome, complaint)] of those that check() complains about, and the number
+        of hits."""
         def batch(first, last):
             directory = pathlib.Path(tempfile.mkdtemp(dir=work))
             for number in range(first, last + 1):

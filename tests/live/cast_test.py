@@ -57,15 +57,16 @@ def inputs(name, generator):
         return torch.arange(256, dtype=torch.int32).to(torch.uint8).view(kind)
     if kind.itemsize == 2:
         return torch.arange(65536, dtype=torch.int32).to(torch.int16).view(kind)
-    edges = [0.0, 1.0, 0.5, 1.5, 2.5, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 65504, 65519.99, 65520, 448, 464, 480, 240, 248, 57344, 61440,
-             2.0**-24, 2.0**-25, 2.0**-14, 2.0**-15, 2.0**-16, 2.0**-17, 2.0**-18, 2.0**-7, 2.0**-9, 2.0**-10, 2.0**-126, 2.0**-127, 2.0**-128, 2.0**-149,
-             2.0**31 - 1, 2.0**31, 2.0**32 - 1, 2.0**32, 2.0**53, 2.0**62]
+    edges = [0.0, 1.0, 0.5, 1.5, 2.5, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 65504, 65519.99, 65520, 448, 464, 480, 240, 248,
+             57344, 61440, 2.0**-24, 2.0**-25, 2.0**-14, 2.0**-15, 2.0**-16, 2.0**-17, 2.0**-18, 2.0**-7, 2.0**-9, 2.0**-10, 2.0**-126,
+             2.0**-127, 2.0**-128, 2.0**-149, 2.0**31 - 1, 2.0**31, 2.0**32 - 1, 2.0**32, 2.0**53, 2.0**62]
     if kind.is_floating_point:
         edges += [float("inf"), float("nan"), 2.0**33 + 513, 2.0**63, 1e19, 3e38, 1e38]
         edges += [value * (1 + sign * 2.0**-bits) for value in edges[:40] for bits in (9, 11, 12, 22, 24, 25, 40) for sign in (-1, 1)]
         edges += [-value for value in edges]
         values = torch.tensor(edges, dtype=torch.float64).to(kind)
-        spread = torch.randn(60000, generator=generator, dtype=torch.float64) * torch.exp(torch.randn(60000, generator=generator, dtype=torch.float64) * 12)
+        spread = torch.randn(60000, generator=generator,
+                             dtype=torch.float64) * torch.exp(torch.randn(60000, generator=generator, dtype=torch.float64) * 12)
         return torch.cat([values, spread.to(kind), random_bits(kind, 60000, generator)])
     values = torch.tensor([int(value) for value in edges] + [-int(value) for value in edges], dtype=torch.int64)
     small = torch.randint(-2**20, 2**20, (20000,), generator=generator, dtype=torch.int64)
@@ -122,7 +123,8 @@ def main():
                     failures += 1
                     at = int(wrong.nonzero()[0])
                     plain = bits(given)[at].item() if source in COMPLEX else (bits(given)[at].item(), given.flatten()[at].double().item())
-                    print(f"{source} -> {target}: {int(wrong.sum())} of {wrong.numel()} differ; first: {plain} gives {bits(got)[at].item():#x}, "
+                    print(f"{source} -> {target}: {int(wrong.sum())} of {wrong.numel()} differ; first: {plain} gives "
+                          f"{bits(got)[at].item():#x}, "
                           f"torch {bits(expected)[at].item():#x}")
     print(f"{pairs} pairs, {failures} failures")
     return 1 if failures else 0

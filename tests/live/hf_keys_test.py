@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The tiny models of tests/models have the keys and shapes that Transformers writes for their config.json. Prints TAP, a test a model; needs a
-Python with transformers and torch.
+"""The tiny models of tests/models have the keys and shapes that Transformers writes for their config.json. Prints TAP, a test a model;
+needs a Python with transformers and torch.
 
 usage: hf_keys_test.py FOLDER-OF-families.py
 """
@@ -31,7 +31,8 @@ def written(c):
 def check(c):
     shapes, saved = written(c)
     expected = families.hf_shapes({**c, "num_nextn_predict_layers": 0, "copies": False})
-    assert set(shapes) == set(expected), f"generator lacks {sorted(set(shapes) - set(expected))[:3]}, has {sorted(set(expected) - set(shapes))[:3]}"
+    assert set(shapes) == set(expected), (f"generator lacks {sorted(set(shapes) - set(expected))[:3]}, has "
+                                          f"{sorted(set(expected) - set(shapes))[:3]}")
     for key, shape in expected.items():
         assert list(shapes[key]) == shape, f"{key}: {shape}, Transformers writes {list(shapes[key])}"
     # The numbers that mapping texts take from config.json stand there under these names.

@@ -4,8 +4,8 @@
 relate them. Prints TAP, a test a model; needs a Python with transformers, megatron-core and torch.
 
 usage: hf_megatron_logits.py --bin PATH --models DIR [--case GLOB]
-What a text does is taken from `map eval` over numbered elements: first from Hugging Face to Megatron, then to Megatron's local modules, which
-need no GPU. The Megatron model must take exactly these tensors.
+What a text does is taken from `map eval` over numbered elements: first from Hugging Face to Megatron, then to Megatron's local modules,
+which need no GPU. The Megatron model must take exactly these tensors.
 """
 import argparse
 import contextlib
@@ -20,12 +20,13 @@ import tempfile
 VOCABULARY, TOKENS = 56, 12
 BASE = dict(vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=4, intermediate_size=48,
             max_position_embeddings=16, tie_word_embeddings=False, pad_token_id=0, bos_token_id=1, eos_token_id=2)
-EXPERTS = dict(num_moe_experts=4, moe_router_topk=2, moe_router_load_balancing_type="none", moe_token_dispatcher_type="allgather", moe_ffn_hidden_size=24)
+EXPERTS = dict(num_moe_experts=4, moe_router_topk=2, moe_router_load_balancing_type="none", moe_token_dispatcher_type="allgather",
+               moe_ffn_hidden_size=24)
 LATENT = dict(q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5)
-DEEP = dict(num_key_value_heads=8, n_routed_experts=4, moe_intermediate_size=24, num_experts_per_tok=2, n_shared_experts=2, first_k_dense_replace=1, n_group=1,
-            topk_group=1, routed_scaling_factor=1.0)
-DEEP_TO = dict(EXPERTS, multi_latent_attention=True, qk_layernorm=True, kv_lora_rank=10, qk_head_dim=6, qk_pos_emb_head_dim=4, v_head_dim=5, moe_layer_freq=[0, 1, 1],
-               moe_shared_expert_intermediate_size=48, num_query_groups=8)
+DEEP = dict(num_key_value_heads=8, n_routed_experts=4, moe_intermediate_size=24, num_experts_per_tok=2, n_shared_experts=2,
+            first_k_dense_replace=1, n_group=1, topk_group=1, routed_scaling_factor=1.0)
+DEEP_TO = dict(EXPERTS, multi_latent_attention=True, qk_layernorm=True, kv_lora_rank=10, qk_head_dim=6, qk_pos_emb_head_dim=4, v_head_dim=5,
+               moe_layer_freq=[0, 1, 1], moe_shared_expert_intermediate_size=48, num_query_groups=8)
 
 # Name: class and configuration of Transformers, what Megatron's configuration differs in, what its model does, the text.
 CASES = {
@@ -36,19 +37,21 @@ CASES = {
     "qwen2": ("Qwen2", dict(), dict(add_qkv_bias=True), dict(), "llama"),
     "qwen3": ("Qwen3", dict(head_dim=6), dict(kv_channels=6, qk_layernorm=True), dict(), "llama"),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2), dict(EXPERTS, moe_ffn_hidden_size=48), dict(), "mixtral"),
-    "qwen2-moe": ("Qwen2Moe", dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20, mlp_only_layers=[1],
-                                   norm_topk_prob=False),
-                  dict(EXPERTS, moe_layer_freq=[1, 0, 1], moe_shared_expert_intermediate_size=20, moe_shared_expert_gate=True, moe_router_pre_softmax=True,
-                       add_qkv_bias=True), dict(), "qwen-moe"),
+    "qwen2-moe": ("Qwen2Moe", dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=20,
+                                   mlp_only_layers=[1], norm_topk_prob=False),
+                  dict(EXPERTS, moe_layer_freq=[1, 0, 1], moe_shared_expert_intermediate_size=20, moe_shared_expert_gate=True,
+                       moe_router_pre_softmax=True, add_qkv_bias=True), dict(), "qwen-moe"),
     "qwen3-moe": ("Qwen3Moe", dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, head_dim=6, norm_topk_prob=True),
                   dict(EXPERTS, kv_channels=6, qk_layernorm=True), dict(), "qwen-moe"),
-    "deepseek-v2 without a latent query": ("DeepseekV2", dict(DEEP, **{**LATENT, "q_lora_rank": None}), dict(DEEP_TO, q_lora_rank=None, moe_router_pre_softmax=True),
-                                           dict(), "deepseek"),
-    "deepseek-v3": ("DeepseekV3", dict(DEEP, **LATENT), dict(DEEP_TO, q_lora_rank=12, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True),
-                    dict(), "deepseek"),
+    "deepseek-v2 without a latent query": ("DeepseekV2", dict(DEEP, **{**LATENT, "q_lora_rank": None}),
+                                           dict(DEEP_TO, q_lora_rank=None, moe_router_pre_softmax=True), dict(), "deepseek"),
+    "deepseek-v3": ("DeepseekV3", dict(DEEP, **LATENT),
+                    dict(DEEP_TO, q_lora_rank=12, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True), dict(),
+                    "deepseek"),
     "glm4-moe": ("Glm4Moe", dict(DEEP, num_key_value_heads=4, head_dim=6, use_qk_norm=True, attention_bias=True, partial_rotary_factor=1.0),
-                 dict(EXPERTS, kv_channels=6, qk_layernorm=True, add_qkv_bias=True, moe_layer_freq=[0, 1, 1], moe_shared_expert_intermediate_size=48,
-                      moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True), dict(), "glm4-moe"),
+                 dict(EXPERTS, kv_channels=6, qk_layernorm=True, add_qkv_bias=True, moe_layer_freq=[0, 1, 1],
+                      moe_shared_expert_intermediate_size=48, moe_router_score_function="sigmoid", moe_router_enable_expert_bias=True),
+                 dict(), "glm4-moe"),
     "ernie4_5": ("Ernie4_5", dict(head_dim=6, use_bias=False), dict(kv_channels=6, rotary_interleaved=True), dict(), "llama"),
     "gpt2": ("GPT2", dict(n_embd=32, n_layer=3, n_head=8, n_positions=16, n_inner=48),
              dict(add_bias_linear=True, add_qkv_bias=True, gated_linear_unit=False, normalization="LayerNorm", num_query_groups=8),
@@ -75,7 +78,8 @@ def make_hf(name):
 
 
 def attention_without_gpu():
-    """What stands between q, k, v and the projection has no weights; the local module of Megatron 0.16.1 cannot be built for latent attention."""
+    """What stands between q, k, v and the projection has no weights; the local module of Megatron 0.16.1 cannot be built for latent
+    attention."""
     import torch
 
     class Attention(torch.nn.Module):
@@ -103,10 +107,11 @@ def make_megatron(name, eps, theta):
     more, arguments = CASES[name][2:4]
     gelu = lambda x: torch.nn.functional.gelu(x, approximate="tanh")
     settings = dict(
-        num_layers=3, hidden_size=32, ffn_hidden_size=48, num_attention_heads=8, num_query_groups=4, use_cpu_initialization=True, gated_linear_unit=True,
-        activation_func=gelu if more.get("gated_linear_unit") is False else torch.nn.functional.silu, normalization="RMSNorm", add_bias_linear=False, hidden_dropout=0.0,
-        attention_dropout=0.0, layernorm_epsilon=eps, pipeline_dtype=torch.float32, bias_activation_fusion=False, bias_dropout_fusion=False,
-        masked_softmax_fusion=False, persist_layer_norm=False, gradient_accumulation_fusion=False, apply_rope_fusion=False)
+        num_layers=3, hidden_size=32, ffn_hidden_size=48, num_attention_heads=8, num_query_groups=4, use_cpu_initialization=True,
+        gated_linear_unit=True, activation_func=gelu if more.get("gated_linear_unit") is False else torch.nn.functional.silu,
+        normalization="RMSNorm", add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0, layernorm_epsilon=eps,
+        pipeline_dtype=torch.float32, bias_activation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False,
+        persist_layer_norm=False, gradient_accumulation_fusion=False, apply_rope_fusion=False)
     settings.update(more)
     if settings.get("multi_latent_attention"):
         attention_without_gpu()
@@ -124,7 +129,8 @@ def make_megatron(name, eps, theta):
 
 def mapped(binary, folder, config, text, numbers):
     source = folder / "source.json"
-    source.write_text(json.dumps({"tensors": {key: {"dtype": "F32", "shape": shape, "data": data} for key, (shape, data) in numbers.items()}}))
+    source.write_text(json.dumps({"tensors": {key: {"dtype": "F32", "shape": shape, "data": data} for key,
+                                              (shape, data) in numbers.items()}}))
     done = subprocess.run([binary, "map", "eval", text, "--source", source, "--config", config, "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return {key: (t["shape"], t["data"]) for key, t in json.loads(done.stdout)["tensors"].items()}
@@ -199,9 +205,11 @@ def main():
     names = [name for name in CASES if fnmatch.fnmatch(name, args.case)]
     print(f"1..{len(names)}")
     for number, name in enumerate(names, 1):
-        part = subprocess.run([sys.executable, "-W", "ignore", __file__, "--bin", binary, "--models", args.models, "--part", name], capture_output=True, text=True, timeout=300)
+        part = subprocess.run([sys.executable, "-W", "ignore", __file__, "--bin", binary, "--models", args.models, "--part", name],
+                              capture_output=True, text=True, timeout=300)
         text = part.stdout if part.returncode == 0 else part.stdout + part.stderr
-        print(f"{'ok' if part.returncode == 0 else 'not ok'} {number} - {name}: the same logits\n# " + text.strip()[-1500:].replace("\n", "\n# "), flush=True)
+        print(f"{'ok' if part.returncode == 0 else 'not ok'} {number} - {name}: the same logits\n# "
+              + text.strip()[-1500:].replace("\n", "\n# "), flush=True)
     return 0
 
 

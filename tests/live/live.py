@@ -3,8 +3,8 @@
 """Runs a live test with a Python that has the real libraries, or skips it. Prints TAP.
 
 usage: live.py MODULE,… SCRIPT ARGUMENT…
-The first that can import the modules is taken: those that RESHARD_TEST_PYTHON names (separated by colons), the environments that tests/live/setup.sh
-makes, this one. Where RESHARD_TEST_REQUIRED is set, as in CI, a missing library is a failure.
+The first that can import the modules is taken: those that RESHARD_TEST_PYTHON names (separated by colons), the environments that
+tests/live/setup.sh makes, this one. Where RESHARD_TEST_REQUIRED is set, as in CI, a missing library is a failure.
 A script may print TAP itself; otherwise its exit status is the result.
 """
 import os

@@ -3,10 +3,11 @@
 """Makes the fixtures of Megatron's architectures other than plain GPT: MLA, MTP, Mamba, gated delta nets, BERT and T5.
 
 usage: make_architectures.py --make FOLDER --out FOLDER [--only NAME,…]
-FOLDER of --make has megatron_model.py and megatron_lib.py, which made the other cases of Megatron (tests/fixtures/README.md): they run the real Megatron-LM on
-CPU, from MEGATRON_TREES (folder with core_v0.16.1/megatron). This adds models to theirs. A seed checkpoint is filled with random weights and saved at
-TP1 PP1; every other layout loads it with the real load_checkpoint and saves it again, and is read back. Layers are those of --transformer-impl local;
-kernels of mamba_ssm and of flash-linear-attention, which only a forward pass calls, are stood in for.
+FOLDER of --make has megatron_model.py and megatron_lib.py, which made the other cases of Megatron (tests/fixtures/README.md): they run the
+real Megatron-LM on CPU, from MEGATRON_TREES (folder with core_v0.16.1/megatron). This adds models to theirs. A seed checkpoint is filled
+with random weights and saved at TP1 PP1; every other layout loads it with the real load_checkpoint and saves it again, and is read back.
+Layers are those of --transformer-impl local; kernels of mamba_ssm and of flash-linear-attention, which only a forward pass calls, are stood
+in for.
 """
 import argparse
 import os
@@ -18,17 +19,23 @@ import types
 LLAMA = "--swiglu --disable-bias-linear --normalization RMSNorm --position-embedding-type rope --untie-embeddings-and-output-weights --bf16"
 BASE = "--hidden-size 12 --ffn-hidden-size 20 --vocab-size 21 --make-vocab-size-divisible-by 6 "
 MODELS = {
-    "mla": LLAMA + " " + BASE + "--num-layers 2 --num-attention-heads 4 --multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 4 --qk-pos-emb-head-dim 2 --v-head-dim 5",
-    "mtp": LLAMA + " " + BASE + "--num-layers 2 --num-attention-heads 4 --kv-channels 3 --mtp-num-layers 1",
-    "mamba": LLAMA + " " + BASE + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 --hybrid-override-pattern M*M- --is-hybrid-model --mamba-state-dim 4 --mamba-head-dim 3 --mamba-num-groups 2",
-    "gdn": LLAMA + " " + BASE + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 --experimental-attention-variant gated_delta_net --linear-attention-freq 2 --linear-conv-kernel-dim 3"
+    "mla": LLAMA + " " + BASE
+    + "--num-layers 2 --num-attention-heads 4 --multi-latent-attention --q-lora-rank 8 --kv-lora-rank 6 --qk-head-dim 4 "
+      "--qk-pos-emb-head-dim 2 --v-head-dim 5", "mtp": LLAMA + " " + BASE + "--num-layers 2 --num-attention-heads 4 --kv-channels 3 "
+                                                                            "--mtp-num-layers 1",
+    "mamba": LLAMA + " " + BASE
+    + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 --hybrid-override-pattern M*M- --is-hybrid-model --mamba-state-dim 4 "
+      "--mamba-head-dim 3 --mamba-num-groups 2", "gdn": LLAMA + " " + BASE + "--num-layers 4 --num-attention-heads 4 --kv-channels 3 "
+                                                                             "--experimental-attention-variant gated_delta_net "
+                                                                             "--linear-attention-freq 2 --linear-conv-kernel-dim 3"
            " --linear-key-head-dim 4 --linear-value-head-dim 3 --linear-num-key-heads 2 --linear-num-value-heads 4",
     "bert": BASE + "--num-layers 2 --num-attention-heads 4",
     "t5": BASE + "--encoder-num-layers 2 --decoder-num-layers 3 --num-attention-heads 4 --encoder-seq-length 16 --decoder-seq-length 12",
 }
-CUT = {"mla": ("tp2", "tp2pp2"), "mtp": ("tp2", "pp2"), "mamba": ("tp2", "pp2"), "gdn": ("tp2", "pp2"), "bert": ("tp2", "pp2"), "t5": ("tp2",)}
-NOTES = {"mla": "multi-latent attention", "mtp": "a layer of multi-token prediction", "mamba": "hybrid of Mamba, attention and MLP layers", "gdn": "gated delta nets and attention by turns",
-         "bert": "BERT with its binary head", "t5": "encoder and decoder"}
+CUT = {"mla": ("tp2", "tp2pp2"), "mtp": ("tp2", "pp2"), "mamba": ("tp2", "pp2"), "gdn": ("tp2", "pp2"), "bert": ("tp2", "pp2"),
+       "t5": ("tp2",)}
+NOTES = {"mla": "multi-latent attention", "mtp": "a layer of multi-token prediction", "mamba": "hybrid of Mamba, attention and MLP layers",
+         "gdn": "gated delta nets and attention by turns", "bert": "BERT with its binary head", "t5": "encoder and decoder"}
 
 
 # ---- what a rank does: a server of megatron_lib forks it and calls train_save ----
@@ -55,7 +62,8 @@ def stand_in_kernels():
     multi_latent_attention.TELinear = type("TELinear", (), {})
     CudaRNGStatesTracker.fork = lambda self, *_: contextlib.nullcontext()  # the seed's values are written over what it draws
     delta.HAVE_FLA = True
-    for module, names in {"ops.triton.layernorm_gated": ["RMSNorm"], "ops.triton.ssd_combined": ["mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"]}.items():
+    for module, names in {"ops.triton.layernorm_gated": ["RMSNorm"],
+                          "ops.triton.ssd_combined": ["mamba_chunk_scan_combined", "mamba_split_conv1d_scan_combined"]}.items():
         stand_in = types.ModuleType("mamba_ssm." + module)
         for name in names:
             setattr(stand_in, name, GatedNorm)
@@ -80,15 +88,19 @@ def mamba_model(args, config, **common):
     layer = get_gpt_layer_local_spec(normalization=args.normalization).submodules
     mixer = ModuleSpec(module=MambaMixer, submodules=MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear))
     spec = ModuleSpec(module=MambaStack, submodules=MambaStackSubmodules(
-        mamba_layer=ModuleSpec(module=MambaLayer, submodules=MambaLayerSubmodules(norm=WrappedTorchNorm, mixer=mixer, mamba_bda=get_bias_dropout_add)),
+        mamba_layer=ModuleSpec(module=MambaLayer,
+                               submodules=MambaLayerSubmodules(norm=WrappedTorchNorm, mixer=mixer, mamba_bda=get_bias_dropout_add)),
         attention_layer=ModuleSpec(module=TransformerLayer, submodules=TransformerLayerSubmodules(
             input_layernorm=layer.input_layernorm, self_attention=layer.self_attention, self_attn_bda=get_bias_dropout_add)),
-        mlp_layer=ModuleSpec(module=MLPLayer, submodules=TransformerLayerSubmodules(pre_mlp_layernorm=layer.pre_mlp_layernorm, mlp=layer.mlp, mlp_bda=get_bias_dropout_add))))
-    return MambaModel(config=config, mamba_stack_spec=spec, hybrid_override_pattern=args.hybrid_override_pattern, position_embedding_type=args.position_embedding_type, **common)
+        mlp_layer=ModuleSpec(module=MLPLayer, submodules=TransformerLayerSubmodules(pre_mlp_layernorm=layer.pre_mlp_layernorm,
+                                                                                    mlp=layer.mlp, mlp_bda=get_bias_dropout_add))))
+    return MambaModel(config=config, mamba_stack_spec=spec, hybrid_override_pattern=args.hybrid_override_pattern,
+                      position_embedding_type=args.position_embedding_type, **common)
 
 
 def delta_spec(args, config):
-    """Layers as Transformer Engine names them, for which alone Megatron builds gated delta nets: a linear layer holds the norm before it."""
+    """Layers as Transformer Engine names them, for which alone Megatron builds gated delta nets: a linear layer holds the norm before
+    it."""
     import copy
     import torch
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
@@ -114,24 +126,28 @@ def delta_spec(args, config):
         in_proj=NormedLinear, out_norm=WrappedTorchNorm, out_proj=RowParallelLinear))
     first = get_transformer_layer_offset(config)
     count = args.num_layers // args.pipeline_model_parallel_size
-    return TransformerBlockSubmodules(layer_specs=[attention if (first + i) % 2 else linear for i in range(count)], layer_norm=WrappedTorchNorm)
+    return TransformerBlockSubmodules(layer_specs=[attention if (first + i) % 2 else linear for i in range(count)],
+                                      layer_norm=WrappedTorchNorm)
 
 
 def gpt_model(args, config, vp_stage, **common):
     from megatron.core.models.gpt import GPTModel, gpt_layer_specs
-    spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=args.normalization, multi_latent_attention=args.multi_latent_attention, qk_layernorm=args.multi_latent_attention)
+    spec = gpt_layer_specs.get_gpt_layer_local_spec(normalization=args.normalization, multi_latent_attention=args.multi_latent_attention,
+                                                    qk_layernorm=args.multi_latent_attention)
     more = {}
     if args.experimental_attention_variant:
         spec = delta_spec(args, config)
     if args.mtp_num_layers:
         more["mtp_block_spec"] = gpt_layer_specs.get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False, vp_stage=vp_stage)
-    return GPTModel(config=config, transformer_layer_spec=spec, position_embedding_type=args.position_embedding_type, vp_stage=vp_stage, **more, **common)
+    return GPTModel(config=config, transformer_layer_spec=spec, position_embedding_type=args.position_embedding_type, vp_stage=vp_stage,
+                    **more, **common)
 
 
 def bert_model(args, config, vp_stage, **common):
     from megatron.core.models.bert.bert_layer_specs import bert_layer_local_spec
     from megatron.core.models.bert.bert_model import BertModel
-    return BertModel(config=config, num_tokentypes=2, transformer_layer_spec=bert_layer_local_spec, add_binary_head=True, vp_stage=vp_stage, **common)
+    return BertModel(config=config, num_tokentypes=2, transformer_layer_spec=bert_layer_local_spec, add_binary_head=True,
+                     vp_stage=vp_stage, **common)
 
 
 def t5_model(args, config, **common):
@@ -140,8 +156,10 @@ def t5_model(args, config, **common):
     from megatron.core.models.T5.t5_model import T5Model
     encoder = deepcopy(config)
     encoder.num_layers = args.encoder_num_layers
-    return T5Model(config=config, encoder_config=encoder, transformer_encoder_layer_spec=t5_spec.get_t5_encoder_with_local_block_spec(args.encoder_num_layers),
-                   transformer_decoder_layer_spec=t5_spec.get_t5_decoder_with_local_block_spec(config.num_layers), position_embedding_type="learned_absolute", **common)
+    return T5Model(config=config, encoder_config=encoder,
+                   transformer_encoder_layer_spec=t5_spec.get_t5_encoder_with_local_block_spec(args.encoder_num_layers),
+                   transformer_decoder_layer_spec=t5_spec.get_t5_decoder_with_local_block_spec(config.num_layers),
+                   position_embedding_type="learned_absolute", **common)
 
 
 def train_save(kind, argv, seed=None, **named):
@@ -155,9 +173,9 @@ def train_save(kind, argv, seed=None, **named):
 
         def provider(pre_process=True, post_process=True, vp_stage=None, config=None, pg_collection=None, **_):
             config = config or core_transformer_config_from_args(args)
-            common = dict(vocab_size=args.padded_vocab_size, max_sequence_length=args.max_position_embeddings, pre_process=pre_process, post_process=post_process,
-                          fp16_lm_cross_entropy=False, parallel_output=True, share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights,
-                          pg_collection=pg_collection)
+            common = dict(vocab_size=args.padded_vocab_size, max_sequence_length=args.max_position_embeddings, pre_process=pre_process,
+                          post_process=post_process, fp16_lm_cross_entropy=False, parallel_output=True,
+                          share_embeddings_and_output_weights=not args.untie_embeddings_and_output_weights, pg_collection=pg_collection)
             if kind in ("mamba", "t5"):
                 model = {"mamba": mamba_model, "t5": t5_model}[kind](args, config, **common)
             else:

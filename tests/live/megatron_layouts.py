@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Random Megatron models under random layouts: what reshard makes of a TP1 legacy checkpoint is what slicing the tensors gives, and the way back is the identity.
+"""Random Megatron models under random layouts: what reshard makes of a TP1 legacy checkpoint is what slicing the tensors gives, and the way
+back is the identity.
 
 usage: megatron_layouts.py --bin PATH [--count N] [--seed N]     needs torch; prints TAP
-Each round writes a model (GQA, gated or not, biases, tied embeddings, experts, padded vocabulary) with torch, converts it into a random layout
-(TP, PP, VPP, EP, ETP), compares every tensor of every rank file with the rule applied here by hand, converts back, and compares again.
+Each round writes a model (GQA, gated or not, biases, tied embeddings, experts, padded vocabulary) with torch, converts it into a random
+layout (TP, PP, VPP, EP, ETP), compares every tensor of every rank file with the rule applied here by hand, converts back, and compares
+again.
 """
 import argparse
 import math
@@ -28,10 +30,11 @@ def random_model(chance):
     virtual = chance.choice([1, 1, 2, 3]) if stages > 1 else 1
     ep = chance.choice([n for n in (1, 2, 3) if not experts or experts % n == 0]) if experts else 1
     etp = chance.choice([tp, 1]) if experts else tp
-    model = dict(hidden=chance.randint(2, 5) * 2, kv=chance.randint(1, 4), heads=heads, groups=groups, ffn=tp * chance.randint(1, 5), gated=chance.random() < 0.7,
-                 bias=chance.random() < 0.4, tied=chance.random() < 0.4, layers=stages * virtual * chance.choice([1, 1, 2]), experts=experts,
-                 expert_ffn=tp * chance.randint(1, 3), shared=tp * chance.randint(1, 3) if experts and chance.random() < 0.5 else 0,
-                 vocabulary=chance.randint(5, 40), divisible=chance.randint(1, 7))
+    model = dict(hidden=chance.randint(2, 5) * 2, kv=chance.randint(1, 4), heads=heads, groups=groups, ffn=tp * chance.randint(1, 5),
+                 gated=chance.random() < 0.7, bias=chance.random() < 0.4, tied=chance.random() < 0.4,
+                 layers=stages * virtual * chance.choice([1, 1, 2]), experts=experts, expert_ffn=tp * chance.randint(1, 3),
+                 shared=tp * chance.randint(1, 3) if experts and chance.random() < 0.5 else 0, vocabulary=chance.randint(5, 40),
+                 divisible=chance.randint(1, 7))
     return model, dict(tp=tp, pp=stages, vp=virtual, ep=ep, etp=etp)
 
 
@@ -81,16 +84,18 @@ def make_tensors(model, chance):
 
 def arguments(model, layout):
     return argparse.Namespace(
-        num_layers=model["layers"], hidden_size=model["hidden"], ffn_hidden_size=model["ffn"], num_attention_heads=model["heads"], kv_channels=model["kv"],
-        num_query_groups=model["groups"], group_query_attention=model["groups"] != model["heads"], swiglu=model["gated"], add_bias_linear=model["bias"],
-        normalization="RMSNorm", untie_embeddings_and_output_weights=not model["tied"], position_embedding_type="rope", add_position_embedding=True,
-        max_position_embeddings=16, vocab_size=model["vocabulary"], padded_vocab_size=padded(model, layout["tp"]), make_vocab_size_divisible_by=model["divisible"],
-        tensor_model_parallel_size=layout["tp"], pipeline_model_parallel_size=layout["pp"], expert_model_parallel_size=layout["ep"],
-        expert_tensor_parallel_size=layout["etp"], virtual_pipeline_model_parallel_size=None, num_experts=model["experts"] or None, moe_layer_freq=1,
-        moe_grouped_gemm=False, moe_ffn_hidden_size=model["expert_ffn"], moe_shared_expert_intermediate_size=model["shared"] or None,
-        moe_router_enable_expert_bias=False, decoder_first_pipeline_num_layers=None, decoder_last_pipeline_num_layers=None,
-        account_for_embedding_in_pipeline_split=False, account_for_loss_in_pipeline_split=False, bf16=True, fp16=False, use_distributed_optimizer=False,
-        transformer_impl="local", qk_layernorm=False, world_size=1, data_parallel_size=1, iteration=10, ckpt_format="torch", seed=1)
+        num_layers=model["layers"], hidden_size=model["hidden"], ffn_hidden_size=model["ffn"], num_attention_heads=model["heads"],
+        kv_channels=model["kv"], num_query_groups=model["groups"], group_query_attention=model["groups"] != model["heads"],
+        swiglu=model["gated"], add_bias_linear=model["bias"], normalization="RMSNorm",
+        untie_embeddings_and_output_weights=not model["tied"], position_embedding_type="rope", add_position_embedding=True,
+        max_position_embeddings=16, vocab_size=model["vocabulary"], padded_vocab_size=padded(model, layout["tp"]),
+        make_vocab_size_divisible_by=model["divisible"], tensor_model_parallel_size=layout["tp"], pipeline_model_parallel_size=layout["pp"],
+        expert_model_parallel_size=layout["ep"], expert_tensor_parallel_size=layout["etp"], virtual_pipeline_model_parallel_size=None,
+        num_experts=model["experts"] or None, moe_layer_freq=1, moe_grouped_gemm=False, moe_ffn_hidden_size=model["expert_ffn"],
+        moe_shared_expert_intermediate_size=model["shared"] or None, moe_router_enable_expert_bias=False,
+        decoder_first_pipeline_num_layers=None, decoder_last_pipeline_num_layers=None, account_for_embedding_in_pipeline_split=False,
+        account_for_loss_in_pipeline_split=False, bf16=True, fp16=False, use_distributed_optimizer=False, transformer_impl="local",
+        qk_layernorm=False, world_size=1, data_parallel_size=1, iteration=10, ckpt_format="torch", seed=1)
 
 
 def part_of(tensor, axis, rank, ranks):
@@ -155,7 +160,8 @@ def write(folder, model, tensors):
     inside = folder / "iter_0000010" / "mp_rank_00"
     inside.mkdir(parents=True)
     layout = dict(tp=1, pp=1, vp=1, ep=1, etp=1)
-    torch.save({"args": arguments(model, layout), "checkpoint_version": 3.0, "iteration": 10, "model": tensors}, inside / "model_optim_rng.pt")
+    torch.save({"args": arguments(model, layout), "checkpoint_version": 3.0, "iteration": 10, "model": tensors},
+               inside / "model_optim_rng.pt")
     (folder / "latest_checkpointed_iteration.txt").write_text("10")
 
 

@@ -3,8 +3,8 @@
 """Real Megatron Core models read what reshard wrote, and compute the same logits. Prints TAP; needs a Python with megatron-core and torch.
 
 usage: megatron_logits.py --bin PATH
-A model with TP1 writes a legacy checkpoint. reshard converts it into legacy TP2, and into torch_dist; models of two processes (gloo, CPU) load
-each, the second one through dist_checkpointing.load, and their logits must be those of the first model.
+A model with TP1 writes a legacy checkpoint. reshard converts it into legacy TP2, and into torch_dist; models of two processes (gloo, CPU)
+load each, the second one through dist_checkpointing.load, and their logits must be those of the first model.
 """
 import argparse
 import contextlib
@@ -54,11 +54,12 @@ def save(folder):
     import torch
     model = build(1, 0, folder + "/rendezvous-save")
     args = argparse.Namespace(
-        **CONFIG, group_query_attention=True, swiglu=True, add_bias_linear=False, normalization="RMSNorm", untie_embeddings_and_output_weights=True,
-        position_embedding_type="rope", add_position_embedding=True, max_position_embeddings=16, vocab_size=VOCABULARY, padded_vocab_size=VOCABULARY,
-        make_vocab_size_divisible_by=14, tensor_model_parallel_size=1, pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size=None,
-        expert_model_parallel_size=1, expert_tensor_parallel_size=1, num_experts=None, moe_layer_freq=1, transformer_impl="local", world_size=1,
-        data_parallel_size=1, iteration=10, bf16=False, fp16=False, use_distributed_optimizer=False, no_save_optim=True, no_save_rng=True)
+        **CONFIG, group_query_attention=True, swiglu=True, add_bias_linear=False, normalization="RMSNorm",
+        untie_embeddings_and_output_weights=True, position_embedding_type="rope", add_position_embedding=True, max_position_embeddings=16,
+        vocab_size=VOCABULARY, padded_vocab_size=VOCABULARY, make_vocab_size_divisible_by=14, tensor_model_parallel_size=1,
+        pipeline_model_parallel_size=1, virtual_pipeline_model_parallel_size=None, expert_model_parallel_size=1,
+        expert_tensor_parallel_size=1, num_experts=None, moe_layer_freq=1, transformer_impl="local", world_size=1, data_parallel_size=1,
+        iteration=10, bf16=False, fp16=False, use_distributed_optimizer=False, no_save_optim=True, no_save_rng=True)
     inside = pathlib.Path(folder, "tp1", "iter_0000010", "mp_rank_00")
     inside.mkdir(parents=True)
     torch.save({"args": args, "checkpoint_version": 3.0, "iteration": 10, "model": model.state_dict()}, inside / "model_optim_rng.pt")
@@ -86,7 +87,8 @@ def compare(folder, kind, rank):
 
 
 def child(*arguments):
-    return subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--part", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return subprocess.Popen([sys.executable, "-W", "ignore", __file__, "--part", *map(str, arguments)], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
 
 
 def finish(processes):
@@ -106,11 +108,14 @@ def main():
         return 0
     with tempfile.TemporaryDirectory(prefix="reshard-logits-") as folder:
         done, text = finish([child("save", folder)])
-        print(f"{'ok' if done else 'not ok'} 1 - a real model writes its checkpoint" + ("" if done else "\n# " + text[-2000:].replace("\n", "\n# ")))
+        print(f"{'ok' if done else 'not ok'} 1 - a real model writes its checkpoint"
+              + ("" if done else "\n# " + text[-2000:].replace("\n", "\n# ")))
         targets = {"legacy": ["--to", "megatron", "--layout", "tp=2"], "torch_dist": ["--to", "torch_dist"]}
         for number, (kind, options) in enumerate(targets.items(), 2):
-            convert = subprocess.run([os.path.abspath(args.bin), "convert", folder + "/tp1", f"{folder}/{kind}", "--quiet", *options], capture_output=True, text=True)
-            good, text = (False, convert.stderr) if convert.returncode else finish([child("compare", folder, kind, rank) for rank in range(2)])
+            convert = subprocess.run([os.path.abspath(args.bin), "convert", folder + "/tp1", f"{folder}/{kind}", "--quiet", *options],
+                                     capture_output=True, text=True)
+            good, text = (False, convert.stderr) if convert.returncode else finish([child("compare", folder, kind, rank)
+                                                                                    for rank in range(2)])
             print("# " + text[-3000:].strip().replace("\n", "\n# "))
             print(f"{'ok' if good else 'not ok'} {number} - models of two tensor ranks load {kind} and compute the same logits")
     print("1..3")

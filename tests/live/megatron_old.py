@@ -3,10 +3,11 @@
 """Megatron checkpoints from before Megatron Core: nested dicts, every checkpoint_version and its order of rows in fused heads, tied copies.
 
 usage: megatron_old.py --bin PATH     needs torch; prints TAP
-       megatron_old.py --keep FOLDER  writes fixtures instead; Megatron's own fix_query_key_value_ordering, from the tree that MEGATRON_TREES names (core_v0.16.1),
+       megatron_old.py --keep FOLDER  writes fixtures instead; Megatron's own fix_query_key_value_ordering, from the tree that
+       MEGATRON_TREES names (core_v0.16.1),
                                       must turn every rank's rows of them into today's order
-A whole model is made with torch and cut into rank files as those versions stored them; the merged model must be the whole one in today's order, under
-the nested path of each key, and a file written from it at TP1 must hold the same nested dict.
+A whole model is made with torch and cut into rank files as those versions stored them; the merged model must be the whole one in today's
+order, under the nested path of each key, and a file written from it at TP1 must hold the same nested dict.
 """
 import argparse
 import collections
@@ -27,7 +28,8 @@ HEADS, HEAD, HIDDEN, FFN, LAYERS, VOCABULARY = 4, 3, 12, 20, 4, 16
 def whole_model(generator):
     def make(*shape):
         return torch.randn(shape, generator=generator)
-    model = {"language_model.embedding.word_embeddings.weight": make(VOCABULARY, HIDDEN), "language_model.embedding.position_embeddings.weight": make(8, HIDDEN)}
+    model = {"language_model.embedding.word_embeddings.weight": make(VOCABULARY, HIDDEN),
+             "language_model.embedding.position_embeddings.weight": make(8, HIDDEN)}
     for i in range(LAYERS):
         at = f"language_model.encoder.layers.{i}."
         for norm in ("input_layernorm", "post_attention_layernorm"):
@@ -94,7 +96,8 @@ def write(root, model, tp, pp, version, say_version):
         for p in range(pp):
             folder = root / "iter_0000003" / (f"mp_rank_{t:02d}" + (f"_{p:03d}" if pp > 1 else ""))
             folder.mkdir(parents=True)
-            args = argparse.Namespace(num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, kv_channels=HEAD, padded_vocab_size=VOCABULARY)
+            args = argparse.Namespace(num_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, kv_channels=HEAD,
+                                      padded_vocab_size=VOCABULARY)
             setattr(args, "model_parallel_size" if version < 3 else "tensor_model_parallel_size", tp)
             args.pipeline_model_parallel_size = pp
             data = {"args": args, "iteration": 3, "model": nested(model, tp, pp, t, p, version)}
@@ -128,15 +131,19 @@ def check(binary, folder, version, say_version, tp, pp):
     data = torch.load(new / "iter_0000003" / "mp_rank_00" / "model_optim_rng.pt", weights_only=False)
     assert data["checkpoint_version"] == 3.0, data["checkpoint_version"]
     encoder = data["model"]["language_model"]["encoder"]
-    assert torch.equal(encoder["layers.3.self_attention.query_key_value.weight"], model["language_model.encoder.layers.3.self_attention.query_key_value.weight"])
-    assert torch.equal(data["model"]["language_model"]["embedding"]["word_embeddings"]["weight"], model["language_model.embedding.word_embeddings.weight"])
+    assert torch.equal(encoder["layers.3.self_attention.query_key_value.weight"],
+                       model["language_model.encoder.layers.3.self_attention.query_key_value.weight"])
+    assert torch.equal(data["model"]["language_model"]["embedding"]["word_embeddings"]["weight"],
+                       model["language_model.embedding.word_embeddings.weight"])
     back = folder / "back"
     subprocess.run([binary, "convert", str(new), str(back), "--to", "megatron", "--layout", "tp=2,pp=2", "--quiet"], check=True)
     last = torch.load(back / "iter_0000003" / "mp_rank_01_001" / "model_optim_rng.pt", weights_only=False)
-    assert torch.equal(last["model"]["word_embeddings_for_head"]["weight"], model["language_model.embedding.word_embeddings.weight"].chunk(2, 0)[1])
+    assert torch.equal(last["model"]["word_embeddings_for_head"]["weight"],
+                       model["language_model.embedding.word_embeddings.weight"].chunk(2, 0)[1])
 
 
-CASES = [(0.0, False, 1, 1), (0.0, False, 2, 2), (1.0, True, 2, 1), (1.0, True, 4, 2), (2.0, True, 2, 2), (3.0, True, 2, 2), (3.0, True, 4, 1)]
+CASES = [(0.0, False, 1, 1), (0.0, False, 2, 2), (1.0, True, 2, 1), (1.0, True, 4, 2), (2.0, True, 2, 2), (3.0, True, 2, 2),
+         (3.0, True, 4, 1)]
 
 
 def check_with_megatron(model, version, tp):
@@ -162,8 +169,8 @@ def keep(folder):
         check_with_megatron(model, version, tp)
         write(folder / name / "ckpt", model, tp, pp, version, say_version)
         tensors = {key: {"dtype": "F32", "shape": shape, "sha256": digest} for key, (shape, digest) in expected(model).items()}
-        manifest = {"case": name, "family": "megatron", "producer": {"torch": torch.__version__}, "command": "tests/live/megatron_old.py --keep", "path": "ckpt",
-                    "world": {"ranks": tp * pp, "tp": tp, "pp": pp},
+        manifest = {"case": name, "family": "megatron", "producer": {"torch": torch.__version__},
+                    "command": "tests/live/megatron_old.py --keep", "path": "ckpt", "world": {"ranks": tp * pp, "tp": tp, "pp": pp},
                     "notes": ["emulated: a whole model cut by torch as Megatron-LM of that checkpoint_version stored it",
                               "Megatron 0.16.1's fix_query_key_value_ordering turns every rank's rows into those of the whole model"],
                     "tensors": tensors, "items": {}, "expect": {"error": None}, "also": {}}

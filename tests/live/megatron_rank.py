@@ -108,8 +108,8 @@ def save(model, optimizer, scheduler, folder, kind, optimizer_kind):
     if hasattr(args, "dist_ckpt_optim_fully_reshardable"):
         args.dist_ckpt_optim_fully_reshardable = optimizer_kind == "full"
     update_use_dist_ckpt(args)
-    lib.call(save_checkpoint, iteration=args.iteration, model=model, optimizer=None if args.no_save_optim else optimizer, opt_param_scheduler=scheduler,
-             num_floating_point_operations_so_far=0)
+    lib.call(save_checkpoint, iteration=args.iteration, model=model, optimizer=None if args.no_save_optim else optimizer,
+             opt_param_scheduler=scheduler, num_floating_point_operations_so_far=0)
 
 
 def content(folder):

@@ -3,11 +3,11 @@
 """Megatron-LM goes on training with what reshard makes of its checkpoints.
 
 usage: megatron_train.py --bin PATH [--count N] [--seed N] [--only N,…] [--releases 0.16.1,…] [--keep FOLDER]
-Each round: a random model at a random layout A takes two optimizer steps and saves (legacy or torch_dist); `reshard convert --layout` writes layout B in either
-format, without a reference; the real load_checkpoint reads that at B as strictly as it can, and saves as torch_dist. The tensors must be those
-that the first run held, and so must iteration, consumed samples, schedule and parameter groups.
-Needs RESHARD_MEGATRON_TREES (folder with core_v<release>/megatron), RESHARD_MEGATRON_LIB (folder of megatron_lib.py, which runs Megatron on CPU) and a Python
-with torch and what Megatron imports: skipped without. Prints TAP.
+Each round: a random model at a random layout A takes two optimizer steps and saves (legacy or torch_dist); `reshard convert --layout`
+writes layout B in either format, without a reference; the real load_checkpoint reads that at B as strictly as it can, and saves as
+torch_dist. The tensors must be those that the first run held, and so must iteration, consumed samples, schedule and parameter groups.
+Needs RESHARD_MEGATRON_TREES (folder with core_v<release>/megatron), RESHARD_MEGATRON_LIB (folder of megatron_lib.py, which runs Megatron on
+CPU) and a Python with torch and what Megatron imports: skipped without. Prints TAP.
 """
 import argparse
 import json
@@ -23,9 +23,12 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-COMMON = ("--seq-length 16 --max-position-embeddings 16 --micro-batch-size 1 --global-batch-size 24 --train-iters 20 --lr 0.01 --min-lr 0.001 --lr-decay-style cosine "
-          "--tokenizer-type NullTokenizer --use-cpu-initialization --transformer-impl local --distributed-backend gloo --no-gradient-accumulation-fusion "
-          "--no-masked-softmax-fusion --no-bias-swiglu-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion --no-persist-layer-norm --save-interval 10 "
+COMMON = ("--seq-length 16 --max-position-embeddings 16 --micro-batch-size 1 --global-batch-size 24 --train-iters 20 --lr 0.01 --min-lr "
+          "0.001 --lr-decay-style cosine "
+          "--tokenizer-type NullTokenizer --use-cpu-initialization --transformer-impl local --distributed-backend gloo "
+          "--no-gradient-accumulation-fusion "
+          "--no-masked-softmax-fusion --no-bias-swiglu-fusion --no-bias-gelu-fusion --no-bias-dropout-fusion --no-rope-fusion "
+          "--no-persist-layer-norm --save-interval 10 "
           "--log-interval 1 --eval-iters 1 --eval-interval 10").split()
 
 
@@ -47,10 +50,12 @@ def random_model(chance, a, b, has_experts):
     """A model that both layouts can cut."""
     tp, stages = math.lcm(a["tp"], b["tp"]), math.lcm(a["pp"] * a["vp"], b["pp"] * b["vp"])
     groups = tp * chance.choice([1, 1, 2])
-    model = dict(layers=stages * (chance.choice([1, 2]) if stages <= 3 else 1), heads=groups * chance.choice([1, 2, 3]), groups=groups, kv=2 * chance.randint(1, 3),
-                 hidden=2 * tp * chance.randint(1, 2), ffn=tp * chance.randint(1, 6), vocabulary=chance.randint(7, 50), divisible=chance.randint(1, 12),
-                 gated=chance.random() < 0.7, bias=not has_experts and chance.random() < 0.4, norm=chance.choice(["RMSNorm", "RMSNorm", "LayerNorm"]),
-                 learned=chance.random() < 0.3, tied=chance.random() < 0.35, precision=chance.choice(["bf16", "bf16", "bf16", "fp16", ""]), qk=chance.random() < 0.2)
+    model = dict(layers=stages * (chance.choice([1, 2]) if stages <= 3 else 1), heads=groups * chance.choice([1, 2, 3]), groups=groups,
+                 kv=2 * chance.randint(1, 3), hidden=2 * tp * chance.randint(1, 2), ffn=tp * chance.randint(1, 6),
+                 vocabulary=chance.randint(7, 50), divisible=chance.randint(1, 12), gated=chance.random() < 0.7,
+                 bias=not has_experts and chance.random() < 0.4, norm=chance.choice(["RMSNorm", "RMSNorm", "LayerNorm"]),
+                 learned=chance.random() < 0.3, tied=chance.random() < 0.35, precision=chance.choice(["bf16", "bf16", "bf16", "fp16", ""]),
+                 qk=chance.random() < 0.2)
     if has_experts:
         model.update(experts=math.lcm(a["ep"], b["ep"], 2) * chance.choice([1, 2]), expert_ffn=tp * chance.randint(1, 4),
                      shared=chance.choice([0, 0, tp * 2]), expert_bias=chance.random() < 0.3, mixed=chance.random() < 0.25)
@@ -58,13 +63,15 @@ def random_model(chance, a, b, has_experts):
 
 
 def model_flags(model):
-    flags = ["--num-layers", model["layers"], "--hidden-size", model["hidden"], "--ffn-hidden-size", model["ffn"], "--num-attention-heads", model["heads"],
-             "--kv-channels", model["kv"], "--vocab-size", model["vocabulary"], "--make-vocab-size-divisible-by", model["divisible"], "--normalization", model["norm"],
-             "--position-embedding-type", "learned_absolute" if model["learned"] else "rope"]
+    flags = ["--num-layers", model["layers"], "--hidden-size", model["hidden"], "--ffn-hidden-size", model["ffn"], "--num-attention-heads",
+             model["heads"], "--kv-channels", model["kv"], "--vocab-size", model["vocabulary"], "--make-vocab-size-divisible-by",
+             model["divisible"], "--normalization", model["norm"], "--position-embedding-type",
+             "learned_absolute" if model["learned"] else "rope"]
     if model["groups"] != model["heads"]:
         flags += ["--group-query-attention", "--num-query-groups", model["groups"]]
-    for is_set, flag in ((model["gated"], "--swiglu"), (not model["bias"], "--disable-bias-linear"), (not model["tied"], "--untie-embeddings-and-output-weights"),
-                         (model["precision"], "--" + model["precision"]), (model["qk"], "--qk-layernorm")):
+    for is_set, flag in ((model["gated"], "--swiglu"), (not model["bias"], "--disable-bias-linear"),
+                         (not model["tied"], "--untie-embeddings-and-output-weights"), (model["precision"], "--" + model["precision"]),
+                         (model["qk"], "--qk-layernorm")):
         flags += [flag] if is_set else []
     if "experts" in model:
         flags += ["--num-experts", model["experts"], "--moe-ffn-hidden-size", model["expert_ffn"], "--moe-router-topk", 2]
@@ -103,9 +110,11 @@ def draw(chance, releases):
     has_experts = chance.random() < 0.4
     a, b = random_layout(chance, has_experts), random_layout(chance, has_experts)
     model = random_model(chance, a, b, has_experts)
-    drawn = dict(release=chance.choice(releases), a=a, b=b, model=model, optimizer=chance.choice(["none", "distributed", "distributed", "plain"]),
-                 source=chance.choice(["torch", "torch_dist"]), target=chance.choice(["torch", "torch_dist"]), stored=chance.choice(["full", "default"]),
-                 checkpoint_args=chance.random() < 0.4, rng=chance.random() < 0.5, strict=chance.choice(["raise_all", "raise_all", "assume_ok_unexpected"]))
+    drawn = dict(release=chance.choice(releases), a=a, b=b, model=model,
+                 optimizer=chance.choice(["none", "distributed", "distributed", "plain"]), source=chance.choice(["torch", "torch_dist"]),
+                 target=chance.choice(["torch", "torch_dist"]), stored=chance.choice(["full", "default"]),
+                 checkpoint_args=chance.random() < 0.4, rng=chance.random() < 0.5,
+                 strict=chance.choice(["raise_all", "raise_all", "assume_ok_unexpected"]))
     random_unevenness(chance, a, model)
     if drawn["target"] == "torch_dist":
         random_unevenness(chance, b, model)
@@ -116,7 +125,8 @@ def draw(chance, releases):
     if number(drawn["release"]) < (0, 16, 0) and has_experts and model["precision"] == "fp16":
         model["precision"] = "bf16"  # refused there
     if has_experts and a["etp"] * a["ep"] < a["tp"]:
-        drawn["source"] = "torch_dist"  # Megatron writes the legacy file of the first expert-data-parallel rank only, and loses tensor-parallel parts
+        # Megatron writes the legacy file of the first expert-data-parallel rank only, and loses tensor-parallel parts
+        drawn["source"] = "torch_dist"
     if number(drawn["release"]) < (0, 14, 0) and has_experts and drawn["target"] == "torch_dist" and a["ep"] + b["ep"] > 2:
         drawn["optimizer"] = "none"  # state is named after the number of an optimizer
     if drawn["optimizer"] == "distributed" and model["tied"]:
@@ -134,22 +144,27 @@ class Round:
 
     def flags(self, which):
         drawn = self.drawn
-        flags = COMMON + model_flags(drawn["model"]) + layout_flags(drawn[which], drawn["model"], drawn["release"]) + ["--seed", str(1000 + self.seed)]
-        flags += {"none": ["--no-save-optim", "--no-load-optim"], "distributed": ["--use-distributed-optimizer"]}.get(drawn["optimizer"], [])
+        flags = COMMON + model_flags(drawn["model"]) + layout_flags(drawn[which], drawn["model"],
+                                                                    drawn["release"]) + ["--seed", str(1000 + self.seed)]
+        flags += {"none": ["--no-save-optim", "--no-load-optim"],
+                  "distributed": ["--use-distributed-optimizer"]}.get(drawn["optimizer"], [])
         return flags
 
     def run(self):
         drawn = self.drawn
         has_state = drawn["optimizer"] != "none"
         kind, layout = drawn["source"], drawn["stored"]
-        truth, before = self.server.run("megatron_rank.seed_run", world=drawn["a"]["world"], cwd=str(self.work), argv=self.flags("a") + ["--ckpt-format", kind, "--save", "truth"],
-                                        seed=self.seed, steps=2 if has_state else 0, sources=[["source", kind, layout]], truth="truth")[0]
-        for words in (["verify", "source"], ["convert", "source", "target", "--to", {"torch": "megatron"}.get(drawn["target"], drawn["target"]), "--layout", self.layout_words()],
+        truth, before = self.server.run("megatron_rank.seed_run", world=drawn["a"]["world"], cwd=str(self.work),
+                                        argv=self.flags("a") + ["--ckpt-format", kind, "--save", "truth"], seed=self.seed,
+                                        steps=2 if has_state else 0, sources=[["source", kind, layout]], truth="truth")[0]
+        for words in (["verify", "source"], ["convert", "source", "target", "--to",
+                                             {"torch": "megatron"}.get(drawn["target"], drawn["target"]), "--layout", self.layout_words()],
                       ["verify", "target"]):
             result = subprocess.run([self.binary, *words], cwd=self.work, capture_output=True, text=True)
             if result.returncode:
                 return f"reshard {' '.join(words)}: exit {result.returncode}: {(result.stderr or result.stdout).strip()[-600:]}"
-        results = self.server.run("megatron_rank.load_run", world=drawn["b"]["world"], cwd=str(self.work), argv=self.flags("b") + self.load_flags() + ["--save", "back"], back="back")
+        results = self.server.run("megatron_rank.load_run", world=drawn["b"]["world"], cwd=str(self.work),
+                                  argv=self.flags("b") + self.load_flags() + ["--save", "back"], back="back")
         is_apart = [drawn[which]["ep"] > 1 or drawn[which]["etp"] != drawn[which]["tp"] for which in "ab"]
         return compare(truth, before, results, is_apart[0] == is_apart[1])
 
@@ -161,9 +176,12 @@ class Round:
         drawn = self.drawn
         flags = ["--ckpt-format", drawn["target"], "--load", "target", "--exit-on-missing-checkpoint"]
         flags += ["--use-checkpoint-args"] if drawn["checkpoint_args"] else []
-        # Strictness wants the states to be asked for where they are stored. Releases up to 0.13 stop without the flag when TP or PP has changed, and say so.
+        # Strictness wants the states to be asked for where they are stored. Releases up to 0.13 stop without the flag when TP or PP has
+        # changed, and say so.
         is_moved = drawn["target"] == "torch_dist" and any(drawn["a"][word] != drawn["b"][word] for word in ("tp", "pp", "vp", "ep", "etp"))
-        flags += [] if (drawn["rng"] or (drawn["strict"] == "raise_all" and not is_moved)) and not (is_moved and number(drawn["release"]) < (0, 14, 0)) else ["--no-load-rng"]
+        flags += [] if (drawn["rng"] or (drawn["strict"] == "raise_all"
+                                         and not is_moved)) and not (is_moved
+                                                                     and number(drawn["release"]) < (0, 14, 0)) else ["--no-load-rng"]
         flags += ["--dist-ckpt-strictness", drawn["strict"]] if drawn["target"] == "torch_dist" else []
         return flags
 
@@ -192,7 +210,8 @@ def compare(truth, before, results, is_grouping_kept):
     if refused:
         return "a strict load failed: " + refused[0]
     wrong = sorted(k for k in set(truth) | set(tensors) if bare(truth.get(k, {})) != bare(tensors.get(k, {})))
-    padded = [k for k in wrong if k in truth and k in tensors and truth[k]["shape"][0] != tensors[k]["shape"][0] and ("word_embeddings" in k or "output_layer" in k)]
+    padded = [k for k in wrong if k in truth and k in tensors and truth[k]["shape"][0] != tensors[k]["shape"][0]
+              and ("word_embeddings" in k or "output_layer" in k)]
     if [k for k in wrong if k not in padded]:
         return f"other tensors: {wrong[:6]}, {truth.get(wrong[0])} became {tensors.get(wrong[0])}"
     differing = {k: (before[k], after.get(k)) for k in before if before[k] != after.get(k)}
@@ -229,7 +248,8 @@ def main():
                 wrong = Round(drawn, seed, get, work, os.path.abspath(options.bin)).run()
             except RuntimeError as problem:
                 wrong = str(problem)[-1200:]
-            print(f"{'not ok' if wrong else 'ok'} {count} - round {seed}: {json.dumps(drawn)}, {time.monotonic() - start:.0f} s", flush=True)
+            print(f"{'not ok' if wrong else 'ok'} {count} - round {seed}: {json.dumps(drawn)}, {time.monotonic() - start:.0f} s",
+                  flush=True)
             if wrong:
                 failed += 1
                 print("# " + wrong.replace("\n", "\n# "), flush=True)

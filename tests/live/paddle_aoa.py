@@ -3,8 +3,8 @@
 """Random AOA programs: Paddle's own load_state_dict and `reshard map eval` give the same values, as TAP.
 
 usage: paddle_aoa.py --bin RESHARD [--seed N] [--count N]
-Needs paddlepaddle 3.3 or later. Every tensor is used once: of a region that is wanted twice Paddle's loader leaves one copy unwritten. A program that
-differs is shrunk before it is shown.
+Needs paddlepaddle 3.3 or later. Every tensor is used once: of a region that is wanted twice Paddle's loader leaves one copy unwritten. A
+program that differs is shrunk before it is shown.
 """
 import argparse
 import json
@@ -130,7 +130,8 @@ def run(program, steps):
 def with_paddle(statements, source, target, folder):
     whole = lambda key, tensor: ShardedWeight(key, tensor, tuple(tensor.shape), tuple(tensor.shape), (0,) * len(tensor.shape))
     loader._metadata_manager.clear()
-    dist.save_state_dict({k: whole(k, paddle.to_tensor(np.array(t["data"], dtype="float32").reshape(t["shape"]))) for k, t in source.items()}, str(folder))
+    dist.save_state_dict({k: whole(k, paddle.to_tensor(np.array(t["data"], dtype="float32").reshape(t["shape"]))) for k,
+                          t in source.items()}, str(folder))
     out = {k: whole(k, paddle.full(t["shape"], float(INITIAL), t["dtype"])) for k, t in target.items()}
     dist.load_state_dict(out, str(folder), aoa_config={"aoa_statements": statements, "enable_traceback": False})
     return {k: w.local_tensor.cast("float32").numpy().reshape(-1).tolist() for k, w in out.items()}
@@ -140,7 +141,8 @@ def with_reshard(binary, statements, source, target, folder):
     (folder / "m.json").write_text(json.dumps({"aoa_config": {"aoa_statements": statements}}))
     (folder / "s.json").write_text(json.dumps({"tensors": source}))
     (folder / "t.json").write_text(json.dumps({"tensors": target, "initial": INITIAL}))
-    done = subprocess.run([binary, "map", "eval", str(folder / "m.json"), "--source", str(folder / "s.json"), "--target", str(folder / "t.json"), "--json", "--strict-aoa"],
+    done = subprocess.run([binary, "map", "eval", str(folder / "m.json"), "--source", str(folder / "s.json"), "--target",
+                           str(folder / "t.json"), "--json", "--strict-aoa"],
                           capture_output=True, text=True)
     if done.returncode:
         return {"refused": done.stderr}

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Proves pickle_parse and pickle_write against CPython: what pickle_write makes of a pickle loads as the object that the pickle itself loads as.
+"""Proves pickle_parse and pickle_write against CPython: what pickle_write makes of a pickle loads as the object that the pickle itself
+loads as.
 
 usage: pickle_test.py PATH-TO-pickle_rewrite [ROUNDS]
 Objects of every kind, in protocols 0 to 5 of both of CPython's picklers, and random graphs with sharing and cycles. Structure and identity
@@ -144,24 +145,32 @@ def objects():
     error.note = "n"
     return [
         None, True, False, 0, 1, 255, 256, 65535, 65536, -1, -128, 2**31 - 1, 2**31, -2**31, -2**31 - 1, 2**63 - 1, 2**63, -2**63,
-        -2**63 - 1, 2**64, 10**40, -10**40, 2**2039, 2**2040, -2**2047, 3**5000, 0.0, -0.0, 1.5, -1e300, 5e-324, math.inf, -math.inf, math.nan, 1e-7, 12345.678901234567,
-        "", "a", "héllo", "\u20ac\U0001f600", "\ud800", "a\x00b\n\r\\'\"\x1a", "\\u0041", "x" * 300, "y" * 70000, "\udc80\ud83d",
-        b"", b"a", bytes(range(256)), b"z" * 300, bytearray(), bytearray(b"ab\xff"), bytearray(500),
-        (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), tuple(range(2500)), ((), ((),), [((), )]), [], [1], [1, 2], list(range(1000)), list(range(1001)), list(range(3500)),
-        {}, {1: 2}, {1: 2, "a": [3]}, {i: str(i) for i in range(2001)}, {(1, (2, "x")): frozenset([1])}, {b"k": 1, None: 2, 1.5: 3, frozenset(): 4},
-        set(), {1, "a", (2,)}, set(range(1500)), frozenset(), frozenset([1, (2, 3)]), {frozenset([1]): {2}},
-        [shared, shared, (shared,), {"k": shared}], [text, text, {text: text}], [(1, 2)] * 3, [b"bytes shared"] * 2, [bytearray(b"xy")] * 2, [{7}] * 2,
-        [int, int, str, range, bytes, object, type(None), len, math.sin, sys.intern, functools.reduce, chr, map, zip, filter, open, print, complex, slice],
-        [collections.UserDict, collections.UserList, io.StringIO, io.BytesIO, pickle.loads, subprocess.Popen, operator.attrgetter, types.SimpleNamespace],
-        [OSError, FileNotFoundError, BlockingIOError, ModuleNotFoundError, RecursionError, EncodingWarning, Exception, StopAsyncIteration, TimeoutError],
-        error, KeyError("k"), OSError(2, "no"), FileNotFoundError(2, "no", "f"), UnicodeDecodeError("utf-8", b"x", 0, 1, "r"), 1 + 2j, complex(math.inf, -0.0), range(3), range(1, 10, 2), slice(1, None, 2), Ellipsis, NotImplemented,
-        collections.OrderedDict(a=1, b=[2]), collections.OrderedDict(), collections.Counter("hello"), collections.defaultdict(list, {"a": [1]}), collections.defaultdict(None), collections.deque([1, 2], 5),
-        collections.ChainMap({"a": 1}, {}), collections.UserDict(a=1), collections.UserList([1]), collections.UserString("s"), Point(1, [2]), types.SimpleNamespace(a=1), argparse.Namespace(lr=0.1, layers=[1, 2]),
-        datetime.date(2024, 2, 29), datetime.datetime(2024, 1, 2, 3, 4, 5, 678901), datetime.datetime(1, 1, 1, tzinfo=datetime.timezone.utc), datetime.time(1, 2), datetime.timedelta(-1, 5, 7), datetime.timezone(datetime.timedelta(hours=1)),
-        decimal.Decimal("1.10"), fractions.Fraction(3, 7), uuid.UUID(int=5), pathlib.PurePosixPath("/a/b"), pathlib.PureWindowsPath("c:/x"), ipaddress.ip_address("1.2.3.4"), Color.RED, Flags.A | Flags.B,
-        array.array("i", [1, 2]), functools.partial(int, base=2), operator.itemgetter(1, 2), operator.attrgetter("a.b"), operator.methodcaller("m", 1, k=2), random.Random(1).getstate(), random.Random(3), io.BytesIO(b"abc"), io.StringIO("abc"), struct.Struct("<i").format, iter([1, 2]), reversed([1, 2]), enumerate([1]), memoryview, property,
-        plain, slots, Args(), ListChild([1]), child, SetChild([1]), TupleChild((1, 2)), Reduced(), Stateful(), Plain, Plain.__init__,
-        *cyclic(), cyclic(),
+        -2**63 - 1, 2**64, 10**40, -10**40, 2**2039, 2**2040, -2**2047, 3**5000, 0.0, -0.0, 1.5, -1e300, 5e-324, math.inf, -math.inf,
+        math.nan, 1e-7, 12345.678901234567, "", "a", "héllo", "\u20ac\U0001f600", "\ud800", "a\x00b\n\r\\'\"\x1a", "\\u0041", "x" * 300,
+        "y" * 70000, "\udc80\ud83d", b"", b"a", bytes(range(256)), b"z" * 300, bytearray(), bytearray(b"ab\xff"), bytearray(500),
+        (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), tuple(range(2500)), ((), ((),), [((), )]), [], [1], [1, 2], list(range(1000)),
+        list(range(1001)), list(range(3500)), {}, {1: 2}, {1: 2, "a": [3]}, {i: str(i) for i in range(2001)},
+        {(1, (2, "x")): frozenset([1])}, {b"k": 1, None: 2, 1.5: 3, frozenset(): 4}, set(), {1, "a", (2,)}, set(range(1500)), frozenset(),
+        frozenset([1, (2, 3)]), {frozenset([1]): {2}}, [shared, shared, (shared,), {"k": shared}], [text, text, {text: text}], [(1, 2)] * 3,
+        [b"bytes shared"] * 2, [bytearray(b"xy")] * 2, [{7}] * 2,
+        [int, int, str, range, bytes, object, type(None), len, math.sin, sys.intern, functools.reduce, chr, map, zip, filter, open, print,
+         complex, slice], [collections.UserDict, collections.UserList, io.StringIO, io.BytesIO, pickle.loads, subprocess.Popen,
+                           operator.attrgetter, types.SimpleNamespace],
+        [OSError, FileNotFoundError, BlockingIOError, ModuleNotFoundError, RecursionError, EncodingWarning, Exception, StopAsyncIteration,
+         TimeoutError],
+        error, KeyError("k"), OSError(2, "no"), FileNotFoundError(2, "no", "f"), UnicodeDecodeError("utf-8", b"x", 0, 1, "r"), 1 + 2j,
+        complex(math.inf, -0.0), range(3), range(1, 10, 2), slice(1, None, 2), Ellipsis, NotImplemented,
+        collections.OrderedDict(a=1, b=[2]), collections.OrderedDict(), collections.Counter("hello"),
+        collections.defaultdict(list, {"a": [1]}), collections.defaultdict(None), collections.deque([1, 2], 5),
+        collections.ChainMap({"a": 1}, {}), collections.UserDict(a=1), collections.UserList([1]), collections.UserString("s"),
+        Point(1, [2]), types.SimpleNamespace(a=1), argparse.Namespace(lr=0.1, layers=[1, 2]), datetime.date(2024, 2, 29),
+        datetime.datetime(2024, 1, 2, 3, 4, 5, 678901), datetime.datetime(1, 1, 1, tzinfo=datetime.timezone.utc), datetime.time(1, 2),
+        datetime.timedelta(-1, 5, 7), datetime.timezone(datetime.timedelta(hours=1)), decimal.Decimal("1.10"), fractions.Fraction(3, 7),
+        uuid.UUID(int=5), pathlib.PurePosixPath("/a/b"), pathlib.PureWindowsPath("c:/x"), ipaddress.ip_address("1.2.3.4"), Color.RED,
+        Flags.A | Flags.B, array.array("i", [1, 2]), functools.partial(int, base=2), operator.itemgetter(1, 2), operator.attrgetter("a.b"),
+        operator.methodcaller("m", 1, k=2), random.Random(1).getstate(), random.Random(3), io.BytesIO(b"abc"), io.StringIO("abc"),
+        struct.Struct("<i").format, iter([1, 2]), reversed([1, 2]), enumerate([1]), memoryview, property, plain, slots, Args(),
+        ListChild([1]), child, SetChild([1]), TupleChild((1, 2)), Reduced(), Stateful(), Plain, Plain.__init__, *cyclic(), cyclic(),
     ]
 
 
@@ -171,24 +180,29 @@ def order(member):
         return "tuple" + str([order(part) for part in member])
     if isinstance(member, frozenset):
         return "frozenset" + str(sorted(order(part) for part in member))
-    return f"{type(member).__name__} {getattr(member, 'label', None)} {repr(member) if type(member).__repr__ is not object.__repr__ else ''}"
+    shown = repr(member) if type(member).__repr__ is not object.__repr__ else ""
+    return f"{type(member).__name__} {getattr(member, 'label', None)} {shown}"
 
 
 def streams():
     """What no pickler of today writes: opcodes of Python 2, and legal oddities."""
     return [
-        b"(i__main__\nPlain\n.", b"(i__main__\nPlain\np0\n(dp1\nS'x'\nI1\nsb.", b"(c__main__\nPlain\no.", b"(I7\nI8\nibuiltins\nslice\n.", b"(c__builtin__\nrange\nI1\nI9\no.",
-        b"(lp0\nI1\naL5L\naF1.5\naS'a\\n\\x41'\naVh\\u00e9\nag0\na.", b"(dp0\nS'k'\n(I1\nI2\ntp1\nsI01\nI00\ns.", b"c__builtin__\nset\n((lI1\naI1\natR.",
-        b"ccopy_reg\n_reconstructor\n(c__main__\nPlain\nc__builtin__\nobject\nNtR(dVx\nI5\nsb.", b"cexceptions\nValueError\n(S'bad'\ntR.", b"cUserDict\nUserDict\n.",
-        b"]I1\n2\x86a.", b"(I1\n(I2\n1l.", b"\x80\x05\x96\x02\x00\x00\x00\x00\x00\x00\x00ab.", b"\x80\x04\x8f(K\x01K\x02\x90.", b"\x80\x04(K\x01K\x02\x91.",
-        b"\x80\x04c__main__\nArgs\nK\x05\x85}\x8c\x01kK\x01s\x92.", b"c__main__\nListDict\n)R(K\x01K\x02eK\x03K\x04sK\x05a.", b"(i__main__\nPlain\n(dS'x'\nI1\nsb(dS'y'\nI2\nsb.",
-        b"]q\x00(h\x00\x85q\x01h\x01e0h\x01.", b"\x80\x02\x8a\x00.", b"\x80\x02\x8a\x03\x00\x00\x00.", b"\x80\x02\x8b\x09\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\x89.",
-        b"T\x01\x00\x00\x00a.", b"U\x01a.", b"\x80\x04\x8c\x0bcollections\x8c\x10OrderedDict.keys\x93.",
+        b"(i__main__\nPlain\n.", b"(i__main__\nPlain\np0\n(dp1\nS'x'\nI1\nsb.", b"(c__main__\nPlain\no.", b"(I7\nI8\nibuiltins\nslice\n.",
+        b"(c__builtin__\nrange\nI1\nI9\no.", b"(lp0\nI1\naL5L\naF1.5\naS'a\\n\\x41'\naVh\\u00e9\nag0\na.",
+        b"(dp0\nS'k'\n(I1\nI2\ntp1\nsI01\nI00\ns.", b"c__builtin__\nset\n((lI1\naI1\natR.",
+        b"ccopy_reg\n_reconstructor\n(c__main__\nPlain\nc__builtin__\nobject\nNtR(dVx\nI5\nsb.", b"cexceptions\nValueError\n(S'bad'\ntR.",
+        b"cUserDict\nUserDict\n.", b"]I1\n2\x86a.", b"(I1\n(I2\n1l.", b"\x80\x05\x96\x02\x00\x00\x00\x00\x00\x00\x00ab.",
+        b"\x80\x04\x8f(K\x01K\x02\x90.", b"\x80\x04(K\x01K\x02\x91.", b"\x80\x04c__main__\nArgs\nK\x05\x85}\x8c\x01kK\x01s\x92.",
+        b"c__main__\nListDict\n)R(K\x01K\x02eK\x03K\x04sK\x05a.", b"(i__main__\nPlain\n(dS'x'\nI1\nsb(dS'y'\nI2\nsb.",
+        b"]q\x00(h\x00\x85q\x01h\x01e0h\x01.", b"\x80\x02\x8a\x00.", b"\x80\x02\x8a\x03\x00\x00\x00.",
+        b"\x80\x02\x8b\x09\x00\x00\x00\x01\x02\x03\x04\x05\x06\x07\x08\x89.", b"T\x01\x00\x00\x00a.", b"U\x01a.",
+        b"\x80\x04\x8c\x0bcollections\x8c\x10OrderedDict.keys\x93.",
     ]
 
 
 def fingerprint(root):
-    """The object as a tree of plain values in which what was met before is its number. Sets are sorted by representation, since their order is their own."""
+    """The object as a tree of plain values in which what was met before is its number. Sets are sorted by representation, since their order
+    is their own."""
     seen, out, keep = {}, [], []
     pending = [root]
     while pending:
@@ -220,7 +234,8 @@ def fingerprint(root):
             parts += list(value)
         elif isinstance(value, (bytearray, array.array)):
             out.append(bytes(value))
-        elif not hasattr(value, "__dict__") and not hasattr(value, "__slots__") or isinstance(value, (enum.Enum, decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PurePath)):
+        elif (not hasattr(value, "__dict__") and not hasattr(value, "__slots__")
+              or isinstance(value, (enum.Enum, decimal.Decimal, fractions.Fraction, uuid.UUID, pathlib.PurePath))):
             out.append(repr(value) if " at 0x" not in repr(value) else type(value).__name__)
             reduced = value.__reduce_ex__(2) if not isinstance(value, enum.Enum) else ()
             parts += [part for part in reduced if isinstance(part, tuple)]

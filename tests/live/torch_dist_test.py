@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads torch_dist checkpoints that reshard wrote through the real megatron-core.
 
-Every good torch_dist case of the shared fixtures is written anew in several ways (plain, with small chunks over several files, with the common
-state as an object, like a reference with integrity.json); dist_checkpointing.load then asks for everything in it, strictly (raise_all), on one
-process and, cut along the first axis that divides, on two. Values must be those of the manifest, the common state and the objects those
-of the original. The object form is for releases from 0.19 on and is only loaded by those.
+Every good torch_dist case of the shared fixtures is written anew in several ways (plain, with small chunks over several files, with the
+common state as an object, like a reference with integrity.json); dist_checkpointing.load then asks for everything in it, strictly
+(raise_all), on one process and, cut along the first axis that divides, on two. Values must be those of the manifest, the common state and
+the objects those of the original. The object form is for releases from 0.19 on and is only loaded by those.
 Needs torch, megatron-core (pip install --no-deps megatron-core) and einops, numpy, packaging; skips without them.
 Usage: torch_dist_test.py [--bin PATH] [--root FIXTURES] [--case GLOB] [--temporary FOLDER]
 """
@@ -168,7 +168,8 @@ def main():
                     continue
                 name = f"{manifest['case']}, {way}"
                 target = pathlib.Path(temporary) / f"{manifest['case']}.{len(folders)}"
-                run = subprocess.run([options.bin, "convert", str(source), str(target), "--to", "torch_dist", "--quiet", *words], capture_output=True, text=True)
+                run = subprocess.run([options.bin, "convert", str(source), str(target), "--to", "torch_dist", "--quiet", *words],
+                                     capture_output=True, text=True)
                 if run.returncode:
                     print(f"not ok - {name}: {run.stderr.strip()}")
                     continue

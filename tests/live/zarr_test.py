@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """zarr-python and reshard read and write each other's stores. Prints TAP; skips without zarr (2 or 3) and numpy.
 
-Arrays of random shapes, chunks, types and codecs are written by zarr-python, hashed by reshard, converted into other layouts, and read back by
-zarr-python. usage: zarr_test.py --bin PATH [--count N] [--seed N]
+Arrays of random shapes, chunks, types and codecs are written by zarr-python, hashed by reshard, converted into other layouts, and read back
+by zarr-python. usage: zarr_test.py --bin PATH [--count N] [--seed N]
 """
 import argparse
 import hashlib
@@ -48,7 +48,8 @@ def make_v2(rng, root, key, array, chunks):
 
 def make_v3(rng, root, key, array, chunks):
     from zarr.codecs import BloscCodec, Crc32cCodec, GzipCodec, ZstdCodec
-    codec = rng.choice([(), (ZstdCodec(level=1),), (GzipCodec(level=1),), (BloscCodec(cname="zstd"),), (Crc32cCodec(),), (ZstdCodec(level=1), Crc32cCodec())])
+    codec = rng.choice([(), (ZstdCodec(level=1),), (GzipCodec(level=1),), (BloscCodec(cname="zstd"),), (Crc32cCodec(),),
+                        (ZstdCodec(level=1), Crc32cCodec())])
     shards = tuple(c * rng.randint(1, 3) for c in chunks) if rng.random() < 0.4 and array.ndim else None
     root.create_array(key, shape=array.shape, chunks=chunks, shards=shards, dtype=array.dtype, compressors=codec)[...] = array
 
@@ -82,11 +83,13 @@ def case(rng, binary, folder, format_):
         wanted[key] = hashlib.sha256(numpy.ascontiguousarray(array.astype(dtype.newbyteorder("<"))).tobytes()).hexdigest()
     if digests(binary, store) != wanted:
         return f"reshard reads {digests(binary, store)}, expected {wanted}"
-    for options in (["-o", "chunks=7,3"], ["-o", "codec=blosc:zstd", "-o", "chunks=5"], ["-o", "zarr-format=3", "-o", "codec=zstd", "-o", "chunks=9,2,2"]):
+    for options in (["-o", "chunks=7,3"], ["-o", "codec=blosc:zstd", "-o", "chunks=5"],
+                    ["-o", "zarr-format=3", "-o", "codec=zstd", "-o", "chunks=9,2,2"]):
         if "zarr-format=3" in options and not V3:
             continue
         target = folder / "target"
-        done = subprocess.run([binary, "convert", store, target, "--to", "zarr", "--overwrite", "--verify", "--quiet", *options], capture_output=True, text=True)
+        done = subprocess.run([binary, "convert", store, target, "--to", "zarr", "--overwrite", "--verify", "--quiet", *options],
+                              capture_output=True, text=True)
         if done.returncode:
             return done.stderr.strip()
         if read(target, wanted) != wanted:

@@ -82,7 +82,8 @@ def our_elements(target, sources):
     out = {}
     for piece in target["pieces"]:
         axes = piece.get("permute", list(range(len(piece["to"]))))
-        write_piece(out, piece["from"], piece["to"], axes, piece["source"], sources[piece["source"]]["shape"], target["shape"], tuple(piece.get("casts", [])))
+        write_piece(out, piece["from"], piece["to"], axes, piece["source"], sources[piece["source"]]["shape"], target["shape"],
+                    tuple(piece.get("casts", [])))
     return out
 
 
@@ -143,7 +144,8 @@ def compare_engine(vector, run):
         mine = without_idle_casts(our_elements(targets[key], vector["source"]), vector["source"], is_state)
         theirs = without_idle_casts(upstream_elements(key, entries, vector["source"], targets[key]["shape"]), vector["source"], is_state)
         if mine != theirs:
-            return f"{key}: {len(mine)} and {len(theirs)} elements, first {next(((a, mine.get(a), b) for a, b in theirs.items() if mine.get(a) != b), None)}"
+            first = next(((a, mine.get(a), b) for a, b in theirs.items() if mine.get(a) != b), None)
+            return f"{key}: {len(mine)} and {len(theirs)} elements, first {first}"
     if vector.get("outputs") is not None and sorted(vector["outputs"]) != sorted(targets):
         return f"outputs {sorted(targets)} instead of {sorted(vector['outputs'])}"
     return ""
@@ -185,7 +187,8 @@ def compare_macros(vector, run):
     mine = sorted(tokens(s) for s in got["statements"])
     if len(mine) != len(want):
         mine, want = [sorted(t for s in mine for t in s)], ["\n".join(want)]
-        return "" if mine[0] == sorted(t for s in want for t in tokens(s.replace("axis=0model", "axis=0 model"))) else f"{got['statements'][:3]}"
+        return "" if mine[0] == sorted(t for s in want
+                                       for t in tokens(s.replace("axis=0model", "axis=0 model"))) else f"{got['statements'][:3]}"
     return "" if mine == sorted(tokens(s) for s in want) else f"{got['statements'][:3]} instead of {want[:3]}"
 
 
@@ -196,7 +199,8 @@ def compare_numeric(vector, run):
         return "" if got is None else "accepted"
     if got is None:
         return f"refused: {text[:200]}"
-    bad = [k for k, w in want.items() if "error" not in w and (got["tensors"][k]["shape"], got["tensors"][k]["data"]) != (w["shape"], w["data"])]
+    bad = [k for k, w in want.items() if "error" not in w
+           and (got["tensors"][k]["shape"], got["tensors"][k]["data"]) != (w["shape"], w["data"])]
     return f"other values: {bad}" if bad else ""
 
 
@@ -225,7 +229,8 @@ def main():
     failed = count = 0
     with tempfile.TemporaryDirectory() as folder:
         run = Run(arguments.bin, folder)
-        for name, compare in (("lexer", compare_lexer), ("macros", compare_macros), ("engine", compare_engine), ("numeric", compare_numeric), ("errors", compare_errors)):
+        for name, compare in (("lexer", compare_lexer), ("macros", compare_macros), ("engine", compare_engine),
+                              ("numeric", compare_numeric), ("errors", compare_errors)):
             for vector in json.loads((root / f"{name}.json").read_text())["vectors"]:
                 count += 1
                 try:

@@ -19,7 +19,8 @@ import tempfile
 def run(binary, command, folder, root):
     path = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
     typed = command.replace("/tmp/", f"{folder}/tmp/") if root else command
-    done = subprocess.run(typed, shell=True, cwd=root or folder, env=path, stdout=subprocess.PIPE, stderr=subprocess.PIPE if root else subprocess.STDOUT, text=True, timeout=60)
+    done = subprocess.run(typed, shell=True, cwd=root or folder, env=path, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE if root else subprocess.STDOUT, text=True, timeout=60)
     # A README shows what is asked for; what is noted beside it, on standard error, only where there is nothing else.
     printed = done.stdout or done.stderr if root else done.stdout
     return printed.replace(f"{folder}/tmp/", "/tmp/") if root else printed

@@ -3,9 +3,9 @@
 """Random mapping texts against a reference interpreter that moves one element at a time, as TAP.
 
 usage: reference_test.py --bin RESHARD [--seed N] [--count N]
-A text is made together with its meaning: families of tensors (one, or one a layer or expert), their shards and optimizer states. Each must give
-the same values with `map eval`; where it loses nothing, the inverse that `map invert` prints and `map eval --reverse` must give the source back.
-A failing text is shrunk before it is shown.
+A text is made together with its meaning: families of tensors (one, or one a layer or expert), their shards and optimizer states. Each must
+give the same values with `map eval`; where it loses nothing, the inverse that `map invert` prints and `map eval --reverse` must give the
+source back. A failing text is shrunk before it is shown.
 """
 import argparse
 import itertools
@@ -95,7 +95,8 @@ class Family:
     """One tensor, or one for each number in the place of the placeholder of its name."""
 
     def __init__(self, name, members, states=None, numbers=None, kind="$LAYER_ID", is_source=False, shards=None):
-        self.name, self.members, self.states, self.numbers, self.kind, self.is_source, self.shards = name, members, states, numbers, kind, is_source, shards
+        self.name, self.members, self.states, self.numbers = name, members, states, numbers
+        self.kind, self.is_source, self.shards = kind, is_source, shards
 
     def pattern(self):
         return self.name.replace("#", self.kind)
@@ -136,8 +137,8 @@ class Program:
         return Family(name, [fill(k) for k in range(count)], states, numbers, r.choice(["$LAYER_ID", "$EXPERT_ID"]), True, shards)
 
     def kinds(self):
-        return [self.rename, self.transpose, self.permute, self.cast, self.split, self.join, self.star_join, self.stack, self.unstack, self.groups, self.ungroup,
-                self.gates, self.ranks, self.drop, self.reshape, self.again]
+        return [self.rename, self.transpose, self.permute, self.cast, self.split, self.join, self.star_join, self.stack, self.unstack,
+                self.groups, self.ungroup, self.gates, self.ranks, self.drop, self.reshape, self.again]
 
     def name(self, family):
         self.counter += 1
@@ -164,14 +165,16 @@ class Program:
         f = self.pick(live)
         if f is None:
             return None
-        return [f.name], [f.name], lambda fs: f"{fs[0].pattern()}^T -> {fs[0].pattern()}", lambda fs, t: [permuted(t[0], list(range(len(t[0].shape)))[::-1])]
+        turned = lambda fs, t: [permuted(t[0], list(range(len(t[0].shape)))[::-1])]
+        return [f.name], [f.name], lambda fs: f"{fs[0].pattern()}^T -> {fs[0].pattern()}", turned
 
     def permute(self, live):
         f = self.pick(live)
         if f is None or not f.shape():
             return None
         axes, out = self.random.sample(range(len(f.shape())), len(f.shape())), self.name(f)
-        return [f.name], [out], lambda fs: f'{fs[0].pattern()} -> {out.replace("#", fs[0].kind)}, permute="{axes}"', lambda fs, t: [permuted(t[0], axes)]
+        text = lambda fs: f'{fs[0].pattern()} -> {out.replace("#", fs[0].kind)}, permute="{axes}"'
+        return [f.name], [out], text, lambda fs, t: [permuted(t[0], axes)]
 
     def cast(self, live):
         dtype = self.random.choice(["float16", "bfloat16", "float32", "float64"])
@@ -183,10 +186,12 @@ class Program:
         if f is None or len(f.shape()) != 2:
             return None
         (rows, columns), r = f.shape(), self.random
-        d0, d2 = r.choice([d for d in range(1, rows + 1) if rows % d == 0]), r.choice([d for d in range(1, columns + 1) if columns % d == 0])
+        d0 = r.choice([d for d in range(1, rows + 1) if rows % d == 0])
+        d2 = r.choice([d for d in range(1, columns + 1) if columns % d == 0])
         shape = [d0, rows // d0, d2, columns // d2] if r.random() < 0.5 else [d0, rows // d0, columns]
         out = self.name(f)
-        return [f.name], [out], lambda fs: f'{fs[0].pattern()} -> {out.replace("#", fs[0].kind)}, reshape="{shape}"', lambda fs, t: [reshaped(t[0], shape)], "reshape"
+        text = lambda fs: f'{fs[0].pattern()} -> {out.replace("#", fs[0].kind)}, reshape="{shape}"'
+        return [f.name], [out], text, lambda fs, t: [reshaped(t[0], shape)], "reshape"
 
     def drop(self, live):
         f = self.pick([f for f in live if f.is_source]) if len(live) > 1 and self.random.random() < 0.3 else None
@@ -212,7 +217,8 @@ class Program:
         return [f.name], outs, lambda fs: f"{fs[0].pattern()} -> {right(fs[0])}, axis={axis}", lambda fs, t: equal_parts(t[0], axis, parts)
 
     def partners(self, live, f, fits):
-        same = [g for g in live if g is not f and g.numbers == f.numbers and len(g.shape()) == len(f.shape()) and (g.states is None) == (f.states is None)]
+        same = [g for g in live if g is not f and g.numbers == f.numbers and len(g.shape()) == len(f.shape())
+                and (g.states is None) == (f.states is None)]
         return [g for g in same if g.members[0].dtype == f.members[0].dtype and (g.numbers is None or g.kind == f.kind) and fits(g.shape())]
 
     def join(self, live):
@@ -227,7 +233,8 @@ class Program:
         # Backwards the extents of parts are known if they are equal, or if all are keys of the source.
         is_equal = all(g.shape()[axis] == f.shape()[axis] for g in others) or all(g.is_source for g in (f, *others))
         what = "equal" if is_equal else "unequal"
-        return (names, [out], lambda fs: f"{left(fs)} -> {out.replace('#', fs[0].kind)}, axis={axis}", lambda fs, t: [joined(t, axis)], what) if others else None
+        return (names, [out], lambda fs: f"{left(fs)} -> {out.replace('#', fs[0].kind)}, axis={axis}", lambda fs, t: [joined(t, axis)],
+                what) if others else None
 
     def star_join(self, live):
         f = self.pick([f for f in live if f.is_source and f.numbers and len(f.numbers) > 1 and f.shape()])
@@ -235,7 +242,8 @@ class Program:
             return None
         axis, out, t = self.axis_of(f), self.name(Family("", [])), self.random.choice(["", "^T"])
         turn = lambda x: permuted(x, list(range(len(x.shape)))[::-1]) if t else x
-        return [f.name], [out], lambda fs: f"{fs[0].name.replace('#', '*')}{t} -> {out}, axis={axis}", lambda fs, m: joined([turn(x) for x in m], axis), "all"
+        text = lambda fs: f"{fs[0].name.replace('#', '*')}{t} -> {out}, axis={axis}"
+        return [f.name], [out], text, lambda fs, m: joined([turn(x) for x in m], axis), "all"
 
     def stack(self, live):
         f = self.pick([f for f in live if f.numbers])
@@ -262,8 +270,10 @@ class Program:
         wanted = f.shape()[:axis] + [f.shape()[axis] * groups // heads] + f.shape()[axis + 1 :]
         others, out = self.partners(live, f, lambda s: s == wanted)[:2], self.name(f)
         left = lambda fs: ", ".join(g.pattern() for g in fs)
-        text = lambda fs: f"{left(fs)} -> {out.replace('#', fs[0].kind)}, fused_qkv, num_heads={heads}, num_key_value_groups={groups}, axis={axis}"
-        return ([f.name] + [g.name for g in others], [out], text, lambda fs, t: [by_groups(*t, axis, heads, groups)]) if len(others) == 2 else None
+        flags = f"fused_qkv, num_heads={heads}, num_key_value_groups={groups}, axis={axis}"
+        text = lambda fs: f"{left(fs)} -> {out.replace('#', fs[0].kind)}, {flags}"
+        joined = lambda fs, t: [by_groups(*t, axis, heads, groups)]
+        return ([f.name] + [g.name for g in others], [out], text, joined) if len(others) == 2 else None
 
     def ungroup(self, live):
         f, (heads, groups) = self.pick(live), self.random.choice([(2, 1), (1, 1), (4, 2)])
@@ -275,7 +285,8 @@ class Program:
         def split(t):
             pieces, each = equal_parts(t, axis, heads + 2 * groups), heads // groups + 2
             rows = [pieces[g * each : (g + 1) * each] for g in range(groups)]
-            return [joined([p for row in rows for p in part(row)], axis) for part in (lambda r: r[:-2], lambda r: r[-2:-1], lambda r: r[-1:])]
+            return [joined([p for row in rows for p in part(row)], axis)
+                    for part in (lambda r: r[:-2], lambda r: r[-2:-1], lambda r: r[-1:])]
 
         right = lambda f: ", ".join(o.replace("#", f.kind) for o in outs)
         text = lambda fs: f"{fs[0].pattern()} -> {right(fs[0])}, fused_qkv, num_heads={heads}, num_key_value_groups={groups}, axis={axis}"
@@ -288,7 +299,8 @@ class Program:
             return None
         others, out = self.partners(live, f, lambda s: s == f.shape())[:1], self.name(f)
         left = lambda fs: ", ".join(g.pattern() for g in fs)
-        return ([f.name] + [g.name for g in others], [out], lambda fs: f"{left(fs)} -> {out.replace('#', fs[0].kind)}, fused_ffn, axis={axis}",
+        return ([f.name] + [g.name for g in others], [out],
+                lambda fs: f"{left(fs)} -> {out.replace('#', fs[0].kind)}, fused_ffn, axis={axis}",
                 lambda fs, t: [joined(t, axis)], "ranks") if others else None
 
     def ranks(self, live):
@@ -303,7 +315,8 @@ class Program:
             return None
         out = self.name(f)
         flag = "fused_ffn" if len(counts) == 2 else f"fused_qkv_old, num_heads={heads}, num_key_value_groups={groups}"
-        return [f.name], [out], lambda fs: f"{fs[0].pattern()} -> {out.replace('#', fs[0].kind)}, {flag}, axis={axis}", lambda fs, t: [by_ranks(t[0], axis, counts, ranks, 1)], "ranks"
+        text = lambda fs: f"{fs[0].pattern()} -> {out.replace('#', fs[0].kind)}, {flag}, axis={axis}"
+        return [f.name], [out], text, lambda fs, t: [by_ranks(t[0], axis, counts, ranks, 1)], "ranks"
 
 
 def inputs_of(live, step):
@@ -330,7 +343,8 @@ def apply(live, step):
     made = [operation(found, [f.members[k] for f in found]) for k in range(len(first.members))]
     of_states = [operation(found, [f.states[k] for f in found]) for k in range(len(first.members))] if states else None
     plain = lambda t: Tensor(t.shape, lambda i: t.at[i])
-    return rest + [Family(name, [m[i] for m in made], [plain(s[i]) for s in of_states] if states else None, first.numbers, first.kind) for i, name in enumerate(outputs)]
+    return rest + [Family(name, [m[i] for m in made], [plain(s[i]) for s in of_states] if states else None, first.numbers, first.kind)
+                   for i, name in enumerate(outputs)]
 
 
 def run(program, steps):
@@ -401,7 +415,8 @@ class Checker:
             if inverse is None and "cast" not in done:
                 return text, f"no inverse: {process.stderr[:400]}"
             if inverse:
-                got, process = self.call("eval", "\n".join(inverse["statements"]) + "\n", want, {k: {x: t[x] for x in t if x != "data"} for k, t in source.items()})
+                got, process = self.call("eval", "\n".join(inverse["statements"]) + "\n", want,
+                                         {k: {x: t[x] for x in t if x != "data"} for k, t in source.items()})
                 bad = self.difference(f"inverse {inverse['statements']}", got, process, source)
         if not bad and not done & {"drop", "cast", "ranks", "unequal"}:
             got, process = self.call("eval", text, want, {k: {x: t[x] for x in t if x != "data"} for k, t in source.items()}, "--reverse")

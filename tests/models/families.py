@@ -157,7 +157,8 @@ def prediction_shapes(out, c):
         out.norms(f"model.layers.{layer}", hidden, "enorm", "hnorm", "shared_head.norm")
         out.linear(f"model.layers.{layer}.eh_proj", hidden, 2 * hidden)
         if c["copies"]:
-            out[f"model.layers.{layer}.embed_tokens.weight"] = out[f"model.layers.{layer}.shared_head.head.weight"] = [c["vocab_size"], hidden]
+            for name in ("embed_tokens", "shared_head.head"):
+                out[f"model.layers.{layer}.{name}.weight"] = [c["vocab_size"], hidden]
 
 
 def gpt2_shapes(c):
@@ -169,7 +170,8 @@ def gpt2_shapes(c):
         layer = f"transformer.h.{i}"
         for name in ("ln_1", "ln_2"):
             out[f"{layer}.{name}.weight"] = out[f"{layer}.{name}.bias"] = [width]
-        for name, rows, columns in (("attn.c_attn", width, 3 * width), ("attn.c_proj", width, width), ("mlp.c_fc", width, inner), ("mlp.c_proj", inner, width)):
+        for name, rows, columns in (("attn.c_attn", width, 3 * width), ("attn.c_proj", width, width), ("mlp.c_fc", width, inner),
+                                    ("mlp.c_proj", inner, width)):
             out[f"{layer}.{name}.weight"], out[f"{layer}.{name}.bias"] = [rows, columns], [columns]
         if c["copies"]:
             out[f"{layer}.attn.bias"], out[f"{layer}.attn.masked_bias"] = [1, 1, c["n_positions"], c["n_positions"]], []
@@ -226,7 +228,8 @@ def hf_model(c, elements):
 
 def is_left_behind(c, key):
     """Tensors that another framework has no place for, or has elsewhere already."""
-    ends = (".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq", ".embed_tokens.weight", ".shared_head.head.weight", ".attn.bias", ".attn.masked_bias")
+    ends = (".rotary_emb.inv_freq", ".rotary_pos_emb.inv_freq", ".embed_tokens.weight", ".shared_head.head.weight", ".attn.bias",
+            ".attn.masked_bias")
     return key != "model.embed_tokens.weight" and key.endswith(ends)
 
 
@@ -265,7 +268,8 @@ class Megatron:
     def latent(self, layer, to):
         self.copy(f"{layer}.input_layernorm.weight", f"{to}.input_layernorm.weight")
         for source, target in (("q_proj", "linear_q_proj"), ("q_a_proj", "linear_q_down_proj"), ("q_b_proj", "linear_q_up_proj"),
-                               ("kv_a_proj_with_mqa", "linear_kv_down_proj"), ("kv_b_proj", "linear_kv_up_proj"), ("o_proj", "linear_proj")):
+                               ("kv_a_proj_with_mqa", "linear_kv_down_proj"), ("kv_b_proj", "linear_kv_up_proj"),
+                               ("o_proj", "linear_proj")):
             self.copy(f"{layer}.self_attn.{source}.weight", f"{to}.self_attention.{target}.weight")
         self.norm(f"{layer}.self_attn.q_a_layernorm", f"{to}.self_attention.linear_q_up_proj", f"{to}.self_attention.q_layernorm")
         self.norm(f"{layer}.self_attn.kv_a_layernorm", f"{to}.self_attention.linear_kv_up_proj", f"{to}.self_attention.kv_layernorm")
@@ -285,7 +289,8 @@ class Megatron:
         if f"{block}.moe_statics.e_score_correction_bias" in self.hf:
             self.out[f"{to}.mlp.router.expert_bias"] = self.hf[f"{block}.moe_statics.e_score_correction_bias"][0]
         for e in range(expert_count(c)):
-            fc1, fc2 = ((f"{to}.mlp.experts.linear_fc{i}.weight{e}" if self.te else f"{to}.mlp.experts.local_experts.{e}.linear_fc{i}.weight") for i in (1, 2))
+            fc1, fc2 = ((f"{to}.mlp.experts.linear_fc{i}.weight{e}" if self.te
+                         else f"{to}.mlp.experts.local_experts.{e}.linear_fc{i}.weight") for i in (1, 2))
             self.gated(f"{block}.experts.{e}", fc1, fc2, ("w1", "w3", "w2") if mixtral else ("gate_proj", "up_proj", "down_proj"))
         for shared in ("shared_expert", "shared_experts"):
             self.gated(f"{block}.{shared}", f"{to}.mlp.shared_experts.linear_fc1.weight", f"{to}.mlp.shared_experts.linear_fc2.weight")
@@ -311,7 +316,8 @@ class Megatron:
             self.layer(c["num_hidden_layers"] + i, layer, f"{to}.transformer_layer")
 
     def decoder(self):
-        for source, target in (("model.embed_tokens", "embedding.word_embeddings"), ("model.norm", "decoder.final_layernorm"), ("lm_head", "output_layer")):
+        for source, target in (("model.embed_tokens", "embedding.word_embeddings"), ("model.norm", "decoder.final_layernorm"),
+                               ("lm_head", "output_layer")):
             self.copy(f"{source}.weight", f"{target}.weight")
         for i in range(self.c["num_hidden_layers"]):
             self.layer(i, f"model.layers.{i}", f"decoder.layers.{i}")
@@ -321,7 +327,8 @@ class Megatron:
     def gpt2(self):
         c, hf, out = self.c, self.hf, self.out
         width, heads = c["n_embd"], c["n_head"]
-        for source, target in (("transformer.wte.weight", "embedding.word_embeddings.weight"), ("transformer.wpe.weight", "embedding.position_embeddings.weight"),
+        for source, target in (("transformer.wte.weight", "embedding.word_embeddings.weight"),
+                               ("transformer.wpe.weight", "embedding.position_embeddings.weight"),
                                ("lm_head.weight", "output_layer.weight"), ("transformer.ln_f.weight", "decoder.final_layernorm.weight"),
                                ("transformer.ln_f.bias", "decoder.final_layernorm.bias")):
             self.copy(source, target)
@@ -331,8 +338,10 @@ class Megatron:
             self.norm(f"{layer}.ln_2", f"{to}.mlp.linear_fc1", f"{to}.pre_mlp_layernorm")
             for part in ("weight", "bias"):
                 fused = transposed(hf[f"{layer}.attn.c_attn.weight"]) if part == "weight" else hf[f"{layer}.attn.c_attn.bias"]
-                out[f"{to}.self_attention.linear_qkv.{part}"] = by_groups(fused[:width], fused[width:2 * width], fused[2 * width:], heads, heads)
-            for source, target in (("attn.c_proj", "self_attention.linear_proj"), ("mlp.c_fc", "mlp.linear_fc1"), ("mlp.c_proj", "mlp.linear_fc2")):
+                out[f"{to}.self_attention.linear_qkv.{part}"] = by_groups(fused[:width], fused[width:2 * width], fused[2 * width:],
+                                                                          heads, heads)
+            for source, target in (("attn.c_proj", "self_attention.linear_proj"), ("mlp.c_fc", "mlp.linear_fc1"),
+                                   ("mlp.c_proj", "mlp.linear_fc2")):
                 out[f"{to}.{target}.weight"] = transposed(hf[f"{layer}.{source}.weight"])
                 out[f"{to}.{target}.bias"] = hf[f"{layer}.{source}.bias"]
         return out
@@ -340,7 +349,8 @@ class Megatron:
     def chatglm(self):
         c, hf, out = self.c, self.hf, self.out
         heads, groups, head = c["num_attention_heads"], c["multi_query_group_num"], c["kv_channels"]
-        for source, target in (("transformer.embedding.word_embeddings", "embedding.word_embeddings"), ("transformer.output_layer", "output_layer"),
+        for source, target in (("transformer.embedding.word_embeddings", "embedding.word_embeddings"),
+                               ("transformer.output_layer", "output_layer"),
                                ("transformer.encoder.final_layernorm", "decoder.final_layernorm")):
             self.copy(f"{source}.weight", f"{target}.weight")
         for i in range(c["num_layers"]):
@@ -352,7 +362,8 @@ class Megatron:
                 if fused:
                     k, v = heads * head, (heads + groups) * head
                     out[f"{to}.self_attention.linear_qkv.{part}"] = by_groups(fused[:k], fused[k:v], fused[v:], heads, groups)
-            for source, target in (("self_attention.dense", "self_attention.linear_proj"), ("mlp.dense_h_to_4h", "mlp.linear_fc1"), ("mlp.dense_4h_to_h", "mlp.linear_fc2")):
+            for source, target in (("self_attention.dense", "self_attention.linear_proj"), ("mlp.dense_h_to_4h", "mlp.linear_fc1"),
+                                   ("mlp.dense_4h_to_h", "mlp.linear_fc2")):
                 self.copy(f"{layer}.{source}.weight", f"{to}.{target}.weight")
         return out
 
@@ -375,7 +386,8 @@ def megatron_old_model(model, names):
     stack, before, after, last, attention = names
     renamed = (("self_attention.linear_qkv.layer_norm_", before + "."), ("mlp.linear_fc1.layer_norm_", after + "."),
                ("self_attention.linear_qkv.", attention + ".query_key_value."), ("self_attention.linear_proj.", attention + ".dense."),
-               ("linear_fc1.", "dense_h_to_4h."), ("linear_fc2.", "dense_4h_to_h."), ("decoder.final_layernorm.", f"{stack}.{last}."), ("decoder.", stack + "."))
+               ("linear_fc1.", "dense_h_to_4h."), ("linear_fc2.", "dense_4h_to_h."), ("decoder.final_layernorm.", f"{stack}.{last}."),
+               ("decoder.", stack + "."))
     out = {}
     for key, tensor in model.items():
         for name, old in renamed:
@@ -386,7 +398,8 @@ def megatron_old_model(model, names):
 
 # ---- Paddle ----
 
-LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "gate_proj", "up_proj", "down_proj", "eh_proj", "w1", "w2", "w3")
+LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "gate_proj", "up_proj",
+           "down_proj", "eh_proj", "w1", "w2", "w3")
 
 
 def is_linear(c, key):
@@ -416,7 +429,8 @@ def paddle_name(c, key):
 def gpt2_paddle(c, hf):
     width, heads, out = c["n_embd"], c["n_head"], {}
     names = {"wte": "gpt.embeddings.word_embeddings", "wpe": "gpt.embeddings.position_embeddings", "ln_f": "gpt.decoder.norm"}
-    inner = {"ln_1": "norm1", "ln_2": "norm2", "attn.c_proj": "self_attn.out_proj", "mlp.c_fc": "linear1", "mlp.c_proj": "linear2", "attn.c_attn": "self_attn.qkv_proj"}
+    inner = {"ln_1": "norm1", "ln_2": "norm2", "attn.c_proj": "self_attn.out_proj", "mlp.c_fc": "linear1", "mlp.c_proj": "linear2",
+             "attn.c_attn": "self_attn.qkv_proj"}
     for key, tensor in hf.items():
         parts = key.split(".")
         if parts[1] != "h":
@@ -455,10 +469,11 @@ def paddle_model(c, hf, fused=True):
 
 # ---- the models ----
 
-BASE = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 10, "vocab_size": 13,
-        "tie_word_embeddings": False, "copies": False}
-LATENT = {"num_attention_heads": 3, "num_key_value_heads": 3, "q_lora_rank": 7, "kv_lora_rank": 5, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 3,
-          "first_k_dense_replace": 1, "n_routed_experts": 3, "moe_intermediate_size": 5, "n_shared_experts": 2}
+BASE = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "intermediate_size": 10,
+        "vocab_size": 13, "tie_word_embeddings": False, "copies": False}
+LATENT = {"num_attention_heads": 3, "num_key_value_heads": 3, "q_lora_rank": 7, "kv_lora_rank": 5, "qk_nope_head_dim": 4,
+          "qk_rope_head_dim": 2, "v_head_dim": 3, "first_k_dense_replace": 1, "n_routed_experts": 3, "moe_intermediate_size": 5,
+          "n_shared_experts": 2}
 
 
 def config(kind, **more):
@@ -467,12 +482,12 @@ def config(kind, **more):
     return c if c["num_key_value_heads"] else {key: value for key, value in c.items() if key != "num_key_value_heads"}
 
 
-# name: config, mapping text to Megatron, to fused Paddle, to Paddle where nothing is fused. `copies` (ours, no word of Hugging Face's) adds the
-# tensors that old or complete checkpoints also have, and that a mapping leaves behind.
+# name: config, mapping text to Megatron, to fused Paddle, to Paddle where nothing is fused. `copies` (ours, no word of Hugging Face's) adds
+# the tensors that old or complete checkpoints also have, and that a mapping leaves behind.
 CASES = {
     "llama": (config("llama"), "llama", "llama", "decoders"),
-    "llama-heads-alike": (config("llama", num_hidden_layers=11, hidden_size=12, num_attention_heads=3, num_key_value_heads=None, attention_bias=True,
-                                 mlp_bias=True, copies=True), "llama", "llama", None),
+    "llama-heads-alike": (config("llama", num_hidden_layers=11, hidden_size=12, num_attention_heads=3, num_key_value_heads=None,
+                                 attention_bias=True, mlp_bias=True, copies=True), "llama", "llama", None),
     "llama-tied": (config("llama", tie_word_embeddings=True, num_hidden_layers=1), "llama", "llama", "decoders"),
     "mistral": (config("mistral", head_dim=6), "llama", "llama", "decoders"),
     "qwen2": (config("qwen2", tie_word_embeddings=True), "llama", "llama", "decoders"),
@@ -480,26 +495,35 @@ CASES = {
     "ernie4_5": (config("ernie4_5", head_dim=6, use_bias=True), "llama", "llama", "decoders"),
     "mixtral": (config("mixtral", num_local_experts=11), "mixtral", "mixtral", None),
     "mixtral-old": (config("mixtral", num_local_experts=2, copies=True), "mixtral", "mixtral", None),
-    "qwen2-moe": (config("qwen2_moe", num_hidden_layers=3, num_experts=3, moe_intermediate_size=5, shared_expert_intermediate_size=7, mlp_only_layers=[1],
-                         decoder_sparse_step=1), "qwen-moe", "qwen-moe", "decoders"),
-    "qwen3-moe": (config("qwen3_moe", num_experts=5, moe_intermediate_size=3, mlp_only_layers=[], decoder_sparse_step=1, head_dim=6), "qwen-moe", "qwen-moe", "decoders"),
+    "qwen2-moe": (config("qwen2_moe", num_hidden_layers=3, num_experts=3, moe_intermediate_size=5, shared_expert_intermediate_size=7,
+                         mlp_only_layers=[1], decoder_sparse_step=1), "qwen-moe", "qwen-moe", "decoders"),
+    "qwen3-moe": (config("qwen3_moe", num_experts=5, moe_intermediate_size=3, mlp_only_layers=[], decoder_sparse_step=1, head_dim=6),
+                  "qwen-moe", "qwen-moe", "decoders"),
     "deepseek-v2-lite": (config("deepseek_v2", **{**LATENT, "q_lora_rank": None}), "deepseek", "deepseek", "decoders"),
     "deepseek-v3": (config("deepseek_v3", **LATENT, num_nextn_predict_layers=1), "deepseek", "deepseek", "decoders"),
-    "deepseek-v3-copies": (config("deepseek_v3", **{**LATENT, "num_hidden_layers": 9, "first_k_dense_replace": 3}, num_nextn_predict_layers=2, copies=True), "deepseek", "deepseek", "decoders"),
-    "ernie4_5-moe": (config("ernie4_5_moe", head_dim=6, num_hidden_layers=3, moe_num_experts=3, moe_intermediate_size=5, moe_num_shared_experts=2, moe_layer_start_index=1,
-                            moe_layer_end_index=2, moe_layer_interval=1, use_bias=False), "ernie4_5-moe", "ernie4_5-moe", "decoders"),
-    "ernie4_5-moe-mtp": (config("ernie4_5_moe", head_dim=6, moe_num_experts=2, moe_intermediate_size=5, moe_num_shared_experts=1, moe_layer_start_index=0,
-                                moe_layer_end_index=1, moe_layer_interval=1, use_bias=False, num_nextn_predict_layers=1), "ernie4_5-moe", "ernie4_5-moe", "decoders"),
+    "deepseek-v3-copies": (config("deepseek_v3", **{**LATENT, "num_hidden_layers": 9, "first_k_dense_replace": 3},
+                                  num_nextn_predict_layers=2, copies=True), "deepseek", "deepseek", "decoders"),
+    "ernie4_5-moe": (config("ernie4_5_moe", head_dim=6, num_hidden_layers=3, moe_num_experts=3, moe_intermediate_size=5,
+                            moe_num_shared_experts=2, moe_layer_start_index=1, moe_layer_end_index=2, moe_layer_interval=1, use_bias=False),
+                     "ernie4_5-moe", "ernie4_5-moe", "decoders"),
+    "ernie4_5-moe-mtp": (config("ernie4_5_moe", head_dim=6, moe_num_experts=2, moe_intermediate_size=5, moe_num_shared_experts=1,
+                                moe_layer_start_index=0, moe_layer_end_index=1, moe_layer_interval=1, use_bias=False,
+                                num_nextn_predict_layers=1), "ernie4_5-moe", "ernie4_5-moe", "decoders"),
     "glm": (config("glm", head_dim=6, attention_bias=True), "glm4", None, None),
     "glm4": (config("glm4", head_dim=6, attention_bias=True), "glm4", None, None),
-    "glm4-moe": (config("glm4_moe", head_dim=6, num_hidden_layers=3, first_k_dense_replace=1, n_routed_experts=3, moe_intermediate_size=5, n_shared_experts=1, use_qk_norm=True,
-                        attention_bias=True, num_nextn_predict_layers=1), "glm4-moe", "glm4-moe", "decoders"),
-    "chatglm": ({"model_type": "chatglm", "hidden_size": 16, "num_layers": 2, "num_attention_heads": 4, "multi_query_group_num": 2, "kv_channels": 4, "ffn_hidden_size": 6,
-                 "padded_vocab_size": 13, "add_qkv_bias": True, "copies": True}, "chatglm", None, None),
-    "gpt2": ({"model_type": "gpt2", "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 7, "vocab_size": 13, "tie_word_embeddings": True, "copies": False}, "gpt2", "gpt2", None),
-    "gpt2-old": ({"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 3, "n_inner": 5, "vocab_size": 13, "tie_word_embeddings": True, "copies": True},
+    "glm4-moe": (config("glm4_moe", head_dim=6, num_hidden_layers=3, first_k_dense_replace=1, n_routed_experts=3, moe_intermediate_size=5,
+                        n_shared_experts=1, use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=1), "glm4-moe", "glm4-moe",
+                 "decoders"),
+    "chatglm": ({"model_type": "chatglm", "hidden_size": 16, "num_layers": 2, "num_attention_heads": 4, "multi_query_group_num": 2,
+                 "kv_channels": 4, "ffn_hidden_size": 6, "padded_vocab_size": 13, "add_qkv_bias": True, "copies": True}, "chatglm",
+                None, None),
+    "gpt2": ({"model_type": "gpt2", "n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 7, "vocab_size": 13,
+              "tie_word_embeddings": True, "copies": False}, "gpt2", "gpt2", None),
+    "gpt2-old": ({"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 3, "n_inner": 5, "vocab_size": 13,
+                  "tie_word_embeddings": True, "copies": True},
                  "gpt2", "gpt2", None),
-    "gpt2-untied": ({"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 3, "vocab_size": 13, "tie_word_embeddings": False, "copies": False},
+    "gpt2-untied": ({"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 3, "vocab_size": 13,
+                     "tie_word_embeddings": False, "copies": False},
                     "gpt2", None, None),
 }
 

@@ -42,7 +42,8 @@ def read(path):
     size = struct.unpack("<Q", content[:8])[0]
     header = json.loads(content[8:8 + size])
     header.pop("__metadata__", None)
-    return {k: (t["dtype"], t["shape"], content[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for k, t in header.items()}
+    return {k: (t["dtype"], t["shape"], content[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for k,
+            t in header.items()}
 
 
 def parameters():
@@ -95,13 +96,16 @@ def weights_are_masters(trial):
     """With other state, but no master of its own, a weight is one."""
     model = fsdp(["exp_avg", "exp_avg_sq"])
     out = trial.convert(model, "torch_dist")
-    for name, theirs in (("self_attention.linear_proj.weight", "self_attention.linear_proj.weight"), ("input_layernorm.weight", "self_attention.linear_qkv.layer_norm_weight")):
+    for name, theirs in (("self_attention.linear_proj.weight", "self_attention.linear_proj.weight"),
+                         ("input_layernorm.weight", "self_attention.linear_qkv.layer_norm_weight")):
         expected = stacked(model, "model.module.", name)
         must_be(f"weight {name}", out[f"decoder.layers.{theirs}"][2], expected)
         must_be(f"master {name}", out[f"optimizer.state.param.decoder.layers.{theirs}"][2], expected)
         must_be(f"state {name}", out[f"optimizer.state.exp_avg.decoder.layers.{theirs}"][2], stacked(model, STATES, name, ".exp_avg"))
-    halves = b"".join(model[f"model.module.decoder.layers.{layer}.mlp.linear_fc1.weight_{half}"][2] for layer in range(LAYERS) for half in "wv")
-    must_be("master of halves", out["optimizer.state.param.decoder.layers.mlp.linear_fc1.weight"], ("F32", [LAYERS, 2 * FFN, HIDDEN], halves))
+    halves = b"".join(model[f"model.module.decoder.layers.{layer}.mlp.linear_fc1.weight_{half}"][2] for layer in range(LAYERS)
+                      for half in "wv")
+    must_be("master of halves", out["optimizer.state.param.decoder.layers.mlp.linear_fc1.weight"],
+            ("F32", [LAYERS, 2 * FFN, HIDDEN], halves))
 
 
 def masters_are_kept(trial):
@@ -131,13 +135,15 @@ def masters_become_weights(trial):
         out = trial.convert(there, "fsdp_dtensor", *more)
         weight = next(key for key in out if key.endswith("layers.1.mlp.linear_fc1.weight_v") and key.startswith("model.module."))
         must_be("states of masters", any(key.endswith(".param") for key in out), has_state)
-        kept = model["model.module.decoder.layers.1.mlp.linear_fc1.weight_v"] if has_state else model[STATES + "decoder.layers.1.mlp.linear_fc1.weight_v.param"]
+        of_model, of_state = "model.module.decoder.layers.1.mlp.linear_fc1.weight_v", "decoder.layers.1.mlp.linear_fc1.weight_v.param"
+        kept = model[of_model] if has_state else model[STATES + of_state]
         must_be("weight", out[weight], kept)
 
 
 def names_of_torch_dcp(trial):
     """Those of the model's modules below model."""
-    model = {"model." + name.replace("weight_w", "weight"): tensor(name, "BF16", *shape) for name, shape in parameters() if not name.endswith("_v")}
+    model = {"model." + name.replace("weight_w", "weight"): tensor(name, "BF16", *shape) for name,
+             shape in parameters() if not name.endswith("_v")}
     there = trial.convert(model, "torch_dist")
     must_be("names", sorted(key for key in there if "layers" not in key), ["embedding.word_embeddings.weight"])
     name = "self_attention.linear_qkv.weight"

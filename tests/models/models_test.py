@@ -42,10 +42,12 @@ class Trial:
         return path
 
     def describe(self, model):
-        return self.put({"tensors": {key: {"dtype": "F32", "shape": families.shape_of(tensor), "data": families.flat(tensor)} for key, tensor in model.items()}})
+        return self.put({"tensors": {key: {"dtype": "F32", "shape": families.shape_of(tensor), "data": families.flat(tensor)} for key,
+                                     tensor in model.items()}})
 
     def map(self, verb, text, source, *more):
-        done = subprocess.run([self.binary, "map", verb, text, "--source", source, "--config", self.config, "--json", *more], capture_output=True, timeout=300)
+        done = subprocess.run([self.binary, "map", verb, text, "--source", source, "--config", self.config, "--json", *more],
+                              capture_output=True, timeout=300)
         assert done.returncode == 0, f"map {verb} {text} {' '.join(map(str, more))}: exit {done.returncode}: {done.stderr.decode()[:1500]}"
         assert not done.stderr, f"map {verb} {text} {' '.join(map(str, more))}: {done.stderr.decode()[:1500]}"
         return json.loads(done.stdout)
@@ -60,9 +62,11 @@ class Trial:
 
 
 def must_be(what, found, expected):
-    assert set(found) == set(expected), f"{what}: lacks {sorted(set(expected) - set(found))[:3]}, has {sorted(set(found) - set(expected))[:3]}"
+    assert set(found) == set(expected), (f"{what}: lacks {sorted(set(expected) - set(found))[:3]}, has "
+                                         f"{sorted(set(found) - set(expected))[:3]}")
     for key, tensor in expected.items():
-        assert families.shape_of(found[key]) == families.shape_of(tensor), f"{what}: {key}: shape {families.shape_of(found[key])}, expected {families.shape_of(tensor)}"
+        assert families.shape_of(found[key]) == families.shape_of(tensor), (f"{what}: {key}: shape {families.shape_of(found[key])}, "
+                                                                            f"expected {families.shape_of(tensor)}")
         assert found[key] == tensor, f"{what}: {key}: {families.flat(found[key])[:8]}, expected {families.flat(tensor)[:8]}"
 
 
@@ -136,7 +140,8 @@ def tests_of(name, models):
     """Name of the test, text, name of the model to start with, and the function that makes the model to end with."""
     c, megatron, paddle, unfused = families.CASES[name]
     yield "megatron", models / f"{megatron}.hf-megatron.map", None, lambda hf: families.megatron_model(c, hf)
-    yield "megatron's local modules", models / "megatron.te-local.map", families.megatron_model, lambda hf: families.megatron_model(c, hf, te=False)
+    local = lambda hf: families.megatron_model(c, hf, te=False)
+    yield "megatron's local modules", models / "megatron.te-local.map", families.megatron_model, local
     if paddle:
         yield "paddle", models / f"{paddle}.hf-paddle.map", None, lambda hf: families.paddle_model(c, hf)
     if unfused:
@@ -153,7 +158,8 @@ def forwards_only(binary, models):
         c = families.CASES[name][0]
         megatron = families.megatron_model(c, families.hf_model(c, itertools.count()))
         for age, names in families.OLD_NAMES.items():
-            yield f"{name}: megatron {age}", lambda a=(models / "megatron.old-te.map", c, families.megatron_old_model(megatron, names), megatron): of(*a)
+            yield f"{name}: megatron {age}", lambda a=(models / "megatron.old-te.map", c, families.megatron_old_model(megatron, names),
+                                                       megatron): of(*a)
     for name in ("gpt2", "gpt2-old"):
         c = families.CASES[name][0]
         hf = families.hf_model(c, itertools.count())
@@ -189,7 +195,8 @@ def through(binary, name, to):
         (folder / "config.json").write_bytes(trial.config.read_bytes())
         # Tensors in Megatron's spelling do not tell ChatGLM and GLM from Llama with biases: the family has to be named.
         trial.convert(folder, there, "--to", to)
-        trial.convert(there, back, "--to", "hf", "--rules", c["model_type"] if name in ("chatglm", "glm") else "auto", "--config", trial.config)
+        trial.convert(there, back, "--to", "hf", "--rules", c["model_type"] if name in ("chatglm", "glm") else "auto", "--config",
+                      trial.config)
         must_be("back", read_folder(back), {key: t for key, t in hf.items() if not families.is_left_behind(c, key) and "mtp_" not in key})
 
 
@@ -231,7 +238,8 @@ def family_named_wrong(binary, name, family, others):
         wrong = write_folder(trial.work / "wrong", hf, {**config, "model_type": family})
         # Llama's tensors and ERNIE's are alike: only arguments tell them apart.
         for words in ((there, "--to", "hf", "--rules", family), (wrong, "--to", "torch_dist"))[:1 if family == "ernie4_5" else 2]:
-            done = subprocess.run([binary, "convert", words[0], trial.work / "out", *words[1:]], capture_output=True, text=True, timeout=300)
+            done = subprocess.run([binary, "convert", words[0], trial.work / "out", *words[1:]], capture_output=True, text=True,
+                                  timeout=300)
             assert done.returncode == 2, f"{words}: exit {done.returncode}: {done.stderr}"
             said = done.stderr.splitlines()[0]
             assert family in said and all(other in said for other in others), said
@@ -254,7 +262,8 @@ def given_config(binary):
             trial.convert(words[0], trial.work / f"out{number}", *words[1:])
             found = (trial.work / f"out{number}" / "config.json").read_bytes()
             assert found == text, f"{words}: {found}"
-        trial.convert(trial.work / "there", trial.work / "none", "--to", "hf", "--rules", "auto", "--items", "drop", "--set", "num_attention_heads=6", "--set", "num_key_value_heads=2")
+        trial.convert(trial.work / "there", trial.work / "none", "--to", "hf", "--rules", "auto", "--items", "drop", "--set",
+                      "num_attention_heads=6", "--set", "num_key_value_heads=2")
         assert not (trial.work / "none" / "config.json").exists()
         trial.convert(trial.work / "there", trial.work / "set", "--to", "hf", "--rules", "auto", "--set", "bos_token_id=5")
         assert json.loads((trial.work / "set" / "config.json").read_text())["bos_token_id"] == 5
@@ -326,8 +335,9 @@ def by_arguments(binary, name, **arguments):
         for key, tensor in families.megatron_model(c, hf).items():
             storages.append(Storage(len(storages), b"".join(families.flat(tensor))))
             model[key] = Tensor(families.shape_of(tensor), storages[-1])
-        args = argparse.Namespace(num_layers=c["num_hidden_layers"], num_attention_heads=c["num_attention_heads"], hidden_size=c["hidden_size"], swiglu=True,
-                                  tensor_model_parallel_size=1, pipeline_model_parallel_size=1, **arguments)
+        args = argparse.Namespace(num_layers=c["num_hidden_layers"], num_attention_heads=c["num_attention_heads"],
+                                  hidden_size=c["hidden_size"], swiglu=True, tensor_model_parallel_size=1, pipeline_model_parallel_size=1,
+                                  **arguments)
         write_torch_file(rank / "model_optim_rng.pt", {"args": args, "checkpoint_version": 3.0, "iteration": 10, "model": model}, storages)
         trial.convert(trial.work / "run", trial.work / "back", "--to", "hf", "--rules", "auto", "--items", "drop")
         must_be("back", read_folder(trial.work / "back"), rest)
@@ -356,7 +366,8 @@ def recognise(models):
     for name, (c, megatron, paddle, unfused) in families.CASES.items():
         hf = {key: [] for key in families.hf_shapes(c)}
         filled = families.hf_model(c, itertools.count())
-        spaces = {"megatron": (megatron, "megatron", families.megatron_model(c, filled)), "paddle": (paddle, "paddle", paddle and families.paddle_model(c, filled)),
+        spaces = {"megatron": (megatron, "megatron", families.megatron_model(c, filled)),
+                  "paddle": (paddle, "paddle", paddle and families.paddle_model(c, filled)),
                   "paddle-unfused": (unfused, "paddle-unfused", unfused and families.paddle_model(c, filled, fused=False))}
         for to, (text, space, there) in spaces.items():
             if not text:
@@ -378,17 +389,23 @@ def main():
     parser.add_argument("--case", default="*")
     options = parser.parse_args()
     tests = [(name, *test) for name in families.CASES if fnmatch.fnmatch(name, options.case) for test in tests_of(name, options.models)]
-    tests = [(f"{name}: {what}", lambda more=more: run(options.bin, *more)) for name, what, *more in ((t[0], t[1], t[0], *t[2:]) for t in tests)]
+    tests = [(f"{name}: {what}", lambda more=more: run(options.bin, *more)) for name, what,
+             *more in ((t[0], t[1], t[0], *t[2:]) for t in tests)]
     tests += [test for test in forwards_only(options.bin, options.models) if fnmatch.fnmatch(test[0].split(":")[0], options.case)]
     for name in families.CASES:
         if fnmatch.fnmatch(name, options.case):
-            tests += [(f"{name}: through {to} and back", lambda a=(options.bin, name, to): through(*a)) for to in ("megatron", "torch_dist", "fsdp_dtensor")]
-    tests += [("heads and groups from a run's arguments", lambda: by_arguments(options.bin, "llama", num_query_groups=2, group_query_attention=True)),
-              ("groups that the run did not use", lambda: by_arguments(options.bin, "llama-heads-alike", num_query_groups=1, group_query_attention=False))]
-    tests += [(f"{name}: the configuration comes back", lambda a=(options.bin, name): by_settings(*a)) for name in families.CASES if fnmatch.fnmatch(name, options.case)]
+            tests += [(f"{name}: through {to} and back", lambda a=(options.bin, name, to): through(*a))
+                      for to in ("megatron", "torch_dist", "fsdp_dtensor")]
+    tests += [("heads and groups from a run's arguments",
+               lambda: by_arguments(options.bin, "llama", num_query_groups=2, group_query_attention=True)),
+              ("groups that the run did not use",
+               lambda: by_arguments(options.bin, "llama-heads-alike", num_query_groups=1, group_query_attention=False))]
+    tests += [(f"{name}: the configuration comes back", lambda a=(options.bin, name): by_settings(*a))
+              for name in families.CASES if fnmatch.fnmatch(name, options.case)]
     tests += [(f"{name} is not taken for {family}", lambda a=(options.bin, name, family, others): family_named_wrong(*a))
-              for name, family, others in (("llama", "qwen3", ["llama"]), ("llama", "ernie4_5", ["llama"]), ("qwen2", "llama", ["qwen2"]), ("qwen3", "mistral", ["qwen3"]),
-                                           ("qwen3-moe", "qwen2_moe", ["qwen3_moe"]), ("deepseek-v3", "deepseek_v2", ["deepseek_v3"]), ("glm4", "glm", ["glm4"]))]
+              for name, family, others in (("llama", "qwen3", ["llama"]), ("llama", "ernie4_5", ["llama"]), ("qwen2", "llama", ["qwen2"]),
+                                           ("qwen3", "mistral", ["qwen3"]), ("qwen3-moe", "qwen2_moe", ["qwen3_moe"]),
+                                           ("deepseek-v3", "deepseek_v2", ["deepseek_v3"]), ("glm4", "glm", ["glm4"]))]
     tests.append(("a configuration that is given stays", lambda: given_config(options.bin)))
     tests.append(("texts recognise the models of their families, and no others", lambda: recognise(options.models)))
     print(f"1..{len(tests)}")
