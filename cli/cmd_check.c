@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify and diff: findings, then a verdict. */
+#include "command_words.h"
 #include "commands.h"
 #include "mapping_input.h"
 
@@ -17,12 +18,13 @@ static void print_finding(const reshard_finding *finding, void *context)
 {
     static const char *const severities[] = { "note", "warning", "failure" };
     struct findings *findings = context;
+    const char *text = command_words(finding->text);
     findings->count[finding->severity]++;
     if (findings->options->json) {
         printf("%s{\"severity\":\"%s\",\"kind\":\"%s\",\"key\":", findings->any ? "," : "", severities[finding->severity], finding->kind);
         json_string(stdout, finding->key.data, finding->key.size);
         fputs(",\"text\":", stdout);
-        json_text(stdout, finding->text);
+        json_text(stdout, text);
         if (finding->index >= 0)
             printf(",\"index\":%lld,\"count\":%llu", (long long)finding->index, (unsigned long long)finding->count);
         if (finding->index >= 0 && isfinite(finding->max_difference))
@@ -37,7 +39,7 @@ static void print_finding(const reshard_finding *finding, void *context)
     printf("%s%s%s\t%s\t", paint, severities[finding->severity], *paint ? "\x1b[0m" : "", finding->kind);
     print_escaped(stdout, finding->key.data, finding->key.size);
     putchar('\t');
-    print_text(stdout, finding->text, strlen(finding->text));
+    print_text(stdout, text, strlen(text));
     putchar('\n');
 }
 

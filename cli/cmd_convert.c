@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "command_words.h"
 #include "commands.h"
 #include "mapping_input.h"
 
@@ -33,7 +34,7 @@ static void json_list(const char *name, char **list)
     for (size_t i = 0; list && list[i]; i++) {
         if (i)
             putchar(',');
-        json_text(stdout, list[i]);
+        json_text(stdout, command_words(list[i]));
     }
     putchar(']');
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "command_words.h"
 #include "commands.h"
 
 #include <stdlib.h>
@@ -73,14 +74,14 @@ static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *s
         fputs(i ? ",{\"name\":" : "{\"name\":", stdout);
         json_text(stdout, name);
         fputs(",\"value\":", stdout);
-        json_text(stdout, value);
+        json_text(stdout, command_words(value));
         putchar('}');
     }
     fputs("],\"warnings\":[", stdout);
     for (size_t i = 0; i < reshard_warning_count(checkpoint); i++) {
         if (i)
             putchar(',');
-        json_text(stdout, reshard_warning_at(checkpoint, i));
+        json_text(stdout, command_words(reshard_warning_at(checkpoint, i)));
     }
     fputs("]}\n", stdout);
 }
@@ -101,6 +102,7 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
         if (!name)
             break;
         printf("  %-18s ", name);
+        value = command_words(value);
         print_text(stdout, value, strlen(value));
         putchar('\n');
     }
@@ -121,7 +123,7 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
                (unsigned long long)summary->ambiguous);
     size_t shown = options->verbose || warnings <= 10 ? warnings : 10;
     for (size_t i = 0; i < shown; i++) {
-        const char *text = reshard_warning_at(checkpoint, i);
+        const char *text = command_words(reshard_warning_at(checkpoint, i));
         printf("%swarning:%s ", warn, plain);
         print_text(stdout, text, strlen(text));
         putchar('\n');

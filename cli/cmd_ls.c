@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "command_words.h"
 #include "commands.h"
 #include "table.h"
 
@@ -148,7 +149,7 @@ static int ls_json(const struct options *options, reshard_checkpoint *checkpoint
     for (size_t i = 0; i < reshard_warning_count(checkpoint); i++) {
         if (i)
             putchar(',');
-        json_text(stdout, reshard_warning_at(checkpoint, i));
+        json_text(stdout, command_words(reshard_warning_at(checkpoint, i)));
     }
     fputs("]}\n", stdout);
     return exit_status;

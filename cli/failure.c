@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "failure.h"
 
+#include "command_words.h"
 #include "output.h"
 
 #include <stdarg.h>
@@ -30,7 +31,7 @@ static void compose(reshard_status status, const reshard_error *err, char line[L
     const char *message = err->message[0] ? err->message : reshard_status_name(status);
     bool object = err->object[0] && !strstr(message, err->object);
     bool offset = err->code && err->offset >= 0 && !names_offset(message, err->offset);
-    int used = snprintf(line, LINE_MAX_BYTES, "reshard: %s", message);
+    int used = snprintf(line, LINE_MAX_BYTES, "reshard: %s", command_words(message));
     if (object || offset)
         used += snprintf(line + used, (size_t)(LINE_MAX_BYTES - used), " (%s%s", object ? err->object : "", object && offset ? ", " : "");
     if (offset)
@@ -45,7 +46,7 @@ static void print_json(reshard_status status, const reshard_error *err, const ch
     fprintf(stderr, "{\"schema\":\"reshard-error/1\",\"status\":%d,\"error\":", reshard_status_exit(status));
     json_text(stderr, reshard_status_name(status));
     fputs(",\"message\":", stderr);
-    json_text(stderr, err->message[0] ? err->message : reshard_status_name(status));
+    json_text(stderr, err->message[0] ? command_words(err->message) : reshard_status_name(status));
     fputs(",\"line\":", stderr);
     json_text(stderr, line);
     if (err->object[0]) {
@@ -56,7 +57,7 @@ static void print_json(reshard_status status, const reshard_error *err, const ch
         fprintf(stderr, ",\"offset\":%lld", (long long)err->offset);
     if (err->hint[0]) {
         fputs(",\"hint\":", stderr);
-        json_text(stderr, err->hint);
+        json_text(stderr, command_words(err->hint));
     }
     if (diagnoses) {
         fputs(",\"diagnoses\":", stderr);
@@ -80,7 +81,7 @@ int print_error(const struct options *options, reshard_status status, const resh
     }
     print_text(stderr, line, strlen(line));
     putc('\n', stderr);
-    const char *hint = err->hint;
+    const char *hint = command_words(err->hint);
     for (int i = 0; i < HINTS_MAX && *hint; i++) {
         size_t size = strcspn(hint, "\n");
         fputs("hint: ", stderr);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping_input.h"
 
+#include "command_words.h"
 #include "failure.h"
 #include "read_file.h"
 
@@ -57,6 +58,7 @@ static int read_constants(const struct options *options, struct mapping_input *o
 void mapping_input_diagnose(const char *diagnoses, size_t error_count, void *context)
 {
     struct mapping_input *input = context;
+    diagnoses = command_words(diagnoses);
     input->has_errors |= error_count > 0;
     if (input->options->json) {
         free(input->diagnoses);

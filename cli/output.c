@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "output.h"
 
+#include "command_words.h"
+
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -157,7 +159,8 @@ void print_list(FILE *out, const struct options *options, const char *what, char
     size_t shown = options->verbose || count <= 10 ? count : 10;
     for (size_t i = 0; i < shown; i++) {
         fprintf(out, "%s: ", what);
-        print_text(out, list[i], strlen(list[i]));
+        const char *text = command_words(list[i]);
+        print_text(out, text, strlen(text));
         putc('\n', out);
     }
     if (shown < count)

@@ -34,7 +34,7 @@ typedef struct reshard_error {
     int line, column;     /* 1-based position in a text, or 0 */
     char object[512];     /* file or tensor concerned, or "" */
     char message[1024];   /* one line: where it was, then found and expected; UTF-8, control characters escaped */
-    char hint[512];       /* what to do about it, or ""; lines separated by '\n' */
+    char hint[1024];      /* what to do about it, or ""; lines separated by '\n' */
 } reshard_error;
 
 /* Exit status of the command for a status: 0-6 as they are, 3 for memory, 130 for cancelled. */

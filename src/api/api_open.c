@@ -26,7 +26,7 @@ static struct open_options open_options_read(const reshard_open_options *options
         const reshard_limit *limit = &options->limits[i];
         if (!limits_set(&out.limits, str_of(limit->name), limit->value)) {
             *status = error_set(err, RESHARD_ERR_USAGE, "unknown limit '%s'", limit->name);
-            error_hint(err, "'reshard formats --limits' lists them");
+            error_hint(err, "reshard_limit_at() lists them");
             return out;
         }
     }

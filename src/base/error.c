@@ -149,7 +149,7 @@ reshard_status error_set_memory(reshard_error *err)
 reshard_status error_set_limit(reshard_error *err, const char *limit_name, uint64_t found, uint64_t limit)
 {
     error_set(err, RESHARD_ERR_LIMIT, "%s: found %" PRIu64 ", the limit is %" PRIu64, limit_name, found, limit);
-    error_hint(err, "raise it with --limit %s=%" PRIu64, limit_name, found);
+    error_hint(err, "raise it with reshard_open_options.limits %s=%" PRIu64, limit_name, found);
     return RESHARD_ERR_LIMIT;
 }
 

@@ -38,7 +38,7 @@ reshard_status limit_error_bytes(reshard_error *err, struct named_limit limit, c
     error_set(err, RESHARD_ERR_LIMIT, "%s: %s, the limit %s is %" PRIu64, what, size, limit.name, limit.value);
     /* A size that is not known is tried in large steps. */
     uint64_t wanted = found ? found : limit.value > UINT64_MAX / 4 ? UINT64_MAX : limit.value * 4;
-    error_hint(err, "raise it with --limit %s=%" PRIu64, limit.name, wanted);
+    error_hint(err, "raise it with reshard_open_options.limits %s=%" PRIu64, limit.name, wanted);
     return RESHARD_ERR_LIMIT;
 }
 

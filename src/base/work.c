@@ -60,7 +60,7 @@ static reshard_status fail(const struct work *work, reshard_error *err)
     error_set(err, RESHARD_ERR_LIMIT,
               "work: parts that are shared, repeated or compressed ask for more than %" PRIu64 " units of work in all",
               (uint64_t)full(work));
-    error_hint(err, "raise it with --limit work=%" PRIu64, raised);
+    error_hint(err, "raise it with reshard_open_options.limits work=%" PRIu64, raised);
     return RESHARD_ERR_LIMIT;
 }
 

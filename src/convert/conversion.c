@@ -8,18 +8,18 @@ static reshard_status find_driver(const struct conversion *conversion, const str
     const char *to = conversion->options->to;
     if (!to && !conversion->like) {
         error_set(err, RESHARD_ERR_USAGE, "neither a target format nor a reference is given");
-        error_hint(err, "say --to FORMAT or --like REFERENCE");
+        error_hint(err, "say reshard_convert_options.to FORMAT or reshard_convert_options.like REFERENCE");
         return RESHARD_ERR_USAGE;
     }
     const struct format_driver *driver = to ? format_driver_find(to) : conversion->like->source->driver;
     if (!driver) {
         error_set(err, RESHARD_ERR_USAGE, "unknown format '%s'", to);
-        error_hint(err, "'reshard formats' lists them");
+        error_hint(err, "reshard_format_at() lists them");
         return RESHARD_ERR_USAGE;
     }
     if (!(driver->abilities & FORMAT_WRITES)) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "format '%s' is read only", driver->name);
-        error_hint(err, "'reshard formats' says which formats can be written");
+        error_hint(err, "reshard_format_at() says which formats can be written");
         return RESHARD_ERR_UNSUPPORTED;
     }
     *out = driver;
@@ -52,7 +52,7 @@ static reshard_status check_format_options(const struct conversion *conversion, 
                     (strlen(option->name) == (size_t)(equals - given[i]) && strncmp(option->name, given[i], strlen(option->name)) == 0);
         if (!known) {
             error_set(err, RESHARD_ERR_USAGE, "format '%s' has no option '%.*s'", driver->name, (int)(equals - given[i]), given[i]);
-            error_hint(err, "'reshard formats %s' lists its options", driver->name);
+            error_hint(err, "reshard_format_option_at(%s) lists its options", driver->name);
             return RESHARD_ERR_USAGE;
         }
     }
@@ -250,7 +250,8 @@ static reshard_status relate_optimizer(struct conversion *conversion, reshard_er
         return status;
     status = checkpoint_relate(conversion->source, &conversion->source, err);
     if (status)
-        error_hint(err, "--exclude leaves tensors out; --to torch-dcp keeps them as they are stored");
+        error_hint(
+            err, "reshard_convert_options.exclude leaves tensors out; reshard_convert_options.to torch-dcp keeps them as they are stored");
     return status;
 }
 
@@ -300,7 +301,7 @@ void conversion_release(struct conversion *conversion)
     target_free(&conversion->target);
     selection_release(&conversion->selection);
     mapping_made_release(&conversion->mapping);
-    free(conversion->losses.lines);
+    note_list_release(&conversion->losses);
     arena_release(&conversion->notes);
     reshard_close(conversion->like);
     free(conversion->file_name);
@@ -309,17 +310,21 @@ void conversion_release(struct conversion *conversion)
 
 /* ---- the report ---- */
 
-/* Two lists as one. */
-static bool copy_lists(const struct str *first, uint32_t first_count, const struct str *second, uint32_t second_count, char ***out)
+/* The lines of two lists as one. */
+static bool copy_notes(const struct note_list *first, const struct note_list *second, char ***out)
 {
-    *out = calloc((size_t)first_count + second_count + 1, sizeof(**out));
+    *out = calloc((size_t)first->count + second->count + 1, sizeof(**out));
     if (!*out)
         return false;
-    for (uint32_t i = 0; i < first_count + second_count; i++) {
-        const struct str *text = i < first_count ? &first[i] : &second[i - first_count];
-        (*out)[i] = copy_text(text->data, text->size);
-        if (!(*out)[i])
+    for (uint32_t i = 0; i < first->count + second->count; i++) {
+        struct buffer line = { 0 };
+        note_print(i < first->count ? &first->notes[i] : &second->notes[i - first->count], &line);
+        buffer_append_byte(&line, 0);
+        if (line.failed) {
+            buffer_release(&line);
             return false;
+        }
+        (*out)[i] = (char *)line.data;
     }
     return true;
 }
@@ -364,11 +369,12 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
 {
     const struct catalog *source = checkpoint_catalog(conversion->source), *target = conversion->target.catalog;
     const struct plan *plan = conversion->plan;
-    const struct str names = str_of(conversion->mapping.names ? conversion->mapping.names : "");
+    struct note renamed = { .kind = NOTE_NAMES, .reason = str_of(conversion->mapping.names ? conversion->mapping.names : "") };
+    const struct note_list names = { .notes = &renamed, .count = renamed.reason.size > 0 };
     *out = (reshard_report){
         .tensors = conversion->tensor_count,
-        .items = conversion->selection.wanted->item_count > conversion->target.dropped_count
-                     ? conversion->selection.wanted->item_count - conversion->target.dropped_count
+        .items = conversion->selection.wanted->item_count > conversion->target.dropped.count
+                     ? conversion->selection.wanted->item_count - conversion->target.dropped.count
                      : 0,
         .source_chunks = source->chunk_count,
         .target_chunks = target->chunk_count,
@@ -381,9 +387,8 @@ reshard_status conversion_report(const struct conversion *conversion, reshard_re
     out->source_format = copy_text(source->format, strlen(source->format));
     out->target_format = copy_text(target->format, strlen(target->format));
     if (!out->source_format || !out->target_format ||
-        !copy_lists(conversion->losses.lines, conversion->losses.count, conversion->target.dropped, conversion->target.dropped_count,
-                    &out->dropped) ||
-        !copy_lists(&names, names.size > 0, conversion->target.changed, conversion->target.changed_count, &out->changed) ||
+        !copy_notes(&conversion->losses, &conversion->target.dropped, &out->dropped) ||
+        !copy_notes(&names, &conversion->target.changed, &out->changed) ||
         !copy_warnings(source, conversion->mapping.warning, &out->warnings) || !copy_files(target, plan, out)) {
         reshard_report_release(out);
         return error_set_memory(err);

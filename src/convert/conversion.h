@@ -6,6 +6,7 @@
 #ifndef CONVERT_CONVERSION_H
 #define CONVERT_CONVERSION_H
 
+#include "formats/notes.h"
 #include "names/mapping_make.h"
 #include "convert/selection.h"
 #include "plan/plan.h"
@@ -15,7 +16,7 @@ struct conversion {
     reshard_checkpoint *like;
     const reshard_convert_options *options;
     struct mapping_made mapping;   /* stage NULL: names and shapes are the source's */
-    struct mapping_loss losses;
+    struct note_list losses;       /* what the mapping leaves behind */
     struct arena notes;            /* of the losses' texts */
     struct selection selection;
     struct layout_request request;

@@ -107,22 +107,23 @@ static reshard_status add_config(struct conversion *conversion, const struct mod
     struct buffer text = { 0 };
     if (settings->config) {
         reshard_status status = lend_text(conversion, (struct str){ settings->config, settings->config_size }, err);
-        return status ? status : target_note_changed(target, err, CONFIG_KEY ": as it was given");
+        return status ? status : target_note_changed(target, NOTE_CONFIG, STR(CONFIG_KEY), err, "as it was given");
     }
     if (settings->remark)
-        return target_note_changed(target, err, "%s", settings->remark);
+        return target_note_changed(target, NOTE_CONFIG, (struct str){ 0 }, err, "%s", settings->remark);
     reshard_status status = model_settings_run(settings, facts, &made, err);
     if (!status)
         status = print_config(made.members, &conversion->request.limits, &text, err);
     if (!status)
         status = lend_text(conversion, buffer_str(&text), err);
     if (!status)
-        status = target_note_changed(target, err, CONFIG_KEY ": made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'",
-                                     STR_ARG(settings->family));
+        status = target_note_changed(target, NOTE_CONFIG, STR(CONFIG_KEY), err,
+                                     "made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'", STR_ARG(settings->family));
     if (!status && made.missing.size)
-        status = target_note_changed(target, err,
-                                     CONFIG_KEY ": no argument tells %.*s: defaults count unless --set NAME=NUMBER or you write them there",
-                                     STR_ARG(buffer_str(&made.missing)));
+        status = target_note_changed(
+            target, NOTE_CONFIG, STR(CONFIG_KEY), err,
+            "no argument tells %.*s: defaults count unless reshard_map_options.constants NAME=NUMBER or you write them there",
+            STR_ARG(buffer_str(&made.missing)));
     buffer_release(&text);
     settings_result_release(&made);
     return status;
@@ -151,19 +152,18 @@ static reshard_status add_arguments(struct conversion *conversion, const struct 
     const struct model_settings *settings = conversion->mapping.settings;
     struct settings_result made = { 0 };
     if (settings->remark)
-        return target_note_changed(&conversion->target, err, "%s", settings->remark);
+        return target_note_changed(&conversion->target, NOTE_CONFIG, (struct str){ 0 }, err, "%s", settings->remark);
     reshard_status status = model_settings_run(settings, facts, &made, err);
     if (!status && !wrap_namespace(&made.graph, made.members))
         status = error_set_memory(err);
     if (!status)
         status = lend_item(conversion, ARGUMENTS_KEY, &made.graph, err);
     if (!status)
-        status =
-            target_note_changed(&conversion->target, err, ARGUMENTS_KEY ": made of " CONFIG_KEY ", as a '%.*s'", STR_ARG(settings->family));
+        status = target_note_changed(&conversion->target, NOTE_CONFIG, STR(ARGUMENTS_KEY), err, "made of " CONFIG_KEY ", as a '%.*s'",
+                                     STR_ARG(settings->family));
     if (!status && made.unused.size)
-        status = mapping_loss_add(&conversion->losses,
-                                  arena_printf(&conversion->notes, CONFIG_KEY ": no argument says %.*s", STR_ARG(buffer_str(&made.unused))),
-                                  err);
+        status = note_add(&conversion->losses, &conversion->notes, NOTE_CONFIG, STR(CONFIG_KEY), err, "no argument says %.*s",
+                          STR_ARG(buffer_str(&made.unused)));
     settings_result_release(&made);
     return status;
 }
@@ -174,7 +174,7 @@ reshard_status conversion_add_settings(struct conversion *conversion, const stru
     const struct catalog *wanted = conversion->selection.wanted;
     reshard_status status = RESHARD_OK;
     if (settings && settings->kept_rows)
-        status = target_note_changed(&conversion->target, err,
+        status = target_note_changed(&conversion->target, NOTE_VOCABULARY, (struct str){ 0 }, err,
                                      "the vocabulary has %" PRId64 " tokens: the rows behind them are padding and stay behind",
                                      settings->kept_rows);
     if (status || !settings || conversion->options->drop_items)

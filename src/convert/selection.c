@@ -285,7 +285,8 @@ reshard_status selection_make(const reshard_checkpoint *source, const struct map
     for (uint32_t i = 0; i < catalog->item_count && !status; i++)
         status = select_item(catalog, i, options, &made, err);
     if (!status && made.wanted->tensor_count == 0 && catalog->tensor_count > 0 && (options->include || options->exclude))
-        status = error_set(err, RESHARD_ERR_USAGE, "no tensor is left after --include and --exclude");
+        status = error_set(err, RESHARD_ERR_USAGE,
+                           "no tensor is left after reshard_convert_options.include and reshard_convert_options.exclude");
 
 out:
     free(choice.wanted_of);

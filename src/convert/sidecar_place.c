@@ -184,7 +184,7 @@ reshard_status sidecar_check_beside(const char *target_path, bool is_directory, 
         error_hint(err, "move it away, or give the target another name");
     } else if (!overwrite) {
         status = error_set(err, RESHARD_ERR_IO, "cannot write '%s': it has digests already, '%s'", target_path, path);
-        error_hint(err, "--overwrite replaces both");
+        error_hint(err, "reshard_convert_options.overwrite replaces both");
     }
     if (status)
         error_object(err, "%s", path);

@@ -293,7 +293,7 @@ static reshard_status refuse_foreign(const struct census *census, const char *sh
         buffer_printf(&names, " and %u more", (unsigned)(census->foreign_count - FOREIGN_SHOWN));
     buffer_append_byte(&names, '\0');
     error_set(err, RESHARD_ERR_USAGE, "'%s' holds more than a checkpoint: %s", shown, names.failed ? "" : (const char *)names.data);
-    error_hint(err, "move that away, or choose another target; what --overwrite replaces is gone");
+    error_hint(err, "move that away, or choose another target; what reshard_convert_options.overwrite replaces is gone");
     buffer_release(&names);
     return RESHARD_ERR_USAGE;
 }
@@ -318,8 +318,9 @@ static reshard_status recognise_folder(struct census *census, const char *shown,
         if (status || inside)
             return status;
     }
-    return refuse(err, "remove it yourself, or choose another target: --overwrite replaces checkpoints and empty folders only",
-                  "is no checkpoint", shown);
+    return refuse(
+        err, "remove it yourself, or choose another target: reshard_convert_options.overwrite replaces checkpoints and empty folders only",
+        "is no checkpoint", shown);
 }
 
 static reshard_status check_folder(const struct conversion *conversion, const struct store_target *target, const char *shown,
@@ -368,8 +369,9 @@ static reshard_status check_file(const struct store_target *target, const char *
     const struct format_driver *driver = NULL;
     status = driver_recognise(store, name, &driver, err);
     if (!status && !driver)
-        status = refuse(err, "remove it yourself, or choose another target: --overwrite replaces files of known formats only",
-                        "is no checkpoint", shown);
+        status = refuse(
+            err, "remove it yourself, or choose another target: reshard_convert_options.overwrite replaces files of known formats only",
+            "is no checkpoint", shown);
     store_free(store);
     free(name);
     return status;

@@ -235,7 +235,7 @@ static reshard_status parse_entry(struct st_parse *p, struct str text, reshard_e
     struct str name = name_map_at(&header->names, index);
     if (!was_new && !p->lenient) {
         fail_at(err, entry.position, "duplicate tensor name '%.*s'", STR_ARG(name));
-        error_hint(err, "parsers disagree on which one counts; --lenient takes the last");
+        error_hint(err, "parsers disagree on which one counts; reshard_open_options.lenient takes the last");
         return RESHARD_ERR_FORMAT;
     }
     if (index >= p->limits->tensors)

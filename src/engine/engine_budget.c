@@ -111,7 +111,7 @@ reshard_status budget_check(const struct engine_budget *budget, const struct eng
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_LIMIT,
               "memory: found %" PRIu64 " bytes, which a chunk that is decoded as a whole takes, the limit is %" PRIu64, found, limit);
-    error_hint(err, "raise it with --memory %" PRIu64 "MiB", (found >> 20) + 1);
+    error_hint(err, "raise it with reshard_run_options.memory_bytes %" PRIu64 "MiB", (found >> 20) + 1);
     return RESHARD_ERR_LIMIT;
 }
 

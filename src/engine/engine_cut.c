@@ -93,7 +93,7 @@ reshard_status job_add(struct cutter *cutter, const struct job_shape *shape, uin
         .crc_count = cutter->mode->is_stream ? 0 : shape_crc_count(plan, shape),
     };
     if (list->job_count >= JOB_NONE - 1 || first_item + shape->item_count > UINT32_MAX || job.crc_count > UINT32_MAX - list->crc_count)
-        return error_set(err, RESHARD_ERR_LIMIT, "more than 2^32 jobs; a larger --memory makes fewer");
+        return error_set(err, RESHARD_ERR_LIMIT, "more than 2^32 jobs; a larger reshard_run_options.memory_bytes makes fewer");
     if (!buffer_append(&list->job_bytes, &job, sizeof(job)) ||
         !buffer_append(&list->item_bytes, shape->items, shape->item_count * sizeof(uint32_t)))
         return error_set_memory(err);
@@ -195,7 +195,7 @@ static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_
     if (outermost == cut->tensor->rank) {
         error_set(err, RESHARD_ERR_LIMIT, "tensor '%.*s': one element with its %zu sources and copies does not fit into a worker's memory",
                   STR_ARG(cut->tensor->key), frame->end - frame->begin);
-        error_hint(err, "raise --memory or lower --threads");
+        error_hint(err, "raise reshard_run_options.memory_bytes or lower reshard_run_options.threads");
         return RESHARD_ERR_LIMIT;
     }
     *axis = outermost;

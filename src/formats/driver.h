@@ -9,6 +9,7 @@
 #define FORMATS_DRIVER_H
 
 #include "catalog/catalog.h"
+#include "formats/notes.h"
 #include "store/store.h"
 
 /* A file of digests that convert leaves in a checkpoint's folder (convert/sidecar.h): no part of any format. */
@@ -100,16 +101,14 @@ struct target {
     const struct format_driver *driver;
     struct catalog *catalog;
     void *driver_state;
-    struct str *dropped;   /* "key: reason" for what the format cannot hold; lives in catalog->arena */
-    uint32_t dropped_count, dropped_capacity;
-    struct str *changed;   /* "what became what" */
-    uint32_t changed_count, changed_capacity;
+    struct note_list dropped, changed; /* what the format cannot hold, and what becomes something else; texts lie in catalog->arena */
 };
 void target_free(struct target *target);
-reshard_status target_note_dropped(struct target *target, reshard_error *err, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-reshard_status target_note_changed(struct target *target, reshard_error *err, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+/* key: the name concerned, which is copied; { 0 } if it is about no single one. */
+reshard_status target_note_dropped(struct target *target, enum note_kind kind, struct str key, reshard_error *err, const char *format, ...)
+    PRINTF_LIKE(5, 6);
+reshard_status target_note_changed(struct target *target, enum note_kind kind, struct str key, reshard_error *err, const char *format, ...)
+    PRINTF_LIKE(5, 6);
 
 /* The value of a format option, or NULL if it was not given. */
 static inline const char *layout_option(const struct layout_request *request, const char *name)

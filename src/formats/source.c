@@ -143,8 +143,10 @@ static void hint_links(const struct source *source, reshard_status status, resha
 {
     const char *name = store_link_out(source->store, 0);
     bool is_about_content = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED || status == RESHARD_ERR_IO;
-    if (name && err && is_about_content && !strstr(err->hint, "--follow-links"))
-        error_hint(err, "'%s' is a symbolic link out of the directory: --follow-links follows it, if you trust where it leads", name);
+    if (name && err && is_about_content && !strstr(err->hint, "reshard_open_options.follow_links"))
+        error_hint(
+            err, "'%s' is a symbolic link out of the directory: reshard_open_options.follow_links follows it, if you trust where it leads",
+            name);
 }
 
 /* What was made of a file that "is not there" counts for nothing if the disk failed when it was looked for. */

@@ -54,7 +54,7 @@ static void hint_formats(reshard_error *err)
     buffer_append_byte(&names, '\0');
     if (!names.failed)
         error_hint(err, "known formats: %s", (const char *)names.data);
-    error_hint(err, "--format NAME takes one without asking");
+    error_hint(err, "reshard_open_options.format NAME takes one without asking");
     buffer_release(&names);
 }
 

@@ -164,7 +164,7 @@ static reshard_status choose_tracked(const struct root_listing *listing, const c
     error_set(err, RESHARD_ERR_FORMAT, "%s says '%.*s', but there is no such sub-directory", tracker, STR_ARG(text));
     error_object(err, "%s", tracker);
     hint_iterations(listing, err);
-    error_hint(err, "--iteration N picks another");
+    error_hint(err, "reshard_open_options.iteration N picks another");
     return RESHARD_ERR_FORMAT;
 }
 

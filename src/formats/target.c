@@ -1,62 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/driver.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "base/array.h"
-
 void target_free(struct target *target)
 {
     if (target->driver && target->driver->close_target)
         target->driver->close_target(target);
     catalog_free(target->catalog);
-    free(target->dropped);
-    free(target->changed);
+    note_list_release(&target->dropped);
+    note_list_release(&target->changed);
     *target = (struct target){ 0 };
 }
 
-static bool text_print(struct arena *arena, const char *format, va_list args, struct str *out) __attribute__((format(printf, 2, 0)));
-static bool text_print(struct arena *arena, const char *format, va_list args, struct str *out)
+reshard_status target_note_dropped(struct target *target, enum note_kind kind, struct str key, reshard_error *err, const char *format, ...)
 {
-    va_list again;
-    va_copy(again, args);
-    int size = vsnprintf(NULL, 0, format, again);
-    va_end(again);
-    char *text = size < 0 ? NULL : arena_alloc(arena, (size_t)size + 1);
-    if (!text)
-        return false;
-    vsnprintf(text, (size_t)size + 1, format, args);
-    *out = (struct str){ text, (size_t)size };
-    return true;
-}
-
-static reshard_status note_add(struct str **notes, uint32_t *count, uint32_t *capacity, struct str text, reshard_error *err)
-{
-    if (!ARRAY_ROOM(*notes, *count, *capacity))
-        return error_set_memory(err);
-    (*notes)[(*count)++] = text;
-    return RESHARD_OK;
-}
-
-reshard_status target_note_dropped(struct target *target, reshard_error *err, const char *format, ...)
-{
-    struct str text;
     va_list args;
     va_start(args, format);
-    bool printed = text_print(&target->catalog->arena, format, args, &text);
+    reshard_status status = note_add_args(&target->dropped, &target->catalog->arena, kind, key, err, format, args);
     va_end(args);
-    return printed ? note_add(&target->dropped, &target->dropped_count, &target->dropped_capacity, text, err) : error_set_memory(err);
+    return status;
 }
 
-reshard_status target_note_changed(struct target *target, reshard_error *err, const char *format, ...)
+reshard_status target_note_changed(struct target *target, enum note_kind kind, struct str key, reshard_error *err, const char *format, ...)
 {
-    struct str text;
     va_list args;
     va_start(args, format);
-    bool printed = text_print(&target->catalog->arena, format, args, &text);
+    reshard_status status = note_add_args(&target->changed, &target->catalog->arena, kind, key, err, format, args);
     va_end(args);
-    return printed ? note_add(&target->changed, &target->changed_count, &target->changed_capacity, text, err) : error_set_memory(err);
+    return status;
 }
 
 reshard_status target_add_tensors(const struct layout_request *request, struct target *target, reshard_error *err)

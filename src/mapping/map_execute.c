@@ -210,7 +210,8 @@ static bool read_shares(struct map_machine *machine, uint32_t count, int64_t sai
         is_good = said[i] > 0 && !__builtin_add_overflow(total, said[i], &total);
     *shares = said;
     return is_good ||
-           map_machine_fail(machine, attribute->value_span, "a number by name comes from --set, or a line name = number",
+           map_machine_fail(machine, attribute->value_span,
+                            "a number by name comes from reshard_map_options.constants, or a line name = number",
                             "shares are %u positive numbers here, one for each part, not %.*s", count, STR_ARG(attribute->value));
 }
 

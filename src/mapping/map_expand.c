@@ -8,7 +8,8 @@ reshard_status map_memory_error(const struct arena *arena, reshard_error *err)
     if (!arena->is_full)
         return error_set_memory(err);
     error_set(err, RESHARD_ERR_LIMIT, "map_bytes: the mapping takes more than the %zu bytes that are the limit", arena->bytes_max);
-    error_hint(err, "raise it with --limit map_bytes=%zu", arena->bytes_max > SIZE_MAX / 2 ? SIZE_MAX : 2 * arena->bytes_max);
+    error_hint(err, "raise it with reshard_open_options.limits map_bytes=%zu",
+               arena->bytes_max > SIZE_MAX / 2 ? SIZE_MAX : 2 * arena->bytes_max);
     return RESHARD_ERR_LIMIT;
 }
 

@@ -28,7 +28,8 @@ bool map_number_value(struct str text, int64_t *out)
 
 static bool fail_constant(struct map_diagnoses *diagnoses, struct map_span span, struct str name)
 {
-    return map_diagnose(diagnoses, MAP_ERROR, span, "define it before (name = number), with --set, or take it from a config.json",
+    return map_diagnose(diagnoses, MAP_ERROR, span,
+                        "define it before (name = number), with reshard_map_options.constants, or take it from a config.json",
                         "the constant '%.*s' has no value", STR_ARG(name));
 }
 

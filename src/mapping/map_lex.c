@@ -132,9 +132,10 @@ static const char *hint_for(const struct lexer *lexer)
     char c = text.data[lexer->at], next = lexer->at + 1 < text.size ? text.data[lexer->at + 1] : '\0';
     switch (c) {
     case '\\': return next == '$' ? "remove the backslash before $" : NULL;
-    case '#': return "comments are an extension, which --strict-aoa refuses";
+    case '#': return "comments are an extension, which reshard_map_options.strict refuses";
     case '`':
-        return lexer->strict ? "names in back quotes are an extension, which --strict-aoa refuses" : "the closing back quote is missing";
+        return lexer->strict ? "names in back quotes are an extension, which reshard_map_options.strict refuses"
+                             : "the closing back quote is missing";
     case '<': return next == '-' ? "the arrow points from source to target: A -> B" : NULL;
     case '\'':
     case '"': return "the closing quote is missing";

@@ -234,7 +234,7 @@ static reshard_status check_family(const struct mapping_rules *rules, struct str
                 buffer_printf(&known, "%s%.*s", known.size ? ", " : "", STR_ARG(relation->families[f]));
         }
     }
-    error_set(err, RESHARD_ERR_USAGE, "--rules: unknown family '%.*s'", STR_ARG(family));
+    error_set(err, RESHARD_ERR_USAGE, "reshard_map_options.rules: unknown family '%.*s'", STR_ARG(family));
     error_hint(err, "known: %.*s", STR_ARG(buffer_str(&known)));
     buffer_release(&known);
     return RESHARD_ERR_USAGE;
@@ -284,13 +284,17 @@ static reshard_status say_failure(struct making *making, const struct wish *wish
     else
         snprintf(what, sizeof(what), "the model's family is not recognised");
     if (wish->is_asked) {
-        error_set(err, RESHARD_ERR_USAGE, "--rules: names of %s do not become those of %s: %s", from ? from : "the source", goal, what);
-        error_hint(err, way == MAPPING_WAY_AMBIGUOUS ? "--rules FAMILY picks one, --map FILE runs a text of your own"
-                                                     : "--map FILE runs a text of your own");
+        error_set(err, RESHARD_ERR_USAGE, "reshard_map_options.rules: names of %s do not become those of %s: %s",
+                  from ? from : "the source", goal, what);
+        error_hint(err, way == MAPPING_WAY_AMBIGUOUS
+                            ? "reshard_map_options.rules FAMILY picks one, reshard_map_options.texts FILE runs a text of your own"
+                            : "reshard_map_options.texts FILE runs a text of your own");
         return RESHARD_ERR_USAGE;
     }
-    return note(&making->out->warning, err, "names are kept as they are, %s: --rules FAMILY|FILE or --map FILE makes them those of %s",
-                what, goal);
+    return note(
+        &making->out->warning, err,
+        "names are kept as they are, %s: reshard_map_options.rules FAMILY|FILE or reshard_map_options.texts FILE makes them those of %s",
+        what, goal);
 }
 
 /* Whether a checkpoint carries a config.json beside its weights. */

@@ -258,7 +258,7 @@ reshard_status mapping_rules_load(const reshard_map_text *own, struct mapping_ru
         status = read_text(&rules, own->name, (struct str){ own->text, own->size }, err);
         if (!status && rules.relation_count == before) {
             status = error_set(err, RESHARD_ERR_USAGE, "%s: no line `#: from NAMES` and `#: to NAMES` says what it relates", own->name);
-            error_hint(err, "--map FILE runs a text as it is");
+            error_hint(err, "reshard_map_options.texts FILE runs a text as it is");
         }
     }
     if (status)

@@ -2,7 +2,6 @@
 #include "names/mapping_stage.h"
 
 #include "api/limit_list.h"
-#include "base/array.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@ reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *
             continue;
         error_set(err, RESHARD_ERR_UNSUPPORTED,
                   "a mapping needs keys that tell tensors apart: more than one tensor or item has the key '%.*s'", STR_ARG(tensor->key));
-        error_hint(err, "convert without --map and --rules first, to a format that keeps keys flat");
+        error_hint(err, "convert without reshard_map_options.texts and reshard_map_options.rules first, to a format that keeps keys flat");
         return RESHARD_ERR_UNSUPPORTED;
     }
     return RESHARD_OK;
@@ -100,8 +99,8 @@ static reshard_status check_kept(struct map_session *session, reshard_error *err
         if (!map_is_hole(left) || map_is_hole(right) || map_space_find(made, right->text) != MAP_NONE)
             continue;
         map_diagnose(&session->diagnoses, MAP_ERROR, statement->span,
-                     "--like REFERENCE says what shape and type it has, or leave the statement out", "nothing says what '%.*s' is",
-                     STR_ARG(right->text));
+                     "reshard_convert_options.like REFERENCE says what shape and type it has, or leave the statement out",
+                     "nothing says what '%.*s' is", STR_ARG(right->text));
     }
     return map_diagnoses_status(&session->diagnoses, session->name, session->text, session->input->strict, err);
 }
@@ -274,19 +273,9 @@ reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog 
 
 /* ---- losses ---- */
 
-reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_error *err)
-{
-    if (!line)
-        return error_set_memory(err);
-    if (!ARRAY_ROOM(loss->lines, loss->count, loss->capacity))
-        return error_set_memory(err);
-    loss->lines[loss->count++] = str_of(line);
-    return RESHARD_OK;
-}
-
 /* Elements that arrive, each counted as often as it does: where more arrive than there are, none need be missing. */
-reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena,
-                              struct mapping_loss *out, reshard_error *err)
+reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct note_list *out,
+                              reshard_error *err)
 {
     int64_t *read = calloc((size_t)source->tensor_count + 1, sizeof(*read));
     reshard_status status = read ? RESHARD_OK : error_set_memory(err);
@@ -303,11 +292,9 @@ reshard_status mapping_losses(const struct mapping_stage *stage, const struct ca
         int64_t volume = box_volume(tensor->rank, catalog_vector_at(source, tensor->shape));
         if (tensor->flags & TENSOR_HIDDEN || read[i] >= volume)
             continue;
-        status = read[i] ? mapping_loss_add(out,
-                                            arena_printf(arena, "%.*s: %" PRId64 " of its %" PRId64 " elements, by the mapping",
-                                                         STR_ARG(tensor->key), volume - read[i], volume),
-                                            err)
-                         : mapping_loss_add(out, arena_printf(arena, "%.*s: by the mapping", STR_ARG(tensor->key)), err);
+        status = read[i] ? note_add(out, arena, NOTE_MAPPING, tensor->key, err, "%" PRId64 " of its %" PRId64 " elements, by the mapping",
+                                    volume - read[i], volume)
+                         : note_add(out, arena, NOTE_MAPPING, tensor->key, err, "by the mapping");
     }
     free(read);
     return status;

@@ -7,6 +7,7 @@
 #define NAMES_MAPPING_STAGE_H
 
 #include "api/checkpoint.h"
+#include "formats/notes.h"
 #include "names/map_session.h"
 #include "names/mapping_recipes.h"
 
@@ -46,13 +47,8 @@ reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog 
                              const struct mapping_text *text, bool is_last, reshard_error *err);
 void mapping_free(struct mapping_stage *stage);
 
-/* What of the checkpoint does not arrive, as lines "key: what". Texts lie in arena. */
-struct mapping_loss {
-    struct str *lines;
-    uint32_t count, capacity;
-};
-reshard_status mapping_loss_add(struct mapping_loss *loss, char *line, reshard_error *err); /* line NULL: no memory */
-reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena,
-                              struct mapping_loss *out, reshard_error *err);
+/* Notes what of the checkpoint does not arrive. Texts lie in arena. */
+reshard_status mapping_losses(const struct mapping_stage *stage, const struct catalog *source, struct arena *arena, struct note_list *out,
+                              reshard_error *err);
 
 #endif

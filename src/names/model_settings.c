@@ -128,10 +128,12 @@ static reshard_status fail_named(const struct choice *choice, struct str named, 
 {
     struct buffer fit = { 0 };
     list_families(choice, &fit);
-    error_set(err, RESHARD_ERR_USAGE, "%s '%.*s', but the model is %s%.*s%s%.*s", is_asked ? "--rules says" : "config.json: model_type is",
-              STR_ARG(named), fit.size ? "one of " : "none of the families that its tensors could be", STR_ARG(buffer_str(&fit)),
+    error_set(err, RESHARD_ERR_USAGE, "%s '%.*s', but the model is %s%.*s%s%.*s",
+              is_asked ? "reshard_map_options.rules says" : "config.json: model_type is", STR_ARG(named),
+              fit.size ? "one of " : "none of the families that its tensors could be", STR_ARG(buffer_str(&fit)),
               choice->unfit.size ? "; " : "", STR_ARG(buffer_str(&choice->unfit)));
-    error_hint(err, is_asked ? "--rules auto takes the family that fits" : "--rules FAMILY says which it is all the same");
+    error_hint(err, is_asked ? "reshard_map_options.rules auto takes the family that fits"
+                             : "reshard_map_options.rules FAMILY says which it is all the same");
     buffer_release(&fit);
     return RESHARD_ERR_USAGE;
 }
@@ -144,10 +146,10 @@ static reshard_status stay_ambiguous(struct choice *choice, reshard_error *err)
     list_families(choice, &fit);
     if (choice->request->is_asked) {
         status = error_set(err, RESHARD_ERR_USAGE, "the model may be one of several families: %.*s", STR_ARG(buffer_str(&fit)));
-        error_hint(err, "--rules FAMILY says which");
+        error_hint(err, "reshard_map_options.rules FAMILY says which");
     } else {
-        buffer_printf(&choice->unfit, "%sit may be one of %.*s: --rules FAMILY says which", choice->unfit.size ? "; " : "",
-                      STR_ARG(buffer_str(&fit)));
+        buffer_printf(&choice->unfit, "%sit may be one of %.*s: reshard_map_options.rules FAMILY says which",
+                      choice->unfit.size ? "; " : "", STR_ARG(buffer_str(&fit)));
     }
     buffer_release(&fit);
     return status;

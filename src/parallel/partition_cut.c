@@ -75,8 +75,8 @@ static reshard_status fail_blocks(const struct partition_rule *rule, const struc
     if (rule->block_count > 0) {
         error_set(err, RESHARD_ERR_UNSUPPORTED,
                   "axis %d has %" PRId64 " entries, which are not the blocks that the arguments of the run give it", cut->axis, size);
-        error_hint(err,
-                   "--like CHECKPOINT takes the arguments of another run where the source has none; one tensor-parallel rank needs none");
+        error_hint(err, "reshard_convert_options.like CHECKPOINT takes the arguments of another run where the source has none; one "
+                        "tensor-parallel rank needs none");
         return RESHARD_ERR_UNSUPPORTED;
     }
     return error_set(err, RESHARD_ERR_FORMAT, "axis %d has %" PRId64 " entries: no two equal halves, which a gated activation needs",

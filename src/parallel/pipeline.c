@@ -40,7 +40,8 @@ static reshard_status fail_division(const char *what, int64_t layers, int64_t st
     char divisors[DIVISORS_TEXT_MAX];
     error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " %s do not divide evenly over %" PRId64 " pipeline stages (pp times vp)", layers,
               what, stages);
-    error_hint(err, "pp times vp may be %s; uneven pipelines are taken from a reference: --like", divisors_text(layers, divisors));
+    error_hint(err, "pp times vp may be %s; uneven pipelines are taken from a reference: reshard_convert_options.like",
+               divisors_text(layers, divisors));
     return RESHARD_ERR_UNSUPPORTED;
 }
 

@@ -72,7 +72,7 @@ reshard_status store_error_exists(const char *name, reshard_error *err)
     errno = EEXIST;
     error_set_errno(err, "cannot write '%s'", name);
     error_object(err, "%s", name);
-    error_hint(err, "--overwrite replaces it, if it is a checkpoint");
+    error_hint(err, "reshard_convert_options.overwrite replaces it, if it is a checkpoint");
     return RESHARD_ERR_IO;
 }
 

@@ -81,7 +81,7 @@ static reshard_status cannot_open(const char *name, reshard_error *err)
     reshard_status status;
     if (errno == EXDEV) {
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': a symbolic link leads out of the checkpoint's directory", name);
-        error_hint(err, "--follow-links follows it, if you trust where it leads");
+        error_hint(err, "reshard_open_options.follow_links follows it, if you trust where it leads");
     } else {
         int number = errno;
         status = error_set_errno(err, "cannot open '%s'", name);

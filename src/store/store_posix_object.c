@@ -75,7 +75,9 @@ void hint_room(int number, reshard_error *err)
     if (number == ENOSPC || number == EDQUOT)
         error_hint(err, "free some space, or write to another file system");
     else if (number == EFBIG)
-        error_hint(err, "raise the limit on the size of files (ulimit -f), or write smaller ones (--max-shard-size, ranks)");
+        error_hint(
+            err,
+            "raise the limit on the size of files (ulimit -f), or write smaller ones (reshard_convert_options.max_shard_bytes, ranks)");
 }
 
 static reshard_status read_failed(const struct store_object *object, uint64_t offset, size_t size, size_t done, reshard_error *err)

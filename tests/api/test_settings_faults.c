@@ -44,7 +44,7 @@ TEST(every_allocation_may_fail)
             break;
     }
     CHECK_FAILS(plan_once(checkpoint, "qwen3", &notes, &err), RESHARD_ERR_USAGE);
-    assert_non_null(strstr(err.message, "--rules says 'qwen3', but the model is one of llama"));
+    assert_non_null(strstr(err.message, "reshard_map_options.rules says 'qwen3', but the model is one of llama"));
     assert_int_equal(reshard_item_count(checkpoint), items);
     reshard_close(checkpoint);
 }

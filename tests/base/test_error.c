@@ -70,9 +70,9 @@ TEST(limit_says_how_to_raise_it)
     reshard_error err;
     error_set_limit(&err, "chunks", 12, 10);
     assert_string_equal(err.message, "chunks: found 12, the limit is 10");
-    assert_string_equal(err.hint, "raise it with --limit chunks=12");
+    assert_string_equal(err.hint, "raise it with reshard_open_options.limits chunks=12");
     error_hint(&err, "or drop %s", "some");
-    assert_string_equal(err.hint, "raise it with --limit chunks=12\nor drop some");
+    assert_string_equal(err.hint, "raise it with reshard_open_options.limits chunks=12\nor drop some");
 }
 
 TEST(control_characters_and_broken_utf8_are_escaped)

@@ -208,7 +208,7 @@ TEST(a_bomb_of_shared_nodes_ends_at_the_limit)
     for (int i = 0; i < 2; i++) {
         CHECK_FAILS(value_to_json(i ? as_key : node, &out, (struct named_limit){ "shown_bytes", 100000, NULL }, &err), RESHARD_ERR_LIMIT);
         assert_string_equal(err.message, "value as JSON: more, the limit shown_bytes is 100000");
-        assert_string_equal(err.hint, "raise it with --limit shown_bytes=400000");
+        assert_string_equal(err.hint, "raise it with reshard_open_options.limits shown_bytes=400000");
         assert_true(str_is(buffer_str(&out), "before"));
         assert_false(out.failed || out.over_limit);
         assert_true(out.capacity <= 100006);

@@ -63,7 +63,7 @@ TEST(the_error_names_the_limit_and_how_to_raise_it)
     assert_int_equal(work_spend_steps(&work, 1, &err), RESHARD_ERR_LIMIT);
     assert_non_null(strstr(err.message, "work: "));
     assert_non_null(strstr(err.message, "100 units"));
-    assert_non_null(strstr(err.hint, "--limit work=401"));
+    assert_non_null(strstr(err.hint, "reshard_open_options.limits work=401"));
     assert_int_equal(work_error(&work, &err), RESHARD_ERR_LIMIT);
 }
 

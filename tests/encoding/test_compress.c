@@ -115,7 +115,7 @@ TEST(expansion_is_limited)
         buffer_clear(&out);
         CHECK_OK(encode_all(codecs[c], 9, plain.data, plain.size, &coded, &err));
         CHECK_FAILS(decode(codecs[c], &coded, &out), RESHARD_ERR_LIMIT);
-        assert_non_null(strstr(err.hint, "--limit inflate_ratio="));
+        assert_non_null(strstr(err.hint, "reshard_open_options.limits inflate_ratio="));
         struct limits limits = limits_default;
         limits.inflate_ratio = UINT64_MAX;
         struct reader reader = reader_over_memory(coded.data, coded.size, "coded");

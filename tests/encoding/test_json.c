@@ -145,7 +145,7 @@ TEST(nesting_is_limited)
         buffer_append_text(&text, "{\"a\":");
     CHECK_FAILS(trace(buffer_str(&text), 0, &out), RESHARD_ERR_LIMIT);
     assert_int_equal(err.offset, 128 * 5);
-    assert_non_null(strstr(err.hint, "--limit json_depth=129"));
+    assert_non_null(strstr(err.hint, "reshard_open_options.limits json_depth=129"));
     buffer_release(&text);
     buffer_release(&out);
 }

@@ -309,7 +309,7 @@ TEST(limits_are_named)
     struct limits limits = limits_default;
     limits.zip_entries = 11;
     CHECK_FAILS(zip_open(&reader, &limits, &archive, &err), RESHARD_ERR_LIMIT);
-    assert_non_null(strstr(err.hint, "--limit zip_entries=12"));
+    assert_non_null(strstr(err.hint, "reshard_open_options.limits zip_entries=12"));
     limits = limits_default;
     CHECK_OK(zip_open(&reader, &limits, &archive, &err));
     limits.metadata_bytes = 700;

@@ -283,8 +283,8 @@ static inline void check_conversion_release(struct check_conversion *conversion)
     if (conversion->target.driver && conversion->target.driver->close_target)
         conversion->target.driver->close_target(&conversion->target);
     catalog_free(conversion->target.catalog);
-    free(conversion->target.dropped);
-    free(conversion->target.changed);
+    note_list_release(&conversion->target.dropped);
+    note_list_release(&conversion->target.changed);
     catalog_free(conversion->wanted);
     free(conversion->wanted_source);
     free(conversion->wanted_items);

@@ -235,8 +235,8 @@ TEST(laying_out_survives_every_failed_allocation)
             fail_msg("allocation %lu: status %d: %s", nth, status, err.message);
         format_torch_dcp.close_target(&target);
         catalog_free(target.catalog);
-        free(target.dropped);
-        free(target.changed);
+        note_list_release(&target.dropped);
+        note_list_release(&target.changed);
     } while (was_hit);
     print_message("# %lu allocations\n", nth - 1);
     check_conversion_release(&prepared);

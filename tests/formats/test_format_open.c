@@ -103,11 +103,17 @@ TEST(notes_of_a_target_are_kept_in_order)
 {
     struct target target = { .catalog = catalog_new("test") };
     for (int i = 0; i < 100; i++)
-        CHECK_OK(target_note_dropped(&target, &err, "item %d", i));
-    CHECK_OK(target_note_changed(&target, &err, "%s", "x"));
-    assert_int_equal(target.dropped_count, 100);
-    assert_true(str_is(target.dropped[99], "item 99"));
-    assert_int_equal(target.changed_count, 1);
+        CHECK_OK(target_note_dropped(&target, NOTE_NO_PLACE, STR("key"), &err, "item %d", i));
+    CHECK_OK(target_note_changed(&target, NOTE_CLASS, STR("w"), &err, "loses %s", "x"));
+    assert_int_equal(target.dropped.count, 100);
+    assert_true(str_is(target.dropped.notes[99].key, "key"));
+    assert_true(str_is(target.dropped.notes[99].reason, "item 99"));
+    assert_int_equal(target.changed.count, 1);
+    struct buffer line = { 0 };
+    note_print(&target.dropped.notes[99], &line);
+    note_print(&target.changed.notes[0], &line);
+    assert_true(str_is(buffer_str(&line), "key: item 99'w' loses x"));
+    buffer_release(&line);
     target_free(&target);
 }
 

@@ -361,7 +361,7 @@ TEST(ties_are_copied_or_recorded_under_the_first_name)
         CHECK_OK(st_pieces_collect(&request, &target, drop, &pieces, &ties, &err));
         assert_int_equal(pieces.count, drop ? 1 : 3);
         assert_int_equal(ties.count, drop ? 2 : 0);
-        assert_int_equal(target.changed_count, 2);
+        assert_int_equal(target.changed.count, 2);
         if (drop) {
             assert_true(str_is(pieces.items[0].name, "b"));
             assert_true(str_is(*st_metadata_get(&ties, STR("z")), "b"));

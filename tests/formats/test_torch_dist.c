@@ -413,7 +413,7 @@ TEST(classes_that_megatron_refuses_in_the_common_state_are_reported)
         toy_item(&toy, "odd", NULL, 0, graph, value_new_call(graph, value_new_global(graph, cases[i].module, cases[i].name), NULL, 0));
         CHECK_OK(catalog_seal(toy.source.catalog, false, &err));
         CHECK_OK(check_lay_out_as(&format_torch_dist, NULL, &toy.source, NULL, 1, -1, &conversion, &err));
-        assert_int_equal(conversion.target.changed_count, cases[i].notes);
+        assert_int_equal(conversion.target.changed.count, cases[i].notes);
         check_conversion_release(&conversion);
         toy_release(&toy);
     }
@@ -593,8 +593,8 @@ TEST(writing_survives_every_failed_allocation)
             if (target.catalog)
                 drivers[d]->close_target(&target);
             catalog_free(target.catalog);
-            free(target.dropped);
-            free(target.changed);
+            note_list_release(&target.dropped);
+            note_list_release(&target.changed);
             check_conversion_release(&plain);
         } while (was_hit);
         print_message("# %s: %lu allocations\n", drivers[d]->name, nth - 1);

@@ -58,7 +58,7 @@ TEST(a_diagnosis_shows_place_line_caret_and_hint)
           false },
         { "comments are ours", "a -> c # note",
           "t:1:8: error: unexpected character '#'\n    1 | a -> c # note\n      |        ^\nhint: comments are an extension, which "
-          "--strict-aoa refuses\n",
+          "reshard_map_options.strict refuses\n",
           true },
         { "an unquoted value", "a -> c, dtype=float32",
           "t:1:15: error: expected a number or a string, found 'float32'\n    1 | a -> c, dtype=float32\n      |               "

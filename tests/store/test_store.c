@@ -208,7 +208,7 @@ TEST(links_may_lead_inside_but_not_out)
             if (status != expected)
                 fail_msg("flags %u, '%s': status %d, expected %d (%s)", flags[f], cases[i].name, status, expected, err.message);
             if (status == RESHARD_ERR_UNSUPPORTED)
-                assert_non_null(strstr(err.hint, "--follow-links"));
+                assert_non_null(strstr(err.hint, "reshard_open_options.follow_links"));
             store_object_close(object);
         }
         store_free(store);

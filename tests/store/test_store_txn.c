@@ -139,7 +139,7 @@ TEST(a_target_that_exists_is_kept_without_overwrite)
         put_target(store, "target", "old", "old");
         CHECK_FAILS(store_txn_begin_in(store, "target", &options, &txn, &err), RESHARD_ERR_IO);
         assert_int_equal(err.sys_errno, EEXIST);
-        assert_non_null(strstr(err.hint, "--overwrite"));
+        assert_non_null(strstr(err.hint, "reshard_convert_options.overwrite"));
         assert_null(txn);
         assert_string_equal(get(store, "target/old"), "old");
         assert_int_equal(count_entries(store), 1);

@@ -70,7 +70,7 @@ static reshard_status name_taken(const struct catalog *wanted, const struct dcp_
     else
         error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is the name of both (%s) and (%s); a DCP name is unique", STR_ARG(key),
                   (const char *)a.data, (const char *)b.data);
-    error_hint(err, "rename one with --map, or leave one out with --exclude");
+    error_hint(err, "rename one with reshard_map_options.texts, or leave one out with reshard_convert_options.exclude");
     reshard_status status = a.failed || b.failed ? RESHARD_ERR_MEMORY : RESHARD_ERR_UNSUPPORTED;
     buffer_release(&a);
     buffer_release(&b);
@@ -95,7 +95,7 @@ static reshard_status check_tensor(const struct catalog_tensor *tensor, reshard_
     if (torch_save_can_hold(tensor->dtype))
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no dtype %s", STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
-    error_hint(err, "--dtype converts it, --exclude leaves it out");
+    error_hint(err, "reshard_convert_options.dtypes converts it, reshard_convert_options.exclude leaves it out");
     return RESHARD_ERR_UNSUPPORTED;
 }
 
@@ -146,8 +146,8 @@ static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_store
     const struct layout_request *request = placing->request;
     const struct dcp_target *state = dcp_target_state(placing->target);
     if (is_own_name(state, blob->key) || store_name_check(blob->key, NULL))
-        return target_note_dropped(placing->target, err, "%.*s: a file of that name does not fit beside the checkpoint",
-                                   STR_ARG(blob->key));
+        return target_note_dropped(placing->target, NOTE_NO_PLACE, blob->key, err,
+                                   "a file of that name does not fit beside the checkpoint");
     const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[blob->wanted]];
     struct catalog *catalog = placing->target->catalog;
     char *name = arena_printf(&catalog->arena, "%s%.*s", state->folder, (int)blob->key.size, blob->key.data);
@@ -163,10 +163,10 @@ static reshard_status drop_item(struct dcp_placing *placing, const struct dcp_st
 {
     struct dcp_tree *tree = &dcp_target_state(placing->target)->tree;
     if (node == CATALOG_NONE)
-        return target_note_dropped(placing->target, err, "%.*s: %s", STR_ARG(item->key), reason);
+        return target_note_dropped(placing->target, NOTE_NO_PLACE, item->key, err, "%s", reason);
     tree->nodes[node].is_left_out = true;
     struct str key = tree->nodes[node].wanted == CATALOG_NONE ? item->key : placing->request->wanted->items[tree->nodes[node].wanted].key;
-    return target_note_dropped(placing->target, err, "%.*s: %s", STR_ARG(key), reason);
+    return target_note_dropped(placing->target, NOTE_NO_PLACE, key, err, "%s", reason);
 }
 
 /* What is a torch.save container already is kept byte for byte. */
@@ -327,7 +327,7 @@ static reshard_status note_paths(const struct layout_request *request, struct ta
         return RESHARD_OK;
     for (uint32_t i = 0; i < wanted->path_count; i++) {
         if (wanted->paths[i].kind == PATH_INT_KEY)
-            return target_note_changed(target, err, "integer dict keys become strings");
+            return target_note_changed(target, NOTE_KEYS, (struct str){ 0 }, err, "integer dict keys become strings");
     }
     return RESHARD_OK;
 }
@@ -353,7 +353,8 @@ static reshard_status collect_lists(const struct dcp_placing *placing, reshard_e
     }
     for (uint32_t i = 0; i < lists->lists.count && !status; i++) {
         if ((uint64_t)lists->found[i].last + 1 != lists->found[i].count)
-            return target_note_changed(placing->target, err, "lists with members left out: what is left of them keeps its flat name only");
+            return target_note_changed(placing->target, NOTE_KEYS, (struct str){ 0 }, err,
+                                       "lists with members left out: what is left of them keeps its flat name only");
     }
     return status;
 }

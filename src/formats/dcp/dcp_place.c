@@ -132,7 +132,7 @@ reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err)
     }
     for (uint32_t i = 0; i < catalog->layout_count; i++) {
         if (catalog->layouts[i].codec == CODEC_ZSTD)
-            return target_note_changed(placing->target, err,
+            return target_note_changed(placing->target, NOTE_COMPRESSION, (struct str){ 0 }, err,
                                        "compression: the reference's blobs are zstd frames, these are not compressed");
     }
     return RESHARD_OK;
@@ -283,7 +283,7 @@ reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err
     for (uint32_t i = 0; i < request->wanted->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &request->wanted->tensors[i];
         if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
-            status = target_note_dropped(placing->target, err, "%.*s: a tensor without data", STR_ARG(tensor->key));
+            status = target_note_dropped(placing->target, NOTE_NO_DATA, tensor->key, err, "a tensor without data");
         if (status || !is_stored(tensor) || mcore_is_in_buffers(dcp_target_state(placing->target), placing->target->catalog, i))
             continue;
         status = place_tensor(placing, i, err);

@@ -68,7 +68,7 @@ static reshard_status parse_mapping(struct index_parse *p, struct str text, resh
     if (!was_new && !p->lenient) {
         struct str name = name_map_at(&index->keys, key);
         error_set_at(err, RESHARD_ERR_FORMAT, position, "weight_map has the key '%.*s' twice", STR_ARG(name));
-        error_hint(err, "--lenient takes the last");
+        error_hint(err, "reshard_open_options.lenient takes the last");
         return RESHARD_ERR_FORMAT;
     }
     enum json_event event;

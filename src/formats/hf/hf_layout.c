@@ -147,7 +147,7 @@ static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
         uint32_t index = hf->items.files[i];
         struct str name = request->wanted->items[index].key;
         if (store_name_check(name, NULL) || name_map_find(&hf->target->catalog->object_names, name) != NAME_NONE)
-            status = target_note_dropped(hf->target, err, "%.*s: side file, whose name is taken or no file name", STR_ARG(name));
+            status = target_note_dropped(hf->target, NOTE_NO_PLACE, name, err, "side file, whose name is taken or no file name");
         else if (st_item_is_config(&request->wanted->items[index]))
             status = add_config(hf, &request->wanted->items[index], err);
         else

@@ -228,7 +228,7 @@ static reshard_status check_ranks(const struct parallel_model *model, reshard_er
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " ranks are not divided by pp=%" PRId64 ", ep=%" PRId64 ", etp=%" PRId64, world,
               layout->pp, layout->ep, layout->etp);
-    error_hint(err, "--layout dp=N says how many data-parallel ranks there are");
+    error_hint(err, "reshard_convert_options.layout dp=N says how many data-parallel ranks there are");
     return RESHARD_ERR_UNSUPPORTED;
 }
 

@@ -69,8 +69,9 @@ reshard_status mcore_classes_note(const struct layout_request *request, struct t
         if (no_memory)
             return error_set_memory(err);
         if (blocker)
-            status = target_note_changed(target, err, "%.*s: it is of or holds %.*s.%.*s, which Megatron Core from 0.14 on refuses to load",
-                                         STR_ARG(item->key), STR_ARG(blocker->global.module), STR_ARG(blocker->global.name));
+            status = target_note_changed(target, NOTE_RELEASE, item->key, err,
+                                         "it is of or holds %.*s.%.*s, which Megatron Core from 0.14 on refuses to load",
+                                         STR_ARG(blocker->global.module), STR_ARG(blocker->global.name));
     }
     return status;
 }

@@ -127,7 +127,7 @@ static reshard_status visit(struct flattening *flattening, const struct value *v
         struct buffer key = { 0 };
         bool done = path_join(flattening->parts, flattening->base + flattening->depth, &key);
         reshard_status status =
-            done ? target_note_dropped(flattening->target, err, "%.*s: an empty dict has no place in DCP", STR_ARG(buffer_str(&key)))
+            done ? target_note_dropped(flattening->target, NOTE_NO_PLACE, buffer_str(&key), err, "an empty dict has no place in DCP")
                  : error_set_memory(err);
         buffer_release(&key);
         return status;
@@ -196,7 +196,7 @@ static reshard_status load(const struct layout_request *request, struct target *
     *out = !status && loaded->graph ? loaded->value : NULL;
     if (status || *out)
         return status;
-    return target_note_dropped(target, err, "%.*s: it has no value", STR_ARG(loaded->key));
+    return target_note_dropped(target, NOTE_NO_VALUE, loaded->key, err, "it has no value");
 }
 
 reshard_status mcore_flatten_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)

@@ -200,7 +200,7 @@ reshard_status mcore_group_meta_add(const struct layout_request *request, struct
     name_map_release(&groups.with_state);
     name_map_release(&groups.halves);
     if (!status && unknown)
-        status = target_note_dropped(target, err, "optimizer.param_to_group_meta of %u parameters: not exactly one param_group fits them",
-                                     unknown);
+        status = target_note_dropped(target, NOTE_GROUPS, (struct str){ 0 }, err,
+                                     "optimizer.param_to_group_meta of %u parameters: not exactly one param_group fits them", unknown);
     return status;
 }

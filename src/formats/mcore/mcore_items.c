@@ -147,7 +147,8 @@ static reshard_status add_common(const struct layout_request *request, struct ta
     if (!status)
         status = dcp_tree_finish(&state->tree, &has_hole, err);
     if (!status && has_hole)
-        status = target_note_changed(target, err, "lists with members left out become dicts of their positions");
+        status =
+            target_note_changed(target, NOTE_KEYS, (struct str){ 0 }, err, "lists with members left out become dicts of their positions");
     /* All values of its own are in the one graph, which has grown. */
     for (uint32_t i = 0; i < state->tree.node_count; i++) {
         if (state->tree.nodes[i].value)
@@ -200,7 +201,7 @@ static reshard_status add_rerun_state(const struct layout_request *request, stru
     bool is_first = at && (at[8] == '_' || (at[8] == '.' && at[9] == '0' && at[10] == '_'));
     if (is_first)
         return mcore_flatten_object(request, target, item, parts, 2, err);
-    return target_note_dropped(target, err, "%.*s: the first rank's is kept", STR_ARG(name));
+    return target_note_dropped(target, NOTE_RANKS, name, err, "the first rank's is kept");
 }
 
 static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key,
@@ -215,8 +216,8 @@ static reshard_status add_object(const struct layout_request *request, struct ta
         return RESHARD_OK;
     if (is_kept)
         return add_as_it_is(request, state, item, err);
-    return target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under",
-                               STR_ARG(request->wanted->items[item].key));
+    return target_note_dropped(target, NOTE_LAYOUT, request->wanted->items[item].key, err,
+                               "it belongs to the layout that it was saved under");
 }
 
 /* The RNG states of ranks are taken when the common state is made; of the rest torch_dist keeps the first rank's. */
@@ -225,7 +226,7 @@ static reshard_status add_rank_item(struct target *target, const struct catalog_
     bool is_rng = str_ends_with(item->key, "." RNG_KEY);
     if (is_rng && !mcore_layout_changes(target))
         return RESHARD_OK;
-    return target_note_dropped(target, err, "%.*s: %s", STR_ARG(item->key),
+    return target_note_dropped(target, NOTE_RANKS, item->key, err, "%s",
                                is_rng ? "it belongs to the layout that it was saved under" : "torch_dist keeps the first rank's alone");
 }
 
@@ -242,7 +243,7 @@ static bool is_made_over(struct target *target, const struct catalog_item *wante
     bool is_rng = is_leaf_of(wanted->key, RNG_KEY);
     *status = RESHARD_OK;
     if (is_rng && !state->lacks_rng)
-        *status = target_note_dropped(target, err, RNG_KEY ": it belongs to the layout that it was saved under");
+        *status = target_note_dropped(target, NOTE_LAYOUT, STR(RNG_KEY), err, "it belongs to the layout that it was saved under");
     state->lacks_rng = state->lacks_rng || is_rng;
     return is_rng || (state->has_group_meta && is_leaf_of(wanted->key, "optimizer"));
 }
@@ -270,7 +271,7 @@ static reshard_status add_item(const struct layout_request *request, struct targ
         return add_as_it_is(request, state, item, err);
     if (mcore_is_module_state(wanted->key))
         return is_common ? RESHARD_OK
-                         : target_note_dropped(target, err, "%.*s: it belongs to the layout that it was saved under", STR_ARG(wanted->key));
+                         : target_note_dropped(target, NOTE_LAYOUT, wanted->key, err, "it belongs to the layout that it was saved under");
     if (is_common)
         return add_to_tree(request, state, item, err);
     return wanted->kind == ITEM_BLOB ? add_as_it_is(request, state, item, err) : mcore_flatten_item(request, target, item, err);
@@ -306,7 +307,7 @@ static reshard_status check_states(const struct layout_request *request, const s
         error_set(err, RESHARD_ERR_UNSUPPORTED,
                   "tensor '%.*s': " NUMBERED_FORMAT " numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),
                   target->driver->name);
-        error_hint(err, "--exclude 'optimizer.*' converts the weights");
+        error_hint(err, "reshard_convert_options.exclude 'optimizer.*' converts the weights");
         return RESHARD_ERR_UNSUPPORTED;
     }
     return RESHARD_OK;

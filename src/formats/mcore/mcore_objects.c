@@ -181,8 +181,8 @@ static reshard_status note_unused(struct adding *adding, reshard_error *err)
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < adding->names.count && !status; i++) {
         if (!adding->is_used[i])
-            status = target_note_dropped(adding->target, err, "%.*s: torch_dist has no such object of a module",
-                                         STR_ARG(name_map_at(&adding->names, i)));
+            status = target_note_dropped(adding->target, NOTE_NO_PLACE, name_map_at(&adding->names, i), err,
+                                         "torch_dist has no such object of a module");
     }
     return status;
 }

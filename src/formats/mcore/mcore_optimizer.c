@@ -385,7 +385,7 @@ static reshard_status make_buffers(const struct layout_request *request, struct 
     }
     state->optimizer_layout = MCORE_BY_PARAMETER;
     mcore_optimizer_look(request, target);
-    return target_note_changed(target, err,
+    return target_note_changed(target, NOTE_OPTIMIZER, (struct str){ 0 }, err,
                                "optimizer state: one tensor for each parameter (%s), not by bucket as the reference has it: %s",
                                layout_of(state), reason.message);
 }

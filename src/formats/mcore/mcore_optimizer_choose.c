@@ -126,5 +126,6 @@ reshard_status mcore_optimizer_choose(const struct layout_request *request, stru
     state->keeps_vectors = release && release < VECTORS_RELEASE;
     if (!is_auto || layout != MCORE_MODEL_SPACE || !request->like || !is_bucket_space(request->like->catalog))
         return RESHARD_OK;
-    return target_note_changed(target, err, "optimizer state: %s, not " BUCKET_SPACE " as the reference has it", layout_names[layout]);
+    return target_note_changed(target, NOTE_OPTIMIZER, (struct str){ 0 }, err,
+                               "optimizer state: %s, not " BUCKET_SPACE " as the reference has it", layout_names[layout]);
 }

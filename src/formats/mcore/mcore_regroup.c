@@ -129,19 +129,20 @@ reshard_status mcore_optimizers_regroup(const struct layout_request *request, st
     if (numbered.size && state->sizes.ep <= 1) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is named after one of several optimizers, and a run with ep=1 has one",
                   STR_ARG(numbered));
-        error_hint(err, "--to megatron writes such state under any layout; --exclude 'chained_*' leaves it out");
+        error_hint(err, "reshard_convert_options.to megatron writes such state under any layout; reshard_convert_options.exclude "
+                        "'chained_*' leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
     if (is_numbered && state->sizes.ep <= 1) {
         *optimizer = value->list.items[1];
-        return target_note_changed(
-            target, err, "optimizer: one for all parameters, with the settings of the first of %zu, because experts are not parallel",
-            value->list.count / 2);
+        return target_note_changed(target, NOTE_OPTIMIZER, STR("optimizer"), err,
+                                   "one for all parameters, with the settings of the first of %zu, because experts are not parallel",
+                                   value->list.count / 2);
     }
     if (is_numbered || state->sizes.ep <= 1)
         return RESHARD_OK;
     reshard_status status = split(state, kinds, optimizer, err);
     return status ? status
-                  : target_note_changed(target, err,
-                                        "optimizer: a second one for experts, with the same settings, because experts are parallel");
+                  : target_note_changed(target, NOTE_OPTIMIZER, STR("optimizer"), err,
+                                        "a second one for experts, with the same settings, because experts are parallel");
 }

@@ -66,7 +66,7 @@ reshard_status mcore_release_adapt(const struct layout_request *request, struct 
         state->tree.nodes[i].value = copy;
         state->tree.nodes[i].is_left_out |= is_whole;
         if (!status && is_whole)
-            status = target_note_dropped(target, err, "%.*s: Megatron Core 0.%u does not have its class", STR_ARG(key), (unsigned)minor);
+            status = target_note_dropped(target, NOTE_RELEASE, key, err, "Megatron Core 0.%u does not have its class", (unsigned)minor);
     }
     return status;
 }

@@ -151,7 +151,8 @@ static reshard_status choose_folder(const struct layout_request *request, struct
         iteration = request->like->iteration;
     if (kind == ROOT_ITERATION && iteration < 0) {
         error_set(err, RESHARD_ERR_USAGE, "nothing in the source tells the iteration that the folder is to name");
-        error_hint(err, "-o iteration=N gives one, -o root=release makes a release of it");
+        error_hint(err, "reshard_convert_options.format_options iteration=N gives one, reshard_convert_options.format_options root=release "
+                        "makes a release of it");
         return RESHARD_ERR_USAGE;
     }
     state->iteration = kind == ROOT_ITERATION ? iteration : -1;

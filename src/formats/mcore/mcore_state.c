@@ -243,7 +243,8 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     if (editing.failed)
         return error_set_memory(err);
     state->tree.nodes[node].value = copy;
-    return is_changed ? target_note_changed(target, err, "args: the parallel sizes are those of the target, and no_save_rng is set")
+    return is_changed ? target_note_changed(target, NOTE_ARGUMENTS, STR("args"), err,
+                                            "the parallel sizes are those of the target, and no_save_rng is set")
                       : RESHARD_OK;
 }
 
@@ -320,7 +321,7 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
         return RESHARD_OK;
     state->tree.nodes[node].is_left_out = true;
     if (mcore_layout_changes(target))
-        return target_note_dropped(target, err, RNG_KEY ": it belongs to the layout that it was saved under");
+        return target_note_dropped(target, NOTE_LAYOUT, STR(RNG_KEY), err, "it belongs to the layout that it was saved under");
     struct name_map names = { 0 };
     uint32_t *items = calloc((size_t)wanted->item_count + 1, sizeof(*items));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
@@ -355,7 +356,7 @@ static reshard_status take_rerun_state(const struct layout_request *request, str
     if (has_ranks && !mcore_layout_changes(target))
         return RESHARD_OK;
     state->tree.nodes[node].is_left_out = true;
-    return target_note_dropped(target, err, RERUN_KEY ": %s",
+    return target_note_dropped(target, NOTE_LAYOUT, STR(RERUN_KEY), err, "%s",
                                has_ranks ? "it belongs to the layout that it was saved under" : "that of each rank is not there");
 }
 

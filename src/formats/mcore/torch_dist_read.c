@@ -188,7 +188,9 @@ static reshard_status check_config(struct source *source, reshard_error *err)
         break;
     case MCORE_ABSENT:
         error_set(err, RESHARD_ERR_FORMAT, "no metadata.json with a 'sharded_backend': the save was never finished");
-        error_hint(err, "metadata.json is written last: --format torch-dcp reads what .metadata describes, where that is there");
+        error_hint(
+            err,
+            "metadata.json is written last: reshard_open_options.format torch-dcp reads what .metadata describes, where that is there");
         return RESHARD_ERR_FORMAT;
     default:
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'metadata.json': sharded_backend '%s', expected 'torch_dist'", config.name);

@@ -63,7 +63,7 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     if (!torch_save_can_hold(tensor->dtype)) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key),
                   dtype_info(tensor->dtype)->name);
-        error_hint(err, "--dtype 'GLOB=TYPE' converts it to one that torch has");
+        error_hint(err, "reshard_convert_options.dtypes 'GLOB=TYPE' converts it to one that torch has");
         return RESHARD_ERR_UNSUPPORTED;
     }
     /* The arguments of a distributed checkpoint say what a run of its TP has; the stored rows may be another run's. */
@@ -71,7 +71,7 @@ static reshard_status cut_parameter(const struct layout_request *request, struct
     if (parameter->key.rule->is_vocabulary && rank > 0 && state->padded_vocabulary > 0 && state->padded_vocabulary != shape[0] &&
         (old <= 0 || shape[0] == old || shape[0] == state->args.vocabulary)) {
         reshard_status status = target_note_changed(
-            target, err, "'%.*s' has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s", STR_ARG(tensor->key),
+            target, NOTE_ROWS, tensor->key, err, "has %" PRId64 " rows, padded for tp=%" PRId64 "; it had %" PRId64 "%s",
             state->padded_vocabulary, state->layout.tp, shape[0], state->padded_vocabulary > shape[0] ? "; the new rows are zero" : "");
         if (status)
             return status;
@@ -254,7 +254,7 @@ static reshard_status note_assumed(struct target *target, reshard_error *err)
     }
     if (!first)
         return RESHARD_OK;
-    return target_note_changed(target, err,
+    return target_note_changed(target, NOTE_PARTITION, (struct str){ 0 }, err,
                                "no partition rule names %" PRIu32 " parameters, '%.*s' first: every tensor-parallel rank gets them whole",
                                count, STR_ARG(first->name));
 }

@@ -158,7 +158,7 @@ static reshard_status check_model(const struct layout_request *request, const st
         error_set(err, RESHARD_ERR_UNSUPPORTED,
                   "no key is one of a Megatron model, such as 'decoder.layers.0.self_attention.linear_qkv.weight'; found '%.*s'",
                   STR_ARG(counting->strange));
-        error_hint(err, "--rules NAME or --map FILE relates other names to Megatron's");
+        error_hint(err, "reshard_map_options.rules NAME or reshard_map_options.texts FILE relates other names to Megatron's");
         return RESHARD_ERR_UNSUPPORTED;
     }
     if (counting->has_second && state->layout.pp * state->layout.vp > 1)

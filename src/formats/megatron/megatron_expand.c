@@ -48,7 +48,7 @@ static reshard_status fail_name(struct str key, reshard_error *err)
 {
     error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': how a rank registers it is not known", STR_ARG(key));
     error_object(err, "%.*s", STR_ARG(key));
-    error_hint(err, "--rules NAME or --map FILE relates it to a name of a rank's parameters");
+    error_hint(err, "reshard_map_options.rules NAME or reshard_map_options.texts FILE relates it to a name of a rank's parameters");
     return RESHARD_ERR_UNSUPPORTED;
 }
 

@@ -93,8 +93,11 @@ static reshard_status add_command(struct source *source, int64_t tp, reshard_err
         snprintf(words + size, sizeof(words) - (size_t)size, ",ep=%" PRId64, layout->ep);
     path = path[0] ? path : "SOURCE";
     reshard_status status =
-        catalog_add_fact(source->catalog, "to load it there", err, "reshard convert %s TARGET --to megatron --layout %s", path, words);
-    return status ? status : catalog_add_fact(source->catalog, "under any layout", err, "reshard convert %s TARGET --to torch_dist", path);
+        catalog_add_fact(source->catalog, "to load it there", err,
+                         "reshard_convert() %s TARGET reshard_convert_options.to megatron reshard_convert_options.layout %s", path, words);
+    return status ? status
+                  : catalog_add_fact(source->catalog, "under any layout", err,
+                                     "reshard_convert() %s TARGET reshard_convert_options.to torch_dist", path);
 }
 
 /* What Megatron would say, and what to do about it. */

@@ -578,14 +578,16 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
         has_rerun = has_rerun || (count == 1 && parts[0].kind == PATH_KEY && megatron_is_rerun(parts[0].key));
         if (folder.size == 0 && !(state->optimizer && optimizer_item_is_known(name)) &&
             item_use(state, &request->wanted->items[i], name, &key) == ITEM_FOREIGN && !str_starts_with(name, "rng_state/"))
-            status = target_note_dropped(target, err, "%.*s: legacy files have no place for it", STR_ARG(name));
+            status = target_note_dropped(target, NOTE_NO_PLACE, name, err, "legacy files have no place for it");
     }
     if (!status && has_rng_leaf)
-        status = target_note_dropped(target, err, "rng_state: it belongs to the layout that it was saved under");
+        status = target_note_dropped(target, NOTE_LAYOUT, STR("rng_state"), err, "it belongs to the layout that it was saved under");
     if (!status && other_ranks > 0)
-        status = target_note_dropped(
-            target, err, "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
+        status =
+            target_note_dropped(target, NOTE_RANKS, (struct str){ 0 }, err,
+                                "%" PRIu32 " values of ranks that the target does not have (random number states, arguments)", other_ranks);
     if (!status && has_optimizer && !state->optimizer && !megatron_same_ranks(request, state))
-        status = target_note_dropped(target, err, "optimizer: its state is numbered by the parameters of a rank, and the layout changes");
+        status = target_note_dropped(target, NOTE_LAYOUT, STR("optimizer"), err,
+                                     "its state is numbered by the parameters of a rank, and the layout changes");
     return status ? status : megatron_note_rerun(request, target, has_rerun, err);
 }

@@ -299,7 +299,7 @@ static void warn_assumed(struct source *source)
         catalog_warn(source->catalog, false,
                      "no partition rule names %" PRIu32 " parameters, '%.*s' first: they are taken as the same on all %" PRId64
                      " tensor-parallel ranks; "
-                     "reshard verify compares the ranks' copies, and a rank's file opened by itself shows its own part",
+                     "reshard_verify() compares the ranks' copies, and a rank's file opened by itself shows its own part",
                      count, STR_ARG(first->key), state->layout.tp);
 }
 

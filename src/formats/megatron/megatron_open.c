@@ -270,7 +270,7 @@ static reshard_status check_complete(struct source *source, reshard_error *err)
             if (str_find_char(names, ',', &comma))
                 first.size = comma;
             error_object(err, "%.*s", STR_ARG(first));
-            error_hint(err, "--lenient opens it with what is there");
+            error_hint(err, "reshard_open_options.lenient opens it with what is there");
         }
     }
     buffer_release(&expecting.missing);

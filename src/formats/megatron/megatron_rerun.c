@@ -99,10 +99,10 @@ reshard_status megatron_note_rerun(const struct layout_request *request, struct 
     bool is_kept = megatron_keeps_rerun(request, state), is_same = megatron_same_ranks(request, state);
     reshard_status status = RESHARD_OK;
     if (has_item && !is_kept)
-        status = target_note_dropped(target, err, RERUN_KEY ": %s",
+        status = target_note_dropped(target, NOTE_LAYOUT, STR(RERUN_KEY), err, "%s",
                                      is_same ? "the reference's run keeps none" : "it belongs to the ranks that saved it");
     if (!status && state->rank_count > 0 && taken_state(request, state, &state->ranks[0]))
-        status =
-            target_note_changed(target, err, RERUN_KEY ": the reference's, by which nothing has happened; the source has none that fits");
+        status = target_note_changed(target, NOTE_REFERENCE, STR(RERUN_KEY), err,
+                                     "the reference's, by which nothing has happened; the source has none that fits");
     return status;
 }

@@ -40,9 +40,9 @@ reshard_status megatron_choose_vocabulary(const struct layout_request *request, 
         state->padded_vocabulary = least;
         return RESHARD_OK;
     }
-    return target_note_changed(target, err,
+    return target_note_changed(target, NOTE_VOCABULARY, (struct str){ 0 }, err,
                                "the vocabulary keeps its %" PRId64 " rows: a run with tp=%" PRId64 " pads it to %" PRId64
-                               " or more up to %" PRId64
-                               ", as its tokenizer says. Megatron takes them with --use-checkpoint-args; -o padded-vocab=N writes others",
+                               " or more up to %" PRId64 ", as its tokenizer says. Megatron takes them with --use-checkpoint-args; "
+                               "reshard_convert_options.format_options padded-vocab=N writes others",
                                args->padded_vocabulary, state->layout.tp, least, most);
 }

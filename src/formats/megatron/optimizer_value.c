@@ -445,9 +445,10 @@ reshard_status megatron_optimizer_value(const struct layout_request *request, st
     if (!status)
         status = make_all(&making, out, err);
     if (!status && making.settings.are_removed && rank == 0)
-        status = target_note_dropped(target, err, "optimizer: settings of parameter groups that the reference has not");
+        status = target_note_dropped(target, NOTE_GROUPS, STR("optimizer"), err, "settings of parameter groups that the reference has not");
     if (!status && making.settings.are_added && rank == 0)
-        status = target_note_changed(target, err, "optimizer: settings of parameter groups that the source has not are the reference's");
+        status = target_note_changed(target, NOTE_GROUPS, STR("optimizer"), err,
+                                     "settings of parameter groups that the source has not are the reference's");
     free(making.parameters);
     free(making.indices);
     return status;

@@ -118,9 +118,11 @@ static reshard_status note(struct stripping *stripping, const struct value *memb
     struct str name;
     if (!value_as_str(member, &name))
         name = STR("(a key that is no text)");
-    return target_note_dropped(stripping->target, err, "%.*s.%.*s: Megatron Core 0.%" PRIu32 " does not have %.*s.%.*s",
-                               STR_ARG(stripping->key), STR_ARG(name), stripping->minor, STR_ARG(unknown->global.module),
-                               STR_ARG(unknown->global.name));
+    char *key = arena_printf(&stripping->target->catalog->arena, "%.*s.%.*s", STR_ARG(stripping->key), STR_ARG(name));
+    if (!key)
+        return error_set_memory(err);
+    return target_note_dropped(stripping->target, NOTE_RELEASE, str_of(key), err, "Megatron Core 0.%" PRIu32 " does not have %.*s.%.*s",
+                               stripping->minor, STR_ARG(unknown->global.module), STR_ARG(unknown->global.name));
 }
 
 static reshard_status strip_dict(struct stripping *stripping, struct value *dict, reshard_error *err)

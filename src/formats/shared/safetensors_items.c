@@ -77,9 +77,17 @@ static const char *kind_of(const struct catalog_item *item)
     return "item";
 }
 
+static reshard_status note_member(struct target *target, struct str key, const struct value *value, reshard_error *err)
+{
+    char *name = arena_printf(&target->catalog->arena, ST_INDEX_METADATA_KEY ".%.*s", STR_ARG(key));
+    return name ? target_note_dropped(target, NOTE_NO_PLACE, str_of(name), err, "%s, without an index file only strings have a place",
+                                      value_kind_name(value))
+                : error_set_memory(err);
+}
+
 static reshard_status note_item(struct target *target, const struct catalog_item *item, reshard_error *err)
 {
-    return target_note_dropped(target, err, "%.*s: %s, which %s cannot hold", STR_ARG(item->key), kind_of(item), target->catalog->format);
+    return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, which %s cannot hold", kind_of(item), target->catalog->format);
 }
 
 /* Values of the two keys that this family of formats has a place for; they may come as blobs of another format. */
@@ -137,8 +145,7 @@ reshard_status st_items_merge_index(struct st_items *items, struct target *targe
         if (value_as_str(pairs[i + 1], &text) && str_is_utf8(text, false, NULL))
             status = st_metadata_put(&items->metadata, key, text, err);
         else
-            status = target_note_dropped(target, err, ST_INDEX_METADATA_KEY ".%.*s: %s, without an index file only strings have a place",
-                                         STR_ARG(key), value_kind_name(pairs[i + 1]));
+            status = note_member(target, key, pairs[i + 1], err);
     }
     return status;
 }

@@ -65,9 +65,9 @@ static reshard_status refuse_dtype(const struct catalog_tensor *tensor, reshard_
     const char *name = dtype_info(tensor->dtype)->name;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': safetensors has no dtype %s", STR_ARG(tensor->key), name);
     error_object(err, "%.*s", STR_ARG(tensor->key));
-    error_hint(err, "leave it out: --exclude '%.*s'", STR_ARG(tensor->key));
+    error_hint(err, "leave it out: reshard_convert_options.exclude '%.*s'", STR_ARG(tensor->key));
     if (dtype_info(tensor->dtype)->class_ == DTYPE_CLASS_COMPLEX)
-        error_hint(err, "or cast it: --dtype '%.*s=C64'", STR_ARG(tensor->key));
+        error_hint(err, "or cast it: reshard_convert_options.dtypes '%.*s=C64'", STR_ARG(tensor->key));
     return RESHARD_ERR_UNSUPPORTED;
 }
 
@@ -114,7 +114,8 @@ static reshard_status refuse_ambiguous(const struct catalog *wanted, uint32_t a,
     }
     error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': two tensors have this key: %s", STR_ARG(tensor->key), (const char *)text.data);
     error_object(err, "%.*s", STR_ARG(tensor->key));
-    error_hint(err, "leave both out: --exclude '%.*s', or write a format that keeps nesting, such as torch", STR_ARG(tensor->key));
+    error_hint(err, "leave both out: reshard_convert_options.exclude '%.*s', or write a format that keeps nesting, such as torch",
+               STR_ARG(tensor->key));
     buffer_release(&text);
     return RESHARD_ERR_UNSUPPORTED;
 }
@@ -168,14 +169,13 @@ static reshard_status collect_tie(struct st_collect *collect, uint32_t index, bo
     if (tensor == kept)
         return RESHARD_OK;
     if (!collect->drop_ties)
-        return target_note_changed(collect->target, err, "%.*s: shares its bytes with %.*s, is written as a copy", STR_ARG(tensor->key),
+        return target_note_changed(collect->target, NOTE_TIE, tensor->key, err, "shares its bytes with %.*s, is written as a copy",
                                    STR_ARG(kept->key));
     *is_dropped = true;
     reshard_status status = st_metadata_put(collect->ties, tensor->key, kept->key, err);
     if (status)
         return status;
-    return target_note_changed(collect->target, err, "%.*s: is not written, recorded as tied to %.*s", STR_ARG(tensor->key),
-                               STR_ARG(kept->key));
+    return target_note_changed(collect->target, NOTE_TIE, tensor->key, err, "is not written, recorded as tied to %.*s", STR_ARG(kept->key));
 }
 
 static reshard_status collect_tensor(struct st_collect *collect, uint32_t index, reshard_error *err)
@@ -186,7 +186,7 @@ static reshard_status collect_tensor(struct st_collect *collect, uint32_t index,
     if (tensor->flags & TENSOR_HIDDEN)
         return RESHARD_OK;
     if (tensor->flags & TENSOR_NO_DATA)
-        return target_note_dropped(collect->target, err, "%.*s: a tensor without data (meta)", STR_ARG(tensor->key));
+        return target_note_dropped(collect->target, NOTE_NO_DATA, tensor->key, err, "a tensor without data (meta)");
     reshard_status status = check_tensor(tensor, err);
     if (status)
         return status;
@@ -199,7 +199,7 @@ static reshard_status collect_tensor(struct st_collect *collect, uint32_t index,
     if (!was_new)
         return refuse_ambiguous(wanted, collect->pieces->items[name].tensor, index, err);
     if (tensor->dtype == DTYPE_F4_X2) {
-        status = target_note_changed(collect->target, err, "%.*s: %s becomes F4, its last dimension twice as long", STR_ARG(tensor->key),
+        status = target_note_changed(collect->target, NOTE_DTYPE, tensor->key, err, "%s becomes F4, its last dimension twice as long",
                                      dtype_info(tensor->dtype)->name);
         if (status)
             return status;
@@ -316,7 +316,8 @@ reshard_status st_head_write(struct st_piece *pieces, uint32_t count, const stru
     uint64_t length = out->size - head - 8;
     if (length > limits->json_bytes) {
         error_set_limit(err, "json_bytes", length, limits->json_bytes);
-        error_hint(err, "readers refuse such headers; more and smaller shards help: --to hf --max-shard-size SIZE");
+        error_hint(err, "readers refuse such headers; more and smaller shards help: reshard_convert_options.to hf "
+                        "reshard_convert_options.max_shard_bytes SIZE");
         return RESHARD_ERR_LIMIT;
     }
     for (int i = 0; i < 8; i++)

@@ -251,7 +251,7 @@ static reshard_status add_entry(struct assembling *assembling, struct value *val
     if (file->rank == 0)
         catalog_warn(assembling->source->catalog, false,
                      "'%.*s' of '%.*s' and the other ranks holds tensors that are no part of the model: it is left out; "
-                     "--format fsdp-ranks opens that file's own group",
+                     "reshard_open_options.format fsdp-ranks opens that file's own group",
                      STR_ARG(buffer_str(&assembling->key)), STR_ARG(file->name));
     return RESHARD_OK;
 }

@@ -201,8 +201,8 @@ static bool note_dressed(const struct value *value, void *context)
         emitting->args_tensor[args->id] = wanted + 1;
     else
         emitting->status =
-            target_note_changed(emitting->target, emitting->err, "'%.*s' loses its class and attributes, which cannot be kept with type %s",
-                                STR_ARG(tensor->key), dtype_info(tensor->dtype)->name);
+            target_note_changed(emitting->target, NOTE_CLASS, tensor->key, emitting->err,
+                                "loses its class and attributes, which cannot be kept with type %s", dtype_info(tensor->dtype)->name);
     return emitting->status == RESHARD_OK;
 }
 

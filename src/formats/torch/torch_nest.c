@@ -19,8 +19,8 @@ static reshard_status nest_put_leaf(struct nest *nest, struct target *target, st
         return error_set_memory(err);
     if (is_taken)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "two entries would be called '%.*s'", STR_ARG(key));
-    return target_note_changed(target, err, "'%.*s' is written under its joined name: its place in the nested object is taken",
-                               STR_ARG(key));
+    return target_note_changed(target, NOTE_JOINED_NAME, key, err,
+                               "is written under its joined name: its place in the nested object is taken");
 }
 
 /* ---- leaves ---- */
@@ -53,15 +53,15 @@ static reshard_status copy_item(struct nest *nest, const struct layout_request *
     struct source *source = request->source;
     *out = NULL;
     if (wanted->kind == ITEM_FILE)
-        return target_note_dropped(target, err, "%.*s: a file beside the weights, which a single file cannot hold", STR_ARG(wanted->key));
+        return target_note_dropped(target, NOTE_NO_PLACE, wanted->key, err, "a file beside the weights, which a single file cannot hold");
     reshard_status status = source_load_item(source, request->wanted_items[index], err);
     if (status == RESHARD_ERR_UNSUPPORTED)
-        return target_note_dropped(target, err, "%.*s: its value is not known", STR_ARG(wanted->key));
+        return target_note_dropped(target, NOTE_NO_VALUE, wanted->key, err, "its value is not known");
     if (status)
         return status;
     const struct catalog_item *item = &source->catalog->items[request->wanted_items[index]];
     if (!item->value || !item->graph)
-        return target_note_dropped(target, err, "%.*s: it has no value", STR_ARG(wanted->key));
+        return target_note_dropped(target, NOTE_NO_VALUE, wanted->key, err, "it has no value");
     *out = value_copy(nest->graph, item->value, item->graph->count);
     return *out ? RESHARD_OK : error_set_memory(err);
 }

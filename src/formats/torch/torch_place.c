@@ -183,7 +183,7 @@ static reshard_status place_alone(const struct layout_request *request, struct t
     if (!torch_save_can_hold(tensor->dtype)) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': torch has no type %s", STR_ARG(tensor->key),
                   dtype_info(tensor->dtype)->name);
-        error_hint(err, "--dtype 'GLOB=TYPE' converts it to one that torch has");
+        error_hint(err, "reshard_convert_options.dtypes 'GLOB=TYPE' converts it to one that torch has");
         return RESHARD_ERR_UNSUPPORTED;
     }
     uint32_t tied = tensor->tied_to;

@@ -297,7 +297,7 @@ static reshard_status gap_add(struct zarr_adding *adding, struct str prefix, con
                                  index[axis]);
     error_set(err, RESHARD_ERR_FORMAT, "chunk '%.*s%s' is missing, and fill_value is null: its values are unknown", STR_ARG(prefix),
               array->rank ? text : "0");
-    error_hint(err, "--lenient opens what is there");
+    error_hint(err, "reshard_open_options.lenient opens what is there");
     return RESHARD_ERR_FORMAT;
 }
 

@@ -136,7 +136,7 @@ static reshard_status note_items(struct zarr_laying *laying, reshard_error *err)
     for (uint32_t i = 0; i < wanted->item_count && !status; i++)
         if (!laying->item_is_used[i])
             status =
-                target_note_dropped(laying->target, err, "%.*s: zarr holds arrays and attributes of nodes", STR_ARG(wanted->items[i].key));
+                target_note_dropped(laying->target, NOTE_NO_PLACE, wanted->items[i].key, err, "zarr holds arrays and attributes of nodes");
     return status;
 }
 
@@ -216,7 +216,8 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
     if (!name) {
         error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': zarr format %d has no name for %s", STR_ARG(tensor->key),
                   laying->style.format, dtype_info(tensor->dtype)->name);
-        error_hint(err, "--dtype 'KEY=f32' writes it as another type, --exclude KEY leaves it out");
+        error_hint(err,
+                   "reshard_convert_options.dtypes 'KEY=f32' writes it as another type, reshard_convert_options.exclude KEY leaves it out");
         return RESHARD_ERR_UNSUPPORTED;
     }
     zarr_chunk_choose(laying->request, &laying->style, index, chunk);
@@ -235,8 +236,8 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
         error_object(err, "%.*s", STR_ARG(tensor->key));
     }
     if (!status && tensor->tied_to != CATALOG_NONE)
-        status = target_note_changed(laying->target, err, "%.*s: written in full, though it shares its bytes with '%.*s'",
-                                     STR_ARG(tensor->key), STR_ARG(laying->request->wanted->tensors[tensor->tied_to].key));
+        status = target_note_changed(laying->target, NOTE_TIE, tensor->key, err, "written in full, though it shares its bytes with '%.*s'",
+                                     STR_ARG(laying->request->wanted->tensors[tensor->tied_to].key));
     return status;
 }
 

@@ -244,7 +244,7 @@ static reshard_status read_document(struct zarr_reading *reading, uint32_t entry
     error_prefix(err, "'%.*s'", STR_ARG(entry->name));
     error_object(err, "%.*s", STR_ARG(entry->name));
     if (status == RESHARD_ERR_UNSUPPORTED)
-        error_hint(err, "--lenient leaves out arrays that are not supported");
+        error_hint(err, "reshard_open_options.lenient leaves out arrays that are not supported");
     return status;
 }
 

@@ -44,7 +44,7 @@ static const char *fact_of(const struct catalog *catalog, const char *name)
 static reshard_status wrong_option(const char *name, const char *value, reshard_error *err)
 {
     error_set(err, RESHARD_ERR_USAGE, "option %s=%s is not valid", name, value);
-    error_hint(err, "'reshard formats zarr' lists the options");
+    error_hint(err, "reshard_format_option_at(zarr) lists the options");
     return RESHARD_ERR_USAGE;
 }
 

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "command_words.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* No word begins with another one that stands below it. */
+static const struct {
+    const char *library, *command;
+} words[] = {
+    { "reshard_open_options.format", "--format" },
+    { "reshard_open_options.iteration", "--iteration" },
+    { "reshard_open_options.limits", "--limit" },
+    { "reshard_open_options.follow_links", "--follow-links" },
+    { "reshard_open_options.lenient", "--lenient" },
+    { "reshard_run_options.memory_bytes", "--memory" },
+    { "reshard_run_options.threads", "--threads" },
+    { "reshard_run_options.io", "--io" },
+    { "reshard_map_options.texts", "--map" },
+    { "reshard_map_options.rules", "--rules" },
+    { "reshard_map_options.strict", "--strict-aoa" },
+    { "reshard_map_options.config", "--config" },
+    { "reshard_map_options.constants", "--set" },
+    { "reshard_convert_options.to", "--to" },
+    { "reshard_convert_options.like", "--like" },
+    { "reshard_convert_options.layout", "--layout" },
+    { "reshard_convert_options.include", "--include" },
+    { "reshard_convert_options.exclude", "--exclude" },
+    { "reshard_convert_options.dtypes", "--dtype" },
+    { "reshard_convert_options.format_options", "-o" },
+    { "reshard_convert_options.max_shard_bytes", "--max-shard-size" },
+    { "reshard_convert_options.overwrite", "--overwrite" },
+    { "reshard_convert_options.checksum", "--checksum" },
+    { "reshard_format_at()", "'reshard formats'" },
+    { "reshard_limit_at()", "'reshard formats --limits'" },
+    { "reshard_convert()", "reshard convert" },
+    { "reshard_verify()", "reshard verify" },
+};
+
+#define WORDS (sizeof(words) / sizeof(words[0]))
+#define OPTIONS_OF_FORMAT "reshard_format_option_at("
+
+/* Writes what the text begins with in the command's words; the bytes of it, or 0 if that is no word of the library. */
+static size_t write_word(FILE *out, const char *text)
+{
+    const char *name = text + strlen(OPTIONS_OF_FORMAT), *end;
+    if (strncmp(text, OPTIONS_OF_FORMAT, strlen(OPTIONS_OF_FORMAT)) == 0 && (end = strchr(name, ')')) != NULL) {
+        fprintf(out, "'reshard formats %.*s'", (int)(end - name), name);
+        return (size_t)(end + 1 - text);
+    }
+    for (size_t i = 0; i < WORDS; i++) {
+        size_t size = strlen(words[i].library);
+        if (strncmp(text, words[i].library, size) == 0) {
+            fputs(words[i].command, out);
+            return size;
+        }
+    }
+    return 0;
+}
+
+const char *command_words(const char *text)
+{
+    static char *last;
+    size_t size;
+    if (!strstr(text, "reshard_"))
+        return text;
+    free(last);
+    last = NULL;
+    FILE *out = open_memstream(&last, &size);
+    for (const char *at = text; out && *at;) {
+        size_t taken = write_word(out, at);
+        if (!taken)
+            putc(*at++, out);
+        at += taken;
+    }
+    if (out)
+        fclose(out);
+    return last ? last : text;
+}

@@ -1,0 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The library's messages name its functions and the fields of its options; people at a terminal know the command's words for them. */
+#ifndef CLI_COMMAND_WORDS_H
+#define CLI_COMMAND_WORDS_H
+
+/* The text in the command's words: "reshard_open_options.lenient" becomes "--lenient". Valid until the next call. */
+const char *command_words(const char *text);
+
+#endif
