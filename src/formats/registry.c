@@ -4,6 +4,7 @@
 
 #include "formats/dcp/dcp.h"
 #include "formats/hf/hf.h"
+#include "formats/mcore/mcore.h"
 #include "formats/megatron/megatron.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"

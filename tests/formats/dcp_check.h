@@ -15,6 +15,7 @@
 #include "base/crc32.h"
 #include "encoding/json.h"
 #include "formats/dcp/dcp.h"
+#include "formats/mcore/mcore.h"
 
 static inline void check_close(struct source *source)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
 
-#include "formats/dcp/dcp_source.h"
+#include "formats/mcore/mcore_data.h"
 
 TEST(the_rank_of_a_data_file_is_the_number_before_the_last)
 {
@@ -56,19 +56,20 @@ static void mark(const struct catalog *catalog, const struct catalog_chunk *chun
 }
 
 /* Cuts every cell of a grid into runs of `step` elements, and compares with the definition. */
-static void check_flattened(const struct dcp_reshape *reshape, const int64_t *grid, int64_t step)
+static void check_flattened(const struct mcore_reshape *reshape, const int64_t *grid, int64_t step)
 {
     reshard_error err = { 0 };
     int rank = reshape->rank;
-    int64_t size[RANK_MAX], cell[RANK_MAX], cells = 1, cell_volume = 1, volume = 1;
+    struct dcp_form stored = { .rank = rank + 1 };
+    int64_t cell[RANK_MAX], cells = 1, cell_volume = 1, volume = 1;
     for (int axis = 0; axis < rank; axis++) {
-        size[axis] = grid[axis];
+        stored.size[axis] = grid[axis];
         cell[axis] = reshape->shape[axis] / grid[axis];
         cells *= grid[axis];
         cell_volume *= cell[axis];
         volume *= reshape->shape[axis];
     }
-    size[rank] = cell_volume;
+    stored.size[rank] = cell_volume;
     struct catalog *catalog = catalog_new("test");
     int64_t *whole = malloc((size_t)volume * sizeof(*whole));
     uint32_t tensor, object;
@@ -77,18 +78,18 @@ static void check_flattened(const struct dcp_reshape *reshape, const int64_t *gr
                                 &tensor, &err));
     CHECK_OK(catalog_add_object(catalog, STR("f"), 1 << 20, &object, &err));
     for (int64_t c = 0; c < cells; c++) {
-        int64_t start[RANK_MAX], extent[RANK_MAX], rest = c;
+        int64_t rest = c;
         for (int axis = rank - 1; axis >= 0; axis--) {
-            start[axis] = rest % grid[axis];
-            extent[axis] = 1;
+            stored.start[axis] = rest % grid[axis];
+            stored.extent[axis] = 1;
             rest /= grid[axis];
         }
         for (int64_t at = 0; at < cell_volume; at += step) {
             struct catalog_chunk like = { .object = object, .bytes = 1024 };
             uint32_t before = catalog->chunk_count;
-            start[rank] = at;
-            extent[rank] = cell_volume - at < step ? cell_volume - at : step;
-            CHECK_OK(dcp_add_flattened(catalog, tensor, reshape, rank + 1, size, start, extent, &like, &err));
+            stored.start[rank] = at;
+            stored.extent[rank] = cell_volume - at < step ? cell_volume - at : step;
+            CHECK_OK(mcore_add_flattened(catalog, tensor, reshape, &stored, &like, &err));
             for (uint32_t i = before; i < catalog->chunk_count; i++)
                 mark(catalog, &catalog->chunks[i], c * cell_volume + at, whole);
         }
@@ -125,7 +126,7 @@ TEST(a_flattened_piece_is_a_run_of_its_cell)
         { "cells of one element", 2, { 2, 3 }, { 2, 3 } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct dcp_reshape reshape = { .rank = cases[i].rank };
+        struct mcore_reshape reshape = { .rank = cases[i].rank };
         memcpy(reshape.shape, cases[i].shape, sizeof(cases[i].shape));
         for (int64_t step = 1; step <= 12; step++) {
             reshape.is_flat = false;
@@ -140,27 +141,25 @@ TEST(what_is_no_piece_of_a_cell_is_refused)
 {
     static const struct {
         const char *why;
-        int rank;
-        int64_t size[3], start[3], extent[3];
+        struct dcp_form stored;
     } cases[] = {
-        { "too few axes", 2, { 2, 12 }, { 0, 0 }, { 1, 3 } },
-        { "does not divide", 3, { 3, 1, 8 }, { 0, 0, 0 }, { 1, 1, 8 } },
-        { "no cells", 3, { 0, 1, 8 }, { 0, 0, 0 }, { 1, 1, 8 } },
-        { "two cells", 3, { 2, 1, 12 }, { 0, 0, 0 }, { 2, 1, 12 } },
-        { "outside the grid", 3, { 2, 1, 12 }, { 2, 0, 0 }, { 1, 1, 12 } },
-        { "another cell size", 3, { 2, 1, 11 }, { 0, 0, 0 }, { 1, 1, 11 } },
-        { "beyond the cell", 3, { 2, 1, 12 }, { 0, 0, 8 }, { 1, 1, 5 } },
-        { "negative", 3, { 2, 1, 12 }, { 0, 0, -1 }, { 1, 1, 5 } },
+        { "too few axes", { 2, { 2, 12 }, { 0, 0 }, { 1, 3 } } },
+        { "does not divide", { 3, { 3, 1, 8 }, { 0, 0, 0 }, { 1, 1, 8 } } },
+        { "no cells", { 3, { 0, 1, 8 }, { 0, 0, 0 }, { 1, 1, 8 } } },
+        { "two cells", { 3, { 2, 1, 12 }, { 0, 0, 0 }, { 2, 1, 12 } } },
+        { "outside the grid", { 3, { 2, 1, 12 }, { 2, 0, 0 }, { 1, 1, 12 } } },
+        { "another cell size", { 3, { 2, 1, 11 }, { 0, 0, 0 }, { 1, 1, 11 } } },
+        { "beyond the cell", { 3, { 2, 1, 12 }, { 0, 0, 8 }, { 1, 1, 5 } } },
+        { "negative", { 3, { 2, 1, 12 }, { 0, 0, -1 }, { 1, 1, 5 } } },
     };
-    struct dcp_reshape reshape = { .rank = 2, .shape = { 4, 6 } };
+    struct mcore_reshape reshape = { .rank = 2, .shape = { 4, 6 } };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         reshard_error err = { 0 };
         struct catalog *catalog = catalog_new("test");
         struct catalog_chunk like = { .bytes = 1024 };
         uint32_t tensor;
         CHECK_OK(catalog_add_tensor(catalog, STR("t"), DTYPE_F32, 2, reshape.shape, &tensor, &err));
-        reshard_status status =
-            dcp_add_flattened(catalog, tensor, &reshape, cases[i].rank, cases[i].size, cases[i].start, cases[i].extent, &like, &err);
+        reshard_status status = mcore_add_flattened(catalog, tensor, &reshape, &cases[i].stored, &like, &err);
         if (status != RESHARD_ERR_FORMAT)
             fail_msg("%s: status %d", cases[i].why, status);
         catalog_free(catalog);

@@ -5,9 +5,9 @@
 #include "encoding/pickle.h"
 #include "encoding/pickle_write.h"
 #include "fail_malloc.h"
-#include "formats/dcp/dcp_source.h"
-#include "formats/dcp/dcp_target.h"
 #include "formats/mcore/mcore_items.h"
+#include "formats/mcore/mcore_source.h"
+#include "formats/mcore/mcore_target.h"
 
 /* ---- names ---- */
 
@@ -31,7 +31,7 @@ TEST(stacked_axes_are_layers_and_experts_without_an_index)
         { "", 1, 0 },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        if (torch_dist_prepended_axes(str_of(cases[i].key), cases[i].rank) != cases[i].axes)
+        if (mcore_prepended_axes(str_of(cases[i].key), cases[i].rank) != cases[i].axes)
             fail_msg("%s", cases[i].key);
     }
 }
@@ -294,7 +294,7 @@ TEST(torch_dist_reads_back_in_every_form)
         toy_fill(&toy, cases[i].with_state);
         CHECK_OK(write_to(&format_torch_dist, cases[i].options, &toy, store, cases[i].ranks, &err));
         if (cases[i].tracker)
-            expect_text(store, "out/" MEGATRON_TRACKER, cases[i].tracker);
+            expect_text(store, "out/" MCORE_TRACKER, cases[i].tracker);
         snprintf(name, sizeof(name), "%smetadata.json", cases[i].folder);
         expect_text(store, name, cases[i].config);
         snprintf(name, sizeof(name), "%scommon.pt", cases[i].folder);

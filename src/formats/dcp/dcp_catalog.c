@@ -17,7 +17,7 @@ struct known_name {
 /* The checkpoint being put together, from one metadata file or one a rank. */
 struct building {
     struct source *source;
-    const struct dcp_flavour *flavour;
+    const struct dcp_read_hooks *hooks; /* NULL: none */
     bool is_per_rank;
     struct name_map keys;        /* per rank only */
     struct known_name *known;    /* by keys */
@@ -280,9 +280,9 @@ static reshard_status add_item(struct reading *reading, const struct dcp_entry *
         return known->is_item ? RESHARD_OK
                               : error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is an item here and a tensor of another rank", STR_ARG(name));
     }
-    if (building->flavour && building->flavour->take_item) {
+    if (building->hooks && building->hooks->take_item) {
         bool is_taken = false;
-        status = building->flavour->take_item(building->flavour->context, name, place.object, place.offset, place.bytes, place.codec,
+        status = building->hooks->take_item(building->hooks->context, name, place.object, place.offset, place.bytes, place.codec,
                                               &is_taken, err);
         if (status || is_taken)
             goto out;
@@ -305,13 +305,26 @@ out:
 
 /* ---- tensors ---- */
 
-static reshard_status add_chunk(struct reading *reading, const struct dcp_entry *entry, uint32_t tensor, const struct dcp_reshape *reshape,
+/* A chunk of a tensor that is stored in another form than its own. */
+static reshard_status add_reshaped_chunk(struct reading *reading, const struct dcp_entry *entry, uint32_t tensor,
+                                         const struct dcp_chunk *chunk, const struct catalog_chunk *like, reshard_error *err)
+{
+    const struct dcp_metadata *metadata = reading->metadata;
+    const struct dcp_read_hooks *hooks = reading->building->hooks;
+    struct dcp_form stored = { .rank = dcp_vector_rank(metadata, entry->size) };
+    size_t bytes = (size_t)stored.rank * sizeof(*stored.size);
+    memcpy(stored.size, dcp_vector_at(metadata, entry->size), bytes);
+    memcpy(stored.start, dcp_vector_at(metadata, chunk->offsets), bytes);
+    memcpy(stored.extent, dcp_vector_at(metadata, chunk->sizes), bytes);
+    return hooks->add_chunk(hooks->context, name_map_at(&metadata->names, entry->name), tensor, &stored, like, err);
+}
+
+static reshard_status add_chunk(struct reading *reading, const struct dcp_entry *entry, uint32_t tensor, bool is_reshaped,
                                 const struct dcp_chunk *chunk, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
     struct catalog *catalog = reading->building->source->catalog;
     const int64_t *start = dcp_vector_at(metadata, chunk->offsets), *extent = dcp_vector_at(metadata, chunk->sizes);
-    int rank = dcp_vector_rank(metadata, entry->size);
     struct place place;
     uint32_t storage = find_storage(reading, entry->name, chunk->offsets);
     /* A plain tensor's only chunk may be indexed by the name alone. */
@@ -325,10 +338,10 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
         return status;
     struct catalog_chunk made = { .object = place.object, .offset = place.offset, .bytes = place.bytes, .writer = place.writer,
                                   .flags = CHUNK_UNRESOLVED };
-    if (reshape && place.codec != CODEC_NONE)
+    if (is_reshaped && place.codec != CODEC_NONE)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "it is flattened and compressed");
-    if (reshape)
-        return dcp_add_flattened(catalog, tensor, reshape, rank, dcp_vector_at(metadata, entry->size), start, extent, &made, err);
+    if (is_reshaped)
+        return add_reshaped_chunk(reading, entry, tensor, chunk, &made, err);
     struct catalog_chunk *added;
     status = catalog_add_chunk(catalog, tensor, start, extent, place.object, place.offset, place.bytes, &added, err);
     if (status)
@@ -346,8 +359,9 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     return RESHARD_OK;
 }
 
-static reshard_status find_tensor(struct reading *reading, const struct dcp_entry *entry, struct str name,
-                                  const struct dcp_reshape *reshape, uint32_t *out, reshard_error *err)
+/* The catalog's tensor of an entry. rank, shape: its own, which may not be what is stored. */
+static reshard_status find_tensor(struct reading *reading, const struct dcp_entry *entry, struct str name, int rank, const int64_t *shape,
+                                  uint32_t *out, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
     struct building *building = reading->building;
@@ -356,31 +370,20 @@ static reshard_status find_tensor(struct reading *reading, const struct dcp_entr
     enum dtype dtype;
     if (!dtype_from_torch(dtype_name, &dtype))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "dtype 'torch.%.*s' is not known", STR_ARG(dtype_name));
-    int rank = dcp_vector_rank(metadata, entry->size);
-    const int64_t *size = dcp_vector_at(metadata, entry->size);
     const struct known_name *known = known_find(building, name);
     if (known && known->is_item)
         return error_set(err, RESHARD_ERR_FORMAT, "is a tensor here and an item of another rank");
     if (known) {
         const struct catalog_tensor *tensor = &catalog->tensors[known->index];
-        const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
+        const int64_t *known_shape = catalog_vector_at(catalog, tensor->shape);
         *out = known->index;
-        if (tensor->dtype != dtype || tensor->rank != rank || (rank && memcmp(shape, size, (size_t)rank * sizeof(*size)) != 0))
+        if (tensor->dtype != dtype || tensor->rank != rank || (rank && memcmp(known_shape, shape, (size_t)rank * sizeof(*shape)) != 0))
             return error_set(err, RESHARD_ERR_FORMAT, "another rank gives it another dtype or size");
         return RESHARD_OK;
     }
     struct path_part *parts = NULL;
     size_t part_count;
-    int64_t flat = 0;
-    if (reshape) {
-        rank = reshape->rank;
-        size = reshape->shape;
-        if (reshape->is_flat && shape_volume(rank, size, &flat)) {
-            rank = 1;
-            size = &flat;
-        }
-    }
-    reshard_status status = catalog_add_tensor(catalog, name, dtype, rank, size, out, err);
+    reshard_status status = catalog_add_tensor(catalog, name, dtype, rank, shape, out, err);
     if (!status)
         status = path_of(metadata, entry->name, &parts, &part_count, err);
     if (!status && part_count)
@@ -392,14 +395,16 @@ static reshard_status find_tensor(struct reading *reading, const struct dcp_entr
 static reshard_status add_tensor(struct reading *reading, const struct dcp_entry *entry, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
-    const struct dcp_flavour *flavour = reading->building->flavour;
+    const struct dcp_read_hooks *hooks = reading->building->hooks;
     struct str name = name_map_at(&metadata->names, entry->name);
-    struct dcp_reshape reshape;
-    bool is_flattened = flavour && flavour->reshape && flavour->reshape(flavour->context, name, &reshape);
+    int rank = dcp_vector_rank(metadata, entry->size);
+    int64_t shape[RANK_MAX];
+    memcpy(shape, dcp_vector_at(metadata, entry->size), (size_t)rank * sizeof(*shape));
+    bool is_reshaped = hooks && hooks->reshape && hooks->reshape(hooks->context, name, &rank, shape);
     uint32_t tensor;
-    reshard_status status = find_tensor(reading, entry, name, is_flattened ? &reshape : NULL, &tensor, err);
+    reshard_status status = find_tensor(reading, entry, name, rank, shape, &tensor, err);
     for (uint32_t i = 0; i < entry->chunk_count && !status; i++)
-        status = add_chunk(reading, entry, tensor, is_flattened ? &reshape : NULL, &metadata->chunks[entry->first_chunk + i], err);
+        status = add_chunk(reading, entry, tensor, is_reshaped, &metadata->chunks[entry->first_chunk + i], err);
     if (status) {
         /* The catalog names the tensor already. */
         if (err && strncmp(err->message, "tensor '", 8) != 0)
@@ -527,9 +532,9 @@ static reshard_status add_own_file(struct source *source, const char *name, resh
     return catalog_add_object(source->catalog, str_of(name), bytes, &object, err);
 }
 
-reshard_status dcp_read_tensors(struct source *source, const struct dcp_flavour *flavour, reshard_error *err)
+reshard_status dcp_read_tensors(struct source *source, const struct dcp_read_hooks *hooks, reshard_error *err)
 {
-    struct building building = { .source = source, .flavour = flavour };
+    struct building building = { .source = source, .hooks = hooks };
     struct arena arena = { 0 };
     struct dcp_metadata_file *files;
     uint32_t count;

@@ -9,7 +9,6 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "encoding/pickle_write.h"
-#include "formats/mcore/mcore_buckets.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -130,25 +129,24 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
     return true;
 }
 
-/* A vector of optimizer state, whose storage is a run. */
+/* A vector, whose storage is a run. */
 static bool substitute_run(const struct value *value, struct buffer *out, void *context)
 {
     struct pickling *pickling = context;
-    const struct mcore_buckets *buckets = pickling->state->buckets;
+    const struct dcp_vectors *vectors = &pickling->state->vectors;
     uint32_t storage;
     char key[16];
     if (value->kind != VALUE_NONE || value->tensor == 0)
         return false;
-    const struct mcore_run *run = &buckets->runs[value->tensor - 1];
-    enum dtype dtype = buckets->vectors[run->vector].dtype;
-    uint64_t bytes = (uint64_t)run->count * dtype_element_bytes(dtype);
+    const struct dcp_run *run = &vectors->runs[value->tensor - 1];
+    uint64_t bytes = dcp_run_bytes(vectors, value->tensor - 1);
     if (!take_storage(pickling->pickle, (struct dcp_item_storage){ .is_run = true, .index = value->tensor - 1, .bytes = bytes },
                       &storage)) {
         pickling->problem = "";
         return true;
     }
     snprintf(key, sizeof(key), "%" PRIu32, storage);
-    torch_save_put_tensor(out, dtype, 1, &run->count, NULL, 0, key, bytes, false);
+    torch_save_put_tensor(out, vectors->vectors[run->vector].dtype, 1, &run->count, NULL, 0, key, bytes, false);
     return true;
 }
 
@@ -191,7 +189,7 @@ static reshard_status put_value(struct pickling *pickling, uint32_t item, const 
     return put_with(pickling, value, graph_count, item == CATALOG_NONE ? NULL : substitute, out, err);
 }
 
-/* A value of the target's own in which vectors of optimizer state lie. */
+/* A value of the target's own in which vectors lie. */
 static reshard_status put_runs(struct pickling *pickling, const struct dcp_stored *item, struct buffer *out, reshard_error *err)
 {
     return put_with(pickling, item->value, item->graph_count, substitute_run, out, err);

@@ -3,9 +3,6 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/dcp/dcp_source.h"
-#include "formats/mcore/mcore_buckets.h"
-#include "formats/mcore/mcore_items.h"
-#include "formats/mcore/mcore_model_space.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -29,11 +26,10 @@ reshard_status dcp_chunk_frame(const struct dcp_target *state, const struct cata
                                const int64_t *extent, struct torch_frame *out, reshard_error *err)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
-    int64_t stored_start[RANK_MAX], stored_extent[RANK_MAX];
-    if (!mcore_is_flattened(state, catalog, tensor))
+    struct dcp_form stored;
+    if (!state->flavour->stored_form || !state->flavour->stored_form(state, catalog, tensor, start, extent, &stored))
         return dcp_tensor_frame(info->dtype, info->rank, extent, out, err);
-    mcore_flattened_box(catalog, tensor, start, extent, stored_start, stored_extent);
-    return dcp_tensor_frame(info->dtype, info->rank + 1, stored_extent, out, err);
+    return dcp_tensor_frame(info->dtype, stored.rank, stored.extent, out, err);
 }
 
 /* ---- keys ---- */
@@ -136,9 +132,7 @@ static bool is_own_name(const struct dcp_target *state, struct str name)
     uint64_t rank;
     if (dcp_file_rank(name, &rank) || str_is(name, DCP_METADATA) || str_ends_with(name, ".metadata"))
         return true;
-    if (!state->style->is_below_root)
-        return false;
-    return str_is(name, "metadata.json") || str_is(name, "common.pt") || str_is(name, "integrity.json") || str_is(name, MEGATRON_TRACKER);
+    return dcp_is_listed(state->flavour->own_files, name);
 }
 
 static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_stored *blob, reshard_error *err)
@@ -207,7 +201,7 @@ static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t number,
     return RESHARD_OK;
 }
 
-/* A pickled item that is a file of its own: common.pt. */
+/* A pickled item that is a file of its own. */
 static reshard_status add_item_file(struct dcp_placing *placing, struct dcp_stored *item, reshard_error *err)
 {
     struct catalog *catalog = placing->target->catalog;
@@ -250,8 +244,8 @@ static reshard_status add_item_chunks(const struct layout_request *request, stru
         struct catalog_chunk *chunk;
         uint64_t payload = blob->offset + pickle.frame.members[pickle.frame.first_storage + i].payload_offset;
         if (storage->is_run) {
-            state->buckets->runs[storage->index].object = blob->object;
-            state->buckets->runs[storage->index].payload = payload;
+            state->vectors.runs[storage->index].object = blob->object;
+            state->vectors.runs[storage->index].payload = payload;
         }
         if (!storage->is_tensor)
             continue;
@@ -297,7 +291,7 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
     for (uint32_t i = 0; i < placing->piece_count; i++) {
         const struct dcp_piece *piece = &placing->pieces[i];
         if (piece->is_run) {
-            struct mcore_run *run = &state->buckets->runs[piece->index];
+            struct dcp_run *run = &state->vectors.runs[piece->index];
             run->object = placing->files[piece->file].object;
             run->blob_offset = piece->offset;
             run->blob_bytes = piece->bytes;
@@ -314,7 +308,7 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
         if (!placing->pieces[i].is_item && !placing->pieces[i].is_run)
             status = add_tensor_chunk(placing, &placing->pieces[i], err);
     }
-    return status ? status : mcore_add_run_chunks(placing->target, err);
+    return status || !state->flavour->add_vector_chunks ? status : state->flavour->add_vector_chunks(placing->target, err);
 }
 
 /* ---- all of it ---- */
@@ -323,7 +317,7 @@ static reshard_status add_chunks(const struct dcp_placing *placing, reshard_erro
 static reshard_status note_paths(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
-    if (dcp_target_state(target)->style->has_common)
+    if (dcp_target_state(target)->flavour->has_no_paths)
         return RESHARD_OK;
     for (uint32_t i = 0; i < wanted->path_count; i++) {
         if (wanted->paths[i].kind == PATH_INT_KEY)
@@ -360,11 +354,11 @@ static reshard_status collect_lists(const struct dcp_placing *placing, reshard_e
 }
 
 reshard_status dcp_target_init(const struct layout_request *request, struct target *target, struct dcp_target *state,
-                               const struct dcp_style *style, reshard_error *err)
+                               const struct dcp_flavour *flavour, reshard_error *err)
 {
     uint32_t source_count = request->source->catalog->tensor_count;
     target->driver_state = state;
-    state->style = style;
+    state->flavour = flavour;
     state->wanted_of = malloc(((size_t)source_count + 1) * sizeof(*state->wanted_of));
     if (!state->wanted_of)
         return error_set_memory(err);
@@ -374,12 +368,6 @@ reshard_status dcp_target_init(const struct layout_request *request, struct targ
             state->wanted_of[request->wanted_source[i]] = i;
     }
     return RESHARD_OK;
-}
-
-static reshard_status make_state(const struct layout_request *request, struct target *target, reshard_error *err)
-{
-    struct dcp_target *state = calloc(1, sizeof(*state));
-    return state ? dcp_target_init(request, target, state, dcp_style_of(target->driver), err) : error_set_memory(err);
 }
 
 static reshard_status add_files(struct dcp_placing *placing, reshard_error *err)
@@ -404,6 +392,7 @@ static reshard_status add_metadata_object(const struct layout_request *request, 
     char *name = status ? NULL : arena_printf(&target->catalog->arena, "%s" DCP_METADATA, state->folder);
     if (!status && !name)
         status = error_set_memory(err);
+    state->has_metadata = !status;
     return status ? status : catalog_add_object(target->catalog, str_of(name), bytes, &state->metadata_object, err);
 }
 
@@ -413,30 +402,22 @@ static reshard_status place_all(struct dcp_placing *placing, reshard_error *err)
     reshard_status status = dcp_place_begin(placing, err);
     if (!status)
         status = lay_out_items(placing, err);
-    if (!status && dcp_target_state(placing->target)->style->has_common)
-        status = mcore_classes_note(placing->request, placing->target, err);
     if (!status)
         status = dcp_place_tensors(placing, err);
     if (!status)
         status = collect_lists(placing, err);
     if (!status)
         status = dcp_place_finish(placing, err);
-    /* Side files and common.pt come after the data files, whose numbers are those of the files. */
+    /* Files come after the data files, whose numbers are those of the files. */
     if (!status)
         status = add_files(placing, err);
     return status ? status : add_chunks(placing, err);
 }
 
-reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status dcp_container_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_placing placing = { .request = request, .target = target };
-    reshard_status status = make_state(request, target, err);
-    if (!status && dcp_target_state(target)->style->is_below_root)
-        status = mcore_root_choose(request, target, err);
-    if (!status)
-        status = mcore_optimizer_choose(request, target, err);
-    if (!status)
-        status = dcp_stored_make(request, target, err);
+    reshard_status status = dcp_stored_make(request, target, err);
     if (!status)
         status = check_wanted(request->wanted, dcp_target_state(target), err);
     if (!status)
@@ -447,21 +428,22 @@ reshard_status dcp_lay_out(const struct layout_request *request, struct target *
         status = place_all(&placing, err);
     if (!status)
         status = add_metadata_object(request, target, err);
-    if (!status && dcp_target_state(target)->style->is_below_root)
-        status = mcore_root_lay_out(target, err);
     dcp_placing_release(&placing);
     return status;
+}
+
+reshard_status dcp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct dcp_target *state = calloc(1, sizeof(*state));
+    reshard_status status = state ? dcp_target_init(request, target, state, &dcp_plain, err) : error_set_memory(err);
+    return status ? status : dcp_container_lay_out(request, target, err);
 }
 
 reshard_status dcp_item_files_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct dcp_placing placing = { .request = request, .target = target };
     struct dcp_target *state = dcp_target_state(target);
-    reshard_status status = mcore_root_choose(request, target, err);
-    if (!status)
-        status = mcore_optimizer_choose(request, target, err);
-    if (!status)
-        status = dcp_stored_make(request, target, err);
+    reshard_status status = dcp_stored_make(request, target, err);
     for (uint32_t i = 0; i < state->item_count && !status; i++) {
         struct dcp_stored *item = &state->items[i];
         bool is_side_file = item->is_file && item->wanted != CATALOG_NONE, is_object = !item->is_file;
@@ -482,8 +464,6 @@ reshard_status dcp_item_files_lay_out(const struct layout_request *request, stru
         if (!status)
             status = add_item_chunks(request, target, i, err);
     }
-    if (!status)
-        status = mcore_root_lay_out(target, err);
     dcp_placing_release(&placing);
     return status;
 }
@@ -496,10 +476,8 @@ void dcp_close_target(struct target *target)
     free(state->blobs);
     free(state->items);
     free(state->wanted_of);
-    mcore_buckets_free(state->buckets);
+    dcp_vectors_release(&state->vectors);
     free(state->kept);
-    for (uint32_t i = 0; i < state->text_count; i++)
-        free(state->texts[i].text);
     dcp_tree_release(&state->tree);
     value_graph_release(&state->extra);
     dcp_lists_release(&state->lists);

@@ -6,8 +6,6 @@
 #include "formats/dcp/dcp_target.h"
 
 #include "encoding/pickle_write.h"
-#include "formats/mcore/mcore_buckets.h"
-#include "formats/mcore/mcore_model_space.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +53,8 @@ struct writing {
     uint32_t memo_count;
     uint32_t constants[CONSTANTS];   /* memo number + 1 */
     uint32_t *tensor_memo, *item_memo, *object_memo,
-        *vector_memo;                /* the same, by wanted tensor, wanted item, target object, vector of state */
-    struct arena names;              /* of flattened tensors */
+        *vector_memo;                /* the same, by wanted tensor, wanted item, target object, vector */
+    struct arena names;              /* keys that are not the tensors' own */
     uint32_t in_batch;
 };
 
@@ -206,30 +204,33 @@ static void end_dict(struct writing *writing)
 
 /* ---- the attributes ---- */
 
-/* A tensor's own name, or that under which it is stored flattened. */
+/* The name under which a tensor is stored. */
 static void put_key(struct writing *writing, uint32_t tensor)
 {
     struct str key = writing->catalog->tensors[tensor].key;
-    if (!writing->tensor_memo[tensor] && writing->state->optimizer_layout == MCORE_MODEL_SPACE) {
-        key = mcore_flattened_key(writing->state, &writing->names, key);
-        writing->out.failed |= key.size == 0;
+    const struct dcp_flavour *flavour = writing->state->flavour;
+    if (!writing->tensor_memo[tensor] && flavour->stored_key) {
+        struct str stored = flavour->stored_key(writing->state, &writing->names, key);
+        writing->out.failed |= key.size && !stored.size;
+        key = stored;
     }
     put_text(writing, key, &writing->tensor_memo[tensor]);
 }
 
-/* Where a chunk lies in what is stored; returns the rank of that. */
-static int stored_box(const struct writing *writing, const struct catalog_chunk *chunk, int64_t *start, int64_t *extent)
+/* What is stored of a chunk's tensor, and where the chunk lies in that. */
+static void find_form(const struct writing *writing, const struct catalog_chunk *chunk, struct dcp_form *out)
 {
     const struct catalog *catalog = writing->catalog;
-    const int64_t *own_start = catalog_vector_at(catalog, chunk->start), *own_extent = catalog_vector_at(catalog, chunk->extent);
-    int rank = catalog->tensors[chunk->tensor].rank;
-    if (mcore_is_flattened(writing->state, catalog, chunk->tensor)) {
-        mcore_flattened_box(catalog, chunk->tensor, own_start, own_extent, start, extent);
-        return rank + 1;
-    }
-    memcpy(start, own_start, (size_t)rank * sizeof(*start));
-    memcpy(extent, own_extent, (size_t)rank * sizeof(*extent));
-    return rank;
+    const struct dcp_flavour *flavour = writing->state->flavour;
+    const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
+    const int64_t *start = catalog_vector_at(catalog, chunk->start), *extent = catalog_vector_at(catalog, chunk->extent);
+    size_t bytes = (size_t)tensor->rank * sizeof(*start);
+    if (flavour->stored_form && flavour->stored_form(writing->state, catalog, chunk->tensor, start, extent, out))
+        return;
+    out->rank = tensor->rank;
+    memcpy(out->size, catalog_vector_at(catalog, tensor->shape), bytes);
+    memcpy(out->start, start, bytes);
+    memcpy(out->extent, extent, bytes);
 }
 
 static bool is_tensor_chunk(const struct catalog_chunk *chunk)
@@ -245,7 +246,7 @@ static bool is_written_item(const struct dcp_stored *item)
 static reshard_status put_chunk_list(struct writing *writing, uint32_t tensor, uint32_t first, uint32_t *next, reshard_error *err)
 {
     const struct catalog *catalog = writing->catalog;
-    int64_t start[RANK_MAX], extent[RANK_MAX];
+    struct dcp_form form;
     uint32_t count = 0, i;
     pickle_put_opcode(&writing->out, PICKLE_EMPTY_LIST);
     for (i = first; i < catalog->chunk_count && catalog->chunks[i].tensor == tensor; i++) {
@@ -260,11 +261,11 @@ static reshard_status put_chunk_list(struct writing *writing, uint32_t tensor, u
         count++;
         begin_object(writing, CLASS_CHUNK);
         begin_attributes(writing);
-        int rank = stored_box(writing, chunk, start, extent);
+        find_form(writing, chunk, &form);
         put_constant(writing, TEXT_OFFSETS);
-        put_size(writing, rank, start);
+        put_size(writing, form.rank, form.start);
         put_constant(writing, TEXT_SIZES);
-        put_size(writing, rank, extent);
+        put_size(writing, form.rank, form.extent);
         end_attributes(writing);
         reshard_status status = flush(writing, FLUSH_BYTES, err);
         if (status)
@@ -280,35 +281,32 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
 {
     const struct catalog *catalog = writing->catalog;
     uint32_t index = catalog->chunks[first].tensor;
-    const struct catalog_tensor *tensor = &catalog->tensors[index];
-    int64_t flattened[RANK_MAX];
-    bool is_flattened = mcore_is_flattened(writing->state, catalog, index);
+    struct dcp_form form;
     begin_pair(writing);
     put_key(writing, index);
     begin_object(writing, CLASS_TENSOR);
     begin_attributes(writing);
     put_constant(writing, TEXT_PROPERTIES);
-    put_properties(writing, tensor->dtype);
+    put_properties(writing, catalog->tensors[index].dtype);
     put_constant(writing, TEXT_SIZE);
-    if (is_flattened)
-        mcore_flattened_size(catalog, index, catalog_vector_at(catalog, catalog->chunks[first].extent), flattened);
-    put_size(writing, tensor->rank + is_flattened, is_flattened ? flattened : catalog_vector_at(catalog, tensor->shape));
+    find_form(writing, &catalog->chunks[first], &form);
+    put_size(writing, form.rank, form.size);
     put_constant(writing, TEXT_CHUNKS);
     reshard_status status = put_chunk_list(writing, index, first, next, err);
     end_attributes(writing);
     return status;
 }
 
-/* Vectors of .metadata in which optimizer state lies. */
+/* Vectors that are in .metadata. */
 static uint32_t count_vectors(const struct dcp_target *state)
 {
-    return state->optimizer_layout == MCORE_BUCKETS && state->buckets ? state->buckets->vector_count : 0;
+    return state->vectors.are_blobs ? state->vectors.count : 0;
 }
 
 static reshard_status put_vector(struct writing *writing, uint32_t index, reshard_error *err)
 {
-    const struct mcore_buckets *buckets = writing->state->buckets;
-    const struct mcore_vector *vector = &buckets->vectors[index];
+    const struct dcp_vectors *vectors = &writing->state->vectors;
+    const struct dcp_vector *vector = &vectors->vectors[index];
     reshard_status status = RESHARD_OK;
     begin_pair(writing);
     put_text(writing, vector->key, &writing->vector_memo[index]);
@@ -321,7 +319,7 @@ static reshard_status put_vector(struct writing *writing, uint32_t index, reshar
     put_constant(writing, TEXT_CHUNKS);
     pickle_put_opcode(&writing->out, PICKLE_EMPTY_LIST);
     for (uint32_t i = 0; i < vector->run_count && !status; i++) {
-        const struct mcore_run *run = &buckets->runs[vector->first_run + i];
+        const struct dcp_run *run = &vectors->runs[vector->first_run + i];
         if (i % BATCH == 0 && i > 0)
             pickle_put_opcode(&writing->out, PICKLE_APPENDS);
         if (i % BATCH == 0)
@@ -390,38 +388,24 @@ static void put_path(struct writing *writing, struct str name, const struct path
     pickle_put_opcode(&writing->out, count > 3 || count == 0 ? PICKLE_TUPLE : (uint8_t)(PICKLE_TUPLE1 + count - 1));
 }
 
-/*
- * Path of a tensor. Megatron's state dicts have the model, and the state of each parameter of its FSDP, as dicts of whole names; a source
- * that knows no paths gives keys alone.
- */
-static size_t tensor_path(const struct writing *writing, const struct catalog_tensor *tensor, struct path_part made[4],
+/* Path of a tensor. A source that knows no paths gives keys alone. */
+static size_t tensor_path(const struct writing *writing, const struct catalog_tensor *tensor, struct path_part made[DCP_PATH_MADE_MAX],
                           const struct path_part **parts)
 {
-    static const char model[] = "model.", state[] = "optimizer.state.";
-    struct str key = tensor->key;
-    size_t count = catalog_tensor_path(writing->request->wanted, tensor, &made[0], parts), end = key.size;
-    if (!writing->state->style->flattens || tensor->path != CATALOG_NONE)
-        return count;
-    if (str_starts_with(key, model)) {
-        made[0].key.size = sizeof(model) - 2;
-        made[1] = (struct path_part){ .kind = PATH_KEY, .key = { key.data + sizeof(model) - 1, key.size - (sizeof(model) - 1) } };
-        return 2;
+    const struct dcp_flavour *flavour = writing->state->flavour;
+    if (tensor->path == CATALOG_NONE && flavour->tensor_path) {
+        size_t count = flavour->tensor_path(tensor->key, made);
+        *parts = made;
+        if (count)
+            return count;
     }
-    while (end > 0 && key.data[end - 1] != '.')
-        end--;
-    if (!writing->state->style->has_group_meta || !str_starts_with(key, state) || end <= sizeof(state))
-        return count;
-    made[0].key = STR("optimizer");
-    made[1] = (struct path_part){ .kind = PATH_KEY, .key = STR("state") };
-    made[2] = (struct path_part){ .kind = PATH_KEY, .key = { key.data + sizeof(state) - 1, end - sizeof(state) } };
-    made[3] = (struct path_part){ .kind = PATH_KEY, .key = { key.data + end, key.size - end } };
-    return 4;
+    return catalog_tensor_path(writing->request->wanted, tensor, &made[0], parts);
 }
 
 static reshard_status put_planner_data(struct writing *writing, reshard_error *err)
 {
     const struct catalog *wanted = writing->request->wanted;
-    struct path_part single, made[4];
+    struct path_part single, made[DCP_PATH_MADE_MAX];
     const struct path_part *parts;
     reshard_status status = RESHARD_OK;
     begin_dict(writing);
@@ -465,17 +449,17 @@ static void put_info(struct writing *writing, uint32_t object, uint64_t offset, 
 
 static reshard_status put_runs(struct writing *writing, reshard_error *err)
 {
-    const struct mcore_buckets *buckets = writing->state->buckets;
+    const struct dcp_vectors *vectors = &writing->state->vectors;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; count_vectors(writing->state) && i < buckets->run_count && !status; i++) {
-        const struct mcore_run *run = &buckets->runs[i];
+    for (uint32_t i = 0; vectors->are_blobs && i < vectors->run_count && !status; i++) {
+        const struct dcp_run *run = &vectors->runs[i];
         begin_pair(writing);
         begin_object(writing, CLASS_INDEX);
         begin_attributes(writing);
         put_constant(writing, TEXT_FQN);
-        put_text(writing, buckets->vectors[run->vector].key, &writing->vector_memo[run->vector]);
+        put_text(writing, vectors->vectors[run->vector].key, &writing->vector_memo[run->vector]);
         put_constant(writing, TEXT_INDEX);
-        pickle_put_int(&writing->out, i - buckets->vectors[run->vector].first_run);
+        pickle_put_int(&writing->out, i - vectors->vectors[run->vector].first_run);
         put_constant(writing, TEXT_OFFSET);
         put_size(writing, 1, &run->start);
         end_attributes(writing);
@@ -521,9 +505,9 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
         put_constant(writing, TEXT_INDEX);
         pickle_put_int(&writing->out, position);
         put_constant(writing, TEXT_OFFSET);
-        int64_t start[RANK_MAX], extent[RANK_MAX];
-        int rank = stored_box(writing, chunk, start, extent);
-        put_size(writing, rank, start);
+        struct dcp_form form;
+        find_form(writing, chunk, &form);
+        put_size(writing, form.rank, form.start);
         end_attributes(writing);
         const struct dcp_blob *blob = &writing->state->blobs[chunk->driver_data - 1];
         put_info(writing, chunk->object, blob->offset, blob->bytes);
@@ -535,8 +519,8 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
     return status;
 }
 
-/* Real shapes of flattened tensors: {key: {"nd_reformulated_orig_global_shape": shape}}, and {key: {}} for the others. */
-static reshard_status put_real_shapes(struct writing *writing, reshard_error *err)
+/* The dict that a flavour adds: something for every tensor. */
+static reshard_status put_attribute(struct writing *writing, reshard_error *err)
 {
     const struct catalog *catalog = writing->catalog;
     reshard_status status = RESHARD_OK;
@@ -546,13 +530,7 @@ static reshard_status put_real_shapes(struct writing *writing, reshard_error *er
             continue;
         begin_pair(writing);
         put_key(writing, i);
-        pickle_put_opcode(&writing->out, PICKLE_EMPTY_DICT);
-        if (mcore_is_flattened(writing->state, catalog, i)) {
-            pickle_put_opcode(&writing->out, PICKLE_MARK);
-            pickle_put_str(&writing->out, STR("nd_reformulated_orig_global_shape"));
-            pickle_put_int_tuple(&writing->out, catalog_vector_at(catalog, catalog->tensors[i].shape), (size_t)catalog->tensors[i].rank);
-            pickle_put_opcode(&writing->out, PICKLE_SETITEMS);
-        }
+        writing->state->flavour->put_attribute(writing->state, catalog, i, &writing->out);
         status = flush(writing, FLUSH_BYTES, err);
     }
     end_dict(writing);
@@ -579,6 +557,7 @@ static void put_storage_meta(struct writing *writing)
 
 static reshard_status put_metadata(struct writing *writing, reshard_error *err)
 {
+    const struct dcp_flavour *flavour = writing->state->flavour;
     pickle_put_begin(&writing->out);
     pickle_put_global(&writing->out, MODULE, "Metadata");
     pickle_put_opcode(&writing->out, PICKLE_EMPTY_TUPLE);
@@ -589,7 +568,7 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     if (status)
         return status;
     pickle_put_str(&writing->out, STR("planner_data"));
-    if (writing->state->style->has_common)
+    if (flavour->has_no_paths)
         pickle_put_none(&writing->out);
     else
         status = put_planner_data(writing, err);
@@ -599,9 +578,10 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     status = put_storage_data(writing, err);
     if (status)
         return status;
-    if (writing->state->optimizer_layout == MCORE_MODEL_SPACE) {
-        pickle_put_str(&writing->out, STR("mcore_data"));
-        status = put_real_shapes(writing, err);
+    const char *attribute = flavour->attribute ? flavour->attribute(writing->state) : NULL;
+    if (attribute) {
+        pickle_put_str(&writing->out, str_of(attribute));
+        status = put_attribute(writing, err);
         if (status)
             return status;
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Where blobs go. By default everything lies in __0_0.distcp, byte items first as torch writes them; with ranks=N every tensor is cut on
- * axis 0 as DTensor's Shard(0) over N files. torch_dist has chunks of its own, spread evenly. With a reference, boxes, files and order are
+ * axis 0 as DTensor's Shard(0) over N files. Pieces that a flavour makes are spread evenly. With a reference, boxes, files and order are
  * those of the tensor or item of that name there.
  */
 #include "formats/dcp/dcp_target.h"
@@ -9,8 +9,6 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "formats/dcp/dcp_source.h"
-#include "formats/mcore/mcore_buckets.h"
-#include "formats/mcore/mcore_model_space.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -170,17 +168,23 @@ static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t ind
     return add_piece(placing, &piece, err);
 }
 
-reshard_status dcp_place_run(struct dcp_placing *placing, uint32_t run, uint64_t bytes, uint32_t payload_offset, uint32_t rank,
-                             reshard_error *err)
+/* The piece of a run. With a reference it lies in the file of the rank that has it. */
+static reshard_status place_run(struct dcp_placing *placing, const struct dcp_vectors *vectors, uint32_t run, reshard_error *err)
 {
+    struct torch_frame frame;
+    reshard_status status = dcp_run_frame(vectors, run, &frame, err);
+    if (status)
+        return status;
     struct dcp_piece piece = { .is_run = true,
                                .is_free = !placing->request->like,
                                .index = run,
-                               .bytes = bytes,
-                               .payload_offset = payload_offset,
+                               .bytes = frame.bytes,
+                               .payload_offset = (uint32_t)frame.members[frame.first_storage].payload_offset,
                                .file = CATALOG_NONE,
                                .order = ORDER_AFTER_REFERENCE + placing->piece_count };
-    reshard_status status = piece.is_free ? RESHARD_OK : rank_file(placing, rank, &piece.file, err);
+    torch_frame_release(&frame);
+    if (!piece.is_free)
+        status = rank_file(placing, vectors->runs[run].rank, &piece.file, err);
     return status ? status : add_piece(placing, &piece, err);
 }
 
@@ -189,7 +193,7 @@ reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, cons
     return add_tensor_piece(placing, index, start, extent, CATALOG_NONE, ORDER_AFTER_REFERENCE + placing->piece_count, err);
 }
 
-static reshard_status place_like(struct dcp_placing *placing, uint32_t index, const struct catalog_tensor *like, reshard_error *err)
+static reshard_status place_like_tensor(struct dcp_placing *placing, uint32_t index, const struct catalog_tensor *like, reshard_error *err)
 {
     const struct source *reference = placing->request->like;
     const struct catalog *catalog = reference->catalog;
@@ -210,6 +214,13 @@ static reshard_status place_like(struct dcp_placing *placing, uint32_t index, co
             return status;
     }
     return RESHARD_OK;
+}
+
+reshard_status dcp_place_like(struct dcp_placing *placing, uint32_t index, bool *done, reshard_error *err)
+{
+    const struct catalog_tensor *like = like_tensor(placing, index);
+    *done = like != NULL;
+    return like ? place_like_tensor(placing, index, like, err) : RESHARD_OK;
 }
 
 /* DTensor's Shard(0): ceil(rows / ranks) rows a rank, the last ones may get fewer or none. */
@@ -237,78 +248,6 @@ static reshard_status place_rows(struct dcp_placing *placing, uint32_t index, ui
             status = add_tensor_piece(placing, index, start, extent, file, ORDER_AFTER_REFERENCE + placing->piece_count, err);
     }
     return status;
-}
-
-static bool is_stored(const struct catalog_tensor *tensor)
-{
-    return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
-}
-
-/* Many enough that no file is much larger than this, so that several readers find work. */
-#define EVEN_FILE_BYTES (UINT64_C(4) << 30)
-#define EVEN_FILES_MAX 256
-
-static uint32_t even_ranks(const struct dcp_placing *placing)
-{
-    uint64_t total = 0;
-    const struct layout_words *words = &placing->request->words;
-    if (placing->request->ranks)
-        return placing->request->ranks;
-    if (words->tp || words->pp) {
-        uint64_t ranks = (uint64_t)(words->tp ? words->tp : 1) * (words->pp ? words->pp : 1);
-        return ranks < EVEN_FILES_MAX ? (uint32_t)ranks : EVEN_FILES_MAX;
-    }
-    for (uint32_t i = 0; i < placing->piece_count; i++)
-        total += placing->pieces[i].is_free ? placing->pieces[i].bytes : 0;
-    uint64_t count = total / EVEN_FILE_BYTES + 1;
-    return count < EVEN_FILES_MAX ? (uint32_t)count : EVEN_FILES_MAX;
-}
-
-static reshard_status place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
-{
-    if (mcore_is_flattened(dcp_target_state(placing->target), placing->target->catalog, index))
-        return mcore_place_flattened(placing, index, err);
-    const struct catalog_tensor *like = like_tensor(placing, index);
-    if (like)
-        return place_like(placing, index, like, err);
-    if (dcp_target_state(placing->target)->style->has_common)
-        return torch_dist_place_tensor(placing, index, err);
-    return place_rows(placing, index, placing->request->ranks ? placing->request->ranks : 1, err);
-}
-
-reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err)
-{
-    const struct layout_request *request = placing->request;
-    reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < request->wanted->tensor_count && !status; i++) {
-        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
-        if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
-            status = target_note_dropped(placing->target, NOTE_NO_DATA, tensor->key, err, "a tensor without data");
-        if (status || !is_stored(tensor) || mcore_is_in_buffers(dcp_target_state(placing->target), placing->target->catalog, i))
-            continue;
-        status = place_tensor(placing, i, err);
-        if (status)
-            error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
-    }
-    if (!status)
-        status = mcore_place_runs(placing, err);
-    return status ? status : dcp_place_evenly(placing, even_ranks(placing), err);
-}
-
-reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64_t bytes, reshard_error *err)
-{
-    const struct source *like = placing->request->like;
-    struct dcp_piece piece = { .is_item = true, .index = item, .bytes = bytes, .order = ORDER_AFTER_REFERENCE + placing->piece_count };
-    uint32_t found = like ? name_map_find(&placing->like_items, dcp_target_state(placing->target)->items[item].key) : NAME_NONE;
-    const struct catalog_item *there = found == NAME_NONE ? NULL : &like->catalog->items[placing->like_item[found]];
-    reshard_status status;
-    if (there && there->kind == ITEM_BLOB) {
-        piece.order = there->offset;
-        status = named_file(placing, base_name(like, there->object), &piece.file, err);
-    } else {
-        status = rank_file(placing, 0, &piece.file, err);
-    }
-    return status ? status : add_piece(placing, &piece, err);
 }
 
 /* ---- spreading ---- */
@@ -364,7 +303,8 @@ static reshard_status spread(struct dcp_placing *placing, const uint32_t *order,
     return RESHARD_OK;
 }
 
-reshard_status dcp_place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err)
+/* Gives free pieces files of the ranks 0 to ranks - 1, so that these fill evenly. */
+static reshard_status place_evenly(struct dcp_placing *placing, uint32_t ranks, reshard_error *err)
 {
     uint32_t count = 0;
     uint32_t *order = malloc(((size_t)placing->piece_count + 1) * sizeof(*order));
@@ -385,6 +325,77 @@ out:
     free(order);
     free(heap);
     return status;
+}
+
+/* ---- tensors and items ---- */
+
+static bool is_stored(const struct catalog_tensor *tensor)
+{
+    return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
+}
+
+/* Many enough that no file is much larger than this, so that several readers find work. */
+#define EVEN_FILE_BYTES (UINT64_C(4) << 30)
+#define EVEN_FILES_MAX 256
+
+static uint32_t even_ranks(const struct dcp_placing *placing)
+{
+    uint64_t total = 0;
+    uint32_t spread = dcp_target_state(placing->target)->spread;
+    if (placing->request->ranks)
+        return placing->request->ranks;
+    if (spread)
+        return spread < EVEN_FILES_MAX ? spread : EVEN_FILES_MAX;
+    for (uint32_t i = 0; i < placing->piece_count; i++)
+        total += placing->pieces[i].is_free ? placing->pieces[i].bytes : 0;
+    uint64_t count = total / EVEN_FILE_BYTES + 1;
+    return count < EVEN_FILES_MAX ? (uint32_t)count : EVEN_FILES_MAX;
+}
+
+static reshard_status place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
+{
+    const struct dcp_flavour *flavour = dcp_target_state(placing->target)->flavour;
+    bool done;
+    if (flavour->place_tensor)
+        return flavour->place_tensor(placing, index, err);
+    reshard_status status = dcp_place_like(placing, index, &done, err);
+    return status || done ? status : place_rows(placing, index, placing->request->ranks ? placing->request->ranks : 1, err);
+}
+
+reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err)
+{
+    const struct layout_request *request = placing->request;
+    const struct dcp_vectors *vectors = &dcp_target_state(placing->target)->vectors;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->tensor_count && !status; i++) {
+        const struct catalog_tensor *tensor = &request->wanted->tensors[i];
+        if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
+            status = target_note_dropped(placing->target, NOTE_NO_DATA, tensor->key, err, "a tensor without data");
+        if (status || !is_stored(tensor))
+            continue;
+        status = place_tensor(placing, i, err);
+        if (status)
+            error_prefix(err, "tensor '%.*s'", STR_ARG(tensor->key));
+    }
+    for (uint32_t i = 0; vectors->are_blobs && i < vectors->run_count && !status; i++)
+        status = place_run(placing, vectors, i, err);
+    return status ? status : place_evenly(placing, even_ranks(placing), err);
+}
+
+reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64_t bytes, reshard_error *err)
+{
+    const struct source *like = placing->request->like;
+    struct dcp_piece piece = { .is_item = true, .index = item, .bytes = bytes, .order = ORDER_AFTER_REFERENCE + placing->piece_count };
+    uint32_t found = like ? name_map_find(&placing->like_items, dcp_target_state(placing->target)->items[item].key) : NAME_NONE;
+    const struct catalog_item *there = found == NAME_NONE ? NULL : &like->catalog->items[placing->like_item[found]];
+    reshard_status status;
+    if (there && there->kind == ITEM_BLOB) {
+        piece.order = there->offset;
+        status = named_file(placing, base_name(like, there->object), &piece.file, err);
+    } else {
+        status = rank_file(placing, 0, &piece.file, err);
+    }
+    return status ? status : add_piece(placing, &piece, err);
 }
 
 /* ---- offsets ---- */
@@ -448,6 +459,5 @@ void dcp_placing_release(struct dcp_placing *placing)
     free(placing->files);
     free(placing->like_item);
     buffer_release(&placing->path);
-    dcp_cuts_free(placing->cuts);
     name_map_release(&placing->like_items);
 }

@@ -3,7 +3,6 @@
 #include "base/crc32.h"
 #include "formats/dcp/dcp_source.h"
 #include "formats/dcp/dcp_target.h"
-#include "formats/mcore/mcore_buckets.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -70,15 +69,15 @@ static reshard_status publish_chunk(const struct publish_job *job, uint32_t inde
     return status;
 }
 
-/* The archives of dp_reshardable, each around a run. */
+/* Runs that are blobs, with the archives around them. */
 static reshard_status publish_runs(const struct publish_job *job, const uint32_t *crcs, struct blob_writing *writing, reshard_error *err)
 {
-    const struct mcore_buckets *buckets = dcp_target_state(job->target)->buckets;
+    const struct dcp_vectors *vectors = &dcp_target_state(job->target)->vectors;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < buckets->run_count && !status; i++) {
-        const struct mcore_run *run = &buckets->runs[i];
+    for (uint32_t i = 0; i < vectors->run_count && !status; i++) {
+        const struct dcp_run *run = &vectors->runs[i];
         struct torch_frame frame;
-        status = mcore_run_frame(buckets, i, &frame, err);
+        status = dcp_run_frame(vectors, i, &frame, err);
         if (status)
             break;
         begin_blob(writing, job->objects[run->object], run->blob_offset);
@@ -233,7 +232,7 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
     const struct dcp_target *state = dcp_target_state(job->target);
     struct blob_writing writing = { 0 };
     uint32_t *run_crcs = NULL;
-    reshard_status status = state->buckets ? mcore_run_crcs(job, &run_crcs, err) : RESHARD_OK;
+    reshard_status status = state->vectors.run_count ? dcp_run_crcs(job, &run_crcs, err) : RESHARD_OK;
     for (uint32_t i = 0; i < state->item_count && !status; i++)
         status = publish_item(job, i, run_crcs, &writing, err);
     for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
@@ -241,16 +240,14 @@ reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
         if (data && !(data & (DCP_IN_ITEM | DCP_IN_RUN)))
             status = publish_chunk(job, i, &writing, err);
     }
-    if (!status && state->optimizer_layout == MCORE_BUCKETS)
+    if (!status && state->vectors.are_blobs)
         status = publish_runs(job, run_crcs, &writing, err);
-    if (!status && !state->style->items_are_files) {
+    if (!status && state->has_metadata) {
         struct copying copying = { job->objects[state->metadata_object], 0, catalog->objects[state->metadata_object].bytes };
         status = dcp_metadata_write(job->request, job->target, write_copy, &copying, err);
         if (!status && copying.offset != copying.end)
             status = error_set_memory(err);
     }
-    if (!status && state->style->is_below_root)
-        status = mcore_root_publish(job, err);
     buffer_release(&writing.pending);
     free(run_crcs);
     return status;

@@ -58,3 +58,35 @@ reshard_status dcp_open_object(const struct source *source, uint32_t object, str
     free(name);
     return status;
 }
+
+/* ---- where the checkpoint is ---- */
+
+/* The part of name before its last component, with the '/'. */
+static struct str parent_of(struct str name)
+{
+    while (name.size && name.data[name.size - 1] != '/')
+        name.size--;
+    return name;
+}
+
+reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err)
+{
+    struct str directory = str_of(name);
+    bool is_directory = true;
+    uint64_t size;
+    if (directory.size && store_exists(store, name, &is_directory, &size) && !is_directory) {
+        if (!str_ends_with(directory, DCP_METADATA))
+            return error_set(err, RESHARD_ERR_FORMAT, "'%s' is no directory and no .metadata file", name);
+        directory = parent_of(directory);
+    }
+    char *found = malloc(directory.size + 2);
+    if (!found)
+        return error_set_memory(err);
+    if (directory.size)
+        memcpy(found, directory.data, directory.size);
+    if (directory.size && directory.data[directory.size - 1] != '/')
+        found[directory.size++] = '/';
+    found[directory.size] = '\0';
+    *out = found;
+    return RESHARD_OK;
+}

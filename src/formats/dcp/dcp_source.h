@@ -4,10 +4,13 @@
 #define FORMATS_DCP_DCP_SOURCE_H
 
 #include "encoding/torch_save.h"
+#include "formats/dcp/dcp_flavour.h"
 #include "formats/dcp/metadata_decode.h"
-#include "formats/driver.h"
 
 #define DCP_METADATA ".metadata"
+
+/* What a folder of this container holds; for format_driver.folder_entries. */
+#define DCP_FOLDER_ENTRIES ".metadata", ".metadata.tmp", "__*.metadata", "*.distcp"
 
 /* A torch.save container that items were loaded from. Its graph belongs to the catalog. */
 struct dcp_archive {
@@ -74,25 +77,8 @@ reshard_status dcp_metadata_read(const struct source *source, const char *name, 
 
 /* ---- dcp_catalog.c ---- */
 
-/* How a tensor's stored shape relates to its real one, for tensors that Megatron flattened. */
-struct dcp_reshape {
-    int rank;
-    int64_t shape[RANK_MAX]; /* the real global shape */
-    bool is_flat;            /* it is listed as one flat vector in the order of that shape */
-};
-
-/* What a flavour does differently while the catalog is filled. Members may be NULL. */
-struct dcp_flavour {
-    void *context;
-    /* Whether the entry was flattened; fills *out then. */
-    bool (*reshape)(void *context, struct str name, struct dcp_reshape *out);
-    /* Takes a byte item over instead of its becoming an item (*taken). */
-    reshard_status (*take_item)(void *context, struct str name, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
-                                bool *taken, reshard_error *err);
-};
-
-/* Reads all metadata files into source->catalog. */
-reshard_status dcp_read_tensors(struct source *source, const struct dcp_flavour *flavour, reshard_error *err);
+/* Reads all metadata files into source->catalog. hooks: NULL for plain DCP. */
+reshard_status dcp_read_tensors(struct source *source, const struct dcp_read_hooks *hooks, reshard_error *err);
 
 /* Codec of a list of transform descriptors; refuses what is unknown. */
 reshard_status dcp_transform_codec(const struct dcp_metadata *metadata, uint32_t transforms, enum codec *out, reshard_error *err);
@@ -100,17 +86,26 @@ reshard_status dcp_transform_codec(const struct dcp_metadata *metadata, uint32_t
 /* P of "__P_N.distcp", possibly behind a hint; false if the name is not of that form. */
 bool dcp_file_rank(struct str name, uint64_t *out);
 
-/* ---- dcp_flatten.c ---- */
-
-/* Adds the chunks of one stored piece of a flattened tensor: start and extent are the stored ones, whose last axis runs through the cell.
- */
-reshard_status dcp_add_flattened(struct catalog *catalog, uint32_t tensor, const struct dcp_reshape *reshape, int rank, const int64_t *size,
-                                 const int64_t *start, const int64_t *extent, const struct catalog_chunk *like, reshard_error *err);
-
 /* ---- dcp_read.c ---- */
 
-/* Adds the files of a directory in the checkpoint's, "" or one that ends with '/', that are none of its own: a tokenizer, say. */
-reshard_status dcp_add_side_files(struct source *source, const char *sub_directory, reshard_error *err);
+int dcp_probe(struct store *store, const char *name, reshard_error *err);
+reshard_status dcp_read_catalog(struct source *source, reshard_error *err);
+
+/* Which files of DCP lie in the directory that name means. */
+enum { DCP_HAS_METADATA = 1, DCP_HAS_RANK_METADATA = 2, DCP_HAS_DATA = 4, DCP_HAS_TEMPORARY = 8 };
+unsigned dcp_look(struct store *store, const char *name, reshard_error *err);
+
+/* Finds the checkpoint's directory and makes the state. */
+reshard_status dcp_read_open(struct source *source, reshard_error *err);
+
+/*
+ * Adds the files of a directory in the checkpoint's, "" or one that ends with '/', that are none of its own: a tokenizer, say. own_files:
+ * names of those that a flavour has beside DCP's, may be NULL.
+ */
+reshard_status dcp_add_side_files(struct source *source, const char *sub_directory, const char *const *own_files, reshard_error *err);
+
+/* Whether the name is in a list that ends with NULL, or is NULL. */
+bool dcp_is_listed(const char *const *names, struct str name);
 
 /* ---- dcp_resolve.c, dcp_repair.c, dcp_safetensors.c ---- */
 
@@ -155,30 +150,10 @@ reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct
 
 reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err);
 
-/* Compares what integrity.json says about files, if there is one. Whoever reads the folder: a damaged metadata.json may hide whose it is.
- */
-reshard_status dcp_verify_integrity(struct source *source, reshard_error *err);
-
 /* The same for the archives that were opened for items, such as common.pt. */
 reshard_status dcp_verify_archives(struct source *source, bool deep, reshard_error *err);
 
-/* ---- dcp_root.c ---- */
-
-/* What metadata.json says. */
-enum mcore_backend { MCORE_ABSENT, MCORE_UNREADABLE, MCORE_TORCH_DIST, MCORE_FSDP_DTENSOR, MCORE_ZARR, MCORE_OTHER };
-struct mcore_config {
-    enum mcore_backend backend;
-    char name[64];   /* of the backend */
-    int64_t version; /* of the backend */
-};
-
-/* Reads directory's metadata.json. What is wrong with it goes to err only if the status is an error. */
-reshard_status mcore_config_read(struct store *store, const char *directory, struct mcore_config *out, reshard_error *err);
-
 /* The directory that name means: itself, or the one that a file .metadata lies in. It ends with '/' unless it is ""; free it. */
 reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err);
-
-/* Whether the directory is called as Megatron calls the sub-directory of an iteration or a release. */
-bool dcp_is_iteration(const struct store *store, const char *name);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which items are stored, and under which key. In plain DCP each wanted item is one, under its own. */
+/* Which items are stored, and under which key. */
 #include "formats/dcp/dcp_target.h"
 
 #include "base/array.h"
@@ -17,8 +17,8 @@ reshard_status dcp_stored_make(const struct layout_request *request, struct targ
     const struct catalog *wanted = request->wanted;
     struct dcp_target *state = dcp_target_state(target);
     reshard_status status = RESHARD_OK;
-    if (state->style->is_below_root)
-        return mcore_items_make(request, target, err);
+    if (state->flavour->store_items)
+        return state->flavour->store_items(request, target, err);
     for (uint32_t i = 0; i < wanted->item_count && !status; i++) {
         const struct catalog_item *item = &wanted->items[i];
         struct dcp_stored stored = { .key = item->key, .wanted = i, .node = CATALOG_NONE, .is_file = item->kind == ITEM_FILE };

@@ -5,6 +5,7 @@
 
 #include "encoding/zip.h"
 #include "formats/shared/checked_ranges.h"
+#include "formats/shared/integrity_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -305,7 +306,7 @@ reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err)
     struct dcp_metadata_file *files;
     uint32_t count;
     bool is_per_rank;
-    reshard_status status = dcp_verify_integrity(source, err);
+    reshard_status status = integrity_verify(source, dcp_state(source)->directory, err);
     if (!status)
         status = dcp_verify_archives(source, deep, err);
     if (!status)

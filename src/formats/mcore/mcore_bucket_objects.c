@@ -16,7 +16,7 @@
 
 struct adding {
     const struct layout_request *request;
-    struct dcp_target *state;
+    struct mcore_target *state;
     struct value_graph *graph;      /* the target's own */
     const struct value *optimizer;  /* the common state's: a dict, or a dict of them by number */
     uint32_t optimizer_item;        /* wanted item that it comes from, or CATALOG_NONE */
@@ -168,7 +168,7 @@ static struct value *gathered_buffer(struct adding *adding, const struct mcore_g
     const struct mcore_buckets *buckets = adding->state->buckets;
     struct value *states = new_list(adding->graph, VALUE_DICT, 2 * (size_t)buckets->state_count + 2);
     for (uint32_t s = 0; s < buckets->state_count; s++) {
-        const struct mcore_vector *vector = &buckets->vectors[group->first_vector + index * buckets->state_count + s];
+        const struct dcp_vector *vector = &adding->state->dcp.vectors.vectors[group->first_vector + index * buckets->state_count + s];
         struct value *leaf = value_new(adding->graph, VALUE_NONE);
         if (leaf)
             leaf->tensor = vector->first_run + 1;
@@ -207,7 +207,7 @@ static reshard_status add_object(struct adding *adding, const char *prefix, cons
     const struct dcp_stored stored = {
         .key = str_of(key), .wanted = item, .node = CATALOG_NONE, .value = value, .is_in_list = true, .has_runs = has_runs
     };
-    return dcp_stored_add(adding->state, &stored, err);
+    return dcp_stored_add(&adding->state->dcp, &stored, err);
 }
 
 static reshard_status add_group(struct adding *adding, const struct mcore_group *group, reshard_error *err)
@@ -245,13 +245,13 @@ static struct value *what_is_left(struct adding *adding)
     return all;
 }
 
-reshard_status mcore_bucket_objects_add(const struct layout_request *request, struct dcp_target *state, uint32_t optimizer_item,
+reshard_status mcore_bucket_objects_add(const struct layout_request *request, struct mcore_target *state, uint32_t optimizer_item,
                                        struct value **optimizer, reshard_error *err)
 {
     struct adding adding = {
-        .request = request, .state = state, .graph = &state->extra, .optimizer = *optimizer, .optimizer_item = optimizer_item
+        .request = request, .state = state, .graph = &state->dcp.extra, .optimizer = *optimizer, .optimizer_item = optimizer_item
     };
-    uint32_t first = state->item_count;
+    uint32_t first = state->dcp.item_count;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < 2; i++) {
         if (!parameter_group_list(optimizer_at(*optimizer, i)))
@@ -261,7 +261,7 @@ reshard_status mcore_bucket_objects_add(const struct layout_request *request, st
         status = add_group(&adding, &state->buckets->groups[i], err);
     *optimizer = status ? *optimizer : what_is_left(&adding);
     /* All values are in the one graph, which has grown. */
-    for (uint32_t i = first; i < state->item_count; i++)
-        state->items[i].graph_count = state->extra.count;
+    for (uint32_t i = first; i < state->dcp.item_count; i++)
+        state->dcp.items[i].graph_count = state->dcp.extra.count;
     return !status && !*optimizer ? error_set_memory(err) : status;
 }

@@ -3,7 +3,6 @@
 
 #include "base/array.h"
 #include "base/checked.h"
-#include "base/crc32.h"
 #include "parallel/vector_chunks.h"
 
 #include <inttypes.h>
@@ -13,28 +12,6 @@
 #define STATE_PREFIX "optimizer.state."
 
 /* ---- vectors and runs ---- */
-
-static reshard_status add_run(struct mcore_buckets *buckets, const struct mcore_run *run, uint64_t runs_max, reshard_error *err)
-{
-    if (run->count == 0)
-        return RESHARD_OK;
-    if (buckets->run_count >= DCP_IN_RUN - 1 || buckets->run_count >= runs_max)
-        return error_set_limit(err, "chunks", buckets->run_count, runs_max < DCP_IN_RUN - 1 ? runs_max : DCP_IN_RUN - 1);
-    if (!ARRAY_ROOM(buckets->runs, buckets->run_count, buckets->run_capacity))
-        return error_set_memory(err);
-    buckets->runs[buckets->run_count++] = *run;
-    buckets->vectors[run->vector].run_count++;
-    return RESHARD_OK;
-}
-
-static reshard_status add_vector(struct mcore_buckets *buckets, struct str key, enum dtype dtype, int64_t count, reshard_error *err)
-{
-    if (!ARRAY_ROOM(buckets->vectors, buckets->vector_count, buckets->vector_capacity))
-        return error_set_memory(err);
-    buckets->vectors[buckets->vector_count++] =
-        (struct mcore_vector){ .key = key, .dtype = dtype, .count = count, .first_run = buckets->run_count };
-    return RESHARD_OK;
-}
 
 /* The type that the state of all parameters of the places has: they share a vector. */
 static reshard_status state_dtype(const struct mcore_buckets *buckets, const struct catalog *wanted, const struct mcore_group *group,
@@ -66,7 +43,7 @@ static uint32_t global_rank(const struct mcore_buckets *buckets, const struct mc
 }
 
 /* A stretch of a bucket, cut where ranks begin and where it would be too large. */
-static reshard_status add_stretch(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
+static reshard_status add_stretch(const struct layout_request *request, struct mcore_target *state, const struct mcore_group *group,
                                   const struct flat_bucket *bucket, int64_t start, int64_t end, int64_t longest, reshard_error *err)
 {
     int64_t part = bucket->count / group->rules.dp;
@@ -74,19 +51,18 @@ static reshard_status add_stretch(const struct layout_request *request, struct m
     while (start < end && !status) {
         int64_t next = (start / part + 1) * part, stop = end < next ? end : next;
         stop = stop - start > longest ? start + longest : stop;
-        const struct mcore_run run = {
-            .start = start, .count = stop - start, .vector = buckets->vector_count - 1, .rank = global_rank(buckets, group, start / part)
-        };
-        status = add_run(buckets, &run, request->limits.chunks, err);
+        const struct dcp_run run = { .start = start, .count = stop - start, .rank = global_rank(state->buckets, group, start / part) };
+        status = dcp_vectors_add_run(&state->dcp.vectors, &run, request->limits.chunks, err);
         start = stop;
     }
     return status;
 }
 
 /* One state of one bucket: the runs are the parts of parameters that one rank has, and what lies between. */
-static reshard_status add_bucket(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
+static reshard_status add_bucket(const struct layout_request *request, struct mcore_target *state, const struct mcore_group *group,
                                  const char *key, uint32_t index, const struct wanted_state *kind, reshard_error *err)
 {
+    struct mcore_buckets *buckets = state->buckets;
     const struct flat_bucket *bucket = &group->made.buckets[index];
     enum dtype dtype = DTYPE_F32;
     uint64_t longest;
@@ -97,9 +73,9 @@ static reshard_status add_bucket(const struct layout_request *request, struct mc
         return error_set_memory(err);
     reshard_status status = state_dtype(buckets, request->wanted, group, bucket->first_place, bucket->place_count, kind, &dtype, err);
     if (!status)
-        status = torch_dist_chunk_bytes(request, &longest, err);
+        status = mcore_chunk_bytes(request, &longest, err);
     if (!status)
-        status = add_vector(buckets, str_of(name), dtype, bucket->unpadded, err);
+        status = dcp_vectors_add(&state->dcp.vectors, str_of(name), dtype, bucket->unpadded, err);
     if (status)
         return status;
     longest /= dtype_element_bytes(dtype);
@@ -108,17 +84,18 @@ static reshard_status add_bucket(const struct layout_request *request, struct mc
     for (uint32_t i = 0; i < bucket->place_count && !status; i++) {
         const struct flat_place *place = &group->made.places[bucket->first_place + i];
         int64_t start = place->start - bucket->start, end = start + place->count;
-        status = add_stretch(request, buckets, group, bucket, next, start, (int64_t)longest, err);
+        status = add_stretch(request, state, group, bucket, next, start, (int64_t)longest, err);
         if (!status)
-            status = add_stretch(request, buckets, group, bucket, start, end, (int64_t)longest, err);
+            status = add_stretch(request, state, group, bucket, start, end, (int64_t)longest, err);
         next = end;
     }
-    return status ? status : add_stretch(request, buckets, group, bucket, next, bucket->unpadded, (int64_t)longest, err);
+    return status ? status : add_stretch(request, state, group, bucket, next, bucket->unpadded, (int64_t)longest, err);
 }
 
-static reshard_status add_buckets(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
+static reshard_status add_buckets(const struct layout_request *request, struct mcore_target *state, const struct mcore_group *group,
                                   reshard_error *err)
 {
+    struct mcore_buckets *buckets = state->buckets;
     char *prefix = mcore_group_prefix(&buckets->arena, buckets, group);
     reshard_status status = prefix ? RESHARD_OK : error_set_memory(err);
     for (uint32_t b = 0; b < group->made.buffer_count && !status; b++) {
@@ -129,16 +106,17 @@ static reshard_status add_buckets(const struct layout_request *request, struct m
             if (!key)
                 return error_set_memory(err);
             for (uint32_t s = 0; s < buckets->state_count && !status; s++)
-                status = add_bucket(request, buckets, group, key, buffer->first_bucket + i, &buckets->states[s], err);
+                status = add_bucket(request, state, group, key, buffer->first_bucket + i, &buckets->states[s], err);
         }
     }
     return status;
 }
 
 /* The gathered buffers, each a vector of one run without the padding at the ends of buckets. */
-static reshard_status add_buffers(const struct layout_request *request, struct mcore_buckets *buckets, const struct mcore_group *group,
+static reshard_status add_buffers(const struct layout_request *request, struct mcore_target *state, const struct mcore_group *group,
                                   reshard_error *err)
 {
+    const struct mcore_buckets *buckets = state->buckets;
     reshard_status status = RESHARD_OK;
     for (uint32_t b = 0; b < group->made.buffer_count; b++) {
         const struct flat_buffer *buffer = &group->made.buffers[b];
@@ -147,10 +125,10 @@ static reshard_status add_buffers(const struct layout_request *request, struct m
             status =
                 state_dtype(buckets, request->wanted, group, buffer->first_place, buffer->place_count, &buckets->states[s], &dtype, err);
             if (!status)
-                status = add_vector(buckets, (struct str){ 0 }, dtype, buffer->unpadded, err);
-            const struct mcore_run run = { .count = buffer->unpadded, .vector = buckets->vector_count - 1 };
+                status = dcp_vectors_add(&state->dcp.vectors, (struct str){ 0 }, dtype, buffer->unpadded, err);
+            const struct dcp_run run = { .count = buffer->unpadded };
             if (!status)
-                status = add_run(buckets, &run, request->limits.chunks, err);
+                status = dcp_vectors_add_run(&state->dcp.vectors, &run, request->limits.chunks, err);
             if (status)
                 return status;
         }
@@ -174,7 +152,7 @@ static void set_gradients(const struct mcore_buckets *buckets, struct rank_param
         rank->parameters[i].grad_dtype = is_short ? rank->parameters[i].param_dtype : DTYPE_F32;
 }
 
-static reshard_status add_group(const struct layout_request *request, struct dcp_target *state, const struct rank_place *place,
+static reshard_status add_group(const struct layout_request *request, struct mcore_target *state, const struct rank_place *place,
                                 bool is_expert, int64_t index, reshard_error *err)
 {
     struct mcore_buckets *buckets = state->buckets;
@@ -182,7 +160,7 @@ static reshard_status add_group(const struct layout_request *request, struct dcp
         return error_set_memory(err);
     struct mcore_group *group = &buckets->groups[buckets->group_count];
     const struct training_run run = { .args = buckets->model.args.members, .stage = place->pp };
-    *group = (struct mcore_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = buckets->vector_count };
+    *group = (struct mcore_group){ .place = *place, .is_expert = is_expert, .index = index, .first_vector = state->dcp.vectors.count };
     reshard_status status = rank_parameters_make(&buckets->model, request->wanted, place, is_expert, &group->rank, err);
     if (status || group->rank.count == 0) {
         rank_parameters_release(&group->rank);
@@ -195,11 +173,10 @@ static reshard_status add_group(const struct layout_request *request, struct dcp
         status = flat_buffers_make(group->rank.parameters, group->rank.count, is_expert, &group->rules, &group->made, err);
     if (status)
         return status;
-    return state->optimizer_layout == MCORE_GATHERED ? add_buffers(request, buckets, group, err)
-                                                     : add_buckets(request, buckets, group, err);
+    return state->optimizer_layout == MCORE_GATHERED ? add_buffers(request, state, group, err) : add_buckets(request, state, group, err);
 }
 
-static reshard_status add_groups(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+static reshard_status add_groups(const struct layout_request *request, struct mcore_target *state, reshard_error *err)
 {
     struct mcore_buckets *buckets = state->buckets;
     const struct parallel_layout *layout = &buckets->model.context.layout;
@@ -252,13 +229,14 @@ static reshard_status check_states(const struct mcore_buckets *buckets, const st
     return RESHARD_OK;
 }
 
-reshard_status mcore_buckets_make(const struct layout_request *request, struct dcp_target *state, const struct value *args,
+reshard_status mcore_buckets_make(const struct layout_request *request, struct mcore_target *state, const struct value *args,
                                  reshard_error *err)
 {
     struct mcore_buckets *buckets = calloc(1, sizeof(*buckets));
     if (!buckets)
         return error_set_memory(err);
     state->buckets = buckets;
+    state->dcp.vectors.are_blobs = state->optimizer_layout == MCORE_BUCKETS;
     reshard_status status = parallel_model_make(request->wanted, args, &buckets->model, err);
     if (!status)
         status = check_ranks(&buckets->model, err);
@@ -272,6 +250,7 @@ reshard_status mcore_buckets_make(const struct layout_request *request, struct d
         status = add_groups(request, state, err);
     if (status) {
         mcore_buckets_free(buckets);
+        dcp_vectors_release(&state->dcp.vectors);
         state->buckets = NULL;
     }
     return status;
@@ -286,52 +265,23 @@ void mcore_buckets_free(struct mcore_buckets *buckets)
         flat_buffers_release(&buckets->groups[i].made);
     }
     free(buckets->groups);
-    free(buckets->vectors);
-    free(buckets->runs);
     parallel_model_release(&buckets->model);
     arena_release(&buckets->arena);
     free(buckets);
 }
 
-bool mcore_is_in_buffers(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
+bool mcore_is_in_buffers(const struct mcore_target *state, const struct catalog *catalog, uint32_t tensor)
 {
     return state->buckets && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX);
-}
-
-/* ---- places ---- */
-
-reshard_status mcore_run_frame(const struct mcore_buckets *buckets, uint32_t run, struct torch_frame *out, reshard_error *err)
-{
-    return dcp_tensor_frame(buckets->vectors[buckets->runs[run].vector].dtype, 1, &buckets->runs[run].count, out, err);
-}
-
-reshard_status mcore_place_runs(struct dcp_placing *placing, reshard_error *err)
-{
-    const struct dcp_target *state = dcp_target_state(placing->target);
-    reshard_status status = RESHARD_OK;
-    if (state->optimizer_layout != MCORE_BUCKETS || !state->buckets)
-        return RESHARD_OK;
-    for (uint32_t i = 0; i < state->buckets->run_count && !status; i++) {
-        struct torch_frame frame;
-        status = mcore_run_frame(state->buckets, i, &frame, err);
-        if (status)
-            break;
-        status = dcp_place_run(placing, i, frame.bytes, (uint32_t)frame.members[frame.first_storage].payload_offset,
-                               state->buckets->runs[i].rank, err);
-        torch_frame_release(&frame);
-    }
-    return status;
 }
 
 /* ---- chunks ---- */
 
 /* The runs of a vector, as places for chunks. */
-static reshard_status list_parts(const struct mcore_buckets *buckets, const struct mcore_vector *vector, struct vector_part *parts,
-                                 reshard_error *err)
+static void list_parts(const struct dcp_vectors *vectors, const struct dcp_vector *vector, struct vector_part *parts)
 {
-    (void)err;
     for (uint32_t i = 0; i < vector->run_count; i++) {
-        const struct mcore_run *run = &buckets->runs[vector->first_run + i];
+        const struct dcp_run *run = &vectors->runs[vector->first_run + i];
         parts[i] = (struct vector_part){ .start = run->start,
                                          .count = run->count,
                                          .object = run->object,
@@ -340,17 +290,18 @@ static reshard_status list_parts(const struct mcore_buckets *buckets, const stru
                                          .writer = (uint16_t)run->rank,
                                          .driver_data = DCP_IN_RUN | (vector->first_run + i) };
     }
-    return RESHARD_OK;
 }
 
 /* The chunks of one state of the parameters in a bucket, or in a buffer. */
 static reshard_status add_vector_chunks(struct target *target, const struct mcore_group *group, uint32_t first_place, uint32_t place_count,
-                                        bool is_packed, const struct wanted_state *kind, const struct mcore_vector *vector,
+                                        bool is_packed, const struct wanted_state *kind, const struct dcp_vector *vector,
                                         reshard_error *err)
 {
-    const struct mcore_buckets *buckets = dcp_target_state(target)->buckets;
+    const struct mcore_buckets *buckets = mcore_target_state(target)->buckets;
     struct vector_part *parts = calloc((size_t)vector->run_count + 1, sizeof(*parts));
-    reshard_status status = parts ? list_parts(buckets, vector, parts, err) : error_set_memory(err);
+    reshard_status status = parts ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        list_parts(&mcore_target_state(target)->dcp.vectors, vector, parts);
     const struct stored_vector stored = { .dtype = vector->dtype, .count = vector->count, .parts = parts, .part_count = vector->run_count };
     for (uint32_t i = 0; i < place_count && !status; i++) {
         const struct flat_place *place = &group->made.places[first_place + i];
@@ -364,7 +315,7 @@ static reshard_status add_vector_chunks(struct target *target, const struct mcor
 
 reshard_status mcore_add_run_chunks(struct target *target, reshard_error *err)
 {
-    const struct dcp_target *state = dcp_target_state(target);
+    const struct mcore_target *state = mcore_target_state(target);
     const struct mcore_buckets *buckets = state->buckets;
     bool is_packed = state->optimizer_layout == MCORE_GATHERED;
     reshard_status status = RESHARD_OK;
@@ -376,64 +327,8 @@ reshard_status mcore_add_run_chunks(struct target *target, reshard_error *err)
             uint32_t first = is_packed ? group->made.buffers[at].first_place : group->made.buckets[at].first_place;
             uint32_t places = is_packed ? group->made.buffers[at].place_count : group->made.buckets[at].place_count;
             status = add_vector_chunks(target, group, first, places, is_packed, &buckets->states[i % buckets->state_count],
-                                       &buckets->vectors[group->first_vector + i], err);
+                                       &state->dcp.vectors.vectors[group->first_vector + i], err);
         }
     }
     return status;
-}
-
-/* ---- checksums ---- */
-
-struct placed_chunk {
-    uint32_t run, chunk;
-    uint64_t offset;
-};
-
-static int by_place(const void *a, const void *b)
-{
-    const struct placed_chunk *x = a, *y = b;
-    if (x->run != y->run)
-        return x->run < y->run ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* What has been checked of a run so far. */
-static uint32_t extend(uint32_t crc, uint64_t *known, uint64_t upto)
-{
-    uint64_t gap = upto - *known;
-    *known = upto;
-    return gap ? crc32_zip_combine(crc, crc32_zip_zeros(gap), gap) : crc;
-}
-
-reshard_status mcore_run_crcs(const struct publish_job *job, uint32_t **out, reshard_error *err)
-{
-    const struct catalog *catalog = job->target->catalog;
-    const struct mcore_buckets *buckets = dcp_target_state(job->target)->buckets;
-    struct placed_chunk *placed = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*placed));
-    uint32_t count = 0, next = 0;
-    *out = calloc((size_t)buckets->run_count + 1, sizeof(**out));
-    if (!placed || !*out) {
-        free(placed);
-        return error_set_memory(err);
-    }
-    for (uint32_t i = 0; i < catalog->chunk_count; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[i];
-        if (chunk->driver_data & DCP_IN_RUN && !(chunk->driver_data & DCP_IN_ITEM))
-            placed[count++] = (struct placed_chunk){ chunk->driver_data & ~DCP_IN_RUN, i, chunk->offset };
-    }
-    qsort(placed, count, sizeof(*placed), by_place);
-    for (uint32_t run = 0; run < buckets->run_count; run++) {
-        const struct mcore_run *of = &buckets->runs[run];
-        uint64_t known = 0;
-        uint32_t crc = 0;
-        for (; next < count && placed[next].run == run; next++) {
-            const struct catalog_chunk *chunk = &catalog->chunks[placed[next].chunk];
-            crc = extend(crc, &known, chunk->offset - of->payload);
-            crc = crc32_zip_combine(crc, job->chunk_crcs[placed[next].chunk], chunk->bytes);
-            known += chunk->bytes;
-        }
-        (*out)[run] = extend(crc, &known, (uint64_t)of->count * dtype_element_bytes(buckets->vectors[of->vector].dtype));
-    }
-    free(placed);
-    return RESHARD_OK;
 }

@@ -6,7 +6,7 @@
 #include "formats/mcore/mcore_items.h"
 
 #include "encoding/torch_save.h"
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 
 /* "module name", of 0.19. */
 static const char *const registered[] = {
@@ -54,7 +54,7 @@ static bool find_blocker(const struct value *value, void *context)
 
 reshard_status mcore_classes_note(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    const struct dcp_tree *tree = &dcp_target_state(target)->tree;
+    const struct dcp_tree *tree = &mcore_target_state(target)->dcp.tree;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < tree->node_count && !status; i++) {
         const struct dcp_tree_node *node = &tree->nodes[i];

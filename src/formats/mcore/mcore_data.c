@@ -22,7 +22,7 @@ static bool is_optimizer_state(struct str name)
 
 static reshard_status add_shape(struct mcore_data *data, struct str name, const struct value *shape, reshard_error *err)
 {
-    struct dcp_reshape made = { .is_flat = is_optimizer_state(name) };
+    struct mcore_reshape made = { .is_flat = is_optimizer_state(name) };
     size_t count;
     int64_t volume;
     if (!value_as_ints(shape, made.shape, RANK_MAX, &count) || !shape_volume((int)count, made.shape, &volume))
@@ -84,7 +84,7 @@ out:
     return status;
 }
 
-bool mcore_data_find(const struct mcore_data *data, struct str name, struct dcp_reshape *out)
+bool mcore_data_find(const struct mcore_data *data, struct str name, struct mcore_reshape *out)
 {
     uint32_t index = data->names.count ? name_map_find(&data->names, name) : NAME_NONE;
     if (index == NAME_NONE)

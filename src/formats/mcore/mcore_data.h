@@ -3,11 +3,18 @@
 #ifndef FORMATS_MCORE_MCORE_DATA_H
 #define FORMATS_MCORE_MCORE_DATA_H
 
-#include "formats/dcp/dcp_source.h"
+#include "formats/mcore/mcore_source.h"
+
+/* The real shape of a tensor that was flattened. */
+struct mcore_reshape {
+    int rank;
+    int64_t shape[RANK_MAX];
+    bool is_flat;            /* it is listed as one flat vector in the order of that shape */
+};
 
 struct mcore_data {
     struct name_map names;
-    struct dcp_reshape *shapes; /* by names */
+    struct mcore_reshape *shapes; /* by names */
     uint32_t capacity;
 };
 
@@ -15,7 +22,13 @@ struct mcore_data {
 reshard_status mcore_data_read(struct source *source, struct mcore_data *out, reshard_error *err);
 
 /* False if the tensor was not flattened. */
-bool mcore_data_find(const struct mcore_data *data, struct str name, struct dcp_reshape *out);
+bool mcore_data_find(const struct mcore_data *data, struct str name, struct mcore_reshape *out);
 void mcore_data_release(struct mcore_data *data);
+
+/* ---- mcore_cells.c ---- */
+
+/* Adds the chunks of one stored piece of a flattened tensor, whose last axis runs through the cell. */
+reshard_status mcore_add_flattened(struct catalog *catalog, uint32_t tensor, const struct mcore_reshape *reshape,
+                                   const struct dcp_form *stored, const struct catalog_chunk *like, reshard_error *err);
 
 #endif

@@ -6,7 +6,7 @@
 #include "formats/mcore/mcore_items.h"
 
 #include "encoding/torch_save.h"
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 
 #include <stdlib.h>
 
@@ -105,7 +105,7 @@ static reshard_status add_leaf(struct flattening *flattening, const struct value
         return error_set_limit(err, "item_bytes", flattening->key_bytes, flattening->request->limits.item_bytes);
     stored.parts = parts;
     stored.part_count = (uint32_t)count;
-    return dcp_stored_add(dcp_target_state(flattening->target), &stored, err);
+    return dcp_stored_add(&mcore_target_state(flattening->target)->dcp, &stored, err);
 }
 
 /* Enters a container, or stores a leaf. */
@@ -178,7 +178,7 @@ static reshard_status flatten_at(const struct layout_request *request, struct ta
     flattening->target = target;
     flattening->item = item;
     flattening->graph = request->source->catalog->items[request->wanted_items[item]].graph;
-    flattening->shortens = dcp_target_state(target)->style->has_group_meta;
+    flattening->shortens = mcore_target_state(target)->flavour->has_group_meta;
     flattening->base = count;
     memcpy(flattening->parts, parts, count * sizeof(*parts));
     reshard_status status = flatten(flattening, value, err);

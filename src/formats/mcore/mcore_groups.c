@@ -6,7 +6,7 @@
  */
 #include "formats/mcore/mcore_items.h"
 
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 #include "parallel/parameter_groups.h"
 
 #define MODEL_PREFIX "model.module."
@@ -163,7 +163,7 @@ static reshard_status add_member(struct target *target, const struct groups *gro
     parts[3] = (struct path_part){ .kind = PATH_KEY, .key = name };
     struct dcp_stored stored = { .key = str_of(text), .parts = parts, .part_count = 4, .wanted = groups->item, .node = CATALOG_NONE,
                                  .value = value, .graph_count = groups->graph_count };
-    return dcp_stored_add(dcp_target_state(target), &stored, err);
+    return dcp_stored_add(&mcore_target_state(target)->dcp, &stored, err);
 }
 
 static reshard_status add_parameter(struct target *target, const struct groups *groups, const struct group *group, struct str name,

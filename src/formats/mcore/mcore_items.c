@@ -9,7 +9,7 @@
  */
 #include "formats/mcore/mcore_items.h"
 
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 #include "parallel/group_meta.h"
 
 #include <stdlib.h>
@@ -62,21 +62,21 @@ bool mcore_object_key(struct str name, struct str *key)
 
 /* ---- the common state ---- */
 
-static reshard_status add_to_tree(const struct layout_request *request, struct dcp_target *state, uint32_t item, reshard_error *err)
+static reshard_status add_to_tree(const struct layout_request *request, struct mcore_target *state, uint32_t item, reshard_error *err)
 {
     struct path_part single;
     const struct path_part *parts;
     size_t count = catalog_item_path(request->wanted, &request->wanted->items[item], &single, &parts);
-    return dcp_tree_add(&state->tree, parts, count, (struct dcp_tree_node){ .wanted = item }, err);
+    return dcp_tree_add(&state->dcp.tree, parts, count, (struct dcp_tree_node){ .wanted = item }, err);
 }
 
-reshard_status mcore_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err)
+reshard_status mcore_add_value(struct mcore_target *state, const char *key, struct value *value, reshard_error *err)
 {
     struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
     if (!value)
         return error_set_memory(err);
     struct dcp_tree_node leaf = { .wanted = CATALOG_NONE, .value = value };
-    return dcp_tree_add(&state->tree, &part, 1, leaf, err);
+    return dcp_tree_add(&state->dcp.tree, &part, 1, leaf, err);
 }
 
 /* argparse.Namespace(…) as Megatron pickles it: NEWOBJ and BUILD with its attributes. */
@@ -113,31 +113,31 @@ static struct value *make_arguments(struct value_graph *graph)
 }
 
 /* What Megatron's loader asks for, where the source is none of its checkpoints: weights alone, without optimizer and RNG state. */
-static reshard_status add_minimal_state(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+static reshard_status add_minimal_state(const struct layout_request *request, struct mcore_target *state, reshard_error *err)
 {
     static const char *const marks[] = { "checkpoint_version", "iteration", "content_metadata" };
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
-        if (dcp_tree_child(&state->tree, 0, str_of(marks[i])) != CATALOG_NONE)
+        if (dcp_tree_child(&state->dcp.tree, 0, str_of(marks[i])) != CATALOG_NONE)
             return RESHARD_OK;
     }
     if (strcmp(request->source->driver->name, "torch_dist") == 0)
         return RESHARD_OK;
-    struct value *version = value_new(&state->extra, VALUE_FLOAT);
+    struct value *version = value_new(&state->dcp.extra, VALUE_FLOAT);
     if (version)
         version->real = CHECKPOINT_VERSION;
-    bool has_arguments = dcp_tree_child(&state->tree, 0, STR("args")) != CATALOG_NONE;
-    reshard_status status = has_arguments ? RESHARD_OK : mcore_add_value(state, "args", make_arguments(&state->extra), err);
+    bool has_arguments = dcp_tree_child(&state->dcp.tree, 0, STR("args")) != CATALOG_NONE;
+    reshard_status status = has_arguments ? RESHARD_OK : mcore_add_value(state, "args", make_arguments(&state->dcp.extra), err);
     if (!status)
         status = mcore_add_value(state, "checkpoint_version", version, err);
     /* Megatron reads the iteration with the arguments, of a release too. */
     if (!status && (has_arguments || state->iteration >= 0))
-        status = mcore_add_value(state, "iteration", value_new_int(&state->extra, state->iteration >= 0 ? state->iteration : 0), err);
+        status = mcore_add_value(state, "iteration", value_new_int(&state->dcp.extra, state->iteration >= 0 ? state->iteration : 0), err);
     return status;
 }
 
 static reshard_status add_common(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     bool has_hole;
     reshard_status status = add_minimal_state(request, state, err);
     if (!status)
@@ -145,20 +145,20 @@ static reshard_status add_common(const struct layout_request *request, struct ta
     if (!status)
         status = mcore_release_adapt(request, target, err);
     if (!status)
-        status = dcp_tree_finish(&state->tree, &has_hole, err);
+        status = dcp_tree_finish(&state->dcp.tree, &has_hole, err);
     if (!status && has_hole)
         status =
             target_note_changed(target, NOTE_KEYS, (struct str){ 0 }, err, "lists with members left out become dicts of their positions");
     /* All values of its own are in the one graph, which has grown. */
-    for (uint32_t i = 0; i < state->tree.node_count; i++) {
-        if (state->tree.nodes[i].value)
-            state->tree.nodes[i].graph_count = state->extra.count;
+    for (uint32_t i = 0; i < state->dcp.tree.node_count; i++) {
+        if (state->dcp.tree.nodes[i].value)
+            state->dcp.tree.nodes[i].graph_count = state->dcp.extra.count;
     }
     struct dcp_stored stored = { .key = STR(COMMON_FILE), .wanted = CATALOG_NONE, .node = 0, .is_file = true };
     if (state->common_is_object)
         stored = (struct dcp_stored){ .key = STR(COMMON_OBJECT), .wanted = CATALOG_NONE, .node = 0, .is_in_list = true };
     if (!status)
-        status = dcp_stored_add(state, &stored, err);
+        status = dcp_stored_add(&state->dcp, &stored, err);
     return status;
 }
 
@@ -179,7 +179,7 @@ static reshard_status take_out_of_list(const struct layout_request *request, str
     return RESHARD_OK;
 }
 
-static reshard_status add_as_it_is(const struct layout_request *request, struct dcp_target *state, uint32_t item, reshard_error *err)
+static reshard_status add_as_it_is(const struct layout_request *request, struct mcore_target *state, uint32_t item, reshard_error *err)
 {
     const struct catalog_item *wanted = &request->wanted->items[item];
     struct dcp_stored stored = { .key = wanted->key, .wanted = item, .node = CATALOG_NONE, .is_file = wanted->kind == ITEM_FILE };
@@ -187,8 +187,8 @@ static reshard_status add_as_it_is(const struct layout_request *request, struct 
         stored.parts = request->wanted->paths + wanted->path;
         stored.part_count = wanted->path_count;
     }
-    reshard_status status = state->style->items_are_files && !stored.is_file ? take_out_of_list(request, &stored, err) : RESHARD_OK;
-    return status ? status : dcp_stored_add(state, &stored, err);
+    reshard_status status = state->flavour->items_are_files && !stored.is_file ? take_out_of_list(request, &stored, err) : RESHARD_OK;
+    return status ? status : dcp_stored_add(&state->dcp, &stored, err);
 }
 
 /* Of the objects that every rank has, the first is kept, leaf by leaf. */
@@ -207,12 +207,12 @@ static reshard_status add_rerun_state(const struct layout_request *request, stru
 static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key,
                                  reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     bool is_of_ranks = str_ends_with(key, RNG_KEY) || str_is(key, RERUN_KEY);
-    bool is_kept = state->style->has_common ? !(is_of_ranks && mcore_layout_changes(target)) : !is_of_ranks && !mcore_is_module_state(key);
-    if (!state->style->has_common && str_is(key, RERUN_KEY))
+    bool is_kept = state->flavour->has_common ? !(is_of_ranks && mcore_layout_changes(target)) : !is_of_ranks && !mcore_is_module_state(key);
+    if (!state->flavour->has_common && str_is(key, RERUN_KEY))
         return add_rerun_state(request, target, item, err);
-    if (state->style->has_common && mcore_optimizer_takes(target, key))
+    if (state->flavour->has_common && mcore_optimizer_takes(target, key))
         return RESHARD_OK;
     if (is_kept)
         return add_as_it_is(request, state, item, err);
@@ -239,7 +239,7 @@ static bool is_leaf_of(struct str name, const char *key)
 /* What of a flattened source has no place of its own in the common state: the RNG states of ranks, and param_groups by parameter. */
 static bool is_made_over(struct target *target, const struct catalog_item *wanted, reshard_status *status, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     bool is_rng = is_leaf_of(wanted->key, RNG_KEY);
     *status = RESHARD_OK;
     if (is_rng && !state->lacks_rng)
@@ -250,7 +250,7 @@ static bool is_made_over(struct target *target, const struct catalog_item *wante
 
 static reshard_status add_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     const struct catalog_item *wanted = &request->wanted->items[item];
     struct str key;
     if (wanted->kind == ITEM_FILE)
@@ -260,7 +260,7 @@ static reshard_status add_item(const struct layout_request *request, struct targ
         return RESHARD_OK;
     if (wanted->path == CATALOG_NONE && mcore_object_key(wanted->key, &key))
         return add_object(request, target, item, key, err);
-    bool is_common = state->style->has_common;
+    bool is_common = state->flavour->has_common;
     reshard_status status;
     if (is_common && is_made_over(target, wanted, &status, err))
         return status;
@@ -280,18 +280,18 @@ static reshard_status add_item(const struct layout_request *request, struct targ
 /* Megatron's loaders ask for the version, and ours tells its checkpoints by it. */
 static reshard_status add_version(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     for (uint32_t i = 0; i < request->wanted->item_count; i++) {
         if (str_is(request->wanted->items[i].key, "checkpoint_version"))
             return RESHARD_OK;
     }
-    struct value *version = value_new(&state->extra, VALUE_FLOAT);
+    struct value *version = value_new(&state->dcp.extra, VALUE_FLOAT);
     if (!version)
         return error_set_memory(err);
     version->real = CHECKPOINT_VERSION;
     struct dcp_stored stored = { .key = STR("checkpoint_version"), .wanted = CATALOG_NONE, .node = CATALOG_NONE, .value = version,
-                                 .graph_count = state->extra.count };
-    return dcp_stored_add(state, &stored, err);
+                                 .graph_count = state->dcp.extra.count };
+    return dcp_stored_add(&state->dcp, &stored, err);
 }
 
 /* torch_dcp numbers its optimizer state by the order of parameters, and nothing else does. */
@@ -315,7 +315,7 @@ static reshard_status check_states(const struct layout_request *request, const s
 
 reshard_status mcore_items_make(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    bool has_common = dcp_target_state(target)->style->has_common;
+    bool has_common = mcore_target_state(target)->flavour->has_common;
     mcore_optimizer_look(request, target);
     reshard_status status = check_states(request, target, err);
     if (!status && has_common)
@@ -327,10 +327,10 @@ reshard_status mcore_items_make(const struct layout_request *request, struct tar
     }
     if (!status && !has_common)
         status = add_version(request, target, err);
-    if (!status && dcp_target_state(target)->style->has_group_meta)
+    if (!status && mcore_target_state(target)->flavour->has_group_meta)
         status = mcore_group_meta_add(request, target, err);
     if (status || !has_common)
         return status;
-    status = mcore_module_states_add(request, target, dcp_target_state(target)->has_module_state, err);
+    status = mcore_module_states_add(request, target, mcore_target_state(target)->has_module_state, err);
     return status ? status : add_common(request, target, err);
 }

@@ -20,10 +20,10 @@ reshard_status mcore_flatten_object(const struct layout_request *request, struct
 reshard_status mcore_group_meta_add(const struct layout_request *request, struct target *target, reshard_error *err);
 
 /* Adds a value of the target's own graph to the root of the common state. */
-struct dcp_target;
-reshard_status mcore_add_value(struct dcp_target *state, const char *key, struct value *value, reshard_error *err);
+struct mcore_target;
+reshard_status mcore_add_value(struct mcore_target *state, const char *key, struct value *value, reshard_error *err);
 
-/* ---- dist_objects.c ---- */
+/* ---- mcore_objects.c ---- */
 
 /* Whether a key is that of a module's own state (…._extra_state). */
 bool mcore_is_module_state(struct str key);
@@ -31,7 +31,7 @@ bool mcore_is_module_state(struct str key);
 /* Adds the objects of modules, unless the source has ShardedObjects itself or they are not wanted; notes what finds no place. */
 reshard_status mcore_module_states_add(const struct layout_request *request, struct target *target, bool is_wanted, reshard_error *err);
 
-/* ---- dist_state.c ---- */
+/* ---- mcore_state.c ---- */
 
 /* Reads how the source is spread, and how the target is to be: by the words of the layout, the reference, or as the source. */
 reshard_status mcore_sizes_choose(const struct layout_request *request, struct target *target, reshard_error *err);
@@ -48,7 +48,7 @@ bool mcore_is_rank_item(const struct catalog *wanted, const struct catalog_item 
  */
 reshard_status mcore_state_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
 
-/* ---- dist_release.c ---- */
+/* ---- mcore_release.c ---- */
 
 /* N of the release 0.N that is to load it, as the option or the format says; 0: any. */
 reshard_status mcore_release_choose(const struct layout_request *request, struct target *target, uint32_t *minor, reshard_error *err);
@@ -56,7 +56,7 @@ reshard_status mcore_release_choose(const struct layout_request *request, struct
 /* Leaves out of the common state what that release cannot load. After it is adapted otherwise. */
 reshard_status mcore_release_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
 
-/* ---- dist_classes.c ---- */
+/* ---- mcore_classes.c ---- */
 
 /* Notes what of the common state Megatron's loader would refuse. The items are loaded. */
 reshard_status mcore_classes_note(const struct layout_request *request, struct target *target, reshard_error *err);
@@ -66,7 +66,7 @@ reshard_status mcore_classes_note(const struct layout_request *request, struct t
 /* Decides how the distributed optimizer's state is stored. Before items are adapted. */
 reshard_status mcore_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err);
 
-/* ---- dist_optimizer.c ---- */
+/* ---- mcore_optimizer.c ---- */
 
 /* Notes whether the target has the distributed optimizer's state by parameter. */
 void mcore_optimizer_look(const struct layout_request *request, struct target *target);
@@ -77,7 +77,7 @@ bool mcore_optimizer_takes(const struct target *target, struct str key);
 /* Makes the common state say how the optimizer's state is stored. */
 reshard_status mcore_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err);
 
-/* ---- dist_regroup.c ---- */
+/* ---- mcore_regroup.c ---- */
 
 /* Whether the target's run has another number of optimizers, because experts are parallel or no longer are. */
 bool mcore_optimizers_change(const struct target *target);

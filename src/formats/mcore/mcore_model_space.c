@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/mcore/mcore_model_space.h"
 
+#include "encoding/pickle_write.h"
 #include "formats/mcore/mcore_stored.h"
 #include "parallel/training_args.h"
 
@@ -9,46 +10,65 @@
 #define MASTER_PREFIX STATE_PREFIX "param."
 #define FLAT_MASTER_PREFIX STATE_PREFIX "fp32_param."
 
-bool mcore_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor)
+bool mcore_is_flattened(const struct mcore_target *state, const struct catalog *catalog, uint32_t tensor)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
     return state->optimizer_layout == MCORE_MODEL_SPACE && str_starts_with(info->key, STATE_PREFIX) && info->rank < RANK_MAX &&
            !(state->keeps_vectors && info->rank <= 1);
 }
 
-struct str mcore_flattened_key(const struct dcp_target *state, struct arena *arena, struct str key)
+static const struct mcore_target *state_of(const struct dcp_target *state)
 {
+    return (const struct mcore_target *)state; /* whose first member it is */
+}
+
+struct str mcore_stored_key(const struct dcp_target *dcp, struct arena *arena, struct str key)
+{
+    const struct mcore_target *state = state_of(dcp);
     bool is_master = str_starts_with(key, MASTER_PREFIX), is_expert = memmem(key.data, key.size, EXPERTS, sizeof(EXPERTS) - 1) != NULL;
     size_t prefix = is_master ? sizeof(MASTER_PREFIX) - 1 : 0;
-    if (!str_starts_with(key, STATE_PREFIX) || (!is_master && !state->has_chained_keys))
+    if (state->optimizer_layout != MCORE_MODEL_SPACE || !str_starts_with(key, STATE_PREFIX) || (!is_master && !state->has_chained_keys))
         return key;
-    char *text = arena_printf(arena, "%s%s%.*s",
-                              !state->has_chained_keys ? ""
-                              : is_expert              ? "chained_1."
-                                                       : "chained_0.",
-                              is_master ? FLAT_MASTER_PREFIX : "", (int)(key.size - prefix), key.data + prefix);
+    const char *chain = !state->has_chained_keys ? "" : is_expert ? "chained_1." : "chained_0.";
+    char *text = arena_printf(arena, "%s%s%.*s", chain, is_master ? FLAT_MASTER_PREFIX : "", (int)(key.size - prefix), key.data + prefix);
     return text ? str_of(text) : (struct str){ "", 0 };
 }
 
-void mcore_flattened_size(const struct catalog *catalog, uint32_t tensor, const int64_t *cell, int64_t *size)
+bool mcore_stored_form(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start,
+                       const int64_t *extent, struct dcp_form *out)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
     const int64_t *shape = catalog_vector_at(catalog, info->shape);
-    for (int i = 0; i < info->rank; i++)
-        size[i] = shape[i] / cell[i];
-    size[info->rank] = box_volume(info->rank, cell);
+    int rank = info->rank;
+    if (!mcore_is_flattened(state_of(state), catalog, tensor))
+        return false;
+    out->rank = rank + 1;
+    for (int i = 0; i < rank; i++) {
+        out->size[i] = shape[i] / extent[i];
+        out->start[i] = start[i] / extent[i];
+        out->extent[i] = 1;
+    }
+    out->start[rank] = 0;
+    out->size[rank] = out->extent[rank] = box_volume(rank, extent);
+    return true;
 }
 
-void mcore_flattened_box(const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, int64_t *stored_start,
-                        int64_t *stored_extent)
+const char *mcore_shapes_attribute(const struct dcp_target *state)
 {
-    int rank = catalog->tensors[tensor].rank;
-    for (int i = 0; i < rank; i++) {
-        stored_start[i] = start[i] / extent[i];
-        stored_extent[i] = 1;
-    }
-    stored_start[rank] = 0;
-    stored_extent[rank] = box_volume(rank, extent);
+    return state_of(state)->optimizer_layout == MCORE_MODEL_SPACE ? "mcore_data" : NULL;
+}
+
+/* {"nd_reformulated_orig_global_shape": shape}, {} if it is stored as it is. */
+void mcore_put_shape(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, struct buffer *out)
+{
+    const struct catalog_tensor *info = &catalog->tensors[tensor];
+    pickle_put_opcode(out, PICKLE_EMPTY_DICT);
+    if (!mcore_is_flattened(state_of(state), catalog, tensor))
+        return;
+    pickle_put_opcode(out, PICKLE_MARK);
+    pickle_put_str(out, STR("nd_reformulated_orig_global_shape"));
+    pickle_put_int_tuple(out, catalog_vector_at(catalog, info->shape), (size_t)info->rank);
+    pickle_put_opcode(out, PICKLE_SETITEMS);
 }
 
 /* Where experts are one matrix, Megatron stores their flattened state as the matrix has it, in another order than the weights. */
@@ -56,7 +76,7 @@ static reshard_status check_experts(struct dcp_placing *placing, struct str key,
 {
     struct training_args args;
     bool is_expert;
-    reshard_status status = torch_dist_is_expert(placing, key, &is_expert, err);
+    reshard_status status = mcore_is_expert(mcore_target_state(placing->target), key, &is_expert, err);
     if (status || !is_expert)
         return status;
     training_args_read(mcore_item_value(placing->request->source->catalog, "args"), &args);
@@ -72,7 +92,7 @@ reshard_status mcore_place_flattened(struct dcp_placing *placing, uint32_t tenso
     const struct catalog *catalog = placing->target->catalog;
     const struct catalog_tensor *info = &catalog->tensors[tensor];
     int64_t shape[RANK_MAX], start[RANK_MAX] = { 0 }, cell[RANK_MAX];
-    int axes = torch_dist_prepended_axes(info->key, info->rank), rank = info->rank;
+    int axes = mcore_prepended_axes(info->key, info->rank), rank = info->rank;
     if (rank)
         memcpy(shape, catalog_vector_at(catalog, info->shape), (size_t)rank * sizeof(*shape));
     if (box_is_empty(rank, shape))
@@ -81,7 +101,7 @@ reshard_status mcore_place_flattened(struct dcp_placing *placing, uint32_t tenso
         cell[i] = i < axes ? 1 : shape[i];
     reshard_status status = check_experts(placing, info->key, err);
     if (!status)
-        status = torch_dist_cut_block(placing, info, axes, true, cell, err);
+        status = mcore_cut_block(mcore_target_state(placing->target), info, axes, true, cell, err);
     while (!status) {
         status = dcp_place_piece(placing, tensor, start, cell, err);
         int axis = rank - 1;

@@ -8,20 +8,17 @@
 #ifndef FORMATS_MCORE_MCORE_MODEL_SPACE_H
 #define FORMATS_MCORE_MCORE_MODEL_SPACE_H
 
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 
 /* Whether the target's tensor is flattened. */
-bool mcore_is_flattened(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor);
+bool mcore_is_flattened(const struct mcore_target *state, const struct catalog *catalog, uint32_t tensor);
 
-/* The key under which a flattened tensor is stored; in arena, "" without memory. */
-struct str mcore_flattened_key(const struct dcp_target *state, struct arena *arena, struct str key);
-
-/* The stored size of a tensor whose cells have the given extents; rank + 1 numbers. */
-void mcore_flattened_size(const struct catalog *catalog, uint32_t tensor, const int64_t *cell, int64_t *size);
-
-/* Where a cell is stored; rank + 1 numbers each. */
-void mcore_flattened_box(const struct catalog *catalog, uint32_t tensor, const int64_t *start, const int64_t *extent, int64_t *stored_start,
-                        int64_t *stored_extent);
+/* The hooks of a DCP flavour: the key under which a tensor is stored, where a cell is stored, and mcore_data, the real shapes of tensors. */
+struct str mcore_stored_key(const struct dcp_target *state, struct arena *arena, struct str key);
+bool mcore_stored_form(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start,
+                       const int64_t *extent, struct dcp_form *out);
+const char *mcore_shapes_attribute(const struct dcp_target *state);
+void mcore_put_shape(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, struct buffer *out);
 
 /* Adds the pieces of a flattened tensor. */
 reshard_status mcore_place_flattened(struct dcp_placing *placing, uint32_t tensor, reshard_error *err);

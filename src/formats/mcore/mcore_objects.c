@@ -7,7 +7,7 @@
 
 #include "base/checked.h"
 #include "base/model_data.h"
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -135,8 +135,8 @@ static reshard_status add_object(struct adding *adding, struct str module, const
                                  reshard_error *err)
 {
     static const int64_t zero[] = { 0 }, one[] = { 1 };
-    struct dcp_target *state = dcp_target_state(adding->target);
-    struct dcp_stored stored = { .wanted = CATALOG_NONE, .node = CATALOG_NONE, .value = adding->none, .graph_count = state->extra.count,
+    struct mcore_target *state = mcore_target_state(adding->target);
+    struct dcp_stored stored = { .wanted = CATALOG_NONE, .node = CATALOG_NONE, .value = adding->none, .graph_count = state->dcp.extra.count,
                                  .is_in_list = true };
     if (!numbered_name(&adding->name, module, index, prepended))
         return error_set_memory(err);
@@ -148,7 +148,7 @@ static reshard_status add_object(struct adding *adding, struct str module, const
     }
     bool done = object_name(&adding->target->catalog->arena, &adding->name, module, prepended ? index : zero, prepended ? extent : one,
                             prepended ? prepended : 1, &stored.key);
-    return done ? dcp_stored_add(state, &stored, err) : error_set_memory(err);
+    return done ? dcp_stored_add(&state->dcp, &stored, err) : error_set_memory(err);
 }
 
 static reshard_status add_module(struct adding *adding, const struct catalog_tensor *tensor, reshard_error *err)
@@ -156,7 +156,7 @@ static reshard_status add_module(struct adding *adding, const struct catalog_ten
     struct str module = { tensor->key.data, tensor->key.size - (sizeof(WEIGHT) - 1) };
     int64_t extent[AXES_MAX] = { 0 }, index[AXES_MAX] = { 0 };
     uint64_t cells = 1;
-    int axis, axes = torch_dist_prepended_axes(tensor->key, tensor->rank);
+    int axis, axes = mcore_prepended_axes(tensor->key, tensor->rank);
     if (axes > AXES_MAX)
         return RESHARD_OK;
     for (axis = 0; axis < axes; axis++) {
@@ -193,7 +193,7 @@ reshard_status mcore_module_states_add(const struct layout_request *request, str
     const struct catalog *wanted = request->wanted;
     bool has_objects;
     reshard_status status = note_items(&adding, &has_objects, err);
-    if (!status && !(adding.none = value_new(&dcp_target_state(target)->extra, VALUE_NONE)))
+    if (!status && !(adding.none = value_new(&mcore_target_state(target)->dcp.extra, VALUE_NONE)))
         status = error_set_memory(err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status && is_wanted && !has_objects; i++) {
         const struct catalog_tensor *tensor = &wanted->tensors[i];

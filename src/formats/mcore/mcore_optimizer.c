@@ -35,7 +35,7 @@ static struct found_state look(const struct catalog *wanted)
 }
 
 /* Whether it lies in buffers, and its groups in objects. */
-static bool is_buffered(const struct dcp_target *state)
+static bool is_buffered(const struct mcore_target *state)
 {
     return state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_GATHERED;
 }
@@ -43,28 +43,28 @@ static bool is_buffered(const struct dcp_target *state)
 void mcore_optimizer_look(const struct layout_request *request, struct target *target)
 {
     struct found_state found = look(request->wanted);
-    dcp_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(dcp_target_state(target))) && !found.has_buckets;
-    for (uint32_t i = 0; i < request->wanted->item_count && dcp_target_state(target)->style->has_common; i++) {
+    mcore_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(mcore_target_state(target))) && !found.has_buckets;
+    for (uint32_t i = 0; i < request->wanted->item_count && mcore_target_state(target)->flavour->has_common; i++) {
         struct str parameter, member;
         if (group_meta_key(request->wanted->items[i].key, &parameter, &member))
-            dcp_target_state(target)->has_group_meta = true;
+            mcore_target_state(target)->has_group_meta = true;
     }
 }
 
 /* A copy, in the target's own graph, of the value that a leaf of the tree's root has; *out NULL if there is none. */
-static reshard_status copy_leaf(const struct layout_request *request, struct dcp_target *state, const char *key, uint32_t *node,
+static reshard_status copy_leaf(const struct layout_request *request, struct mcore_target *state, const char *key, uint32_t *node,
                                 struct value **out, reshard_error *err)
 {
     *out = NULL;
-    *node = dcp_tree_child(&state->tree, 0, str_of(key));
-    if (*node == CATALOG_NONE || !state->tree.nodes[*node].is_leaf || state->tree.nodes[*node].wanted == CATALOG_NONE)
+    *node = dcp_tree_child(&state->dcp.tree, 0, str_of(key));
+    if (*node == CATALOG_NONE || !state->dcp.tree.nodes[*node].is_leaf || state->dcp.tree.nodes[*node].wanted == CATALOG_NONE)
         return RESHARD_OK;
-    uint32_t item = request->wanted_items[state->tree.nodes[*node].wanted];
+    uint32_t item = request->wanted_items[state->dcp.tree.nodes[*node].wanted];
     reshard_status status = source_load_item(request->source, item, err);
     const struct catalog_item *loaded = &request->source->catalog->items[item];
     if (status || !loaded->value || !loaded->graph)
         return status;
-    *out = value_copy(&state->extra, loaded->value, loaded->graph->count);
+    *out = value_copy(&state->dcp.extra, loaded->value, loaded->graph->count);
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -92,14 +92,14 @@ static bool is_numbered(const struct value *dict)
     return dict->list.count >= 2 && dict->list.items[0]->kind == VALUE_INT;
 }
 
-static const char *layout_of(const struct dcp_target *state)
+static const char *layout_of(const struct mcore_target *state)
 {
     return mcore_optimizer_layout_name(state->optimizer_layout);
 }
 
-static void set_layout(struct dcp_target *state, struct value *optimizer, bool *failed)
+static void set_layout(struct mcore_target *state, struct value *optimizer, bool *failed)
 {
-    struct value_edit editing = { .graph = &state->extra, .members = optimizer };
+    struct value_edit editing = { .graph = &state->dcp.extra, .members = optimizer };
     if (optimizer->kind == VALUE_DICT)
         value_edit_text(&editing, "param_state_sharding_type", layout_of(state));
     *failed = *failed || editing.failed;
@@ -139,7 +139,7 @@ static bool read_object_key(struct str key, struct object_part *out)
 bool mcore_optimizer_takes(const struct target *target, struct str key)
 {
     struct object_part part;
-    return dcp_target_state(target)->has_parameter_state && read_object_key(key, &part);
+    return mcore_target_state(target)->has_parameter_state && read_object_key(key, &part);
 }
 
 /* The dict of the numbered optimizer: the only one, or the member of that number. */
@@ -157,34 +157,34 @@ static struct value *optimizer_of(struct value *optimizer, uint64_t number)
 
 /* Makes persistent ids name the item whose storages they are. */
 struct keeping {
-    struct dcp_target *state;
+    struct mcore_target *state;
     uint32_t item;             /* of the source */
 };
 
 static bool keep_storage(const struct value *node, void *context)
 {
     struct keeping *keeping = context;
-    struct dcp_target *state = keeping->state;
+    struct mcore_target *state = keeping->state;
     if (node->kind != VALUE_PERSID || node->storage == 0)
         return true;
-    if (state->kept_count >= DCP_KEPT / 2 || !ARRAY_ROOM(state->kept, state->kept_count, state->kept_capacity))
+    if (state->dcp.kept_count >= DCP_KEPT / 2 || !ARRAY_ROOM(state->dcp.kept, state->dcp.kept_count, state->dcp.kept_capacity))
         return false;
-    state->kept[state->kept_count] = (struct dcp_kept_storage){ .item = keeping->item, .storage = node->storage - 1 };
+    state->dcp.kept[state->dcp.kept_count] = (struct dcp_kept_storage){ .item = keeping->item, .storage = node->storage - 1 };
     /* The node is our own copy. */
-    ((struct value *)node)->storage = (DCP_KEPT | state->kept_count++) + 1;
+    ((struct value *)node)->storage = (DCP_KEPT | state->dcp.kept_count++) + 1;
     return true;
 }
 
 /* A copy in the target's graph of a value of another item than the one that it is stored with; NULL without memory. */
-static struct value *copy_with_storages(struct dcp_target *state, const struct value *value, uint32_t graph_count, uint32_t item)
+static struct value *copy_with_storages(struct mcore_target *state, const struct value *value, uint32_t graph_count, uint32_t item)
 {
     struct keeping keeping = { .state = state, .item = item };
-    struct value *copy = value_copy(&state->extra, value, graph_count);
-    return copy && value_walk(copy, state->extra.count, state->extra.arena.work, keep_storage, &keeping, NULL) ? copy : NULL;
+    struct value *copy = value_copy(&state->dcp.extra, value, graph_count);
+    return copy && value_walk(copy, state->dcp.extra.count, state->dcp.extra.arena.work, keep_storage, &keeping, NULL) ? copy : NULL;
 }
 
 /* What the layouts by bucket keep in an object is part of the common state in the one by parameter. */
-static reshard_status take_object(const struct layout_request *request, struct dcp_target *state, uint32_t item, struct value *optimizer,
+static reshard_status take_object(const struct layout_request *request, struct mcore_target *state, uint32_t item, struct value *optimizer,
                                   reshard_error *err)
 {
     struct object_part part;
@@ -203,7 +203,7 @@ static reshard_status take_object(const struct layout_request *request, struct d
     if (!of || of->kind != VALUE_DICT)
         return error_set(err, RESHARD_ERR_FORMAT, "item '%.*s': the common state has no optimizer %u", STR_ARG(loaded->key),
                          (unsigned)part.number);
-    struct value_edit editing = { .graph = &state->extra, .members = of };
+    struct value_edit editing = { .graph = &state->dcp.extra, .members = of };
     value_edit_set(&editing, str_is(part.member, "optimizer") ? "optimizer" : "grad_scaler",
              copy_with_storages(state, held, loaded->graph->count, source_item), true);
     return editing.failed ? error_set_memory(err) : RESHARD_OK;
@@ -224,9 +224,9 @@ static struct value *make_optimizer(struct value_graph *graph, struct value *gro
 }
 
 /* One optimizer, or where experts are spread over ranks one more for them. */
-static reshard_status join_groups(struct dcp_target *state, const struct group_meta *meta, struct value **out, reshard_error *err)
+static reshard_status join_groups(struct mcore_target *state, const struct group_meta *meta, struct value **out, reshard_error *err)
 {
-    struct value_graph *graph = &state->extra;
+    struct value_graph *graph = &state->dcp.extra;
     struct value *groups, *of_experts = NULL, **both = arena_array(&graph->arena, 4, sizeof(*both));
     reshard_status status = both ? group_meta_list(meta, false, &groups, err) : error_set_memory(err);
     if (!status && state->sizes.ep > 1)
@@ -245,9 +245,9 @@ static reshard_status join_groups(struct dcp_target *state, const struct group_m
 }
 
 /* The common state's optimizer, of what the source says about every parameter. */
-static reshard_status make_groups(const struct layout_request *request, struct dcp_target *state, struct value **out, reshard_error *err)
+static reshard_status make_groups(const struct layout_request *request, struct mcore_target *state, struct value **out, reshard_error *err)
 {
-    struct group_meta meta = { .graph = &state->extra };
+    struct group_meta meta = { .graph = &state->dcp.extra };
     *out = NULL;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
@@ -257,7 +257,7 @@ static reshard_status make_groups(const struct layout_request *request, struct d
         status = source_load_item(request->source, request->wanted_items[i], err);
         const struct catalog_item *loaded = &request->source->catalog->items[request->wanted_items[i]];
         if (!status && loaded->value && loaded->graph)
-            status = group_meta_add(&meta, key, value_copy(&state->extra, loaded->value, loaded->graph->count), err);
+            status = group_meta_add(&meta, key, value_copy(&state->dcp.extra, loaded->value, loaded->graph->count), err);
     }
     if (!status && meta.parameters.count)
         status = join_groups(state, &meta, out, err);
@@ -271,7 +271,7 @@ static reshard_status make_groups(const struct layout_request *request, struct d
 static reshard_status adapt_optimizer(const struct layout_request *request, struct target *target, struct value *made, bool is_distributed,
                                       reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     struct value *optimizer;
     uint32_t node;
     bool failed = false;
@@ -279,11 +279,11 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     if (!status && made) {
         optimizer = made;
         status = mcore_add_value(state, OPTIMIZER_KEY, made, err);
-        node = dcp_tree_child(&state->tree, 0, STR(OPTIMIZER_KEY));
+        node = dcp_tree_child(&state->dcp.tree, 0, STR(OPTIMIZER_KEY));
     }
     if (status || !optimizer)
         return status;
-    if (optimizer->kind == VALUE_LIST && !number_members(&state->extra, optimizer))
+    if (optimizer->kind == VALUE_LIST && !number_members(&state->dcp.extra, optimizer))
         return error_set_memory(err);
     if (is_distributed && optimizer->kind == VALUE_DICT && !is_numbered(optimizer))
         set_layout(state, optimizer, &failed);
@@ -297,12 +297,12 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     if (!status)
         status = mcore_optimizers_regroup(request, target, &optimizer, err);
     if (!status && state->buckets)
-        status = mcore_bucket_objects_add(request, state, state->tree.nodes[node].wanted, &optimizer, err);
-    state->tree.nodes[node].value = optimizer;
+        status = mcore_bucket_objects_add(request, state, state->dcp.tree.nodes[node].wanted, &optimizer, err);
+    state->dcp.tree.nodes[node].value = optimizer;
     return status;
 }
 
-static reshard_status adapt_content(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_error *err)
+static reshard_status adapt_content(const struct layout_request *request, struct mcore_target *state, bool is_distributed, reshard_error *err)
 {
     struct value *content;
     uint32_t node;
@@ -310,13 +310,13 @@ static reshard_status adapt_content(const struct layout_request *request, struct
     bool is_new = !content;
     if (status || (node != CATALOG_NONE && is_new))
         return status;
-    if (is_new && state->style->items_are_files)
+    if (is_new && state->flavour->items_are_files)
         return RESHARD_OK; /* releases that read zarr know nothing of it */
-    if (is_new && !(content = value_new_list(&state->extra, VALUE_DICT, NULL, 0)))
+    if (is_new && !(content = value_new_list(&state->dcp.extra, VALUE_DICT, NULL, 0)))
         return error_set_memory(err);
     if (content->kind != VALUE_DICT)
         return RESHARD_OK;
-    struct value_edit editing = { .graph = &state->extra, .members = content };
+    struct value_edit editing = { .graph = &state->dcp.extra, .members = content };
     if (is_distributed) {
         value_edit_text(&editing, "distrib_optim_sharding_type", layout_of(state));
         if (state->optimizer_layout == MCORE_BY_PARAMETER)
@@ -328,12 +328,12 @@ static reshard_status adapt_content(const struct layout_request *request, struct
         return error_set_memory(err);
     if (is_new)
         return mcore_add_value(state, CONTENT_KEY, content, err);
-    state->tree.nodes[node].value = content;
+    state->dcp.tree.nodes[node].value = content;
     return RESHARD_OK;
 }
 
 /* State that a torch_dist checkpoint stores in that layout already, or in another that stays as it is, is described well. */
-static bool is_described(const struct layout_request *request, struct dcp_target *state, bool is_distributed, reshard_status *status,
+static bool is_described(const struct layout_request *request, struct mcore_target *state, bool is_distributed, reshard_status *status,
                          reshard_error *err)
 {
     struct value *content;
@@ -349,17 +349,17 @@ static bool is_described(const struct layout_request *request, struct dcp_target
 }
 
 /* The arguments that the target will have. */
-static reshard_status target_arguments(const struct layout_request *request, struct dcp_target *state, const struct value **out,
+static reshard_status target_arguments(const struct layout_request *request, struct mcore_target *state, const struct value **out,
                                        reshard_error *err)
 {
-    uint32_t node = dcp_tree_child(&state->tree, 0, STR("args"));
+    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR("args"));
     *out = NULL;
-    if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf)
+    if (node == CATALOG_NONE || !state->dcp.tree.nodes[node].is_leaf)
         return RESHARD_OK;
-    *out = state->tree.nodes[node].value;
-    if (*out || state->tree.nodes[node].wanted == CATALOG_NONE)
+    *out = state->dcp.tree.nodes[node].value;
+    if (*out || state->dcp.tree.nodes[node].wanted == CATALOG_NONE)
         return RESHARD_OK;
-    uint32_t item = request->wanted_items[state->tree.nodes[node].wanted];
+    uint32_t item = request->wanted_items[state->dcp.tree.nodes[node].wanted];
     reshard_status status = source_load_item(request->source, item, err);
     *out = status ? NULL : request->source->catalog->items[item].value;
     return status;
@@ -369,7 +369,7 @@ static reshard_status target_arguments(const struct layout_request *request, str
  * why. */
 static reshard_status make_buffers(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     const struct value *arguments;
     reshard_error reason = { 0 };
     reshard_status status = target_arguments(request, state, &arguments, err);
@@ -392,7 +392,7 @@ static reshard_status make_buffers(const struct layout_request *request, struct 
 
 reshard_status mcore_optimizer_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     reshard_status status = is_buffered(state) ? make_buffers(request, target, err) : RESHARD_OK;
     bool is_distributed = state->has_parameter_state;
     if (status)
@@ -407,6 +407,6 @@ reshard_status mcore_optimizer_adapt(const struct layout_request *request, struc
         status = adapt_optimizer(request, target, made, is_distributed, err);
     /* Names of state have no number of an optimizer in front, which a release that can do either way is told by the content's description.
      */
-    bool is_told = is_done && dcp_tree_child(&state->tree, 0, STR(CONTENT_KEY)) != CATALOG_NONE;
+    bool is_told = is_done && dcp_tree_child(&state->dcp.tree, 0, STR(CONTENT_KEY)) != CATALOG_NONE;
     return status || is_told ? status : adapt_content(request, state, is_distributed, err);
 }

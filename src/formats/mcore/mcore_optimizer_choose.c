@@ -99,12 +99,12 @@ static bool has_masters(const struct catalog *wanted, const char *prefix)
 
 reshard_status mcore_optimizer_choose(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     enum mcore_optimizer_layout layout;
     bool is_auto;
-    if (!state->style->has_common)
+    if (!state->flavour->has_common)
         return RESHARD_OK;
-    if (state->style->items_are_files) { /* zarr, of releases that flatten: what they store are arrays of the real shape */
+    if (state->flavour->items_are_files) { /* zarr, of releases that flatten: what they store are arrays of the real shape */
         state->optimizer_layout = has_masters(request->wanted, MASTER_PREFIX) ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
         return RESHARD_OK;
     }

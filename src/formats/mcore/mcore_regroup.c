@@ -7,13 +7,13 @@
  */
 #include "formats/mcore/mcore_items.h"
 
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/parameter_groups.h"
 
 bool mcore_optimizers_change(const struct target *target)
 {
-    const struct dcp_target *state = dcp_target_state(target);
+    const struct mcore_target *state = mcore_target_state(target);
     const struct mcore_sizes *from = &state->source_sizes, *to = &state->sizes;
     /* Releases from 0.19 on have two without expert parallelism as well, if experts are cut for another number of tensor-parallel ranks. */
     bool is_etp_gone = from->ep <= 1 && to->ep <= 1 && from->etp != from->tp && to->etp == to->tp;
@@ -68,9 +68,9 @@ static bool keep_groups_of_experts(struct value_graph *graph, struct value *grou
     return true;
 }
 
-static reshard_status split(struct dcp_target *state, struct expert_kinds kinds, struct value **optimizer, reshard_error *err)
+static reshard_status split(struct mcore_target *state, struct expert_kinds kinds, struct value **optimizer, reshard_error *err)
 {
-    struct value_graph *graph = &state->extra;
+    struct value_graph *graph = &state->dcp.extra;
     struct value *experts = value_copy(graph, *optimizer, graph->count), *groups = experts ? parameter_group_list(experts) : NULL;
     if (experts && !groups)
         return RESHARD_OK;
@@ -119,7 +119,7 @@ void mcore_groups_drop_numbers(const struct value *optimizer)
 reshard_status mcore_optimizers_regroup(const struct layout_request *request, struct target *target, struct value **optimizer,
                                        reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     struct expert_kinds kinds = find_experts(request->wanted);
     const struct value *value = *optimizer;
     if (!mcore_optimizers_change(target) || value->kind != VALUE_DICT || !(kinds.has_matrices || kinds.has_biases))

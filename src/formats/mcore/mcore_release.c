@@ -5,7 +5,7 @@
  */
 #include "formats/mcore/mcore_items.h"
 
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 #include "formats/shared/release_classes.h"
 
 #define ZARR_RELEASE 8 /* has what releases that read zarr have in common */
@@ -13,11 +13,11 @@
 
 reshard_status mcore_release_choose(const struct layout_request *request, struct target *target, uint32_t *minor, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     reshard_status status = megatron_release_option(request, minor, err);
     if (status || *minor)
         return status;
-    if (state->style->items_are_files && strcmp(request->source->driver->name, target->driver->name) != 0)
+    if (state->flavour->items_are_files && strcmp(request->source->driver->name, target->driver->name) != 0)
         *minor = ZARR_RELEASE;
     return RESHARD_OK;
 }
@@ -43,28 +43,28 @@ static reshard_status load_leaf(const struct layout_request *request, const stru
 
 reshard_status mcore_release_adapt(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     uint32_t minor;
     reshard_status status = mcore_release_choose(request, target, &minor, err);
     if (!status && minor && minor < OBJECT_RELEASE && state->common_is_object)
         return error_set(err, RESHARD_ERR_USAGE, "option common=object: Megatron Core 0.%u reads common.pt only", (unsigned)minor);
-    for (uint32_t i = 0; i < state->tree.node_count && !status && minor; i++) {
+    for (uint32_t i = 0; i < state->dcp.tree.node_count && !status && minor; i++) {
         const struct value *value;
         uint32_t graph_count = 0;
         struct str key;
         bool lacks = false, is_whole = false;
-        status = load_leaf(request, &state->tree.nodes[i], &value, &graph_count, &key, err);
-        bool is_own = state->tree.nodes[i].value != NULL;
+        status = load_leaf(request, &state->dcp.tree.nodes[i], &value, &graph_count, &key, err);
+        bool is_own = state->dcp.tree.nodes[i].value != NULL;
         if (!status && is_own)
-            value = state->tree.nodes[i].value;
+            value = state->dcp.tree.nodes[i].value;
         if (!status && value)
-            status = megatron_release_lacks(minor, value, is_own ? state->extra.count : graph_count, &lacks, err);
+            status = megatron_release_lacks(minor, value, is_own ? state->dcp.extra.count : graph_count, &lacks, err);
         if (status || !lacks)
             continue;
-        struct value *copy = is_own ? (struct value *)value : value_copy(&state->extra, value, graph_count);
-        status = copy ? megatron_release_strip(minor, &state->extra, key, copy, target, &is_whole, err) : error_set_memory(err);
-        state->tree.nodes[i].value = copy;
-        state->tree.nodes[i].is_left_out |= is_whole;
+        struct value *copy = is_own ? (struct value *)value : value_copy(&state->dcp.extra, value, graph_count);
+        status = copy ? megatron_release_strip(minor, &state->dcp.extra, key, copy, target, &is_whole, err) : error_set_memory(err);
+        state->dcp.tree.nodes[i].value = copy;
+        state->dcp.tree.nodes[i].is_left_out |= is_whole;
         if (!status && is_whole)
             status = target_note_dropped(target, NOTE_RELEASE, key, err, "Megatron Core 0.%u does not have its class", (unsigned)minor);
     }

@@ -6,30 +6,22 @@
  *   latest_checkpointed_iteration.txt   "10", or "release"
  *   iter_0000010/, or release/          the checkpoint
  */
-#include "formats/dcp/dcp_source.h"
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_source.h"
+#include "formats/mcore/mcore_target.h"
+#include "formats/shared/integrity_file.h"
 #include "formats/shared/release_classes.h"
-
-#include "base/digest.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define PASS_BYTES (256 * 1024)
-#define INTEGRITY_FILE "integrity.json"
 
-#define ROOT_OPTIONS                                                                                                             \
-    { "root", "auto|iteration|release|none", "auto",                                                                             \
-      "what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },       \
-    { "iteration", "N", "the source's", "the iteration that the folder and the tracker file name" }
-
-const struct format_option torch_dist_options[] = {
-    ROOT_OPTIONS,
+const struct format_option mcore_options_torch_dist[] = {
+    MCORE_ROOT_OPTIONS(""),
     MEGATRON_RELEASE_OPTION,
     { "common", "file|object", "file",
       "common.pt, which every release reads, or an object in the data files as Megatron Core writes from 0.19" },
-    { "module-state", "yes|no", "yes", "weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
+    MCORE_MODULE_STATE_OPTION(""),
     { "optimizer", "auto|fully_reshardable|fully_sharded_model_space|dp_reshardable|dp_zero_gather_scatter", "auto",
       "layout of the distributed optimizer's state: one tensor for each parameter; those flattened, as Megatron Core 0.8 to 0.14 reads; by "
       "bucket, from 0.15 on; "
@@ -39,8 +31,8 @@ const struct format_option torch_dist_options[] = {
     { NULL, NULL, NULL, NULL },
 };
 
-const struct format_option megatron_dcp_options[] = {
-    ROOT_OPTIONS,
+const struct format_option mcore_options_plain[] = {
+    MCORE_ROOT_OPTIONS(""),
     { NULL, NULL, NULL, NULL },
 };
 
@@ -62,7 +54,7 @@ static reshard_status option_word(const struct layout_request *request, const ch
         }
     }
     error_set(err, RESHARD_ERR_USAGE, "option %s='%s' is not known", name, text);
-    for (const struct format_option *option = torch_dist_options; option->name; option++) {
+    for (const struct format_option *option = mcore_options_torch_dist; option->name; option++) {
         if (strcmp(option->name, name) == 0)
             error_hint(err, "%s is one of %s", name, option->type);
     }
@@ -133,7 +125,7 @@ static enum root_kind choose_kind(const struct layout_request *request, int64_t 
     return is_alone ? ROOT_NONE : ROOT_RELEASE;
 }
 
-static reshard_status choose_folder(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+static reshard_status choose_folder(const struct layout_request *request, struct mcore_target *state, reshard_error *err)
 {
     static const char *const words[] = { "auto", "iteration", "release", "none", NULL };
     int kind = ROOT_AUTO;
@@ -158,16 +150,16 @@ static reshard_status choose_folder(const struct layout_request *request, struct
     state->iteration = kind == ROOT_ITERATION ? iteration : -1;
     char tracker[24] = "release";
     if (kind == ROOT_ITERATION) {
-        snprintf(state->folder, sizeof(state->folder), "iter_%07" PRId64 "/", iteration);
+        snprintf(state->dcp.folder, sizeof(state->dcp.folder), "iter_%07" PRId64 "/", iteration);
         snprintf(tracker, sizeof(tracker), "%" PRId64, iteration);
     } else if (kind == ROOT_RELEASE) {
-        snprintf(state->folder, sizeof(state->folder), "release/");
+        snprintf(state->dcp.folder, sizeof(state->dcp.folder), "release/");
     }
     if (kind == ROOT_NONE)
         return RESHARD_OK;
     state->texts[state->text_count].text = strdup(tracker);
     state->texts[state->text_count].is_in_folder = false;
-    state->texts[state->text_count].name = MEGATRON_TRACKER;
+    state->texts[state->text_count].name = MCORE_TRACKER;
     return state->texts[state->text_count++].text ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -183,7 +175,7 @@ static bool like_has(const struct source *like, const char *name)
     return found;
 }
 
-static reshard_status choose_common(const struct layout_request *request, struct dcp_target *state, reshard_error *err)
+static reshard_status choose_common(const struct layout_request *request, struct mcore_target *state, reshard_error *err)
 {
     static const char *const kinds[] = { "file", "object", NULL }, *const answers[] = { "no", "yes", NULL };
     /* A reference's object is not taken over: releases before 0.19 cannot read it, and all of them read the file. */
@@ -198,11 +190,11 @@ static reshard_status choose_common(const struct layout_request *request, struct
     state->common_is_object = is_object;
     state->has_integrity = has_integrity;
     state->has_module_state = has_module_state;
-    state->texts[state->text_count].name = "metadata.json";
+    state->texts[state->text_count].name = MCORE_CONFIG_FILE;
     state->texts[state->text_count].is_in_folder = true;
     /* Releases before 0.19 refuse members that they do not know, and need these four. */
     char text[160];
-    snprintf(text, sizeof(text), "{\"sharded_backend\": \"%s\", \"sharded_backend_version\": 1%s}", state->style->format,
+    snprintf(text, sizeof(text), "{\"sharded_backend\": \"%s\", \"sharded_backend_version\": 1%s}", state->flavour->format,
              is_object ? "" : ", \"common_backend\": \"torch\", \"common_backend_version\": 1");
     state->texts[state->text_count].text = strdup(text);
     return state->texts[state->text_count++].text ? RESHARD_OK : error_set_memory(err);
@@ -210,9 +202,9 @@ static reshard_status choose_common(const struct layout_request *request, struct
 
 reshard_status mcore_root_choose(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     reshard_status status = choose_folder(request, state, err);
-    return status || !state->style->has_common ? status : choose_common(request, state, err);
+    return status || !state->flavour->has_common ? status : choose_common(request, state, err);
 }
 
 /* ---- integrity.json ---- */
@@ -223,32 +215,16 @@ static int by_name(const void *a, const void *b, void *context)
     return str_compare(catalog->objects[*(const uint32_t *)a].name, catalog->objects[*(const uint32_t *)b].name);
 }
 
-static reshard_status hash_object(const struct store_object *object, uint8_t *pass, struct digest *digest, char hex[DIGEST_HEX_MAX],
-                                  reshard_error *err)
-{
-    uint64_t size = store_object_size(object);
-    digest_reset(digest);
-    for (uint64_t offset = 0; offset < size; offset += PASS_BYTES) {
-        size_t step = size - offset < PASS_BYTES ? (size_t)(size - offset) : PASS_BYTES;
-        reshard_status status = store_read_at(object, offset, pass, step, err);
-        if (status)
-            return status;
-        digest_update(digest, pass, step);
-    }
-    digest_hex(digest, hex);
-    return RESHARD_OK;
-}
-
 /* Whether the object lies directly in the checkpoint's folder. */
 static bool is_listed(const struct target *target, uint32_t object)
 {
-    const struct dcp_target *state = dcp_target_state(target);
+    const struct mcore_target *state = mcore_target_state(target);
     struct str name = target->catalog->objects[object].name;
-    size_t folder = strlen(state->folder), slash;
-    if (object == state->integrity_object || !str_starts_with(name, state->folder))
+    size_t folder = strlen(state->dcp.folder), slash;
+    if (object == state->integrity_object || !str_starts_with(name, state->dcp.folder))
         return false;
     struct str base = { name.data + folder, name.size - folder };
-    return !str_find_char(base, '/', &slash) && !(folder == 0 && str_is(base, MEGATRON_TRACKER));
+    return !str_find_char(base, '/', &slash) && !(folder == 0 && str_is(base, MCORE_TRACKER));
 }
 
 /* As json.dumps with an indent of 2. objects NULL: only the size counts, which is always the same. */
@@ -256,10 +232,9 @@ static reshard_status integrity_text(const struct target *target, struct store_o
 {
     const struct catalog *catalog = target->catalog;
     uint32_t count = 0, *order = malloc(((size_t)catalog->object_count + 1) * sizeof(*order));
-    uint8_t *pass = malloc(PASS_BYTES);
-    struct digest *digest = digest_new(DIGEST_SHA256);
+    struct integrity_hasher *hasher = integrity_hasher_new();
     char hex[DIGEST_HEX_MAX] = "0000000000000000000000000000000000000000000000000000000000000000";
-    reshard_status status = order && pass && digest ? RESHARD_OK : error_set_memory(err);
+    reshard_status status = order && hasher ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < catalog->object_count && !status; i++) {
         if (is_listed(target, i))
             order[count++] = i;
@@ -267,18 +242,17 @@ static reshard_status integrity_text(const struct target *target, struct store_o
     if (!status)
         qsort_r(order, count, sizeof(*order), by_name, (void *)catalog);
     buffer_append_text(out, "{\n  \"algorithm\": \"sha256\",\n  \"files\": {");
-    size_t folder = strlen(dcp_target_state(target)->folder);
+    size_t folder = strlen(mcore_target_state(target)->dcp.folder);
     for (uint32_t i = 0; i < count && !status; i++) {
         struct str name = catalog->objects[order[i]].name;
         if (objects)
-            status = hash_object(objects[order[i]], pass, digest, hex, err);
+            status = integrity_hash(hasher, objects[order[i]], hex, err);
         buffer_append_text(out, i ? ",\n    " : "\n    ");
         buffer_append_json_string(out, (struct str){ name.data + folder, name.size - folder });
         buffer_printf(out, ": \"%s\"", hex);
     }
     buffer_append_text(out, "\n  }\n}");
-    digest_free(digest);
-    free(pass);
+    integrity_hasher_free(hasher);
     free(order);
     return !status && out->failed ? error_set_memory(err) : status;
 }
@@ -294,30 +268,30 @@ static reshard_status add_file(struct target *target, const char *folder, const 
 
 reshard_status mcore_root_lay_out(struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     struct buffer text = { 0 };
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < state->text_count && !status; i++) {
-        struct dcp_text_file *file = &state->texts[i];
-        status = add_file(target, file->is_in_folder ? state->folder : "", file->name, strlen(file->text), &file->object, err);
+        struct mcore_text_file *file = &state->texts[i];
+        status = add_file(target, file->is_in_folder ? state->dcp.folder : "", file->name, strlen(file->text), &file->object, err);
     }
     state->integrity_object = CATALOG_NONE;
     if (status || !state->has_integrity)
         return status;
     status = integrity_text(target, NULL, &text, err);
     if (!status)
-        status = add_file(target, state->folder, INTEGRITY_FILE, text.size, &state->integrity_object, err);
+        status = add_file(target, state->dcp.folder, INTEGRITY_FILE, text.size, &state->integrity_object, err);
     buffer_release(&text);
     return status;
 }
 
 reshard_status mcore_root_publish(const struct publish_job *job, reshard_error *err)
 {
-    const struct dcp_target *state = dcp_target_state(job->target);
+    const struct mcore_target *state = mcore_target_state(job->target);
     struct buffer text = { 0 };
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < state->text_count && !status; i++) {
-        const struct dcp_text_file *file = &state->texts[i];
+        const struct mcore_text_file *file = &state->texts[i];
         status = store_write_at(job->objects[file->object], 0, file->text, strlen(file->text), err);
     }
     if (status || !state->has_integrity)

@@ -7,7 +7,7 @@
 #include "formats/mcore/mcore_items.h"
 
 #include "base/checked.h"
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/training_args.h"
 #include "parallel/vocabulary.h"
@@ -104,7 +104,7 @@ static void take_words(const struct layout_request *request, struct mcore_sizes 
 
 reshard_status mcore_sizes_choose(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     const struct value *arguments;
     uint32_t graph_count;
     reshard_status status = find_arguments(request->source, &arguments, &graph_count, err);
@@ -123,7 +123,7 @@ reshard_status mcore_sizes_choose(const struct layout_request *request, struct t
 
 bool mcore_layout_changes(const struct target *target)
 {
-    const struct dcp_target *state = dcp_target_state(target);
+    const struct mcore_target *state = mcore_target_state(target);
     return state->source_sizes.is_known && !sizes_equal(&state->sizes, &state->source_sizes);
 }
 
@@ -156,9 +156,9 @@ static void set_vocabulary(struct value_edit *editing, const struct value *argum
         value_edit_number(editing, "padded_vocab_size", least, false);
 }
 
-static bool has_optimizer(const struct layout_request *request, struct dcp_target *state)
+static bool has_optimizer(const struct layout_request *request, struct mcore_target *state)
 {
-    if (dcp_tree_child(&state->tree, 0, STR("optimizer")) != CATALOG_NONE)
+    if (dcp_tree_child(&state->dcp.tree, 0, STR("optimizer")) != CATALOG_NONE)
         return true;
     for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
         struct str key = request->wanted->tensors[i].key;
@@ -206,12 +206,12 @@ static reshard_status take_reference(const struct layout_request *request, struc
 /* The arguments as the target's; those of a torch_dist checkpoint whose layout stays are left as they are. */
 static reshard_status edit_arguments(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     bool is_buffered = state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_GATHERED;
     bool is_changed = mcore_layout_changes(target), is_same_format = strcmp(request->source->driver->name, target->driver->name) == 0;
-    uint32_t node = dcp_tree_child(&state->tree, 0, STR("args")), graph_count = 0;
+    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR("args")), graph_count = 0;
     const struct value *arguments = NULL;
-    if (node == CATALOG_NONE || !state->tree.nodes[node].is_leaf || state->tree.nodes[node].wanted == CATALOG_NONE)
+    if (node == CATALOG_NONE || !state->dcp.tree.nodes[node].is_leaf || state->dcp.tree.nodes[node].wanted == CATALOG_NONE)
         return RESHARD_OK;
     reshard_status status = find_arguments(request->source, &arguments, &graph_count, err);
     if (status || !arguments || !namespace_members(arguments))
@@ -222,8 +222,8 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
                                !value_dict_is_true(members, PARALLEL_SAVE);
     if (is_same_format && !is_changed && !is_buffered && !is_parallel_missing)
         return RESHARD_OK;
-    struct value *copy = value_copy(&state->extra, arguments, graph_count);
-    struct value_edit editing = { .graph = &state->extra };
+    struct value *copy = value_copy(&state->dcp.extra, arguments, graph_count);
+    struct value_edit editing = { .graph = &state->dcp.extra };
     if (!copy)
         return error_set_memory(err);
     editing.members = (struct value *)namespace_members(copy);
@@ -235,14 +235,14 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     if (state->optimizer_layout == MCORE_GATHERED || is_parallel_missing)
         value_edit_bool(&editing, PARALLEL_SAVE, is_parallel_missing);
     set_vocabulary(&editing, arguments, state->sizes.tp);
-    value_edit_set(&editing, "ckpt_format", value_new_str(&state->extra, str_of(target->driver->name)), false);
+    value_edit_set(&editing, "ckpt_format", value_new_str(&state->dcp.extra, str_of(target->driver->name)), false);
     if (is_changed || state->lacks_rng)
         value_edit_bool(&editing, "no_save_rng", true);
     if (!has_optimizer(request, state))
         value_edit_bool(&editing, "no_save_optim", true);
     if (editing.failed)
         return error_set_memory(err);
-    state->tree.nodes[node].value = copy;
+    state->dcp.tree.nodes[node].value = copy;
     return is_changed ? target_note_changed(target, NOTE_ARGUMENTS, STR("args"), err,
                                             "the parallel sizes are those of the target, and no_save_rng is set")
                       : RESHARD_OK;
@@ -275,7 +275,7 @@ static uint32_t rank_rng(const struct name_map *names, const uint32_t *items, co
 static reshard_status add_cell(struct target *target, uint32_t node, uint32_t item, const int64_t at[3], const struct mcore_sizes *sizes,
                                reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     struct dcp_stored stored = { .wanted = item, .node = CATALOG_NONE, .is_in_list = true };
     struct arena *arena = &target->catalog->arena;
     /* With experts spread over ranks, these have states of their own. */
@@ -288,13 +288,13 @@ static reshard_status add_cell(struct target *target, uint32_t node, uint32_t it
     stored.key = str_of(key);
     if (item == CATALOG_NONE)
         stored.node = node;
-    return dcp_stored_add(state, &stored, err);
+    return dcp_stored_add(&state->dcp, &stored, err);
 }
 
 static reshard_status add_grid(struct target *target, uint32_t node, const struct name_map *names, const uint32_t *items,
                                reshard_error *err)
 {
-    const struct mcore_sizes *sizes = &dcp_target_state(target)->source_sizes;
+    const struct mcore_sizes *sizes = &mcore_target_state(target)->source_sizes;
     int64_t replicas = sizes->ep > 1 ? sizes->dp : 1;
     if (sizes->pp > GRID_CELLS_MAX || sizes->tp > GRID_CELLS_MAX || replicas > GRID_CELLS_MAX ||
         sizes->pp * sizes->tp > GRID_CELLS_MAX / replicas)
@@ -314,12 +314,12 @@ static reshard_status add_grid(struct target *target, uint32_t node, const struc
 /* An RNG state that is a plain item becomes ShardedObjects: in the common state it would be in the way of those that Megatron asks for. */
 static reshard_status take_rng_state(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
+    struct mcore_target *state = mcore_target_state(target);
     const struct catalog *wanted = request->wanted;
-    uint32_t node = dcp_tree_child(&state->tree, 0, STR(RNG_KEY));
+    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR(RNG_KEY));
     if (node == CATALOG_NONE)
         return RESHARD_OK;
-    state->tree.nodes[node].is_left_out = true;
+    state->dcp.tree.nodes[node].is_left_out = true;
     if (mcore_layout_changes(target))
         return target_note_dropped(target, NOTE_LAYOUT, STR(RNG_KEY), err, "it belongs to the layout that it was saved under");
     struct name_map names = { 0 };
@@ -344,8 +344,8 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
 /* A run that finds the rerun state machine's state asks for that of every rank. So it stands where these do, and not elsewhere. */
 static reshard_status take_rerun_state(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    struct dcp_target *state = dcp_target_state(target);
-    uint32_t node = dcp_tree_child(&state->tree, 0, STR(RERUN_KEY));
+    struct mcore_target *state = mcore_target_state(target);
+    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR(RERUN_KEY));
     bool has_ranks = false;
     if (node == CATALOG_NONE)
         return RESHARD_OK;
@@ -355,7 +355,7 @@ static reshard_status take_rerun_state(const struct layout_request *request, str
     }
     if (has_ranks && !mcore_layout_changes(target))
         return RESHARD_OK;
-    state->tree.nodes[node].is_left_out = true;
+    state->dcp.tree.nodes[node].is_left_out = true;
     return target_note_dropped(target, NOTE_LAYOUT, STR(RERUN_KEY), err, "%s",
                                has_ranks ? "it belongs to the layout that it was saved under" : "that of each rank is not there");
 }

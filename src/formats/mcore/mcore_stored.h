@@ -6,7 +6,7 @@
 #ifndef FORMATS_MCORE_MCORE_STORED_H
 #define FORMATS_MCORE_MCORE_STORED_H
 
-#include "formats/dcp/dcp_source.h"
+#include "formats/mcore/mcore_source.h"
 #include "formats/mcore/mcore_relate.h"
 
 /* The objects that are to be related to parameters. */

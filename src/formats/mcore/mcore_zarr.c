@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "encoding/json.h"
-#include "formats/dcp/dcp_read.h"
+#include "formats/mcore/mcore_source.h"
 #include "formats/mcore/mcore_stored.h"
 #include "parallel/training_args.h"
 #include "parallel/rank_parameters.h"
@@ -213,7 +213,7 @@ reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *e
     struct source *source = reading->source;
     reshard_status status = add_config(reading, err);
     if (!status)
-        status = dcp_common_file_read(source, &has_common, err);
+        status = mcore_common_file_read(source, &has_common, err);
     struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR("common.pt"));
     if (entry)
         entry->is_used = true;
@@ -222,5 +222,5 @@ reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *e
     if (!status)
         status = mcore_stored_read(source, &stored, has_flattened_state(source->catalog), err);
     mcore_stored_release(&stored);
-    return status ? status : dcp_note_parallel_sizes(source, err);
+    return status ? status : mcore_note_parallel_sizes(source, err);
 }

@@ -145,7 +145,7 @@ static reshard_status note_items(struct zarr_laying *laying, reshard_error *err)
 /* What all names begin with: Megatron's "iter_0000010/". */
 static const char *folder_of(const struct zarr_laying *laying)
 {
-    return laying->style.is_megatron ? dcp_target_state(laying->target)->folder : "";
+    return laying->style.is_megatron ? mcore_target_state(laying->target)->dcp.folder : "";
 }
 
 static reshard_status text_add(struct zarr_laying *laying, struct str node, const char *name, struct buffer *text, reshard_error *err)
@@ -187,7 +187,7 @@ static reshard_status group_add(struct zarr_laying *laying, struct str node, res
 /* The array's name. Releases that read Megatron's zarr call the distributed optimizer's copies fp32_param. */
 static struct str name_of(struct zarr_laying *laying, struct str key)
 {
-    return laying->style.is_megatron ? mcore_flattened_key(dcp_target_state(laying->target), &laying->target->catalog->arena, key) : key;
+    return laying->style.is_megatron ? mcore_stored_key(&mcore_target_state(laying->target)->dcp, &laying->target->catalog->arena, key) : key;
 }
 
 static reshard_status array_document_add(struct zarr_laying *laying, const struct catalog_tensor *tensor, struct str name,
@@ -262,7 +262,7 @@ reshard_status zarr_lay_out(const struct layout_request *request, struct target 
     if (!status)
         status = target_add_tensors(request, target, err);
     if (!status && laying.style.is_megatron)
-        status = dcp_item_files_lay_out(request, target, err);
+        status = mcore_item_files_lay_out(request, target, err);
     if (!status)
         status = collect_arrays(&laying, err);
     if (!status)

@@ -5,7 +5,9 @@
 
 #include "base/array.h"
 
-static const struct dcp_style megatron_style = { .format = "zarr", .is_below_root = true, .has_common = true, .items_are_files = true };
+static const struct mcore_flavour megatron_flavour = {
+    .dcp = { .store_items = mcore_items_make }, .format = "zarr", .has_common = true, .items_are_files = true
+};
 
 static struct zarr_target *state_of(const struct target *target)
 {
@@ -18,7 +20,7 @@ reshard_status zarr_target_new(const struct layout_request *request, struct targ
     if (!state)
         return error_set_memory(err);
     target->driver_state = state;
-    return is_megatron ? dcp_target_init(request, target, &state->dist, &megatron_style, err) : RESHARD_OK;
+    return is_megatron ? mcore_target_init(request, target, &state->dist, &megatron_flavour, err) : RESHARD_OK;
 }
 
 void zarr_close_target(struct target *target)
@@ -29,7 +31,7 @@ void zarr_close_target(struct target *target)
     for (uint32_t i = 0; i < state->text_count; i++)
         buffer_release(&state->texts[i].bytes);
     free(state->texts);
-    dcp_close_target(target); /* frees the state, whose first member is its own */
+    mcore_close_target(target); /* frees the state, whose first member is its own */
 }
 
 reshard_status zarr_target_add_text(struct target *target, struct str name, struct buffer *text, reshard_error *err)
@@ -55,7 +57,7 @@ reshard_status zarr_target_add_text(struct target *target, struct str name, stru
 reshard_status zarr_publish(const struct publish_job *job, reshard_error *err)
 {
     const struct zarr_target *state = state_of(job->target);
-    reshard_status status = state->dist.style ? dcp_publish(job, err) : RESHARD_OK;
+    reshard_status status = state->dist.flavour ? mcore_publish(job, err) : RESHARD_OK;
     for (uint32_t i = 0; i < state->text_count && !status; i++)
         status = store_write_at(job->objects[state->texts[i].object], 0, state->texts[i].bytes.data, state->texts[i].bytes.size, err);
     return status;

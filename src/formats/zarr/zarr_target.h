@@ -3,7 +3,7 @@
 #ifndef FORMATS_ZARR_ZARR_TARGET_H
 #define FORMATS_ZARR_ZARR_TARGET_H
 
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_target.h"
 
 struct zarr_text {
     struct buffer bytes;
@@ -11,7 +11,7 @@ struct zarr_text {
 };
 
 struct zarr_target {
-    struct dcp_target dist; /* first: the functions of Megatron's checkpoints find their own state here. Its style is NULL for plain ones */
+    struct mcore_target dist; /* first: the functions of Megatron's checkpoints find their own state here. Its style is NULL for plain ones */
     struct zarr_text *texts;
     uint32_t text_count, text_capacity;
 };

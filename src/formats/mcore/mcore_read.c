@@ -3,17 +3,17 @@
  * Megatron Core's torch_dist: DCP under Megatron's keys. What is not sharded lies in common.pt, or since 0.19 in the byte item
  * common_state/shard_0_1 as a list of one dict; its members become items. Other byte items are ShardedObjects and stay as they are.
  */
-#include "formats/dcp/dcp_read.h"
-#include "formats/mcore/mcore_stored.h"
-#include "base/array.h"
+#include "formats/mcore/mcore_source.h"
+
 #include "formats/mcore/mcore_data.h"
+#include "formats/mcore/mcore_stored.h"
+#include "formats/shared/megatron_keys.h"
 #include "parallel/rank_parameters.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define COMMON_FILE "common.pt"
 #define COMMON_ITEM "common_state/shard_0_1"
 
 struct mcore_reading {
@@ -79,20 +79,20 @@ static reshard_status read_common(struct source *source, uint32_t object, uint64
     return status;
 }
 
-reshard_status dcp_common_file_read(struct source *source, bool *has_file, reshard_error *err)
+reshard_status mcore_common_file_read(struct source *source, bool *has_file, reshard_error *err)
 {
     char *name = NULL;
     bool is_directory;
     uint64_t bytes;
     uint32_t object;
-    reshard_status status = dcp_name_join(dcp_state(source)->directory, STR(COMMON_FILE), &name, err);
+    reshard_status status = dcp_name_join(dcp_state(source)->directory, STR(MCORE_COMMON_FILE), &name, err);
     if (status)
         return status;
     *has_file = store_exists(source->store, name, &is_directory, &bytes) && !is_directory;
     if (*has_file) {
         status = catalog_add_object(source->catalog, str_of(name), bytes, &object, err);
         if (!status)
-            status = read_common(source, object, 0, bytes, CODEC_NONE, "'" COMMON_FILE "'", err);
+            status = read_common(source, object, 0, bytes, CODEC_NONE, "'" MCORE_COMMON_FILE "'", err);
     }
     free(name);
     return status;
@@ -104,7 +104,7 @@ reshard_status dcp_common_file_read(struct source *source, bool *has_file, resha
 static bool has_flattened_state(const struct mcore_reading *reading)
 {
     const struct catalog *catalog = reading->source->catalog;
-    struct dcp_reshape reshape;
+    struct mcore_reshape reshape;
     bool found = false;
     for (uint32_t i = 0; i < catalog->tensor_count && !found; i++)
         found = optimizer_is_state(catalog->tensors[i].key) && mcore_data_find(&reading->mcore, catalog->tensors[i].key, &reshape);
@@ -125,13 +125,38 @@ static reshard_status take_item(void *context, struct str name, uint32_t object,
     return read_common(reading->source, object, offset, bytes, codec, "common state", err);
 }
 
-static bool reshape(void *context, struct str name, struct dcp_reshape *out)
+/* The real shape of a flattened tensor; false if it was not flattened. What is related to parameters is not listed as a vector. */
+static bool find_reshape(const struct mcore_reading *reading, struct str name, struct mcore_reshape *out)
 {
-    const struct mcore_reading *reading = context;
     if (!mcore_data_find(&reading->mcore, name, out))
         return false;
     out->is_flat &= !reading->source->relate_optimizer;
     return true;
+}
+
+static bool reshape(void *context, struct str name, int *rank, int64_t *shape)
+{
+    struct mcore_reshape found;
+    int64_t flat;
+    if (!find_reshape(context, name, &found))
+        return false;
+    *rank = found.rank;
+    memcpy(shape, found.shape, (size_t)found.rank * sizeof(*shape));
+    if (found.is_flat && shape_volume(found.rank, found.shape, &flat)) {
+        *rank = 1;
+        shape[0] = flat;
+    }
+    return true;
+}
+
+static reshard_status add_flattened(void *context, struct str name, uint32_t tensor, const struct dcp_form *stored,
+                                    const struct catalog_chunk *like, reshard_error *err)
+{
+    struct mcore_reading *reading = context;
+    struct mcore_reshape found;
+    if (!find_reshape(reading, name, &found))
+        return error_set(err, RESHARD_ERR_FORMAT, "its original shape is not known");
+    return mcore_add_flattened(reading->source->catalog, tensor, &found, stored, like, err);
 }
 
 /* ---- facts ---- */
@@ -156,7 +181,7 @@ static const struct value *attributes_of(const struct value *value)
     return state->kind == VALUE_DICT ? state : NULL;
 }
 
-reshard_status dcp_note_parallel_sizes(struct source *source, reshard_error *err)
+reshard_status mcore_note_parallel_sizes(struct source *source, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
     const struct value *arguments = NULL;
@@ -207,11 +232,11 @@ static reshard_status add_files(struct source *source, reshard_error *err)
     bool is_directory;
     uint64_t bytes;
     char *name = NULL;
-    reshard_status status = dcp_add_side_files(source, "", err);
+    reshard_status status = dcp_add_side_files(source, "", mcore_own_files, err);
     if (!status)
         status = dcp_name_join(dcp_state(source)->directory, STR("tokenizer"), &name, err);
     if (!status && store_exists(source->store, name, &is_directory, &bytes) && is_directory)
-        status = dcp_add_side_files(source, tokenizer, err);
+        status = dcp_add_side_files(source, tokenizer, NULL, err);
     free(name);
     name = NULL;
     if (!status)
@@ -222,26 +247,34 @@ static reshard_status add_files(struct source *source, reshard_error *err)
     return status;
 }
 
-reshard_status torch_dist_read_catalog(struct source *source, reshard_error *err)
+reshard_status mcore_read_torch_dist(struct source *source, reshard_error *err)
 {
     struct mcore_reading reading = { .source = source };
-    struct dcp_flavour flavour = { .context = &reading, .reshape = reshape, .take_item = take_item };
+    const struct dcp_read_hooks hooks = { .context = &reading, .reshape = reshape, .add_chunk = add_flattened, .take_item = take_item };
     reshard_status status = dcp_read_open(source, err);
     if (!status)
         status = check_config(source, err);
     if (!status)
         status = mcore_data_read(source, &reading.mcore, err);
     if (!status)
-        status = dcp_common_file_read(source, &reading.has_common_file, err);
+        status = mcore_common_file_read(source, &reading.has_common_file, err);
     if (!status)
-        status = dcp_read_tensors(source, &flavour, err);
+        status = dcp_read_tensors(source, &hooks, err);
     if (!status)
         status = mcore_stored_read(source, &reading.stored, has_flattened_state(&reading), err);
     if (!status)
         status = add_files(source, err);
     if (!status)
-        status = dcp_note_parallel_sizes(source, err);
+        status = mcore_note_parallel_sizes(source, err);
     mcore_stored_release(&reading.stored);
     mcore_data_release(&reading.mcore);
     return status;
+}
+
+reshard_status mcore_read_plain(struct source *source, reshard_error *err)
+{
+    reshard_status status = dcp_read_open(source, err);
+    if (!status)
+        status = dcp_read_tensors(source, NULL, err);
+    return status ? status : megatron_keys_note(source->catalog, err);
 }

@@ -5,7 +5,8 @@
  * other. Where the target is for tensor-parallel ranks, every rank's part is a chunk too (models/megatron.rules says which axis is cut;
  * gated halves are cut one by one). A larger chunk than is wanted is cut along its first axis, and along the next where that is not enough.
  */
-#include "formats/dcp/dcp_target.h"
+#include "formats/mcore/mcore_buckets.h"
+#include "formats/mcore/mcore_model_space.h"
 
 #include "base/checked.h"
 #include "base/model_data.h"
@@ -26,7 +27,7 @@ static bool is_number(struct str part)
 }
 
 /* decoder.layers.mlp…: layers; ….experts.experts.…: a list of experts within the layer's experts, whose own name comes once more. */
-int torch_dist_prepended_axes(struct str key, int rank)
+int mcore_prepended_axes(struct str key, int rank)
 {
     struct str rest = key, previous = { 0 };
     int axes = 0;
@@ -39,7 +40,7 @@ int torch_dist_prepended_axes(struct str key, int rank)
     return axes < rank ? axes : rank;
 }
 
-reshard_status torch_dist_chunk_bytes(const struct layout_request *request, uint64_t *out, reshard_error *err)
+reshard_status mcore_chunk_bytes(const struct layout_request *request, uint64_t *out, reshard_error *err)
 {
     const char *text = layout_option(request, "chunk-bytes");
     *out = CHUNK_BYTES_DEFAULT;
@@ -64,45 +65,45 @@ static void shrink(enum dtype dtype, int rank, int first_axis, uint64_t bytes_ma
 }
 
 /* The partition rules, read once. */
-struct dcp_cuts {
+struct mcore_cuts {
     struct arena arena;
     struct partition_rules rules;
 };
 
-static reshard_status read_rules(struct dcp_placing *placing, reshard_error *err)
+static reshard_status read_rules(struct mcore_target *state, reshard_error *err)
 {
     const struct model_data *data = model_data_find(STR("megatron.rules"));
-    if (placing->cuts || !data)
+    if (state->cuts || !data)
         return RESHARD_OK;
-    placing->cuts = calloc(1, sizeof(*placing->cuts));
-    return placing->cuts ? partition_rules_parse(data->text, &placing->cuts->arena, &placing->cuts->rules, err) : error_set_memory(err);
+    state->cuts = calloc(1, sizeof(*state->cuts));
+    return state->cuts ? partition_rules_parse(data->text, &state->cuts->arena, &state->cuts->rules, err) : error_set_memory(err);
 }
 
-reshard_status torch_dist_is_expert(struct dcp_placing *placing, struct str key, bool *out, reshard_error *err)
+reshard_status mcore_is_expert(struct mcore_target *state, struct str key, bool *out, reshard_error *err)
 {
     struct partition_key found;
-    reshard_status status = read_rules(placing, err);
-    *out = !status && placing->cuts && partition_key_read(&placing->cuts->rules, key, &found) &&
+    reshard_status status = read_rules(state, err);
+    *out = !status && state->cuts && partition_key_read(&state->cuts->rules, key, &found) &&
            (found.rule->is_expert || found.rule->expert_axis >= 0);
     return status;
 }
 
-void dcp_cuts_free(struct dcp_cuts *cuts)
+void mcore_cuts_free(struct mcore_cuts *cuts)
 {
     if (cuts)
         arena_release(&cuts->arena);
     free(cuts);
 }
 
-reshard_status torch_dist_cut_block(struct dcp_placing *placing, const struct catalog_tensor *tensor, int prepended, bool is_cell,
+reshard_status mcore_cut_block(struct mcore_target *state, const struct catalog_tensor *tensor, int prepended, bool is_cell,
                                     int64_t *block, reshard_error *err)
 {
-    const struct mcore_sizes *sizes = &dcp_target_state(placing->target)->sizes;
+    const struct mcore_sizes *sizes = &state->sizes;
     struct partition_key key;
     if (sizes->tp <= 1 && sizes->etp <= 1 && !is_cell)
         return RESHARD_OK;
-    reshard_status status = read_rules(placing, err);
-    if (status || !placing->cuts || !partition_key_read(&placing->cuts->rules, tensor->key, &key) || !key.rule->is_cut ||
+    reshard_status status = read_rules(state, err);
+    if (status || !state->cuts || !partition_key_read(&state->cuts->rules, tensor->key, &key) || !key.rule->is_cut ||
         key.rule->is_grouped)
         return status;
     /* The rule counts an axis of experts, which is among those in front. */
@@ -130,14 +131,15 @@ static uint64_t block_count(int rank, const int64_t *shape, const int64_t *block
     return count;
 }
 
-reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
+/* A tensor that the reference does not place. */
+static reshard_status place_blocks(struct dcp_placing *placing, uint32_t index, reshard_error *err)
 {
     const struct catalog *wanted = placing->request->wanted;
     const struct catalog_tensor *tensor = &wanted->tensors[index];
     int rank = tensor->rank, axis;
     int64_t shape[RANK_MAX], block[RANK_MAX], start[RANK_MAX] = { 0 }, extent[RANK_MAX];
     uint64_t bytes_max;
-    reshard_status status = torch_dist_chunk_bytes(placing->request, &bytes_max, err);
+    reshard_status status = mcore_chunk_bytes(placing->request, &bytes_max, err);
     if (status)
         return status;
     if (rank)
@@ -145,10 +147,10 @@ reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t ind
     /* An empty tensor has one chunk. */
     if (box_is_empty(rank, shape))
         return dcp_place_piece(placing, index, start, shape, err);
-    int prepended = torch_dist_prepended_axes(tensor->key, rank);
+    int prepended = mcore_prepended_axes(tensor->key, rank);
     for (axis = 0; axis < rank; axis++)
         block[axis] = axis < prepended ? 1 : shape[axis];
-    status = torch_dist_cut_block(placing, tensor, prepended, false, block, err);
+    status = mcore_cut_block(mcore_target_state(placing->target), tensor, prepended, false, block, err);
     if (status)
         return status;
     shrink(tensor->dtype, rank, prepended, bytes_max, block);
@@ -163,4 +165,16 @@ reshard_status torch_dist_place_tensor(struct dcp_placing *placing, uint32_t ind
             start[axis] = 0;
     } while (axis >= 0 && !status);
     return status;
+}
+
+reshard_status mcore_place_tensor(struct dcp_placing *placing, uint32_t index, reshard_error *err)
+{
+    const struct mcore_target *state = mcore_target_state(placing->target);
+    bool done;
+    if (mcore_is_in_buffers(state, placing->target->catalog, index))
+        return RESHARD_OK;
+    if (mcore_is_flattened(state, placing->target->catalog, index))
+        return mcore_place_flattened(placing, index, err);
+    reshard_status status = dcp_place_like(placing, index, &done, err);
+    return status || done ? status : place_blocks(placing, index, err);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "formats/dcp/dcp_source.h"
+#include "formats/mcore/mcore_source.h"
 
 #include "encoding/json.h"
 
@@ -71,44 +71,17 @@ out:
     return status;
 }
 
-/* ---- where the checkpoint is ---- */
+/* ---- the folder ---- */
 
-/* The part of name before its last component, with the '/'. */
-static struct str parent_of(struct str name)
-{
-    while (name.size && name.data[name.size - 1] != '/')
-        name.size--;
-    return name;
-}
-
-reshard_status dcp_directory_find(struct store *store, const char *name, char **out, reshard_error *err)
-{
-    struct str directory = str_of(name);
-    bool is_directory = true;
-    uint64_t size;
-    if (directory.size && store_exists(store, name, &is_directory, &size) && !is_directory) {
-        if (!str_ends_with(directory, DCP_METADATA))
-            return error_set(err, RESHARD_ERR_FORMAT, "'%s' is no directory and no .metadata file", name);
-        directory = parent_of(directory);
-    }
-    char *found = malloc(directory.size + 2);
-    if (!found)
-        return error_set_memory(err);
-    if (directory.size)
-        memcpy(found, directory.data, directory.size);
-    if (directory.size && directory.data[directory.size - 1] != '/')
-        found[directory.size++] = '/';
-    found[directory.size] = '\0';
-    *out = found;
-    return RESHARD_OK;
-}
-
-bool dcp_is_iteration(const struct store *store, const char *name)
+bool mcore_is_iteration(const struct store *store, const char *name)
 {
     struct str path = str_of(name[0] ? name : store_path(store));
     while (path.size && path.data[path.size - 1] == '/')
         path.size--;
-    struct str parent = parent_of(path), base = { path.data + parent.size, path.size - parent.size };
+    size_t slash = path.size;
+    while (slash > 0 && path.data[slash - 1] != '/')
+        slash--;
+    struct str base = { path.data + slash, path.size - slash };
     if (str_is(base, "release"))
         return true;
     if (!str_starts_with(base, "iter_") || base.size == 5)

@@ -3,7 +3,7 @@
  * Megatron up to 0.15 flattens a shard of the distributed optimizer: the tensor is stored as a grid of cells and one axis that runs
  * through the cell in row-major order. A stored piece [a, b) of a cell is a flat run of the cell's box in the real tensor.
  */
-#include "formats/dcp/dcp_source.h"
+#include "formats/mcore/mcore_data.h"
 
 #include <inttypes.h>
 
@@ -14,7 +14,7 @@ struct cell {
     int64_t volume;
 };
 
-static reshard_status cell_of(const struct dcp_reshape *reshape, int rank, const int64_t *size, const int64_t *start, const int64_t *extent,
+static reshard_status cell_of(const struct mcore_reshape *reshape, int rank, const int64_t *size, const int64_t *start, const int64_t *extent,
                               struct cell *out, reshard_error *err)
 {
     if (rank != reshape->rank + 1)
@@ -59,7 +59,7 @@ static reshard_status add_run(struct catalog *catalog, uint32_t tensor, const st
 struct flat_adding {
     struct catalog *catalog;
     uint32_t tensor;
-    const struct dcp_reshape *reshape;
+    const struct mcore_reshape *reshape;
     const struct cell *cell;
     const struct catalog_chunk *like;
     reshard_error *err;
@@ -89,7 +89,7 @@ static bool add_stretch(struct flat_adding *adding, int64_t flat, int64_t count,
 static bool add_box(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context)
 {
     struct flat_adding *adding = context;
-    const struct dcp_reshape *reshape = adding->reshape;
+    const struct mcore_reshape *reshape = adding->reshape;
     int rank = reshape->rank, inner = rank;
     int64_t strides[RANK_MAX], row = 1, counter[RANK_MAX] = { 0 };
     strides_row_major(rank, reshape->shape, strides);
@@ -110,14 +110,14 @@ static bool add_box(const int64_t *start, const int64_t *extent, int64_t flat_in
     }
 }
 
-reshard_status dcp_add_flattened(struct catalog *catalog, uint32_t tensor, const struct dcp_reshape *reshape, int rank, const int64_t *size,
-                                 const int64_t *start, const int64_t *extent, const struct catalog_chunk *like, reshard_error *err)
+reshard_status mcore_add_flattened(struct catalog *catalog, uint32_t tensor, const struct mcore_reshape *reshape,
+                                   const struct dcp_form *stored, const struct catalog_chunk *like, reshard_error *err)
 {
     struct cell cell;
-    reshard_status status = cell_of(reshape, rank, size, start, extent, &cell, err);
+    reshard_status status = cell_of(reshape, stored->rank, stored->size, stored->start, stored->extent, &cell, err);
     if (status)
         return status;
-    int64_t begin = start[rank - 1], count = extent[rank - 1];
+    int64_t begin = stored->start[stored->rank - 1], count = stored->extent[stored->rank - 1];
     if (begin < 0 || count < 0 || begin > cell.volume || count > cell.volume - begin)
         return error_set(err, RESHARD_ERR_FORMAT, "elements %" PRId64 " to %" PRId64 " lie outside a cell of %" PRId64, begin,
                          begin + count, cell.volume);

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/mcore/mcore.h"
+
+#include "formats/mcore/mcore_source.h"
+#include "formats/mcore/mcore_target.h"
+
+/* What Megatron, Megatron Bridge and NeMo have beside DCP's own files. */
+static const char *const folder_entries[] = {
+    "metadata.json",   "integrity.json", "common.pt", "*train_state.pt",   "run_config.yaml",
+    "modelopt_state/", "weights/",       "context/",  "model_config.yaml", "model_weights/",
+    DCP_FOLDER_ENTRIES, NULL,
+};
+
+const struct format_driver format_torch_dist = {
+    .name = "torch_dist",
+    .name_space = "torch_dist",
+    .summary = "Megatron Core distributed checkpoint: DCP with metadata.json and a common state",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER |
+                 FORMAT_IS_PARALLEL,
+    .options = mcore_options_torch_dist,
+    .folder_entries = folder_entries,
+    .probe = mcore_probe_torch_dist,
+    .read_catalog = mcore_read_torch_dist,
+    .resolve = dcp_resolve,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = mcore_verify_torch_dist,
+    .lay_out = mcore_lay_out_torch_dist,
+    .publish = mcore_publish,
+    .close_source = dcp_close_source,
+    .close_target = mcore_close_target,
+};
+
+const struct format_driver format_torch_dcp_megatron = {
+    .name = "torch_dcp",
+    .name_space = "torch_dcp",
+    .summary = "Megatron's plain DCP: the directory of an iteration, without metadata.json",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .options = mcore_options_plain,
+    .folder_entries = folder_entries,
+    .probe = mcore_probe_torch_dcp,
+    .read_catalog = mcore_read_plain,
+    .resolve = dcp_resolve,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = dcp_verify,
+    .lay_out = mcore_lay_out_torch_dcp,
+    .publish = mcore_publish,
+    .close_source = dcp_close_source,
+    .close_target = mcore_close_target,
+};
+
+const struct format_driver format_fsdp_dtensor = {
+    .name = "fsdp_dtensor",
+    .name_space = "fsdp_dtensor",
+    .summary = "Megatron-FSDP's DCP of DTensors",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
+                 FORMAT_STATE_BY_PARAMETER,
+    .options = mcore_options_plain,
+    .folder_entries = folder_entries,
+    .probe = mcore_probe_fsdp_dtensor,
+    .read_catalog = mcore_read_plain,
+    .resolve = dcp_resolve,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = dcp_verify,
+    .lay_out = mcore_lay_out_fsdp_dtensor,
+    .publish = mcore_publish,
+    .close_source = dcp_close_source,
+    .close_target = mcore_close_target,
+};
