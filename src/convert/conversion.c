@@ -26,86 +26,6 @@ static reshard_status find_driver(const struct conversion *conversion, const str
     return RESHARD_OK;
 }
 
-static const char *option_value(const struct layout_request *request, const char *name)
-{
-    const struct conversion *conversion = request->option_context;
-    const char *const *options = conversion->options->format_options;
-    size_t size = strlen(name);
-    const char *value = NULL;
-    for (size_t i = 0; options && options[i]; i++) {
-        if (strncmp(options[i], name, size) == 0 && options[i][size] == '=')
-            value = options[i] + size + 1;
-    }
-    return value;
-}
-
-static reshard_status check_format_options(const struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
-{
-    const char *const *given = conversion->options->format_options;
-    for (size_t i = 0; given && given[i]; i++) {
-        const char *equals = strchr(given[i], '=');
-        if (!equals)
-            return error_set(err, RESHARD_ERR_USAGE, "format option '%s' is not NAME=VALUE", given[i]);
-        bool known = false;
-        for (const struct format_option *option = driver->options; option && option->name; option++)
-            known = known ||
-                    (strlen(option->name) == (size_t)(equals - given[i]) && strncmp(option->name, given[i], strlen(option->name)) == 0);
-        if (!known) {
-            error_set(err, RESHARD_ERR_USAGE, "format '%s' has no option '%.*s'", driver->name, (int)(equals - given[i]), given[i]);
-            error_hint(err, "reshard_format_option_at(%s) lists its options", driver->name);
-            return RESHARD_ERR_USAGE;
-        }
-    }
-    return RESHARD_OK;
-}
-
-/* Where a word's number goes; NULL: the format does not know the word. */
-static uint32_t *layout_word(const struct format_driver *driver, struct layout_request *request, struct str word)
-{
-    const struct {
-        const char *name;
-        uint32_t *number;
-    } words[] = { { "tp", &request->words.tp },
-                  { "pp", &request->words.pp },
-                  { "vp", &request->words.vp },
-                  { "ep", &request->words.ep },
-                  { "etp", &request->words.etp } };
-    if (str_is(word, "ranks") || str_is(word, "dp"))
-        return &request->ranks;
-    for (size_t i = 0; driver->abilities & FORMAT_IS_PARALLEL && i < sizeof(words) / sizeof(words[0]); i++)
-        if (str_is(word, words[i].name))
-            return words[i].number;
-    return NULL;
-}
-
-/* Words of --layout: on how many ranks the tensors are spread, and how those are arranged where the format knows it. */
-static reshard_status read_layout(const char *layout, const struct format_driver *driver, struct layout_request *request,
-                                  reshard_error *err)
-{
-    struct str rest = layout ? str_of(layout) : (struct str){ 0 };
-    while (rest.size) {
-        struct str word = str_take(&rest, ',');
-        size_t equals;
-        uint64_t value;
-        if (!str_find_char(word, '=', &equals) || !str_to_u64((struct str){ word.data + equals + 1, word.size - equals - 1 }, &value) ||
-            value == 0 || value > 1000000)
-            return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(word));
-        word.size = equals;
-        uint32_t *number = layout_word(driver, request, word);
-        if (str_is(word, "dp"))
-            request->words.dp = (uint32_t)value;
-        if (number) {
-            *number = (uint32_t)value;
-        } else if (value != 1) {
-            error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format '%s' has no '%.*s'", layout, driver->name, STR_ARG(word));
-            error_hint(err, driver->abilities & FORMAT_IS_PARALLEL ? "this format knows tp=, pp=, vp=, ep=, etp= and dp="
-                                                                   : "this format knows ranks=N");
-            return RESHARD_ERR_UNSUPPORTED;
-        }
-    }
-    return RESHARD_OK;
-}
-
 /* The destination's last path component, without trailing slashes. */
 static char *base_name(const char *path)
 {
@@ -151,8 +71,7 @@ static const char *target_names(struct conversion *conversion, const struct form
 {
     const struct layout_request request = { .source = conversion->source->source,
                                             .like = conversion->like ? conversion->like->source : NULL,
-                                            .option = option_value,
-                                            .option_context = conversion };
+                                            .options = conversion->said.options };
     return driver->target_names ? driver->target_names(&request) : driver->name_space;
 }
 
@@ -189,7 +108,7 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     reshard_status status = find_driver(conversion, &driver, err);
     if (status)
         return status;
-    status = check_format_options(conversion, driver, err);
+    status = request_words_read(conversion->options->format_options, conversion->options->layout, driver, &conversion->said, err);
     if (status)
         return status;
     status = map_names(conversion, driver, err);
@@ -215,13 +134,11 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
         .like = conversion->like && conversion->like->source->driver == driver ? conversion->like->source : NULL,
         .max_shard_bytes = conversion->options->max_shard_bytes,
         .file_name = conversion->file_name,
-        .option = option_value,
-        .option_context = conversion,
+        .ranks = conversion->said.ranks,
+        .words = conversion->said.words,
+        .options = conversion->said.options,
         .limits = conversion->source->source->limits,
     };
-    status = read_layout(conversion->options->layout, driver, request, err);
-    if (status)
-        return status;
     status = conversion_add_settings(conversion, driver, err);
     if (status)
         return status;
@@ -303,6 +220,7 @@ void conversion_release(struct conversion *conversion)
     mapping_made_release(&conversion->mapping);
     note_list_release(&conversion->losses);
     arena_release(&conversion->notes);
+    request_words_release(&conversion->said);
     reshard_close(conversion->like);
     free(conversion->file_name);
     *conversion = (struct conversion){ 0 };

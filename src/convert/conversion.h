@@ -8,6 +8,7 @@
 
 #include "formats/notes.h"
 #include "names/mapping_make.h"
+#include "convert/request_words.h"
 #include "convert/selection.h"
 #include "plan/plan.h"
 
@@ -19,6 +20,7 @@ struct conversion {
     struct note_list losses;       /* what the mapping leaves behind */
     struct arena notes;            /* of the losses' texts */
     struct selection selection;
+    struct request_words said;
     struct layout_request request;
     char *file_name;
     struct target target;

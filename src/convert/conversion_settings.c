@@ -181,7 +181,7 @@ reshard_status conversion_add_settings(struct conversion *conversion, const stru
         return status;
     const struct model_facts facts = { .dtype = main_type(wanted),
                                        .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
-                                       .tensor_ranks = conversion->request.words.tp };
+                                       .tensor_ranks = layout_number(&conversion->request, "tp") };
     if (settings->is_config_made)
         return driver->abilities & FORMAT_HOLDS_CONFIG && !has_item(wanted, CONFIG_KEY) ? add_config(conversion, &facts, err) : RESHARD_OK;
     bool is_run = !(driver->abilities & FORMAT_HOLDS_CONFIG) && driver->abilities & FORMAT_HOLDS_ITEMS;

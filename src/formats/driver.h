@@ -22,16 +22,24 @@ enum format_abilities {
     FORMAT_HOLDS_ITEMS = 8,  /* non-tensor items survive */
     FORMAT_HOLDS_PATHS = 16, /* nested structure survives */
     FORMAT_HOLDS_TIES = 32,
-    FORMAT_SHARDED = 64,     /* a tensor may be stored in several chunks */
+    FORMAT_SHARDED = 64,       /* a tensor may be stored in several chunks */
     FORMAT_ALLOWS_HOLES = 128, /* what it reads may be an incomplete set: uncovered tensors become damage warnings, not an error */
-    FORMAT_IS_PARALLEL = 256, /* what it writes is laid out by model-parallel ranks: it knows the words of struct layout_words */
+    FORMAT_ITEMS_NAME_TENSORS =
+        256, /* what it reads: value.tensor and value.storage in items count the catalog's tensors, storages hidden ones */
     FORMAT_STATE_BY_PARAMETER = 512, /* what it writes names optimizer state by parameter */
-    FORMAT_HOLDS_CONFIG = 1024 /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
+    FORMAT_HOLDS_CONFIG = 1024,      /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
+    FORMAT_NAMES_FRAMEWORK = 2048    /* what it reads says for which framework the weights are; where it does not, they are for none */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */
 struct format_option {
     const char *name, *type, *default_value, *help;
+};
+
+/* A word of --layout, WORD=NUMBER, that a driver knows. */
+struct layout_word {
+    const char *name, *unit, *help; /* help NULL: a synonym, which no message lists */
+    bool is_rank_count;             /* on how many ranks tensors are spread: layout_request.ranks */
 };
 
 /* An open source. Made by format_open, freed by source_free. */
@@ -73,9 +81,14 @@ reshard_status format_open(struct store *store, const char *name, const struct o
                            reshard_error *err);
 void source_free(struct source *source);
 
-/* Words of --layout: ranks of each parallel dimension; 0: not said. */
-struct layout_words {
-    uint32_t tp, pp, vp, ep, etp, dp;
+/* What the caller said: the value of a format option, the number of a word of --layout. Arrays of them end with a NULL name. */
+struct option_value {
+    const char *name, *value;
+};
+
+struct word_number {
+    const char *name;
+    uint32_t number;
 };
 
 /* What the target should look like. */
@@ -88,11 +101,10 @@ struct layout_request {
     bool is_whole;                 /* nothing was renamed or left out: source->catalog->tree applies as it is, dtypes may differ */
     const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */
     uint32_t ranks;                /* 0: the driver's default */
-    struct layout_words words;     /* FORMAT_IS_PARALLEL only */
+    const struct word_number *words; /* of the driver's; NULL: none */
     int64_t max_shard_bytes;       /* -1: default; 0: no limit */
     const char *file_name;         /* base name of the destination */
-    const char *(*option)(const struct layout_request *request, const char *name); /* value of a format option or NULL */
-    void *option_context;
+    const struct option_value *options; /* of the driver's; NULL: none */
     struct limits limits;
 };
 
@@ -113,7 +125,19 @@ reshard_status target_note_changed(struct target *target, enum note_kind kind, s
 /* The value of a format option, or NULL if it was not given. */
 static inline const char *layout_option(const struct layout_request *request, const char *name)
 {
-    return request->option ? request->option(request, name) : NULL;
+    const struct option_value *option = request->options;
+    while (option && option->name && strcmp(option->name, name) != 0)
+        option++;
+    return option && option->name ? option->value : NULL;
+}
+
+/* The number of a word of the layout, or 0 if it was not said. */
+static inline uint32_t layout_number(const struct layout_request *request, const char *name)
+{
+    const struct word_number *word = request->words;
+    while (word && word->name && strcmp(word->name, name) != 0)
+        word++;
+    return word && word->name ? word->number : 0;
 }
 
 /* Adds the tensors of request->wanted to the target's catalog, in their order, as lay_out must; paths are left out. */
@@ -135,6 +159,7 @@ struct format_driver {
         const struct layout_request *request); /* the same of a target, where options, reference and source decide; may be NULL */
     unsigned abilities;
     const struct format_option *options; /* ends with a NULL name; may be NULL */
+    const struct layout_word *words;     /* of --layout, ends with a NULL name; NULL: only the number of ranks */
 
     /* Globs of what a folder of this format holds besides side files, folders with '/' at the end; then NULL. A folder with other things in
      * it is not replaced. NULL: the format has no folders. */

@@ -217,18 +217,8 @@ struct check_conversion {
     uint32_t *wanted_source, *wanted_items;
 };
 
-/* Format options as names and values, ended by a NULL name. */
-static inline const char *check_option(const struct layout_request *request, const char *name)
-{
-    for (const char *const *pair = request->option_context; pair && pair[0]; pair += 2) {
-        if (strcmp(pair[0], name) == 0)
-            return pair[1];
-    }
-    return NULL;
-}
-
 /* Everything of the source is wanted. */
-static inline reshard_status check_lay_out_as(const struct format_driver *driver, const char *const *options, struct source *source,
+static inline reshard_status check_lay_out_as(const struct format_driver *driver, const struct option_value *options, struct source *source,
                                               const struct source *like, uint32_t ranks, int64_t max_shard_bytes,
                                               struct check_conversion *out, reshard_error *err)
 {
@@ -263,9 +253,17 @@ static inline reshard_status check_lay_out_as(const struct format_driver *driver
         out->wanted_items[i] = i;
     }
     out->request = (struct layout_request){
-        .source = source, .wanted = out->wanted, .wanted_source = out->wanted_source, .wanted_items = out->wanted_items, .is_whole = true,
-        .like = like, .ranks = ranks, .max_shard_bytes = max_shard_bytes, .file_name = "ckpt", .option = check_option,
-        .option_context = (void *)options, .limits = limits_default,
+        .source = source,
+        .wanted = out->wanted,
+        .wanted_source = out->wanted_source,
+        .wanted_items = out->wanted_items,
+        .is_whole = true,
+        .like = like,
+        .ranks = ranks,
+        .max_shard_bytes = max_shard_bytes,
+        .file_name = "ckpt",
+        .options = options,
+        .limits = limits_default,
     };
     out->target.driver = driver;
     out->target.catalog = catalog_new(driver->name);

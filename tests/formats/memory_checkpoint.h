@@ -47,26 +47,13 @@ static inline reshard_status memory_open(struct store *store, const char *name, 
     return format_open(store, name, &options, out, err);
 }
 
-struct test_option {
-    const char *name, *value;
-};
-
-static inline const char *test_option_value(const struct layout_request *request, const char *name)
-{
-    for (const struct test_option *option = request->option_context; option && option->name; option++) {
-        if (strcmp(option->name, name) == 0)
-            return option->value;
-    }
-    return NULL;
-}
-
 /* A request for all of source as another format, with the defaults. The arrays live until request_release. */
 struct whole_request {
     struct layout_request request;
     uint32_t *tensors, *items;
 };
 
-static inline struct whole_request request_whole(struct source *source, const struct test_option *options)
+static inline struct whole_request request_whole(struct source *source, const struct option_value *options)
 {
     struct whole_request whole = { 0 };
     const struct catalog *catalog = source->catalog;
@@ -84,8 +71,7 @@ static inline struct whole_request request_whole(struct source *source, const st
         .is_whole = true,
         .max_shard_bytes = -1,
         .file_name = "out",
-        .option = test_option_value,
-        .option_context = (void *)options,
+        .options = options,
         .limits = limits_default,
     };
     return whole;

@@ -140,7 +140,7 @@ static void toy_fill(struct toy *toy, bool with_state)
     CHECK_OK(catalog_seal(toy->source.catalog, false, &err));
 }
 
-static reshard_status write_to(const struct format_driver *driver, const char *const *options, struct toy *toy, struct store *store,
+static reshard_status write_to(const struct format_driver *driver, const struct option_value *options, struct toy *toy, struct store *store,
                                uint32_t ranks, reshard_error *err)
 {
     struct check_conversion conversion;
@@ -258,11 +258,11 @@ TEST(torch_dist_reads_back_in_every_form)
         const char *iteration;
         bool with_state;
         uint32_t ranks;
-        const char *options[9];
+        struct option_value options[5];
     } cases[] = {
-        { "an iteration", "out/iter_0000025/", "25", CONFIG_OF_FILE, "25", true, 0, { NULL } },
-        { "weights alone are a release", "out/release/", "release", CONFIG_OF_FILE, NULL, false, 0, { NULL } },
-        { "the folder alone", "out/", NULL, CONFIG_OF_FILE, "25", true, 3, { "root", "none" } },
+        { "an iteration", "out/iter_0000025/", "25", CONFIG_OF_FILE, "25", true, 0, { { NULL, NULL } } },
+        { "weights alone are a release", "out/release/", "release", CONFIG_OF_FILE, NULL, false, 0, { { NULL, NULL } } },
+        { "the folder alone", "out/", NULL, CONFIG_OF_FILE, "25", true, 3, { { "root", "none" } } },
         { "the iteration is given",
           "out/iter_12345678/",
           "12345678",
@@ -270,7 +270,7 @@ TEST(torch_dist_reads_back_in_every_form)
           "12345678",
           false,
           2,
-          { "root", "iteration", "iteration", "12345678" } },
+          { { "root", "iteration" }, { "iteration", "12345678" } } },
         { "an object",
           "out/release/",
           "release",
@@ -278,8 +278,15 @@ TEST(torch_dist_reads_back_in_every_form)
           "25",
           true,
           2,
-          { "common", "object", "integrity", "yes", "root", "release" } },
-        { "small chunks", "out/", NULL, CONFIG_OF_FILE, NULL, false, 5, { "root", "none", "chunk-bytes", "16", "integrity", "yes" } },
+          { { "common", "object" }, { "integrity", "yes" }, { "root", "release" } } },
+        { "small chunks",
+          "out/",
+          NULL,
+          CONFIG_OF_FILE,
+          NULL,
+          false,
+          5,
+          { { "root", "none" }, { "chunk-bytes", "16" }, { "integrity", "yes" } } },
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         reshard_error err = { 0 };
@@ -316,7 +323,7 @@ TEST(torch_dist_reads_back_in_every_form)
 
 TEST(chunks_are_single_layers_no_larger_than_wanted_and_spread_evenly)
 {
-    static const char *const options[] = { "root", "none", "chunk-bytes", "100", NULL };
+    static const struct option_value options[] = { { "root", "none" }, { "chunk-bytes", "100" }, { NULL, NULL } };
     reshard_error err = { 0 };
     struct toy toy;
     struct check_conversion conversion;
@@ -361,7 +368,7 @@ TEST(options_that_cannot_be_are_refused)
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         reshard_error err = { 0 };
         struct check_conversion conversion;
-        const char *options[] = { cases[i].name, cases[i].value, NULL };
+        const struct option_value options[] = { { cases[i].name, cases[i].value }, { NULL, NULL } };
         CHECK_FAILS(check_lay_out_as(&format_torch_dist, options, &toy.source, NULL, 0, -1, &conversion, &err), RESHARD_ERR_USAGE);
         check_conversion_release(&conversion);
     }
@@ -371,7 +378,7 @@ TEST(options_that_cannot_be_are_refused)
 /* A dict in a dict, beside lists that torch enters and lists that it does not. */
 TEST(nested_items_are_stored_leaf_by_leaf)
 {
-    static const char *const options[] = { "root", "none", NULL };
+    static const struct option_value options[] = { { "root", "none" }, { NULL, NULL } };
     reshard_error err = { 0 };
     struct toy toy;
     struct store *store = store_new_memory();
@@ -468,7 +475,7 @@ TEST(what_no_torch_dist_checkpoint_may_be_is_refused)
         { "a torn common.pt", "out/common.pt", "PK\x03\x04", RESHARD_ERR_FORMAT, "common.pt" },
         { "a common state that is no dict", "out/common.pt", NULL, RESHARD_ERR_FORMAT, "no dict" },
     };
-    static const char *const options[] = { "root", "none", NULL };
+    static const struct option_value options[] = { { "root", "none" }, { NULL, NULL } };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         reshard_error err = { 0 };
         struct toy toy;
@@ -496,7 +503,7 @@ TEST(what_no_torch_dist_checkpoint_may_be_is_refused)
 
 TEST(an_object_of_which_cells_are_missing_does_not_verify)
 {
-    static const char *const options[] = { "root", "none", NULL };
+    static const struct option_value options[] = { { "root", "none" }, { NULL, NULL } };
     static const struct {
         const char *names[3];
         uint32_t warnings;
@@ -568,7 +575,9 @@ TEST(the_flavour_is_told_by_files_and_keys)
 
 TEST(writing_survives_every_failed_allocation)
 {
-    static const char *const options[] = { "common", "object", "integrity", "yes", "chunk-bytes", "100", NULL };
+    static const struct option_value options[] = {
+        { "common", "object" }, { "integrity", "yes" }, { "chunk-bytes", "100" }, { NULL, NULL }
+    };
     const struct format_driver *const drivers[] = { &format_torch_dist, &format_torch_dcp_megatron };
     for (size_t d = 0; d < 2; d++) {
         struct toy toy;
@@ -583,7 +592,7 @@ TEST(writing_survives_every_failed_allocation)
             struct check_conversion plain;
             CHECK_OK(check_lay_out(&toy.source, NULL, 2, -1, &plain, &err));
             prepared = plain;
-            prepared.request.option_context = (void *)options;
+            prepared.request.options = options;
             fail_malloc_at(++nth);
             target.catalog = catalog_new(drivers[d]->name);
             reshard_status status = target.catalog ? drivers[d]->lay_out(&prepared.request, &target, &err) : RESHARD_ERR_MEMORY;
@@ -604,7 +613,7 @@ TEST(writing_survives_every_failed_allocation)
 
 TEST(a_failed_write_is_reported_and_leaves_no_target)
 {
-    static const char *const options[] = { "integrity", "yes", "root", "none", NULL };
+    static const struct option_value options[] = { { "integrity", "yes" }, { "root", "none" }, { NULL, NULL } };
     const enum fault_kind kinds[] = { FAULT_DISK_FULL, FAULT_IO };
     for (size_t k = 0; k < 2; k++) {
         unsigned nth = 0;

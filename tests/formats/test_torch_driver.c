@@ -148,7 +148,7 @@ static reshard_status write_again(struct source *source, const struct layout_req
     return status;
 }
 
-static void check_written(const struct test_option *options, bool expect_shared)
+static void check_written(const struct option_value *options, bool expect_shared)
 {
     struct store *store = store_with_file(), *into = store_new_memory();
     struct source *source = NULL, *again = NULL;
@@ -175,16 +175,16 @@ static void check_written(const struct test_option *options, bool expect_shared)
 TEST(what_shares_a_storage_still_does_where_that_costs_nothing)
 {
     check_written(NULL, true);
-    check_written((struct test_option[]){ { "views", "keep" }, { NULL, NULL } }, true);
-    check_written((struct test_option[]){ { "views", "compact" }, { "alignment", "128" }, { NULL, NULL } }, false);
+    check_written((struct option_value[]){ { "views", "keep" }, { NULL, NULL } }, true);
+    check_written((struct option_value[]){ { "views", "compact" }, { "alignment", "128" }, { NULL, NULL } }, false);
 }
 
 TEST(options_are_checked)
 {
-    static const struct test_option bad[][2] = { { { "views", "some" }, { NULL, NULL } },
-                                                 { { "alignment", "48" }, { NULL, NULL } },
-                                                 { { "alignment", "x" }, { NULL, NULL } },
-                                                 { { "alignment", "0" }, { NULL, NULL } } };
+    static const struct option_value bad[][2] = { { { "views", "some" }, { NULL, NULL } },
+                                                  { { "alignment", "48" }, { NULL, NULL } },
+                                                  { { "alignment", "x" }, { NULL, NULL } },
+                                                  { { "alignment", "0" }, { NULL, NULL } } };
     struct store *store = store_with_file();
     struct source *source = NULL;
     CHECK_OK(memory_open(store, "x.pt", false, &source, &err));

@@ -352,7 +352,7 @@ TEST(chunk_files_have_the_names_and_sizes_of_their_grid)
 {
     static const struct {
         const char *why;
-        struct test_option options[4];
+        struct option_value options[4];
         const char *name;
         uint64_t bytes;
     } cases[] = {
@@ -387,7 +387,7 @@ TEST(chunk_files_have_the_names_and_sizes_of_their_grid)
 TEST(options_that_do_not_fit_are_refused)
 {
     static const struct {
-        struct test_option options[3];
+        struct option_value options[3];
         reshard_status status;
     } cases[] = {
         { { { "zarr-format", "4" } }, RESHARD_ERR_USAGE },
@@ -418,7 +418,7 @@ TEST(options_that_do_not_fit_are_refused)
 
 static reshard_status open_and_lay_out(struct store *store)
 {
-    static const struct test_option options[] = { { "chunks", "2,3" }, { "codec", "zstd" }, { NULL, NULL } };
+    static const struct option_value options[] = { { "chunks", "2,3" }, { "codec", "zstd" }, { NULL, NULL } };
     struct source *source = NULL;
     struct target target = { 0 };
     reshard_status status = memory_open(store, "", false, &source, &err);

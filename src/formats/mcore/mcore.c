@@ -3,6 +3,7 @@
 
 #include "formats/mcore/mcore_source.h"
 #include "formats/mcore/mcore_target.h"
+#include "formats/shared/parallel_words.h"
 
 /* What Megatron, Megatron Bridge and NeMo have beside DCP's own files. */
 static const char *const folder_entries[] = {
@@ -15,9 +16,9 @@ const struct format_driver format_torch_dist = {
     .name = "torch_dist",
     .name_space = "torch_dist",
     .summary = "Megatron Core distributed checkpoint: DCP with metadata.json and a common state",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER |
-                 FORMAT_IS_PARALLEL,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER,
     .options = mcore_options_torch_dist,
+    .words = parallel_words,
     .folder_entries = folder_entries,
     .probe = mcore_probe_torch_dist,
     .read_catalog = mcore_read_torch_dist,

@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "formats/mcore/mcore_target.h"
+#include "formats/shared/parallel_words.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/training_args.h"
 #include "parallel/vocabulary.h"
@@ -86,19 +87,19 @@ static int64_t ranks_for_experts(const struct mcore_sizes *sizes)
 
 static void take_words(const struct layout_request *request, struct mcore_sizes *sizes)
 {
-    const struct layout_words *words = &request->words;
-    if (words->tp) {
+    const struct parallel_sizes words = parallel_sizes_of(request);
+    if (words.tp) {
         bool same = sizes->etp == sizes->tp;
-        sizes->tp = words->tp;
+        sizes->tp = words.tp;
         sizes->etp = same ? sizes->tp : sizes->etp;
     }
-    sizes->pp = words->pp ? words->pp : sizes->pp;
-    sizes->vp = words->vp ? words->vp : sizes->vp;
-    sizes->ep = words->ep ? words->ep : sizes->ep;
-    sizes->etp = words->etp ? words->etp : sizes->etp;
-    if (words->dp)
-        sizes->dp = words->dp;
-    else if (words->ep + words->etp > 0)
+    sizes->pp = words.pp ? words.pp : sizes->pp;
+    sizes->vp = words.vp ? words.vp : sizes->vp;
+    sizes->ep = words.ep ? words.ep : sizes->ep;
+    sizes->etp = words.etp ? words.etp : sizes->etp;
+    if (words.dp)
+        sizes->dp = words.dp;
+    else if (words.ep + words.etp > 0)
         sizes->dp = ranks_for_experts(sizes);
 }
 
@@ -192,7 +193,7 @@ static reshard_status take_reference(const struct layout_request *request, struc
     uint32_t graph_count = 0;
     reshard_status status = find_arguments((struct source *)request->like, &arguments, &graph_count, err);
     const struct value *members = status ? NULL : namespace_members(arguments);
-    bool is_split_taken = !request->words.pp && !request->words.vp;
+    bool is_split_taken = !layout_number(request, "pp") && !layout_number(request, "vp");
     size_t split_count = is_split_taken ? sizeof(split) / sizeof(split[0]) : 0, count = split_count + sizeof(buffers) / sizeof(buffers[0]);
     for (size_t i = 0; members && i < count; i++) {
         const char *name = i < split_count ? split[i] : buffers[i - split_count];

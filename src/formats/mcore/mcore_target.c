@@ -7,6 +7,7 @@
 #include "formats/mcore/mcore_model_space.h"
 #include "formats/mcore/mcore_source.h"
 #include "formats/shared/integrity_file.h"
+#include "formats/shared/parallel_words.h"
 
 #include <stdlib.h>
 
@@ -73,11 +74,11 @@ const struct mcore_flavour mcore_flavour_fsdp_dtensor = {
 reshard_status mcore_target_init(const struct layout_request *request, struct target *target, struct mcore_target *state,
                                  const struct mcore_flavour *flavour, reshard_error *err)
 {
-    const struct layout_words *words = &request->words;
+    const struct parallel_sizes words = parallel_sizes_of(request);
     state->flavour = flavour;
     reshard_status status = dcp_target_init(request, target, &state->dcp, &flavour->dcp, err);
-    if (words->tp || words->pp) {
-        uint64_t ranks = (uint64_t)(words->tp ? words->tp : 1) * (words->pp ? words->pp : 1);
+    if (words.tp || words.pp) {
+        uint64_t ranks = (uint64_t)(words.tp ? words.tp : 1) * (words.pp ? words.pp : 1);
         state->dcp.spread = ranks < UINT32_MAX ? (uint32_t)ranks : UINT32_MAX;
     }
     if (!status)

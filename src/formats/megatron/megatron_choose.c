@@ -4,6 +4,7 @@
 #include "formats/megatron/megatron_target.h"
 
 #include "base/model_data.h"
+#include "formats/shared/parallel_words.h"
 
 #include <inttypes.h>
 
@@ -34,17 +35,17 @@ static bool is_grouped(const struct megatron_source *like, const struct training
 
 static void choose_sizes(const struct layout_request *request, const struct megatron_source *like, struct megatron_target *state)
 {
-    const struct layout_words *words = &request->words;
+    const struct parallel_sizes words = parallel_sizes_of(request);
     struct parallel_layout *layout = &state->layout;
     const struct parallel_layout none = { 1, 1, 1, 1, 0 }, *reference = like ? &like->layout : &none;
-    layout->tp = first_said(words->tp, reference->tp);
-    layout->pp = first_said(words->pp, reference->pp);
-    layout->vp = first_said(words->vp, words->pp ? 1 : reference->vp);
-    layout->ep = first_said(words->ep, reference->ep);
-    layout->etp = first_said(words->etp, words->tp || reference->etp == 0 ? layout->tp : reference->etp);
+    layout->tp = first_said(words.tp, reference->tp);
+    layout->pp = first_said(words.pp, reference->pp);
+    layout->vp = first_said(words.vp, words.pp ? 1 : reference->vp);
+    layout->ep = first_said(words.ep, reference->ep);
+    layout->etp = first_said(words.etp, words.tp || reference->etp == 0 ? layout->tp : reference->etp);
     if (state->experts == 0)
         layout->etp = layout->tp;
-    state->is_like_layout = like && !words->tp && !words->pp && !words->vp && !words->ep && !words->etp;
+    state->is_like_layout = like && !words.tp && !words.pp && !words.vp && !words.ep && !words.etp;
 }
 
 /* ---- what the model has ---- */
@@ -154,6 +155,7 @@ static bool is_gated_by_shape(const struct layout_request *request, const struct
 static reshard_status check_model(const struct layout_request *request, const struct megatron_target *state,
                                   const struct counting *counting, reshard_error *err)
 {
+    const uint32_t etp = layout_number(request, "etp");
     if (!counting->is_known && request->wanted->tensor_count > 0) {
         error_set(err, RESHARD_ERR_UNSUPPORTED,
                   "no key is one of a Megatron model, such as 'decoder.layers.0.self_attention.linear_qkv.weight'; found '%.*s'",
@@ -166,8 +168,8 @@ static reshard_status check_model(const struct layout_request *request, const st
                          "two stacks of layers share a pipeline in a way that is not known: pp=1 and vp=1 work");
     if (state->layout.ep > 1 && counting->experts == 0 && state->experts == 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 ", but the model has no experts: ep=1 works", state->layout.ep);
-    if (request->words.etp > 0 && state->experts == 0 && request->words.etp != state->layout.tp)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "etp=%u, but the model has no experts: leave etp out", (unsigned)request->words.etp);
+    if (etp > 0 && state->experts == 0 && etp != state->layout.tp)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "etp=%u, but the model has no experts: leave etp out", (unsigned)etp);
     if (state->experts % state->layout.ep) {
         char divisors[DIVISORS_TEXT_MAX];
         error_set(err, RESHARD_ERR_UNSUPPORTED, "ep=%" PRId64 " does not divide %" PRId64 " experts", state->layout.ep, state->experts);
@@ -183,7 +185,7 @@ static reshard_status choose_pipeline(const struct layout_request *request, cons
                                       struct megatron_target *state, reshard_error *err)
 {
     const struct megatron_source *source = megatron_folder_state(request->source), *model = NULL;
-    if (like && !request->words.pp && !request->words.vp)
+    if (like && !layout_number(request, "pp") && !layout_number(request, "vp"))
         model = like;
     else if (source && source->layout.pp == state->layout.pp && source->layout.vp == state->layout.vp)
         model = source;

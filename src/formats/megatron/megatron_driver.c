@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/megatron/megatron.h"
 #include "formats/megatron/megatron_target.h"
+#include "formats/shared/parallel_words.h"
 
 #include <stdlib.h>
 
@@ -130,9 +131,10 @@ const struct format_driver format_megatron = {
     .name = "megatron",
     .name_space = "megatron",
     .summary = "legacy Megatron-LM folders mp_rank_XX, a torch.save file a rank",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_PARALLEL | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS |
-                 FORMAT_SHARDED | FORMAT_STATE_BY_PARAMETER,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
+                 FORMAT_STATE_BY_PARAMETER | FORMAT_ITEMS_NAME_TENSORS,
     .options = options,
+    .words = parallel_words,
     .folder_entries = folder_entries,
     .probe = megatron_probe,
     .read_catalog = megatron_read_catalog,

@@ -29,7 +29,7 @@ reshard_status megatron_choose_vocabulary(const struct layout_request *request, 
     reshard_status status = option_rows(request, &state->padded_vocabulary, err);
     if (status || state->padded_vocabulary > 0)
         return status;
-    if (like && like->args.padded_vocabulary > 0 && !request->words.tp &&
+    if (like && like->args.padded_vocabulary > 0 && !layout_number(request, "tp") &&
         (args->vocabulary <= 0 || like->args.vocabulary == args->vocabulary)) {
         state->padded_vocabulary = like->args.padded_vocabulary;
         return RESHARD_OK;

@@ -150,7 +150,7 @@ static struct value *new_namespace(struct value_graph *graph)
 static const struct megatron_source *pipeline_model(const struct layout_request *request, const struct megatron_target *state)
 {
     const struct megatron_source *like = megatron_folder_state(request->like), *source = megatron_folder_state(request->source);
-    if (like && !request->words.pp && !request->words.vp)
+    if (like && !layout_number(request, "pp") && !layout_number(request, "vp"))
         return like;
     return source && source->layout.pp == state->layout.pp && source->layout.vp == state->layout.vp ? source : NULL;
 }

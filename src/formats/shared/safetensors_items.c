@@ -152,11 +152,6 @@ reshard_status st_items_merge_index(struct st_items *items, struct target *targe
 
 /* ---- the format key ---- */
 
-static bool is_of_family(const char *format)
-{
-    return strcmp(format, "safetensors") == 0 || strcmp(format, "hf") == 0;
-}
-
 static bool reference_framework(const struct source *like, struct str *out)
 {
     for (uint32_t i = 0; i < like->catalog->item_count; i++) {
@@ -179,7 +174,7 @@ reshard_status st_metadata_set_framework(const struct layout_request *request, s
         return RESHARD_OK;
     if (request->like && reference_framework(request->like, &framework))
         return st_metadata_put(metadata, STR("format"), framework, err);
-    if (metadata->is_present || request->like || (request->source && is_of_family(request->source->catalog->format)))
+    if (metadata->is_present || request->like || (request->source && request->source->driver->abilities & FORMAT_NAMES_FRAMEWORK))
         return RESHARD_OK;
     return st_metadata_put(metadata, STR("format"), STR("pt"), err);
 }

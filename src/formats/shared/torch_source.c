@@ -3,7 +3,6 @@
 
 #include "base/array.h"
 #include "base/checked.h"
-#include "formats/torch/torch.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -301,7 +300,7 @@ reshard_status torch_source_hide_storages(struct source *source, uint32_t file_i
     struct torch_file *file = &torch_source_of(source)->files[file_index];
     struct value_graph *graph = file->graph;
     bool no_memory = false;
-    if (!mark_storages(file, items, item_count, source->driver == &format_torch, source->limits.budget, wanted))
+    if (!mark_storages(file, items, item_count, torch_source_of(source)->is_kept_whole, source->limits.budget, wanted))
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < file->archive.storage_count; i++)

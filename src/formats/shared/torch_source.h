@@ -33,6 +33,7 @@ struct torch_source {
     struct torch_origin *origins; /* by catalog tensor */
     uint32_t origin_count, origin_capacity;
     uint32_t group_count;
+    bool is_kept_whole; /* what a file's object mentions anywhere stays, not only what items do: it may be written as it is */
     const char *const *closed_members; /* members of the outermost dict that are one item whatever they hold; ends with NULL, may be NULL */
 };
 

@@ -44,6 +44,8 @@ static reshard_status torch_read_catalog(struct source *source, reshard_error *e
     bool is_folder = source->name[0] == '\0' || (store_exists(source->store, source->name, &is_directory, &bytes) && is_directory);
     reshard_status status = torch_source_new(source, err);
     if (!status)
+        torch_source_of(source)->is_kept_whole = true;
+    if (!status)
         status = is_folder ? torch_folder_read(source, err) : read_one_file(source, err);
     if (!status)
         status = torch_source_add_sizes(source, err);
@@ -62,7 +64,7 @@ static const char *const folder_entries[] = { "pytorch_model*.bin", "pytorch_mod
 const struct format_driver format_torch = {
     .name = "torch",
     .summary = "one torch.save file (zip, legacy stream or tar), or a folder of pytorch_model*.bin",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_HOLDS_TIES,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_HOLDS_TIES | FORMAT_ITEMS_NAME_TENSORS,
     .options = torch_options,
     .folder_entries = folder_entries,
     .probe = torch_probe,

@@ -19,7 +19,7 @@ struct emitting {
     struct target *target;
     uint32_t *args_tensor;  /* whole: by node id: 1 + wanted tensor whose rebuild arguments this tuple is */
     uint32_t *item_ids;     /* nested: see torch_nest */
-    bool own_source;        /* numbers in item values are this driver's */
+    bool own_source;        /* numbers in item values are those of the catalog's tensors */
     reshard_status status;
     reshard_error *err;
 };
@@ -237,7 +237,7 @@ reshard_status torch_emit_pickle(const struct layout_request *request, struct ta
                                  struct buffer *out, reshard_error *err)
 {
     struct emitting emitting = { .request = request, .state = state, .target = target, .err = err };
-    emitting.own_source = torch_is_own_source(request->source);
+    emitting.own_source = request->source->driver->abilities & FORMAT_ITEMS_NAME_TENSORS;
     bool is_whole = request->is_whole && emitting.own_source && request->source->catalog->tree && request->source->catalog->tree_graph;
     return is_whole ? emit_whole(&emitting, out) : emit_nested(&emitting, out);
 }

@@ -3,7 +3,6 @@
  * Which record holds which tensor. Each tensor gets a record of its own, row-major, with two exceptions: tied tensors share one, and
  * a storage of the source that several tensors view may be kept whole, so that they still share memory after loading.
  */
-#include "formats/megatron/megatron.h"
 #include "base/array.h"
 #include "formats/torch/torch.h"
 #include "formats/torch/torch_target.h"
@@ -11,11 +10,6 @@
 #include "base/checked.h"
 
 #include <stdlib.h>
-
-bool torch_is_own_source(const struct source *source)
-{
-    return source && (source->driver == &format_torch || source->driver == &format_fsdp_ranks || source->driver == &format_megatron);
-}
 
 reshard_status torch_record_add(struct torch_target *state, uint32_t tensor, uint64_t bytes, uint32_t *out, reshard_error *err)
 {

@@ -42,9 +42,6 @@ reshard_status torch_record_for_hidden(const struct layout_request *request, str
 reshard_status torch_record_for_item(const struct layout_request *request, struct torch_target *state, uint32_t item, uint32_t storage,
                                      uint32_t *out, reshard_error *err);
 
-/* Whether the source is one whose graphs and numbers this driver made. */
-bool torch_is_own_source(const struct source *source);
-
 /* Decides which record holds which tensor (torch_place.c). */
 reshard_status torch_place_tensors(const struct layout_request *request, struct torch_target *state, reshard_error *err);
 

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/request_words.h"
+
+#include "base/buffer.h"
+
+#define LAYOUT_NUMBER_MAX 1000000
+
+/* What formats know that declare no words. */
+static const struct layout_word rank_words[] = {
+    { "ranks", "ranks", "ranks that tensors are spread over", true },
+    { "dp", "ranks", NULL, true },
+    { NULL, NULL, NULL, false },
+};
+
+/* ---- format options ---- */
+
+static const char *known_option(const struct format_driver *driver, struct str name)
+{
+    for (const struct format_option *option = driver->options; option && option->name; option++) {
+        if (str_is(name, option->name))
+            return option->name;
+    }
+    return NULL;
+}
+
+static void set_option(struct option_value *values, const char *name, const char *value)
+{
+    while (values->name && values->name != name)
+        values++;
+    *values = (struct option_value){ name, value };
+}
+
+static reshard_status read_options(const char *const *given, const struct format_driver *driver, struct request_words *out,
+                                   reshard_error *err)
+{
+    size_t count = 0;
+    for (const struct format_option *option = driver->options; option && option->name; option++)
+        count++;
+    struct option_value *values = arena_zalloc(&out->arena, (count + 1) * sizeof(*values));
+    if (!values)
+        return error_set_memory(err);
+    out->options = values;
+    for (size_t i = 0; given && given[i]; i++) {
+        const char *equals = strchr(given[i], '=');
+        if (!equals)
+            return error_set(err, RESHARD_ERR_USAGE, "format option '%s' is not NAME=VALUE", given[i]);
+        const struct str said = { given[i], (size_t)(equals - given[i]) };
+        const char *name = known_option(driver, said);
+        if (!name) {
+            error_set(err, RESHARD_ERR_USAGE, "format '%s' has no option '%.*s'", driver->name, STR_ARG(said));
+            error_hint(err, "reshard_format_option_at(%s) lists its options", driver->name);
+            return RESHARD_ERR_USAGE;
+        }
+        set_option(values, name, equals + 1);
+    }
+    return RESHARD_OK;
+}
+
+/* ---- words of the layout ---- */
+
+static const struct layout_word *known_word(const struct layout_word *words, struct str name)
+{
+    for (; words->name; words++) {
+        if (str_is(name, words->name))
+            return words;
+    }
+    return NULL;
+}
+
+static void set_number(struct word_number *numbers, const char *name, uint32_t number)
+{
+    while (numbers->name && numbers->name != name)
+        numbers++;
+    *numbers = (struct word_number){ name, number };
+}
+
+/* "tp=, pp= and dp=", or "ranks=N". */
+static void hint_words(const struct layout_word *words, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    size_t count = 0, at = 0;
+    for (const struct layout_word *word = words; word->name; word++)
+        count += word->help != NULL;
+    for (const struct layout_word *word = words; word->name; word++) {
+        if (word->help && ++at)
+            buffer_printf(&text, "%s%s=%s", at == 1 ? "" : at == count ? " and " : ", ", word->name, count == 1 ? "N" : "");
+    }
+    if (!text.failed)
+        error_hint(err, "this format knows %.*s", (int)text.size, (const char *)text.data);
+    buffer_release(&text);
+}
+
+static reshard_status read_layout(const char *layout, const struct format_driver *driver, struct request_words *out, reshard_error *err)
+{
+    const struct layout_word *words = driver->words ? driver->words : rank_words;
+    struct str rest = layout ? str_of(layout) : (struct str){ 0 };
+    size_t count = 0;
+    while (words[count].name)
+        count++;
+    struct word_number *numbers = arena_zalloc(&out->arena, (count + 1) * sizeof(*numbers));
+    if (!numbers)
+        return error_set_memory(err);
+    out->words = numbers;
+    while (rest.size) {
+        struct str said = str_take(&rest, ',');
+        size_t equals;
+        uint64_t value;
+        if (!str_find_char(said, '=', &equals) || !str_to_u64((struct str){ said.data + equals + 1, said.size - equals - 1 }, &value) ||
+            value == 0 || value > LAYOUT_NUMBER_MAX)
+            return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(said));
+        said.size = equals;
+        const struct layout_word *word = known_word(words, said);
+        if (!word && value != 1) {
+            error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format '%s' has no '%.*s'", layout, driver->name, STR_ARG(said));
+            hint_words(words, err);
+            return RESHARD_ERR_UNSUPPORTED;
+        }
+        if (word)
+            set_number(numbers, word->name, (uint32_t)value);
+        if (word && word->is_rank_count)
+            out->ranks = (uint32_t)value;
+    }
+    return RESHARD_OK;
+}
+
+reshard_status request_words_read(const char *const *options, const char *layout, const struct format_driver *driver,
+                                  struct request_words *out, reshard_error *err)
+{
+    *out = (struct request_words){ 0 };
+    reshard_status status = read_options(options, driver, out, err);
+    return status ? status : read_layout(layout, driver, out, err);
+}
+
+void request_words_release(struct request_words *words)
+{
+    arena_release(&words->arena);
+    *words = (struct request_words){ 0 };
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/shared/parallel_words.h"
+
+const struct layout_word parallel_words[] = {
+    { "tp", "ranks", "tensor parallel", false },
+    { "pp", "ranks", "pipeline parallel", false },
+    { "vp", "chunks", "virtual pipeline: model chunks of each stage", false },
+    { "ep", "ranks", "expert parallel", false },
+    { "etp", "ranks", "tensor parallel, of experts", false },
+    { "dp", "ranks", "data parallel", true },
+    { "ranks", "ranks", NULL, true },
+    { NULL, NULL, NULL, false },
+};
+
+struct parallel_sizes parallel_sizes_of(const struct layout_request *request)
+{
+    return (struct parallel_sizes){
+        .tp = layout_number(request, "tp"),
+        .pp = layout_number(request, "pp"),
+        .vp = layout_number(request, "vp"),
+        .ep = layout_number(request, "ep"),
+        .etp = layout_number(request, "etp"),
+        .dp = layout_number(request, "dp"),
+    };
+}
