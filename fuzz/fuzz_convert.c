@@ -7,6 +7,8 @@
  * 2: layout; bytes 3-7: for each option of the format four bits, 0: not given, else which of the values that its type allows.
  */
 #include "packed.h"
+#include "api/report.h"
+#include "convert/conversion.h"
 #include "whole.h"
 
 #include <ctype.h>
@@ -97,7 +99,7 @@ static reshard_status write_objects(struct conversion *conversion, struct store_
     bool is_directory = conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < target->object_count && !status; i++) {
-        char *name = copy_text(target->objects[i].name.data, is_directory ? target->objects[i].name.size : 0);
+        char *name = str_copy(is_directory ? target->objects[i].name : STR(""));
         status = name ? store_txn_create(txn, name, target->objects[i].bytes, &objects[i], err) : RESHARD_ERR_MEMORY;
         free(name);
     }
@@ -169,7 +171,7 @@ static bool is_comparable(const struct conversion *conversion, uint32_t tensor)
            !has_replicas(source, from);
 }
 
-static void compare(const struct conversion *conversion, reshard_checkpoint *written)
+static void compare(const struct conversion *conversion, struct checkpoint *written)
 {
     const struct catalog *target = conversion->target.catalog;
     for (uint32_t i = 0; i < target->tensor_count; i++) {
@@ -194,7 +196,7 @@ static void check_target(const struct conversion *conversion, struct store *stor
 {
     reshard_error err = { 0 };
     struct whole_options options = { .format = conversion->target.driver->name };
-    reshard_checkpoint *written = whole_open(store, "out", &options, &err), *related = written;
+    struct checkpoint *written = whole_open(store, "out", &options, &err), *related = written;
     /* What was converted were tensors of parameters, however the target keeps optimizer state. */
     if (written && conversion->target.driver->abilities & FORMAT_STATE_BY_PARAMETER && checkpoint_relate(written, &related, &err))
         related = NULL;
@@ -205,30 +207,30 @@ static void check_target(const struct conversion *conversion, struct store *stor
         /* What was read through small limits may be written at greater length. */
         fail("what was written cannot be opened", str_of(conversion->target.driver->name), &err);
     }
-    reshard_close(written);
+    checkpoint_close(written);
 }
 
-static void convert(reshard_checkpoint *checkpoint, const uint8_t *chosen)
+static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
 {
     static const char *const half[] = { "f16", NULL };
     const struct format_driver *driver = pick_format(chosen[1]);
     char texts[OPTIONS_MAX][OPTION_BYTES];
     const char *format_options[OPTIONS_MAX + 1];
-    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
-    reshard_run_options run = whole_run();
+    struct conversion_options options = { 0 };
+    struct engine_options run = whole_run();
     struct conversion conversion;
     pick_options(driver, chosen + OPTIONS_AT, texts, format_options);
     options.to = driver->name;
-    options.dtypes = chosen[0] & CASTS ? half : NULL;
+    options.selection.dtypes = chosen[0] & CASTS ? half : NULL;
     options.max_shard_bytes = chosen[0] & SMALL_SHARDS ? 64 : -1;
-    options.drop_items = (chosen[0] & DROPS_ITEMS) != 0;
+    options.selection.drop_items = (chosen[0] & DROPS_ITEMS) != 0;
     options.layout = pick_layout(chosen[2]);
     options.format_options = format_options;
     run.memory_bytes = 64 << 10;
-    if (conversion_prepare(checkpoint, "out", &options, &run, true, &conversion, NULL))
+    if (conversion_prepare(checkpoint, "out", &options, &run, CONVERSION_TO_RUN, &conversion, NULL))
         return;
     reshard_report report;
-    if (!conversion_report(&conversion, &report, NULL))
+    if (!report_fill(&conversion, &report, NULL))
         reshard_report_release(&report);
     struct store *store = store_new_memory();
     if (store && !write_target(&conversion, store, NULL))
@@ -244,13 +246,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         return 0;
     struct store *store = store_new_memory();
     struct whole_options options = { .lenient = packed.options[0] & LENIENT };
-    reshard_checkpoint *checkpoint = store ? whole_open(store, packed_store(&packed, store), &options, NULL) : NULL;
+    struct checkpoint *checkpoint = store ? whole_open(store, packed_store(&packed, store), &options, NULL) : NULL;
     if (checkpoint && whole_is_small(checkpoint->source->catalog)) {
         whole_load_items(checkpoint->source);
         whole_verify(checkpoint, true);
         convert(checkpoint, packed.options);
     }
-    reshard_close(checkpoint);
+    checkpoint_close(checkpoint);
     store_free(store);
     packed_release(&packed);
     return 0;

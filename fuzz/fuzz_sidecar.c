@@ -4,6 +4,7 @@
  * bytes put over it: two of the place, then what is put there.
  */
 #include "convert/sidecar.h"
+#include "convert/verify.h"
 #include "whole.h"
 
 #include <stdlib.h>
@@ -26,23 +27,16 @@ static bool put_checkpoint(struct store *store, const char *name)
     return done;
 }
 
-static void count_failures(const reshard_finding *finding, void *context)
+static bool verify(struct checkpoint *checkpoint)
 {
-    *(int *)context += finding->severity == 2;
-}
-
-static int verify(reshard_checkpoint *checkpoint)
-{
-    reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
-    reshard_run_options run = whole_run();
-    int failures = 0;
-    if (reshard_verify(checkpoint, &options, &run, count_failures, &failures, NULL))
-        failures++;
-    return failures;
+    const struct verify_options options = { 0 };
+    const struct engine_options run = whole_run();
+    struct finding_sink findings = { 0 };
+    return verify_run(checkpoint, &options, &run, &findings, NULL) != RESHARD_OK;
 }
 
 /* The sidecar that belongs there, from a place on overwritten by the input. As it was made it must fit. */
-static void splice(reshard_checkpoint *checkpoint, struct store *store, unsigned digest, const uint8_t *bytes, size_t size)
+static void splice(struct checkpoint *checkpoint, struct store *store, unsigned digest, const uint8_t *bytes, size_t size)
 {
     static const char *const digests[] = { "crc32c", "sha256", "xxh3" };
     const struct engine_options engine = { .memory_bytes = 1 << 20, .threads = 1 };
@@ -73,12 +67,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
         done = !store_memory_put(store, "config.json", "{}", 2, NULL);
     if (done && !is_made)
         done = !store_memory_put(store, sidecar, bytes + 1, size - 1, NULL);
-    reshard_checkpoint *checkpoint = done ? whole_open(store, is_folder ? "" : "x.safetensors", &options, NULL) : NULL;
+    struct checkpoint *checkpoint = done ? whole_open(store, is_folder ? "" : "x.safetensors", &options, NULL) : NULL;
     if (checkpoint && is_made)
         splice(checkpoint, store, bytes[0] >> 2, bytes + 1, size - 1);
     else if (checkpoint)
         verify(checkpoint);
-    reshard_close(checkpoint);
+    checkpoint_close(checkpoint);
     store_free(store);
     return 0;
 }

@@ -12,7 +12,7 @@ enum whole_flags { LENIENT = 1, STORED_ONLY = 2, NO_PAYLOAD = 4 };
 
 static void read_all(struct store *store, const char *name, const struct whole_options *options, bool has_payload)
 {
-    reshard_checkpoint *checkpoint = whole_open(store, name, options, NULL);
+    struct checkpoint *checkpoint = whole_open(store, name, options, NULL);
     if (!checkpoint)
         return;
     const struct catalog *catalog = checkpoint->source->catalog;
@@ -25,7 +25,7 @@ static void read_all(struct store *store, const char *name, const struct whole_o
     } else {
         whole_verify(checkpoint, false);
     }
-    reshard_close(checkpoint);
+    checkpoint_close(checkpoint);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)

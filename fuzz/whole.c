@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "whole.h"
 
+#include "convert/verify.h"
+
 #include <stdlib.h>
 
 #define PAYLOAD_BYTES_MAX (256 << 10)
@@ -29,30 +31,17 @@ struct limits whole_limits(void)
     return limits;
 }
 
-reshard_checkpoint *whole_open(struct store *store, const char *name, const struct whole_options *options, reshard_error *err)
+struct checkpoint *whole_open(struct store *store, const char *name, const struct whole_options *options, reshard_error *err)
 {
     const struct open_options open = { .format = options->format, .limits = whole_limits(), .iteration = -1, .borrow_store = true,
                                        .lenient = options->lenient, .relate_optimizer = options->relate_optimizer };
-    reshard_checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
-    if (!checkpoint)
-        return NULL;
-    checkpoint->path = copy_text("", 0);
-    reshard_status status = checkpoint->path ? format_open(store, name, &open, &checkpoint->source, err) : RESHARD_ERR_MEMORY;
-    if (!status)
-        status = checkpoint_list_tensors(checkpoint, err);
-    if (status) {
-        reshard_close(checkpoint);
-        return NULL;
-    }
-    return checkpoint;
+    struct checkpoint *checkpoint = NULL;
+    return checkpoint_open_in(store, name, &open, "", &checkpoint, err) ? NULL : checkpoint;
 }
 
-reshard_run_options whole_run(void)
+struct engine_options whole_run(void)
 {
-    reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
-    run.memory_bytes = 1 << 20;
-    run.threads = 1;
-    return run;
+    return (struct engine_options){ .memory_bytes = 1 << 20, .threads = 1 };
 }
 
 bool whole_is_small(const struct catalog *catalog)
@@ -90,12 +79,12 @@ void whole_load_items(struct source *source)
     }
 }
 
-void whole_verify(reshard_checkpoint *checkpoint, bool deep)
+void whole_verify(struct checkpoint *checkpoint, bool deep)
 {
-    reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
-    reshard_run_options run = whole_run();
-    options.deep = deep;
-    reshard_verify(checkpoint, &options, &run, NULL, NULL, NULL);
+    const struct verify_options options = { .is_deep = deep };
+    const struct engine_options run = whole_run();
+    struct finding_sink findings = { 0 };
+    verify_run(checkpoint, &options, &run, &findings, NULL);
 }
 
 static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
@@ -108,10 +97,10 @@ static reshard_status hash_part(void *context, uint32_t tensor, uint64_t offset,
     return RESHARD_OK;
 }
 
-reshard_status whole_hash(reshard_checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err)
+reshard_status whole_hash(struct checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err)
 {
     struct engine_source source = checkpoint_engine_source(checkpoint);
-    struct engine_options options = { .memory_bytes = 1 << 20, .threads = 1 };
+    struct engine_options options = whole_run();
     *hash = 0;
     reshard_status status = source_resolve(checkpoint->source, &tensor, 1, err);
     if (!status)

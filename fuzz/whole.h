@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What targets do with a checkpoint in a memory store: the handle that reshard_open makes, and everything that can be read through it. */
+/* What targets do with a checkpoint in a memory store: an open one, and everything that can be read through it. */
 #ifndef FUZZ_WHOLE_H
 #define FUZZ_WHOLE_H
 
-#include "convert/conversion.h"
+#include "convert/checkpoint.h"
 
 /* Limits at which a target stays fast; whatever they bound is seen all the same. */
 struct limits whole_limits(void);
@@ -13,18 +13,18 @@ struct whole_options {
     bool lenient, relate_optimizer;
 };
 
-/* The handle, over a store that it borrows; NULL if it cannot be opened. */
-reshard_checkpoint *whole_open(struct store *store, const char *name, const struct whole_options *options, reshard_error *err);
+/* Over a store that it borrows; NULL if it cannot be opened. */
+struct checkpoint *whole_open(struct store *store, const char *name, const struct whole_options *options, reshard_error *err);
 
 /* One thread and little memory. */
-reshard_run_options whole_run(void);
+struct engine_options whole_run(void);
 
 /* Whether there is little enough payload to read it all. */
 bool whole_is_small(const struct catalog *catalog);
 
 /* All values of items, printed; verification, deep where asked; the payload of every tensor. Returns what the payloads hash to. */
 void whole_load_items(struct source *source);
-void whole_verify(reshard_checkpoint *checkpoint, bool deep);
-reshard_status whole_hash(reshard_checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err);
+void whole_verify(struct checkpoint *checkpoint, bool deep);
+reshard_status whole_hash(struct checkpoint *checkpoint, uint32_t tensor, uint64_t *hash, reshard_error *err);
 
 #endif

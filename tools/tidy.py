@@ -27,7 +27,7 @@ LAYERS = {
     "plan": ["base", "tensor", "kernels", "catalog"],
     "engine": ["base", "tensor", "kernels", "encoding", "store", "catalog", "plan"],
     "comm": ["base"],
-    "names": ["base", "tensor", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan"],
+    "names": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan"],
     "convert": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "names"],
     "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm",
             "names", "convert"],

@@ -1,217 +1,91 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs conversions: a transaction, the payload, then what the driver publishes around it. */
-#include "convert/conversion.h"
+#include "api/handle.h"
 
-#include "convert/sidecar.h"
+#include "api/public_options.h"
+#include "api/report.h"
 #include "convert/target_check.h"
-#include "base/hash.h"
 
-#include <stdlib.h>
-
-struct run {
-    struct conversion conversion;
-    struct store_txn *txn;
-    struct store_object **objects; /* by target catalog object */
-    uint32_t *crcs;                /* by target chunk */
-    struct buffer sidecar;         /* of the target, if one is wanted */
-    char *sidecar_name;            /* in a directory */
+/* A call's options, in the structs of the layer below. */
+struct convert_call {
+    struct conversion_options options;
+    struct engine_options engine;
+    struct map_options map;
 };
 
-static bool is_directory(const struct conversion *conversion)
+static reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
+                                           reshard_error *err)
 {
-    return conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
-}
-
-static reshard_status create_objects(struct run *run, reshard_error *err)
-{
-    const struct catalog *target = run->conversion.target.catalog;
-    run->objects = calloc((size_t)target->object_count + 1, sizeof(*run->objects));
-    run->crcs = calloc((size_t)target->chunk_count + 1, sizeof(*run->crcs));
-    if (!run->objects || !run->crcs)
-        return error_set_memory(err);
-    for (uint32_t i = 0; i < target->object_count; i++) {
-        const struct catalog_object *object = &target->objects[i];
-        /* A single file is the target itself, whatever the driver calls it. */
-        char *name = copy_text(object->name.data, is_directory(&run->conversion) ? object->name.size : 0);
-        if (!name)
-            return error_set_memory(err);
-        reshard_status status = store_txn_create(run->txn, name, object->bytes, &run->objects[i], err);
-        free(name);
-        if (status)
-            return status;
-    }
-    return RESHARD_OK;
-}
-
-static void close_objects(struct run *run)
-{
-    for (uint32_t i = 0; run->objects && i < run->conversion.target.catalog->object_count; i++)
-        store_object_close(run->objects[i]);
-    free(run->objects);
-    run->objects = NULL;
-}
-
-static reshard_status publish(struct run *run, reshard_error *err)
-{
-    struct conversion *conversion = &run->conversion;
-    struct publish_job job = {
-        .target = &conversion->target,
-        .source = conversion->source->source,
-        .objects = run->objects,
-        .chunk_crcs = run->crcs,
-        .request = &conversion->request,
-    };
-    return conversion->target.driver->publish(&job, err);
-}
-
-/* Up to here nothing is written, and the caller's process may as well end; it learns from this call that this is over. */
-static reshard_status announce(const struct conversion *conversion, reshard_error *err)
-{
-    struct engine_progress start = { .bytes_total = conversion->plan->write_bytes };
-    if (!conversion->engine.progress || conversion->engine.progress(&start, conversion->engine.context))
-        return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
-}
-
-/* Of a resumable run: what is planned, and the source files as they are. A name that the store cannot take counts as no file. */
-static uint64_t run_identity(const struct conversion *conversion)
-{
-    const struct catalog *catalog = checkpoint_catalog(conversion->source);
-    uint64_t identity = plan_hash(conversion->plan);
-    for (uint32_t i = 0; i < catalog->object_count; i++) {
-        uint64_t version = store_version(conversion->source->source->store, catalog->objects[i].name.data);
-        identity = hash64(&version, sizeof(version), identity);
-    }
-    return identity;
-}
-
-static reshard_status write_target(struct run *run, const char *target_path, reshard_error *err)
-{
-    struct conversion *conversion = &run->conversion;
-    const reshard_convert_options *options = conversion->options;
-    struct store_txn_options txn_options = {
-        .is_directory = is_directory(conversion),
+    *out = (struct convert_call){ 0 };
+    if (options->struct_size < sizeof(*options))
+        return error_set(err, RESHARD_ERR_USAGE, "convert options: struct_size is %zu, expected %zu", options->struct_size,
+                         sizeof(*options));
+    out->options = (struct conversion_options){
+        .to = options->to,
+        .like = options->like,
+        .layout = options->layout,
+        .selection = { .include = options->include,
+                       .exclude = options->exclude,
+                       .dtypes = options->dtypes,
+                       .drop_items = options->drop_items != 0 },
+        .format_options = options->format_options,
+        .max_shard_bytes = options->max_shard_bytes,
         .overwrite = options->overwrite != 0,
         .resume = options->resume != 0,
         .no_sync = options->no_sync != 0,
-        .identity = run_identity(conversion),
+        .verify = options->verify != 0,
+        .checksum = options->checksum,
+        .map = &out->map.options,
     };
-    reshard_status status = sidecar_check_beside(target_path, is_directory(conversion), options->overwrite != 0, err);
-    if (status)
-        return status;
-    status = announce(conversion, err);
-    if (status)
-        return status;
-    status = store_txn_begin(target_path, &txn_options, &run->txn, err);
-    if (status)
-        return status;
-    status = create_objects(run, err);
-    if (status)
-        return status;
-    struct engine_source source = checkpoint_engine_source(conversion->source);
-    /* Objects that were compressed are no longer what a later run could take up. */
-    bool is_packed = false;
-    for (uint32_t i = 0; i < conversion->target.catalog->object_count && !is_packed; i++)
-        is_packed = conversion->target.catalog->objects[i].packing != NULL;
-    status = engine_run(conversion->plan, &source, run->objects, run->crcs, is_packed ? NULL : run->txn, &conversion->engine, err);
-    if (!status && is_packed)
-        status = engine_pack(conversion->target.catalog, run->objects, &conversion->engine, err);
-    if (status)
-        return status;
-    return publish(run, err);
+    reshard_status status = open_options_read(options->open, &out->options.open, err);
+    if (!status)
+        status = run_options_read(run, &out->engine, err);
+    return status ? status : map_options_read(options->map, &out->map, err);
 }
 
-/* Reads the unpublished target back, as a stranger would. */
-static reshard_status check_target(struct run *run, reshard_error *err)
+static reshard_status prepare(reshard_checkpoint *source, const char *target_path, const struct convert_call *call,
+                              enum conversion_purpose purpose, struct conversion *conversion, reshard_report *report, reshard_error *err)
 {
-    const reshard_convert_options *options = run->conversion.options;
-    if (!options->verify && !options->checksum)
-        return RESHARD_OK;
-    reshard_checkpoint *written = NULL;
-    reshard_open_options open = RESHARD_OPEN_OPTIONS_INIT;
-    open.format = run->conversion.target.driver->name;
-    reshard_status status = reshard_open(store_txn_path(run->txn), &open, &written, err);
-    /* What was converted were tensors of parameters, however the target keeps optimizer state. */
-    reshard_checkpoint *compared = written;
-    if (!status && options->verify && run->conversion.target.driver->abilities & FORMAT_STATE_BY_PARAMETER)
-        status = checkpoint_relate(written, &compared, err);
-    if (!status && options->verify)
-        status = sidecar_compare_conversion(&run->conversion, compared, err);
-    if (!status && options->checksum)
-        status = sidecar_make(written, options->checksum, &run->conversion.engine, &run->sidecar, &run->sidecar_name, err);
-    reshard_close(written);
-    if (status)
-        error_prefix(err, "reading the result back");
-    return status;
-}
-
-static reshard_status commit(struct run *run, const char *target_path, reshard_error *err)
-{
-    const reshard_convert_options *options = run->conversion.options;
-    bool has_folder = is_directory(&run->conversion);
-    reshard_status status = RESHARD_OK;
-    if (run->sidecar.size && has_folder)
-        status = sidecar_add(run->txn, run->sidecar_name, &run->sidecar, err);
-    if (status)
+    work_renew(&checkpoint_source(source)->work);
+    reshard_status status =
+        conversion_prepare(source->opened, target_path, &call->options, &call->engine, purpose, conversion, err);
+    if (status || !report)
         return status;
-    status = store_txn_commit(run->txn, err);
-    run->txn = NULL;
-    /* After the target: digests that are missing or of the old target make verify complain, and hide nothing. */
-    if (!status && (options->overwrite || (run->sidecar.size && !has_folder)))
-        status = sidecar_renew_beside(target_path, has_folder, &run->sidecar, options->no_sync != 0, err);
+    status = report_fill(conversion, report, err);
+    if (status)
+        conversion_release(conversion);
     return status;
 }
 
 API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
-                                          const reshard_run_options *run_options, reshard_report *report, reshard_error *err)
+                                          const reshard_run_options *run, reshard_report *report, reshard_error *err)
 {
-    struct run run = { 0 };
-    work_renew(&source->source->work);
-    reshard_status status =
-        options->struct_size < sizeof(*options) ? RESHARD_OK : target_check_source(source, target_path, options->overwrite != 0, err);
-    if (status)
-        return status;
-    status = conversion_prepare(source, target_path, options, run_options, true, &run.conversion, err);
-    if (status)
-        return status;
-    status = target_check_replaced(&run.conversion, target_path, err);
-    if (status)
-        goto out;
-    if (report) {
-        *report = (reshard_report){ 0 };
-        status = conversion_report(&run.conversion, report, err);
-        if (status)
-            goto out;
+    struct convert_call call;
+    struct conversion conversion;
+    reshard_status status = convert_options_read(options, run, &call, err);
+    if (!status)
+        status = target_check_source(source->opened, target_path, call.options.overwrite, err);
+    if (!status)
+        status = prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);
+    if (!status) {
+        status = conversion_run(&conversion, target_path, err);
+        conversion_release(&conversion);
+        if (status && report)
+            reshard_report_release(report);
     }
-    status = write_target(&run, target_path, err);
-    close_objects(&run);
-    if (!status)
-        status = check_target(&run, err);
-    if (!status)
-        status = commit(&run, target_path, err);
-
-out:
-    close_objects(&run);
-    /* What a cancelled or failed resumable run has done is kept for the next one. */
-    store_txn_abort(run.txn, options->resume != 0);
-    free(run.crcs);
-    buffer_release(&run.sidecar);
-    free(run.sidecar_name);
-    conversion_release(&run.conversion);
-    if (status && report)
-        reshard_report_release(report);
+    map_options_release(&call.map);
     return status;
 }
 
 API_EXPORT reshard_status reshard_plan(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                        const reshard_run_options *run, reshard_report *report, reshard_error *err)
 {
+    struct convert_call call;
     struct conversion conversion;
-    work_renew(&source->source->work);
-    reshard_status status = conversion_prepare(source, target_path, options, run, false, &conversion, err);
-    if (status)
-        return status;
-    status = conversion_report(&conversion, report, err);
-    conversion_release(&conversion);
+    reshard_status status = convert_options_read(options, run, &call, err);
+    if (!status)
+        status = prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, report, err);
+    if (!status)
+        conversion_release(&conversion);
+    map_options_release(&call.map);
     return status;
 }

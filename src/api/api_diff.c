@@ -1,348 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Diff: the same tensors and items, whatever the formats and layouts. */
-#include "convert/lockstep.h"
-#include "names/mapping_make.h"
-#include "convert/selection.h"
+#include "api/handle.h"
 
-#include "kernels/cast.h"
+#include "api/public_options.h"
+#include "convert/diff.h"
 
-#include <math.h>
-#include <stdlib.h>
-
-/* What differs between the two tensors of the pair in hand. */
-struct pair_result {
-    uint64_t count;
-    int64_t first_index;
-    double max_difference;
-};
-
-struct diff {
-    reshard_checkpoint *a, *b;
-    const struct catalog *catalog_a; /* a's tensors as they are compared: its own catalog, or what a mapping makes */
-    struct mapping_made mapping;
-    struct selection selection;
-    const reshard_diff_options *options;
-    struct finding_sink findings;
-    struct lockstep_pair *pairs;
-    uint32_t pair_count;
-    struct pair_result result;
-    /* Elements are compared whole: what a window cuts off waits here for the next. */
-    uint8_t held_a[16], held_b[16];
-    size_t held;
-    unsigned element_bytes;
-    to_double_function to_double;
-};
-
-/* Where keys are ambiguous only the path tells which tensor is meant. */
-static uint32_t find_counterpart(const struct catalog *catalog, const struct catalog *from, const struct catalog_tensor *tensor)
+static reshard_status diff_options_read(const reshard_diff_options *options, struct map_options *map, struct diff_options *out,
+                                        reshard_error *err)
 {
-    uint32_t found = catalog_find(catalog, tensor->key);
-    if (found == CATALOG_NONE || !((tensor->flags | catalog->tensors[found].flags) & TENSOR_AMBIGUOUS))
-        return found;
-    struct path_part single, other_single;
-    const struct path_part *parts, *other;
-    size_t count = catalog_tensor_path(from, tensor, &single, &parts);
-    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
-        const struct catalog_tensor *candidate = &catalog->tensors[i];
-        if (candidate->flags & TENSOR_HIDDEN || !str_equal(candidate->key, tensor->key))
-            continue;
-        size_t other_count = catalog_tensor_path(catalog, candidate, &other_single, &other);
-        if (path_equal(parts, count, other, other_count))
-            return i;
-    }
-    return CATALOG_NONE;
-}
-
-static void shape_text(const struct catalog *catalog, const struct catalog_tensor *tensor, struct buffer *out)
-{
-    const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
-    buffer_clear(out);
-    buffer_append_byte(out, '[');
-    for (int i = 0; i < tensor->rank; i++)
-        buffer_printf(out, "%s%lld", i ? "," : "", (long long)shape[i]);
-    buffer_append_text(out, "]");
-    buffer_append_byte(out, 0);
-}
-
-static bool same_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b, const struct catalog_tensor *y)
-{
-    return x->rank == y->rank &&
-           memcmp(catalog_vector_at(a, x->shape), catalog_vector_at(b, y->shape), (size_t)x->rank * sizeof(int64_t)) == 0;
-}
-
-/* Finds partners, reports what has none or cannot be compared, and lists the rest in diff->pairs. */
-static reshard_status match_tensors(struct diff *diff, reshard_error *err)
-{
-    const struct catalog *a = diff->catalog_a, *b = checkpoint_catalog(diff->b);
-    struct buffer shape_a = { 0 }, shape_b = { 0 };
-    diff->pairs = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->pairs));
-    if (!diff->pairs)
-        return error_set_memory(err);
-    for (uint32_t i = 0; i < a->tensor_count; i++) {
-        const struct catalog_tensor *x = &a->tensors[i];
-        if (x->flags & TENSOR_HIDDEN)
-            continue;
-        uint32_t other = find_counterpart(b, a, x);
-        if (other == CATALOG_NONE) {
-            finding_report(&diff->findings, 2, "missing", x->key, "missing in the second: %s", dtype_info(x->dtype)->name);
-            continue;
-        }
-        const struct catalog_tensor *y = &b->tensors[other];
-        if (!same_shape(a, x, b, y)) {
-            shape_text(a, x, &shape_a);
-            shape_text(b, y, &shape_b);
-            finding_report(&diff->findings, 2, "shape", x->key, "shape %s against %s", (char *)shape_a.data, (char *)shape_b.data);
-        } else if (x->dtype != y->dtype) {
-            finding_report(&diff->findings, 2, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name,
-                           dtype_info(y->dtype)->name);
-        } else if (!((x->flags | y->flags) & TENSOR_NO_DATA)) {
-            diff->pairs[diff->pair_count++] = (struct lockstep_pair){ i, other };
-        }
-    }
-    for (uint32_t i = 0; i < diff->b->listed_count; i++) {
-        const struct catalog_tensor *y = &b->tensors[diff->b->listed[i]];
-        if (find_counterpart(a, b, y) == CATALOG_NONE)
-            finding_report(&diff->findings, 2, "unexpected", y->key, "only in the second: %s", dtype_info(y->dtype)->name);
-    }
-    bool failed = shape_a.failed || shape_b.failed;
-    buffer_release(&shape_a);
-    buffer_release(&shape_b);
-    return failed ? error_set_memory(err) : RESHARD_OK;
-}
-
-static void note_difference(struct diff *diff, int64_t index, double difference)
-{
-    struct pair_result *result = &diff->result;
-    if (result->count++ == 0)
-        result->first_index = index;
-    if (difference > result->max_difference || isnan(difference))
-        result->max_difference = difference;
-}
-
-/* count whole elements. Bits first; numbers only where bits differ. */
-static void compare_elements(struct diff *diff, const uint8_t *a, const uint8_t *b, size_t count, int64_t first_index)
-{
-    unsigned width = diff->element_bytes;
-    if (memcmp(a, b, count * width) == 0)
-        return;
-    double absolute = diff->options->absolute_tolerance, relative = diff->options->relative_tolerance;
-    for (size_t i = 0; i < count; i++) {
-        if (memcmp(a + i * width, b + i * width, width) == 0)
-            continue;
-        double x[2] = { 0 }, y[2] = { 0 }, difference = NAN, magnitude = 0;
-        if (diff->to_double) {
-            uint8_t element[16] __attribute__((aligned(16)));
-            memcpy(element, a + i * width, width);
-            diff->to_double(element, x, 1);
-            memcpy(element, b + i * width, width);
-            diff->to_double(element, y, 1);
-            difference = fmax(fabs(x[0] - y[0]), fabs(x[1] - y[1]));
-            magnitude = fmax(fabs(y[0]), fabs(y[1]));
-            if ((absolute > 0 || relative > 0) && ((isnan(x[0]) && isnan(y[0])) || difference <= absolute + relative * magnitude))
-                continue;
-        }
-        note_difference(diff, first_index + (int64_t)i, difference);
-    }
-}
-
-static void start_pair(struct diff *diff, uint32_t pair)
-{
-    enum dtype dtype = diff->catalog_a->tensors[diff->pairs[pair].a].dtype;
-    unsigned bytes = dtype_element_bytes(dtype);
-    diff->element_bytes = bytes ? bytes : 1;
-    diff->to_double = bytes ? cast_to_double_find(dtype) : NULL;
-    diff->result = (struct pair_result){ .first_index = -1 };
-    diff->held = 0;
-}
-
-static reshard_status compare_part(void *context, uint32_t pair, uint64_t offset, const void *a_bytes, const void *b_bytes, size_t size,
-                                   bool is_last, reshard_error *err)
-{
-    struct diff *diff = context;
-    const uint8_t *a = a_bytes, *b = b_bytes;
-    (void)err;
-    if (offset == 0)
-        start_pair(diff, pair);
-    unsigned width = diff->element_bytes;
-    while (size && (diff->held || size < width)) {
-        diff->held_a[diff->held] = *a++;
-        diff->held_b[diff->held++] = *b++;
-        size--;
-        offset++;
-        if (diff->held == width) {
-            compare_elements(diff, diff->held_a, diff->held_b, 1, (int64_t)(offset / width) - 1);
-            diff->held = 0;
-        }
-    }
-    size_t whole = size / width;
-    if (whole)
-        compare_elements(diff, a, b, whole, (int64_t)(offset / width));
-    for (size_t i = whole * width; i < size; i++) {
-        diff->held_a[diff->held] = a[i];
-        diff->held_b[diff->held++] = b[i];
-    }
-    if (is_last && diff->result.count)
-        finding_report_values(&diff->findings, diff->catalog_a->tensors[diff->pairs[pair].a].key, "values differ", diff->result.first_index,
-                              diff->result.count, diff->result.max_difference);
-    return RESHARD_OK;
-}
-
-/* The source tensors that the pairs' made ones are made of. */
-static reshard_status resolve_made(struct diff *diff, reshard_error *err)
-{
-    const struct recipe_table *table = &diff->selection.table;
-    uint32_t *tensors, count;
-    reshard_status status = recipes_read(table->recipes, table->count, checkpoint_catalog(diff->a)->tensor_count, &tensors, &count, err);
-    if (!status)
-        status = source_resolve(diff->a->source, tensors, count, err);
-    free(tensors);
-    return status;
-}
-
-static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
-{
-    uint32_t *tensors = malloc(((size_t)diff->pair_count + 1) * sizeof(*tensors));
-    if (!tensors)
-        return error_set_memory(err);
-    for (uint32_t i = 0; i < diff->pair_count; i++)
-        tensors[i] = diff->pairs[i].a;
-    reshard_status status = diff->mapping.stage ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, diff->pair_count, err);
-    for (uint32_t i = 0; i < diff->pair_count; i++)
-        tensors[i] = diff->pairs[i].b;
-    if (!status)
-        status = source_resolve(diff->b->source, tensors, diff->pair_count, err);
-    free(tensors);
-    return status;
-}
-
-/* ---- items ---- */
-
-static const struct catalog_item *find_item(const struct catalog *catalog, const struct catalog_item *wanted, const struct name_map *keys,
-                                            const uint32_t *items)
-{
-    uint32_t key = name_map_find(keys, wanted->key);
-    return key == NAME_NONE ? NULL : &catalog->items[items[key]];
-}
-
-static bool index_items(const struct catalog *catalog, struct name_map *keys, uint32_t **items)
-{
-    *items = malloc(((size_t)catalog->item_count + 1) * sizeof(**items));
-    if (!*items)
-        return false;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        uint32_t key = name_map_intern(keys, catalog->items[i].key, NULL);
-        if (key == NAME_NONE)
-            return false;
-        (*items)[key] = i;
-    }
-    return true;
-}
-
-static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t b_index, reshard_error *err)
-{
-    reshard_status status = source_load_item(diff->a->source, a_index, err);
-    if (!status)
-        status = source_load_item(diff->b->source, b_index, err);
-    if (status)
-        return status;
-    const struct catalog_item *x = &checkpoint_catalog(diff->a)->items[a_index], *y = &checkpoint_catalog(diff->b)->items[b_index];
-    bool same = !x->value == !y->value;
-    if (x->value && y->value)
-        status = value_compare(x->value, y->value, diff->a->source->limits.budget, &same, err);
-    if (!status && !same)
-        finding_report(&diff->findings, 2, "item", x->key, "items differ");
-    return status;
-}
-
-static reshard_status compare_items(struct diff *diff, reshard_error *err)
-{
-    const struct catalog *a = checkpoint_catalog(diff->a), *b = checkpoint_catalog(diff->b);
-    struct name_map keys_a = { 0 }, keys_b = { 0 };
-    uint32_t *items_a = NULL, *items_b = NULL;
-    reshard_status status = RESHARD_OK;
-    if (!index_items(a, &keys_a, &items_a) || !index_items(b, &keys_b, &items_b)) {
-        status = error_set_memory(err);
-        goto out;
-    }
-    for (uint32_t i = 0; i < a->item_count && !status; i++) {
-        const struct catalog_item *other = find_item(b, &a->items[i], &keys_b, items_b);
-        if (a->items[i].kind == ITEM_FILE)
-            continue;
-        if (other)
-            status = compare_item(diff, i, (uint32_t)(other - b->items), err);
-        else
-            finding_report(&diff->findings, 2, "item", a->items[i].key, "item is missing in the second");
-    }
-    for (uint32_t i = 0; i < b->item_count && !status; i++) {
-        if (b->items[i].kind != ITEM_FILE && !find_item(a, &b->items[i], &keys_a, items_a))
-            finding_report(&diff->findings, 2, "item", b->items[i].key, "item is only in the second");
-    }
-
-out:
-    name_map_release(&keys_a);
-    name_map_release(&keys_b);
-    free(items_a);
-    free(items_b);
-    return status;
-}
-
-/* a under the names, shapes and types of b, as far as the options' mapping knows them. */
-static reshard_status map_a(struct diff *diff, reshard_error *err)
-{
-    const struct mapping_request request = { .source = diff->a, .other = diff->b, .is_comparison = true, .options = diff->options->map };
-    reshard_convert_options everything = RESHARD_CONVERT_OPTIONS_INIT;
-    everything.drop_items = 1;
-    diff->catalog_a = checkpoint_catalog(diff->a);
-    reshard_status status = mapping_make(&request, &diff->mapping, err);
-    if (!status && diff->mapping.names)
-        finding_report(&diff->findings, 0, "names", STR(""), "compared under other %s", diff->mapping.names);
-    if (status || !diff->mapping.stage)
-        return status;
-    status = selection_make(diff->a, diff->mapping.stage, "mapped", &everything, &diff->selection, err);
-    if (!status)
-        status = catalog_seal(diff->selection.wanted, true, err);
-    if (!status)
-        diff->catalog_a = diff->selection.wanted;
-    return status;
-}
-
-static reshard_status compare_tensors(struct diff *diff, const struct engine_options *engine, reshard_error *err)
-{
-    struct engine_source source_a = checkpoint_engine_source(diff->a), source_b = checkpoint_engine_source(diff->b);
-    const struct engine_made made = { diff->catalog_a, diff->selection.table.recipes, diff->selection.table.first };
-    reshard_status status = match_tensors(diff, err);
-    if (!status)
-        status = resolve_pairs(diff, err);
-    if (!status && diff->pair_count)
-        status = lockstep_run(&source_a, diff->mapping.stage ? &made : NULL, &source_b, diff->pairs, diff->pair_count, engine, compare_part,
-                              diff, err);
-    return status;
+    *out = (struct diff_options){ 0 };
+    if (!options)
+        return RESHARD_OK;
+    if (options->struct_size < sizeof(*options))
+        return error_set(err, RESHARD_ERR_USAGE, "diff options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
+    *out = (struct diff_options){
+        .ignore_items = options->ignore_items != 0,
+        .absolute_tolerance = options->absolute_tolerance,
+        .relative_tolerance = options->relative_tolerance,
+        .map = &map->options,
+    };
+    return map_options_read(options->map, map, err);
 }
 
 API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,
                                        const reshard_run_options *run, reshard_finding_sink sink, void *context, reshard_error *err)
 {
-    static const reshard_diff_options defaults = RESHARD_DIFF_OPTIONS_INIT;
-    reshard_status related = checkpoint_relate_both(&a, &b, err);
-    if (related)
-        return related;
-    struct diff diff = { .a = a, .b = b, .options = options ? options : &defaults, .findings = { .sink = sink, .context = context } };
+    struct public_sink receiver = { sink, context };
+    struct finding_sink findings = public_sink_findings(&receiver);
+    struct map_options map = { 0 };
+    struct diff_options wanted;
     struct engine_options engine;
-    if (diff.options->struct_size < sizeof(*diff.options))
-        return error_set(err, RESHARD_ERR_USAGE, "diff options: struct_size is %zu, expected %zu", diff.options->struct_size,
-                         sizeof(*diff.options));
-    reshard_status status = run_options_read(run, &engine, err);
-    if (status)
-        return status;
-    work_renew(&a->source->work);
-    work_renew(&b->source->work);
-    status = map_a(&diff, err);
+    reshard_status status = diff_options_read(options, &map, &wanted, err);
     if (!status)
-        status = compare_tensors(&diff, &engine, err);
-    if (!status && !diff.options->ignore_items)
-        status = compare_items(&diff, err);
-    free(diff.pairs);
-    selection_release(&diff.selection);
-    mapping_made_release(&diff.mapping);
-    return status ? status : diff.findings.failures ? RESHARD_DIFFERS : RESHARD_OK;
+        status = run_options_read(run, &engine, err);
+    if (!status)
+        status = diff_run(a->opened, b->opened, &wanted, &engine, &findings, err);
+    map_options_release(&map);
+    return status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Accessors: what a catalog holds, in public structs. */
-#include "api/checkpoint.h"
+#include "api/handle.h"
 #include "base/value_members.h"
 
 #include <stdlib.h>
@@ -30,25 +30,25 @@ API_EXPORT void reshard_free(void *memory)
 
 API_EXPORT const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint)
 {
-    return checkpoint->source->driver->name;
+    return checkpoint_source(checkpoint)->driver->name;
 }
 
 API_EXPORT const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint)
 {
-    return checkpoint->path;
+    return checkpoint->opened->path;
 }
 
 API_EXPORT size_t reshard_tensor_count(const reshard_checkpoint *checkpoint)
 {
-    return checkpoint->listed_count;
+    return checkpoint->opened->listed_count;
 }
 
 API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint, size_t index, reshard_tensor *out)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    if (index >= checkpoint->listed_count)
+    if (index >= checkpoint->opened->listed_count)
         return RESHARD_ERR_USAGE;
-    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[index]];
+    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, index)];
     *out = (reshard_tensor){
         .key = public_str(tensor->key),
         .dtype = dtype_info(tensor->dtype)->name,
@@ -87,9 +87,9 @@ static const char *encoding_name(const struct chunk_layout *layout)
 API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint, size_t tensor_index, size_t index, reshard_chunk *out)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    if (tensor_index >= checkpoint->listed_count)
+    if (tensor_index >= checkpoint->opened->listed_count)
         return RESHARD_ERR_USAGE;
-    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[tensor_index]];
+    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, tensor_index)];
     if (index >= tensor->chunk_count)
         return RESHARD_ERR_USAGE;
     const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + index];
@@ -116,12 +116,12 @@ API_EXPORT size_t reshard_path_of(reshard_checkpoint *checkpoint, int is_item, s
     struct path_part single;
     const struct path_part *inner = NULL;
     size_t count = 0;
-    if (is_item ? index >= catalog->item_count : index >= checkpoint->listed_count)
+    if (is_item ? index >= catalog->item_count : index >= checkpoint->opened->listed_count)
         return 0;
     if (is_item)
         count = catalog_item_path(catalog, &catalog->items[index], &single, &inner);
     else
-        count = catalog_tensor_path(catalog, &catalog->tensors[checkpoint->listed[index]], &single, &inner);
+        count = catalog_tensor_path(catalog, &catalog->tensors[checkpoint_listed(checkpoint, index)], &single, &inner);
     if (count > checkpoint->part_capacity) {
         reshard_path_part *grown = realloc(checkpoint->parts, count * sizeof(*grown));
         if (!grown)
@@ -174,10 +174,10 @@ API_EXPORT int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const
 static reshard_status side_file_json(reshard_checkpoint *checkpoint, const struct catalog_item *item, struct buffer *out,
                                      reshard_error *err)
 {
-    const struct source *source = checkpoint->source;
+    const struct source *source = checkpoint_source(checkpoint);
     struct buffer bytes = { 0 };
     size_t bad;
-    char *name = copy_text(source->catalog->objects[item->object].name.data, source->catalog->objects[item->object].name.size);
+    char *name = str_copy(source->catalog->objects[item->object].name);
     if (!name)
         return error_set_memory(err);
     reshard_status status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, item_bytes), &bytes, err);
@@ -204,7 +204,7 @@ out:
 static void look_at(reshard_checkpoint *checkpoint, size_t *last, size_t index)
 {
     if (index < *last)
-        work_renew(&checkpoint->source->work);
+        work_renew(&checkpoint_source(checkpoint)->work);
     *last = index + 1;
 }
 
@@ -220,10 +220,10 @@ API_EXPORT reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size
     if (item->kind == ITEM_FILE) {
         status = side_file_json(checkpoint, item, &out, err);
     } else {
-        status = source_load_item(checkpoint->source, (uint32_t)index, err);
+        status = source_load_item(checkpoint_source(checkpoint), (uint32_t)index, err);
         item = &checkpoint_catalog(checkpoint)->items[index];
         if (!status && item->value)
-            status = value_to_json(item->value, &out, NAMED_LIMIT(&checkpoint->source->limits, shown_bytes), err);
+            status = value_to_json(item->value, &out, NAMED_LIMIT(&checkpoint_source(checkpoint)->limits, shown_bytes), err);
         else if (!status && !buffer_append_text(&out, "null"))
             status = error_set_memory(err);
     }
@@ -257,7 +257,7 @@ static bool list_member(void *context, struct str key, const struct value *value
     if (value_class_name(value, &listing->checkpoint->class_name))
         member.class_name = public_str(buffer_str(&listing->checkpoint->class_name));
     buffer_clear(&listing->json);
-    struct work *work = listing->checkpoint->source->limits.budget;
+    struct work *work = checkpoint_source(listing->checkpoint)->limits.budget;
     listing->status = value_to_json(value, &listing->json, (struct named_limit){ "shown_bytes", listing->bytes_left, work }, listing->err);
     bool is_shown = listing->status == RESHARD_OK;
     if (listing->status == RESHARD_ERR_LIMIT && !work_is_spent(work))
@@ -274,16 +274,17 @@ static bool list_member(void *context, struct str key, const struct value *value
 API_EXPORT reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context,
                                                reshard_error *err)
 {
-    struct member_listing listing = { checkpoint, visit, context, { 0 }, (size_t)checkpoint->source->limits.shown_bytes, RESHARD_OK, err };
+    struct member_listing listing = { checkpoint, visit, context, { 0 }, (size_t)checkpoint_source(checkpoint)->limits.shown_bytes,
+                                      RESHARD_OK, err };
     if (index >= checkpoint_catalog(checkpoint)->item_count)
         return error_set(err, RESHARD_ERR_USAGE, "item %zu of %u", index, checkpoint_catalog(checkpoint)->item_count);
     if (checkpoint_catalog(checkpoint)->items[index].kind == ITEM_FILE)
         return RESHARD_OK;
     look_at(checkpoint, &checkpoint->members_item, index);
-    reshard_status status = source_load_item(checkpoint->source, (uint32_t)index, err);
+    reshard_status status = source_load_item(checkpoint_source(checkpoint), (uint32_t)index, err);
     const struct catalog_item *item = &checkpoint_catalog(checkpoint)->items[index];
     if (!status && item->value)
-        status = value_members(item->value, item->key, checkpoint->source->limits.budget, list_member, &listing, err);
+        status = value_members(item->value, item->key, checkpoint_source(checkpoint)->limits.budget, list_member, &listing, err);
     buffer_release(&listing.json);
     if (!status)
         status = listing.status;

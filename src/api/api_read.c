@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values: boxes of tensors as bytes, and digests of all of them. */
+#include "api/handle.h"
+
+#include "api/public_options.h"
 #include "convert/tensor_digests.h"
 
 #include "encoding/npy.h"
@@ -10,9 +13,9 @@ static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_
                                      uint32_t *tensor_index, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    if (index >= checkpoint->listed_count)
-        return error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %u", index, checkpoint->listed_count);
-    *tensor_index = checkpoint->listed[index];
+    if (index >= checkpoint->opened->listed_count)
+        return error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %u", index, checkpoint->opened->listed_count);
+    *tensor_index = checkpoint_listed(checkpoint, index);
     const struct catalog_tensor *tensor = &catalog->tensors[*tensor_index];
     int bad_axis;
     if (!start != !extent)
@@ -21,7 +24,7 @@ static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': box [%lld, +%lld) on axis %d, the tensor has %lld", STR_ARG(tensor->key),
                          (long long)start[bad_axis], (long long)extent[bad_axis], bad_axis,
                          (long long)catalog_vector_at(catalog, tensor->shape)[bad_axis]);
-    return source_resolve(checkpoint->source, tensor_index, 1, err);
+    return source_resolve(checkpoint_source(checkpoint), tensor_index, 1, err);
 }
 
 struct read_context {
@@ -46,11 +49,11 @@ API_EXPORT reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t te
     reshard_status status = run_options_read(run, &options, err);
     if (status)
         return status;
-    work_renew(&checkpoint->source->work);
+    work_renew(&checkpoint_source(checkpoint)->work);
     status = box_of_request(checkpoint, tensor, start, extent, &tensor_index, err);
     if (status)
         return status;
-    struct engine_source source = checkpoint_engine_source(checkpoint);
+    struct engine_source source = checkpoint_engine_source(checkpoint->opened);
     struct read_context read = { sink, context };
     return engine_stream(&source, &tensor_index, 1, start, extent, &options, read_sink, &read, err);
 }
@@ -84,9 +87,9 @@ API_EXPORT reshard_status reshard_npy_header(reshard_checkpoint *checkpoint, siz
                                              size_t *size, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    if (tensor_index >= checkpoint->listed_count)
-        return error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %u", tensor_index, checkpoint->listed_count);
-    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[tensor_index]];
+    if (tensor_index >= checkpoint->opened->listed_count)
+        return error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %u", tensor_index, checkpoint->opened->listed_count);
+    const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, tensor_index)];
     struct buffer out = { 0 };
     bool is_substitute;
     const int64_t *shape = extent ? extent : catalog_vector_at(catalog, tensor->shape);
@@ -112,15 +115,16 @@ API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const cha
     reshard_status status = run_options_read(run, &options, err);
     if (status)
         return status;
-    work_renew(&checkpoint->source->work);
+    work_renew(&checkpoint_source(checkpoint)->work);
     const uint32_t *sorted = checkpoint_sorted(checkpoint);
     char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)checkpoint_catalog(checkpoint)->tensor_count + 1, sizeof(*hex));
     if (sorted && hex)
-        status = tensor_digests(checkpoint, kind, checkpoint->listed, checkpoint->listed_count, NULL, &options, hex, err);
+        status = tensor_digests(checkpoint->opened, kind, checkpoint->opened->listed, checkpoint->opened->listed_count, NULL, &options, hex,
+                                err);
     else
         status = error_set_memory(err);
-    for (uint32_t i = 0; !status && i < checkpoint->listed_count; i++)
-        sink(sorted[i], hex[checkpoint->listed[sorted[i]]], context);
+    for (uint32_t i = 0; !status && i < checkpoint->opened->listed_count; i++)
+        sink(sorted[i], hex[checkpoint_listed(checkpoint, sorted[i])], context);
     free(hex);
     return status;
 }
@@ -132,7 +136,8 @@ static int compare_keys(const void *a, const void *b, void *context)
     const reshard_checkpoint *checkpoint = context;
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     uint32_t first = *(const uint32_t *)a, second = *(const uint32_t *)b;
-    int order = str_compare(catalog->tensors[checkpoint->listed[first]].key, catalog->tensors[checkpoint->listed[second]].key);
+    int order = str_compare(catalog->tensors[checkpoint_listed(checkpoint, first)].key,
+                            catalog->tensors[checkpoint_listed(checkpoint, second)].key);
     return order ? order : (first < second) - (first > second);
 }
 
@@ -140,7 +145,7 @@ const uint32_t *checkpoint_sorted(reshard_checkpoint *checkpoint)
 {
     if (checkpoint->sorted)
         return checkpoint->sorted;
-    uint32_t count = checkpoint->listed_count;
+    uint32_t count = checkpoint->opened->listed_count;
     uint32_t *sorted = malloc(((size_t)count + 1) * sizeof(*sorted));
     if (!sorted)
         return NULL;
@@ -154,12 +159,12 @@ const uint32_t *checkpoint_sorted(reshard_checkpoint *checkpoint)
 API_EXPORT reshard_status reshard_sorted_tensors(const reshard_checkpoint *checkpoint, size_t **out, reshard_error *err)
 {
     const uint32_t *sorted = checkpoint_sorted((reshard_checkpoint *)checkpoint);
-    size_t *copy = malloc(((size_t)checkpoint->listed_count + 1) * sizeof(*copy));
+    size_t *copy = malloc(((size_t)checkpoint->opened->listed_count + 1) * sizeof(*copy));
     if (!sorted || !copy) {
         free(copy);
         return error_set_memory(err);
     }
-    for (uint32_t i = 0; i < checkpoint->listed_count; i++)
+    for (uint32_t i = 0; i < checkpoint->opened->listed_count; i++)
         copy[i] = sorted[i];
     *out = copy;
     return RESHARD_OK;

@@ -1,215 +1,90 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Verify: what opening proves already (structure, coverage), then stored checksums, replicas, the sidecar and, deep, the values. */
-#include "convert/payload_check.h"
-#include "convert/replica_compare.h"
-#include "convert/sidecar.h"
+/* Verify, of one checkpoint and of those below a root. */
+#include "api/handle.h"
 
-#include "base/decimal_text.h"
-#include "base/hash.h"
+#include "api/public_options.h"
+#include "convert/latest.h"
 
-#include <stdlib.h>
+/* A call's options, and where its coverage comes first. */
+struct verify_call {
+    struct verify_options options;
+    struct verify_coverage coverage;
+    reshard_verify_options given;
+};
 
-static reshard_status digest_chunk_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
-                                        reshard_error *err)
+static void report_uncovered(void *context, struct str key, uint64_t bytes)
 {
-    (void)tensor, (void)offset, (void)is_last, (void)err;
-    hash64_stream_update(context, bytes, size);
-    return RESHARD_OK;
+    const struct verify_call *call = context;
+    call->given.uncovered((reshard_str){ key.data, key.size }, bytes, call->given.context);
 }
 
-static reshard_status digest_chunk(reshard_checkpoint *checkpoint, uint32_t chunk, const struct engine_options *options,
-                                   struct hash64_stream *stream, uint64_t *out, reshard_error *err)
+static reshard_status verify_options_read(const reshard_verify_options *options, struct verify_call *out, reshard_error *err)
 {
-    struct engine_source source = checkpoint_engine_source(checkpoint);
-    hash64_stream_reset(stream);
-    reshard_status status = engine_stream_chunk(&source, chunk, options, digest_chunk_sink, stream, err);
-    *out = hash64_stream_digest(stream);
-    return status;
-}
-
-/* The chunk that a replica repeats: the first of the same box. */
-static uint32_t original_of(const struct catalog *catalog, const struct catalog_tensor *tensor, uint32_t replica)
-{
-    const struct catalog_chunk *copy = &catalog->chunks[replica];
-    for (uint32_t i = tensor->first_chunk; i < replica; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[i];
-        if (chunk->start == copy->start && chunk->extent == copy->extent && !(chunk->flags & CHUNK_REPLICA))
-            return i;
-    }
-    return replica;
-}
-
-/* Whether both are the very same bytes, seen the same way: there is nothing to compare. */
-static bool is_same_place(const struct catalog *catalog, uint32_t a_index, uint32_t b_index)
-{
-    const struct catalog_chunk *a = &catalog->chunks[a_index], *b = &catalog->chunks[b_index];
-    unsigned seen = CHUNK_SWAP | CHUNK_CONJUGATE | CHUNK_NEGATE;
-    return a->object == b->object && a->offset == b->offset && a->bytes == b->bytes && (a->flags & seen) == (b->flags & seen) &&
-           !a->layout && !b->layout;
-}
-
-static reshard_status report_replica(reshard_checkpoint *checkpoint, uint32_t original, uint32_t copy, const struct engine_options *options,
-                                     struct finding_sink *findings, reshard_error *err)
-{
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    const struct catalog_chunk *chunk = &catalog->chunks[copy];
-    struct replica_difference difference;
-    char most[DECIMAL_SHORT_BYTES];
-    reshard_status status = replica_compare(checkpoint, original, copy, options, &difference, err);
-    if (!status)
-        finding_report(findings, 2, "replica", catalog->tensors[chunk->tensor].key,
-                       "the copies in '%.*s' and '%.*s' differ: %llu elements, first at %llu, max abs %s",
-                       STR_ARG(catalog->objects[catalog->chunks[original].object].name), STR_ARG(catalog->objects[chunk->object].name),
-                       (unsigned long long)difference.count, (unsigned long long)difference.first,
-                       decimal_short(difference.max_difference, most));
-    return status;
-}
-
-static reshard_status compare_replicas(reshard_checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
-                                       reshard_error *err)
-{
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    struct hash64_stream *stream = hash64_stream_new();
-    if (!stream)
-        return error_set_memory(err);
-    reshard_status status = RESHARD_OK;
-    uint32_t known = CATALOG_NONE;
-    uint64_t known_digest = 0, digest;
-    for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[i];
-        const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
-        if (!(chunk->flags & CHUNK_REPLICA))
-            continue;
-        uint32_t original = original_of(catalog, tensor, i);
-        status = work_spend_steps(checkpoint->source->limits.budget, original - tensor->first_chunk + 1, err);
-        if (status || is_same_place(catalog, original, i))
-            continue;
-        if (original != known)
-            status = digest_chunk(checkpoint, original, options, stream, &known_digest, err);
-        known = original;
-        if (!status)
-            status = digest_chunk(checkpoint, i, options, stream, &digest, err);
-        if (!status && digest != known_digest)
-            status = report_replica(checkpoint, original, i, options, findings, err);
-    }
-    hash64_stream_free(stream);
-    return status;
-}
-
-static void report_stats(reshard_checkpoint *checkpoint, const struct value_stats *stats, struct finding_sink *findings)
-{
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
-        uint32_t tensor = checkpoint->listed[i];
-        const struct value_stats *found = &stats[tensor];
-        struct str key = catalog->tensors[tensor].key;
-        if (found->nan_count)
-            finding_report(findings, 1, "nan", key, "%llu NaN", (unsigned long long)found->nan_count);
-        if (found->inf_count)
-            finding_report(findings, 1, "inf", key, "%llu infinite", (unsigned long long)found->inf_count);
-        if (!found->has_nonzero && catalog_tensor_bytes(catalog, &catalog->tensors[tensor]) && catalog->tensors[tensor].chunk_count)
-            finding_report(findings, 0, "zero", key, "all values are zero");
-    }
-}
-
-static void report_warnings(const reshard_checkpoint *checkpoint, struct finding_sink *findings)
-{
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    for (uint32_t i = 0; i < catalog->warning_count; i++) {
-        const struct catalog_warning *warning = &catalog->warnings[i];
-        finding_report(findings, warning->is_damage ? 2 : 1, warning->is_damage ? "damage" : "warning", (struct str){ 0 }, "%.*s",
-                       STR_ARG(warning->text));
-    }
-    if (catalog->warnings_dropped)
-        finding_report(findings, 1, "warning", (struct str){ 0 }, "%u more warnings", catalog->warnings_dropped);
-}
-
-/* ---- what was not looked at ---- */
-
-static bool is_tensor_checked(const struct catalog *catalog, uint32_t tensor, const struct sidecar_cover *cover)
-{
-    const struct catalog_tensor *entry = &catalog->tensors[tensor];
-    if (cover->tensors && cover->tensors[tensor])
-        return true;
-    for (uint32_t i = 0; i < entry->chunk_count; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[entry->first_chunk + i];
-        if (chunk->bytes && !(chunk->flags & (CHUNK_HAS_CRC | CHUNK_CHECKED)))
-            return false;
-    }
-    return true;
-}
-
-static void count_covered(const reshard_checkpoint *checkpoint, const struct sidecar_cover *cover, const reshard_verify_options *options)
-{
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    reshard_coverage out = { .tensors = checkpoint->listed_count, .items = catalog->item_count };
-    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
-        const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
-        uint64_t bytes = catalog_tensor_bytes(catalog, tensor);
-        bool is_checked = is_tensor_checked(catalog, checkpoint->listed[i], cover);
-        out.bytes += bytes;
-        out.checked_tensors += is_checked;
-        out.checked_bytes += is_checked ? bytes : 0;
-        if (!is_checked && options->uncovered)
-            options->uncovered((reshard_str){ tensor->key.data, tensor->key.size }, bytes, options->context);
-    }
-    for (uint32_t i = 0; i < catalog->item_count; i++)
-        out.checked_items += catalog->items[i].is_checked || (cover->items && cover->items[i]);
-    for (uint32_t i = 0; i < catalog->chunk_count; i++)
-        out.replicas += (catalog->chunks[i].flags & CHUNK_REPLICA) != 0;
-    out.has_sidecar = cover->tensors != NULL;
-    out.names_are_checked = catalog->names_are_checked || cover->items != NULL;
-    if (options->coverage)
-        *options->coverage = out;
-}
-
-/* Public structs may be older and shorter than ours: what the caller does not know keeps its default. */
-static reshard_status verify_options_read(const reshard_verify_options *options, reshard_verify_options *out, reshard_error *err)
-{
-    *out = (reshard_verify_options)RESHARD_VERIFY_OPTIONS_INIT;
+    *out = (struct verify_call){ .given = RESHARD_VERIFY_OPTIONS_INIT };
     if (options && options->struct_size < offsetof(reshard_verify_options, coverage))
         return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", options->struct_size,
                          sizeof(*options));
     if (options && options->struct_size >= sizeof(*options))
-        *out = *options;
+        out->given = *options;
     else if (options)
-        out->deep = options->deep;
+        out->given.deep = options->deep;
+    out->options = (struct verify_options){
+        .is_deep = out->given.deep != 0,
+        .coverage = &out->coverage,
+        .uncovered = out->given.uncovered ? report_uncovered : NULL,
+        .context = out,
+    };
     return RESHARD_OK;
+}
+
+static void write_coverage(const struct verify_call *call)
+{
+    const struct verify_coverage *found = &call->coverage;
+    if (call->given.coverage)
+        *call->given.coverage = (reshard_coverage){
+            .tensors = found->tensors,
+            .bytes = found->bytes,
+            .checked_tensors = found->checked_tensors,
+            .checked_bytes = found->checked_bytes,
+            .items = found->items,
+            .checked_items = found->checked_items,
+            .replicas = found->replicas,
+            .names_are_checked = found->names_are_checked,
+            .has_sidecar = found->has_sidecar,
+        };
 }
 
 API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options,
                                          const reshard_run_options *run, reshard_finding_sink sink, void *context, reshard_error *err)
 {
-    reshard_verify_options wanted;
-    struct finding_sink findings = { .sink = sink, .context = context };
+    struct public_sink receiver = { sink, context };
+    struct finding_sink findings = public_sink_findings(&receiver);
+    struct verify_call call;
     struct engine_options engine;
-    struct sidecar_cover cover = { 0 };
-    struct source *source = checkpoint->source;
-    reshard_status status = verify_options_read(options, &wanted, err);
+    reshard_status status = verify_options_read(options, &call, err);
     if (!status)
         status = run_options_read(run, &engine, err);
-    if (status)
-        return status;
-    work_renew(&source->work);
-    status = source_resolve(source, NULL, 0, err);
     if (!status)
-        status = source_verify(source, wanted.deep != 0, err);
-    if (status)
-        return status;
-    report_warnings(checkpoint, &findings);
-    struct value_stats *stats = calloc((size_t)source->catalog->tensor_count + 1, sizeof(*stats));
-    if (!stats)
-        return error_set_memory(err);
-    status = payload_check(checkpoint, wanted.deep ? stats : NULL, &engine, &findings, err);
+        status = verify_run(checkpoint->opened, &call.options, &engine, &findings, err);
+    if (status == RESHARD_OK || status == RESHARD_DIFFERS)
+        write_coverage(&call);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_latest_good(const char *root, const reshard_open_options *options, const reshard_verify_options *verify,
+                                              reshard_finding_sink sink, void *context, char **path, reshard_error *err)
+{
+    struct public_sink receiver = { sink, context };
+    struct finding_sink findings = public_sink_findings(&receiver);
+    struct verify_call call;
+    struct checkpoint_options open;
+    const struct engine_options engine = { 0 };
+    reshard_status status = verify_options_read(verify, &call, err);
     if (!status)
-        status = compare_replicas(checkpoint, &engine, &findings, err);
+        status = open_options_read(options, &open, err);
     if (!status)
-        status = sidecar_verify(checkpoint, run, &findings, &cover, err);
-    if (!status && wanted.deep)
-        report_stats(checkpoint, stats, &findings);
-    if (!status)
-        count_covered(checkpoint, &cover, &wanted);
-    free(stats);
-    sidecar_cover_release(&cover);
-    return status ? status : findings.failures ? RESHARD_DIFFERS : RESHARD_OK;
+        status = latest_good(root, &open, &call.options, &engine, &findings, path, err);
+    if (status == RESHARD_OK || status == RESHARD_DIFFERS)
+        write_coverage(&call);
+    return status;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/str.h"
 
+#include <stdlib.h>
+
 #include "base/checked.h"
 
 int str_compare(struct str a, struct str b)
@@ -57,6 +59,17 @@ struct str str_take_word(struct str *rest)
     struct str word = { rest->data + begin, end - begin };
     *rest = (struct str){ rest->data + end, rest->size - end };
     return word;
+}
+
+char *str_copy(struct str s)
+{
+    char *copy = malloc(s.size + 1);
+    if (!copy)
+        return NULL;
+    if (s.size)
+        memcpy(copy, s.data, s.size);
+    copy[s.size] = '\0';
+    return copy;
 }
 
 bool str_to_u64(struct str s, uint64_t *out)

@@ -48,6 +48,9 @@ struct str str_take(struct str *rest, char separator);
 /* The next word between spaces, tabs and carriage returns, taken off *rest; empty at its end. */
 struct str str_take_word(struct str *rest);
 
+/* A malloc'd copy that ends with NUL; NULL without memory. */
+char *str_copy(struct str s);
+
 /* Whole string as a decimal number without sign or leading zeros ("0" is fine); false on anything else or overflow. */
 bool str_to_u64(struct str s, uint64_t *out);
 

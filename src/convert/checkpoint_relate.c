@@ -1,35 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The other view of a checkpoint whose optimizer state is stored by bucket or flattened: state of parameters. */
-#include "api/checkpoint.h"
+#include "convert/checkpoint.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-static reshard_status open_related(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err)
+static reshard_status open_related(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
 {
     const struct source *source = checkpoint->source;
     const struct open_options options = { .format = source->driver->name, .limits = source->limits, .iteration = -1, .borrow_store = true,
                                           .lenient = source->lenient, .relate_optimizer = true };
-    reshard_checkpoint *related = calloc(1, sizeof(*related));
-    if (!related)
-        return error_set_memory(err);
-    related->path = copy_text(checkpoint->path, strlen(checkpoint->path));
-    reshard_status status =
-        related->path ? format_open(source->store, source->name, &options, &related->source, err) : error_set_memory(err);
-    if (!status)
-        status = checkpoint_list_tensors(related, err);
-    if (status)
-        reshard_close(related);
-    else
-        *out = related;
-    return status;
+    return checkpoint_open_in(source->store, source->name, &options, checkpoint->path, out, err);
 }
 
-reshard_status checkpoint_relate(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err)
+reshard_status checkpoint_relate(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     *out = checkpoint;
-    if (!checkpoint_catalog(checkpoint)->has_stored_optimizer)
+    if (!checkpoint->source->catalog->has_stored_optimizer)
         return RESHARD_OK;
     if (!checkpoint->related)
         status = open_related(checkpoint, &checkpoint->related, err);
@@ -40,7 +27,7 @@ reshard_status checkpoint_relate(reshard_checkpoint *checkpoint, reshard_checkpo
     return status;
 }
 
-static reshard_status relate_if_possible(reshard_checkpoint *checkpoint, reshard_checkpoint **out, reshard_error *err)
+static reshard_status relate_if_possible(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
 {
     reshard_error reason = { 0 };
     reshard_status status = checkpoint_relate(checkpoint, out, &reason);
@@ -54,9 +41,9 @@ static reshard_status relate_if_possible(reshard_checkpoint *checkpoint, reshard
 }
 
 /* Whether the other has every tensor of this one, in its shape. */
-static bool is_held(const reshard_checkpoint *checkpoint, const reshard_checkpoint *other)
+static bool is_held(const struct checkpoint *checkpoint, const struct checkpoint *other)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint), *found_in = checkpoint_catalog(other);
+    const struct catalog *catalog = checkpoint->source->catalog, *found_in = other->source->catalog;
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
         uint32_t found = catalog_find(found_in, tensor->key);
@@ -68,17 +55,17 @@ static bool is_held(const reshard_checkpoint *checkpoint, const reshard_checkpoi
     return true;
 }
 
-reshard_status checkpoint_relate_both(reshard_checkpoint **a, reshard_checkpoint **b, reshard_error *err)
+reshard_status checkpoint_relate_both(struct checkpoint **a, struct checkpoint **b, reshard_error *err)
 {
-    reshard_checkpoint *stored_a = *a, *stored_b = *b;
-    bool one_stores = checkpoint_catalog(stored_a)->has_stored_optimizer != checkpoint_catalog(stored_b)->has_stored_optimizer;
+    struct checkpoint *stored_a = *a, *stored_b = *b;
+    bool one_stores = stored_a->source->catalog->has_stored_optimizer != stored_b->source->catalog->has_stored_optimizer;
     reshard_status status = relate_if_possible(stored_a, a, err);
     if (!status)
         status = relate_if_possible(stored_b, b, err);
     if (status || !one_stores)
         return status;
     /* A conversion into a format that takes any tensors has kept them as they were. */
-    bool a_stores = checkpoint_catalog(stored_a)->has_stored_optimizer;
+    bool a_stores = stored_a->source->catalog->has_stored_optimizer;
     if (!is_held(a_stores ? *a : *b, a_stores ? *b : *a) && is_held(a_stores ? stored_a : stored_b, a_stores ? stored_b : stored_a)) {
         *a = stored_a;
         *b = stored_b;

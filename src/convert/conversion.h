@@ -1,21 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Conversion: everything that is known before a byte moves. Source and options in; selection, laid-out target, recipes and plan out.
- * reshard_plan reports it, reshard_convert runs it.
+ * Conversion: source and options in; selection, laid-out target, recipes and plan out, before a byte moves. Then it can be reported, and
+ * run.
  */
 #ifndef CONVERT_CONVERSION_H
 #define CONVERT_CONVERSION_H
 
-#include "formats/notes.h"
-#include "names/mapping_make.h"
+#include "convert/checkpoint.h"
 #include "convert/request_words.h"
 #include "convert/selection.h"
-#include "plan/plan.h"
+#include "formats/notes.h"
+#include "names/mapping_make.h"
+
+struct conversion_options {
+    const char *to;                    /* format; NULL only with like */
+    const char *like;                  /* path of a checkpoint whose format, layout and names are taken; or NULL */
+    struct checkpoint_options open;    /* of like, and limits */
+    const char *layout;                /* "ranks=8,…" or NULL */
+    struct selection_options selection; /* of what comes out of the mapping */
+    const char *const *format_options; /* "name=value" of the target format; NULL-terminated or NULL */
+    int64_t max_shard_bytes;           /* -1: the format's default */
+    bool overwrite, resume, no_sync;
+    bool verify;                       /* read back and compare */
+    const char *checksum;              /* digest of a sidecar, or NULL */
+    const struct mapping_options *map; /* NULL: defaults */
+};
 
 struct conversion {
-    reshard_checkpoint *source;
-    reshard_checkpoint *like;
-    const reshard_convert_options *options;
+    struct checkpoint *source;
+    struct checkpoint *like;
+    const struct conversion_options *options;
     struct mapping_made mapping;   /* stage NULL: names and shapes are the source's */
     struct note_list losses;       /* what the mapping leaves behind */
     struct arena notes;            /* of the losses' texts */
@@ -32,15 +46,24 @@ struct conversion {
     struct engine_options engine;
 };
 
-/* resolve_source: also find the payload of every source chunk, which a run needs and a report does not. */
-reshard_status conversion_prepare(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
-                                  const reshard_run_options *run, bool resolve_source, struct conversion *out, reshard_error *err);
+enum conversion_purpose {
+    CONVERSION_TO_REPORT, /* target_path may be NULL */
+    CONVERSION_TO_RUN     /* the payload of every source chunk is found, too */
+};
+
+/* The options, and what they point to, must outlive the conversion. On failure nothing is left to release. */
+reshard_status conversion_prepare(struct checkpoint *source, const char *target_path, const struct conversion_options *options,
+                                  const struct engine_options *engine, enum conversion_purpose purpose, struct conversion *out,
+                                  reshard_error *err);
 void conversion_release(struct conversion *conversion);
+
+/* Writes the target: it appears whole or not at all. What is there is replaced only if target_check.h allows it. */
+reshard_status conversion_run(struct conversion *conversion, const char *target_path, reshard_error *err);
 
 /* conversion_settings.c: adds the configuration that the model has under its new names, as an item, and says so. */
 reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err);
 
-/* Fills a report; on failure nothing is left in it. */
-reshard_status conversion_report(const struct conversion *conversion, reshard_report *out, reshard_error *err);
+/* Memory that a run takes at its peak: buffers and metadata. */
+uint64_t conversion_memory(const struct conversion *conversion);
 
 #endif

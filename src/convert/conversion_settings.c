@@ -177,7 +177,7 @@ reshard_status conversion_add_settings(struct conversion *conversion, const stru
         status = target_note_changed(&conversion->target, NOTE_VOCABULARY, (struct str){ 0 }, err,
                                      "the vocabulary has %" PRId64 " tokens: the rows behind them are padding and stay behind",
                                      settings->kept_rows);
-    if (status || !settings || conversion->options->drop_items)
+    if (status || !settings || conversion->options->selection.drop_items)
         return status;
     const struct model_facts facts = { .dtype = main_type(wanted),
                                        .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),

@@ -1,29 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "api/checkpoint.h"
+#include "convert/finding.h"
+
 #include "base/decimal_text.h"
 
 #include <math.h>
 #include <stdio.h>
 
-static void deliver(struct finding_sink *sink, const reshard_finding *finding)
+static void finding_deliver(struct finding_sink *sink, const struct finding *finding)
 {
-    sink->failures += finding->severity == 2;
-    sink->warnings += finding->severity == 1;
-    if (sink->sink)
-        sink->sink(finding, sink->context);
+    sink->failures += finding->severity == FINDING_FAILURE;
+    sink->warnings += finding->severity == FINDING_WARNING;
+    if (sink->receive && !sink->status)
+        sink->status = sink->receive(sink->context, finding);
 }
 
-void finding_report(struct finding_sink *sink, int severity, const char *kind, struct str key, const char *format, ...)
+void finding_report(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, const char *format, ...)
 {
     char text[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    reshard_finding finding = {
-        .severity = severity, .kind = kind, .key = { key.data, key.size }, .text = text, .index = -1, .max_difference = NAN
+    struct finding finding = {
+        .severity = severity, .kind = kind, .key = key, .text = text, .index = -1, .max_difference = NAN
     };
-    deliver(sink, &finding);
+    finding_deliver(sink, &finding);
 }
 
 void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count,
@@ -33,14 +34,19 @@ void finding_report_values(struct finding_sink *sink, struct str key, const char
     char difference[DECIMAL_SHORT_BYTES];
     snprintf(line, sizeof(line), "%s: %llu elements, first at flat index %lld, max abs %s", text, (unsigned long long)count,
              (long long)index, decimal_short(max_difference, difference));
-    reshard_finding finding = {
-        .severity = 2,
+    struct finding finding = {
+        .severity = FINDING_FAILURE,
         .kind = "values",
-        .key = { key.data, key.size },
+        .key = key,
         .text = line,
         .index = index,
         .count = count,
         .max_difference = max_difference,
     };
-    deliver(sink, &finding);
+    finding_deliver(sink, &finding);
+}
+
+reshard_status finding_sink_status(const struct finding_sink *sink, reshard_error *err)
+{
+    return sink->status ? error_set(err, sink->status, "stopped by the receiver") : RESHARD_OK;
 }

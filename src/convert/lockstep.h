@@ -6,7 +6,7 @@
 #ifndef CONVERT_LOCKSTEP_H
 #define CONVERT_LOCKSTEP_H
 
-#include "api/checkpoint.h"
+#include "engine/engine.h"
 
 /* Two tensors to compare: by catalog index, on side a by the index in what is made if recipes make it. Both must have the same number of
  * bytes. */

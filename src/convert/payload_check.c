@@ -152,9 +152,13 @@ static void keep_stats(struct payload_job *job, const struct catalog_chunk *chun
 static void report_crc(struct payload_job *job, const struct catalog_chunk *chunk, const struct chunk_layout *layout, uint32_t found)
 {
     pthread_mutex_lock(&job->lock);
-    finding_report(job->findings, 2, "checksum", job->catalog->tensors[chunk->tensor].key,
+    finding_report(job->findings, FINDING_FAILURE, "checksum", job->catalog->tensors[chunk->tensor].key,
                    "%.*s: bytes [%llu, +%llu): CRC-32 %08x, stored %08x", STR_ARG(job->catalog->objects[chunk->object].name),
                    (unsigned long long)layout->crc_offset, (unsigned long long)layout->crc_bytes, found, layout->crc32);
+    if (!job->stopped && job->findings->status) {
+        job->stopped = true;
+        job->status = finding_sink_status(job->findings, job->err);
+    }
     pthread_mutex_unlock(&job->lock);
 }
 
@@ -302,12 +306,12 @@ static unsigned worker_count(const struct payload_job *job)
     return threads > job->count ? (job->count ? job->count : 1) : threads;
 }
 
-reshard_status payload_check(reshard_checkpoint *checkpoint, struct value_stats *stats, const struct engine_options *options,
+reshard_status payload_check(struct source *source, struct value_stats *stats, const struct engine_options *options,
                              struct finding_sink *findings, reshard_error *err)
 {
     struct payload_job job = {
-        .catalog = checkpoint_catalog(checkpoint),
-        .source = checkpoint->source,
+        .catalog = source->catalog,
+        .source = source,
         .stats = stats,
         .findings = findings,
         .options = options,

@@ -6,11 +6,13 @@
 #ifndef CONVERT_PAYLOAD_CHECK_H
 #define CONVERT_PAYLOAD_CHECK_H
 
-#include "api/checkpoint.h"
+#include "convert/finding.h"
 #include "convert/value_stats.h"
+#include "engine/engine.h"
+#include "formats/driver.h"
 
 /* stats, by catalog tensor, may be NULL: then only checksums are checked. Chunks must be resolved. */
-reshard_status payload_check(reshard_checkpoint *checkpoint, struct value_stats *stats, const struct engine_options *options,
+reshard_status payload_check(struct source *source, struct value_stats *stats, const struct engine_options *options,
                              struct finding_sink *findings, reshard_error *err);
 
 #endif

@@ -53,13 +53,12 @@ static void compare(const struct window *a, const struct window *b, enum dtype d
     }
 }
 
-reshard_status replica_compare(reshard_checkpoint *checkpoint, uint32_t a, uint32_t b, const struct engine_options *options,
+reshard_status replica_compare(const struct engine_source *source, uint32_t a, uint32_t b, const struct engine_options *options,
                                struct replica_difference *out, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    const struct catalog *catalog = source->catalog;
     const struct catalog_chunk *chunk = &catalog->chunks[a];
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
-    struct engine_source source = checkpoint_engine_source(checkpoint);
     unsigned width = dtype_element_bytes(tensor->dtype) ? dtype_element_bytes(tensor->dtype) : 1;
     uint64_t bytes = 0, step = WINDOW_BYTES / width * width;
     if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, chunk->extent)), &bytes))
@@ -70,9 +69,9 @@ reshard_status replica_compare(reshard_checkpoint *checkpoint, uint32_t a, uint3
     for (uint64_t begin = 0; !status && begin < bytes; begin += step) {
         one.begin = other.begin = begin;
         one.size = other.size = bytes - begin < step ? bytes - begin : step;
-        status = engine_stream_chunk(&source, a, options, take, &one, err);
+        status = engine_stream_chunk(source, a, options, take, &one, err);
         if (!status)
-            status = engine_stream_chunk(&source, b, options, take, &other, err);
+            status = engine_stream_chunk(source, b, options, take, &other, err);
         if (!status)
             compare(&one, &other, tensor->dtype, width, out);
     }

@@ -3,7 +3,7 @@
 #ifndef CONVERT_REPLICA_COMPARE_H
 #define CONVERT_REPLICA_COMPARE_H
 
-#include "api/checkpoint.h"
+#include "engine/engine.h"
 
 struct replica_difference {
     uint64_t count;
@@ -12,7 +12,7 @@ struct replica_difference {
 };
 
 /* Reads both chunks window by window, with the same memory whatever their size; meant for copies whose digests differ. */
-reshard_status replica_compare(reshard_checkpoint *checkpoint, uint32_t a, uint32_t b, const struct engine_options *options,
+reshard_status replica_compare(const struct engine_source *source, uint32_t a, uint32_t b, const struct engine_options *options,
                                struct replica_difference *out, reshard_error *err);
 
 #endif

@@ -17,7 +17,7 @@ static bool matches_any(struct str key, const char *const *globs)
     return false;
 }
 
-static bool is_selected(struct str key, const reshard_convert_options *options)
+static bool is_selected(struct str key, const struct selection_options *options)
 {
     bool included = !options->include || !options->include[0] || matches_any(key, options->include);
     return included && !matches_any(key, options->exclude);
@@ -53,7 +53,7 @@ static reshard_status dtype_for(struct str key, enum dtype source, const char *c
 /* What choosing tensors works with. */
 struct choice {
     const struct catalog *catalog;
-    const reshard_convert_options *options;
+    const struct selection_options *options;
     struct selection *out;
     uint32_t *wanted_of; /* by source tensor: the wanted one that is the same, or CATALOG_NONE */
     struct buffer text;  /* scratch */
@@ -232,7 +232,7 @@ static reshard_status select_mapped(struct choice *choice, const struct mapping_
     return status;
 }
 
-static reshard_status select_item(const struct catalog *catalog, uint32_t index, const reshard_convert_options *options,
+static reshard_status select_item(const struct catalog *catalog, uint32_t index, const struct selection_options *options,
                                   struct selection *out, reshard_error *err)
 {
     const struct catalog_item *item = &catalog->items[index];
@@ -258,10 +258,9 @@ static reshard_status select_item(const struct catalog *catalog, uint32_t index,
     return status;
 }
 
-reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format,
-                              const reshard_convert_options *options, struct selection *out, reshard_error *err)
+reshard_status selection_make(const struct catalog *catalog, const struct mapping_stage *mapping, const char *format,
+                              const struct selection_options *options, struct selection *out, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(source);
     struct selection made = { .is_whole = true };
     struct choice choice = { .catalog = catalog, .options = options, .out = &made };
     reshard_status status = RESHARD_OK;

@@ -5,6 +5,13 @@
 
 #include "names/mapping_stage.h"
 
+/* Lists end with NULL, and may be NULL. */
+struct selection_options {
+    const char *const *include, *const *exclude; /* globs on keys */
+    const char *const *dtypes;                   /* "bf16" or "GLOB=f32", the last match counts */
+    bool drop_items;
+};
+
 struct selection {
     struct catalog *wanted;
     uint32_t *wanted_source; /* source tensor by wanted tensor, CATALOG_NONE if a mapping made it */
@@ -14,9 +21,10 @@ struct selection {
     bool is_whole;
 };
 
-/* mapping, if not NULL, says under which names, shapes and types the source's tensors come; it must outlive the selection. */
-reshard_status selection_make(const reshard_checkpoint *source, const struct mapping_stage *mapping, const char *format,
-                              const reshard_convert_options *options, struct selection *out, reshard_error *err);
+/* mapping, if not NULL, says under which names, shapes and types the source's tensors come; it must outlive the selection. format: of the
+ * catalog that is made. */
+reshard_status selection_make(const struct catalog *source, const struct mapping_stage *mapping, const char *format,
+                              const struct selection_options *options, struct selection *out, reshard_error *err);
 void selection_release(struct selection *selection);
 
 #endif

@@ -25,7 +25,7 @@ static char *name_in_root(const struct source *source)
     for (size_t i = 0; i < count; i++)
         directories += entries[i].is_directory;
     arena_release(&arena);
-    return directories == 1 ? copy_text(SIDECAR_NAME, strlen(SIDECAR_NAME)) : NULL;
+    return directories == 1 ? str_copy(STR(SIDECAR_NAME)) : NULL;
 }
 
 static bool is_file(const struct source *source, const char *name)
@@ -134,7 +134,7 @@ static reshard_status each_entry(const struct value *listed, const struct sideca
 }
 
 struct checking {
-    const reshard_checkpoint *checkpoint;
+    const struct checkpoint *checkpoint;
     struct finding_sink *findings;
     char (*hex)[DIGEST_HEX_MAX]; /* by tensor */
     struct item_digests *items;
@@ -151,9 +151,9 @@ static reshard_status check_digest(void *context, struct str key, uint32_t tenso
     if (tensor != CATALOG_NONE)
         checking->is_covered[tensor] = true;
     if (tensor == CATALOG_NONE)
-        finding_report(findings, 2, "missing", key, "listed in " SIDECAR_NAME " and not in the checkpoint");
+        finding_report(findings, FINDING_FAILURE, "missing", key, "listed in " SIDECAR_NAME " and not in the checkpoint");
     else if (!str_is(wanted, hex[tensor]))
-        finding_report(findings, 2, "checksum", key, "digest %s, " SIDECAR_NAME " says %.*s", hex[tensor], STR_ARG(wanted));
+        finding_report(findings, FINDING_FAILURE, "checksum", key, "digest %s, " SIDECAR_NAME " says %.*s", hex[tensor], STR_ARG(wanted));
     return RESHARD_OK;
 }
 
@@ -165,14 +165,14 @@ static reshard_status check_type(void *context, struct str key, uint32_t tensor,
     if (tensor == CATALOG_NONE)
         return RESHARD_OK; /* the digests say so */
     buffer_clear(type);
-    sidecar_put_type(checkpoint_catalog(checking->checkpoint), tensor, type);
+    sidecar_put_type(checking->checkpoint->source->catalog, tensor, type);
     if (type->failed)
         return error_set_memory(err);
     if (str_equal(buffer_str(type), wanted))
         return RESHARD_OK;
     bool is_dtype = !str_find_char(buffer_str(type), ' ', &blank) || !str_find_char(wanted, ' ', &wanted_blank) || blank != wanted_blank ||
                     memcmp(type->data, wanted.data, blank) != 0;
-    finding_report(checking->findings, 2, is_dtype ? "dtype" : "shape", key, "is %.*s, " SIDECAR_NAME " says %.*s",
+    finding_report(checking->findings, FINDING_FAILURE, is_dtype ? "dtype" : "shape", key, "is %.*s, " SIDECAR_NAME " says %.*s",
                    STR_ARG(buffer_str(type)), STR_ARG(wanted));
     return RESHARD_OK;
 }
@@ -182,26 +182,27 @@ static reshard_status check_item(void *context, struct str key, uint32_t item, s
     struct checking *checking = context;
     char found[ITEM_DIGEST_MAX];
     if (item == CATALOG_NONE) {
-        finding_report(checking->findings, 2, "missing", key, "item listed in " SIDECAR_NAME " and not in the checkpoint");
+        finding_report(checking->findings, FINDING_FAILURE, "missing", key, "item listed in " SIDECAR_NAME " and not in the checkpoint");
         return RESHARD_OK;
     }
     checking->is_covered[item] = true;
     reshard_status status = item_digest(checking->items, item, found, err);
     if (!status && !str_is(wanted, found))
-        finding_report(checking->findings, 2, "checksum", key, "item's digest is %s, " SIDECAR_NAME " says %.*s", found, STR_ARG(wanted));
+        finding_report(checking->findings, FINDING_FAILURE, "checksum", key, "item's digest is %s, " SIDECAR_NAME " says %.*s", found,
+                       STR_ARG(wanted));
     return status;
 }
 
 /* Whoever adds a file beside the weights has not touched the model. */
 static void report_unlisted(const struct checking *checking, const struct sidecar_names *names, bool is_items)
 {
-    const struct catalog *catalog = checkpoint_catalog(checking->checkpoint);
+    const struct catalog *catalog = checking->checkpoint->source->catalog;
     for (uint32_t i = 0; i < names->map.count; i++) {
         uint32_t index = names->indices[i];
         if (checking->is_covered[index])
             continue;
         bool is_side_file = is_items && catalog->items[index].kind == ITEM_FILE;
-        finding_report(checking->findings, is_side_file ? 1 : 2, "unexpected", name_map_at(&names->map, i),
+        finding_report(checking->findings, is_side_file ? FINDING_WARNING : FINDING_FAILURE, "unexpected", name_map_at(&names->map, i),
                        "%s that " SIDECAR_NAME " does not list",
                        is_side_file ? "file"
                        : is_items   ? "item"
@@ -209,10 +210,10 @@ static void report_unlisted(const struct checking *checking, const struct sideca
     }
 }
 
-static reshard_status check_tensors(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, const struct engine_options *options,
+static reshard_status check_tensors(struct checkpoint *checkpoint, const struct sidecar *sidecar, const struct engine_options *options,
                                     struct checking *checking, struct sidecar_cover *cover, reshard_error *err)
 {
-    uint32_t count = checkpoint_catalog(checkpoint)->tensor_count;
+    uint32_t count = checkpoint->source->catalog->tensor_count;
     struct sidecar_names names = { 0 };
     checking->hex = calloc((size_t)count + 1, sizeof(*checking->hex));
     checking->is_covered = cover->tensors = calloc((size_t)count + 1, sizeof(bool));
@@ -233,12 +234,12 @@ static reshard_status check_tensors(reshard_checkpoint *checkpoint, const struct
     return status;
 }
 
-static reshard_status check_items(reshard_checkpoint *checkpoint, const struct sidecar *sidecar, struct checking *checking,
+static reshard_status check_items(struct checkpoint *checkpoint, const struct sidecar *sidecar, struct checking *checking,
                                   struct sidecar_cover *cover, reshard_error *err)
 {
     struct sidecar_names names = { 0 };
     struct item_digests digests = { 0 };
-    checking->is_covered = cover->items = calloc((size_t)checkpoint_catalog(checkpoint)->item_count + 1, sizeof(bool));
+    checking->is_covered = cover->items = calloc((size_t)checkpoint->source->catalog->item_count + 1, sizeof(bool));
     reshard_status status = cover->items ? item_digests_begin(checkpoint->source, sidecar->kind, &digests, err) : error_set_memory(err);
     checking->items = &digests;
     if (!status)
@@ -259,17 +260,14 @@ void sidecar_cover_release(struct sidecar_cover *cover)
     *cover = (struct sidecar_cover){ 0 };
 }
 
-reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_options *run, struct finding_sink *findings,
+reshard_status sidecar_verify(struct checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
                               struct sidecar_cover *cover, reshard_error *err)
 {
     struct sidecar sidecar = { 0 };
-    struct engine_options options;
     struct checking checking = { .checkpoint = checkpoint, .findings = findings };
     reshard_status status = sidecar_read(checkpoint->source, &sidecar, err);
     if (!status && sidecar.name)
-        status = run_options_read(run, &options, err);
-    if (!status && sidecar.name)
-        status = check_tensors(checkpoint, &sidecar, &options, &checking, cover, err);
+        status = check_tensors(checkpoint, &sidecar, options, &checking, cover, err);
     if (!status && sidecar.items)
         status = check_items(checkpoint, &sidecar, &checking, cover, err);
     sidecar_release(&sidecar);
@@ -279,9 +277,9 @@ reshard_status sidecar_verify(reshard_checkpoint *checkpoint, const reshard_run_
 /* ---- the result of a conversion ---- */
 
 /* The target's tensor for a wanted one: by key, or where keys are ambiguous by path. */
-static uint32_t written_tensor(const struct conversion *conversion, const reshard_checkpoint *written, uint32_t wanted)
+static uint32_t written_tensor(const struct conversion *conversion, const struct checkpoint *written, uint32_t wanted)
 {
-    const struct catalog *from = conversion->target.catalog, *in = checkpoint_catalog(written);
+    const struct catalog *from = conversion->target.catalog, *in = written->source->catalog;
     const struct catalog_tensor *tensor = &from->tensors[wanted];
     uint32_t found = catalog_find(in, tensor->key);
     if (found == CATALOG_NONE || !(in->tensors[found].flags & TENSOR_AMBIGUOUS))
@@ -332,7 +330,7 @@ static reshard_status digest_made(const struct conversion *conversion, const uin
     uint32_t *tensors, tensor_count;
     options.threads = 1;
     reshard_status status =
-        recipes_read(table->recipes, table->count, checkpoint_catalog(conversion->source)->tensor_count, &tensors, &tensor_count, err);
+        recipes_read(table->recipes, table->count, conversion->source->source->catalog->tensor_count, &tensors, &tensor_count, err);
     if (!status)
         status = source_resolve(conversion->source->source, tensors, tensor_count, err);
     free(tensors);
@@ -348,7 +346,7 @@ static reshard_status digest_made(const struct conversion *conversion, const uin
 static reshard_status digest_selected(const struct conversion *conversion, const uint32_t *wanted, uint32_t count,
                                       char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
 {
-    const struct catalog *source = checkpoint_catalog(conversion->source);
+    const struct catalog *source = conversion->source->source->catalog;
     uint32_t *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
     enum dtype *as = malloc(((size_t)source->tensor_count + 1) * sizeof(*as));
     char(*by_source)[DIGEST_HEX_MAX] = calloc((size_t)source->tensor_count + 1, sizeof(*by_source));
@@ -367,9 +365,9 @@ static reshard_status digest_selected(const struct conversion *conversion, const
     return status;
 }
 
-reshard_status sidecar_compare_conversion(const struct conversion *conversion, reshard_checkpoint *written, reshard_error *err)
+reshard_status sidecar_compare_conversion(const struct conversion *conversion, struct checkpoint *written, reshard_error *err)
 {
-    const struct catalog *target = checkpoint_catalog(written), *wanted = conversion->target.catalog;
+    const struct catalog *target = written->source->catalog, *wanted = conversion->target.catalog;
     uint32_t *tensors = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*tensors)), count = 0;
     char(*hex_source)[DIGEST_HEX_MAX] = calloc((size_t)wanted->tensor_count + 1, sizeof(*hex_source));
     char(*hex_target)[DIGEST_HEX_MAX] = calloc((size_t)target->tensor_count + 1, sizeof(*hex_target));

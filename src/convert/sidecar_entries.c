@@ -47,9 +47,9 @@ static reshard_status add_path(struct sidecar_names *names, const struct path_pa
     return status;
 }
 
-reshard_status sidecar_names_of_tensors(const reshard_checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err)
+reshard_status sidecar_names_of_tensors(const struct checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    const struct catalog *catalog = checkpoint->source->catalog;
     struct path_part single;
     const struct path_part *parts;
     *out = (struct sidecar_names){ .indices = calloc((size_t)checkpoint->listed_count + 1, sizeof(uint32_t)) };
@@ -67,9 +67,9 @@ reshard_status sidecar_names_of_tensors(const reshard_checkpoint *checkpoint, st
     return status;
 }
 
-reshard_status sidecar_names_of_items(const reshard_checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err)
+reshard_status sidecar_names_of_items(const struct checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    const struct catalog *catalog = checkpoint->source->catalog;
     struct path_part single;
     const struct path_part *parts;
     *out = (struct sidecar_names){ .indices = calloc((size_t)catalog->item_count + 1, sizeof(uint32_t)) };
@@ -127,7 +127,7 @@ static reshard_status open_file(struct item_digests *digests, uint32_t object, r
     digests->file = NULL;
     digests->object = object;
     struct str name = digests->source->catalog->objects[object].name;
-    char *plain = copy_text(name.data, name.size);
+    char *plain = str_copy(name);
     reshard_status status = plain ? store_open_object(digests->source->store, plain, &digests->file, err) : error_set_memory(err);
     free(plain);
     return status;

@@ -22,8 +22,8 @@ struct sidecar_names {
     struct name_map map;
     uint32_t *indices;
 };
-reshard_status sidecar_names_of_tensors(const reshard_checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err);
-reshard_status sidecar_names_of_items(const reshard_checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err);
+reshard_status sidecar_names_of_tensors(const struct checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err);
+reshard_status sidecar_names_of_items(const struct checkpoint *checkpoint, struct sidecar_names *out, reshard_error *err);
 void sidecar_names_release(struct sidecar_names *names);
 
 /* Appends "F32 [2,3]". */

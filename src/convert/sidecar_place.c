@@ -17,10 +17,10 @@ static void put_member(struct buffer *json, bool is_first, struct str name, cons
     buffer_printf(json, ": \"%s\"", text);
 }
 
-static reshard_status put_tensors(reshard_checkpoint *written, enum digest_kind kind, const struct engine_options *options,
+static reshard_status put_tensors(struct checkpoint *written, enum digest_kind kind, const struct engine_options *options,
                                   struct buffer *json, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(written);
+    const struct catalog *catalog = written->source->catalog;
     struct sidecar_names names = { 0 };
     struct buffer type = { 0 };
     char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)catalog->tensor_count + 1, sizeof(*hex));
@@ -49,7 +49,7 @@ static reshard_status put_tensors(reshard_checkpoint *written, enum digest_kind 
     return status;
 }
 
-static reshard_status put_items(reshard_checkpoint *written, enum digest_kind kind, struct buffer *json, reshard_error *err)
+static reshard_status put_items(struct checkpoint *written, enum digest_kind kind, struct buffer *json, reshard_error *err)
 {
     struct sidecar_names names = { 0 };
     struct item_digests digests = { 0 };
@@ -69,7 +69,7 @@ static reshard_status put_items(reshard_checkpoint *written, enum digest_kind ki
     return !status && json->failed ? error_set_memory(err) : status;
 }
 
-reshard_status sidecar_make(reshard_checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json,
+reshard_status sidecar_make(struct checkpoint *written, const char *digest, const struct engine_options *options, struct buffer *json,
                             char **name, reshard_error *err)
 {
     enum digest_kind kind;

@@ -69,7 +69,7 @@ static reshard_status check_objects(const struct source *source, const struct st
     return is_hit ? refuse(err, "write it beside the source, and rename it then", "is or holds a file of the source", shown) : RESHARD_OK;
 }
 
-static reshard_status check_relation(const reshard_checkpoint *source, const struct store_target *target, const char *shown,
+static reshard_status check_relation(const struct checkpoint *source, const struct store_target *target, const char *shown,
                                      reshard_error *err)
 {
     switch (store_target_relation(target, source->path)) {
@@ -93,7 +93,7 @@ static reshard_status check_relation(const reshard_checkpoint *source, const str
     return check_objects(source->source, target, shown, err);
 }
 
-reshard_status target_check_source(const reshard_checkpoint *source, const char *target_path, bool overwrite, reshard_error *err)
+reshard_status target_check_source(const struct checkpoint *source, const char *target_path, bool overwrite, reshard_error *err)
 {
     struct store_target target;
     if (!target_path || !target_path[0])

@@ -80,10 +80,10 @@ static reshard_status digest_sink(void *context, uint32_t tensor, uint64_t offse
     return RESHARD_OK;
 }
 
-reshard_status tensor_digests(reshard_checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count,
+reshard_status tensor_digests(struct checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count,
                               const enum dtype *as, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX], reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    const struct catalog *catalog = checkpoint->source->catalog;
     struct digest_job job = { .catalog = catalog, .kind = kind, .as = as, .hex = hex, .lock = PTHREAD_MUTEX_INITIALIZER };
     reshard_status status = source_resolve(checkpoint->source, tensors, count, err);
     if (status)

@@ -3,14 +3,14 @@
 #ifndef CONVERT_TENSOR_DIGESTS_H
 #define CONVERT_TENSOR_DIGESTS_H
 
-#include "api/checkpoint.h"
 #include "base/digest.h"
+#include "convert/checkpoint.h"
 
 /*
  * hex[i], by catalog tensor, gets the digest of the full content of each given tensor (catalog indices). as, if not NULL, gives by
  * catalog tensor the type to cast to first. Resolves chunks.
  */
-reshard_status tensor_digests(reshard_checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count,
+reshard_status tensor_digests(struct checkpoint *checkpoint, enum digest_kind kind, const uint32_t *tensors, uint32_t count,
                               const enum dtype *as, const struct engine_options *options, char (*hex)[DIGEST_HEX_MAX], reshard_error *err);
 
 #endif

@@ -115,7 +115,7 @@ static reshard_status read_data(struct str key, const struct value *list, enum d
     return RESHARD_OK;
 }
 
-static reshard_status read_tensor(struct reshard_map_space *space, struct str key, const struct value *value, void **data,
+static reshard_status read_tensor(struct map_description *space, struct str key, const struct value *value, void **data,
                                   reshard_error *err)
 {
     int64_t shape[RANK_MAX], volume;
@@ -142,7 +142,7 @@ static reshard_status read_tensor(struct reshard_map_space *space, struct str ke
     return status;
 }
 
-static reshard_status read_root(const struct value *root, struct reshard_map_space *out, reshard_error *err)
+static reshard_status read_root(const struct value *root, struct map_description *out, reshard_error *err)
 {
     const struct value *tensors = root->kind == VALUE_DICT ? value_dict_get(root, "tensors") : NULL;
     const struct value *initial = root->kind == VALUE_DICT ? value_dict_get(root, "initial") : NULL;
@@ -159,7 +159,7 @@ static reshard_status read_root(const struct value *root, struct reshard_map_spa
     return status ? status : map_space_seal(&out->space, err);
 }
 
-reshard_status map_space_describe(struct str json, const struct limits *limits, struct reshard_map_space *out, reshard_error *err)
+reshard_status map_description_read(struct str json, const struct limits *limits, struct map_description *out, reshard_error *err)
 {
     struct value_graph graph = { 0 };
     reshard_status status = json_parse(json.data, json.size, limits, &graph, err);
@@ -188,10 +188,10 @@ reshard_status map_config_constants(struct str json, const struct limits *limits
     return status;
 }
 
-void map_space_handle_release(struct reshard_map_space *space)
+void map_description_release(struct map_description *description)
 {
-    for (uint32_t i = 0; space->values && i < map_space_tensor_count(&space->space); i++)
-        free(space->values[i]);
-    free(space->values);
-    map_space_release(&space->space);
+    for (uint32_t i = 0; description->values && i < map_space_tensor_count(&description->space); i++)
+        free(description->values[i]);
+    free(description->values);
+    map_space_release(&description->space);
 }

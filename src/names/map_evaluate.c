@@ -9,7 +9,7 @@
 
 struct evaluation {
     const struct map_result *result;
-    const struct reshard_map_space *source;
+    const struct map_description *source;
     double initial;
     const uint32_t *order; /* first copy of each target tensor; copies are grouped */
     struct buffer *out;
@@ -174,7 +174,7 @@ static int compare_keys(const void *a, const void *b, void *context)
     return str_compare(space->tensors[*(const uint32_t *)a].key, space->tensors[*(const uint32_t *)b].key);
 }
 
-reshard_status map_values_evaluate(const struct map_result *result, const struct reshard_map_space *source, double initial,
+reshard_status map_values_evaluate(const struct map_result *result, const struct map_description *source, double initial,
                                    const struct limits *limits, struct buffer *out, reshard_error *err)
 {
     uint32_t count = map_space_tensor_count(result->target);

@@ -106,9 +106,10 @@ static void write_json(struct str text, struct buffer *json)
     buffer_append_text(json, "]}");
 }
 
-reshard_status map_inverse_write(struct map_session *session, struct buffer *text, struct buffer *json, reshard_error *err)
+reshard_status map_inverse_write(struct map_session *session, void *context, struct buffer *text, struct buffer *json, reshard_error *err)
 {
     bool found;
+    (void)context;
     if (session->is_reverse)
         return error_set(err, RESHARD_ERR_USAGE, "the inverse of a text that is read backwards is the same text, read forwards");
     reshard_status status = try_program(session, &session->written, text, &found, err);

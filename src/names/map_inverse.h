@@ -5,7 +5,8 @@
 
 #include "names/map_session.h"
 
-/* Appends the inverse as text and as JSON. RESHARD_ERR_USAGE if there is none: the session's diagnoses say which statement is to blame. */
-reshard_status map_inverse_write(struct map_session *session, struct buffer *text, struct buffer *json, reshard_error *err);
+/* Appends the inverse as text and as JSON; context is ignored. RESHARD_ERR_USAGE if there is none: the session's diagnoses say which
+ * statement is to blame. */
+reshard_status map_inverse_write(struct map_session *session, void *context, struct buffer *text, struct buffer *json, reshard_error *err);
 
 #endif

@@ -1,32 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "names/map_session.h"
 
+#include "names/map_values.h"
+
 #include <stdlib.h>
 
-static reshard_status read_input(const reshard_map_input *input, enum map_session_stage stage, struct map_session *session,
-                                 reshard_error *err)
-{
-    if (input->struct_size < sizeof(*input))
-        return error_set(err, RESHARD_ERR_USAGE, "map input: struct_size is %zu, expected %zu", input->struct_size, sizeof(*input));
-    if (stage != MAP_SESSION_PARSE && !input->source)
-        return error_set(err, RESHARD_ERR_USAGE, "map input: the source is missing");
-    session->input = input;
-    session->limits = limits_default;
-    session->name = str_of(input->name ? input->name : "mapping");
-    for (size_t i = 0; i < input->limit_count; i++) {
-        if (!limits_set(&session->limits, str_of(input->limits[i].name), input->limits[i].value))
-            return error_set(err, RESHARD_ERR_USAGE, "unknown limit '%s'", input->limits[i].name);
-    }
-    return RESHARD_OK;
-}
-
 /* The integers of a config.json; then single constants, which win. */
-static reshard_status read_constants(struct map_session *session, reshard_error *err)
+static reshard_status session_constants(struct map_session *session, reshard_error *err)
 {
-    const reshard_map_input *input = session->input;
+    const struct map_session_input *input = session->input;
     reshard_status status = RESHARD_OK;
-    if (input->config_size)
-        status = map_config_constants((struct str){ input->config, input->config_size }, &session->limits, &session->constants, err);
+    if (input->config.size)
+        status = map_config_constants(input->config, &session->limits, &session->constants, err);
     for (size_t i = 0; i < input->constant_count && !status; i++) {
         if (!map_constants_set(&session->constants, str_of(input->constants[i].name), input->constants[i].value, true))
             status = error_set_memory(err);
@@ -38,8 +23,8 @@ static reshard_status parse(struct map_session *session, enum map_session_stage 
 {
     bool strict = session->input->strict;
     enum map_grammar grammar = strict && stage == MAP_SESSION_PARSE ? MAP_GRAMMAR_CORE : MAP_GRAMMAR_FULL;
-    struct str file = { session->input->size ? session->input->text : "", session->input->size };
-    reshard_status status = read_constants(session, err);
+    struct str file = session->input->text.size ? session->input->text : STR("");
+    reshard_status status = session_constants(session, err);
     if (!status)
         status = map_text_read(file, &session->limits, &session->file, &session->diagnoses, err);
     session->text = session->file.text;
@@ -56,10 +41,10 @@ static reshard_status parse(struct map_session *session, enum map_session_stage 
 
 static reshard_status expand(struct map_session *session, reshard_error *err)
 {
-    const reshard_map_input *input = session->input;
+    const struct map_session_input *input = session->input;
     struct map_macro_context context = {
-        .source = &input->source->space,
-        .target = input->target ? &input->target->space : NULL,
+        .source = input->source,
+        .target = input->target,
         .strict = input->strict,
         .reverse = session->is_reverse,
         .limits = &session->limits,
@@ -70,11 +55,11 @@ static reshard_status expand(struct map_session *session, reshard_error *err)
 
 static reshard_status execute(struct map_session *session, reshard_error *err)
 {
-    const reshard_map_input *input = session->input;
+    const struct map_session_input *input = session->input;
     session->engine = (struct map_engine_input){
         .program = &session->expanded,
-        .source = &input->source->space,
-        .target = input->target ? &input->target->space : NULL,
+        .source = input->source,
+        .target = input->target,
         .strict = input->strict,
         .reverse = session->is_reverse,
         .limits = &session->limits,
@@ -112,7 +97,7 @@ static char *take_text(struct buffer *buffer)
     return text;
 }
 
-static reshard_status write_diagnoses(const struct map_session *session, enum map_session_stage stage, reshard_map_output *output,
+static reshard_status write_diagnoses(const struct map_session *session, enum map_session_stage stage, struct map_session_output *output,
                                       reshard_error *err)
 {
     struct buffer text = { 0 };
@@ -124,10 +109,11 @@ static reshard_status write_diagnoses(const struct map_session *session, enum ma
     return output->diagnoses ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status write_output(struct map_session *session, map_session_writer write, reshard_map_output *output, reshard_error *err)
+static reshard_status write_output(struct map_session *session, map_session_writer write, void *context, struct map_session_output *output,
+                                   reshard_error *err)
 {
     struct buffer text = { 0 }, json = { 0 };
-    reshard_status status = write(session, &text, &json, err);
+    reshard_status status = write(session, context, &text, &json, err);
     if (!status) {
         output->text = text.failed ? NULL : take_text(&text);
         output->json = json.failed ? NULL : take_text(&json);
@@ -149,19 +135,24 @@ void map_session_release(struct map_session *session)
     map_diagnoses_release(&session->diagnoses);
 }
 
-reshard_status map_session_run(const reshard_map_input *input, enum map_session_stage stage, map_session_writer write,
-                               reshard_map_output *output, reshard_error *err)
+void map_session_output_release(struct map_session_output *output)
 {
-    struct map_session session = { 0 };
-    *output = (reshard_map_output){ 0 };
-    reshard_status status = read_input(input, stage, &session, err);
-    if (!status) {
-        status = run_stages(&session, stage, err);
-        if (!status)
-            status = write_output(&session, write, output, err);
-        reshard_status written = write_diagnoses(&session, stage, output, status ? NULL : err);
-        status = status ? status : written;
-    }
+    free(output->text);
+    free(output->json);
+    free(output->diagnoses);
+    *output = (struct map_session_output){ 0 };
+}
+
+reshard_status map_session_run(const struct map_session_input *input, enum map_session_stage stage, map_session_writer write, void *context,
+                               struct map_session_output *output, reshard_error *err)
+{
+    struct map_session session = { .input = input, .limits = input->limits, .name = str_of(input->name) };
+    *output = (struct map_session_output){ 0 };
+    reshard_status status = run_stages(&session, stage, err);
+    if (!status)
+        status = write_output(&session, write, context, output, err);
+    reshard_status written = write_diagnoses(&session, stage, output, status ? NULL : err);
+    status = status ? status : written;
     map_session_release(&session);
     if (status && status != RESHARD_ERR_USAGE) {
         free(output->text);

@@ -17,22 +17,21 @@
 
 /* Options of the run, completed with what the checkpoints say. */
 struct numbers {
-    reshard_map_options options;
+    struct mapping_options options;
     struct buffer config;
     struct arena arena;
-    reshard_map_constant constants[NUMBERS_MAX];
+    struct mapping_constant constants[NUMBERS_MAX];
 };
 
 /* The config.json that a checkpoint carries beside its weights. Nothing is appended if there is none. */
-static reshard_status read_config(const reshard_checkpoint *checkpoint, struct buffer *out, reshard_error *err)
+static reshard_status read_config(const struct source *source, struct buffer *out, reshard_error *err)
 {
-    const struct source *source = checkpoint->source;
     const struct catalog *catalog = source->catalog;
     for (uint32_t i = 0; i < catalog->item_count; i++) {
         const struct catalog_item *item = &catalog->items[i];
         if (item->kind != ITEM_FILE || !str_is(item->key, CONFIG_NAME))
             continue;
-        char *name = copy_text(catalog->objects[item->object].name.data, catalog->objects[item->object].name.size);
+        char *name = str_copy(catalog->objects[item->object].name);
         reshard_status status =
             name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
         free(name);
@@ -49,7 +48,7 @@ static const struct value *members_of(const struct value *value)
     return value && value->kind == VALUE_DICT ? value : NULL;
 }
 
-static bool has_constant(const reshard_map_options *options, const char *name)
+static bool has_constant(const struct mapping_options *options, const char *name)
 {
     for (size_t i = 0; i < options->constant_count; i++) {
         if (strcmp(options->constants[i].name, name) == 0)
@@ -72,22 +71,22 @@ static reshard_status add_number(const struct mapping_number *number, const stru
     if (out->options.constant_count == NUMBERS_MAX || has_constant(&out->options, name) ||
         !value_as_int(value_dict_get(members, member), &value) || value < 0)
         return RESHARD_OK;
-    out->constants[out->options.constant_count++] = (reshard_map_constant){ name, value };
+    out->constants[out->options.constant_count++] = (struct mapping_constant){ name, value };
     return RESHARD_OK;
 }
 
 /* Numbers that rules find in a checkpoint's items, such as the arguments of the run. */
-static reshard_status read_numbers(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct numbers *out,
+static reshard_status read_numbers(const struct mapping_rules *rules, struct source *source, struct numbers *out,
                                    reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    const struct catalog *catalog = source->catalog;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < catalog->item_count && !status; i++) {
         const struct value *members = NULL;
         for (uint32_t n = 0; n < rules->number_count && !status; n++) {
             if (!str_equal(rules->numbers[n].item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE)
                 continue;
-            status = members ? RESHARD_OK : source_load_item(checkpoint->source, i, err);
+            status = members ? RESHARD_OK : source_load_item(source, i, err);
             members = status ? NULL : members_of(catalog->items[i].value);
             if (members)
                 status = add_number(&rules->numbers[n], members, out, err);
@@ -97,16 +96,16 @@ static reshard_status read_numbers(const struct mapping_rules *rules, const resh
 }
 
 /* A member of the dict or object that an item is; *out NULL if there is none. */
-static reshard_status find_member(const reshard_checkpoint *checkpoint, struct str item, struct str member, const struct value **out,
+static reshard_status find_member(struct source *source, struct str item, struct str member, const struct value **out,
                                   reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
+    const struct catalog *catalog = source->catalog;
     *out = NULL;
     for (uint32_t i = 0; i < catalog->item_count; i++) {
         char name[64];
         if (!str_equal(item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE || member.size >= sizeof(name))
             continue;
-        reshard_status status = source_load_item(checkpoint->source, i, err);
+        reshard_status status = source_load_item(source, i, err);
         const struct value *members = status ? NULL : members_of(catalog->items[i].value);
         snprintf(name, sizeof(name), "%.*s", STR_ARG(member));
         *out = members ? value_dict_get(members, name) : NULL;
@@ -116,7 +115,7 @@ static reshard_status find_member(const reshard_checkpoint *checkpoint, struct s
 }
 
 /* What a checkpoint's items say about its names: which spellings are meant, and which dtype the weights of its run have. */
-static reshard_status read_marks(const struct mapping_rules *rules, const reshard_checkpoint *checkpoint, struct mapping_goal *out,
+static reshard_status read_marks(const struct mapping_rules *rules, struct source *source, struct mapping_goal *out,
                                  reshard_error *err)
 {
     const struct value *value;
@@ -124,7 +123,7 @@ static reshard_status read_marks(const struct mapping_rules *rules, const reshar
     for (uint32_t i = 0; i < rules->mark_count && !status; i++) {
         const struct mapping_mark *mark = &rules->marks[i];
         struct str text;
-        status = find_member(checkpoint, mark->item, mark->member, &value, err);
+        status = find_member(source, mark->item, mark->member, &value, err);
         if (value && mark->is_exclusion)
             out->excluded |=
                 (uint64_t)(str_is(mark->text, "list") ? value->kind == VALUE_LIST : value->kind == VALUE_BOOL && value->boolean)
@@ -133,7 +132,7 @@ static reshard_status read_marks(const struct mapping_rules *rules, const reshar
             *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
     }
     for (uint32_t i = 0; i < rules->weights_count && !status; i++) {
-        status = find_member(checkpoint, rules->weights[i].item, rules->weights[i].member, &value, err);
+        status = find_member(source, rules->weights[i].item, rules->weights[i].member, &value, err);
         if (!value || value->kind != VALUE_BOOL || !value->boolean)
             continue;
         out->weights = rules->weights[i].dtype;
@@ -146,8 +145,8 @@ static reshard_status read_marks(const struct mapping_rules *rules, const reshar
 static reshard_status find_numbers(const struct mapping_request *request, const struct mapping_rules *rules, struct numbers *out,
                                    reshard_error *err)
 {
-    static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
-    const reshard_checkpoint *sides[] = { request->source, request->other };
+    static const struct mapping_options defaults = { 0 };
+    struct source *sides[] = { request->source, request->other };
     reshard_status status = RESHARD_OK;
     out->options = request->options ? *request->options : defaults;
     if (out->options.constant_count > NUMBERS_MAX)
@@ -155,10 +154,9 @@ static reshard_status find_numbers(const struct mapping_request *request, const 
     for (size_t i = 0; i < out->options.constant_count; i++)
         out->constants[i] = out->options.constants[i];
     out->options.constants = out->constants;
-    for (int i = 0; i < 2 && !status && sides[i] && !out->options.config_size; i++) {
+    for (int i = 0; i < 2 && !status && sides[i] && !out->options.config.size; i++) {
         status = read_config(sides[i], &out->config, err);
-        out->options.config = (const char *)out->config.data;
-        out->options.config_size = out->config.size;
+        out->options.config = buffer_str(&out->config);
         if (!status && !out->config.size)
             status = read_numbers(rules, sides[i], out, err);
     }
@@ -196,7 +194,7 @@ struct wish {
 
 static struct wish wish_of(const struct mapping_request *request)
 {
-    const reshard_map_options *options = request->options;
+    const struct mapping_options *options = request->options;
     struct wish wish = { .is_asked = options && (options->rules_text || (options->rules && !is_word(options->rules, "none"))) };
     bool is_container_target = request->target_names ? is_container(request->target_names) : true;
     if (options && !options->rules_text && is_word(options->rules, "none"))
@@ -208,8 +206,8 @@ static struct wish wish_of(const struct mapping_request *request)
     wish.is_wanted = wish.is_asked || is_implied;
     if (wish.is_asked)
         return wish;
-    const char *own = request->source->source->driver->name_space;
-    if (request->other && keys_are_among(checkpoint_catalog(request->source), checkpoint_catalog(request->other)))
+    const char *own = request->source->driver->name_space;
+    if (request->other && keys_are_among(request->source->catalog, request->other->catalog))
         wish.is_wanted = false;
     if (!request->other && own && is_word(request->target_names, own))
         wish.is_wanted = false;
@@ -277,7 +275,7 @@ static reshard_status note(char **out, reshard_error *err, const char *format, .
 static reshard_status say_failure(struct making *making, const struct wish *wish, enum mapping_way way, const char *goal, struct str said,
                                   reshard_error *err)
 {
-    const char *from = making->request->source->source->driver->name_space;
+    const char *from = making->request->source->driver->name_space;
     char what[400];
     if (way == MAPPING_WAY_AMBIGUOUS)
         snprintf(what, sizeof(what), "more than one family fits: %.*s", (int)(said.size < 300 ? said.size : 300), said.data);
@@ -310,7 +308,7 @@ static bool has_config(const struct catalog *catalog)
 /* The settings of the model whose names have changed, and its weights without padding. */
 static reshard_status find_settings(struct making *making, const struct wish *wish, const struct mapping_walked *walked, reshard_error *err)
 {
-    const reshard_map_options *given = making->request->options;
+    const struct mapping_options *given = making->request->options;
     const struct model_settings_request request = {
         .walked = walked,
         .source = making->request->source,
@@ -319,7 +317,7 @@ static reshard_status find_settings(struct making *making, const struct wish *wi
         .family = wish->family,
         .is_asked = wish->is_asked && !making->request->is_comparison,
         .is_lenient = making->request->is_comparison,
-        .has_own_config = has_config(checkpoint_catalog(making->request->source)) && !(given && given->config_size),
+        .has_own_config = has_config(making->request->source->catalog) && !(given && given->config.size),
     };
     int64_t rows = 0;
     /* A comparison needs no settings but those that tell padding. */
@@ -341,14 +339,14 @@ static reshard_status find_settings(struct making *making, const struct wish *wi
 static reshard_status relate(struct making *making, const struct wish *wish, reshard_error *err)
 {
     const struct mapping_request *request = making->request;
-    const char *own = request->source->source->driver->name_space;
-    const char *goal_names = request->other ? request->other->source->driver->name_space : request->target_names;
+    const char *own = request->source->driver->name_space;
+    const char *goal_names = request->other ? request->other->driver->name_space : request->target_names;
     struct mapping_stage *before = making->stage;
     struct mapping_walked walked = { 0 };
     struct mapping_goal goal = { .name_space = request->other || goal_names ? goal_names : CONTAINER_NAMES, .family = wish->family };
     reshard_status status = RESHARD_OK;
     if (request->other) {
-        status = map_space_from_catalog(checkpoint_catalog(request->other), &making->other, err);
+        status = map_space_from_catalog(request->other->catalog, &making->other, err);
         goal.reference = &making->other;
         if (!status && !mapping_names_of(&making->rules, goal_names, &making->other) && !wish->is_asked)
             return RESHARD_OK;
@@ -357,7 +355,7 @@ static reshard_status relate(struct making *making, const struct wish *wish, res
         status = read_marks(&making->rules, request->source, &goal, err);
     if (!status)
         status =
-            mapping_relate(&making->rules, own, &goal, &making->context, checkpoint_catalog(request->source), &making->stage, &walked, err);
+            mapping_relate(&making->rules, own, &goal, &making->context, request->source->catalog, &making->stage, &walked, err);
     const char *target = goal.name_space ? goal.name_space : "the other checkpoint";
     if (!status && (walked.way == MAPPING_WAY_NONE || walked.way == MAPPING_WAY_AMBIGUOUS)) {
         unwind(&making->stage, before);
@@ -374,13 +372,10 @@ static reshard_status relate(struct making *making, const struct wish *wish, res
 
 static reshard_status run_texts(struct making *making, reshard_error *err)
 {
-    const reshard_map_options *options = making->request->options;
+    const struct mapping_options *options = making->request->options;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; options && i < options->text_count && !status; i++) {
-        struct mapping_text text = { options->texts[i].name ? options->texts[i].name : "mapping",
-                                     { options->texts[i].text, options->texts[i].size },
-                                     false };
-        status = mapping_apply(&making->stage, checkpoint_catalog(making->request->source), &making->context, &text,
+        status = mapping_apply(&making->stage, making->request->source->catalog, &making->context, &options->texts[i],
                                i + 1 == options->text_count, err);
     }
     return status;
@@ -389,7 +384,7 @@ static reshard_status run_texts(struct making *making, reshard_error *err)
 static reshard_status make(struct making *making, const struct wish *wish, reshard_error *err)
 {
     const struct mapping_request *request = making->request;
-    const reshard_map_options *options = request->options;
+    const struct mapping_options *options = request->options;
     bool has_texts = options && options->text_count;
     reshard_status status = mapping_rules_load(options ? options->rules_text : NULL, &making->rules, err);
     if (!status)
@@ -397,19 +392,19 @@ static reshard_status make(struct making *making, const struct wish *wish, resha
     if (!status)
         status = find_numbers(request, &making->rules, &making->numbers, err);
     if (!status)
-        status = mapping_begin(request->source, &making->stage, err);
+        status = mapping_begin(request->source->catalog, &making->stage, err);
     if (!status && request->other)
-        status = mapping_check_keys(checkpoint_catalog(request->other), err);
+        status = mapping_check_keys(request->other->catalog, err);
     /* What nobody asked for need not be possible. */
     if (status == RESHARD_ERR_UNSUPPORTED && !has_texts && !wish->is_asked)
         return RESHARD_OK;
     if (status)
         return status;
-    making->context = (struct mapping_context){ .options = &making->numbers.options, .limits = &request->source->source->limits };
+    making->context = (struct mapping_context){ .options = &making->numbers.options, .limits = &request->source->limits };
     if (request->is_comparison)
-        making->context.pattern = request->other;
+        making->context.pattern = request->other->catalog;
     else
-        making->context.reference = request->other;
+        making->context.reference = request->other ? request->other->catalog : NULL;
     if (wish->is_wanted)
         status = relate(making, wish, err);
     return status ? status : run_texts(making, err);
@@ -417,10 +412,8 @@ static reshard_status make(struct making *making, const struct wish *wish, resha
 
 reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err)
 {
-    const reshard_map_options *options = request->options;
+    const struct mapping_options *options = request->options;
     *out = (struct mapping_made){ 0 };
-    if (options && options->struct_size < sizeof(*options))
-        return error_set(err, RESHARD_ERR_USAGE, "map options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
     struct wish wish = wish_of(request);
     if (!wish.is_wanted && !(options && options->text_count))
         return RESHARD_OK;

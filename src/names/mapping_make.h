@@ -3,15 +3,16 @@
 #ifndef NAMES_MAPPING_MAKE_H
 #define NAMES_MAPPING_MAKE_H
 
+#include "formats/driver.h"
 #include "names/mapping_stage.h"
 #include "names/model_settings.h"
 
 struct mapping_request {
-    const reshard_checkpoint *source;
-    const reshard_checkpoint *other;    /* whose names are wanted: the reference, or what it is compared with; NULL: none */
+    struct source *source;
+    struct source *other;               /* whose names are wanted: the reference, or what it is compared with; NULL: none */
     const char *target_names;           /* name space of the target's format, or NULL */
     bool is_comparison;                 /* what comes out need not be just the other's tensors */
-    const reshard_map_options *options; /* may be NULL */
+    const struct mapping_options *options; /* may be NULL */
 };
 
 struct mapping_made {

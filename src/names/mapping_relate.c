@@ -147,7 +147,7 @@ static void say_tie(struct walk *walk, const struct step *best, uint64_t here, c
 /* Numbers that the weights of a space show, behind those that are given. */
 struct ratios {
     struct arena arena;
-    reshard_map_constant *constants;
+    struct mapping_constant *constants;
 };
 
 static void ratios_release(struct ratios *ratios)
@@ -156,7 +156,7 @@ static void ratios_release(struct ratios *ratios)
     arena_release(&ratios->arena);
 }
 
-static bool has_constant(const reshard_map_options *options, struct str name)
+static bool has_constant(const struct mapping_options *options, struct str name)
 {
     for (size_t i = 0; i < options->constant_count; i++) {
         if (str_is(name, options->constants[i].name))
@@ -166,7 +166,7 @@ static bool has_constant(const reshard_map_options *options, struct str name)
 }
 
 /* Puts the ratios that the weights show behind the constants, which then lie in out; what is known goes before. */
-static reshard_status find_ratios(const struct mapping_relation *relation, const struct map_space *space, reshard_map_options *options,
+static reshard_status find_ratios(const struct mapping_relation *relation, const struct map_space *space, struct mapping_options *options,
                                   struct ratios *out, reshard_error *err)
 {
     out->constants = calloc(options->constant_count + relation->ratio_count, sizeof(*out->constants));
@@ -183,13 +183,13 @@ static reshard_status find_ratios(const struct mapping_relation *relation, const
         char *name = arena_copy(&out->arena, ratio->name.data, ratio->name.size);
         if (!name)
             return error_set_memory(err);
-        out->constants[options->constant_count++] = (reshard_map_constant){ name, value };
+        out->constants[options->constant_count++] = (struct mapping_constant){ name, value };
     }
     return RESHARD_OK;
 }
 
 /* Whether masters are to be the weights, which the number says. */
-static bool wants_masters(const reshard_map_options *options)
+static bool wants_masters(const struct mapping_options *options)
 {
     for (size_t i = 0; options && i < options->constant_count; i++) {
         if (strcmp(options->constants[i].name, MASTERS_NUMBER) == 0)
@@ -202,11 +202,11 @@ static bool wants_masters(const reshard_map_options *options)
 static reshard_status take_step(const struct walk *walk, const struct step *step, const struct mapping_context *context,
                                 const struct catalog *source, struct mapping_stage **stage, reshard_error *err)
 {
-    static const reshard_map_options defaults = RESHARD_MAP_OPTIONS_INIT;
+    static const struct mapping_options defaults = { 0 };
     const struct mapping_relation *relation = step->relation;
     struct mapping_text text = { relation->name, relation->text, step->is_back };
     struct mapping_context own = *context;
-    reshard_map_options options = context->options ? *context->options : defaults;
+    struct mapping_options options = context->options ? *context->options : defaults;
     bool is_kept = is_container(walk->goal->name_space);
     enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
     enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;

@@ -243,7 +243,7 @@ static void drop_families(struct mapping_rules *rules)
     rules->relation_count = kept;
 }
 
-reshard_status mapping_rules_load(const reshard_map_text *own, struct mapping_rules *out, reshard_error *err)
+reshard_status mapping_rules_load(const struct mapping_text *own, struct mapping_rules *out, reshard_error *err)
 {
     struct mapping_rules rules = { 0 };
     const struct model_data *data;
@@ -255,7 +255,7 @@ reshard_status mapping_rules_load(const reshard_map_text *own, struct mapping_ru
     if (!status && own) {
         drop_families(&rules);
         uint32_t before = rules.relation_count;
-        status = read_text(&rules, own->name, (struct str){ own->text, own->size }, err);
+        status = read_text(&rules, own->name, own->text, err);
         if (!status && rules.relation_count == before) {
             status = error_set(err, RESHARD_ERR_USAGE, "%s: no line `#: from NAMES` and `#: to NAMES` says what it relates", own->name);
             error_hint(err, "reshard_map_options.texts FILE runs a text as it is");

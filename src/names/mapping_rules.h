@@ -60,7 +60,7 @@ struct mapping_rules {
 };
 
 /* The built-in relations; with `own`, a text from elsewhere, those of it in place of built-in ones of model families. */
-reshard_status mapping_rules_load(const reshard_map_text *own, struct mapping_rules *out, reshard_error *err);
+reshard_status mapping_rules_load(const struct mapping_text *own, struct mapping_rules *out, reshard_error *err);
 void mapping_rules_release(struct mapping_rules *rules);
 
 /* Nodes of a name space, as bits; none for NULL. */

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "names/mapping_stage.h"
 
-#include "api/limit_list.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -46,9 +44,8 @@ static reshard_status identity_recipes(const struct catalog *catalog, struct map
     return status ? status : recipe_table_close(&stage->table, target, err);
 }
 
-reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_stage **out, reshard_error *err)
+reshard_status mapping_begin(const struct catalog *catalog, struct mapping_stage **out, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(source);
     struct mapping_stage *stage = calloc(1, sizeof(*stage));
     if (!stage)
         return error_set_memory(err);
@@ -67,9 +64,8 @@ reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_st
 
 /* ---- running a text ---- */
 
-/* What a session's writer needs; the session knows it by its input. */
+/* What the writer of a session needs, which takes its result out. */
 struct application {
-    reshard_map_input input;
     struct mapping_stage *stage;
     bool is_free; /* whatever comes out is taken, also where a target helped to read the text */
 };
@@ -78,7 +74,7 @@ static reshard_status execute_freely(struct map_session *session, reshard_error 
 {
     bool strict = session->input->strict;
     session->engine = (struct map_engine_input){ .program = &session->expanded,
-                                                 .source = &session->input->source->space,
+                                                 .source = session->input->source,
                                                  .strict = strict,
                                                  .reverse = session->input->reverse,
                                                  .limits = &session->limits,
@@ -106,9 +102,9 @@ static reshard_status check_kept(struct map_session *session, reshard_error *err
 }
 
 /* Takes the result out of the session, which is about to end. */
-static reshard_status take_result(struct map_session *session, struct buffer *text, struct buffer *json, reshard_error *err)
+static reshard_status take_result(struct map_session *session, void *context, struct buffer *text, struct buffer *json, reshard_error *err)
 {
-    const struct application *application = (const void *)session->input;
+    const struct application *application = context;
     struct mapping_stage *stage = application->stage;
     reshard_status status = application->is_free ? execute_freely(session, err) : RESHARD_OK;
     (void)text, (void)json;
@@ -129,38 +125,28 @@ static reshard_status run_session(const struct mapping_stage *before, const stru
                                   const struct mapping_text *text, bool is_free, bool is_quiet, struct mapping_stage *stage,
                                   reshard_error *err)
 {
-    const reshard_map_options *options = context->options;
-    struct limit_list limits;
-    struct reshard_map_space source = { .space = *before->space }, wanted = { 0 };
-    struct application application = { .input = RESHARD_MAP_INPUT_INIT, .stage = stage, .is_free = is_free };
-    reshard_map_output output = { 0 };
-    limit_list_fill(&limits, context->limits);
-    application.input.name = text->name;
-    application.input.text = text->text.data;
-    application.input.size = text->text.size;
-    application.input.reverse = text->reverse;
-    application.input.source = &source;
-    application.input.limits = limits.limits;
-    application.input.limit_count = limits.count;
-    if (target) {
-        wanted.space = *target;
-        application.input.target = &wanted;
-    }
-    if (options) {
-        application.input.strict = options->strict;
-        application.input.config = options->config;
-        application.input.config_size = options->config_size;
-        application.input.constants = options->constants;
-        application.input.constant_count = options->constant_count;
-    }
+    static const struct mapping_options defaults = { 0 };
+    const struct mapping_options *options = context->options ? context->options : &defaults;
+    struct application application = { stage, is_free };
+    struct map_session_output output;
+    struct map_session_input input = {
+        .name = text->name,
+        .text = text->text,
+        .source = before->space,
+        .target = target,
+        .strict = options->strict,
+        .reverse = text->reverse,
+        .limits = *context->limits,
+        .config = options->config,
+        .constants = options->constants,
+        .constant_count = options->constant_count,
+    };
+    input.limits.budget = NULL;
     reshard_status status =
-        map_session_run(&application.input, is_free ? MAP_SESSION_EXPAND : MAP_SESSION_CHECK, take_result, &output, err);
-    if (options && options->diagnose && output.diagnoses && output.diagnoses[0] && (status || !is_quiet))
+        map_session_run(&input, is_free ? MAP_SESSION_EXPAND : MAP_SESSION_CHECK, take_result, &application, &output, err);
+    if (options->diagnose && output.diagnoses && output.diagnoses[0] && (status || !is_quiet))
         options->diagnose(output.diagnoses, output.error_count, options->context);
-    reshard_map_output_release(&output);
-    /* The session saw copies of the spaces. */
-    if (!status && !is_free && target)
-        stage->space = stage->result.target = target;
+    map_session_output_release(&output);
     return status;
 }
 
@@ -181,15 +167,15 @@ static reshard_status reference_space(const struct map_space *reference, const s
     return status ? status : map_space_seal(out, err);
 }
 
-static reshard_status run_towards(const struct mapping_stage *before, const reshard_checkpoint *reference,
+static reshard_status run_towards(const struct mapping_stage *before, const struct catalog *reference,
                                   const struct mapping_context *context, const struct mapping_text *text, struct mapping_stage *stage,
                                   reshard_error *err)
 {
     struct map_space space = { 0 };
     struct mapping_stage first = { 0 };
-    reshard_status status = mapping_check_keys(checkpoint_catalog(reference), err);
+    reshard_status status = mapping_check_keys(reference, err);
     if (!status)
-        status = map_space_from_catalog(checkpoint_catalog(reference), &space, err);
+        status = map_space_from_catalog(reference, &space, err);
     if (!status)
         status = run_session(before, &space, context, text, true, true, &first, err);
     if (!status)
@@ -207,9 +193,9 @@ static reshard_status run_text(const struct mapping_stage *before, const struct 
         return run_towards(before, context->reference, context, text, stage, err);
     if (!is_last || !context->pattern)
         return run_session(before, NULL, context, text, false, false, stage, err);
-    reshard_status status = mapping_check_keys(checkpoint_catalog(context->pattern), err);
+    reshard_status status = mapping_check_keys(context->pattern, err);
     if (!status)
-        status = map_space_from_catalog(checkpoint_catalog(context->pattern), &space, err);
+        status = map_space_from_catalog(context->pattern, &space, err);
     if (!status)
         status = run_session(before, &space, context, text, true, false, stage, err);
     map_space_release(&space);

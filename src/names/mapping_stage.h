@@ -6,7 +6,7 @@
 #ifndef NAMES_MAPPING_STAGE_H
 #define NAMES_MAPPING_STAGE_H
 
-#include "api/checkpoint.h"
+#include "catalog/catalog.h"
 #include "formats/notes.h"
 #include "names/map_session.h"
 #include "names/mapping_recipes.h"
@@ -18,12 +18,26 @@ struct mapping_text {
     bool reverse; /* read from right to left */
 };
 
+/* How the names, shapes and types of a checkpoint's tensors are to change; zeroed: as the names themselves tell. */
+struct mapping_options {
+    const struct mapping_text *texts; /* run one after the other: each sees the names that the one before it made */
+    size_t text_count;
+    const char *rules;                /* family of the model, which relates name spaces; "none"; NULL: detected where there are no texts */
+    const struct mapping_text *rules_text; /* such a text from elsewhere, in place of a built-in one; or NULL */
+    bool strict;                      /* refuse what Paddle's own engine does not know */
+    struct str config;                /* JSON object, such as a model's config.json; empty: the source's own, if it has one */
+    const struct mapping_constant *constants;
+    size_t constant_count;
+    void (*diagnose)(const char *diagnoses, size_t error_count, void *context); /* may be NULL */
+    void *context;
+};
+
 /* What is the same for all texts of a run. */
 struct mapping_context {
-    const reshard_map_options *options; /* may be NULL: the defaults */
+    const struct mapping_options *options; /* may be NULL: the defaults */
     const struct limits *limits;
-    const reshard_checkpoint *reference; /* the last text makes this one's tensors; NULL: whatever comes out */
-    const reshard_checkpoint *pattern;   /* names of the right side are looked up here, but other tensors may come out; NULL: nowhere */
+    const struct catalog *reference; /* the last text makes this one's tensors; NULL: whatever comes out */
+    const struct catalog *pattern;   /* names of the right side are looked up here, but other tensors may come out; NULL: nowhere */
 };
 
 struct mapping_stage {
@@ -39,7 +53,7 @@ struct mapping_stage {
 reshard_status mapping_check_keys(const struct catalog *catalog, reshard_error *err);
 
 /* The checkpoint as it is. */
-reshard_status mapping_begin(const reshard_checkpoint *source, struct mapping_stage **out, reshard_error *err);
+reshard_status mapping_begin(const struct catalog *source, struct mapping_stage **out, reshard_error *err);
 
 /* Puts the text behind *stage, which then is what it made. is_last: the context's reference and pattern count. On failure *stage stays as
  * it was. */

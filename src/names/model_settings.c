@@ -187,13 +187,13 @@ static reshard_status choose(struct choice *choice, struct str named, bool is_as
 
 /* ---- what is read ---- */
 
-static reshard_status read_arguments(const reshard_checkpoint *source, struct model_settings *made, reshard_error *err)
+static reshard_status read_arguments(struct source *source, struct model_settings *made, reshard_error *err)
 {
-    const struct catalog *catalog = checkpoint_catalog(source);
+    const struct catalog *catalog = source->catalog;
     for (uint32_t i = 0; i < catalog->item_count; i++) {
         if (!str_is(catalog->items[i].key, ARGUMENTS_KEY) || catalog->items[i].kind == ITEM_FILE)
             continue;
-        reshard_status status = source_load_item(source->source, i, err);
+        reshard_status status = source_load_item(source, i, err);
         const struct value *value = status ? NULL : catalog->items[i].value;
         if (value && value->kind == VALUE_NEW)
             value = value->object->state_count ? value->object->states[0] : NULL;
@@ -208,10 +208,10 @@ static reshard_status read_arguments(const reshard_checkpoint *source, struct mo
 
 static reshard_status read_config(const struct model_settings_request *request, struct model_settings *made, reshard_error *err)
 {
-    const reshard_map_options *options = request->options;
-    if (!options->config_size)
+    const struct mapping_options *options = request->options;
+    if (!options->config.size)
         return RESHARD_OK;
-    reshard_status status = json_parse(options->config, options->config_size, &request->source->source->limits, &made->parsed, err);
+    reshard_status status = json_parse(options->config.data, options->config.size, &request->source->limits, &made->parsed, err);
     if (status)
         error_prefix(err, "config.json");
     else if (made->parsed.root->kind == VALUE_DICT && !made->is_config_made) {
@@ -224,14 +224,14 @@ static reshard_status read_config(const struct model_settings_request *request, 
 /* A config.json that the caller or the reference gives goes to the target; the source's own goes there as a file beside its weights. */
 static reshard_status keep_config(const struct model_settings_request *request, struct model_settings *made, reshard_error *err)
 {
-    if (!made->is_config_made || request->has_own_config || !request->options->config_size)
+    if (!made->is_config_made || request->has_own_config || !request->options->config.size)
         return RESHARD_OK;
-    made->config = copy_text(request->options->config, request->options->config_size);
-    made->config_size = request->options->config_size;
+    made->config = str_copy(request->options->config);
+    made->config_size = request->options->config.size;
     return made->config ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status read_constants(const reshard_map_options *options, struct model_settings *made, reshard_error *err)
+static reshard_status read_constants(const struct mapping_options *options, struct model_settings *made, reshard_error *err)
 {
     struct value_graph *graph = &made->constants;
     graph->root = value_new_list(graph, VALUE_DICT, NULL, 0);

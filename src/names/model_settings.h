@@ -7,6 +7,7 @@
 #define NAMES_MODEL_SETTINGS_H
 
 #include "names/mapping_relate.h"
+#include "formats/driver.h"
 #include "mapping/settings.h"
 
 struct model_settings {
@@ -25,9 +26,9 @@ struct model_settings {
 
 struct model_settings_request {
     const struct mapping_walked *walked;
-    const reshard_checkpoint *source;
-    const reshard_map_options *given;   /* by the caller: constants; may be NULL */
-    const reshard_map_options *options; /* the config.json that counts */
+    struct source *source;
+    const struct mapping_options *given;   /* by the caller: constants; may be NULL */
+    const struct mapping_options *options; /* the config.json that counts */
     struct str family;                  /* that was asked for, or empty */
     bool is_lenient;                    /* a family that does not fit is no error: then no settings are known */
     bool is_asked;                      /* for names to change: then it is an error if several families fit */

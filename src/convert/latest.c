@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds the newest checkpoint below a root that opens and verifies. */
-#include "api/checkpoint.h"
+#include "convert/latest.h"
 
 #include <stdlib.h>
 
@@ -54,52 +53,43 @@ static reshard_status list_candidates(const char *root, struct arena *arena, str
     return RESHARD_OK;
 }
 
-static reshard_status try_candidate(const char *path, const reshard_open_options *options, const reshard_verify_options *verify,
-                                    struct finding_sink *findings)
+/* *is_good: it opens and verifies. Why it does not is a finding, but a run that is stopped is an error. */
+static reshard_status try_candidate(const char *path, const struct checkpoint_options *options, const struct verify_options *verify,
+                                    const struct engine_options *engine, struct finding_sink *findings, bool *is_good, reshard_error *err)
 {
-    reshard_checkpoint *checkpoint = NULL;
+    struct checkpoint *checkpoint = NULL;
     reshard_error problem = { 0 };
-    struct str shown = { path, strlen(path) };
-    reshard_status status = reshard_open(path, options, &checkpoint, &problem);
+    reshard_status status = checkpoint_open(path, options, &checkpoint, &problem);
     if (!status)
-        status = reshard_verify(checkpoint, verify, NULL, findings->sink, findings->context, &problem);
-    reshard_close(checkpoint);
-    if (status == RESHARD_DIFFERS)
-        finding_report(findings, 1, "rejected", shown, "does not verify");
-    else if (status)
-        finding_report(findings, 1, "rejected", shown, "%s", problem.message);
-    return status;
+        status = verify_run(checkpoint, verify, engine, findings, &problem);
+    checkpoint_close(checkpoint);
+    *is_good = status == RESHARD_OK;
+    if (status == RESHARD_ERR_CANCELLED && err)
+        *err = problem;
+    if (status == RESHARD_ERR_CANCELLED)
+        return status;
+    if (status)
+        finding_report(findings, FINDING_WARNING, "rejected", str_of(path), "%s",
+                       status == RESHARD_DIFFERS ? "does not verify" : problem.message);
+    return finding_sink_status(findings, err);
 }
 
-API_EXPORT reshard_status reshard_latest_good(const char *root, const reshard_open_options *options, const reshard_verify_options *verify,
-                                              reshard_finding_sink sink, void *context, char **path, reshard_error *err)
+reshard_status latest_good(const char *root, const struct checkpoint_options *options, const struct verify_options *verify,
+                           const struct engine_options *engine, struct finding_sink *findings, char **path, reshard_error *err)
 {
-    struct finding_sink findings = { .sink = sink, .context = context };
     struct arena arena = { 0 };
     struct candidate *candidates = NULL;
     size_t count = 0;
+    bool is_good = false;
     reshard_status status = list_candidates(root, &arena, &candidates, &count, err);
-    if (status)
-        goto out;
-    status = RESHARD_DIFFERS;
-    for (size_t i = 0; i < count && status; i++) {
+    for (size_t i = 0; i < count && !status && !is_good; i++) {
         char *candidate = arena_printf(&arena, "%s/%.*s", root, STR_ARG(candidates[i].name));
-        if (!candidate) {
+        status = candidate ? try_candidate(candidate, options, verify, engine, findings, &is_good, err) : error_set_memory(err);
+        if (!status && is_good && !(*path = str_copy(str_of(candidate))))
             status = error_set_memory(err);
-            goto out;
-        }
-        status = try_candidate(candidate, options, verify, &findings);
-        if (!status) {
-            *path = copy_text(candidate, strlen(candidate));
-            if (!*path)
-                status = error_set_memory(err);
-            goto out;
-        }
     }
-    error_set(err, RESHARD_DIFFERS, "'%s': none of %zu numbered directories is a checkpoint that verifies", root, count);
-    status = RESHARD_DIFFERS;
-
-out:
+    if (!status && !is_good)
+        status = error_set(err, RESHARD_DIFFERS, "'%s': none of %zu numbered directories is a checkpoint that verifies", root, count);
     arena_release(&arena);
     return status;
 }

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef API_REPORT_H
+#define API_REPORT_H
+
+#include "reshard/reshard.h"
+
+#include "convert/conversion.h"
+
+/* Fills a report; on failure nothing is left in it. */
+reshard_status report_fill(const struct conversion *conversion, reshard_report *out, reshard_error *err);
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/checkpoint.h"
+
+#include <stdlib.h>
+
+static reshard_status list_tensors(struct checkpoint *checkpoint, reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint->source->catalog;
+    checkpoint->listed = calloc((size_t)catalog->tensor_count + 1, sizeof(uint32_t));
+    if (!checkpoint->listed)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        if (!(catalog->tensors[i].flags & TENSOR_HIDDEN))
+            checkpoint->listed[checkpoint->listed_count++] = i;
+    }
+    return RESHARD_OK;
+}
+
+reshard_status checkpoint_open_in(struct store *store, const char *name, const struct open_options *open, const char *path,
+                                  struct checkpoint **out, reshard_error *err)
+{
+    struct checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
+    if (checkpoint)
+        checkpoint->path = str_copy(str_of(path));
+    if (!checkpoint || !checkpoint->path) {
+        if (!open->borrow_store)
+            store_free(store);
+        checkpoint_close(checkpoint);
+        return error_set_memory(err);
+    }
+    reshard_status status = format_open(store, name, open, &checkpoint->source, err);
+    if (!status)
+        status = list_tensors(checkpoint, err);
+    if (status)
+        checkpoint_close(checkpoint);
+    else
+        *out = checkpoint;
+    return status;
+}
+
+reshard_status checkpoint_open(const char *path, const struct checkpoint_options *options, struct checkpoint **out, reshard_error *err)
+{
+    struct store *store = NULL;
+    char *file_name = NULL;
+    reshard_status status = store_open_path(path, options->store_flags, &store, &file_name, err);
+    if (status)
+        return status;
+    status = checkpoint_open_in(store, file_name ? file_name : "", &options->open, path, out, err);
+    if (status)
+        error_prefix(err, "'%s'", path);
+    free(file_name);
+    return status;
+}
+
+void checkpoint_close(struct checkpoint *checkpoint)
+{
+    if (!checkpoint)
+        return;
+    checkpoint_close(checkpoint->related);
+    source_free(checkpoint->source);
+    free(checkpoint->listed);
+    free(checkpoint->path);
+    free(checkpoint);
+}

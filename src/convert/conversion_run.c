@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs conversions: a transaction, the payload, then what the driver publishes around it. */
+#include "convert/conversion.h"
+
+#include "base/hash.h"
+#include "convert/sidecar.h"
+#include "convert/target_check.h"
+
+#include <stdlib.h>
+
+struct run {
+    struct conversion *conversion;
+    struct store_txn *txn;
+    struct store_object **objects; /* by target catalog object */
+    uint32_t *crcs;                /* by target chunk */
+    struct buffer sidecar;         /* of the target, if one is wanted */
+    char *sidecar_name;            /* in a directory */
+};
+
+static bool run_is_directory(const struct conversion *conversion)
+{
+    return conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
+}
+
+static reshard_status run_create_objects(struct run *run, reshard_error *err)
+{
+    const struct catalog *target = run->conversion->target.catalog;
+    run->objects = calloc((size_t)target->object_count + 1, sizeof(*run->objects));
+    run->crcs = calloc((size_t)target->chunk_count + 1, sizeof(*run->crcs));
+    if (!run->objects || !run->crcs)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < target->object_count; i++) {
+        const struct catalog_object *object = &target->objects[i];
+        /* A single file is the target itself, whatever the driver calls it. */
+        char *name = str_copy(run_is_directory(run->conversion) ? object->name : STR(""));
+        if (!name)
+            return error_set_memory(err);
+        reshard_status status = store_txn_create(run->txn, name, object->bytes, &run->objects[i], err);
+        free(name);
+        if (status)
+            return status;
+    }
+    return RESHARD_OK;
+}
+
+static void run_close_objects(struct run *run)
+{
+    for (uint32_t i = 0; run->objects && i < run->conversion->target.catalog->object_count; i++)
+        store_object_close(run->objects[i]);
+    free(run->objects);
+    run->objects = NULL;
+}
+
+static reshard_status run_publish(struct run *run, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    struct publish_job job = {
+        .target = &conversion->target,
+        .source = conversion->source->source,
+        .objects = run->objects,
+        .chunk_crcs = run->crcs,
+        .request = &conversion->request,
+    };
+    return conversion->target.driver->publish(&job, err);
+}
+
+/* Up to here nothing is written, and the caller's process may as well end; it learns from this call that this is over. */
+static reshard_status run_announce(const struct conversion *conversion, reshard_error *err)
+{
+    struct engine_progress start = { .bytes_total = conversion->plan->write_bytes };
+    if (!conversion->engine.progress || conversion->engine.progress(&start, conversion->engine.context))
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
+}
+
+/* Of a resumable run: what is planned, and the source files as they are. A name that the store cannot take counts as no file. */
+static uint64_t run_identity(const struct conversion *conversion)
+{
+    const struct catalog *catalog = conversion->source->source->catalog;
+    uint64_t identity = plan_hash(conversion->plan);
+    for (uint32_t i = 0; i < catalog->object_count; i++) {
+        uint64_t version = store_version(conversion->source->source->store, catalog->objects[i].name.data);
+        identity = hash64(&version, sizeof(version), identity);
+    }
+    return identity;
+}
+
+static reshard_status run_write(struct run *run, const char *target_path, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    const struct conversion_options *options = conversion->options;
+    struct store_txn_options txn_options = {
+        .is_directory = run_is_directory(conversion),
+        .overwrite = options->overwrite,
+        .resume = options->resume,
+        .no_sync = options->no_sync,
+        .identity = run_identity(conversion),
+    };
+    reshard_status status = sidecar_check_beside(target_path, run_is_directory(conversion), options->overwrite, err);
+    if (status)
+        return status;
+    status = run_announce(conversion, err);
+    if (status)
+        return status;
+    status = store_txn_begin(target_path, &txn_options, &run->txn, err);
+    if (status)
+        return status;
+    status = run_create_objects(run, err);
+    if (status)
+        return status;
+    struct engine_source source = checkpoint_engine_source(conversion->source);
+    /* Objects that were compressed are no longer what a later run could take up. */
+    bool is_packed = false;
+    for (uint32_t i = 0; i < conversion->target.catalog->object_count && !is_packed; i++)
+        is_packed = conversion->target.catalog->objects[i].packing != NULL;
+    status = engine_run(conversion->plan, &source, run->objects, run->crcs, is_packed ? NULL : run->txn, &conversion->engine, err);
+    if (!status && is_packed)
+        status = engine_pack(conversion->target.catalog, run->objects, &conversion->engine, err);
+    if (status)
+        return status;
+    return run_publish(run, err);
+}
+
+/* Reads the unpublished target back, as a stranger would. */
+static reshard_status run_check(struct run *run, reshard_error *err)
+{
+    const struct conversion_options *options = run->conversion->options;
+    if (!options->verify && !options->checksum)
+        return RESHARD_OK;
+    struct checkpoint *written = NULL;
+    const struct checkpoint_options open = {
+        .open = { .format = run->conversion->target.driver->name, .limits = limits_default, .iteration = -1 }
+    };
+    reshard_status status = checkpoint_open(store_txn_path(run->txn), &open, &written, err);
+    /* What was converted were tensors of parameters, however the target keeps optimizer state. */
+    struct checkpoint *compared = written;
+    if (!status && options->verify && run->conversion->target.driver->abilities & FORMAT_STATE_BY_PARAMETER)
+        status = checkpoint_relate(written, &compared, err);
+    if (!status && options->verify)
+        status = sidecar_compare_conversion(run->conversion, compared, err);
+    if (!status && options->checksum)
+        status = sidecar_make(written, options->checksum, &run->conversion->engine, &run->sidecar, &run->sidecar_name, err);
+    checkpoint_close(written);
+    if (status)
+        error_prefix(err, "reading the result back");
+    return status;
+}
+
+static reshard_status run_commit(struct run *run, const char *target_path, reshard_error *err)
+{
+    const struct conversion_options *options = run->conversion->options;
+    bool has_folder = run_is_directory(run->conversion);
+    reshard_status status = RESHARD_OK;
+    if (run->sidecar.size && has_folder)
+        status = sidecar_add(run->txn, run->sidecar_name, &run->sidecar, err);
+    if (status)
+        return status;
+    status = store_txn_commit(run->txn, err);
+    run->txn = NULL;
+    /* After the target: digests that are missing or of the old target make verify complain, and hide nothing. */
+    if (!status && (options->overwrite || (run->sidecar.size && !has_folder)))
+        status = sidecar_renew_beside(target_path, has_folder, &run->sidecar, options->no_sync, err);
+    return status;
+}
+
+reshard_status conversion_run(struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    struct run run = { .conversion = conversion };
+    reshard_status status = target_check_replaced(conversion, target_path, err);
+    if (!status)
+        status = run_write(&run, target_path, err);
+    run_close_objects(&run);
+    if (!status)
+        status = run_check(&run, err);
+    if (!status)
+        status = run_commit(&run, target_path, err);
+    /* What a cancelled or failed resumable run has done is kept for the next one. */
+    store_txn_abort(run.txn, conversion->options->resume);
+    free(run.crcs);
+    buffer_release(&run.sidecar);
+    free(run.sidecar_name);
+    return status;
+}

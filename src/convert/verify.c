@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/verify.h"
+
+#include "base/decimal_text.h"
+#include "base/hash.h"
+#include "convert/payload_check.h"
+#include "convert/replica_compare.h"
+#include "convert/sidecar.h"
+
+#include <stdlib.h>
+
+static reshard_status digest_chunk_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                        reshard_error *err)
+{
+    (void)tensor, (void)offset, (void)is_last, (void)err;
+    hash64_stream_update(context, bytes, size);
+    return RESHARD_OK;
+}
+
+static reshard_status digest_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options,
+                                   struct hash64_stream *stream, uint64_t *out, reshard_error *err)
+{
+    hash64_stream_reset(stream);
+    reshard_status status = engine_stream_chunk(source, chunk, options, digest_chunk_sink, stream, err);
+    *out = hash64_stream_digest(stream);
+    return status;
+}
+
+/* The chunk that a replica repeats: the first of the same box. */
+static uint32_t original_of(const struct catalog *catalog, const struct catalog_tensor *tensor, uint32_t replica)
+{
+    const struct catalog_chunk *copy = &catalog->chunks[replica];
+    for (uint32_t i = tensor->first_chunk; i < replica; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        if (chunk->start == copy->start && chunk->extent == copy->extent && !(chunk->flags & CHUNK_REPLICA))
+            return i;
+    }
+    return replica;
+}
+
+/* Whether both are the very same bytes, seen the same way: there is nothing to compare. */
+static bool is_same_place(const struct catalog *catalog, uint32_t a_index, uint32_t b_index)
+{
+    const struct catalog_chunk *a = &catalog->chunks[a_index], *b = &catalog->chunks[b_index];
+    unsigned seen = CHUNK_SWAP | CHUNK_CONJUGATE | CHUNK_NEGATE;
+    return a->object == b->object && a->offset == b->offset && a->bytes == b->bytes && (a->flags & seen) == (b->flags & seen) &&
+           !a->layout && !b->layout;
+}
+
+static reshard_status report_replica(const struct engine_source *source, uint32_t original, uint32_t copy,
+                                     const struct engine_options *options, struct finding_sink *findings, reshard_error *err)
+{
+    const struct catalog *catalog = source->catalog;
+    const struct catalog_chunk *chunk = &catalog->chunks[copy];
+    struct replica_difference difference;
+    char most[DECIMAL_SHORT_BYTES];
+    reshard_status status = replica_compare(source, original, copy, options, &difference, err);
+    if (!status)
+        finding_report(findings, FINDING_FAILURE, "replica", catalog->tensors[chunk->tensor].key,
+                       "the copies in '%.*s' and '%.*s' differ: %llu elements, first at %llu, max abs %s",
+                       STR_ARG(catalog->objects[catalog->chunks[original].object].name), STR_ARG(catalog->objects[chunk->object].name),
+                       (unsigned long long)difference.count, (unsigned long long)difference.first,
+                       decimal_short(difference.max_difference, most));
+    return status;
+}
+
+static reshard_status compare_replicas(struct checkpoint *checkpoint, const struct engine_options *options, struct finding_sink *findings,
+                                       reshard_error *err)
+{
+    const struct catalog *catalog = checkpoint->source->catalog;
+    const struct engine_source source = checkpoint_engine_source(checkpoint);
+    struct hash64_stream *stream = hash64_stream_new();
+    if (!stream)
+        return error_set_memory(err);
+    reshard_status status = RESHARD_OK;
+    uint32_t known = CATALOG_NONE;
+    uint64_t known_digest = 0, digest;
+    for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[i];
+        const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
+        if (!(chunk->flags & CHUNK_REPLICA))
+            continue;
+        uint32_t original = original_of(catalog, tensor, i);
+        status = work_spend_steps(checkpoint->source->limits.budget, original - tensor->first_chunk + 1, err);
+        if (status || is_same_place(catalog, original, i))
+            continue;
+        if (original != known)
+            status = digest_chunk(&source, original, options, stream, &known_digest, err);
+        known = original;
+        if (!status)
+            status = digest_chunk(&source, i, options, stream, &digest, err);
+        if (!status && digest != known_digest)
+            status = report_replica(&source, original, i, options, findings, err);
+        if (!status)
+            status = finding_sink_status(findings, err);
+    }
+    hash64_stream_free(stream);
+    return status;
+}
+
+static void report_stats(struct checkpoint *checkpoint, const struct value_stats *stats, struct finding_sink *findings)
+{
+    const struct catalog *catalog = checkpoint->source->catalog;
+    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
+        uint32_t tensor = checkpoint->listed[i];
+        const struct value_stats *found = &stats[tensor];
+        struct str key = catalog->tensors[tensor].key;
+        if (found->nan_count)
+            finding_report(findings, FINDING_WARNING, "nan", key, "%llu NaN", (unsigned long long)found->nan_count);
+        if (found->inf_count)
+            finding_report(findings, FINDING_WARNING, "inf", key, "%llu infinite", (unsigned long long)found->inf_count);
+        if (!found->has_nonzero && catalog_tensor_bytes(catalog, &catalog->tensors[tensor]) && catalog->tensors[tensor].chunk_count)
+            finding_report(findings, FINDING_NOTE, "zero", key, "all values are zero");
+    }
+}
+
+static void report_warnings(const struct checkpoint *checkpoint, struct finding_sink *findings)
+{
+    const struct catalog *catalog = checkpoint->source->catalog;
+    for (uint32_t i = 0; i < catalog->warning_count; i++) {
+        const struct catalog_warning *warning = &catalog->warnings[i];
+        finding_report(findings, warning->is_damage ? FINDING_FAILURE : FINDING_WARNING, warning->is_damage ? "damage" : "warning",
+                       (struct str){ 0 }, "%.*s", STR_ARG(warning->text));
+    }
+    if (catalog->warnings_dropped)
+        finding_report(findings, FINDING_WARNING, "warning", (struct str){ 0 }, "%u more warnings", catalog->warnings_dropped);
+}
+
+/* ---- what was not looked at ---- */
+
+static bool is_tensor_checked(const struct catalog *catalog, uint32_t tensor, const struct sidecar_cover *cover)
+{
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    if (cover->tensors && cover->tensors[tensor])
+        return true;
+    for (uint32_t i = 0; i < entry->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[entry->first_chunk + i];
+        if (chunk->bytes && !(chunk->flags & (CHUNK_HAS_CRC | CHUNK_CHECKED)))
+            return false;
+    }
+    return true;
+}
+
+static void count_covered(const struct checkpoint *checkpoint, const struct sidecar_cover *cover, const struct verify_options *options)
+{
+    const struct catalog *catalog = checkpoint->source->catalog;
+    struct verify_coverage out = { .tensors = checkpoint->listed_count, .items = catalog->item_count };
+    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
+        uint64_t bytes = catalog_tensor_bytes(catalog, tensor);
+        bool is_checked = is_tensor_checked(catalog, checkpoint->listed[i], cover);
+        out.bytes += bytes;
+        out.checked_tensors += is_checked;
+        out.checked_bytes += is_checked ? bytes : 0;
+        if (!is_checked && options->uncovered)
+            options->uncovered(options->context, tensor->key, bytes);
+    }
+    for (uint32_t i = 0; i < catalog->item_count; i++)
+        out.checked_items += catalog->items[i].is_checked || (cover->items && cover->items[i]);
+    for (uint32_t i = 0; i < catalog->chunk_count; i++)
+        out.replicas += (catalog->chunks[i].flags & CHUNK_REPLICA) != 0;
+    out.has_sidecar = cover->tensors != NULL;
+    out.names_are_checked = catalog->names_are_checked || cover->items != NULL;
+    if (options->coverage)
+        *options->coverage = out;
+}
+
+/* All that reads payload, in the order of its findings. */
+static reshard_status verify_payload(struct checkpoint *checkpoint, struct value_stats *stats, const struct engine_options *engine,
+                                     struct finding_sink *findings, struct sidecar_cover *cover, reshard_error *err)
+{
+    reshard_status status = payload_check(checkpoint->source, stats, engine, findings, err);
+    if (!status)
+        status = compare_replicas(checkpoint, engine, findings, err);
+    return status ? status : sidecar_verify(checkpoint, engine, findings, cover, err);
+}
+
+reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
+                          struct finding_sink *findings, reshard_error *err)
+{
+    struct sidecar_cover cover = { 0 };
+    struct source *source = checkpoint->source;
+    uint64_t failures = findings->failures;
+    work_renew(&source->work);
+    reshard_status status = source_resolve(source, NULL, 0, err);
+    if (!status)
+        status = source_verify(source, options->is_deep, err);
+    if (status)
+        return status;
+    report_warnings(checkpoint, findings);
+    struct value_stats *stats = calloc((size_t)source->catalog->tensor_count + 1, sizeof(*stats));
+    if (!stats)
+        return error_set_memory(err);
+    status = finding_sink_status(findings, err);
+    if (!status)
+        status = verify_payload(checkpoint, options->is_deep ? stats : NULL, engine, findings, &cover, err);
+    if (!status && options->is_deep)
+        report_stats(checkpoint, stats, findings);
+    if (!status)
+        status = finding_sink_status(findings, err);
+    if (!status)
+        count_covered(checkpoint, &cover, options);
+    free(stats);
+    sidecar_cover_release(&cover);
+    return status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verify: what opening proves already (structure, coverage), then stored checksums, replicas, the sidecar and, deep, the values. */
+#ifndef CONVERT_VERIFY_H
+#define CONVERT_VERIFY_H
+
+#include "convert/checkpoint.h"
+#include "convert/finding.h"
+
+/*
+ * What verify has looked at. "Checked" is what a stored checksum or the sidecar covers, so that damage cannot go unnoticed; of the rest
+ * only the structure was proved: sizes, and that every element is stored exactly once.
+ */
+struct verify_coverage {
+    uint64_t tensors, bytes, checked_tensors, checked_bytes; /* a tensor counts with all its bytes, as it is shown */
+    uint64_t items, checked_items;
+    uint64_t replicas; /* copies of chunks, each compared with its first */
+    bool names_are_checked, has_sidecar;
+};
+
+struct verify_options {
+    bool is_deep;                     /* also read all values */
+    struct verify_coverage *coverage; /* is filled unless verify stops with an error; may be NULL */
+    void (*uncovered)(void *context, struct str key,
+                      uint64_t bytes); /* is told each tensor with values that no checksum covers; may be NULL */
+    void *context;
+};
+
+/* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. */
+reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
+                          struct finding_sink *findings, reshard_error *err);
+
+#endif
