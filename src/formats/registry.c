@@ -8,7 +8,6 @@
 #include "formats/megatron/megatron.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
-#include "formats/zarr/zarr.h"
 
 static const struct format_driver *const registry[] = {
     &format_safetensors,        /* "safetensors" */

@@ -60,8 +60,8 @@ struct dcp_flavour {
     /* The path of a tensor whose source knows none; 0: its key is all of it. */
     size_t (*tensor_path)(struct str key, struct path_part made[DCP_PATH_MADE_MAX]);
 
-    /* Name of an attribute that Metadata gets: a dict by the stored key of every tensor, whose values put_attribute appends as pickle. NULL,
-     * or it returns NULL: there is none. */
+    /* Name of an attribute that Metadata gets: a dict by the stored key of every tensor, whose values put_attribute appends as pickle.
+     * NULL, or it returns NULL: there is none. */
     const char *(*attribute)(const struct dcp_target *state);
     void (*put_attribute)(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, struct buffer *out);
 };

@@ -63,7 +63,7 @@ struct dcp_target {
     uint32_t blob_count, item_count, item_capacity;
     uint32_t metadata_object;
     bool has_metadata;            /* metadata_object is set */
-    uint32_t spread;              /* over how many files pieces without a place of their own are spread; 0: as many as their size asks for */
+    uint32_t spread; /* over how many files pieces without a place of their own are spread; 0: as many as their size asks for */
     char folder[40];              /* that the checkpoint lies in: "" or ends with '/' */
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Vectors: what a flavour of DCP stores in place of tensors. Tensors of the target that lie in vectors have chunks all the same, which lie in
- * runs: a run is a part of a vector in one place of a file. What no chunk fills is zero. Runs are blobs of their own, under the vector's key
- * in .metadata, or storages inside an item.
+ * Vectors: what a flavour of DCP stores in place of tensors. Tensors of the target that lie in vectors have chunks all the same, which lie
+ * in runs: a run is a part of a vector in one place of a file. What no chunk fills is zero. Runs are blobs of their own, under the vector's
+ * key in .metadata, or storages inside an item.
  */
 #ifndef FORMATS_DCP_DCP_VECTORS_H
 #define FORMATS_DCP_DCP_VECTORS_H

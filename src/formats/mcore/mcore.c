@@ -2,8 +2,9 @@
 #include "formats/mcore/mcore.h"
 
 #include "formats/mcore/mcore_source.h"
-#include "formats/mcore/mcore_target.h"
+#include "formats/mcore/mcore_zarr.h"
 #include "formats/shared/parallel_words.h"
+#include "formats/zarr/zarr.h"
 
 /* What Megatron, Megatron Bridge and NeMo have beside DCP's own files. */
 static const char *const folder_entries[] = {
@@ -69,4 +70,24 @@ const struct format_driver format_fsdp_dtensor = {
     .publish = mcore_publish,
     .close_source = dcp_close_source,
     .close_target = mcore_close_target,
+};
+
+static const char *const zarr_entries[] = { ZARR_FOLDER_ENTRIES, "*.sync/", "common.pt", "shard_*.pt", "metadata.json", NULL };
+
+const struct format_driver format_zarr = {
+    .name = "zarr",
+    .summary = "zarr arrays and groups of format 2 or 3, and Megatron Core's zarr checkpoints",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
+    .options = mcore_zarr_options,
+    .target_names = mcore_zarr_target_names,
+    .folder_entries = zarr_entries,
+    .probe = mcore_zarr_probe,
+    .read_catalog = mcore_zarr_read,
+    .load_item = dcp_load_item,
+    .read_item_storage = dcp_read_item_storage,
+    .verify = mcore_zarr_verify,
+    .lay_out = mcore_zarr_lay_out,
+    .publish = mcore_zarr_publish,
+    .close_source = dcp_close_source,
+    .close_target = mcore_zarr_close_target,
 };

@@ -19,5 +19,6 @@
 extern const struct format_driver format_torch_dist;         /* "torch_dist": Megatron Core distributed checkpoint */
 extern const struct format_driver format_torch_dcp_megatron; /* "torch_dcp": Megatron's plain DCP below a checkpoint root */
 extern const struct format_driver format_fsdp_dtensor;       /* "fsdp_dtensor": Megatron-FSDP's plain DCP */
+extern const struct format_driver format_zarr;               /* "zarr": zarr, plain or Megatron Core's */
 
 #endif

@@ -14,8 +14,8 @@ struct cell {
     int64_t volume;
 };
 
-static reshard_status cell_of(const struct mcore_reshape *reshape, int rank, const int64_t *size, const int64_t *start, const int64_t *extent,
-                              struct cell *out, reshard_error *err)
+static reshard_status cell_of(const struct mcore_reshape *reshape, int rank, const int64_t *size, const int64_t *start,
+                              const int64_t *extent, struct cell *out, reshard_error *err)
 {
     if (rank != reshape->rank + 1)
         return error_set(err, RESHARD_ERR_FORMAT, "it is flattened, so %d stored axes are expected, not %d", reshape->rank + 1, rank);

@@ -9,6 +9,7 @@
  */
 #include "formats/mcore/mcore_items.h"
 
+#include "formats/mcore/mcore.h"
 #include "formats/mcore/mcore_target.h"
 #include "parallel/group_meta.h"
 
@@ -18,7 +19,6 @@
 #define COMMON_OBJECT "common_state/shard_0_1"
 #define CHECKPOINT_VERSION 3.0
 #define RNG_KEY "rng_state"
-#define NUMBERED_FORMAT "torch_dcp"
 #define RERUN_KEY "rerun_state_machine_state"
 
 /* ---- ShardedObjects ---- */
@@ -120,7 +120,7 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
         if (dcp_tree_child(&state->dcp.tree, 0, str_of(marks[i])) != CATALOG_NONE)
             return RESHARD_OK;
     }
-    if (strcmp(request->source->driver->name, "torch_dist") == 0)
+    if (mcore_is_from(request, &format_torch_dist))
         return RESHARD_OK;
     struct value *version = value_new(&state->dcp.extra, VALUE_FLOAT);
     if (version)
@@ -209,7 +209,8 @@ static reshard_status add_object(const struct layout_request *request, struct ta
 {
     struct mcore_target *state = mcore_target_state(target);
     bool is_of_ranks = str_ends_with(key, RNG_KEY) || str_is(key, RERUN_KEY);
-    bool is_kept = state->flavour->has_common ? !(is_of_ranks && mcore_layout_changes(target)) : !is_of_ranks && !mcore_is_module_state(key);
+    bool is_kept =
+        state->flavour->has_common ? !(is_of_ranks && mcore_layout_changes(target)) : !is_of_ranks && !mcore_is_module_state(key);
     if (!state->flavour->has_common && str_is(key, RERUN_KEY))
         return add_rerun_state(request, target, item, err);
     if (state->flavour->has_common && mcore_optimizer_takes(target, key))
@@ -256,7 +257,7 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     if (wanted->kind == ITEM_FILE)
         return add_as_it_is(request, state, item, err);
     /* A zarr checkpoint's own metadata.json: the target has one of its own. */
-    if (str_is(wanted->key, "metadata.json") && wanted->kind == ITEM_VALUE && strcmp(request->source->driver->name, "zarr") == 0)
+    if (str_is(wanted->key, "metadata.json") && wanted->kind == ITEM_VALUE && mcore_is_from(request, &format_zarr))
         return RESHARD_OK;
     if (wanted->path == CATALOG_NONE && mcore_object_key(wanted->key, &key))
         return add_object(request, target, item, key, err);
@@ -267,7 +268,7 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     if (is_common && mcore_is_rank_item(request->wanted, wanted))
         return add_rank_item(target, wanted, err);
     /* torch_dcp has one layout, whose modules ask for their state. */
-    if (mcore_is_module_state(wanted->key) && strcmp(request->source->driver->name, target->driver->name) == 0 && !is_common)
+    if (mcore_is_module_state(wanted->key) && mcore_is_from(request, target->driver) && !is_common)
         return add_as_it_is(request, state, item, err);
     if (mcore_is_module_state(wanted->key))
         return is_common ? RESHARD_OK
@@ -297,16 +298,15 @@ static reshard_status add_version(const struct layout_request *request, struct t
 /* torch_dcp numbers its optimizer state by the order of parameters, and nothing else does. */
 static reshard_status check_states(const struct layout_request *request, const struct target *target, reshard_error *err)
 {
-    const char *source = request->source->driver->name;
-    if (strcmp(source, NUMBERED_FORMAT) != 0 || strcmp(source, target->driver->name) == 0)
+    if (!mcore_is_from(request, &format_torch_dcp_megatron) || target->driver == &format_torch_dcp_megatron)
         return RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
         struct str key = request->wanted->tensors[i].key;
         if (!str_starts_with(key, "optimizer."))
             continue;
         error_set(err, RESHARD_ERR_UNSUPPORTED,
-                  "tensor '%.*s': " NUMBERED_FORMAT " numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),
-                  target->driver->name);
+                  "tensor '%.*s': torch_dcp numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),
+                  mcore_target_state(target)->flavour->format);
         error_hint(err, "reshard_convert_options.exclude 'optimizer.*' converts the weights");
         return RESHARD_ERR_UNSUPPORTED;
     }

@@ -13,7 +13,8 @@
 /* Whether the target's tensor is flattened. */
 bool mcore_is_flattened(const struct mcore_target *state, const struct catalog *catalog, uint32_t tensor);
 
-/* The hooks of a DCP flavour: the key under which a tensor is stored, where a cell is stored, and mcore_data, the real shapes of tensors. */
+/* The hooks of a DCP flavour: the key under which a tensor is stored, where a cell is stored, and mcore_data, the real shapes of tensors.
+ */
 struct str mcore_stored_key(const struct dcp_target *state, struct arena *arena, struct str key);
 bool mcore_stored_form(const struct dcp_target *state, const struct catalog *catalog, uint32_t tensor, const int64_t *start,
                        const int64_t *extent, struct dcp_form *out);

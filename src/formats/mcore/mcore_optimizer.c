@@ -7,6 +7,7 @@
 #include "formats/mcore/mcore_items.h"
 
 #include "base/array.h"
+#include "formats/mcore/mcore.h"
 #include "formats/mcore/mcore_buckets.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/group_meta.h"
@@ -302,7 +303,8 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     return status;
 }
 
-static reshard_status adapt_content(const struct layout_request *request, struct mcore_target *state, bool is_distributed, reshard_error *err)
+static reshard_status adapt_content(const struct layout_request *request, struct mcore_target *state, bool is_distributed,
+                                    reshard_error *err)
 {
     struct value *content;
     uint32_t node;
@@ -339,7 +341,7 @@ static bool is_described(const struct layout_request *request, struct mcore_targ
     struct value *content;
     uint32_t node;
     struct str layout;
-    if (strcmp(request->source->driver->name, "torch_dist") != 0)
+    if (!mcore_is_from(request, &format_torch_dist))
         return false;
     if (state->buckets)
         return false;

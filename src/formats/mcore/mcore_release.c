@@ -17,7 +17,7 @@ reshard_status mcore_release_choose(const struct layout_request *request, struct
     reshard_status status = megatron_release_option(request, minor, err);
     if (status || *minor)
         return status;
-    if (state->flavour->items_are_files && strcmp(request->source->driver->name, target->driver->name) != 0)
+    if (state->flavour->items_are_files && !mcore_is_from(request, target->driver))
         *minor = ZARR_RELEASE;
     return RESHARD_OK;
 }

@@ -6,6 +6,7 @@
  *   latest_checkpointed_iteration.txt   "10", or "release"
  *   iter_0000010/, or release/          the checkpoint
  */
+#include "formats/mcore/mcore.h"
 #include "formats/mcore/mcore_source.h"
 #include "formats/mcore/mcore_target.h"
 #include "formats/shared/integrity_file.h"
@@ -119,10 +120,9 @@ static enum root_kind choose_kind(const struct layout_request *request, int64_t 
         return ROOT_RELEASE;
     if (iteration >= 0)
         return ROOT_ITERATION;
-    const char *format = request->source->driver->name;
-    bool is_alone = name.size == 0 && (strcmp(format, "torch_dist") == 0 || strcmp(format, "zarr") == 0 ||
-                                       strcmp(format, "torch_dcp") == 0 || strcmp(format, "fsdp_dtensor") == 0);
-    return is_alone ? ROOT_NONE : ROOT_RELEASE;
+    bool is_own = mcore_is_from(request, &format_torch_dist) || mcore_is_from(request, &format_zarr) ||
+                  mcore_is_from(request, &format_torch_dcp_megatron) || mcore_is_from(request, &format_fsdp_dtensor);
+    return is_own && name.size == 0 ? ROOT_NONE : ROOT_RELEASE;
 }
 
 static reshard_status choose_folder(const struct layout_request *request, struct mcore_target *state, reshard_error *err)

@@ -209,7 +209,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
 {
     struct mcore_target *state = mcore_target_state(target);
     bool is_buffered = state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_GATHERED;
-    bool is_changed = mcore_layout_changes(target), is_same_format = strcmp(request->source->driver->name, target->driver->name) == 0;
+    bool is_changed = mcore_layout_changes(target), is_same_format = mcore_is_from(request, target->driver);
     uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR("args")), graph_count = 0;
     const struct value *arguments = NULL;
     if (node == CATALOG_NONE || !state->dcp.tree.nodes[node].is_leaf || state->dcp.tree.nodes[node].wanted == CATALOG_NONE)
@@ -236,7 +236,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     if (state->optimizer_layout == MCORE_GATHERED || is_parallel_missing)
         value_edit_bool(&editing, PARALLEL_SAVE, is_parallel_missing);
     set_vocabulary(&editing, arguments, state->sizes.tp);
-    value_edit_set(&editing, "ckpt_format", value_new_str(&state->dcp.extra, str_of(target->driver->name)), false);
+    value_edit_set(&editing, "ckpt_format", value_new_str(&state->dcp.extra, str_of(state->flavour->format)), false);
     if (is_changed || state->lacks_rng)
         value_edit_bool(&editing, "no_save_rng", true);
     if (!has_optimizer(request, state))

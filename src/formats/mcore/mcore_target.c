@@ -44,7 +44,7 @@ static size_t fsdp_path(struct str key, struct path_part made[DCP_PATH_MADE_MAX]
 
 const char *const mcore_own_files[] = { MCORE_CONFIG_FILE, MCORE_COMMON_FILE, INTEGRITY_FILE, MCORE_TRACKER, NULL };
 
-const struct mcore_flavour mcore_flavour_torch_dist = {
+static const struct mcore_flavour flavour_torch_dist = {
     .dcp = { .own_files = mcore_own_files,
              .has_no_paths = true,
              .store_items = mcore_items_make,
@@ -58,12 +58,12 @@ const struct mcore_flavour mcore_flavour_torch_dist = {
     .has_common = true,
 };
 
-const struct mcore_flavour mcore_flavour_torch_dcp = {
+static const struct mcore_flavour flavour_torch_dcp = {
     .dcp = { .own_files = mcore_own_files, .store_items = mcore_items_make, .tensor_path = model_path },
     .format = "torch_dcp",
 };
 
-const struct mcore_flavour mcore_flavour_fsdp_dtensor = {
+static const struct mcore_flavour flavour_fsdp_dtensor = {
     .dcp = { .own_files = mcore_own_files, .store_items = mcore_items_make, .tensor_path = fsdp_path },
     .format = "fsdp_dtensor",
     .has_group_meta = true,
@@ -101,23 +101,17 @@ static reshard_status lay_out(const struct layout_request *request, struct targe
 
 reshard_status mcore_lay_out_torch_dist(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    return lay_out(request, target, &mcore_flavour_torch_dist, err);
+    return lay_out(request, target, &flavour_torch_dist, err);
 }
 
 reshard_status mcore_lay_out_torch_dcp(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    return lay_out(request, target, &mcore_flavour_torch_dcp, err);
+    return lay_out(request, target, &flavour_torch_dcp, err);
 }
 
 reshard_status mcore_lay_out_fsdp_dtensor(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    return lay_out(request, target, &mcore_flavour_fsdp_dtensor, err);
-}
-
-reshard_status mcore_item_files_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
-{
-    reshard_status status = dcp_item_files_lay_out(request, target, err);
-    return status ? status : mcore_root_lay_out(target, err);
+    return lay_out(request, target, &flavour_fsdp_dtensor, err);
 }
 
 reshard_status mcore_publish(const struct publish_job *job, reshard_error *err)

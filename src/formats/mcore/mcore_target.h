@@ -9,8 +9,8 @@
 #include "formats/dcp/dcp_target.h"
 
 /*
- * How a format of Megatron's differs in writing. All of them lie below a save root: a tracker file and a folder for the iteration. torch_dist
- * and zarr keep what is not sharded as one dict, the common state; the others store every leaf of it under its path.
+ * How a format of Megatron's differs in writing. All of them lie below a save root: a tracker file and a folder for the iteration.
+ * torch_dist and zarr keep what is not sharded as one dict, the common state; the others store every leaf of it under its path.
  */
 struct mcore_flavour {
     struct dcp_flavour dcp;
@@ -19,7 +19,6 @@ struct mcore_flavour {
     bool has_group_meta;     /* fsdp_dtensor: param_groups are stored for each parameter */
     bool items_are_files;    /* zarr: a file for each ShardedObject, without the list around its value; no .metadata, tensors elsewhere */
 };
-extern const struct mcore_flavour mcore_flavour_torch_dist, mcore_flavour_torch_dcp, mcore_flavour_fsdp_dtensor;
 
 /* A small file whose text is known when the target is laid out. */
 struct mcore_text_file {
@@ -77,6 +76,12 @@ static inline struct mcore_target *mcore_target_state(const struct target *targe
     return target->driver_state;
 }
 
+/* Whether what is laid out comes from a checkpoint of that format. */
+static inline bool mcore_is_from(const struct layout_request *request, const struct format_driver *driver)
+{
+    return request->source->driver == driver;
+}
+
 /* ---- mcore_target.c ---- */
 
 /* Makes the target's state, and reads what options and reference say about the root and the optimizer's state. */
@@ -85,8 +90,6 @@ reshard_status mcore_target_init(const struct layout_request *request, struct ta
 reshard_status mcore_lay_out_torch_dist(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status mcore_lay_out_torch_dcp(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status mcore_lay_out_fsdp_dtensor(const struct layout_request *request, struct target *target, reshard_error *err);
-/* Lays out all of a zarr target but its arrays. */
-reshard_status mcore_item_files_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status mcore_publish(const struct publish_job *job, reshard_error *err);
 void mcore_close_target(struct target *target);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * integrity.json: {"algorithm": "sha256", "files": {NAME: hex, …}} of the regular files in a checkpoint's directory. Megatron Core writes it
- * on request; whoever reads the folder checks it, because a damaged metadata.json may hide whose checkpoint it is.
+ * integrity.json: {"algorithm": "sha256", "files": {NAME: hex, …}} of the regular files in a checkpoint's directory. Megatron Core writes
+ * it on request; whoever reads the folder checks it, because a damaged metadata.json may hide whose checkpoint it is.
  */
 #ifndef FORMATS_SHARED_INTEGRITY_FILE_H
 #define FORMATS_SHARED_INTEGRITY_FILE_H

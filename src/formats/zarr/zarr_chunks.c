@@ -127,8 +127,8 @@ static reshard_status leaf_add(struct zarr_adding *adding, const struct zarr_blo
         return status;
     if (array->is_swapped)
         chunk->flags |= CHUNK_SWAP;
-    if (adding->reading->is_loadable_by_megatron && array->dtype == DTYPE_BF16 && !array->names_separator)
-        chunk->flags |= CHUNK_PLAIN_NAN; /* by Megatron, which saves and loads it by way of float32: NaNs have no bits of their own */
+    if (adding->reading->has_plain_nans && array->dtype == DTYPE_BF16 && !array->names_separator)
+        chunk->flags |= CHUNK_PLAIN_NAN;
     strides_of(adding, block, clipped, strides, &is_row_major);
     if (is_row_major && !is_coded)
         return RESHARD_OK;

@@ -87,7 +87,7 @@ static void put_array_v2(const struct zarr_style *style, enum dtype dtype, int r
     put_name(&printing, false, "dtype");
     buffer_printf(out, "\"%s\"", zarr_dtype_name_v2(dtype));
     put_name(&printing, false, "fill_value");
-    buffer_append_text(out, style->is_megatron ? "null" : fill_text(dtype));
+    buffer_append_text(out, style->flavour->arrays_only ? "null" : fill_text(dtype));
     put_name(&printing, false, "filters");
     buffer_append_text(out, "null");
     put_name(&printing, false, "order");

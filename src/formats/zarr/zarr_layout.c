@@ -2,7 +2,6 @@
 /* Lays a store out: the documents of groups and arrays, and the chunk files. */
 #include <stdlib.h>
 
-#include "formats/mcore/mcore_model_space.h"
 #include "formats/zarr/zarr_array.h"
 #include "formats/zarr/zarr_target.h"
 #include "formats/zarr/zarr_write.h"
@@ -13,6 +12,7 @@
 struct zarr_laying {
     const struct layout_request *request;
     struct target *target;
+    struct zarr_target *state;
     struct zarr_style style;
     struct name_map arrays;    /* keys of the arrays */
     struct name_map groups;    /* their folders, "" first */
@@ -142,22 +142,16 @@ static reshard_status note_items(struct zarr_laying *laying, reshard_error *err)
 
 /* ---- nodes ---- */
 
-/* What all names begin with: Megatron's "iter_0000010/". */
-static const char *folder_of(const struct zarr_laying *laying)
-{
-    return laying->style.is_megatron ? mcore_target_state(laying->target)->dcp.folder : "";
-}
-
 static reshard_status text_add(struct zarr_laying *laying, struct str node, const char *name, struct buffer *text, reshard_error *err)
 {
     struct buffer path = { 0 };
-    buffer_append_text(&path, folder_of(laying));
+    buffer_append_text(&path, laying->style.folder);
     buffer_append_str(&path, node);
     buffer_append_text(&path, node.size ? "/" : "");
     buffer_append_text(&path, name);
     reshard_status status = path.failed || text->failed ? error_set_memory(err) : RESHARD_OK;
     if (!status)
-        status = zarr_target_add_text(laying->target, buffer_str(&path), text, err);
+        status = zarr_target_add_text(laying->state, laying->target, buffer_str(&path), text, err);
     buffer_release(&path);
     return status;
 }
@@ -165,7 +159,7 @@ static reshard_status text_add(struct zarr_laying *laying, struct str node, cons
 /* A node's attributes, which format 2 keeps in a file of their own. */
 static reshard_status attributes_add(struct zarr_laying *laying, struct str node, struct buffer *attributes, reshard_error *err)
 {
-    reshard_status status = laying->style.is_megatron ? RESHARD_OK : item_text(laying, node, ATTRIBUTES, attributes, err);
+    reshard_status status = laying->style.flavour->arrays_only ? RESHARD_OK : item_text(laying, node, ATTRIBUTES, attributes, err);
     if (status || laying->style.format != 2 || !attributes->size)
         return status;
     return text_add(laying, node, ATTRIBUTES, attributes, err);
@@ -182,12 +176,6 @@ static reshard_status group_add(struct zarr_laying *laying, struct str node, res
     buffer_release(&attributes);
     buffer_release(&text);
     return status;
-}
-
-/* The array's name. Releases that read Megatron's zarr call the distributed optimizer's copies fp32_param. */
-static struct str name_of(struct zarr_laying *laying, struct str key)
-{
-    return laying->style.is_megatron ? mcore_stored_key(&mcore_target_state(laying->target)->dcp, &laying->target->catalog->arena, key) : key;
 }
 
 static reshard_status array_document_add(struct zarr_laying *laying, const struct catalog_tensor *tensor, struct str name,
@@ -221,11 +209,11 @@ static reshard_status array_add(struct zarr_laying *laying, uint32_t index, resh
         return RESHARD_ERR_UNSUPPORTED;
     }
     zarr_chunk_choose(laying->request, &laying->style, index, chunk);
-    struct str stored = name_of(laying, tensor->key);
+    struct str stored = laying->style.flavour->array_name ? laying->style.flavour->array_name(laying->target, tensor->key) : tensor->key;
     reshard_status status =
         stored.size || !tensor->key.size ? array_document_add(laying, tensor, stored, chunk, err) : error_set_memory(err);
     char *prefix = status ? NULL
-                          : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", folder_of(laying), (int)stored.size,
+                          : arena_printf(&laying->target->catalog->arena, "%s%.*s%s", laying->style.folder, (int)stored.size,
                                          stored.size ? stored.data : "", stored.size ? "/" : "");
     if (!status && !prefix)
         status = error_set_memory(err);
@@ -245,7 +233,7 @@ static reshard_status nodes_add(struct zarr_laying *laying, reshard_error *err)
 {
     const struct catalog *wanted = laying->request->wanted;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < laying->groups.count && !status && !laying->style.is_megatron; i++)
+    for (uint32_t i = 0; i < laying->groups.count && !status && !laying->style.flavour->arrays_only; i++)
         status = group_add(laying, name_map_at(&laying->groups, i), err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++)
         if (is_stored(&wanted->tensors[i]))
@@ -253,25 +241,18 @@ static reshard_status nodes_add(struct zarr_laying *laying, reshard_error *err)
     return status;
 }
 
-reshard_status zarr_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+reshard_status zarr_lay_out(const struct layout_request *request, struct target *target, const struct zarr_style *style,
+                            struct zarr_target *state, reshard_error *err)
 {
-    struct zarr_laying laying = { .request = request, .target = target };
-    reshard_status status = zarr_style_choose(request, target, &laying.style, err);
-    if (!status)
-        status = zarr_target_new(request, target, laying.style.is_megatron, err);
-    if (!status)
-        status = target_add_tensors(request, target, err);
-    if (!status && laying.style.is_megatron)
-        status = mcore_item_files_lay_out(request, target, err);
-    if (!status)
-        status = collect_arrays(&laying, err);
+    struct zarr_laying laying = { .request = request, .target = target, .state = state, .style = *style };
+    reshard_status status = collect_arrays(&laying, err);
     if (!status)
         status = collect_groups(&laying, err);
     if (!status)
         status = collect_items(&laying, err);
     if (!status)
         status = nodes_add(&laying, err);
-    if (!status && !laying.style.is_megatron)
+    if (!status && !style->flavour->arrays_only)
         status = note_items(&laying, err);
     name_map_release(&laying.arrays);
     name_map_release(&laying.groups);

@@ -5,7 +5,6 @@
 #include <inttypes.h>
 
 #include "encoding/json.h"
-#include "formats/dcp/dcp_source.h"
 
 #define ATTRIBUTES ".zattrs"
 #define DIMENSION_NAMES "dimension_names"
@@ -255,7 +254,7 @@ static bool is_lock(const struct zarr_entry *entry)
     return entry->bytes == 0 && memmem(entry->name.data, entry->name.size, mark, sizeof(mark) - 1) != NULL;
 }
 
-static reshard_status read_documents(struct zarr_reading *reading, reshard_error *err)
+reshard_status zarr_read_documents(struct zarr_reading *reading, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < reading->keys.count && !status; i++) {
@@ -289,64 +288,32 @@ static reshard_status note_facts(struct zarr_reading *reading, reshard_error *er
     struct catalog *catalog = reading->source->catalog;
     uint32_t v2 = reading->format_counts[2], v3 = reading->format_counts[3];
     reshard_status status = catalog_add_fact(catalog, "zarr format", err, "%s", v2 && v3 ? "2 and 3" : v3 ? "3" : "2");
-    if (!status && reading->is_megatron)
-        status = catalog_add_fact(catalog, "flavour", err, "Megatron Core");
+    if (!status && reading->flavour)
+        status = catalog_add_fact(catalog, "flavour", err, "%s", reading->flavour);
     if (!status && reading->group_count)
         status = catalog_add_fact(catalog, "groups", err, "%" PRIu32, reading->group_count);
     return status;
 }
 
-/* Whether this is Megatron's: it says so, or has its common.pt. */
-static reshard_status decide_flavour(struct zarr_reading *reading, reshard_error *err)
-{
-    struct source *source = reading->source;
-    struct buffer directory = { 0 };
-    if (!reading->keys.is_zip && source->name[0])
-        buffer_printf(&directory, "%s/", source->name);
-    buffer_append_byte(&directory, '\0');
-    if (directory.failed) {
-        buffer_release(&directory);
-        return error_set_memory(err);
-    }
-    reshard_status status = dcp_source_new(source, (const char *)directory.data, err);
-    if (!status && !reading->keys.is_zip) {
-        reading->is_loadable_by_megatron = zarr_keys_find(&reading->keys, STR("common.pt")) != NULL;
-        reshard_error seen = { 0 }; /* another's metadata.json may be anything */
-        reading->is_megatron = reading->is_loadable_by_megatron || zarr_is_megatron(source->store, (const char *)directory.data, &seen);
-        if (seen.code == RESHARD_ERR_MEMORY)
-            status = error_set_memory(err);
-    }
-    reading->hints.void_is_bf16 = reading->is_megatron;
-    buffer_release(&directory);
-    return status;
-}
-
-static reshard_status read_store(struct zarr_reading *reading, reshard_error *err)
+reshard_status zarr_read_begin(struct zarr_reading *reading, reshard_error *err)
 {
     struct source *source = reading->source;
     reading->kept = catalog_adopt_graph(source->catalog, (struct value_graph){ 0 });
     if (!reading->kept)
         return error_set_memory(err);
-    reshard_status status = zarr_keys_list(source->store, source->name, &source->limits, &reading->keys, err);
-    if (!status)
-        status = decide_flavour(reading, err);
-    if (!status)
-        status = read_documents(reading, err);
-    if (!status && reading->is_megatron)
-        status = zarr_megatron_read(reading, err);
-    if (status)
-        return status;
-    if (!reading->array_count && !reading->group_count && !reading->is_megatron && !source->lenient)
+    return zarr_keys_list(source->store, source->name, &source->limits, &reading->keys, err);
+}
+
+reshard_status zarr_read_end(struct zarr_reading *reading, reshard_error *err)
+{
+    if (!reading->array_count && !reading->group_count && !reading->flavour && !reading->source->lenient)
         return error_set(err, RESHARD_ERR_FORMAT, "no .zarray, .zgroup or zarr.json anywhere");
     warn_of_rest(reading);
     return note_facts(reading, err);
 }
 
-reshard_status zarr_read_catalog(struct source *source, reshard_error *err)
+void zarr_reading_release(struct zarr_reading *reading)
 {
-    struct zarr_reading reading = { .source = source };
-    reshard_status status = read_store(&reading, err);
-    zarr_keys_release(&reading.keys);
-    chain_scratch_release(&reading.scratch);
-    return status;
+    zarr_keys_release(&reading->keys);
+    chain_scratch_release(&reading->scratch);
 }

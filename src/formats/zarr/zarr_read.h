@@ -12,8 +12,8 @@ struct zarr_reading {
     struct zarr_hints hints;
     struct value_graph *kept; /* attributes; belongs to the catalog */
     struct chain_scratch scratch;
-    bool is_megatron;
-    bool is_loadable_by_megatron; /* it has a common.pt too; else it is only arrays */
+    bool has_plain_nans;      /* bfloat16 without a named separator went by way of float32: NaNs have no bits of their own */
+    const char *flavour;      /* whose checkpoint it is, where arrays are not all of it; NULL: plain zarr */
     uint32_t array_count, group_count, format_counts[4];
 };
 
@@ -51,12 +51,16 @@ reshard_status zarr_fill_add(struct zarr_adding *adding, const int64_t *start, c
 /* ---- zarr_shard.c ---- */
 reshard_status zarr_shard_add(struct zarr_adding *adding, const struct zarr_block *block, reshard_error *err);
 
-/* ---- zarr_megatron.c ---- */
+/* ---- zarr_read.c: the steps of reading a store, in this order. Whoever stands on this sets hints and flavour after the first ---- */
 
-/* Reads metadata.json, common.pt and the objects of a Megatron checkpoint. */
-reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *err);
-bool zarr_is_megatron(struct store *store, const char *directory, reshard_error *err);
+/* Lists the store's keys. */
+reshard_status zarr_read_begin(struct zarr_reading *reading, reshard_error *err);
 
-reshard_status zarr_read_catalog(struct source *source, reshard_error *err);
+/* Adds what documents describe: arrays, and attributes of nodes as items. */
+reshard_status zarr_read_documents(struct zarr_reading *reading, reshard_error *err);
+
+/* Warns of files that nothing has used, and adds the facts. A plain store without a document is none. */
+reshard_status zarr_read_end(struct zarr_reading *reading, reshard_error *err);
+void zarr_reading_release(struct zarr_reading *reading);
 
 #endif

@@ -1,31 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the target looks like, as options, the reference and the source say, in this order. */
-#include <inttypes.h>
 #include <stdlib.h>
 
-#include "formats/shared/release_classes.h"
 #include "formats/zarr/zarr_write.h"
 
 #define CHUNK_BYTES_DEFAULT ((uint64_t)256 << 20)
 #define LEVEL_MAX 22
-
-const struct format_option zarr_options[] = {
-    { "zarr-format", "2|3", "2", "version of the format" },
-    { "flavour", "plain|megatron", "", "megatron: as Megatron Core up to 0.15; without it as the reference or the source is, else plain" },
-    { "chunks", "auto|whole|source|N,N,…", "auto",
-      "extents of the chunks: whole arrays cut on their first axis to 256 MiB, whole arrays, as the source is cut, or those of the leading "
-      "axes" },
-    { "codec", "none|zstd|gzip|zlib|lz4|blosc[:CNAME]", "none", "compression of chunks" },
-    { "level", "number", "", "of the compression; without it the codec's usual one" },
-    { "shuffle", "none|byte|bit", "byte", "blosc: how bytes are grouped" },
-    { "root", "auto|iteration|release|none", "auto",
-      "megatron: what DST is: a save root with the folder of the iteration or of a release, or none: the checkpoint's own folder" },
-    { "iteration", "N", "the source's", "megatron: the iteration that the folder and the tracker file name" },
-    { "module-state", "yes|no", "yes", "megatron: weights from elsewhere get the empty objects ('_extra_state') that a run asks for" },
-    MEGATRON_RELEASE_OPTION,
-    { "separator", ".|/", "", "between the numbers in names of chunks; without it '.', in format 3 '/'" },
-    { 0 },
-};
 
 static const char *option_of(const struct layout_request *request, const char *name)
 {
@@ -41,46 +21,21 @@ static const char *fact_of(const struct catalog *catalog, const char *name)
     return NULL;
 }
 
-static reshard_status wrong_option(const char *name, const char *value, reshard_error *err)
+reshard_status zarr_wrong_option(const char *name, const char *value, reshard_error *err)
 {
     error_set(err, RESHARD_ERR_USAGE, "option %s=%s is not valid", name, value);
     error_hint(err, "reshard_format_option_at(zarr) lists the options");
     return RESHARD_ERR_USAGE;
 }
 
-/* Whether a checkpoint is Megatron's own: of this format, or torch_dist. */
-static bool is_megatron_source(const struct source *source)
+reshard_status zarr_format_choose(const struct layout_request *request, int *out, reshard_error *err)
 {
-    if (!source)
-        return false;
-    if (strcmp(source->driver->name, "torch_dist") == 0)
-        return true;
-    const char *flavour = strcmp(source->driver->name, "zarr") == 0 ? fact_of(source->catalog, "flavour") : NULL;
-    return flavour && strncmp(flavour, "Megatron", 8) == 0;
-}
-
-static reshard_status choose_format(const struct layout_request *request, struct zarr_style *out, reshard_error *err)
-{
-    const char *format = option_of(request, "zarr-format"), *flavour = option_of(request, "flavour");
+    const char *format = option_of(request, "zarr-format");
     const char *like = request->like ? fact_of(request->like->catalog, "zarr format") : NULL;
-    if (flavour && strcmp(flavour, "plain") != 0 && strcmp(flavour, "megatron") != 0)
-        return wrong_option("flavour", flavour, err);
     if (format && strcmp(format, "2") != 0 && strcmp(format, "3") != 0)
-        return wrong_option("zarr-format", format, err);
-    out->is_megatron = flavour ? strcmp(flavour, "megatron") == 0 : is_megatron_source(request->like ? request->like : request->source);
-    out->format = format ? format[0] - '0' : like && strcmp(like, "3") == 0 ? 3 : 2;
-    if (out->is_megatron && out->format == 3) {
-        if (flavour)
-            return error_set(err, RESHARD_ERR_USAGE, "Megatron's checkpoints are of zarr format 2");
-        out->is_megatron = false; /* format 3 was asked for, Megatron was not */
-    }
+        return zarr_wrong_option("zarr-format", format, err);
+    *out = format ? format[0] - '0' : like && strcmp(like, "3") == 0 ? 3 : 2;
     return RESHARD_OK;
-}
-
-const char *zarr_target_names(const struct layout_request *request)
-{
-    struct zarr_style style = { 0 };
-    return !choose_format(request, &style, NULL) && style.is_megatron ? "torch_dist" : NULL;
 }
 
 /* ---- chunks ---- */
@@ -109,7 +64,7 @@ static bool parse_list(const char *text, struct zarr_style *out)
 static reshard_status choose_cut(const struct layout_request *request, struct zarr_style *out, reshard_error *err)
 {
     const char *chunks = option_of(request, "chunks");
-    out->cut = out->is_megatron ? ZARR_CUT_SOURCE : ZARR_CUT_AUTO;
+    out->cut = out->flavour->cut;
     out->chunk_bytes = request->max_shard_bytes > 0 ? (uint64_t)request->max_shard_bytes : CHUNK_BYTES_DEFAULT;
     if (request->max_shard_bytes == 0)
         out->cut = ZARR_CUT_WHOLE;
@@ -124,7 +79,7 @@ static reshard_status choose_cut(const struct layout_request *request, struct za
     else if (parse_list(chunks, out))
         out->cut = ZARR_CUT_LIST;
     else
-        return wrong_option("chunks", chunks, err);
+        return zarr_wrong_option("chunks", chunks, err);
     return RESHARD_OK;
 }
 
@@ -210,7 +165,7 @@ static reshard_status choose_inner(const char *colon, const char *shuffle, struc
         }
     }
     if (!is_known)
-        return wrong_option("codec", colon + 1, err);
+        return zarr_wrong_option("codec", colon + 1, err);
     is_known = !shuffle;
     for (int i = 0; i < 3 && shuffle; i++) {
         if (strcmp(shuffle, shuffles[i]) == 0) {
@@ -218,7 +173,7 @@ static reshard_status choose_inner(const char *colon, const char *shuffle, struc
             is_known = true;
         }
     }
-    return is_known ? RESHARD_OK : wrong_option("shuffle", shuffle, err);
+    return is_known ? RESHARD_OK : zarr_wrong_option("shuffle", shuffle, err);
 }
 
 /* What the reference's first coded chunk is coded with; NULL: nothing that can be written. */
@@ -248,14 +203,13 @@ static reshard_status choose_codec(const struct layout_request *request, struct 
     while (found < sizeof(codecs) / sizeof(codecs[0]) && !str_is(name, chain_kind_name(codecs[found].kind)))
         found++;
     if (found == sizeof(codecs) / sizeof(codecs[0]) || (colon && codecs[found].kind != CHAIN_BLOSC))
-        return wrong_option("codec", codec, err);
+        return zarr_wrong_option("codec", codec, err);
     if (out->format == 3 && !codecs[found].is_v3)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "format 3 has no codec '%s'; it has zstd, gzip and blosc", codec);
-    if (out->is_megatron)
-        return is_asked ? error_set(err, RESHARD_ERR_UNSUPPORTED, "Megatron's zarr checkpoints are not compressed; flavour=plain can be")
-                        : RESHARD_OK;
+    if (out->flavour->no_codec)
+        return is_asked ? error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", out->flavour->no_codec) : RESHARD_OK;
     if (level && (!str_to_u64(str_of(level), &number) || number > LEVEL_MAX || (codecs[found].kind != CHAIN_ZSTD && number > 9)))
-        return wrong_option("level", level, err);
+        return zarr_wrong_option("level", level, err);
     if (!chain_kind_is_built_in(codecs[found].kind, &library))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "codec '%s' needs %s, and this reshard was built without it", codec, library);
     out->is_packed = true;
@@ -285,20 +239,20 @@ static char separator_of_reference(const struct source *like)
 static reshard_status choose_separator(const struct layout_request *request, struct zarr_style *out, reshard_error *err)
 {
     const char *separator = option_of(request, "separator");
-    char like = out->is_megatron ? 0 : separator_of_reference(request->like);
+    char like = out->flavour->no_slash ? 0 : separator_of_reference(request->like);
     if (separator && strcmp(separator, ".") != 0 && strcmp(separator, "/") != 0)
-        return wrong_option("separator", separator, err);
-    if (separator && separator[0] == '/' && out->is_megatron)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "chunks of Megatron's checkpoints are called 0.1, not 0/1");
+        return zarr_wrong_option("separator", separator, err);
+    if (separator && separator[0] == '/' && out->flavour->no_slash)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "%s", out->flavour->no_slash);
     out->separator = separator ? separator[0] : like ? like : out->format == 3 ? '/' : '.';
     return RESHARD_OK;
 }
 
-reshard_status zarr_style_choose(const struct layout_request *request, struct target *target, struct zarr_style *out, reshard_error *err)
+reshard_status zarr_style_choose(const struct layout_request *request, const struct zarr_flavour *flavour, struct zarr_style *out,
+                                 reshard_error *err)
 {
-    (void)target;
-    *out = (struct zarr_style){ 0 };
-    reshard_status status = choose_format(request, out, err);
+    *out = (struct zarr_style){ .flavour = flavour, .folder = "" };
+    reshard_status status = zarr_format_choose(request, &out->format, err);
     if (!status)
         status = choose_cut(request, out, err);
     if (!status)

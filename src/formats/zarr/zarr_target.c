@@ -5,38 +5,17 @@
 
 #include "base/array.h"
 
-static const struct mcore_flavour megatron_flavour = {
-    .dcp = { .store_items = mcore_items_make }, .format = "zarr", .has_common = true, .items_are_files = true
-};
-
-static struct zarr_target *state_of(const struct target *target)
+void zarr_target_release(struct zarr_target *state)
 {
-    return target->driver_state;
-}
-
-reshard_status zarr_target_new(const struct layout_request *request, struct target *target, bool is_megatron, reshard_error *err)
-{
-    struct zarr_target *state = calloc(1, sizeof(*state));
-    if (!state)
-        return error_set_memory(err);
-    target->driver_state = state;
-    return is_megatron ? mcore_target_init(request, target, &state->dist, &megatron_flavour, err) : RESHARD_OK;
-}
-
-void zarr_close_target(struct target *target)
-{
-    struct zarr_target *state = state_of(target);
-    if (!state)
-        return;
     for (uint32_t i = 0; i < state->text_count; i++)
         buffer_release(&state->texts[i].bytes);
     free(state->texts);
-    mcore_close_target(target); /* frees the state, whose first member is its own */
+    *state = (struct zarr_target){ 0 };
 }
 
-reshard_status zarr_target_add_text(struct target *target, struct str name, struct buffer *text, reshard_error *err)
+reshard_status zarr_target_add_text(struct zarr_target *state, struct target *target, struct str name, struct buffer *text,
+                                    reshard_error *err)
 {
-    struct zarr_target *state = state_of(target);
     uint32_t object, count = target->catalog->object_count;
     struct buffer taken = *text;
     *text = (struct buffer){ 0 };
@@ -54,10 +33,9 @@ reshard_status zarr_target_add_text(struct target *target, struct str name, stru
 }
 
 /* Documents come last: an array without one is none. */
-reshard_status zarr_publish(const struct publish_job *job, reshard_error *err)
+reshard_status zarr_publish(const struct publish_job *job, const struct zarr_target *state, reshard_error *err)
 {
-    const struct zarr_target *state = state_of(job->target);
-    reshard_status status = state->dist.flavour ? mcore_publish(job, err) : RESHARD_OK;
+    reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < state->text_count && !status; i++)
         status = store_write_at(job->objects[state->texts[i].object], 0, state->texts[i].bytes.data, state->texts[i].bytes.size, err);
     return status;

@@ -3,10 +3,7 @@
 
 #include <stdio.h>
 
-#include "formats/dcp/dcp_source.h"
-#include "formats/zarr/zarr_read.h"
-#include "formats/zarr/zarr_target.h"
-#include "formats/zarr/zarr_write.h"
+#include "formats/zarr/zarr_keys.h"
 
 #define FOLDERS_LOOKED_AT 64
 
@@ -39,45 +36,16 @@ static bool holds_arrays(struct store *store, const char *directory, reshard_err
     return found;
 }
 
-/* Megatron writes metadata.json last: with common.pt and arrays, but without it, this is a save that was not finished. */
-static int zarr_probe(struct store *store, const char *name, reshard_error *err)
+int zarr_probe(struct store *store, const char *name, reshard_error *err)
 {
     bool is_directory = true;
     uint64_t bytes;
-    char directory[4096] = "";
     if (name[0] && !store_exists(store, name, &is_directory, &bytes))
         return 0;
     if (!is_directory)
         return zarr_zip_probe(store, name, err) ? 95 : 0;
-    if (name[0] && snprintf(directory, sizeof(directory), "%s/", name) >= (int)sizeof(directory))
-        return 0;
-    if (zarr_is_megatron(store, directory, err))
-        return 100;
     if (has_file(store, name, ".zarray") || has_file(store, name, ".zgroup") || has_file(store, name, "zarr.json") ||
         has_file(store, name, ".zmetadata"))
         return 90;
-    if (!holds_arrays(store, name, err))
-        return 0;
-    return has_file(store, name, "common.pt") ? 96 : 70;
+    return holds_arrays(store, name, err) ? ZARR_SCORE_OF_ARRAYS : 0;
 }
-
-static const char *const folder_entries[] = { ".zarray", ".zattrs",   ".zgroup",    ".zmetadata",    "zarr.json", "c/",
-                                              "*.sync/", "common.pt", "shard_*.pt", "metadata.json", NULL };
-
-const struct format_driver format_zarr = {
-    .name = "zarr",
-    .summary = "zarr arrays and groups of format 2 or 3, and Megatron Core's zarr checkpoints",
-    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
-    .options = zarr_options,
-    .target_names = zarr_target_names,
-    .folder_entries = folder_entries,
-    .probe = zarr_probe,
-    .read_catalog = zarr_read_catalog,
-    .load_item = dcp_load_item,
-    .read_item_storage = dcp_read_item_storage,
-    .verify = dcp_verify_archives,
-    .lay_out = zarr_lay_out,
-    .publish = zarr_publish,
-    .close_source = dcp_close_source,
-    .close_target = zarr_close_target,
-};

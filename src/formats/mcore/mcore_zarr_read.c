@@ -6,29 +6,91 @@
  *
  * The objects get the keys and the form that they have in torch_dist: a list of one value.
  */
+#include "formats/mcore/mcore_zarr.h"
+
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "encoding/json.h"
+#include "formats/mcore/mcore.h"
 #include "formats/mcore/mcore_source.h"
 #include "formats/mcore/mcore_stored.h"
-#include "parallel/training_args.h"
-#include "parallel/rank_parameters.h"
+#include "formats/zarr/zarr.h"
 #include "formats/zarr/zarr_read.h"
+#include "parallel/rank_parameters.h"
+#include "parallel/training_args.h"
 
-#define CONFIG_FILE "metadata.json"
 #define CONFIG_BYTES_MAX 65536
 
-bool zarr_is_megatron(struct store *store, const char *directory, reshard_error *err)
+/* ---- whose store it is ---- */
+
+static bool has_file(struct store *store, const char *directory, const char *base, reshard_error *err)
+{
+    char *name = NULL;
+    bool is_directory;
+    uint64_t bytes;
+    bool found = !dcp_name_join(directory, str_of(base), &name, err) && store_exists(store, name, &is_directory, &bytes) && !is_directory;
+    free(name);
+    return found;
+}
+
+static bool says_zarr(struct store *store, const char *directory, reshard_error *err)
 {
     struct mcore_config config = { 0 };
     return !mcore_config_read(store, directory, &config, err) && config.backend == MCORE_ZARR;
 }
 
-static reshard_status add_config(struct zarr_reading *reading, reshard_error *err)
+/* Megatron writes metadata.json last: with common.pt and arrays, but without it, this is a save that was not finished. */
+int mcore_zarr_probe(struct store *store, const char *name, reshard_error *err)
+{
+    char directory[4096] = "";
+    int score = zarr_probe(store, name, err);
+    if (name[0] && snprintf(directory, sizeof(directory), "%s/", name) >= (int)sizeof(directory))
+        return score;
+    if (says_zarr(store, directory, err))
+        return 100;
+    return score == ZARR_SCORE_OF_ARRAYS && has_file(store, directory, MCORE_COMMON_FILE, err) ? 96 : score;
+}
+
+/* Plain stores have no state. */
+bool mcore_zarr_is_megatron(const struct source *source)
+{
+    return source->driver == &format_zarr && source->driver_state;
+}
+
+/* Makes the state of a source that is Megatron's: it says so, or has its common.pt. */
+static reshard_status decide_flavour(struct zarr_reading *reading, bool *has_common, reshard_error *err)
 {
     struct source *source = reading->source;
-    struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR(CONFIG_FILE));
+    struct buffer directory = { 0 };
+    reshard_error seen = { 0 }; /* another's metadata.json may be anything */
+    *has_common = !reading->keys.is_zip && zarr_keys_find(&reading->keys, STR(MCORE_COMMON_FILE));
+    if (reading->keys.is_zip)
+        return RESHARD_OK;
+    if (source->name[0])
+        buffer_printf(&directory, "%s/", source->name);
+    buffer_append_byte(&directory, '\0');
+    reshard_status status = directory.failed ? error_set_memory(err) : RESHARD_OK;
+    if (!status && (*has_common || says_zarr(source->store, (const char *)directory.data, &seen))) {
+        reading->flavour = "Megatron Core";
+        reading->hints.void_is_bf16 = true;
+        reading->has_plain_nans = *has_common; /* Megatron can load it, and does so by way of float32, as it saves */
+        status = dcp_source_new(source, (const char *)directory.data, err);
+    }
+    if (!status && seen.code == RESHARD_ERR_MEMORY)
+        status = error_set_memory(err);
+    buffer_release(&directory);
+    return status;
+}
+
+/* ---- metadata.json ---- */
+
+/* has_common: there is a common.pt, and metadata.json a mark of the format, as in torch_dist; else it is all that is beside the arrays. */
+static reshard_status add_config(struct zarr_reading *reading, bool has_common, reshard_error *err)
+{
+    struct source *source = reading->source;
+    struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR(MCORE_CONFIG_FILE));
     struct mcore_config config;
     struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
@@ -38,22 +100,22 @@ static reshard_status add_config(struct zarr_reading *reading, reshard_error *er
     if (status)
         return status;
     if (!entry || config.backend != MCORE_ZARR) {
-        catalog_warn(source->catalog, true, "there is no %s that says 'zarr': the save may not have been finished", CONFIG_FILE);
+        catalog_warn(source->catalog, true, "there is no %s that says 'zarr': the save may not have been finished", MCORE_CONFIG_FILE);
         return RESHARD_OK;
     }
     if (config.version != 1)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': sharded_backend_version %" PRId64 ", expected 1", CONFIG_FILE,
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': sharded_backend_version %" PRId64 ", expected 1", MCORE_CONFIG_FILE,
                          config.version);
     entry->is_used = true;
-    if (reading->is_loadable_by_megatron)
-        return RESHARD_OK; /* a mark of the format, as in torch_dist; without common.pt it is all that there is beside the arrays */
+    if (has_common)
+        return RESHARD_OK;
     status = zarr_keys_read(source->store, &reading->keys, entry, &source->limits, AT_MOST(CONFIG_BYTES_MAX), &bytes, err);
     if (!status)
         status = json_parse(bytes.data, bytes.size, &source->limits, &graph, err);
     if (!status) {
         struct value *copy = value_copy(reading->kept, graph.root, graph.count);
         struct catalog_item item = {
-            .key = STR(CONFIG_FILE), .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = copy, .graph = reading->kept
+            .key = STR(MCORE_CONFIG_FILE), .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = copy, .graph = reading->kept
         };
         status = copy ? catalog_add_item(source->catalog, &item, NULL, 0, NULL, err) : error_set_memory(err);
     }
@@ -206,15 +268,15 @@ static bool has_flattened_state(const struct catalog *catalog)
     return found;
 }
 
-reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *err)
+/* What Megatron has beside the arrays. */
+static reshard_status read_objects(struct zarr_reading *reading, bool has_common, reshard_error *err)
 {
-    bool has_common;
     struct mcore_stored stored = { 0 };
     struct source *source = reading->source;
-    reshard_status status = add_config(reading, err);
+    reshard_status status = add_config(reading, has_common, err);
     if (!status)
         status = mcore_common_file_read(source, &has_common, err);
-    struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR("common.pt"));
+    struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR(MCORE_COMMON_FILE));
     if (entry)
         entry->is_used = true;
     if (!status)
@@ -223,4 +285,28 @@ reshard_status zarr_megatron_read(struct zarr_reading *reading, reshard_error *e
         status = mcore_stored_read(source, &stored, has_flattened_state(source->catalog), err);
     mcore_stored_release(&stored);
     return status ? status : mcore_note_parallel_sizes(source, err);
+}
+
+/* ---- the driver ---- */
+
+reshard_status mcore_zarr_read(struct source *source, reshard_error *err)
+{
+    struct zarr_reading reading = { .source = source };
+    bool has_common;
+    reshard_status status = zarr_read_begin(&reading, err);
+    if (!status)
+        status = decide_flavour(&reading, &has_common, err);
+    if (!status)
+        status = zarr_read_documents(&reading, err);
+    if (!status && reading.flavour)
+        status = read_objects(&reading, has_common, err);
+    if (!status)
+        status = zarr_read_end(&reading, err);
+    zarr_reading_release(&reading);
+    return status;
+}
+
+reshard_status mcore_zarr_verify(struct source *source, bool deep, reshard_error *err)
+{
+    return mcore_zarr_is_megatron(source) ? dcp_verify_archives(source, deep, err) : RESHARD_OK;
 }
