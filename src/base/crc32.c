@@ -68,3 +68,21 @@ uint32_t crc32_zip_zeros(uint64_t size)
     }
     return crc;
 }
+
+/* The CRC of A followed by zeros, up to `end`. */
+static uint32_t crc32_zip_extend(uint32_t crc, uint64_t size, uint64_t end)
+{
+    return size < end ? crc32_zip_combine(crc, crc32_zip_zeros(end - size), end - size) : crc;
+}
+
+/* Remainders are linear: that of two strings xored is that of both xored. The inversions, which all CRCs of one size share, are those of
+ * the zeros. */
+uint32_t crc32_zip_overlay(uint32_t crc_a, uint64_t size_a, uint32_t crc_b, uint64_t size_b, uint64_t offset_b, uint64_t *size)
+{
+    uint64_t end_b = offset_b + size_b, end = size_a > end_b ? size_a : end_b;
+    *size = end;
+    if (size_a <= offset_b)
+        return crc32_zip_combine(crc32_zip_extend(crc_a, size_a, offset_b), crc_b, size_b);
+    uint32_t b = crc32_zip_combine(crc32_zip_zeros(offset_b), crc_b, size_b);
+    return crc32_zip_extend(crc_a, size_a, end) ^ crc32_zip_extend(b, end_b, end) ^ crc32_zip_zeros(end);
+}

@@ -18,6 +18,10 @@ uint32_t crc32c(uint32_t crc, const void *bytes, size_t size);
 /* Zip's CRC-32 of A followed by B, from the CRCs of both and the size of B. */
 uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
 
+/* Zip's CRC-32 of A and B lying over each other, B from offset_b on. Where neither is, and where both
+ * are and one has zeros, the other counts. *size is that of the whole. */
+uint32_t crc32_zip_overlay(uint32_t crc_a, uint64_t size_a, uint32_t crc_b, uint64_t size_b, uint64_t offset_b, uint64_t *size);
+
 /* Zip's CRC-32 of a run of zeros. */
 uint32_t crc32_zip_zeros(uint64_t size);
 

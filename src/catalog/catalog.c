@@ -150,6 +150,15 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor_index,
     return RESHARD_OK;
 }
 
+void catalog_chunk_strides(const struct catalog *catalog, const struct catalog_chunk *chunk, int64_t *strides)
+{
+    int rank = catalog->tensors[chunk->tensor].rank;
+    if (!catalog_chunk_is_strided(catalog, chunk))
+        strides_row_major(rank, catalog_vector_at(catalog, chunk->extent), strides);
+    else if (rank > 0)
+        memcpy(strides, catalog_vector_at(catalog, catalog_layout_of(catalog, chunk)->strides), (size_t)rank * sizeof(*strides));
+}
+
 struct chunk_layout *catalog_chunk_layout(struct catalog *catalog, struct catalog_chunk *chunk)
 {
     if (chunk->layout)

@@ -59,7 +59,7 @@ enum chunk_flags {
     CHUNK_CONJUGATE = 8,
     CHUNK_NEGATE = 16,
     CHUNK_HAS_CRC = 32,     /* the side table knows a CRC-32 of the payload */
-    CHUNK_WANT_CRC = 64,    /* target: the driver wants the CRC-32 of what was written */
+    CHUNK_WANT_CRC = 64,    /* target: the driver wants the CRC-32 of its bytes; those of a strided chunk between its elements as zeros */
     CHUNK_CHECKED = 256,    /* verify has compared a stored checksum of its bytes, or does so when it reads them */
     CHUNK_PLAIN_NAN = 128   /* BF16: whoever wrote it reads every NaN as 0xffff */
 };
@@ -79,7 +79,8 @@ struct catalog_chunk {
 
 /* Rare properties of a chunk. */
 struct chunk_layout {
-    uint32_t strides;          /* vector pool, in elements; CATALOG_NONE: row-major */
+    uint32_t strides;          /* vector pool, in elements; CATALOG_NONE: row-major. A target's chunks may have them too: a block of columns
+                                * of a row-major file is one chunk. No two elements of it may then have the same place */
     int64_t flat_begin, flat_count; /* flat run of the box; flat_count -1: whole box */
     enum codec codec;          /* then offset counts decoded bytes of the range below */
     uint64_t coded_offset, coded_bytes;
@@ -247,6 +248,16 @@ static inline bool catalog_chunk_is_coded(const struct catalog *catalog, const s
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     return layout && (layout->codec != CODEC_NONE || layout->chain);
 }
+
+/* Whether a chunk has strides of its own, row-major though they may be. */
+static inline bool catalog_chunk_is_strided(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    return layout && layout->strides != CATALOG_NONE;
+}
+
+/* Strides of a chunk's elements: its own, or row-major. */
+void catalog_chunk_strides(const struct catalog *catalog, const struct catalog_chunk *chunk, int64_t *strides);
 
 /* A tensor's size; false only if it overflowed, which add_tensor refuses. */
 uint64_t catalog_tensor_bytes(const struct catalog *catalog, const struct catalog_tensor *tensor);

@@ -164,7 +164,7 @@ static reshard_status add_recipes(struct choice *choice, const struct mapping_st
     bool no_data = table->first[made] < table->first[made + 1];
     for (uint32_t i = table->first[made]; i < table->first[made + 1] && !status; i++) {
         struct recipe recipe = table->recipes[i];
-        bool is_zeros = recipe.source_tensor == RECIPE_ZEROS;
+        bool is_zeros = recipe.source_tensor == RECIPE_FILL;
         recipe.target_tensor = wanted;
         no_data = no_data && !is_zeros && choice->catalog->tensors[recipe.source_tensor].flags & TENSOR_NO_DATA;
         if (!is_zeros)

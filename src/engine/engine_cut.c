@@ -145,28 +145,38 @@ static const uint32_t *frame_items(const struct cut_tensor *cut, const struct cu
     return (const uint32_t *)(const void *)cut->cutter->stack.data + frame->begin;
 }
 
-/* The axis of the box on which the source reaches farthest; *is_transposed if that is not the outermost one. */
-static reshard_status source_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, bool *is_transposed,
-                                  reshard_error *err)
+/* The outermost axis on which the box can be cut, in the order in which the first of its target chunks lies; -1: there is none. */
+static int target_axis(const struct cut_tensor *cut, const struct cut_frame *frame)
+{
+    const struct plan *plan = cut->cutter->mode->plan;
+    int64_t strides[RANK_MAX];
+    int order[RANK_MAX];
+    catalog_chunk_strides(plan->target, &plan->target->chunks[plan->steps[frame_items(cut, frame)[0]].target_chunk], strides);
+    strides_order(cut->tensor->rank, strides, order);
+    for (int i = 0; i < cut->tensor->rank; i++) {
+        int axis = cut->may_tile ? order[i] : i;
+        if (frame->extent[axis] > 1)
+            return axis;
+    }
+    return -1;
+}
+
+/* The axis of the box on which the source reaches farthest, or -1. */
+static reshard_status source_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, reshard_error *err)
 {
     const struct plan *plan = cut->cutter->mode->plan;
     const struct plan_step *step = &plan->steps[frame_items(cut, frame)[0]];
     int64_t start[RANK_MAX], extent[RANK_MAX], farthest = -1;
     struct plan_copy copy;
-    int outermost = -1;
     *axis = -1;
     box_intersect(cut->tensor->rank, plan->vectors + step->start, plan->vectors + step->extent, frame->start, frame->extent, start, extent);
     reshard_status status = plan_part_copy(plan, step, start, extent, &copy, err);
     for (int i = 0; i < cut->tensor->rank && !status; i++) {
-        if (frame->extent[i] < 2)
-            continue;
-        outermost = outermost < 0 ? i : outermost;
-        if (copy.spec.source_stride[i] > farthest) {
+        if (frame->extent[i] > 1 && copy.spec.source_stride[i] > farthest) {
             farthest = copy.spec.source_stride[i];
             *axis = i;
         }
     }
-    *is_transposed = *axis != outermost;
     return status;
 }
 
@@ -188,11 +198,8 @@ static int chunk_axis(const struct cut_tensor *cut, const struct cut_frame *fram
 
 static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, reshard_error *err)
 {
-    int outermost = 0, farthest = 0;
-    bool is_transposed = false;
-    while (outermost < cut->tensor->rank && frame->extent[outermost] < 2)
-        outermost++;
-    if (outermost == cut->tensor->rank) {
+    int outermost = target_axis(cut, frame), farthest = 0;
+    if (outermost < 0) {
         error_set(err, RESHARD_ERR_LIMIT, "tensor '%.*s': one element with its %zu sources and copies does not fit into a worker's memory",
                   STR_ARG(cut->tensor->key), frame->end - frame->begin);
         error_hint(err, "raise reshard_run_options.memory_bytes or lower reshard_run_options.threads");
@@ -205,8 +212,8 @@ static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_
         *axis = chunk_axis(cut, frame, outermost);
         return RESHARD_OK;
     }
-    reshard_status status = source_axis(cut, frame, &farthest, &is_transposed, err);
-    if (!status && is_transposed && frame->extent[farthest] / TILE_RATIO > frame->extent[outermost])
+    reshard_status status = source_axis(cut, frame, &farthest, err);
+    if (!status && farthest != outermost && frame->extent[farthest] / TILE_RATIO > frame->extent[outermost])
         *axis = farthest;
     return status;
 }
@@ -273,14 +280,15 @@ static reshard_status frame_cut(const struct cut_tensor *cut, const struct cut_f
     return RESHARD_OK;
 }
 
-/* Whether any of the tensor's target chunks must be written front to back. */
+/* Whether none of the tensor's target chunks must be written front to back. */
 static bool tensor_may_tile(const struct cutter *cutter, const struct catalog_tensor *tensor, const uint32_t *steps, uint32_t count)
 {
     const struct plan *plan = cutter->mode->plan;
     for (uint32_t c = tensor->first_chunk; c < tensor->first_chunk + tensor->chunk_count; c++) {
         const struct catalog_chunk *chunk = &plan->target->chunks[c];
         const struct chunk_layout *layout = catalog_layout_of(plan->target, chunk);
-        if (chunk->flags & CHUNK_WANT_CRC || (layout && layout->flat_count >= 0))
+        bool wants_order = chunk->flags & CHUNK_WANT_CRC && !catalog_chunk_is_strided(plan->target, chunk);
+        if (wants_order || (layout && layout->flat_count >= 0))
             return false;
     }
     for (uint32_t i = 0; i < count; i++)
@@ -311,7 +319,6 @@ reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint3
                               .target_max = cutter->target_max,
                               .shape = catalog_vector_at(cutter->mode->plan->target, tensor->shape) };
     struct cut_frame frame = { .end = count };
-    bool is_transposed = false;
     int axis;
     for (int i = 0; i < tensor->rank; i++)
         frame.extent[i] = cut.shape[i];
@@ -320,10 +327,10 @@ reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint3
     buffer_clear(&cutter->stack);
     if (!buffer_append(&cutter->stack, steps, count * sizeof(*steps)) || !buffer_append(&cutter->frames, &frame, sizeof(frame)))
         return error_set_memory(err);
-    reshard_status status = source_axis(&cut, &frame, &axis, &is_transposed, err);
+    reshard_status status = source_axis(&cut, &frame, &axis, err);
     /* A window of a transposed tensor reads all over the source, and one across more chunks than can be kept decodes them all: the fewer
      * windows the better. */
-    if (cutter->mode->is_stream && (is_transposed || chunk_row_is_wide(&cut, steps[0])))
+    if (cutter->mode->is_stream && (axis != target_axis(&cut, &frame) || chunk_row_is_wide(&cut, steps[0])))
         cut.target_max = cutter->budget->data_bytes / 2;
     while (cutter->frames.size && !status) {
         cutter->frames.size -= sizeof(frame);

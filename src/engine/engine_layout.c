@@ -20,23 +20,34 @@ void job_memory_init(struct job_memory *memory, uint8_t *share, size_t share_byt
     memory->spare = memory->order + parts_max;
 }
 
+bool piece_is_spread(const struct plan *plan, const struct job_shape *shape, uint32_t chunk)
+{
+    return shape->kind == JOB_TILE || (shape->kind != JOB_RUN && catalog_chunk_is_strided(plan->target, &plan->target->chunks[chunk]));
+}
+
 bool piece_box(const struct plan *plan, const struct job_shape *shape, uint32_t chunk_index, int64_t *start, int64_t *extent)
 {
     const struct catalog_chunk *chunk = &plan->target->chunks[chunk_index];
-    return box_intersect(plan->target->tensors[chunk->tensor].rank, catalog_vector_at(plan->target, chunk->start),
-                         catalog_vector_at(plan->target, chunk->extent), shape->start, shape->extent, start, extent);
+    const int64_t *chunk_start = catalog_vector_at(plan->target, chunk->start),
+                  *chunk_extent = catalog_vector_at(plan->target, chunk->extent);
+    return box_intersect(plan->target->tensors[chunk->tensor].rank, chunk_start, chunk_extent, shape->start ? shape->start : chunk_start,
+                         shape->start ? shape->extent : chunk_extent, start, extent);
 }
 
-/* Makes the copy's target the piece's own row-major box instead of the chunk. */
-static void copy_to_tile(const struct plan *plan, const struct job_shape *shape, const struct plan_step *step, const int64_t *start,
-                         struct plan_copy *copy)
+/* Makes the copy's target the piece, packed in the order in which the chunk's bytes lie, instead of the chunk. */
+static void copy_to_spread(const struct plan *plan, const struct job_shape *shape, const struct plan_step *step, const int64_t *start,
+                           struct plan_copy *copy)
 {
-    int64_t piece_start[RANK_MAX], piece_extent[RANK_MAX];
+    int64_t piece_start[RANK_MAX], piece_extent[RANK_MAX], strides[RANK_MAX];
     int64_t stride = dtype_element_bytes(copy->spec.target_dtype);
+    int order[RANK_MAX];
     copy->target_offset = 0;
     if (!piece_box(plan, shape, step->target_chunk, piece_start, piece_extent))
         return;
-    for (int axis = copy->spec.rank - 1; axis >= 0; axis--) {
+    catalog_chunk_strides(plan->target, &plan->target->chunks[step->target_chunk], strides);
+    strides_order(copy->spec.rank, strides, order);
+    for (int i = copy->spec.rank - 1; i >= 0; i--) {
+        int axis = order[i];
         copy->spec.target_stride[axis] = stride;
         copy->target_offset += (uint64_t)((start[axis] - piece_start[axis]) * stride);
         stride *= piece_extent[axis];
@@ -65,17 +76,16 @@ static reshard_status copy_of_step(const struct plan *plan, const struct job_sha
                                    reshard_error *err)
 {
     const struct plan_step *step = &plan->steps[step_index];
-    if (shape->kind == JOB_WHOLE)
-        return plan_step_copy(plan, step, out, err);
+    const int64_t *step_start = plan->vectors + step->start, *step_extent = plan->vectors + step->extent;
     if (shape->kind == JOB_RUN || shape->kind == JOB_COPY)
         return copy_of_run(plan, shape, step, out, err);
     int64_t start[RANK_MAX], extent[RANK_MAX];
-    if (!box_intersect(plan->recipes[step->recipe].rank, plan->vectors + step->start, plan->vectors + step->extent, shape->start,
-                       shape->extent, start, extent))
+    if (!box_intersect(plan->recipes[step->recipe].rank, step_start, step_extent, shape->start ? shape->start : step_start,
+                       shape->start ? shape->extent : step_extent, start, extent))
         return error_set(err, RESHARD_ERR_USAGE, "step %" PRIu32 " lies outside its job", step_index);
     reshard_status status = plan_part_copy(plan, step, start, extent, out, err);
-    if (!status && shape->kind == JOB_TILE)
-        copy_to_tile(plan, shape, step, start, out);
+    if (!status && piece_is_spread(plan, shape, step->target_chunk))
+        copy_to_spread(plan, shape, step, start, out);
     return status;
 }
 
@@ -135,7 +145,7 @@ static reshard_status part_make(const struct layout_mode *mode, const struct job
     part->bytes = (uint64_t)box_volume(copy.spec.rank, copy.spec.extent) * dtype_element_bytes(copy.spec.target_dtype);
     *target_end = copy.target_offset + spec_target_bytes(&copy.spec);
     if (!source) {
-        part->kind = PART_ZEROS;
+        part->kind = PART_FILL;
         return RESHARD_OK;
     }
     part->source_bytes = spec_source_bytes(&copy.spec);
@@ -147,7 +157,7 @@ static reshard_status part_make(const struct layout_mode *mode, const struct job
 }
 
 /* Adds the part to the piece of its chunk, which is the last one or a new one. */
-static void piece_join(const struct layout_mode *mode, struct job_memory *memory, struct part *part)
+static void piece_join(const struct layout_mode *mode, const struct job_shape *shape, struct job_memory *memory, struct part *part)
 {
     const struct plan *plan = mode->plan;
     uint32_t chunk = plan->steps[part->step].target_chunk, index = memory->part_count;
@@ -159,8 +169,9 @@ static void piece_join(const struct layout_mode *mode, struct job_memory *memory
                                  .tensor = plan->target->chunks[chunk].tensor,
                                  .offset = part->target_offset,
                                  .first_part = index,
-                                 .is_split = true,
+                                 .is_spread = piece_is_spread(plan, shape, chunk),
                                  .is_direct = mode->is_stream };
+        piece->is_split = !piece->is_spread;
     }
     /* Steps are in the order of their first elements, their overlaps with a box need not be. */
     piece->is_split &= part->is_plain && part->target_offset == piece->offset + piece->bytes;
@@ -295,14 +306,14 @@ static reshard_status parts_make(const struct layout_mode *mode, const struct jo
         if (status)
             return status;
         uint32_t pieces_before = memory->piece_count;
-        piece_join(mode, memory, part);
+        piece_join(mode, shape, memory, part);
         memory->part_count++;
         bytes += part->bytes;
         piece_end = memory->piece_count == pieces_before && piece_end > end ? piece_end : end;
         const struct piece *piece = &memory->pieces[memory->piece_count - 1];
         bool is_last = i + 1 == shape->item_count || shape->items[i + 1] & ITEM_EMPTY ||
                        mode->plan->steps[shape->items[i + 1]].target_chunk != piece->chunk;
-        if (is_last && shape->kind != JOB_TILE && piece_end - piece->offset != piece->bytes)
+        if (is_last && !piece->is_spread && piece_end - piece->offset != piece->bytes)
             return error_set(err, RESHARD_ERR_USAGE, "job writes %" PRIu64 " of the %" PRIu64 " bytes of a run", piece->bytes,
                              piece_end - piece->offset);
     }
@@ -358,38 +369,38 @@ reshard_status job_layout(const struct layout_mode *mode, const struct job_shape
     return status;
 }
 
-void tile_runs_of(const struct plan *plan, const struct job_shape *shape, uint32_t chunk_index, struct tile_runs *out)
+void spread_runs_of(const struct plan *plan, const struct job_shape *shape, uint32_t chunk_index, struct spread_runs *out)
 {
     const struct catalog_chunk *chunk = &plan->target->chunks[chunk_index];
     const struct catalog_tensor *tensor = &plan->target->tensors[chunk->tensor];
-    const int64_t *chunk_start = catalog_vector_at(plan->target, chunk->start),
-                  *chunk_extent = catalog_vector_at(plan->target, chunk->extent);
+    const int64_t *chunk_start = catalog_vector_at(plan->target, chunk->start);
     int64_t start[RANK_MAX], extent[RANK_MAX], strides[RANK_MAX];
     int64_t element = dtype_element_bytes(tensor->dtype);
-    int inner = tensor->rank;
+    int order[RANK_MAX], inner = tensor->rank;
 
-    *out = (struct tile_runs){ .run_bytes = (uint64_t)element, .run_count = 1, .offset = chunk->offset };
+    *out = (struct spread_runs){ .run_bytes = (uint64_t)element, .run_count = 1, .offset = chunk->offset };
     if (!piece_box(plan, shape, chunk_index, start, extent))
         return;
-    strides_row_major(tensor->rank, chunk_extent, strides);
+    catalog_chunk_strides(plan->target, chunk, strides);
     for (int axis = 0; axis < tensor->rank; axis++)
         out->offset += (uint64_t)((start[axis] - chunk_start[axis]) * strides[axis] * element);
-    /* Inner axes that the piece spans whole belong to the run, and so does the first one that it does not. */
-    while (inner > 0) {
-        inner--;
-        out->run_bytes *= (uint64_t)extent[inner];
-        if (extent[inner] != chunk_extent[inner])
+    /* The densest axes belong to the run for as long as each goes on where those before it end. */
+    strides_order(tensor->rank, strides, order);
+    for (; inner > 0; inner--) {
+        int axis = order[inner - 1];
+        if (extent[axis] > 1 && (uint64_t)(strides[axis] * element) != out->run_bytes)
             break;
+        out->run_bytes *= (uint64_t)extent[axis];
     }
     out->outer_rank = inner;
-    for (int axis = 0; axis < inner; axis++) {
-        out->extent[axis] = extent[axis];
-        out->stride[axis] = strides[axis] * element;
-        out->run_count *= (uint64_t)extent[axis];
+    for (int i = 0; i < inner; i++) {
+        out->extent[i] = extent[order[i]];
+        out->stride[i] = strides[order[i]] * element;
+        out->run_count *= (uint64_t)extent[order[i]];
     }
 }
 
-uint64_t tile_run_offset(const struct tile_runs *runs, uint64_t index)
+uint64_t spread_run_offset(const struct spread_runs *runs, uint64_t index)
 {
     uint64_t offset = runs->offset;
     for (int axis = runs->outer_rank - 1; axis >= 0; axis--) {

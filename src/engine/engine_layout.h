@@ -16,7 +16,7 @@
 enum job_kind {
     JOB_WHOLE, /* all of each step */
     JOB_BOX,   /* what lies in a box, which is a run of the target tensor's row-major order */
-    JOB_TILE,  /* what lies in any box: a piece is several runs of its chunk */
+    JOB_TILE,  /* what lies in any box: its pieces are spread */
     JOB_RUN,   /* bytes of one step that is a plain run */
     JOB_COPY   /* the same, and the kernel may do it */
 };
@@ -35,13 +35,13 @@ enum part_kind {
     PART_RANGE,  /* its source lies in a range */
     PART_BLOCKS, /* its source is far apart: blocks read one after the other, packed */
     PART_PLACE,  /* its runs are read straight into the target's place */
-    PART_ZEROS,  /* it has no source: all of its elements are zero bytes */
+    PART_FILL,   /* it has no source: all of its elements are its recipe's fill */
     PART_DECODED /* its source is in a chunk that is decoded as a whole: copied to the target's place from there */
 };
 
 struct part {
     uint64_t source_offset; /* of its first element, in the source object or in the decoded stream */
-    uint64_t target_offset; /* of its first element, in the target object; in the piece for JOB_TILE */
+    uint64_t target_offset; /* of its first element, in the target object; in the piece if that is spread */
     uint64_t bytes;         /* of the target */
     uint64_t source_bytes;  /* from its first element to the end of the last; of one block for PART_BLOCKS */
     const uint8_t *source;  /* its first element, once in memory */
@@ -59,10 +59,11 @@ struct part {
 };
 
 struct piece {
-    uint64_t offset, bytes; /* in the target object */
+    uint64_t offset, bytes; /* in the target object; offset is 0 if it is spread */
     uint8_t *memory;        /* NULL if direct */
     uint32_t object, chunk, tensor;
     uint32_t first_part, part_count;
+    bool is_spread; /* several runs of the object, which lie one after another in memory */
     bool is_split;  /* its parts are plain and in order: each may be handed over from wherever it is */
     bool is_direct; /* and so they are: the piece has no memory */
 };
@@ -109,17 +110,20 @@ reshard_status job_layout(const struct layout_mode *mode, const struct job_shape
 reshard_status part_copy(const struct layout_mode *mode, const struct job_shape *shape, const struct part *part, struct plan_copy *out,
                          reshard_error *err);
 
-/* The overlap of a target chunk's box with a job's; false if there is none. */
+/* Whether what a job has of a target chunk is several runs of the object: the chunk is strided, or the job a tile. */
+bool piece_is_spread(const struct plan *plan, const struct job_shape *shape, uint32_t chunk);
+
+/* The overlap of a target chunk's box with a job's, or all of it if the job has no box; false if there is none. */
 bool piece_box(const struct plan *plan, const struct job_shape *shape, uint32_t chunk, int64_t *start, int64_t *extent);
 
-/* Where the runs that make up a piece of JOB_TILE lie in the target object, in the order of the piece's bytes. */
-struct tile_runs {
+/* Where the runs that make up a spread piece lie in the target object, in the order of the piece's bytes, which is that of the runs. */
+struct spread_runs {
     uint64_t run_bytes, run_count;
     int outer_rank;
     int64_t extent[RANK_MAX], stride[RANK_MAX]; /* of the outer axes; bytes in the object */
     uint64_t offset;                            /* of the first run */
 };
-void tile_runs_of(const struct plan *plan, const struct job_shape *shape, uint32_t chunk, struct tile_runs *out);
-uint64_t tile_run_offset(const struct tile_runs *runs, uint64_t index);
+void spread_runs_of(const struct plan *plan, const struct job_shape *shape, uint32_t chunk, struct spread_runs *out);
+uint64_t spread_run_offset(const struct spread_runs *runs, uint64_t index);
 
 #endif

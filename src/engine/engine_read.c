@@ -7,8 +7,8 @@
 #include "engine/engine_state.h"
 
 #define DIRECT_BYTES_MIN 65536 /* mapped or decoded runs from this size on are written from where they are */
-#define HELD_CHUNKS_MAX 2       /* decoded chunks that a job may keep until its bytes are handed over */
-#define AHEAD_JOBS_MAX 64       /* how far a worker looks for what it can decode while it would have to wait */
+#define HELD_CHUNKS_MAX 2      /* decoded chunks that a job may keep until its bytes are handed over */
+#define AHEAD_JOBS_MAX 64      /* how far a worker looks for what it can decode while it would have to wait */
 
 static void name_part(const struct worker *worker, const struct part *part, reshard_error *err)
 {
@@ -87,7 +87,7 @@ static reshard_status part_move(struct worker *worker, const struct job_shape *s
     const struct piece *piece = &worker->memory.pieces[part->piece];
     if (!part->target)
         return RESHARD_OK;
-    if (part->is_plain && piece->is_split && may_stay && part->bytes >= DIRECT_BYTES_MIN && shape->kind != JOB_TILE) {
+    if (part->is_plain && piece->is_split && may_stay && part->bytes >= DIRECT_BYTES_MIN) {
         part->target = NULL;
         return RESHARD_OK;
     }
@@ -290,9 +290,17 @@ static reshard_status row_read(struct worker *worker, uint32_t first, uint32_t *
     return status;
 }
 
+/* One element of a part that is filled. */
+static const uint8_t *part_fill(const struct worker *worker, const struct part *part)
+{
+    static const uint8_t zeros[16];
+    const struct plan *plan = worker->engine->plan;
+    const void *fill = plan->recipes[plan->steps[part->step].recipe].fill;
+    return fill ? fill : zeros;
+}
+
 reshard_status job_read(struct worker *worker, const struct job_shape *shape, reshard_error *err)
 {
-    static const uint8_t zeros[16]; /* one element, of any type */
     struct job_memory *memory = &worker->memory;
     reshard_status status = ranges_read(worker, err);
     for (uint32_t i = 0; i < memory->part_count && !status; i++) {
@@ -302,8 +310,8 @@ reshard_status job_read(struct worker *worker, const struct job_shape *shape, re
             const struct range *range = &memory->ranges[part->range];
             part->source = range->source + (part->source_offset - range->begin);
             status = part_move(worker, shape, part, range->pinned != NULL, err);
-        } else if (part->kind == PART_ZEROS) {
-            part->source = zeros;
+        } else if (part->kind == PART_FILL) {
+            part->source = part_fill(worker, part);
             status = part_move(worker, shape, part, false, err);
         } else if (part->kind == PART_DECODED) {
             status = part_decode(worker, shape, part, err);

@@ -8,8 +8,8 @@
 #include "base/digest.h"
 
 /*
- * Jobs of a tensor ascend in its row-major order, and so do their parts of each chunk: the list of parts is in the order in which each
- * chunk's CRC grows.
+ * Jobs of a tensor ascend in its row-major order, and so do their parts of each plain chunk: the list of parts is in the order in which
+ * its CRC grows. Parts of a strided chunk may come in any order, and lie between each other.
  */
 static reshard_status crcs_combine(const struct engine *engine, uint32_t *crcs, reshard_error *err)
 {
@@ -21,6 +21,12 @@ static reshard_status crcs_combine(const struct engine *engine, uint32_t *crcs, 
             crcs[c] = 0;
     for (uint32_t i = 0; i < engine->list.crc_count && !status; i++) {
         const struct crc_part *part = &engine->crc_parts[i];
+        bool is_strided = catalog_chunk_is_strided(target, &target->chunks[part->chunk]);
+        if (is_strided) {
+            crcs[part->chunk] =
+                crc32_zip_overlay(crcs[part->chunk], sizes[part->chunk], part->crc, part->bytes, part->offset, &sizes[part->chunk]);
+            continue;
+        }
         if (part->offset != sizes[part->chunk]) {
             status = error_set(err, RESHARD_ERR_FORMAT, "journal: CRC of byte %" PRIu64 " of a chunk follows byte %" PRIu64, part->offset,
                                sizes[part->chunk]);

@@ -9,7 +9,7 @@
 #include "engine/engine_jobs.h"
 #include "engine/engine_origin.h"
 
-/* CRC-32 of a run of a target chunk's bytes. */
+/* CRC-32 of a part of a target chunk's bytes: those between the elements of a strided chunk count as zeros. */
 struct crc_part {
     uint64_t offset, bytes; /* in the chunk */
     uint32_t chunk, crc;

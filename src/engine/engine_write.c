@@ -5,6 +5,7 @@
 #include "base/digest.h"
 
 #define BEHIND_BYTES_MIN 65536 /* smaller writes are left to the final sync */
+#define GAP_FED_MAX 4096       /* gaps up to this size cost less to go over than to jump */
 #define FALLBACK_WINDOW_MAX ((size_t)4 << 20)
 
 /* Bytes that wait to be written together with what follows them in memory and in the object. */
@@ -49,25 +50,46 @@ static reshard_status pending_add(struct worker *worker, struct pending *pending
     return status;
 }
 
-static reshard_status tile_write(struct worker *worker, struct pending *pending, const struct job_shape *shape, const struct piece *piece,
-                                 reshard_error *err)
+/* Goes on with a CRC over bytes that are zero. */
+static uint32_t crc_over_gap(uint32_t crc, uint64_t bytes)
 {
-    struct tile_runs runs;
+    static const uint8_t zeros[GAP_FED_MAX];
+    return bytes <= GAP_FED_MAX ? crc32_zip(crc, zeros, (size_t)bytes) : crc32_zip_combine(crc, crc32_zip_zeros(bytes), bytes);
+}
+
+/* The same for a piece whose bytes lie apart. The CRC is that of all from its first to its last byte, with zeros between its runs. */
+static reshard_status spread_write(struct worker *worker, struct pending *pending, const struct job_shape *shape, const struct piece *piece,
+                                   struct crc_part *crc, reshard_error *err)
+{
+    struct spread_runs runs;
     reshard_status status = RESHARD_OK;
-    tile_runs_of(worker->engine->plan, shape, piece->chunk, &runs);
-    for (uint64_t i = 0; i < runs.run_count && !status; i++)
-        status =
-            pending_add(worker, pending, piece->object, tile_run_offset(&runs, i), piece->memory + i * runs.run_bytes, runs.run_bytes, err);
+    spread_runs_of(worker->engine->plan, shape, piece->chunk, &runs);
+    for (uint64_t i = 0; i < runs.run_count && !status; i++) {
+        uint64_t offset = spread_run_offset(&runs, i);
+        const uint8_t *bytes = piece->memory + i * runs.run_bytes;
+        if (crc) {
+            crc->crc = crc_over_gap(crc->crc, offset - runs.offset - crc->bytes);
+            crc->crc = crc32_zip(crc->crc, bytes, (size_t)runs.run_bytes);
+            crc->bytes = offset - runs.offset + runs.run_bytes;
+        }
+        status = pending_add(worker, pending, piece->object, offset, bytes, runs.run_bytes, err);
+    }
+    if (crc)
+        crc->offset = runs.offset - worker->engine->plan->target->chunks[piece->chunk].offset;
     return status;
 }
 
-/* Writes a piece, or leaves it pending, and takes its CRC if crc is not NULL. */
-static reshard_status piece_write(struct worker *worker, struct pending *pending, const struct piece *piece, uint32_t *crc,
+/* Writes a piece, or leaves it pending, and takes its CRC if crc, which is zeroed but for the chunk, is not NULL. */
+static reshard_status piece_write(struct worker *worker, struct pending *pending, const struct piece *piece, struct crc_part *crc,
                                   reshard_error *err)
 {
+    if (crc) {
+        crc->offset = piece->offset - worker->engine->plan->target->chunks[piece->chunk].offset;
+        crc->bytes = piece->bytes;
+    }
     if (!piece->is_split) {
         if (crc)
-            *crc = crc32_zip(*crc, piece->memory, (size_t)piece->bytes);
+            crc->crc = crc32_zip(crc->crc, piece->memory, (size_t)piece->bytes);
         return pending_add(worker, pending, piece->object, piece->offset, piece->memory, piece->bytes, err);
     }
     reshard_status status = RESHARD_OK;
@@ -75,7 +97,7 @@ static reshard_status piece_write(struct worker *worker, struct pending *pending
         const struct part *part = &worker->memory.parts[i];
         const uint8_t *bytes = part->target ? part->target : part->source;
         if (crc)
-            *crc = crc32_zip(*crc, bytes, (size_t)part->bytes);
+            crc->crc = crc32_zip(crc->crc, bytes, (size_t)part->bytes);
         status = pending_add(worker, pending, piece->object, part->target_offset, bytes, part->bytes, err);
     }
     return status;
@@ -90,16 +112,10 @@ reshard_status job_write(struct worker *worker, const struct job *job, const str
     for (uint32_t i = 0; i < worker->memory.piece_count && !status; i++) {
         const struct piece *piece = &worker->memory.pieces[i];
         const struct catalog_chunk *chunk = &engine->plan->target->chunks[piece->chunk];
-        if (shape->kind == JOB_TILE) {
-            status = tile_write(worker, &pending, shape, piece, err);
-            continue;
-        }
-        uint32_t crc = 0;
-        bool wants_crc = chunk->flags & CHUNK_WANT_CRC;
-        status = piece_write(worker, &pending, piece, wants_crc ? &crc : NULL, err);
-        if (wants_crc)
-            engine->crc_parts[crc_number++] =
-                (struct crc_part){ .offset = piece->offset - chunk->offset, .bytes = piece->bytes, .chunk = piece->chunk, .crc = crc };
+        struct crc_part *crc = chunk->flags & CHUNK_WANT_CRC ? &engine->crc_parts[crc_number++] : NULL;
+        if (crc)
+            *crc = (struct crc_part){ .chunk = piece->chunk };
+        status = piece->is_spread ? spread_write(worker, &pending, shape, piece, crc, err) : piece_write(worker, &pending, piece, crc, err);
     }
     return status ? status : pending_flush(worker, &pending, err);
 }

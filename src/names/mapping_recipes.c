@@ -63,7 +63,7 @@ reshard_status recipes_read(const struct recipe *recipes, uint32_t count, uint32
     *out = reallocarray(NULL, (size_t)source_count + 1, sizeof(**out));
     *out_count = 0;
     for (uint32_t i = 0; i < count && is_read; i++) {
-        if (recipes[i].source_tensor != RECIPE_ZEROS)
+        if (recipes[i].source_tensor != RECIPE_FILL)
             is_read[recipes[i].source_tensor] = 1;
     }
     for (uint32_t i = 0; i < source_count && is_read && *out; i++) {
@@ -126,7 +126,7 @@ reshard_status recipe_add_cast(struct recipe *recipe, enum dtype source, enum dt
 {
     struct cast_list list = { 0 };
     reshard_status status;
-    if (last == target || recipe->source_tensor == RECIPE_ZEROS)
+    if (last == target || recipe->source_tensor == RECIPE_FILL)
         return RESHARD_OK;
     if (casts_push(&list, source) && casts_push_all(&list, recipe->via, recipe->via_count) && casts_push(&list, last) &&
         casts_push(&list, target))
@@ -186,7 +186,7 @@ static reshard_status append_copy(const struct map_result *result, const struct 
 static reshard_status append_zeros(uint32_t target_tensor, const struct map_tensor *to, const struct map_piece *piece,
                                    struct recipe_table *out, reshard_error *err)
 {
-    struct recipe recipe = { .source_tensor = RECIPE_ZEROS, .target_tensor = target_tensor, .is_whole = !piece, .rank = to->rank };
+    struct recipe recipe = { .source_tensor = RECIPE_FILL, .target_tensor = target_tensor, .is_whole = !piece, .rank = to->rank };
     recipe.source_start = zeros;
     recipe.target_start = piece ? piece->start : zeros;
     recipe.extent = piece ? piece->extent : to->shape;
@@ -244,7 +244,7 @@ static bool compose_boxes(struct composer *composer, const struct recipe *a, con
                           const int64_t *extent, struct recipe *out)
 {
     int rank = composer->chain->target[b->target_tensor].rank;
-    int source_rank = a->source_tensor == RECIPE_ZEROS ? 0 : composer->chain->source[a->source_tensor].rank;
+    int source_rank = a->source_tensor == RECIPE_FILL ? 0 : composer->chain->source[a->source_tensor].rank;
     size_t axes = (size_t)rank + 1;
     int64_t *vectors = arena_array(composer->arena, 2 * axes + (size_t)source_rank, sizeof(*vectors));
     uint8_t *permutation = arena_alloc(composer->arena, axes);
@@ -280,7 +280,7 @@ static reshard_status compose_casts(struct composer *composer, const struct reci
     const struct recipe_chain *chain = composer->chain;
     struct cast_list *list = &composer->casts;
     list->count = 0;
-    if (a->source_tensor == RECIPE_ZEROS)
+    if (a->source_tensor == RECIPE_FILL)
         return RESHARD_OK;
     if (!casts_push(list, chain->source[a->source_tensor].dtype) || !casts_push_all(list, a->via, a->via_count) ||
         !casts_push(list, chain->middle[a->target_tensor].dtype) || !casts_push_all(list, b->via, b->via_count) ||
@@ -297,7 +297,7 @@ static reshard_status compose_pair(struct composer *composer, const struct recip
     if (a->is_whole && b->is_whole) {
         out = *b;
         out.source_tensor = a->source_tensor;
-    } else if (a->is_whole && a->source_tensor != RECIPE_ZEROS) {
+    } else if (a->is_whole && a->source_tensor != RECIPE_FILL) {
         out = *b;
         out.source_tensor = a->source_tensor;
     } else if (b->is_whole) {
@@ -371,7 +371,7 @@ static reshard_status index_reads(struct composer *composer, uint32_t middle_cou
     if (!composer->reads || !composer->first_read)
         return error_set_memory(composer->err);
     for (uint32_t i = 0; i < after->count && !status; i++) {
-        if (after->recipes[i].source_tensor == RECIPE_ZEROS)
+        if (after->recipes[i].source_tensor == RECIPE_FILL)
             status = recipe_table_append(composer->out, &after->recipes[i], composer->err);
         else
             composer->first_read[after->recipes[i].source_tensor + 2]++;
@@ -379,7 +379,7 @@ static reshard_status index_reads(struct composer *composer, uint32_t middle_cou
     for (uint32_t m = 0; m < middle_count; m++)
         composer->first_read[m + 1] += composer->first_read[m];
     for (uint32_t i = 0; i < after->count; i++) {
-        if (after->recipes[i].source_tensor != RECIPE_ZEROS)
+        if (after->recipes[i].source_tensor != RECIPE_FILL)
             composer->reads[composer->first_read[after->recipes[i].source_tensor + 1]++] = i;
     }
     return status;
@@ -395,7 +395,7 @@ static reshard_status compose_all(struct composer *composer)
         const struct recipe *only = &chain->before->recipes[written];
         if (begin == end)
             continue;
-        if (is_single && only->is_whole && only->source_tensor != RECIPE_ZEROS) {
+        if (is_single && only->is_whole && only->source_tensor != RECIPE_FILL) {
             for (uint32_t i = begin; i < end && !status; i++)
                 status = compose_pair(composer, only, &chain->after->recipes[composer->reads[i]], NULL, NULL);
         } else {

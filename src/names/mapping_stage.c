@@ -269,7 +269,7 @@ reshard_status mapping_losses(const struct mapping_stage *stage, const struct ca
         const struct recipe *recipe = &stage->table.recipes[i];
         const struct map_tensor *target = &stage->space->tensors[recipe->target_tensor];
         int64_t volume = box_volume(target->rank, recipe->is_whole ? target->shape : recipe->extent);
-        if (recipe->source_tensor != RECIPE_ZEROS &&
+        if (recipe->source_tensor != RECIPE_FILL &&
             __builtin_add_overflow(read[recipe->source_tensor], volume, &read[recipe->source_tensor]))
             read[recipe->source_tensor] = INT64_MAX;
     }

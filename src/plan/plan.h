@@ -14,8 +14,9 @@
 /* In a recipe's permutation: a target axis that the source does not have. The box has extent 1 on it. */
 #define RECIPE_UNIT_AXIS UINT8_MAX
 
-/* As a recipe's source tensor: there is none, the box is filled with zero bytes. Its steps have no source chunk (CATALOG_NONE). */
-#define RECIPE_ZEROS CATALOG_NONE
+/* As a recipe's source tensor: there is none, every element of the box is the recipe's `fill`. Its steps have no source chunk
+ * (CATALOG_NONE). */
+#define RECIPE_FILL CATALOG_NONE
 
 /* Which box of a target tensor comes from which box of a source tensor. The ranks may differ: where the target has a unit axis, and on
  * source axes that the permutation does not name, the box has extent 1. */
@@ -29,6 +30,7 @@ struct recipe {
     const uint8_t *permutation;    /* target axis i is source axis permutation[i], or RECIPE_UNIT_AXIS; NULL: identity, of equal ranks */
     const enum dtype *via;         /* casts on the way to the target's type, in order: every one rounds */
     unsigned via_count;            /* at most COPY_VIA_MAX */
+    const void *fill;              /* RECIPE_FILL: the bytes of one element of the target; NULL: zero, the only one for F4 and F6 */
 };
 
 /* The source axis that a target axis of a recipe is, or -1: one of extent 1 that the source does not have. */
@@ -44,7 +46,7 @@ void recipe_source_extent(const struct recipe *recipe, int source_rank, int64_t 
 
 /* One strided copy between a source chunk and a target chunk. Boxes lie in the plan's vector pool. */
 struct plan_step {
-    uint32_t source_chunk, target_chunk; /* source_chunk CATALOG_NONE: zeros */
+    uint32_t source_chunk, target_chunk; /* source_chunk CATALOG_NONE: the recipe's fill */
     uint32_t recipe;
     uint32_t start, extent; /* vectors: the box in target tensor coordinates */
 };

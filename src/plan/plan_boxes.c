@@ -19,7 +19,7 @@ struct box_filter {
     struct box_list *list;
     const struct recipe *recipe;
     bool is_source;
-    int rank; /* of this side */
+    int rank;                  /* of this side */
     const int64_t *clip_start; /* of the recipe on this side, in this side's axes */
     int64_t clip_extent[RANK_MAX];
     const int64_t *chunk_start;
@@ -97,8 +97,8 @@ void box_list_release(struct box_list *list)
     *list = (struct box_list){ 0 };
 }
 
-/* What is filled with zeros is a source of one box. */
-static reshard_status zeros_box(struct plan_build *build, const struct recipe *recipe, reshard_error *err)
+/* What is filled has a source of one box. */
+static reshard_status fill_box(struct plan_build *build, const struct recipe *recipe, reshard_error *err)
 {
     box_list_clear(&build->sources);
     if (box_is_empty(recipe->rank, recipe->extent) || box_append(&build->sources, recipe->target_start, recipe->extent, CATALOG_NONE))
@@ -110,8 +110,8 @@ reshard_status boxes_of_sources(struct plan_build *build, reshard_error *err)
 {
     const struct catalog *catalog = build->plan->source;
     const struct recipe *recipe = &build->plan->recipes[build->recipe];
-    if (recipe->source_tensor == RECIPE_ZEROS)
-        return zeros_box(build, recipe, err);
+    if (recipe->source_tensor == RECIPE_FILL)
+        return fill_box(build, recipe, err);
     const struct catalog_tensor *tensor = &catalog->tensors[recipe->source_tensor];
     struct box_filter filter = {
         .list = &build->sources, .recipe = recipe, .is_source = true, .rank = tensor->rank, .clip_start = recipe->source_start
@@ -128,7 +128,18 @@ reshard_status boxes_of_sources(struct plan_build *build, reshard_error *err)
     return status;
 }
 
-/* Whether what the engine writes can be the chunk's bytes: plain row-major elements in the machine's order. */
+/* Whether each element of a strided chunk has a place of its own in the chunk's bytes. */
+static bool target_strides_check(const struct catalog *catalog, const struct catalog_tensor *tensor, const struct catalog_chunk *chunk,
+                                 const struct chunk_layout *layout)
+{
+    const int64_t *extent = catalog_vector_at(catalog, chunk->extent), *strides = catalog_vector_at(catalog, layout->strides);
+    uint64_t bytes;
+    int64_t end;
+    return layout->flat_count < 0 && dtype_element_bytes(tensor->dtype) > 0 && strides_are_apart(tensor->rank, extent, strides) &&
+           strides_span(tensor->rank, extent, strides, &end) && dtype_bytes(tensor->dtype, (uint64_t)end, &bytes) && bytes <= chunk->bytes;
+}
+
+/* Whether what the engine writes can be the chunk's bytes: plain elements in the machine's order, none of them twice. */
 static reshard_status target_check(const struct catalog *catalog, const struct catalog_tensor *tensor, const struct catalog_chunk *chunk,
                                    reshard_error *err)
 {
@@ -137,11 +148,11 @@ static reshard_status target_check(const struct catalog *catalog, const struct c
     if (catalog_chunk_is_coded(catalog, chunk))
         is_plain = false;
     if (layout && layout->strides != CATALOG_NONE)
-        is_plain &=
-            strides_are_row_major(tensor->rank, catalog_vector_at(catalog, chunk->extent), catalog_vector_at(catalog, layout->strides));
+        is_plain &= target_strides_check(catalog, tensor, chunk, layout);
     if (is_plain)
         return RESHARD_OK;
-    return error_set(err, RESHARD_ERR_UNSUPPORTED, "target tensor '%.*s': chunks are written row-major, little-endian and unencoded only",
+    return error_set(err, RESHARD_ERR_UNSUPPORTED,
+                     "target tensor '%.*s': chunks are written little-endian and unencoded, with each element in its own place",
                      STR_ARG(tensor->key));
 }
 

@@ -15,8 +15,8 @@ static reshard_status recipe_join(struct plan_build *build, reshard_error *err)
     status = boxes_of_sources(build, err);
     if (status)
         return status;
-    status = box_join(&build->joiner, recipe->rank, build->sources.boxes, build->sources.count, build->targets.boxes,
-                        build->targets.count, step_append, build, err);
+    status = box_join(&build->joiner, recipe->rank, build->sources.boxes, build->sources.count, build->targets.boxes, build->targets.count,
+                      step_append, build, err);
     if (status)
         error_prefix(err, "tensor '%.*s'", STR_ARG(build->plan->target->tensors[recipe->target_tensor].key));
     return status;
@@ -160,7 +160,7 @@ uint64_t plan_hash(const struct plan *plan)
     for (uint32_t i = 0; i < plan->recipe_count; i++) {
         const struct recipe *recipe = &plan->recipes[i];
         size_t bytes = (size_t)recipe->rank * sizeof(int64_t);
-        bool is_zeros = recipe->source_tensor == RECIPE_ZEROS;
+        bool is_zeros = recipe->source_tensor == RECIPE_FILL;
         size_t source_bytes = is_zeros ? 0 : (size_t)plan->source->tensors[recipe->source_tensor].rank * sizeof(int64_t);
         const uint64_t numbers[] = { recipe->source_tensor, recipe->target_tensor, (uint64_t)recipe->rank, recipe->permutation != NULL };
         hash = hash64(numbers, sizeof(numbers), hash);
@@ -170,6 +170,8 @@ uint64_t plan_hash(const struct plan *plan)
             hash = hash64(recipe->target_start, bytes, hash);
         for (unsigned via = 0; via < recipe->via_count; via++)
             hash = hash_number(hash, 1 + (uint64_t)recipe->via[via]);
+        if (recipe->source_tensor == RECIPE_FILL && recipe->fill)
+            hash = hash64(recipe->fill, dtype_element_bytes(plan->target->tensors[recipe->target_tensor].dtype), hash);
         if (recipe->permutation)
             hash = hash64(recipe->permutation, (size_t)recipe->rank, hash);
     }

@@ -125,9 +125,9 @@ static reshard_status copy_anchor(const struct catalog_tensor *tensor, const str
     return RESHARD_OK;
 }
 
-/* A box of zeros: every element of it is copied from one and the same place. */
-static reshard_status copy_of_zeros(const struct plan *plan, const struct plan_step *step, const int64_t *start, const int64_t *extent,
-                                    struct plan_copy *out, reshard_error *err)
+/* A box that is filled: every element of it is copied from one and the same place. */
+static reshard_status copy_of_fill(const struct plan *plan, const struct plan_step *step, const int64_t *start, const int64_t *extent,
+                                   struct plan_copy *out, reshard_error *err)
 {
     const struct catalog_chunk *chunk = &plan->target->chunks[step->target_chunk];
     const struct catalog_tensor *tensor = &plan->target->tensors[chunk->tensor];
@@ -161,7 +161,7 @@ reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *s
                               struct plan_copy *out, reshard_error *err)
 {
     if (step->source_chunk == CATALOG_NONE)
-        return copy_of_zeros(plan, step, start, extent, out, err);
+        return copy_of_fill(plan, step, start, extent, out, err);
     const struct recipe *recipe = &plan->recipes[step->recipe];
     const struct catalog_chunk *source = &plan->source->chunks[step->source_chunk], *target = &plan->target->chunks[step->target_chunk];
     const struct catalog_tensor *source_tensor = &plan->source->tensors[source->tensor],

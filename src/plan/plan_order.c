@@ -109,7 +109,7 @@ reshard_status steps_sum(struct plan *plan, reshard_error *err)
         const struct plan_step *step = &plan->steps[i];
         const struct catalog_tensor *target = &plan->target->tensors[plan->recipes[step->recipe].target_tensor];
         const struct recipe *recipe = &plan->recipes[step->recipe];
-        const struct catalog_tensor *source = recipe->source_tensor == RECIPE_ZEROS ? NULL : &plan->source->tensors[recipe->source_tensor];
+        const struct catalog_tensor *source = recipe->source_tensor == RECIPE_FILL ? NULL : &plan->source->tensors[recipe->source_tensor];
         uint64_t elements = (uint64_t)box_volume(target->rank, plan->vectors + step->extent), write_bytes = 0, read_bytes = 0;
         if (!dtype_bytes(target->dtype, elements, &write_bytes) || (source && !dtype_bytes(source->dtype, elements, &read_bytes)) ||
             !checked_add_u64(plan->write_bytes, write_bytes, &plan->write_bytes) ||

@@ -130,7 +130,7 @@ static reshard_status recipe_casts(struct plan *plan, struct recipe *recipe, res
 }
 
 /* A box of zeros: its source fields are made empty. */
-static reshard_status recipe_zeros(struct plan *plan, struct recipe *recipe, reshard_error *err)
+static reshard_status recipe_fill(struct plan *plan, struct recipe *recipe, reshard_error *err)
 {
     static const int64_t origin[RANK_MAX];
     const struct catalog_tensor *target = &plan->target->tensors[recipe->target_tensor];
@@ -140,6 +140,14 @@ static reshard_status recipe_zeros(struct plan *plan, struct recipe *recipe, res
     recipe->source_start = origin;
     recipe->permutation = NULL;
     recipe->via_count = 0;
+    if (recipe->fill) {
+        size_t bytes = dtype_element_bytes(target->dtype);
+        recipe->fill = bytes ? copy_array(&plan->arena, recipe->fill, 1, bytes) : NULL;
+        if (!recipe->fill)
+            return bytes ? error_set_memory(err)
+                         : error_set(err, RESHARD_ERR_USAGE, "'%.*s': %s is filled with zeros only", STR_ARG(target->key),
+                                     dtype_info(target->dtype)->name);
+    }
     if (recipe->is_whole) {
         recipe->rank = target->rank;
         recipe->target_start = origin;
@@ -147,7 +155,7 @@ static reshard_status recipe_zeros(struct plan *plan, struct recipe *recipe, res
         return RESHARD_OK;
     }
     if (recipe->rank != target->rank || !box_check(recipe->rank, recipe->target_start, recipe->extent, shape, &bad_axis)) {
-        error_set(err, RESHARD_ERR_USAGE, "'%.*s': box %s of zeros leaves the target on axis %d", STR_ARG(target->key),
+        error_set(err, RESHARD_ERR_USAGE, "'%.*s': a filled box %s leaves the target on axis %d", STR_ARG(target->key),
                   box_text(recipe->rank, recipe->target_start, recipe->extent, box), bad_axis);
         return RESHARD_ERR_USAGE;
     }
@@ -158,8 +166,8 @@ static reshard_status recipe_zeros(struct plan *plan, struct recipe *recipe, res
 
 static reshard_status recipe_take(struct plan *plan, struct recipe *recipe, reshard_error *err)
 {
-    if (recipe->source_tensor == RECIPE_ZEROS && recipe->target_tensor < plan->target->tensor_count)
-        return recipe_zeros(plan, recipe, err);
+    if (recipe->source_tensor == RECIPE_FILL && recipe->target_tensor < plan->target->tensor_count)
+        return recipe_fill(plan, recipe, err);
     if (recipe->source_tensor >= plan->source->tensor_count || recipe->target_tensor >= plan->target->tensor_count)
         return error_set(err, RESHARD_ERR_USAGE, "a recipe names tensors %" PRIu32 " and %" PRIu32 ", there are %" PRIu32 " and %" PRIu32,
                          recipe->source_tensor, recipe->target_tensor, plan->source->tensor_count, plan->target->tensor_count);

@@ -100,7 +100,7 @@ static void recipes_group(struct replicas *replicas, uint8_t *is_seen)
     const struct plan *plan = replicas->plan;
     for (uint32_t i = 0; i < plan->recipe_count; i++) {
         bool has_replicas = false;
-        if (plan->recipes[i].source_tensor == RECIPE_ZEROS)
+        if (plan->recipes[i].source_tensor == RECIPE_FILL)
             continue;
         const struct catalog_tensor *tensor = &plan->source->tensors[plan->recipes[i].source_tensor];
         if (is_seen[plan->recipes[i].source_tensor])

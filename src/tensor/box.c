@@ -149,6 +149,33 @@ bool strides_are_row_major(int rank, const int64_t *shape, const int64_t *stride
     return true;
 }
 
+void strides_order(int rank, const int64_t *strides, int *axes)
+{
+    for (int axis = 0; axis < rank; axis++) {
+        int at = axis;
+        for (; at > 0 && strides[axes[at - 1]] < strides[axis]; at--)
+            axes[at] = axes[at - 1];
+        axes[at] = axis;
+    }
+}
+
+bool strides_are_apart(int rank, const int64_t *shape, const int64_t *strides)
+{
+    int axes[RANK_MAX];
+    int64_t reach = 0, end = 1; /* of the denser axes: the last element, and one past it */
+    if (box_is_empty(rank, shape))
+        return true;
+    strides_order(rank, strides, axes);
+    for (int i = rank - 1; i >= 0; i--) {
+        int axis = axes[i];
+        if (shape[axis] == 1)
+            continue;
+        if (strides[axis] < end || !checked_mul_i64(shape[axis] - 1, strides[axis], &reach) || !checked_add_i64(end, reach, &end))
+            return false;
+    }
+    return true;
+}
+
 bool strides_span(int rank, const int64_t *shape, const int64_t *strides, int64_t *out_end)
 {
     int64_t end = 1;

@@ -46,6 +46,13 @@ void strides_row_major(int rank, const int64_t *shape, int64_t *strides);
 /* Whether strides address `shape` row-major without gaps (axes of extent 1 do not matter; empty is contiguous). */
 bool strides_are_row_major(int rank, const int64_t *shape, const int64_t *strides);
 
+/* Whether every element has a place of its own, because each axis steps over all that the denser ones reach. Enough for what is cut out of
+ * row-major arrays, permuted or not. Negative strides are not. */
+bool strides_are_apart(int rank, const int64_t *shape, const int64_t *strides);
+
+/* The axes by falling stride, those of equal strides in their order. */
+void strides_order(int rank, const int64_t *strides, int *axes);
+
 /* One past the largest element index that shape and strides reach from 0; empty: 0. false on overflow or a negative stride. */
 bool strides_span(int rank, const int64_t *shape, const int64_t *strides, int64_t *out_end);
 

@@ -329,6 +329,47 @@ static void add_target_chunk(struct sample *s, uint32_t tensor_index, const int6
     }
 }
 
+/* A box whose elements lie apart, at strides[axis] elements from each other, from element `at` of a region of the object on. */
+static void add_strided_chunk(struct sample *s, uint32_t tensor_index, const int64_t *start, const int64_t *extent, const int64_t *strides,
+                              uint32_t object, uint64_t offset)
+{
+    const struct catalog_tensor *tensor = &s->target->tensors[tensor_index];
+    struct catalog_chunk *chunk;
+    int64_t span;
+    assert_true(strides_span(tensor->rank, extent, strides, &span));
+    uint64_t bytes = (uint64_t)span * dtype_element_bytes(tensor->dtype);
+    if (s->expected[object].size < offset + bytes)
+        buffer_append_fill(&s->expected[object], 0, offset + bytes - s->expected[object].size);
+    CHECK_OK(catalog_add_chunk(s->target, tensor_index, start, extent, object, offset, bytes, &chunk, &err));
+    if (s->options.crc && chance(s, 60))
+        chunk->flags |= CHUNK_WANT_CRC;
+    uint32_t vector = catalog_vector(s->target, strides, tensor->rank);
+    catalog_chunk_layout(s->target, chunk)->strides = vector;
+}
+
+/* Chunks with strides: each for itself, its axes in any order and with gaps, or all of them blocks of one row-major region. */
+static void add_strided_chunks(struct sample *s, uint32_t tensor_index, int rank, const int64_t *shape, const struct boxes *boxes)
+{
+    uint64_t element = dtype_element_bytes(s->target->tensors[tensor_index].dtype);
+    uint32_t object = (uint32_t)below(s, SAMPLE_OBJECTS);
+    uint64_t region = s->expected[object].size;
+    bool is_shared = chance(s, 50);
+    int64_t strides[RANK_MAX];
+    for (int i = 0; i < boxes->count; i++) {
+        strides_row_major(rank, shape, strides);
+        uint64_t offset = region + (uint64_t)flat_of(rank, shape, boxes->start[i]) * element;
+        int64_t stride = 1;
+        for (int n = 0, first = (int)below(s, rank); n < rank && !is_shared; n++) {
+            int axis = (first + n) % rank;
+            stride += chance(s, 30) ? below(s, 5) : 0;
+            strides[axis] = stride;
+            stride *= boxes->extent[i][axis];
+        }
+        offset = is_shared ? offset : s->expected[object].size;
+        add_strided_chunk(s, tensor_index, boxes->start[i], boxes->extent[i], strides, object, offset);
+    }
+}
+
 static void add_target_chunks(struct sample *s, uint32_t tensor_index, int rank, const int64_t *shape)
 {
     int64_t volume = 1, origin[RANK_MAX] = { 0 };
@@ -344,7 +385,10 @@ static void add_target_chunks(struct sample *s, uint32_t tensor_index, int rank,
     }
     struct boxes *boxes = malloc(sizeof(*boxes));
     boxes_cut(s, rank, shape, s->options.plain ? 0 : (int)below(s, 9), boxes);
-    for (int i = 0; i < boxes->count; i++) {
+    bool is_strided = rank && !s->options.plain && chance(s, 40);
+    if (is_strided)
+        add_strided_chunks(s, tensor_index, rank, shape, boxes);
+    for (int i = 0; i < boxes->count && !is_strided; i++) {
         add_target_chunk(s, tensor_index, boxes->start[i], boxes->extent[i], 0, -1);
         if (chance(s, 10))
             add_target_chunk(s, tensor_index, boxes->start[i], boxes->extent[i], 0, -1);
@@ -418,12 +462,13 @@ static void add_parts_target(struct sample *s, uint32_t source_index, const char
         for (int i = 0; i < rank; i++)
             if (permutation[i] != RECIPE_UNIT_AXIS)
                 source_start[permutation[i]] = below(s, source_shape[permutation[i]] - extent[i] + 1);
-        struct recipe recipe = { .source_tensor = chance(s, 15) ? RECIPE_ZEROS : source_index,
+        struct recipe recipe = { .source_tensor = chance(s, 15) ? RECIPE_FILL : source_index,
                                  .rank = rank,
                                  .source_start = keep(s, source_start, source.rank),
                                  .target_start = keep(s, start, rank),
                                  .extent = keep(s, extent, rank),
-                                 .permutation = permutation };
+                                 .permutation = permutation,
+                                 .fill = chance(s, 50) ? keep(s, (int64_t[]){ 0x4228422842284228, below(s, 1000) }, 2) : NULL };
         recipe.via_count = pick_via(s, source.dtype, &recipe.via);
         s->recipes[s->recipe_count++] = recipe;
         start[0] += extent[0];
@@ -458,7 +503,7 @@ static void expected_element(const struct sample *s, uint32_t target_index, cons
     for (uint32_t i = 0; i < s->recipe_count; i++) {
         const struct recipe *recipe = &s->recipes[i];
         int64_t from[RANK_MAX] = { 0 };
-        bool is_zeros = recipe->source_tensor == RECIPE_ZEROS;
+        bool is_zeros = recipe->source_tensor == RECIPE_FILL;
         const struct catalog_tensor *source = is_zeros ? NULL : &s->source->tensors[recipe->source_tensor];
         for (int axis = 0; !recipe->is_whole && source && axis < source->rank; axis++)
             from[axis] = recipe->source_start[axis];
@@ -477,6 +522,8 @@ static void expected_element(const struct sample *s, uint32_t target_index, cons
             continue;
         if (is_zeros) {
             memset(out, 0, dtype_element_bytes(target->dtype));
+            if (recipe->fill)
+                memcpy(out, recipe->fill, dtype_element_bytes(target->dtype));
             return;
         }
         uint8_t element[16], casted[16];
@@ -494,16 +541,19 @@ static void expected_element(const struct sample *s, uint32_t target_index, cons
     fail_msg("no recipe");
 }
 
-static void expect_chunk(struct sample *s, const struct catalog_chunk *chunk)
+/* Puts the chunk's elements where they belong; `bytes` is where its object is, and `written`, unless it is NULL, the marks of it. */
+static void put_chunk(const struct sample *s, const struct catalog_chunk *chunk, uint8_t *bytes, uint8_t *written)
 {
     const struct catalog_tensor *tensor = &s->target->tensors[chunk->tensor];
     const struct chunk_layout *layout = catalog_layout_of(s->target, chunk);
     const int64_t *start = catalog_vector_at(s->target, chunk->start), *extent = catalog_vector_at(s->target, chunk->extent);
     size_t element = dtype_element_bytes(tensor->dtype);
     uint64_t offset = chunk->offset;
-    int64_t index[RANK_MAX] = { 0 }, flat = 0;
+    int64_t index[RANK_MAX] = { 0 }, strides[RANK_MAX], flat = 0;
+    bool is_strided = catalog_chunk_is_strided(s->target, chunk);
     if (chunk->bytes == 0)
         return;
+    catalog_chunk_strides(s->target, chunk, strides);
     do {
         bool is_inside =
             !layout || layout->flat_count < 0 || (flat >= layout->flat_begin && flat < layout->flat_begin + layout->flat_count);
@@ -511,11 +561,15 @@ static void expect_chunk(struct sample *s, const struct catalog_chunk *chunk)
         flat++;
         if (!is_inside)
             continue;
-        for (int axis = 0; axis < tensor->rank; axis++)
+        uint64_t place = offset;
+        for (int axis = 0; axis < tensor->rank; axis++) {
             at[axis] = start[axis] + index[axis];
-        expected_element(s, chunk->tensor, at, s->expected[chunk->object].data + offset);
-        memset(s->written[chunk->object].data + offset, 1, element);
-        offset += element;
+            place += is_strided ? (uint64_t)(index[axis] * strides[axis]) * element : 0;
+        }
+        expected_element(s, chunk->tensor, at, bytes + place);
+        if (written)
+            memset(written + place, 1, element);
+        offset += is_strided ? 0 : element;
     } while (index_next(tensor->rank, extent, index));
 }
 
@@ -548,7 +602,7 @@ void sample_make(struct sample *s, const struct sample_options *options)
     }
     CHECK_OK(catalog_seal(s->target, true, &err));
     for (uint32_t i = 0; i < s->target->chunk_count; i++)
-        expect_chunk(s, &s->target->chunks[i]);
+        put_chunk(s, &s->target->chunks[i], s->expected[s->target->chunks[i].object].data, s->written[s->target->chunks[i].object].data);
     struct store_txn *txn;
     struct store_txn_options txn_options = { .is_directory = true };
     CHECK_OK(store_txn_begin_in(s->store, "s", &txn_options, &txn, &err));
@@ -582,7 +636,7 @@ void sample_check_object(const struct sample *s, uint32_t object, const uint8_t 
 {
     assert_int_equal(size, s->expected[object].size);
     for (size_t i = 0; i < size; i++)
-        if (s->written[object].data[i] && bytes[i] != s->expected[object].data[i])
+        if (bytes[i] != s->expected[object].data[i])
             fail_msg("object %u byte %zu: %02x, expected %02x (seed %llu)", object, i, bytes[i], s->expected[object].data[i],
                      (unsigned long long)s->options.seed);
 }
@@ -593,7 +647,11 @@ void sample_check_crcs(const struct sample *s, const uint32_t *crcs)
         const struct catalog_chunk *chunk = &s->target->chunks[c];
         if (!(chunk->flags & CHUNK_WANT_CRC))
             continue;
-        uint32_t expected = crc32_zip(0, s->expected[chunk->object].data + chunk->offset, chunk->bytes);
+        /* What lies between the elements of a strided chunk counts as zeros. */
+        uint8_t *alone = calloc((size_t)s->expected[chunk->object].size + 1, 1);
+        put_chunk(s, chunk, alone, NULL);
+        uint32_t expected = crc32_zip(0, alone + chunk->offset, chunk->bytes);
+        free(alone);
         if (crcs[c] != expected)
             fail_msg("CRC of chunk %u, %llu bytes: %08x, expected %08x (seed %llu)", c, (unsigned long long)chunk->bytes, crcs[c], expected,
                      (unsigned long long)s->options.seed);

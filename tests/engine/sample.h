@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random checkpoints for the engine's tests, with the values that they hold: sources cut into boxes and flat runs that lie strided,
- * swapped, negated, compressed and repeated in the objects of a memory store; targets cut differently, from whole tensors or from parts
- * with permuted axes; and what the target's bytes must be, computed element by element.
+ * swapped, negated, compressed and repeated in the objects of a memory store; targets cut differently, strided too, from whole tensors,
+ * from parts with permuted axes or from nothing but a constant; and what the target's bytes must be, computed element by element.
  */
 #ifndef TESTS_ENGINE_SAMPLE_H
 #define TESTS_ENGINE_SAMPLE_H

@@ -196,6 +196,79 @@ TEST(the_hash_tells_plans_apart)
     assert_true(hashes[0] != hashes[2]);
 }
 
+static void set_strides(struct catalog *catalog, uint32_t chunk, int64_t rows, int64_t columns, uint64_t bytes)
+{
+    uint32_t strides = catalog_vector(catalog, (int64_t[]){ rows, columns }, 2);
+    catalog_chunk_layout(catalog, &catalog->chunks[chunk])->strides = strides;
+    catalog->chunks[chunk].bytes = bytes;
+}
+
+/* Columns 2 to 5 of a row-major file of 8 x 8 are one chunk with strides, and one step; so are those of its transpose. */
+TEST(a_block_of_columns_is_one_step)
+{
+    static const struct {
+        int64_t rows, columns;
+        uint64_t bytes;
+        reshard_status status;
+    } cases[] = {
+        { 8, 1, 240, RESHARD_OK },
+        { 1, 8, 128, RESHARD_OK },
+        { 8, 1, 236, RESHARD_ERR_UNSUPPORTED },  /* the last element lies outside */
+        { 3, 1, 4096, RESHARD_ERR_UNSUPPORTED }, /* rows lie on each other */
+        { 8, 0, 4096, RESHARD_ERR_UNSUPPORTED },
+        { -8, 1, 4096, RESHARD_ERR_UNSUPPORTED },
+        { INT64_MAX / 2, 1, 4096, RESHARD_ERR_UNSUPPORTED },
+    };
+    struct catalog *source = whole_catalog(DTYPE_F32);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct catalog *target = catalog_with("x", DTYPE_F32, 2, shape_8x8, 1);
+        struct plan *plan;
+        struct plan_copy copy;
+        add(target, 0, 0, 0, 0, 8, 2);
+        add(target, 0, 8, 0, 2, 8, 4);
+        add(target, 0, 24, 0, 6, 8, 2);
+        set_strides(target, 0, 8, 1, 232);
+        set_strides(target, 1, cases[i].rows, cases[i].columns, cases[i].bytes);
+        set_strides(target, 2, 8, 1, 232);
+        CHECK_OK(catalog_seal(target, false, &err));
+        reshard_status status = plan_new(source, target, &whole, 1, &plan, &err);
+        assert_int_equal(status, cases[i].status);
+        if (!status) {
+            assert_int_equal(plan->step_count, 3);
+            CHECK_OK(plan_step_copy(plan, &plan->steps[1], &copy, &err));
+            assert_int_equal(copy.target_offset, 8);
+            assert_int_equal(copy.spec.target_stride[0], cases[i].rows * 4);
+            assert_int_equal(copy.spec.target_stride[1], cases[i].columns * 4);
+            plan_free(plan);
+        }
+        catalog_free(target);
+    }
+    catalog_free(source);
+}
+
+TEST(what_is_filled_belongs_to_the_plan)
+{
+    static const int64_t zero[] = { 0, 0 };
+    static const float marker = 42, other = 43;
+    const void *fills[] = { NULL, &marker, &other };
+    struct catalog *target = whole_catalog(DTYPE_F32), *packed = whole_catalog(DTYPE_F4);
+    uint64_t hashes[3];
+    struct plan *plan;
+    struct recipe recipe = { .source_tensor = RECIPE_FILL, .rank = 2, .target_start = zero, .extent = shape_8x8 };
+    for (int i = 0; i < 3; i++) {
+        recipe.fill = fills[i];
+        CHECK_OK(plan_new(target, target, &recipe, 1, &plan, &err));
+        hashes[i] = plan_hash(plan);
+        if (fills[i])
+            assert_memory_equal(plan->recipes[0].fill, fills[i], sizeof(float));
+        plan_free(plan);
+    }
+    assert_true(hashes[0] != hashes[1] && hashes[1] != hashes[2]);
+    CHECK_FAILS(plan_new(packed, packed, &recipe, 1, &plan, &err), RESHARD_ERR_USAGE);
+    catalog_free(target);
+    catalog_free(packed);
+}
+
 TEST(ranks_may_differ_where_extents_are_one)
 {
     static const int64_t stacked[] = { 3, 4, 8 }, row[] = { 4, 8 }, at[] = { 1, 0, 0 }, box[] = { 1, 4, 8 }, zero[] = { 0, 0, 0 },
@@ -213,8 +286,8 @@ TEST(ranks_may_differ_where_extents_are_one)
         CHECK_OK(catalog_seal(all, false, &err));
         struct recipe stack[] = {
             { .rank = 3, .source_start = zero, .target_start = at, .extent = box, .permutation = lead },
-            { .source_tensor = RECIPE_ZEROS, .rank = 3, .target_start = zero, .extent = box },
-            { .source_tensor = RECIPE_ZEROS, .rank = 3, .target_start = two, .extent = box },
+            { .source_tensor = RECIPE_FILL, .rank = 3, .target_start = zero, .extent = box },
+            { .source_tensor = RECIPE_FILL, .rank = 3, .target_start = two, .extent = box },
         };
         CHECK_OK(plan_new(one, all, stack, 3, &plan, &err));
         assert_int_equal(plan->step_count, 3);
@@ -333,6 +406,8 @@ int main(void)
         cmocka_unit_test(recipes_must_fit_and_not_overlap),
         cmocka_unit_test(a_flat_run_takes_few_boxes),
         cmocka_unit_test(the_hash_tells_plans_apart),
+        cmocka_unit_test(a_block_of_columns_is_one_step),
+        cmocka_unit_test(what_is_filled_belongs_to_the_plan),
         cmocka_unit_test(ranks_may_differ_where_extents_are_one),
         cmocka_unit_test(casts_on_the_way_belong_to_the_plan),
         cmocka_unit_test(elements_beyond_the_bytes_of_their_chunk_are_refused),

@@ -11,7 +11,6 @@
 #define TOP_NAME "model_optim_rng"
 #define OPTIMIZER_TOP_NAME "distrib_optim"
 #define ALIGNMENT 64
-#define WINDOW_BYTES 65536
 
 /* ---- chunks ---- */
 
@@ -20,83 +19,55 @@ struct chunking {
     struct target *target;
     struct target_rank *rank;
     const struct target_parameter *parameter;
-    uint32_t tensor;   /* wanted: the parameter, or state of it */
-    uint32_t record;   /* of the target */
-    uint64_t payload;  /* offset in the file */
+    uint32_t tensor;  /* wanted: the parameter, or state of it */
+    uint32_t record;  /* of the target */
+    uint64_t payload; /* offset in the file */
 };
 
-static reshard_status add_chunk(struct chunking *chunking, const int64_t *start, const int64_t *extent, uint64_t offset,
-                                struct catalog_chunk **out, reshard_error *err)
+/* A chunk of what is cut: its strides and offset count elements of the rank's tensor. */
+static reshard_status add_chunk(struct chunking *chunking, const int64_t *start, const int64_t *extent, const int64_t *strides,
+                                int64_t offset, reshard_error *err)
 {
     const struct target_parameter *parameter = chunking->parameter;
-    const struct catalog_tensor *tensor = &chunking->request->wanted->tensors[chunking->tensor];
-    uint64_t bytes;
-    if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(parameter->cut.rank, extent), &bytes))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor is too large");
+    struct catalog *catalog = chunking->target->catalog;
+    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
+    int lead = parameter->lead_count, rank = parameter->cut.rank;
+    int64_t whole_start[RANK_MAX], whole_extent[RANK_MAX], whole_strides[RANK_MAX], span;
+    struct catalog_chunk *chunk;
     /* Axes in front of what is cut: one layer, one expert. */
-    int64_t whole_start[RANK_MAX], whole_extent[RANK_MAX];
-    for (int i = 0; i < parameter->lead_count; i++) {
+    for (int i = 0; i < lead; i++) {
         whole_start[i] = parameter->lead[i];
-        whole_extent[i] = 1;
+        whole_extent[i] = whole_strides[i] = 1;
     }
-    memcpy(whole_start + parameter->lead_count, start, (size_t)parameter->cut.rank * sizeof(*start));
-    memcpy(whole_extent + parameter->lead_count, extent, (size_t)parameter->cut.rank * sizeof(*extent));
-    reshard_status status = catalog_add_chunk(chunking->target->catalog, chunking->tensor, whole_start, whole_extent,
-                                              chunking->rank->object, chunking->payload + offset, bytes, out, err);
-    if (!status) {
-        (*out)->driver_data = chunking->record;
-        (*out)->flags |= CHUNK_WANT_CRC;
-    }
-    return status;
-}
-
-/* A target's chunks are runs of their files: a box whose rows lie apart is a chunk a row. */
-static reshard_status add_rows(struct chunking *chunking, const struct cut_piece *piece, int64_t rows, reshard_error *err)
-{
-    const struct cut *cut = &chunking->parameter->cut;
-    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
-    int64_t start[RANK_MAX], extent[RANK_MAX], strides[RANK_MAX], offset = 0;
-    reshard_status status = RESHARD_OK;
-    memcpy(start, piece->start, (size_t)cut->rank * sizeof(*start));
-    memcpy(extent, piece->extent, (size_t)cut->rank * sizeof(*extent));
-    strides_row_major(cut->rank, cut->local, strides);
-    for (int i = 0; i < cut->rank; i++)
-        offset += piece->local_start[i] * strides[i];
-    extent[0] = 1;
-    for (int64_t row = 0; !status && row < rows; row++) {
-        struct catalog_chunk *chunk;
-        start[0] = piece->start[0] + row;
-        status = add_chunk(chunking, start, extent, (uint64_t)(offset + row * piece->step[0] * strides[0]) * element, &chunk, err);
-    }
-    return status;
-}
-
-/* The same for a part of a matrix of experts, where a column is a run. */
-static reshard_status add_columns(struct chunking *chunking, const struct cut_piece *piece, reshard_error *err)
-{
-    const struct cut *cut = &chunking->parameter->cut;
-    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
-    int64_t start[2] = { piece->start[0], 0 }, extent[2] = { piece->extent[0], 1 };
-    reshard_status status = RESHARD_OK;
-    for (int64_t column = 0; !status && column < piece->extent[1]; column++) {
-        struct catalog_chunk *chunk;
-        int64_t offset = piece->local_start[0] + (piece->local_start[1] + column) * cut->local[0];
-        start[1] = piece->start[1] + column;
-        status = add_chunk(chunking, start, extent, (uint64_t)offset * element, &chunk, err);
-    }
-    return status;
+    memcpy(whole_start + lead, start, (size_t)rank * sizeof(*start));
+    memcpy(whole_extent + lead, extent, (size_t)rank * sizeof(*extent));
+    memcpy(whole_strides + lead, strides, (size_t)rank * sizeof(*strides));
+    if (!strides_span(rank, extent, strides, &span))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "a tensor is too large");
+    reshard_status status = catalog_add_chunk(catalog, chunking->tensor, whole_start, whole_extent, chunking->rank->object,
+                                              chunking->payload + (uint64_t)offset * element, (uint64_t)span * element, &chunk, err);
+    if (status)
+        return status;
+    chunk->driver_data = chunking->record;
+    chunk->flags |= CHUNK_WANT_CRC;
+    if (strides_are_row_major(rank, extent, strides))
+        return RESHARD_OK;
+    uint32_t vector = catalog_vector(catalog, whole_strides, lead + rank);
+    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->strides = vector;
+    return RESHARD_OK;
 }
 
 static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
 {
     struct chunking *chunking = context;
-    if (chunking->parameter->matrix)
-        return add_columns(chunking, piece, err);
     const struct cut *cut = &chunking->parameter->cut;
-    uint64_t element = dtype_element_bytes(chunking->request->wanted->tensors[chunking->tensor].dtype);
     int64_t extent[RANK_MAX], strides[RANK_MAX], offset = 0;
+    bool is_matrix = chunking->parameter->matrix;
     memcpy(extent, piece->extent, (size_t)cut->rank * sizeof(*extent));
-    if (cut->rank > 0) {
+    if (cut->rank > 0 && !is_matrix) {
         /* Rows beyond those that have values are left as they are: zero. */
         int64_t room = chunking->parameter->rows - piece->start[0];
         if (room <= 0)
@@ -104,14 +75,16 @@ static reshard_status add_piece(const struct cut_piece *piece, void *context, re
         extent[0] = extent[0] > room ? room : extent[0];
     }
     strides_row_major(cut->rank, cut->local, strides);
+    if (is_matrix) {
+        /* Its axes are exchanged in a matrix of experts. */
+        strides[0] = 1;
+        strides[1] = cut->local[0];
+    }
     for (int i = 0; i < cut->rank; i++) {
         offset += piece->local_start[i] * strides[i];
         strides[i] *= piece->step[i];
     }
-    struct catalog_chunk *chunk;
-    if (!strides_are_row_major(cut->rank, extent, strides))
-        return add_rows(chunking, piece, extent[0], err);
-    return add_chunk(chunking, piece->start, extent, (uint64_t)offset * element, &chunk, err);
+    return add_chunk(chunking, piece->start, extent, strides, offset, err);
 }
 
 /* Whole experts of a matrix of them: one run of the whole, which its declared shape would cut in boxes. */
@@ -342,11 +315,10 @@ void megatron_close_target(struct target *target)
 
 /* ---- publishing ---- */
 
-/* What is known of a record's CRC: that of its first `bytes`, chunk after chunk. */
+/* What is known of a record's CRC: that of its first `bytes`. What no chunk covers is zero. */
 struct record_crc {
     uint64_t bytes;
     uint32_t crc;
-    bool is_broken; /* the chunks do not follow each other */
 };
 
 static reshard_status write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
@@ -384,23 +356,6 @@ static struct chunk_place *sort_chunks(const struct catalog *catalog)
     return out;
 }
 
-/* Reads a record back whose chunks are interleaved. */
-static reshard_status read_crc(struct store_object *object, uint64_t offset, uint64_t bytes, uint32_t *out, reshard_error *err)
-{
-    uint8_t window[WINDOW_BYTES];
-    *out = 0;
-    while (bytes > 0) {
-        size_t part = bytes < WINDOW_BYTES ? (size_t)bytes : WINDOW_BYTES;
-        reshard_status status = store_read_at(object, offset, window, part, err);
-        if (status)
-            return status;
-        *out = crc32_zip(*out, window, part);
-        offset += part;
-        bytes -= part;
-    }
-    return RESHARD_OK;
-}
-
 static reshard_status record_checksum(const struct publish_job *job, const struct target_rank *rank, uint32_t index,
                                       const struct record_crc *known, uint32_t *out, reshard_error *err)
 {
@@ -413,8 +368,6 @@ static reshard_status record_checksum(const struct publish_job *job, const struc
         *out = crc32_zip(0, record->memory.data, record->memory.size);
         return record->bytes ? store_write_at(object, payload, record->memory.data, record->memory.size, err) : RESHARD_OK;
     }
-    if (known->is_broken)
-        return read_crc(object, payload, record->bytes, out, err);
     if (known->bytes < record->bytes)
         *out = crc32_zip_combine(known->crc, crc32_zip_zeros(record->bytes - known->bytes), record->bytes - known->bytes);
     return RESHARD_OK;
@@ -428,13 +381,8 @@ static void add_crcs(const struct publish_job *job, const struct target_rank *ra
         uint32_t index = places[*at].record - rank->first_record;
         const struct catalog_chunk *chunk = &catalog->chunks[places[*at].chunk];
         struct record_crc *crc = &crcs[index];
-        /* What lies between chunks of a vector of optimizer state is zero. */
-        uint64_t end = payload_of(rank, index) + crc->bytes, gap = chunk->offset > end ? chunk->offset - end : 0;
-        crc->crc = gap ? crc32_zip_combine(crc->crc, crc32_zip_zeros(gap), gap) : crc->crc;
-        crc->bytes += gap;
-        crc->is_broken = crc->is_broken || chunk->offset < end;
-        crc->crc = crc32_zip_combine(crc->crc, job->chunk_crcs[places[*at].chunk], chunk->bytes);
-        crc->bytes += chunk->bytes;
+        crc->crc = crc32_zip_overlay(crc->crc, crc->bytes, job->chunk_crcs[places[*at].chunk], chunk->bytes,
+                                     chunk->offset - payload_of(rank, index), &crc->bytes);
     }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The chunk files of an array that is written. They all have the full size. One that the array's edge cuts on an inner axis is laid out
- * as one piece for each run of its elements; what lies between them stays zero, which is the fill value.
+ * The chunk files of an array that is written, a chunk of the target each. They all have the full size; what the array's edge cuts off
+ * stays zero, which is the fill value.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -40,18 +40,26 @@ static reshard_status name_make(struct grid_writing *writing, const int64_t *cel
     return name->failed ? error_set_memory(err) : RESHARD_OK;
 }
 
-/* One piece: the box, whose elements follow each other in the file. */
-static reshard_status piece_add(struct grid_writing *writing, uint32_t object, const int64_t *file_start, const int64_t *start,
-                                const int64_t *extent, reshard_error *err)
+/* What of the tensor is in a file: one chunk. Where the array's edge cuts it on an inner axis, its rows lie apart. */
+static reshard_status chunk_add(struct grid_writing *writing, uint32_t object, const int64_t *start, const int64_t *clipped,
+                                reshard_error *err)
 {
     int rank = writing->tensor->rank;
-    uint64_t element = dtype_element_bytes(writing->tensor->dtype), stride = element, offset = 0;
-    for (int axis = rank - 1; axis >= 0; axis--) {
-        offset += (uint64_t)(start[axis] - file_start[axis]) * stride;
-        stride *= (uint64_t)writing->chunk[axis];
-    }
-    return catalog_add_chunk(writing->target->catalog, writing->index, start, extent, object, offset,
-                             (uint64_t)box_volume(rank, extent) * element, NULL, err);
+    int64_t strides[RANK_MAX], span;
+    struct catalog *catalog = writing->target->catalog;
+    struct catalog_chunk *chunk;
+    strides_row_major(rank, writing->chunk, strides);
+    strides_span(rank, clipped, strides, &span); /* inside the file, whose size fits */
+    reshard_status status = catalog_add_chunk(catalog, writing->index, start, clipped, object, 0,
+                                              (uint64_t)span * dtype_element_bytes(writing->tensor->dtype), &chunk, err);
+    if (status || strides_are_row_major(rank, clipped, strides))
+        return status;
+    uint32_t vector = catalog_vector(catalog, strides, rank);
+    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->strides = vector;
+    return RESHARD_OK;
 }
 
 /* Index over the leading axes, the last one fastest; false after the last. */
@@ -63,24 +71,6 @@ static bool index_next(int rank, const int64_t *extent, int64_t *index)
         index[axis] = 0;
     }
     return false;
-}
-
-static reshard_status pieces_add(struct grid_writing *writing, uint32_t object, const int64_t *file_start, const int64_t *clipped,
-                                 reshard_error *err)
-{
-    int rank = writing->tensor->rank, cut = rank - 1;
-    int64_t index[RANK_MAX] = { 0 }, start[RANK_MAX], extent[RANK_MAX];
-    while (cut > 0 && clipped[cut] == writing->chunk[cut])
-        cut--;
-    for (int axis = 0; axis < rank; axis++)
-        extent[axis] = axis < cut ? 1 : clipped[axis];
-    reshard_status status;
-    do {
-        for (int axis = 0; axis < rank; axis++)
-            start[axis] = file_start[axis] + (axis < cut ? index[axis] : 0);
-        status = piece_add(writing, object, file_start, start, extent, err);
-    } while (!status && cut > 0 && index_next(cut, clipped, index));
-    return status;
 }
 
 static reshard_status file_add(struct grid_writing *writing, const int64_t *cell, reshard_error *err)
@@ -102,7 +92,7 @@ static reshard_status file_add(struct grid_writing *writing, const int64_t *cell
         int64_t left = writing->shape[axis] - start[axis];
         clipped[axis] = left < writing->chunk[axis] ? left : writing->chunk[axis];
     }
-    return pieces_add(writing, object, start, clipped, err);
+    return chunk_add(writing, object, start, clipped, err);
 }
 
 static reshard_status files_add(struct grid_writing *writing, reshard_error *err)
@@ -123,8 +113,13 @@ static reshard_status files_add(struct grid_writing *writing, reshard_error *err
 reshard_status zarr_chunks_lay_out(const struct layout_request *request, const struct zarr_style *style, struct target *target,
                                    uint32_t tensor, struct str prefix, const int64_t *chunk, reshard_error *err)
 {
-    struct grid_writing writing = { .request = request, .style = style, .target = target, .tensor = &request->wanted->tensors[tensor],
-                                    .chunk = chunk, .index = tensor, .prefix = prefix };
+    struct grid_writing writing = { .request = request,
+                                    .style = style,
+                                    .target = target,
+                                    .tensor = &request->wanted->tensors[tensor],
+                                    .chunk = chunk,
+                                    .index = tensor,
+                                    .prefix = prefix };
     int64_t volume;
     writing.shape = catalog_vector_at(request->wanted, writing.tensor->shape);
     if (box_is_empty(writing.tensor->rank, writing.shape))
