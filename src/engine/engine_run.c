@@ -16,9 +16,9 @@ static reshard_status crcs_combine(const struct engine *engine, uint32_t *crcs, 
     const struct catalog *target = engine->plan->target;
     uint64_t *sizes = calloc((size_t)target->chunk_count + 1, sizeof(*sizes));
     reshard_status status = sizes ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t c = 0; c < target->chunk_count && !status; c++)
-        if (target->chunks[c].flags & CHUNK_WANT_CRC)
-            crcs[c] = 0;
+    /* The plan may be a part of another: CRCs of chunks that it does not write are left alone. */
+    for (uint32_t i = 0; i < engine->list.crc_count && !status; i++)
+        crcs[engine->crc_parts[i].chunk] = 0;
     for (uint32_t i = 0; i < engine->list.crc_count && !status; i++) {
         const struct crc_part *part = &engine->crc_parts[i];
         bool is_strided = catalog_chunk_is_strided(target, &target->chunks[part->chunk]);

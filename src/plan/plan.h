@@ -62,9 +62,12 @@ struct plan {
     struct arena arena;
     uint64_t read_bytes, write_bytes, cast_bytes;
     uint32_t replicas_skipped;
+    const struct plan *whole; /* what this is a part of, and owns the arrays; NULL: nothing */
 };
 
 /*
+ * A plan is a value: nothing changes it once it is made, so that any number of runs and threads may use one at a time.
+ *
  * Plans all recipes. Of replicas one is read (the one in the most used object, so that reads stay together). Fails if a part of a
  * target chunk has no source. The catalogs must outlive the plan; source chunks may still be unresolved.
  */
@@ -76,6 +79,13 @@ void plan_free(struct plan *plan);
  * the same chunk. */
 reshard_status plan_new_chunk(const struct catalog *source, uint32_t source_chunk, const struct catalog *target, struct plan **out,
                               reshard_error *err);
+
+/*
+ * Part number `part` of `count`: a plan of some of the steps, which the whole plan must outlive. Together the parts are the plan; they
+ * are near equal in bytes and objects, and may run in any order, in any process: no target chunk is in two of them. Parts may be empty.
+ * RESHARD_ERR_USAGE if there is no such part.
+ */
+reshard_status plan_split(const struct plan *plan, uint32_t part, uint32_t count, struct plan **out, reshard_error *err);
 
 /* The copy of a step, for resolved chunks: offsets of its first element in the source's (decoded) extent object and in the target
  * object, and the strided block between them (kernels/copy.h). Elements of F4 and F6 come as a run of U8. Fails if the source's strides

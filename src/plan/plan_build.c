@@ -100,9 +100,11 @@ void plan_free(struct plan *plan)
 {
     if (!plan)
         return;
-    free(plan->steps);
-    free(plan->recipes);
-    free(plan->vectors);
+    if (!plan->whole) {
+        free(plan->steps);
+        free(plan->recipes);
+        free(plan->vectors);
+    }
     arena_release(&plan->arena);
     free(plan);
 }

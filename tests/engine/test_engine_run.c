@@ -82,6 +82,66 @@ TEST(plain_runs_are_left_to_the_store)
     }
 }
 
+static reshard_status run_parts(const struct sample *sample, const struct plan *plan, uint32_t count, uint32_t first,
+                                struct store_object **objects, uint32_t *crcs, reshard_error *err)
+{
+    struct engine_options options = { .memory_bytes = 65536, .threads = 1 + first % 2, .no_sync = true };
+    struct engine_source source = { .store = sample->store, .catalog = sample->source, .limits = &limits_default };
+    uint64_t written = 0;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < count && !status; i++) {
+        uint32_t *apart = calloc((size_t)sample->target->chunk_count + 1, sizeof(*apart));
+        struct plan *part;
+        status = plan_split(plan, (first + i) % count, count, &part, err);
+        if (!status) {
+            status = engine_run(part, &source, objects, apart, NULL, &options, err);
+            written += part->write_bytes;
+            plan_free(part);
+        }
+        for (uint32_t c = 0; c < sample->target->chunk_count; c++)
+            crcs[c] += apart[c];
+        free(apart);
+    }
+    assert_int_equal(written, plan->write_bytes);
+    return status;
+}
+
+/* One plan, run as a whole into one target and in parts, in some order, into others. */
+TEST(parts_of_a_plan_make_the_whole)
+{
+    for (uint64_t seed = 5000; seed < 5060; seed++) {
+        reshard_error err;
+        struct sample sample;
+        struct plan *plan;
+        struct sample_options options = { .seed = seed, .elements_max = 2000, .tensors = 4, .parts = true, .crc = true };
+        sample_make(&sample, &options);
+        CHECK_OK(plan_new(sample.source, sample.target, sample.recipes, sample.recipe_count, &plan, &err));
+        uint64_t hash = plan_hash(plan);
+        for (uint32_t count = 1; count <= 5; count++) {
+            struct store_txn_options txn_options = { .is_directory = true, .overwrite = true };
+            struct store_object *objects[SAMPLE_OBJECTS];
+            struct store_txn *txn;
+            uint32_t *crcs = calloc((size_t)sample.target->chunk_count + 1, sizeof(*crcs));
+            CHECK_OK(store_txn_begin_in(sample.store, "t", &txn_options, &txn, &err));
+            for (uint32_t i = 0; i < SAMPLE_OBJECTS; i++) {
+                char name[16];
+                snprintf(name, sizeof(name), "o%u", i);
+                CHECK_OK(store_txn_create(txn, name, sample.target->objects[i].bytes, &objects[i], &err));
+            }
+            CHECK_OK(run_parts(&sample, plan, count, (uint32_t)(seed % count), objects, crcs, &err));
+            for (uint32_t i = 0; i < SAMPLE_OBJECTS; i++)
+                store_object_close(objects[i]);
+            CHECK_OK(store_txn_commit(txn, &err));
+            check_target(&sample, sample.store, "t");
+            sample_check_crcs(&sample, crcs);
+            free(crcs);
+        }
+        assert_true(plan_hash(plan) == hash);
+        plan_free(plan);
+        sample_release(&sample);
+    }
+}
+
 TEST(no_fault_ever_gives_wrong_data)
 {
     for (uint64_t seed = 3000; seed < 3006; seed++) {
@@ -292,6 +352,7 @@ int main(void)
         cmocka_unit_test(any_layout_becomes_any_other),
         cmocka_unit_test(large_tensors_are_cut_and_tiled),
         cmocka_unit_test(plain_runs_are_left_to_the_store),
+        cmocka_unit_test(parts_of_a_plan_make_the_whole),
         cmocka_unit_test(no_fault_ever_gives_wrong_data),
         cmocka_unit_test(a_failed_allocation_is_an_error_and_leaks_nothing),
         cmocka_unit_test(an_interrupted_run_is_taken_up_again),

@@ -246,6 +246,45 @@ TEST(a_block_of_columns_is_one_step)
     catalog_free(source);
 }
 
+/* 40 chunks of 4 to 44 KiB in 8 objects. */
+TEST(parts_of_a_plan_are_near_equal)
+{
+    static const int64_t shape[] = { 300, 1024 };
+    struct catalog *source = catalog_with("x", DTYPE_F32, 2, shape, 1), *target = catalog_with("x", DTYPE_F32, 2, shape, 8);
+    struct plan *plan, *part;
+    CHECK_OK(catalog_add_chunk(source, 0, NULL, NULL, 0, 0, 300 * 4096, NULL, &err));
+    int64_t row = 0;
+    for (uint32_t i = 0; i < 40; i++) {
+        int64_t rows = 1 + i * 7 % 11;
+        add(target, i / 5, i % 5 * 65536, row, 0, rows, 1024);
+        row += rows;
+    }
+    for (; row < 300; row++)
+        add(target, 7, 1 << 20, row, 0, 1, 1024);
+    CHECK_OK(catalog_seal(source, false, &err));
+    CHECK_OK(catalog_seal(target, false, &err));
+    CHECK_OK(plan_new(source, target, &whole, 1, &plan, &err));
+    for (uint32_t count = 1; count <= 6; count++) {
+        uint32_t next = 0;
+        for (uint32_t i = 0; i < count; i++) {
+            CHECK_OK(plan_split(plan, i, count, &part, &err));
+            assert_ptr_equal(part->steps, plan->steps + next);
+            next += part->step_count;
+            assert_in_range(part->write_bytes * count, plan->write_bytes * 2 / 3, plan->write_bytes * 3 / 2);
+            assert_true(count == 1 || plan_hash(part) != plan_hash(plan));
+            plan_free(part);
+        }
+        assert_int_equal(next, plan->step_count);
+    }
+    CHECK_OK(plan_split(plan, 999, 1000, &part, &err));
+    plan_free(part);
+    CHECK_FAILS(plan_split(plan, 2, 2, &part, &err), RESHARD_ERR_USAGE);
+    CHECK_FAILS(plan_split(plan, 0, 0, &part, &err), RESHARD_ERR_USAGE);
+    plan_free(plan);
+    catalog_free(source);
+    catalog_free(target);
+}
+
 TEST(what_is_filled_belongs_to_the_plan)
 {
     static const int64_t zero[] = { 0, 0 };
@@ -407,6 +446,7 @@ int main(void)
         cmocka_unit_test(a_flat_run_takes_few_boxes),
         cmocka_unit_test(the_hash_tells_plans_apart),
         cmocka_unit_test(a_block_of_columns_is_one_step),
+        cmocka_unit_test(parts_of_a_plan_are_near_equal),
         cmocka_unit_test(what_is_filled_belongs_to_the_plan),
         cmocka_unit_test(ranks_may_differ_where_extents_are_one),
         cmocka_unit_test(casts_on_the_way_belong_to_the_plan),
