@@ -79,6 +79,7 @@ TEST(control_characters_and_broken_utf8_are_escaped)
 {
     static const struct { const char *why, *text, *expected; } cases[] = {
         { "escape sequence", "a\033[2Jb", "a\\x1b[2Jb" },
+        { "bidirectional control", "a\xe2\x80\xae" "b", "a\\xe2\\x80\\xae" "b" },
         { "line break", "a\nb", "a\\x0ab" },
         { "delete", "\x7f", "\\x7f" },
         { "C1 control in UTF-8", "\xC2\x9B", "\\xc2\\x9b" },

@@ -311,6 +311,15 @@ TEST(adding_spends_work)
     CHECK_FAILS(catalog_add_tensor(catalog, STR("x"), DTYPE_F32, 1, shape, &tensor, &err), RESHARD_ERR_LIMIT);
     work_begin(&work, 1000);
     CHECK_FAILS(catalog_set_tensor_path(catalog, 0, parts, 100, &err), RESHARD_ERR_LIMIT);
+    struct catalog_item item = { .kind = ITEM_VALUE, .key = STR("an item") };
+    work_begin(&work, sizeof(item) + item.key.size - 1);
+    CHECK_FAILS(catalog_add_item(catalog, &item, NULL, 0, &object, &err), RESHARD_ERR_LIMIT);
+    work_begin(&work, 10000);
+    CHECK_OK(catalog_add_item(catalog, &item, NULL, 0, &object, &err));
+    /* Names of files are input: as much as they allow is there for what is made of them. */
+    work_begin(&work, 0);
+    CHECK_OK(catalog_add_object(catalog, STR("model-00001-of-00002.safetensors"), 100, &object, &err));
+    assert_int_equal(work_left(&work, UINT64_MAX), strlen("model-00001-of-00002.safetensors") * WORK_PER_BYTE);
     catalog_free(catalog);
 }
 

@@ -137,6 +137,9 @@ def uncovered(shell, fixtures):
                           ("megatron/megatron-sem-integrity", 0)):
         found = verified(shell, fixture(fixtures, name))[1]
         assert found["uncovered"]["tensors"] == (found["proved"]["tensors"] if tensors is None else tensors), (name, found)
+        items = found["proved"]["items"] if tensors is None else 0
+        assert found["uncovered"]["items"] == items and found["proved"]["checksum_items"] == found["proved"]["items"] - items, (name, found)
+        assert items or tensors is not None, "the legacy stream has items"
     found = verified(shell, fixture(fixtures, "megatron/megatron-sem-integrity"))[1]
     assert found["uncovered"] == {"tensors": 0, "bytes": 0, "items": 0, "names": False, "keys": []}
 

@@ -401,6 +401,42 @@ TEST(every_limit_is_named)
     }
 }
 
+/* What is put in the memo or on the stack over and over makes no node: the budget of work ends it. */
+TEST(the_stack_and_the_memo_cost_work)
+{
+    enum { TIMES = 100000 };
+    static const struct {
+        const char *name, *before, *again, *after;
+    } cases[] = {
+        { "stack", "]\x94", "h\x01", "0" }, { "memo", "N", "\x94", "" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer bytes = { 0 };
+        struct limits limits = limits_default;
+        struct work work;
+        reshard_error err = { 0 };
+        bool is_stack = i == 0;
+        limits.budget = &work;
+        buffer_append_text(&bytes, "\x80\x04");
+        buffer_append_text(&bytes, cases[i].before);
+        for (int t = 0; t < TIMES; t++)
+            buffer_append(&bytes, is_stack ? "h\0" : "\x94", is_stack ? 2 : 1);
+        for (int t = 0; t < TIMES && is_stack; t++)
+            buffer_append_text(&bytes, cases[i].after);
+        buffer_append_text(&bytes, ".");
+        for (int affordable = 0; affordable <= 1; affordable++) {
+            struct value_graph graph = { 0 };
+            work_begin(&work, affordable ? 20 * TIMES : 4 * TIMES);
+            reshard_status status = pickle_parse(bytes.data, bytes.size, 0, &limits, &graph, NULL, &err);
+            if (status != (affordable ? RESHARD_OK : RESHARD_ERR_LIMIT))
+                fail_msg("%s: status %d, %s", cases[i].name, status, err.message);
+            value_graph_release(&graph);
+        }
+        assert_non_null(strstr(err.message, "work: "));
+        buffer_release(&bytes);
+    }
+}
+
 TEST(big_integers_are_twos_complement_from_either_spelling)
 {
     static const struct sample cases[] = {
@@ -470,6 +506,7 @@ int main(void)
         cmocka_unit_test(cycles_and_sharing_are_kept),
         cmocka_unit_test(deep_nesting_needs_no_deep_stack),
         cmocka_unit_test(every_limit_is_named),
+        cmocka_unit_test(the_stack_and_the_memo_cost_work),
         cmocka_unit_test(big_integers_are_twos_complement_from_either_spelling),
         cmocka_unit_test(failing_allocations_leave_nothing_behind),
         cmocka_unit_test(only_entries_that_were_put_can_be_got),

@@ -194,6 +194,29 @@ TEST(long_containers_go_in_batches)
     value_graph_release(&graph);
 }
 
+/* The memo has more entries than a byte counts: 300 lists, each again at the end, and the first is the first. */
+TEST(any_number_of_nodes_is_met_again)
+{
+    enum { LISTS = 300 };
+    struct value_graph graph = { 0 }, read = { 0 };
+    struct buffer out = { 0 };
+    reshard_error err = { 0 };
+    struct value *items[2 * LISTS], *numbers[LISTS];
+    for (int i = 0; i < LISTS; i++) {
+        numbers[i] = value_new_int(&graph, i);
+        items[i] = items[LISTS + i] = value_new_list(&graph, VALUE_LIST, &numbers[i], 1);
+    }
+    struct value *list = value_new_list(&graph, VALUE_LIST, items, (size_t)2 * LISTS);
+    CHECK_OK(pickle_write(list, graph.count, NULL, NULL, NULL, &out, &err));
+    CHECK_OK(pickle_parse(out.data, out.size, 0, &limits_default, &read, NULL, &err));
+    assert_true(value_equal(read.root, list));
+    for (int i = 0; i < LISTS; i++)
+        assert_ptr_equal(read.root->list.items[i], read.root->list.items[LISTS + i]);
+    value_graph_release(&read);
+    value_graph_release(&graph);
+    buffer_release(&out);
+}
+
 static bool substitute_int(const struct value *value, struct buffer *out, void *context)
 {
     int *count = context;
@@ -352,6 +375,7 @@ int main(void)
         cmocka_unit_test(names_with_line_feeds_are_put_on_the_stack),
         cmocka_unit_test(dotted_names_keep_their_meaning),
         cmocka_unit_test(long_containers_go_in_batches),
+        cmocka_unit_test(any_number_of_nodes_is_met_again),
         cmocka_unit_test(substitutes_stand_for_nodes),
         cmocka_unit_test(deep_graphs_need_no_deep_stack),
         cmocka_unit_test(a_tuple_that_only_holds_itself_is_refused),

@@ -239,6 +239,29 @@ TEST(members_are_found_below_the_top_directory)
     }
 }
 
+TEST(what_is_unpacked_costs_work)
+{
+    struct buffer bytes = load("odd-torch-file-deflated-all"), content = { 0 };
+    struct reader reader = reader_over_memory(bytes.data, bytes.size, "bytes");
+    struct zip_archive archive = { 0 };
+    struct limits limits = limits_default;
+    struct work work;
+    CHECK_OK(zip_open(&reader, &limits, &archive, &err));
+    const struct zip_member *member = zip_find(&archive, STR("data.pkl"));
+    assert_true(member->stored_bytes < member->bytes);
+    limits.budget = &work;
+    work_begin(&work, 0);
+    CHECK_OK(zip_read_member(&reader, &archive, member, &limits, &content, &err));
+    assert_int_equal(work_left(&work, UINT64_MAX), member->stored_bytes * WORK_PER_BYTE - member->bytes);
+    assert_false(work_take(&work, UINT64_MAX));
+    buffer_clear(&content);
+    CHECK_FAILS(zip_read_member(&reader, &archive, member, &limits, &content, &err), RESHARD_ERR_LIMIT);
+    assert_int_equal(content.size, 0);
+    zip_release(&archive);
+    buffer_release(&content);
+    buffer_release(&bytes);
+}
+
 TEST(members_in_no_common_directory_leave_the_top_empty)
 {
     static const char *const names[] = { "bad-torch-file-no-top-directory", "bad-torch-file-two-top-directories",
@@ -391,6 +414,7 @@ int main(void)
         cmocka_unit_test(every_cut_of_an_archive_is_refused),
         cmocka_unit_test(flipped_bits_never_change_content_unseen),
         cmocka_unit_test(members_are_found_below_the_top_directory),
+        cmocka_unit_test(what_is_unpacked_costs_work),
         cmocka_unit_test(members_in_no_common_directory_leave_the_top_empty),
         cmocka_unit_test(offsets_and_sizes_are_those_of_the_worked_example),
         cmocka_unit_test(opening_costs_few_reads),

@@ -620,6 +620,34 @@ TEST(both_ways_agree_on_damage)
     }
 }
 
+/* Records that are named over and over are made each time: what they take is spent, whichever way they are read. */
+TEST(records_cost_work)
+{
+    struct scribe scribe = { .how = spellings[0] };
+    put_metadata(&scribe, 2, CHUNKS_MAX);
+    for (int way = DCP_DECODE_BEST; way <= DCP_DECODE_GENERAL; way++) {
+        const uint64_t enough = UINT64_C(1) << 30;
+        struct limits limits = limits_default;
+        struct dcp_metadata metadata;
+        struct work work;
+        reshard_error err = { 0 };
+        limits.budget = &work;
+        work_begin(&work, enough);
+        CHECK_OK(dcp_metadata_decode(scribe.out.data, scribe.out.size, &limits, (enum dcp_decode_way)way, &metadata, &err));
+        uint64_t spent = enough - work_left(&work, enough);
+        uint64_t made = metadata.chunk_count * (sizeof(*metadata.chunks) + sizeof(*metadata.indexes) + sizeof(*metadata.ranges));
+        if (spent < made)
+            fail_msg("way %d: %llu units for records of %llu bytes", way, (unsigned long long)spent, (unsigned long long)made);
+        dcp_metadata_release(&metadata);
+        work_begin(&work, made);
+        CHECK_FAILS(dcp_metadata_decode(scribe.out.data, scribe.out.size, &limits, (enum dcp_decode_way)way, &metadata, &err),
+                    RESHARD_ERR_LIMIT);
+        assert_non_null(strstr(err.message, "work: "));
+        dcp_metadata_release(&metadata);
+    }
+    buffer_release(&scribe.out);
+}
+
 TEST(limits_are_named)
 {
     static const struct {
@@ -674,6 +702,7 @@ int main(void)
         cmocka_unit_test(every_way_that_pickle_spells_records_is_fast_and_right),
         cmocka_unit_test(content_is_what_was_written),
         cmocka_unit_test(both_ways_agree_on_damage),
+        cmocka_unit_test(records_cost_work),
         cmocka_unit_test(limits_are_named),
         cmocka_unit_test(failing_allocations_leave_nothing_behind),
     };
