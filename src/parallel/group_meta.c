@@ -4,38 +4,24 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "parallel/state_keys.h"
 
-#define PREFIX "optimizer.param_to_group_meta."
 #define EXPERTS ".experts."
 #define EXPERT_FLAG "is_expert_parallel"
 
-bool group_meta_key(struct str key, struct str *parameter, struct str *member)
-{
-    size_t prefix = sizeof(PREFIX) - 1, dot = key.size;
-    if (!str_starts_with(key, PREFIX))
-        return false;
-    while (dot > prefix && key.data[dot - 1] != '.')
-        dot--;
-    if (dot <= prefix + 1 || dot == key.size)
-        return false;
-    *parameter = (struct str){ key.data + prefix, dot - 1 - prefix };
-    *member = (struct str){ key.data + dot, key.size - dot };
-    return true;
-}
-
 reshard_status group_meta_add(struct group_meta *meta, struct str key, struct value *value, reshard_error *err)
 {
-    struct str parameter, member;
+    struct state_key read;
     bool was_new;
-    if (!value || !group_meta_key(key, &parameter, &member))
+    if (!value || !state_key_read(key, &read) || read.kind != STATE_KEY_GROUP_META)
         return error_set_memory(err);
-    uint32_t index = name_map_intern(&meta->parameters, parameter, &was_new);
+    uint32_t index = name_map_intern(&meta->parameters, read.parameter, &was_new);
     reshard_status status = index == NAME_NONE || !ARRAY_ROOM(meta->dicts, index, meta->capacity) ? error_set_memory(err) : RESHARD_OK;
     if (status)
         return status;
     if (was_new && !(meta->dicts[index] = value_new_list(meta->graph, VALUE_DICT, NULL, 0)))
         return error_set_memory(err);
-    char *name = arena_copy(&meta->graph->arena, member.data, member.size);
+    char *name = arena_copy(&meta->graph->arena, read.state.data, read.state.size);
     return name && value_dict_set(meta->graph, meta->dicts[index], name, value, true) ? RESHARD_OK : error_set_memory(err);
 }
 

@@ -17,10 +17,7 @@ struct group_meta {
     uint32_t capacity;
 };
 
-/* Whether an item's key is one of a parameter, and which member of which. */
-bool group_meta_key(struct str key, struct str *parameter, struct str *member);
-
-/* Adds the value of such a key; it lies in the graph. Other keys are errors of the caller. */
+/* Adds the value of a key STATE_KEY_GROUP_META; it lies in the graph. Other keys are errors of the caller. */
 reshard_status group_meta_add(struct group_meta *meta, struct str key, struct value *value, reshard_error *err);
 
 /* The list of groups, as param_groups has it without the lists of parameters: all, or only those that have an expert, marked as theirs. */

@@ -4,6 +4,7 @@
 #include "base/array.h"
 #include "base/checked.h"
 #include "base/model_data.h"
+#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -18,14 +19,6 @@ struct taking {
     int64_t expert_count;
     int64_t matrix_experts, *matrix_shape;
 };
-
-bool optimizer_is_state(struct str key)
-{
-    if (str_starts_with(key, "optimizer."))
-        return true;
-    static const char word[] = ".optimizer.";
-    return str_starts_with(key, "chained_") && memmem(key.data, key.size, word, sizeof(word) - 1);
-}
 
 static reshard_status read_data(struct parallel_model *model, reshard_error *err)
 {
@@ -287,7 +280,7 @@ reshard_status parallel_model_make(const struct catalog *catalog, const struct v
     if (!status)
         status = read_run(out, namespace, err);
     for (uint32_t i = 0; i < catalog->tensor_count && !status; i++) {
-        if ((catalog->tensors[i].flags & TENSOR_HIDDEN) || optimizer_is_state(catalog->tensors[i].key))
+        if ((catalog->tensors[i].flags & TENSOR_HIDDEN) || state_key_is_any(catalog->tensors[i].key))
             continue;
         status = take_weight(out, catalog, i, err);
         if (status)

@@ -59,7 +59,4 @@ reshard_status rank_parameters_make(const struct parallel_model *model, const st
                                     bool is_expert, struct rank_parameters *out, reshard_error *err);
 void rank_parameters_release(struct rank_parameters *rank);
 
-/* Whether a key of a distributed checkpoint is optimizer state, stored in whatever way. */
-bool optimizer_is_state(struct str key);
-
 #endif

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/wanted_states.h"
 
-#include "parallel/rank_parameters.h"
+#include "base/name_map.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#define STATE_PREFIX "optimizer.state."
-#define CHAIN_PREFIX "chained_"
-#define PLAIN_MASTER "fp32_param" /* those of an optimizer that is not distributed */
 
 /* What is being found. */
 struct finding {
@@ -18,25 +15,6 @@ struct finding {
     struct wanted_state *states;
     uint32_t count;
 };
-
-/* "[chained_<k>.]optimizer.state.STATE.KEY"; false if the key is none of that form. Releases up to 0.13 number the optimizers of a model
- * with experts. */
-static bool split_state(struct str key, struct str *state, struct str *weight)
-{
-    size_t prefix = sizeof(STATE_PREFIX) - 1, dot;
-    uint64_t number;
-    if (str_starts_with(key, CHAIN_PREFIX) && str_find_char(key, '.', &dot) &&
-        str_to_u64((struct str){ key.data + sizeof(CHAIN_PREFIX) - 1, dot - (sizeof(CHAIN_PREFIX) - 1) }, &number))
-        key = (struct str){ key.data + dot + 1, key.size - dot - 1 };
-    if (!str_starts_with(key, STATE_PREFIX))
-        return false;
-    struct str rest = { key.data + prefix, key.size - prefix };
-    if (!str_find_char(rest, '.', &dot))
-        return false;
-    *state = (struct str){ rest.data, dot };
-    *weight = (struct str){ rest.data + dot + 1, rest.size - dot - 1 };
-    return dot > 0 && weight->size > 0;
-}
 
 static struct wanted_state *find_state(struct finding *finding, struct str name)
 {
@@ -50,26 +28,26 @@ static struct wanted_state *find_state(struct finding *finding, struct str name)
 static reshard_status note_state(struct finding *finding, uint32_t tensor, reshard_error *err)
 {
     const struct catalog *wanted = finding->wanted;
-    struct str name, weight;
-    if (!split_state(wanted->tensors[tensor].key, &name, &weight))
+    struct state_key key;
+    if (!state_key_read(wanted->tensors[tensor].key, &key) || key.kind != STATE_KEY_PARAMETER)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is optimizer state, but not of one parameter",
                          STR_ARG(wanted->tensors[tensor].key));
-    uint32_t index = name_map_find(&finding->weights, weight);
+    uint32_t index = name_map_find(&finding->weights, key.parameter);
     if (index == NAME_NONE)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is state of '%.*s', which is not to be written",
-                         STR_ARG(wanted->tensors[tensor].key), STR_ARG(weight));
+                         STR_ARG(wanted->tensors[tensor].key), STR_ARG(key.parameter));
     const struct catalog_tensor *own = &wanted->tensors[tensor], *of = &wanted->tensors[index];
     if (own->rank != of->rank ||
         memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
-    struct wanted_state *found = find_state(finding, name);
+    struct wanted_state *found = find_state(finding, key.state);
     if (!found) {
         if (finding->count == WANTED_STATES_MAX)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "an optimizer with more than %d kinds of state", WANTED_STATES_MAX);
         found = &finding->states[finding->count++];
         *found =
-            (struct wanted_state){ .name = name,
-                                   .is_master = str_is(name, OPTIMIZER_MASTER) || str_is(name, PLAIN_MASTER),
+            (struct wanted_state){ .name = key.state,
+                                   .is_master = key.is_master,
                                    .tensors = arena_zalloc(finding->arena, ((size_t)wanted->tensor_count + 1) * sizeof(*found->tensors)) };
         if (!found->tensors)
             return error_set_memory(err);
@@ -83,7 +61,7 @@ static reshard_status list_weights(const struct catalog *wanted, struct name_map
 {
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
         char place[32];
-        bool is_weight = !(wanted->tensors[i].flags & TENSOR_HIDDEN) && !optimizer_is_state(wanted->tensors[i].key), is_new;
+        bool is_weight = !(wanted->tensors[i].flags & TENSOR_HIDDEN) && !state_key_is_any(wanted->tensors[i].key), is_new;
         /* A name that no weight has keeps the numbers in step. */
         int size = snprintf(place, sizeof(place), "\n%" PRIu32, i);
         struct str name = is_weight ? wanted->tensors[i].key : (struct str){ place, (size_t)size };
@@ -97,7 +75,7 @@ static reshard_status list_weights(const struct catalog *wanted, struct name_map
 
 static bool is_wanted_state(const struct catalog *wanted, uint32_t tensor)
 {
-    return !(wanted->tensors[tensor].flags & TENSOR_HIDDEN) && optimizer_is_state(wanted->tensors[tensor].key);
+    return !(wanted->tensors[tensor].flags & TENSOR_HIDDEN) && state_key_is_any(wanted->tensors[tensor].key);
 }
 
 reshard_status wanted_states_find(const struct catalog *wanted, struct arena *arena, struct wanted_state states[WANTED_STATES_MAX],

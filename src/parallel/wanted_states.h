@@ -4,9 +4,9 @@
 #define PARALLEL_WANTED_STATES_H
 
 #include "catalog/catalog.h"
+#include "parallel/state_keys.h"
 
 #define WANTED_STATES_MAX 16
-#define OPTIMIZER_MASTER "param" /* the distributed optimizer's fp32 copies of parameters */
 
 /* A kind of state. */
 struct wanted_state {

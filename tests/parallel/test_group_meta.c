@@ -7,29 +7,6 @@
 
 #define META "optimizer.param_to_group_meta.module."
 
-TEST(a_key_names_a_parameter_and_a_member)
-{
-    const struct {
-        const char *key, *parameter, *member;
-    } cases[] = {
-        { META "decoder.layers.0.mlp.linear_fc1.weight.lr", "module.decoder.layers.0.mlp.linear_fc1.weight", "lr" },
-        { META "w.step", "module.w", "step" },
-        { META "w.", NULL, NULL },
-        { "optimizer.param_to_group_meta.lr", NULL, NULL },
-        { "optimizer.param_to_group_meta.", NULL, NULL },
-        { "optimizer.param_groups.0.lr", NULL, NULL },
-        { "optimizer", NULL, NULL },
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        struct str parameter, member;
-        assert_int_equal(group_meta_key(str_of(cases[i].key), &parameter, &member), cases[i].member != NULL);
-        if (!cases[i].member)
-            continue;
-        assert_true(str_is(parameter, cases[i].parameter));
-        assert_true(str_is(member, cases[i].member));
-    }
-}
-
 /* Two parameters of one group, and an expert that differs in one member. */
 static reshard_status fill(struct group_meta *meta, reshard_error *err)
 {
@@ -118,7 +95,6 @@ TEST(no_allocation_is_taken_for_granted)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_key_names_a_parameter_and_a_member),
         cmocka_unit_test(parameters_of_equal_members_are_one_group),
         cmocka_unit_test(groups_of_experts_are_marked),
         cmocka_unit_test(no_allocation_is_taken_for_granted),

@@ -172,7 +172,7 @@ static struct value *gathered_buffer(struct adding *adding, const struct mcore_g
         struct value *leaf = value_new(adding->graph, VALUE_NONE);
         if (leaf)
             leaf->tensor = vector->first_run + 1;
-        if (!append(states, value_new_str(adding->graph, buckets->states[s].is_master ? STR(OPTIMIZER_MASTER) : buckets->states[s].name)) ||
+        if (!append(states, value_new_str(adding->graph, buckets->states[s].is_master ? STR(STATE_MASTER) : buckets->states[s].name)) ||
             !append(states, leaf))
             return NULL;
     }

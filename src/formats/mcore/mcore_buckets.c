@@ -67,8 +67,8 @@ static reshard_status add_bucket(const struct layout_request *request, struct mc
     enum dtype dtype = DTYPE_F32;
     uint64_t longest;
     int64_t next = 0;
-    char *name = arena_printf(&buckets->arena, "%s.%.*s", key, (int)(kind->is_master ? strlen(OPTIMIZER_MASTER) : kind->name.size),
-                              kind->is_master ? OPTIMIZER_MASTER : kind->name.data);
+    char *name = arena_printf(&buckets->arena, "%s.%.*s", key, (int)(kind->is_master ? strlen(STATE_MASTER) : kind->name.size),
+                              kind->is_master ? STATE_MASTER : kind->name.data);
     if (!name)
         return error_set_memory(err);
     reshard_status status = state_dtype(buckets, request->wanted, group, bucket->first_place, bucket->place_count, kind, &dtype, err);

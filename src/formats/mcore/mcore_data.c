@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "encoding/pickle.h"
+#include "parallel/state_keys.h"
 
 #include <stdlib.h>
 
@@ -13,16 +14,9 @@
  * The distributed optimizer keeps its state as flat vectors, and Megatron's load_plain_tensors gives them so. Other flattened tensors have
  * their real shape.
  */
-static bool is_optimizer_state(struct str name)
-{
-    static const char word[] = "optimizer.";
-    bool is_chained = str_starts_with(name, "chained_") && memmem(name.data, name.size, word, sizeof(word) - 1);
-    return is_chained || str_starts_with(name, word);
-}
-
 static reshard_status add_shape(struct mcore_data *data, struct str name, const struct value *shape, reshard_error *err)
 {
-    struct mcore_reshape made = { .is_flat = is_optimizer_state(name) };
+    struct mcore_reshape made = { .is_flat = state_key_is_any(name) };
     size_t count;
     int64_t volume;
     if (!value_as_ints(shape, made.shape, RANK_MAX, &count) || !shape_volume((int)count, made.shape, &volume))

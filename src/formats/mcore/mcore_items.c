@@ -12,6 +12,7 @@
 #include "formats/mcore/mcore.h"
 #include "formats/mcore/mcore_target.h"
 #include "parallel/group_meta.h"
+#include "parallel/state_keys.h"
 
 #include <stdlib.h>
 
@@ -302,7 +303,7 @@ static reshard_status check_states(const struct layout_request *request, const s
         return RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
         struct str key = request->wanted->tensors[i].key;
-        if (!str_starts_with(key, "optimizer."))
+        if (!state_key_is_any(key))
             continue;
         error_set(err, RESHARD_ERR_UNSUPPORTED,
                   "tensor '%.*s': torch_dcp numbers optimizer state, which %s has by the names of parameters", STR_ARG(key),

@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "base/model_data.h"
 #include "formats/mcore/mcore_target.h"
+#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -86,11 +87,6 @@ static bool is_named(struct str key)
             return true;
     }
     return false;
-}
-
-static bool is_optimizer_state(struct str key)
-{
-    return str_starts_with(key, "optimizer.") || str_starts_with(key, "chained_");
 }
 
 /* The module's name with the numbers that a source of single layers has in it: layers.3, experts.local_experts.1. */
@@ -197,7 +193,7 @@ reshard_status mcore_module_states_add(const struct layout_request *request, str
         status = error_set_memory(err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status && is_wanted && !has_objects; i++) {
         const struct catalog_tensor *tensor = &wanted->tensors[i];
-        bool is_weight = !(tensor->flags & TENSOR_HIDDEN) && str_ends_with(tensor->key, WEIGHT) && !is_optimizer_state(tensor->key);
+        bool is_weight = !(tensor->flags & TENSOR_HIDDEN) && str_ends_with(tensor->key, WEIGHT) && !state_key_is_any(tensor->key);
         if (is_weight && is_named(tensor->key))
             status = add_module(&adding, tensor, err);
     }

@@ -11,6 +11,7 @@
 #include "formats/mcore/mcore_buckets.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/group_meta.h"
+#include "parallel/state_keys.h"
 
 #define OPTIMIZER_KEY "optimizer"
 #define CONTENT_KEY "content_metadata"
@@ -24,13 +25,11 @@ static struct found_state look(const struct catalog *wanted)
 {
     struct found_state found = { 0 };
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        struct str key = wanted->tensors[i].key;
-        const char *at = memmem(key.data, key.size, OPTIMIZER_KEY ".", sizeof(OPTIMIZER_KEY ".") - 1);
-        if (!at || !(at == key.data || str_starts_with(key, "chained_")))
+        struct state_key key;
+        if (!state_key_read(wanted->tensors[i].key, &key))
             continue;
-        struct str rest = { at, key.size - (size_t)(at - key.data) };
-        found.has_copies = found.has_copies || str_starts_with(rest, OPTIMIZER_KEY ".state.param.");
-        found.has_buckets = found.has_buckets || str_starts_with(rest, OPTIMIZER_KEY ".distributed.");
+        found.has_copies = found.has_copies || (key.kind == STATE_KEY_PARAMETER && str_is(key.state, STATE_MASTER));
+        found.has_buckets = found.has_buckets || key.group >= 0;
     }
     return found;
 }
@@ -46,8 +45,7 @@ void mcore_optimizer_look(const struct layout_request *request, struct target *t
     struct found_state found = look(request->wanted);
     mcore_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(mcore_target_state(target))) && !found.has_buckets;
     for (uint32_t i = 0; i < request->wanted->item_count && mcore_target_state(target)->flavour->has_common; i++) {
-        struct str parameter, member;
-        if (group_meta_key(request->wanted->items[i].key, &parameter, &member))
+        if (state_key_is(request->wanted->items[i].key, STATE_KEY_GROUP_META))
             mcore_target_state(target)->has_group_meta = true;
     }
 }
@@ -116,25 +114,14 @@ struct object_part {
 
 static bool read_object_key(struct str key, struct object_part *out)
 {
-    static const char chain[] = "chained_", group[] = OPTIMIZER_KEY ".distributed.dp_group_idx_";
-    size_t dot;
-    bool is_chained = str_starts_with(key, chain);
+    struct state_key read;
+    bool is_one = state_key_read(key, &read) && (read.kind == STATE_KEY_GROUPS || read.kind == STATE_KEY_SCALER) && !read.shard.size;
     *out = (struct object_part){ 0 };
-    if (is_chained) {
-        key = (struct str){ key.data + sizeof(chain) - 1, key.size - (sizeof(chain) - 1) };
-        if (!str_find_char(key, '.', &dot) || !str_to_u64((struct str){ key.data, dot }, &out->number))
-            return false;
-        key = (struct str){ key.data + dot + 1, key.size - dot - 1 };
+    if (is_one) {
+        out->number = (uint64_t)(read.chain >= 0 ? read.chain : read.group);
+        out->member = read.kind == STATE_KEY_GROUPS ? STR("optimizer") : STR("grad_scaler");
     }
-    if (!str_starts_with(key, group))
-        return false;
-    key = (struct str){ key.data + sizeof(group) - 1, key.size - (sizeof(group) - 1) };
-    uint64_t index;
-    if (!str_find_char(key, '.', &dot) || !str_to_u64((struct str){ key.data, dot }, &index))
-        return false;
-    out->number = is_chained ? out->number : index;
-    out->member = (struct str){ key.data + dot + 1, key.size - dot - 1 };
-    return str_is(out->member, "optimizer") || str_is(out->member, "grad_scaler");
+    return is_one;
 }
 
 bool mcore_optimizer_takes(const struct target *target, struct str key)
@@ -252,8 +239,8 @@ static reshard_status make_groups(const struct layout_request *request, struct m
     *out = NULL;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
-        struct str key = request->wanted->items[i].key, parameter, member;
-        if (!group_meta_key(key, &parameter, &member))
+        struct str key = request->wanted->items[i].key;
+        if (!state_key_is(key, STATE_KEY_GROUP_META))
             continue;
         status = source_load_item(request->source, request->wanted_items[i], err);
         const struct catalog_item *loaded = &request->source->catalog->items[request->wanted_items[i]];

@@ -3,14 +3,13 @@
 #include "formats/mcore/mcore_buckets.h"
 #include "formats/mcore/mcore_items.h"
 #include "formats/mcore/mcore_relate.h"
+#include "parallel/state_keys.h"
 
 #define OPTION "optimizer"
 #define MODEL_SPACE_RELEASE 8   /* Megatron Core 0.N reads these layouts from N on */
 #define BY_PARAMETER_RELEASE 15
 #define VECTORS_RELEASE 11      /* flattens vectors too; it reads both */
-#define MASTER_PREFIX "optimizer.state.param."
 #define BUCKET_SPACE "fully_sharded_bucket_space"
-#define PLAIN_MASTER "optimizer.state.fp32_param."
 
 static const char *const layout_names[] = {
 #define X(layout, name) name,
@@ -42,12 +41,6 @@ static reshard_status read_option(const struct layout_request *request, enum mco
     return RESHARD_ERR_USAGE;
 }
 
-/* chained_<k>.optimizer.state.…: which optimizer of several. */
-static bool has_chain(struct str key)
-{
-    return str_starts_with(key, "chained_");
-}
-
 /* Whether the reference's common state names fully_sharded_bucket_space, whose buckets have the same keys as those of dp_reshardable. */
 static bool is_bucket_space(const struct catalog *catalog)
 {
@@ -70,28 +63,30 @@ static enum mcore_optimizer_layout reference_layout(const struct source *like, b
 {
     const struct catalog *catalog = like->catalog;
     for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->tensor_count; i++) {
-        struct str key = catalog->tensors[i].key;
-        if (!optimizer_is_state(key))
+        struct state_key key;
+        if (!state_key_read(catalog->tensors[i].key, &key))
             continue;
-        if (memmem(key.data, key.size, PLAIN_MASTER, sizeof(PLAIN_MASTER) - 1)) {
-            *has_chained_keys = has_chain(key);
+        if (key.kind == STATE_KEY_PARAMETER && str_is(key.state, STATE_PLAIN_MASTER)) {
+            *has_chained_keys = key.chain >= 0;
             return MCORE_MODEL_SPACE;
         }
         /* The releases that write the bucket space read the model space. */
-        if (optimizer_is_bucket(key))
+        if (key.kind == STATE_KEY_BUCKET)
             return is_bucket_space(catalog) ? MCORE_MODEL_SPACE : MCORE_BUCKETS;
     }
     for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->item_count; i++) {
-        if (optimizer_object_is_state(catalog->items[i].key))
+        if (state_key_is(catalog->items[i].key, STATE_KEY_BUFFERS))
             return MCORE_GATHERED;
     }
     return MCORE_BY_PARAMETER;
 }
 
-static bool has_masters(const struct catalog *wanted, const char *prefix)
+static bool has_masters(const struct catalog *wanted, const char *state)
 {
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        if (str_starts_with(wanted->tensors[i].key, prefix))
+        struct state_key key;
+        bool is_one = state_key_read(wanted->tensors[i].key, &key) && key.kind == STATE_KEY_PARAMETER && str_is(key.state, state);
+        if (is_one && key.chain < 0)
             return true;
     }
     return false;
@@ -105,7 +100,7 @@ reshard_status mcore_optimizer_choose(const struct layout_request *request, stru
     if (!state->flavour->has_common)
         return RESHARD_OK;
     if (state->flavour->items_are_files) { /* zarr, of releases that flatten: what they store are arrays of the real shape */
-        state->optimizer_layout = has_masters(request->wanted, MASTER_PREFIX) ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
+        state->optimizer_layout = has_masters(request->wanted, STATE_MASTER) ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
         return RESHARD_OK;
     }
     uint32_t release = 0;
@@ -120,7 +115,7 @@ reshard_status mcore_optimizer_choose(const struct layout_request *request, stru
         layout = release < MODEL_SPACE_RELEASE ? MCORE_GATHERED : release < BY_PARAMETER_RELEASE ? MCORE_MODEL_SPACE : MCORE_BY_PARAMETER;
     state->is_layout_asked = !is_auto;
     bool is_buffered = layout == MCORE_BUCKETS || layout == MCORE_GATHERED;
-    if (!has_masters(request->wanted, MASTER_PREFIX) && !(is_buffered && has_masters(request->wanted, PLAIN_MASTER)))
+    if (!has_masters(request->wanted, STATE_MASTER) && !(is_buffered && has_masters(request->wanted, STATE_PLAIN_MASTER)))
         return RESHARD_OK;
     state->optimizer_layout = layout;
     state->keeps_vectors = release && release < VECTORS_RELEASE;

@@ -9,6 +9,7 @@
 #include "formats/mcore/mcore_stored.h"
 #include "formats/shared/megatron_keys.h"
 #include "parallel/rank_parameters.h"
+#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -107,7 +108,7 @@ static bool has_flattened_state(const struct mcore_reading *reading)
     struct mcore_reshape reshape;
     bool found = false;
     for (uint32_t i = 0; i < catalog->tensor_count && !found; i++)
-        found = optimizer_is_state(catalog->tensors[i].key) && mcore_data_find(&reading->mcore, catalog->tensors[i].key, &reshape);
+        found = state_key_is_any(catalog->tensors[i].key) && mcore_data_find(&reading->mcore, catalog->tensors[i].key, &reshape);
     return found;
 }
 

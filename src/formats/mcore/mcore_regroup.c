@@ -10,6 +10,7 @@
 #include "formats/mcore/mcore_target.h"
 #include "formats/shared/value_edit.h"
 #include "parallel/parameter_groups.h"
+#include "parallel/state_keys.h"
 
 bool mcore_optimizers_change(const struct target *target)
 {
@@ -43,7 +44,8 @@ static struct expert_kinds find_experts(const struct catalog *wanted)
 static struct str find_numbered_state(const struct catalog *wanted)
 {
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        if (!(wanted->tensors[i].flags & TENSOR_HIDDEN) && str_starts_with(wanted->tensors[i].key, "chained_"))
+        struct state_key key;
+        if (!(wanted->tensors[i].flags & TENSOR_HIDDEN) && state_key_read(wanted->tensors[i].key, &key) && key.chain >= 0)
             return wanted->tensors[i].key;
     }
     return (struct str){ NULL, 0 };

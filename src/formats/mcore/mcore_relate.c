@@ -3,22 +3,14 @@
 
 #include "parallel/flat_buffer_rules.h"
 #include "parallel/flat_state.h"
+#include "parallel/state_keys.h"
 #include "parallel/vector_chunks.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define OBJECT_END "/shard_0_1"
-#define SIZES_OBJECT "per_bucket_numel_unpadded" OBJECT_END
+#define SIZES_OBJECT "per_bucket_numel_unpadded/shard_0_1" /* for messages */
 #define STATES_MAX 64          /* kinds of state of one optimizer */
-#define NUMBER_MAX 1000000000
-
-/* "[chained_<chain>.]optimizer.distributed.dp_group_idx_<group>." and what follows. */
-struct state_name {
-    int64_t chain;             /* -1: none */
-    int64_t group;
-    struct str rest;
-};
 
 /* A bucket's vector, taken from its key. */
 struct bucket {
@@ -47,102 +39,34 @@ struct relating {
 
 /* ---- names ---- */
 
-static bool take_text(struct str *text, const char *prefix)
-{
-    size_t size = strlen(prefix);
-    if (text->size < size || memcmp(text->data, prefix, size) != 0)
-        return false;
-    text->data += size;
-    text->size -= size;
-    return true;
-}
-
-static bool take_number(struct str *text, int64_t *out)
-{
-    size_t size = 0;
-    *out = 0;
-    while (size < text->size && text->data[size] >= '0' && text->data[size] <= '9' && *out < NUMBER_MAX)
-        *out = *out * 10 + (text->data[size++] - '0');
-    text->data += size;
-    text->size -= size;
-    return size > 0 && *out < NUMBER_MAX;
-}
-
-static bool read_state_name(struct str name, struct state_name *out)
-{
-    out->chain = -1;
-    if (take_text(&name, "chained_") && (!take_number(&name, &out->chain) || !take_text(&name, ".")))
-        return false;
-    if (!take_text(&name, "optimizer.distributed.dp_group_idx_") || !take_number(&name, &out->group) || !take_text(&name, "."))
-        return false;
-    out->rest = name;
-    return true;
-}
-
-static bool take_dtype(struct str *text, char end, enum dtype *out)
-{
-    size_t size;
-    if (!take_text(text, "torch.") || !str_find_char(*text, end, &size) || !dtype_from_torch((struct str){ text->data, size }, out))
-        return false;
-    text->data += size + 1;
-    text->size -= size + 1;
-    return true;
-}
-
 static bool read_bucket(struct str key, struct bucket *out)
 {
-    struct state_name name;
-    if (!read_state_name(key, &name))
+    struct state_key read;
+    if (!state_key_read(key, &read) || read.kind != STATE_KEY_BUCKET)
         return false;
-    out->chain = name.chain;
-    out->group = name.group;
-    bool is_one = take_text(&name.rest, "gbuf_idx_") && take_number(&name.rest, &out->buffer) && take_text(&name.rest, ".dtype_(") &&
-                  take_dtype(&name.rest, ',', &out->param_dtype) && take_text(&name.rest, " ") &&
-                  take_dtype(&name.rest, ')', &out->grad_dtype) && take_text(&name.rest, ".bucket_idx_") &&
-                  take_number(&name.rest, &out->index) && take_text(&name.rest, ".");
-    out->state = name.rest;
-    return is_one && name.rest.size > 0;
-}
-
-bool optimizer_is_bucket(struct str key)
-{
-    struct bucket bucket;
-    return read_bucket(key, &bucket);
-}
-
-bool optimizer_object_is_state(struct str name)
-{
-    struct state_name read;
-    return read_state_name(name, &read) && str_is(read.rest, "param_state" OBJECT_END);
-}
-
-bool optimizer_object_is_layout(struct str name)
-{
-    struct state_name read;
-    return read_state_name(name, &read) && (str_is(read.rest, "per_bucket_numel" OBJECT_END) || str_is(read.rest, SIZES_OBJECT));
-}
-
-bool optimizer_object_is_sizes(struct str name)
-{
-    struct state_name read;
-    return read_state_name(name, &read) && str_is(read.rest, SIZES_OBJECT);
+    out->chain = read.chain;
+    out->group = read.group;
+    out->buffer = read.buffer;
+    out->index = read.bucket;
+    out->param_dtype = read.param_dtype;
+    out->grad_dtype = read.grad_dtype;
+    out->state = read.state;
+    return true;
 }
 
 bool optimizer_state_key(struct arena *arena, struct str key, bool is_flattened, struct str *out)
 {
-    struct str rest = key;
-    int64_t chain;
-    if (take_text(&rest, "chained_") && !(take_number(&rest, &chain) && take_text(&rest, ".")))
-        rest = key;
-    struct str behind = rest;
-    if (is_flattened && take_text(&behind, "optimizer.state.fp32_param.")) {
-        char *text = arena_printf(arena, "optimizer.state.param.%.*s", (int)behind.size, behind.data);
-        if (text)
-            *out = str_of(text);
-        return text != NULL;
-    }
-    *out = rest;
-    return true;
+    struct state_key read;
+    *out = key;
+    if (!state_key_read(key, &read))
+        return true;
+    *out = read.plain;
+    if (!is_flattened || read.kind != STATE_KEY_PARAMETER || !str_is(read.state, STATE_PLAIN_MASTER))
+        return true;
+    char *text = arena_printf(arena, STATE_KEY_PREFIX STATE_MASTER ".%.*s", (int)read.parameter.size, read.parameter.data);
+    if (text)
+        *out = str_of(text);
+    return text != NULL;
 }
 
 /* ---- buckets ---- */
@@ -356,8 +280,8 @@ static reshard_status take_sizes(const struct relating *relating, const struct b
                                  reshard_error *err)
 {
     for (uint32_t i = 0; i < relating->object_count; i++) {
-        struct state_name name;
-        bool is_one = optimizer_object_is_sizes(relating->objects[i].name) && read_state_name(relating->objects[i].name, &name) &&
+        struct state_key name;
+        bool is_one = state_key_read(relating->objects[i].name, &name) && name.kind == STATE_KEY_UNPADDED_SIZES &&
                       name.chain == buckets->chain && name.group == buckets->group;
         if (is_one)
             return read_sizes(relating->objects[i].archive->graph.root, buckets, count, per_bucket, err);
@@ -506,12 +430,12 @@ static reshard_status relate_object(struct relating *relating, const struct opti
     struct rank_parameters rank = { 0 };
     struct state_pieces pieces = { 0 };
     struct rank_place place;
-    struct state_name name;
+    struct state_key name;
     bool is_expert;
     const struct value *state = object->archive->graph.root;
     if (state->kind == VALUE_LIST && state->list.count == 1)
         state = state->list.items[0];
-    if (optimizer_object_is_sizes(object->name) || !read_state_name(object->name, &name))
+    if (!state_key_read(object->name, &name) || name.kind != STATE_KEY_BUFFERS)
         return RESHARD_OK;
     reshard_status status = group_place(&relating->model, name.chain, name.group, &is_expert, &place, err);
     if (!status)

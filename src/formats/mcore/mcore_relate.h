@@ -24,19 +24,6 @@ struct optimizer_object {
     uint64_t offset;           /* of the archive in it */
 };
 
-/* Whether the name is that of such an object. */
-bool optimizer_object_is_state(struct str name);
-
-/* Whether the name is that of an object which only describes how state was stored, so that it goes with it: per_bucket_numel and the like.
- */
-bool optimizer_object_is_layout(struct str name);
-
-/* Whether it is the one of those that says how large buckets are without the padding at their ends. */
-bool optimizer_object_is_sizes(struct str name);
-
-/* Whether the tensor is a bucket of state. */
-bool optimizer_is_bucket(struct str key);
-
 /*
  * Replaces buckets and objects in a catalog that is not sealed. Chunks that are unresolved stay so: driver_data is 1 + the element of the
  * blob where they begin. namespace: the item `args`, NULL if there is none.

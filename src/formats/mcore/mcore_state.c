@@ -10,6 +10,7 @@
 #include "formats/mcore/mcore_target.h"
 #include "formats/shared/parallel_words.h"
 #include "formats/shared/value_edit.h"
+#include "parallel/state_keys.h"
 #include "parallel/training_args.h"
 #include "parallel/vocabulary.h"
 
@@ -162,8 +163,7 @@ static bool has_optimizer(const struct layout_request *request, struct mcore_tar
     if (dcp_tree_child(&state->dcp.tree, 0, STR("optimizer")) != CATALOG_NONE)
         return true;
     for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
-        struct str key = request->wanted->tensors[i].key;
-        if (str_starts_with(key, "optimizer.") || str_starts_with(key, "chained_"))
+        if (state_key_is_any(request->wanted->tensors[i].key))
             return true;
     }
     return false;

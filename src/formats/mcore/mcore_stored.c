@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "parallel/rank_parameters.h"
+#include "parallel/state_keys.h"
 
 /* ---- objects ---- */
 
@@ -54,10 +55,10 @@ static reshard_status take_object(struct source *source, struct mcore_stored *st
 reshard_status mcore_stored_take(struct source *source, struct mcore_stored *stored, struct str key, uint32_t object, uint64_t offset,
                                 uint64_t bytes, enum codec codec, bool *taken, reshard_error *err)
 {
-    bool is_state = optimizer_object_is_state(key);
-    *taken = source->relate_optimizer && (is_state || optimizer_object_is_layout(key));
+    bool is_state = state_key_is(key, STATE_KEY_BUFFERS), has_sizes = state_key_is(key, STATE_KEY_UNPADDED_SIZES);
+    *taken = source->relate_optimizer && (is_state || has_sizes || state_key_is(key, STATE_KEY_BUCKET_SIZES));
     source->catalog->has_stored_optimizer |= is_state && !*taken;
-    if (!*taken || !(is_state || optimizer_object_is_sizes(key)))
+    if (!*taken || !(is_state || has_sizes))
         return RESHARD_OK;
     if (codec != CODEC_NONE)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer state in a compressed object");
@@ -89,8 +90,7 @@ static reshard_status rename_states(struct catalog *catalog, bool is_flattened, 
 {
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         struct str key = catalog->tensors[i].key;
-        if (optimizer_is_state(key) && !optimizer_is_bucket(key) &&
-            !optimizer_state_key(&catalog->arena, key, is_flattened, &catalog->tensors[i].key))
+        if (!state_key_is(key, STATE_KEY_BUCKET) && !optimizer_state_key(&catalog->arena, key, is_flattened, &catalog->tensors[i].key))
             return error_set_memory(err);
     }
     return RESHARD_OK;
@@ -100,7 +100,7 @@ static bool has_buckets(const struct catalog *catalog)
 {
     bool found = false;
     for (uint32_t i = 0; i < catalog->tensor_count && !found; i++)
-        found = optimizer_is_bucket(catalog->tensors[i].key);
+        found = state_key_is(catalog->tensors[i].key, STATE_KEY_BUCKET);
     return found;
 }
 

@@ -2,11 +2,10 @@
 #include "formats/mcore/mcore_transpose.h"
 
 #include "parallel/rank_parameters.h"
+#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-#define STATE_PREFIX "optimizer.state."
 
 struct transposing {
     struct catalog *catalog;
@@ -40,13 +39,10 @@ static reshard_status list_weights(struct transposing *all, const struct paralle
 /* The weight, of those in the list, that a key is state of; CATALOG_NONE if it is of none. */
 static uint32_t weight_of(const struct transposing *all, struct str key)
 {
-    size_t prefix = sizeof(STATE_PREFIX) - 1, dot;
-    if (!str_starts_with(key, STATE_PREFIX))
+    struct state_key read;
+    if (!state_key_read(key, &read) || read.kind != STATE_KEY_PARAMETER)
         return CATALOG_NONE;
-    struct str rest = { key.data + prefix, key.size - prefix };
-    if (!str_find_char(rest, '.', &dot))
-        return CATALOG_NONE;
-    uint32_t number = name_map_find(&all->weights, (struct str){ rest.data + dot + 1, rest.size - dot - 1 });
+    uint32_t number = name_map_find(&all->weights, read.parameter);
     return number == NAME_NONE ? CATALOG_NONE : all->weight_tensors[number];
 }
 

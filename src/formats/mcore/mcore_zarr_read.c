@@ -19,6 +19,7 @@
 #include "formats/zarr/zarr.h"
 #include "formats/zarr/zarr_read.h"
 #include "parallel/rank_parameters.h"
+#include "parallel/state_keys.h"
 #include "parallel/training_args.h"
 
 #define CONFIG_BYTES_MAX 65536
@@ -264,7 +265,7 @@ static bool has_flattened_state(const struct catalog *catalog)
     training_args_read(namespace, &args);
     bool found = false;
     for (uint32_t i = 0; i < catalog->tensor_count && args.is_distributed_optimizer == 1 && !found; i++)
-        found = optimizer_is_state(catalog->tensors[i].key);
+        found = state_key_is_any(catalog->tensors[i].key);
     return found;
 }
 

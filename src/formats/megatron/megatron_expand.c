@@ -5,13 +5,14 @@
  */
 #include "formats/megatron/megatron_target.h"
 #include "parallel/rank_parameters.h"
+#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 
 static bool is_weight(const struct layout_request *request, uint32_t index)
 {
     const struct catalog_tensor *tensor = &request->wanted->tensors[index];
-    return !(tensor->flags & TENSOR_HIDDEN) && !optimizer_is_state(tensor->key);
+    return !(tensor->flags & TENSOR_HIDDEN) && !state_key_is_any(tensor->key);
 }
 
 static bool drops_numbers(const struct parameter_name *name)

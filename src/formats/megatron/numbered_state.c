@@ -3,11 +3,11 @@
 
 #include "base/checked.h"
 #include "parallel/parameter_groups.h"
+#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define MASTER_STATE "fp32_param"
 #define STEP_STATE "step" /* a number, not shaped as the parameter: the groups have it too */
 
 /* One optimizer being read. */
@@ -168,7 +168,7 @@ static reshard_status add_masters_of(struct state_reading *reading, uint32_t gro
         if (used == list->list.count)
             return error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters, fewer than its parameters of 16 bits",
                              group, used);
-        status = add_tensor(reading, parameter, STR(MASTER_STATE), list->list.items[used++], err);
+        status = add_tensor(reading, parameter, STR(STATE_PLAIN_MASTER), list->list.items[used++], err);
     }
     if (!status && used != list->list.count)
         status = error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters and %zu parameters of 16 bits", group,

@@ -37,7 +37,7 @@ static bool choose_distributed(const struct layout_request *request, struct targ
     if (like && like->has_optimizer)
         return false;
     for (uint32_t i = 0; i < optimizer->state_count; i++) {
-        if (str_is(optimizer->states[i].name, OPTIMIZER_MASTER))
+        if (str_is(optimizer->states[i].name, STATE_MASTER))
             return true;
     }
     return false;
@@ -274,7 +274,7 @@ static reshard_status add_buffer(struct emitting_file *file, const struct flat_b
         reshard_status status = add_vector(file, made, buffer, kind, &vector, err);
         if (status)
             return status;
-        is_good = set_member(states, value_new_str(&file->graph, kind->is_master ? STR(OPTIMIZER_MASTER) : kind->name), vector);
+        is_good = set_member(states, value_new_str(&file->graph, kind->is_master ? STR(STATE_MASTER) : kind->name), vector);
     }
     is_good = is_good &&
               set_member(states, value_new_str(&file->graph, STR("numel_unpadded")), value_new_int(&file->graph, buffer->unpadded)) &&

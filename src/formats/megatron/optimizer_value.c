@@ -6,6 +6,7 @@
 #include "parallel/group_meta.h"
 #include "parallel/parameter_groups.h"
 #include "formats/megatron/optimizer_target.h"
+#include "parallel/state_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,22 +35,19 @@ struct making_value {
 /* "[chained_<k>.]optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", or grad_scaler: the first group's stands for all. */
 static bool read_object_key(struct str key, uint32_t *optimizer, bool *is_scaler)
 {
-    *optimizer = 0;
-    if (str_starts_with(key, "chained_0.") || str_starts_with(key, "chained_1.")) {
-        *optimizer = key.data[8] == '1';
-        key.data += 10;
-        key.size -= 10;
-    }
-    *is_scaler = str_is(key, "optimizer.distributed.dp_group_idx_0.grad_scaler/shard_0_1");
-    return *is_scaler || str_is(key, "optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1");
+    struct state_key read;
+    bool is_one = state_key_read(key, &read) && read.group == 0 && read.chain < OPTIMIZERS_MAX &&
+                  (state_key_is(key, STATE_KEY_GROUPS) || state_key_is(key, STATE_KEY_SCALER));
+    *optimizer = read.chain == 1;
+    *is_scaler = read.kind == STATE_KEY_SCALER;
+    return is_one;
 }
 
 bool optimizer_item_is_known(struct str key)
 {
     uint32_t optimizer;
     bool is_scaler;
-    struct str parameter, member;
-    return str_is(key, "optimizer") || read_object_key(key, &optimizer, &is_scaler) || group_meta_key(key, &parameter, &member);
+    return str_is(key, "optimizer") || read_object_key(key, &optimizer, &is_scaler) || state_key_is(key, STATE_KEY_GROUP_META);
 }
 
 static void take_source(struct group_source *source, struct value *optimizer)
@@ -94,10 +92,9 @@ static void take_item(struct making_value *making, const struct optimizer_item *
 static reshard_status take_items(struct making_value *making, const struct optimizer_item *items, uint32_t count, reshard_error *err)
 {
     struct group_meta meta = { .graph = making->graph };
-    struct str parameter, member;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < count && !status; i++) {
-        if (group_meta_key(items[i].key, &parameter, &member))
+        if (state_key_is(items[i].key, STATE_KEY_GROUP_META))
             status = group_meta_add(&meta, items[i].key, items[i].value, err);
         else
             take_item(making, &items[i]);
