@@ -118,7 +118,7 @@ static reshard_status write_objects(struct conversion *conversion, struct store_
         .chunk_crcs = crcs,
         .request = &conversion->request,
     };
-    return status ? status : conversion->target.driver->publish(&job, err);
+    return status ? status : target_publish(&job, err);
 }
 
 static reshard_status write_target(struct conversion *conversion, struct store *store, reshard_error *err)

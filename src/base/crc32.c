@@ -69,10 +69,9 @@ uint32_t crc32_zip_zeros(uint64_t size)
     return crc;
 }
 
-/* The CRC of A followed by zeros, up to `end`. */
-static uint32_t crc32_zip_extend(uint32_t crc, uint64_t size, uint64_t end)
+uint32_t crc32_zip_extend(uint32_t crc_a, uint64_t size_a, uint64_t end)
 {
-    return size < end ? crc32_zip_combine(crc, crc32_zip_zeros(end - size), end - size) : crc;
+    return size_a < end ? crc32_zip_combine(crc_a, crc32_zip_zeros(end - size_a), end - size_a) : crc_a;
 }
 
 /* Remainders are linear: that of two strings xored is that of both xored. The inversions, which all CRCs of one size share, are those of

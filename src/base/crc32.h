@@ -22,6 +22,9 @@ uint32_t crc32_zip_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
  * are and one has zeros, the other counts. *size is that of the whole. */
 uint32_t crc32_zip_overlay(uint32_t crc_a, uint64_t size_a, uint32_t crc_b, uint64_t size_b, uint64_t offset_b, uint64_t *size);
 
+/* Zip's CRC-32 of A followed by zeros, up to `end` bytes. */
+uint32_t crc32_zip_extend(uint32_t crc_a, uint64_t size_a, uint64_t end);
+
 /* Zip's CRC-32 of a run of zeros. */
 uint32_t crc32_zip_zeros(uint64_t size);
 

@@ -146,7 +146,7 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     status = driver->lay_out(request, &conversion->target, err);
     if (status)
         return status;
-    return catalog_seal(conversion->target.catalog, true, err);
+    return target_seal(&conversion->target, err);
 }
 
 /* Whether names are to become those of another framework, as far as options tell before anything is looked at. */

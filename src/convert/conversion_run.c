@@ -61,7 +61,7 @@ static reshard_status run_publish(struct run *run, reshard_error *err)
         .chunk_crcs = run->crcs,
         .request = &conversion->request,
     };
-    return conversion->target.driver->publish(&job, err);
+    return target_publish(&job, err);
 }
 
 /* Up to here nothing is written, and the caller's process may as well end; it learns from this call that this is over. */

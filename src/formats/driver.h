@@ -114,8 +114,13 @@ struct target {
     struct catalog *catalog;
     void *driver_state;
     struct note_list dropped, changed; /* what the format cannot hold, and what becomes something else; texts lie in catalog->arena */
+    uint32_t *chunks;       /* numbers of the catalog's chunks, by object, and in an object by offset; from target_seal */
+    uint32_t *first_chunk;  /* by object: its place in chunks, and one past the last object, that behind them */
 };
 void target_free(struct target *target);
+
+/* Seals the catalog of a target that lay_out has filled; nothing changes it any more. */
+reshard_status target_seal(struct target *target, reshard_error *err);
 /* key: the name concerned, which is copied; { 0 } if it is about no single one. */
 reshard_status target_note_dropped(struct target *target, enum note_kind kind, struct str key, reshard_error *err, const char *format, ...)
     PRINTF_LIKE(5, 6);
@@ -143,14 +148,21 @@ static inline uint32_t layout_number(const struct layout_request *request, const
 /* Adds the tensors of request->wanted to the target's catalog, in their order, as lay_out must; paths are left out. */
 reshard_status target_add_tensors(const struct layout_request *request, struct target *target, reshard_error *err);
 
-/* What publish gets: the opened objects of the target, and the CRC-32 of each chunk that asked for it. */
+/*
+ * What publishing gets: the sealed target, the source that items come from, and the request that lay_out got. chunk_crcs has the CRC-32 of
+ * each chunk that asked for it, by chunk number. Who moves payload in several processes hands these over: each process fills the entries of
+ * the chunks that it moved, and leaves the others zero, so that the array of all is the sum of theirs (engine_run, plan_split).
+ */
 struct publish_job {
-    struct target *target;
+    const struct target *target;
     struct source *source;
-    struct store_object **objects; /* by target catalog object index */
-    const uint32_t *chunk_crcs;    /* by target chunk index */
-    const struct layout_request *request; /* the one that lay_out got */
+    struct store_object **objects; /* by object number of the target's catalog; see which of them are needed below */
+    const uint32_t *chunk_crcs;
+    const struct layout_request *request;
 };
+
+/* Publishes all objects, in their order, and commits. */
+reshard_status target_publish(const struct publish_job *job, reshard_error *err);
 
 struct format_driver {
     const char *name, *summary;
@@ -191,13 +203,22 @@ struct format_driver {
      * Lays a target out: fills target->catalog (made by the caller, format set). Tensor i of it IS tensor i of request->wanted: same
      * count and order, same key, dtype and shape; one that is not stored (dropped, a tied copy, hidden) simply gets no chunk. Objects
      * get their final sizes. The caller seals the catalog afterwards, which groups chunks by tensor: chunk indices known in lay_out are
-     * no longer valid in publish, use the tensor's first_chunk or chunk->driver_data. wanted's tensors have no chunks; flags
+     * no longer valid when it is published, use the tensor's first_chunk or chunk->driver_data. wanted's tensors have no chunks; flags
      * (TENSOR_HIDDEN too), paths, tied_to and storage_group are the source's. Items of wanted are the source's selected ones.
      */
     reshard_status (*lay_out)(const struct layout_request *request, struct target *target, reshard_error *err);
 
-    /* Writes everything that is not tensor payload: headers, indexes, metadata, items, side files. */
-    reshard_status (*publish)(const struct publish_job *job, reshard_error *err);
+    /*
+     * Writes what is in one object beside tensor payload: headers, the frames of archives, items, or all of a side file. It needs that object
+     * open, and the CRCs of that object's chunks, nothing else; so objects may be published in any order, by any process that has laid the
+     * same target out, before or after the payload is there. Once each. Items load through the source, so that one process publishes one
+     * object at a time.
+     */
+    reshard_status (*publish_object)(const struct publish_job *job, uint32_t object, reshard_error *err);
+
+    /* Writes what is of the target as a whole: metadata, indexes, trackers. Once, last, with all objects open, and CRCs of all chunks. NULL:
+     * there is nothing. */
+    reshard_status (*commit)(const struct publish_job *job, reshard_error *err);
 
     void (*close_source)(struct source *source);
     void (*close_target)(struct target *target);

@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/driver.h"
 
+#include "base/sort.h"
+
+#include <stdlib.h>
+
 void target_free(struct target *target)
 {
     if (target->driver && target->driver->close_target)
         target->driver->close_target(target);
     catalog_free(target->catalog);
+    free(target->chunks);
+    free(target->first_chunk);
     note_list_release(&target->dropped);
     note_list_release(&target->changed);
     *target = (struct target){ 0 };
@@ -45,4 +51,49 @@ reshard_status target_add_tensors(const struct layout_request *request, struct t
         copy->storage_group = tensor->storage_group;
     }
     return RESHARD_OK;
+}
+
+/* Sorts the chunks by offset, and then, stable, by object. */
+static void chunks_by_object(const struct catalog *catalog, struct sort_entry *order, struct target *target)
+{
+    uint32_t count = catalog->chunk_count;
+    for (uint32_t i = 0; i < count; i++)
+        order[i] = (struct sort_entry){ (int64_t)(catalog->chunks[i].offset & INT64_MAX), i };
+    entries_sort(order, order + count, count);
+    for (uint32_t i = 0; i < count; i++)
+        order[i].key = catalog->chunks[order[i].value].object;
+    entries_sort(order, order + count, count);
+    for (uint32_t i = 0; i < count; i++) {
+        target->chunks[i] = order[i].value;
+        target->first_chunk[order[i].key + 1] = i + 1;
+    }
+    for (uint32_t i = 0; i < catalog->object_count; i++)
+        if (target->first_chunk[i + 1] < target->first_chunk[i])
+            target->first_chunk[i + 1] = target->first_chunk[i];
+}
+
+reshard_status target_seal(struct target *target, reshard_error *err)
+{
+    struct catalog *catalog = target->catalog;
+    reshard_status status = catalog_seal(catalog, true, err);
+    if (status)
+        return status;
+    struct sort_entry *order = reallocarray(NULL, (size_t)catalog->chunk_count * 2 + 1, sizeof(*order));
+    target->chunks = calloc((size_t)catalog->chunk_count + 1, sizeof(*target->chunks));
+    target->first_chunk = calloc((size_t)catalog->object_count + 1, sizeof(*target->first_chunk));
+    if (order && target->chunks && target->first_chunk)
+        chunks_by_object(catalog, order, target);
+    else
+        status = error_set_memory(err);
+    free(order);
+    return status;
+}
+
+reshard_status target_publish(const struct publish_job *job, reshard_error *err)
+{
+    const struct format_driver *driver = job->target->driver;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < job->target->catalog->object_count && !status; i++)
+        status = driver->publish_object(job, i, err);
+    return status || !driver->commit ? status : driver->commit(job, err);
 }

@@ -268,7 +268,7 @@ static inline reshard_status check_lay_out_as(const struct format_driver *driver
     out->target.driver = driver;
     out->target.catalog = catalog_new(driver->name);
     reshard_status status = driver->lay_out(&out->request, &out->target, err);
-    return status ? status : catalog_seal(out->target.catalog, true, err);
+    return status ? status : target_seal(&out->target, err);
 }
 
 static inline reshard_status check_lay_out(struct source *source, const struct source *like, uint32_t ranks, int64_t max_shard_bytes,
@@ -279,11 +279,7 @@ static inline reshard_status check_lay_out(struct source *source, const struct s
 
 static inline void check_conversion_release(struct check_conversion *conversion)
 {
-    if (conversion->target.driver && conversion->target.driver->close_target)
-        conversion->target.driver->close_target(&conversion->target);
-    catalog_free(conversion->target.catalog);
-    note_list_release(&conversion->target.dropped);
-    note_list_release(&conversion->target.changed);
+    target_free(&conversion->target);
     catalog_free(conversion->wanted);
     free(conversion->wanted_source);
     free(conversion->wanted_items);
@@ -316,7 +312,7 @@ static inline reshard_status check_write(struct check_conversion *conversion, st
     }
     struct publish_job job = { &conversion->target, conversion->request.source, objects, crcs, &conversion->request };
     if (!status)
-        status = conversion->target.driver->publish(&job, err);
+        status = target_publish(&job, err);
     for (uint32_t i = 0; i < catalog->object_count; i++)
         store_object_close(objects[i]);
     free(objects);

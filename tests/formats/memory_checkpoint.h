@@ -90,7 +90,7 @@ static inline reshard_status lay_out(const char *format, const struct layout_req
     if (!target->catalog)
         return RESHARD_ERR_MEMORY;
     reshard_status status = target->driver->lay_out(request, target, err);
-    return status ? status : catalog_seal(target->catalog, true, err);
+    return status ? status : target_seal(target, err);
 }
 
 /* Writes a target into the store below name, payload included: what the engine does, one chunk after the other, for chunks that are
@@ -124,7 +124,7 @@ static inline reshard_status publish_simply(struct store *store, const char *nam
     }
     struct publish_job job = { .target = target, .source = request->source, .objects = objects, .request = request };
     if (!status)
-        status = target->driver->publish(&job, err);
+        status = target_publish(&job, err);
     for (uint32_t i = 0; i < to->object_count; i++)
         store_object_close(objects[i]);
     free(objects);

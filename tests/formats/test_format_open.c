@@ -92,7 +92,7 @@ TEST(every_driver_is_found_by_its_name)
         assert_ptr_equal(format_driver_find(driver->name), driver);
         assert_true(driver->summary && driver->summary[0]);
         assert_true(!(driver->abilities & FORMAT_READS) || (driver->probe && driver->read_catalog));
-        assert_true(!(driver->abilities & FORMAT_WRITES) || (driver->lay_out && driver->publish));
+        assert_true(!(driver->abilities & FORMAT_WRITES) || (driver->lay_out && driver->publish_object));
     }
     assert_true(count >= 8);
     assert_null(format_driver_at(-1));

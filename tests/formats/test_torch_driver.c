@@ -137,7 +137,7 @@ static reshard_status write_again(struct source *source, const struct layout_req
         crcs[i] = crc32_zip(0, bytes, chunk->bytes);
     }
     struct publish_job job = { .target = &target, .source = source, .objects = &object, .chunk_crcs = crcs, .request = request };
-    status = target.driver->publish(&job, &err);
+    status = target_publish(&job, &err);
     store_object_close(object);
     store_object_close(from);
     if (status)

@@ -20,7 +20,8 @@ const struct format_driver format_torch_dcp = {
     .read_item_storage = dcp_read_item_storage,
     .verify = dcp_verify,
     .lay_out = dcp_lay_out,
-    .publish = dcp_publish,
+    .publish_object = dcp_publish_object,
+    .commit = dcp_commit,
     .close_source = dcp_close_source,
     .close_target = dcp_close_target,
 };

@@ -70,13 +70,16 @@ static reshard_status publish_chunk(const struct publish_job *job, uint32_t inde
 }
 
 /* Runs that are blobs, with the archives around them. */
-static reshard_status publish_runs(const struct publish_job *job, const uint32_t *crcs, struct blob_writing *writing, reshard_error *err)
+static reshard_status publish_runs(const struct publish_job *job, uint32_t object, const uint32_t *crcs, struct blob_writing *writing,
+                                   reshard_error *err)
 {
     const struct dcp_vectors *vectors = &dcp_target_state(job->target)->vectors;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < vectors->run_count && !status; i++) {
         const struct dcp_run *run = &vectors->runs[i];
         struct torch_frame frame;
+        if (run->object != object)
+            continue;
         status = dcp_run_frame(vectors, i, &frame, err);
         if (status)
             break;
@@ -226,29 +229,36 @@ static reshard_status publish_item(const struct publish_job *job, uint32_t item,
     return status;
 }
 
-reshard_status dcp_publish(const struct publish_job *job, reshard_error *err)
+reshard_status dcp_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err)
 {
-    const struct catalog *catalog = job->target->catalog;
-    const struct dcp_target *state = dcp_target_state(job->target);
+    const struct target *target = job->target;
+    const struct dcp_target *state = dcp_target_state(target);
     struct blob_writing writing = { 0 };
     uint32_t *run_crcs = NULL;
-    reshard_status status = state->vectors.run_count ? dcp_run_crcs(job, &run_crcs, err) : RESHARD_OK;
+    reshard_status status = state->vectors.run_count ? dcp_run_crcs(job, object, &run_crcs, err) : RESHARD_OK;
     for (uint32_t i = 0; i < state->item_count && !status; i++)
-        status = publish_item(job, i, run_crcs, &writing, err);
-    for (uint32_t i = 0; i < catalog->chunk_count && !status; i++) {
-        uint32_t data = catalog->chunks[i].driver_data;
+        if (state->items[i].object == object)
+            status = publish_item(job, i, run_crcs, &writing, err);
+    for (uint32_t i = target->first_chunk[object]; i < target->first_chunk[object + 1] && !status; i++) {
+        uint32_t data = target->catalog->chunks[target->chunks[i]].driver_data;
         if (data && !(data & (DCP_IN_ITEM | DCP_IN_RUN)))
-            status = publish_chunk(job, i, &writing, err);
+            status = publish_chunk(job, target->chunks[i], &writing, err);
     }
     if (!status && state->vectors.are_blobs)
-        status = publish_runs(job, run_crcs, &writing, err);
-    if (!status && state->has_metadata) {
-        struct copying copying = { job->objects[state->metadata_object], 0, catalog->objects[state->metadata_object].bytes };
-        status = dcp_metadata_write(job->request, job->target, write_copy, &copying, err);
-        if (!status && copying.offset != copying.end)
-            status = error_set_memory(err);
-    }
+        status = publish_runs(job, object, run_crcs, &writing, err);
     buffer_release(&writing.pending);
     free(run_crcs);
+    return status;
+}
+
+reshard_status dcp_commit(const struct publish_job *job, reshard_error *err)
+{
+    const struct dcp_target *state = dcp_target_state(job->target);
+    if (!state->has_metadata)
+        return RESHARD_OK;
+    struct copying copying = { job->objects[state->metadata_object], 0, job->target->catalog->objects[state->metadata_object].bytes };
+    reshard_status status = dcp_metadata_write(job->request, job->target, write_copy, &copying, err);
+    if (!status && copying.offset != copying.end)
+        status = error_set_memory(err);
     return status;
 }

@@ -190,7 +190,8 @@ reshard_status dcp_metadata_write(const struct layout_request *request, const st
 
 /* ---- dcp_publish.c ---- */
 
-reshard_status dcp_publish(const struct publish_job *job, reshard_error *err);
+reshard_status dcp_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
+reshard_status dcp_commit(const struct publish_job *job, reshard_error *err);
 
 /* Decoded bytes of a source item's extent, given to sink in parts. */
 reshard_status dcp_item_copy(struct source *source, const struct catalog_item *item, dcp_sink sink, void *context, reshard_error *err);

@@ -49,55 +49,27 @@ reshard_status dcp_run_frame(const struct dcp_vectors *vectors, uint32_t run, st
 
 /* ---- checksums ---- */
 
-struct placed_chunk {
-    uint32_t run, chunk;
-    uint64_t offset;
-};
-
-static int by_place_in_run(const void *a, const void *b)
+reshard_status dcp_run_crcs(const struct publish_job *job, uint32_t object, uint32_t **out, reshard_error *err)
 {
-    const struct placed_chunk *x = a, *y = b;
-    if (x->run != y->run)
-        return x->run < y->run ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* Takes the zeros into the sum that lie between what it knows and the given end. */
-static uint32_t crc_of_gap(uint32_t crc, uint64_t *known, uint64_t upto)
-{
-    uint64_t gap = upto - *known;
-    *known = upto;
-    return gap ? crc32_zip_combine(crc, crc32_zip_zeros(gap), gap) : crc;
-}
-
-reshard_status dcp_run_crcs(const struct publish_job *job, uint32_t **out, reshard_error *err)
-{
-    const struct catalog *catalog = job->target->catalog;
-    const struct dcp_vectors *vectors = &dcp_target_state(job->target)->vectors;
-    struct placed_chunk *placed = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*placed));
-    uint32_t count = 0, next = 0;
-    *out = calloc((size_t)vectors->run_count + 1, sizeof(**out));
-    if (!placed || !*out) {
-        free(placed);
+    const struct target *target = job->target;
+    const struct dcp_vectors *vectors = &dcp_target_state(target)->vectors;
+    uint64_t *known = calloc((size_t)vectors->run_count + 1, sizeof(*known));
+    uint32_t *crcs = *out = calloc((size_t)vectors->run_count + 1, sizeof(*crcs));
+    if (!known || !crcs) {
+        free(known);
         return error_set_memory(err);
     }
-    for (uint32_t i = 0; i < catalog->chunk_count; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[i];
-        if (chunk->driver_data & DCP_IN_RUN && !(chunk->driver_data & DCP_IN_ITEM))
-            placed[count++] = (struct placed_chunk){ chunk->driver_data & ~DCP_IN_RUN, i, chunk->offset };
+    for (uint32_t i = target->first_chunk[object]; i < target->first_chunk[object + 1]; i++) {
+        const struct catalog_chunk *chunk = &target->catalog->chunks[target->chunks[i]];
+        if (!(chunk->driver_data & DCP_IN_RUN) || chunk->driver_data & DCP_IN_ITEM)
+            continue;
+        uint32_t run = chunk->driver_data & ~DCP_IN_RUN;
+        crcs[run] = crc32_zip_overlay(crcs[run], known[run], job->chunk_crcs[target->chunks[i]], chunk->bytes,
+                                      chunk->offset - vectors->runs[run].payload, &known[run]);
     }
-    qsort(placed, count, sizeof(*placed), by_place_in_run);
-    for (uint32_t run = 0; run < vectors->run_count; run++) {
-        uint64_t known = 0;
-        uint32_t crc = 0;
-        for (; next < count && placed[next].run == run; next++) {
-            const struct catalog_chunk *chunk = &catalog->chunks[placed[next].chunk];
-            crc = crc_of_gap(crc, &known, chunk->offset - vectors->runs[run].payload);
-            crc = crc32_zip_combine(crc, job->chunk_crcs[placed[next].chunk], chunk->bytes);
-            known += chunk->bytes;
-        }
-        (*out)[run] = crc_of_gap(crc, &known, dcp_run_bytes(vectors, run));
-    }
-    free(placed);
+    for (uint32_t run = 0; run < vectors->run_count; run++)
+        if (vectors->runs[run].object == object)
+            crcs[run] = crc32_zip_extend(crcs[run], known[run], dcp_run_bytes(vectors, run));
+    free(known);
     return RESHARD_OK;
 }

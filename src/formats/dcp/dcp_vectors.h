@@ -45,7 +45,7 @@ uint64_t dcp_run_bytes(const struct dcp_vectors *vectors, uint32_t run);
 /* The archive around a run that is a blob. */
 reshard_status dcp_run_frame(const struct dcp_vectors *vectors, uint32_t run, struct torch_frame *out, reshard_error *err);
 
-/* CRC-32s of all runs, from those of the chunks; free() them. */
-reshard_status dcp_run_crcs(const struct publish_job *job, uint32_t **out, reshard_error *err);
+/* CRC-32s of the runs in an object, from those of its chunks, by number of all runs; free() them. */
+reshard_status dcp_run_crcs(const struct publish_job *job, uint32_t object, uint32_t **out, reshard_error *err);
 
 #endif

@@ -43,6 +43,7 @@ const struct format_driver format_hf = {
     .probe = hf_probe,
     .read_catalog = hf_read_catalog,
     .lay_out = hf_lay_out,
-    .publish = st_target_publish,
+    .publish_object = st_target_publish_object,
+    .commit = st_target_commit,
     .close_target = st_target_close,
 };

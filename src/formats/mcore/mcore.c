@@ -28,7 +28,8 @@ const struct format_driver format_torch_dist = {
     .read_item_storage = dcp_read_item_storage,
     .verify = mcore_verify_torch_dist,
     .lay_out = mcore_lay_out_torch_dist,
-    .publish = mcore_publish,
+    .publish_object = dcp_publish_object,
+    .commit = mcore_commit,
     .close_source = dcp_close_source,
     .close_target = mcore_close_target,
 };
@@ -47,7 +48,8 @@ const struct format_driver format_torch_dcp_megatron = {
     .read_item_storage = dcp_read_item_storage,
     .verify = dcp_verify,
     .lay_out = mcore_lay_out_torch_dcp,
-    .publish = mcore_publish,
+    .publish_object = dcp_publish_object,
+    .commit = mcore_commit,
     .close_source = dcp_close_source,
     .close_target = mcore_close_target,
 };
@@ -67,7 +69,8 @@ const struct format_driver format_fsdp_dtensor = {
     .read_item_storage = dcp_read_item_storage,
     .verify = dcp_verify,
     .lay_out = mcore_lay_out_fsdp_dtensor,
-    .publish = mcore_publish,
+    .publish_object = dcp_publish_object,
+    .commit = mcore_commit,
     .close_source = dcp_close_source,
     .close_target = mcore_close_target,
 };
@@ -87,7 +90,8 @@ const struct format_driver format_zarr = {
     .read_item_storage = dcp_read_item_storage,
     .verify = mcore_zarr_verify,
     .lay_out = mcore_zarr_lay_out,
-    .publish = mcore_zarr_publish,
+    .publish_object = mcore_zarr_publish_object,
+    .commit = mcore_zarr_commit,
     .close_source = dcp_close_source,
     .close_target = mcore_zarr_close_target,
 };

@@ -285,7 +285,7 @@ reshard_status mcore_root_lay_out(struct target *target, reshard_error *err)
     return status;
 }
 
-reshard_status mcore_root_publish(const struct publish_job *job, reshard_error *err)
+reshard_status mcore_root_commit(const struct publish_job *job, reshard_error *err)
 {
     const struct mcore_target *state = mcore_target_state(job->target);
     struct buffer text = { 0 };

@@ -114,10 +114,10 @@ reshard_status mcore_lay_out_fsdp_dtensor(const struct layout_request *request, 
     return lay_out(request, target, &flavour_fsdp_dtensor, err);
 }
 
-reshard_status mcore_publish(const struct publish_job *job, reshard_error *err)
+reshard_status mcore_commit(const struct publish_job *job, reshard_error *err)
 {
-    reshard_status status = dcp_publish(job, err);
-    return status ? status : mcore_root_publish(job, err);
+    reshard_status status = dcp_commit(job, err);
+    return status ? status : mcore_root_commit(job, err);
 }
 
 void mcore_close_target(struct target *target)

@@ -90,7 +90,7 @@ reshard_status mcore_target_init(const struct layout_request *request, struct ta
 reshard_status mcore_lay_out_torch_dist(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status mcore_lay_out_torch_dcp(const struct layout_request *request, struct target *target, reshard_error *err);
 reshard_status mcore_lay_out_fsdp_dtensor(const struct layout_request *request, struct target *target, reshard_error *err);
-reshard_status mcore_publish(const struct publish_job *job, reshard_error *err);
+reshard_status mcore_commit(const struct publish_job *job, reshard_error *err);
 void mcore_close_target(struct target *target);
 
 /* ---- mcore_items.c ---- */
@@ -115,7 +115,7 @@ reshard_status mcore_root_choose(const struct layout_request *request, struct ta
 
 /* Makes the small files objects of the target; the last step of laying out. */
 reshard_status mcore_root_lay_out(struct target *target, reshard_error *err);
-reshard_status mcore_root_publish(const struct publish_job *job, reshard_error *err);
+reshard_status mcore_root_commit(const struct publish_job *job, reshard_error *err);
 
 /* ---- mcore_place.c ---- */
 

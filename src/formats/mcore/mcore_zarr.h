@@ -25,7 +25,8 @@ extern const struct format_option mcore_zarr_options[];
 /* The names of Megatron Core where the target is one of its checkpoints; NULL: any. */
 const char *mcore_zarr_target_names(const struct layout_request *request);
 reshard_status mcore_zarr_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
-reshard_status mcore_zarr_publish(const struct publish_job *job, reshard_error *err);
+reshard_status mcore_zarr_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
+reshard_status mcore_zarr_commit(const struct publish_job *job, reshard_error *err);
 void mcore_zarr_close_target(struct target *target);
 
 #endif

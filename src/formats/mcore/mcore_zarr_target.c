@@ -112,12 +112,17 @@ reshard_status mcore_zarr_lay_out(const struct layout_request *request, struct t
     return status ? status : zarr_lay_out(request, target, &style, &state->zarr, err);
 }
 
+reshard_status mcore_zarr_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err)
+{
+    return zarr_state(job->target)->mcore.flavour ? dcp_publish_object(job, object, err) : RESHARD_OK;
+}
+
 /* Documents of arrays come last. */
-reshard_status mcore_zarr_publish(const struct publish_job *job, reshard_error *err)
+reshard_status mcore_zarr_commit(const struct publish_job *job, reshard_error *err)
 {
     const struct mcore_zarr_target *state = zarr_state(job->target);
-    reshard_status status = state->mcore.flavour ? mcore_publish(job, err) : RESHARD_OK;
-    return status ? status : zarr_publish(job, &state->zarr, err);
+    reshard_status status = state->mcore.flavour ? mcore_commit(job, err) : RESHARD_OK;
+    return status ? status : zarr_commit(job, &state->zarr, err);
 }
 
 void mcore_zarr_close_target(struct target *target)

@@ -140,7 +140,8 @@ const struct format_driver format_megatron = {
     .read_catalog = megatron_read_catalog,
     .verify = torch_source_verify,
     .lay_out = megatron_lay_out,
-    .publish = megatron_publish,
+    .publish_object = megatron_publish_object,
+    .commit = megatron_commit,
     .close_source = megatron_close_source,
     .close_target = megatron_close_target,
 };

@@ -331,88 +331,57 @@ static uint64_t payload_of(const struct target_rank *rank, uint32_t record)
     return rank->frame.members[rank->frame.first_storage + record].payload_offset;
 }
 
-struct chunk_place {
-    uint32_t record;
-    uint64_t offset;
-    uint32_t chunk;
-};
-
-static int place_order(const void *a, const void *b)
-{
-    const struct chunk_place *x = a, *y = b;
-    if (x->record != y->record)
-        return x->record < y->record ? -1 : 1;
-    return x->offset < y->offset ? -1 : x->offset > y->offset;
-}
-
-/* The chunks by record and offset; free with free(). NULL without memory. */
-static struct chunk_place *sort_chunks(const struct catalog *catalog)
-{
-    struct chunk_place *out = malloc(((size_t)catalog->chunk_count + 1) * sizeof(*out));
-    for (uint32_t i = 0; out && i < catalog->chunk_count; i++)
-        out[i] = (struct chunk_place){ catalog->chunks[i].driver_data, catalog->chunks[i].offset, i };
-    if (out && catalog->chunk_count > 0)
-        qsort(out, catalog->chunk_count, sizeof(*out), place_order);
-    return out;
-}
-
+/* The CRC of a record of the rank's file; a record that no tensor fills is written. */
 static reshard_status record_checksum(const struct publish_job *job, const struct target_rank *rank, uint32_t index,
                                       const struct record_crc *known, uint32_t *out, reshard_error *err)
 {
     const struct megatron_target *state = job->target->driver_state;
     const struct target_record *record = &state->records[rank->first_record + index];
-    struct store_object *object = job->objects[rank->object];
-    uint64_t payload = payload_of(rank, index);
-    *out = known->crc;
-    if (record->wanted == TORCH_NONE) {
-        *out = crc32_zip(0, record->memory.data, record->memory.size);
-        return record->bytes ? store_write_at(object, payload, record->memory.data, record->memory.size, err) : RESHARD_OK;
-    }
-    if (known->bytes < record->bytes)
-        *out = crc32_zip_combine(known->crc, crc32_zip_zeros(record->bytes - known->bytes), record->bytes - known->bytes);
-    return RESHARD_OK;
+    *out = crc32_zip_extend(known->crc, known->bytes, record->bytes);
+    if (record->wanted != TORCH_NONE)
+        return RESHARD_OK;
+    *out = crc32_zip(0, record->memory.data, record->memory.size);
+    return record->bytes ? store_write_at(job->objects[rank->object], payload_of(rank, index), record->memory.data, record->memory.size, err)
+                         : RESHARD_OK;
 }
 
-static void add_crcs(const struct publish_job *job, const struct target_rank *rank, const struct chunk_place *places, uint32_t *at,
-                     struct record_crc *crcs)
+static void add_crcs(const struct publish_job *job, const struct target_rank *rank, struct record_crc *crcs)
 {
-    const struct catalog *catalog = job->target->catalog;
-    for (; *at < catalog->chunk_count && places[*at].record < rank->first_record + rank->record_count; (*at)++) {
-        uint32_t index = places[*at].record - rank->first_record;
-        const struct catalog_chunk *chunk = &catalog->chunks[places[*at].chunk];
+    const struct target *target = job->target;
+    for (uint32_t i = target->first_chunk[rank->object]; i < target->first_chunk[rank->object + 1]; i++) {
+        const struct catalog_chunk *chunk = &target->catalog->chunks[target->chunks[i]];
+        uint32_t index = chunk->driver_data - rank->first_record;
         struct record_crc *crc = &crcs[index];
-        crc->crc = crc32_zip_overlay(crc->crc, crc->bytes, job->chunk_crcs[places[*at].chunk], chunk->bytes,
+        crc->crc = crc32_zip_overlay(crc->crc, crc->bytes, job->chunk_crcs[target->chunks[i]], chunk->bytes,
                                      chunk->offset - payload_of(rank, index), &crc->bytes);
     }
 }
 
-static reshard_status publish_rank(const struct publish_job *job, struct target_rank *rank, const struct chunk_place *places, uint32_t *at,
-                                   reshard_error *err)
+reshard_status megatron_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err)
 {
+    const struct megatron_target *state = job->target->driver_state;
+    uint32_t number = 0;
+    while (number < state->rank_count && state->ranks[number].object != object)
+        number++;
+    if (number == state->rank_count)
+        return RESHARD_OK; /* the tracker */
+    struct target_rank *rank = &state->ranks[number];
     struct record_crc *known = calloc((size_t)rank->record_count + 1, sizeof(*known));
     uint32_t *crcs = calloc((size_t)rank->record_count + 1, sizeof(*crcs));
     reshard_status status = known && crcs ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        add_crcs(job, rank, places, at, known);
+        add_crcs(job, rank, known);
     for (uint32_t i = 0; !status && i < rank->record_count; i++)
         status = record_checksum(job, rank, i, &known[i], &crcs[i], err);
     if (!status)
-        status = torch_frame_write(&rank->frame, crcs, write_frame, job->objects[rank->object], err);
+        status = torch_frame_write(&rank->frame, crcs, write_frame, job->objects[object], err);
     free(known);
     free(crcs);
     return status;
 }
 
-reshard_status megatron_publish(const struct publish_job *job, reshard_error *err)
+reshard_status megatron_commit(const struct publish_job *job, reshard_error *err)
 {
-    struct megatron_target *state = job->target->driver_state;
-    struct chunk_place *places = sort_chunks(job->target->catalog);
-    reshard_status status = places ? RESHARD_OK : error_set_memory(err);
-    uint32_t at = 0;
-    for (uint32_t i = 0; !status && i < state->rank_count; i++)
-        status = publish_rank(job, &state->ranks[i], places, &at, err);
-    if (!status)
-        status = store_write_at(job->objects[state->tracker_object], 0, state->tracker.data, state->tracker.size, err);
-    free(places);
-    return status;
+    const struct megatron_target *state = job->target->driver_state;
+    return store_write_at(job->objects[state->tracker_object], 0, state->tracker.data, state->tracker.size, err);
 }

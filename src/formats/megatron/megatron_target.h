@@ -163,7 +163,8 @@ struct value *megatron_write_args(const struct layout_request *request, const st
 
 reshard_status megatron_record_add(struct megatron_target *state, uint32_t wanted, uint64_t bytes, uint32_t *out, reshard_error *err);
 reshard_status megatron_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
-reshard_status megatron_publish(const struct publish_job *job, reshard_error *err);
+reshard_status megatron_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
+reshard_status megatron_commit(const struct publish_job *job, reshard_error *err);
 void megatron_close_target(struct target *target);
 
 #endif

@@ -197,6 +197,7 @@ const struct format_driver format_safetensors = {
     .probe = st_probe,
     .read_catalog = st_read_catalog,
     .lay_out = st_lay_out,
-    .publish = st_target_publish,
+    .publish_object = st_target_publish_object,
+    .commit = st_target_commit,
     .close_target = st_target_close,
 };

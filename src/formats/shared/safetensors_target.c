@@ -12,6 +12,7 @@
 struct st_text {
     struct buffer bytes; /* written at the start of the object */
     uint32_t object;
+    bool is_all; /* of the object */
 };
 
 struct st_copy {
@@ -47,13 +48,13 @@ void st_target_close(struct target *target)
 }
 
 /* Takes the text over, also on failure. */
-static reshard_status add_text(struct st_target *state, uint32_t object, struct buffer *text, reshard_error *err)
+static reshard_status add_text(struct st_target *state, uint32_t object, bool is_all, struct buffer *text, reshard_error *err)
 {
     if (!ARRAY_ROOM(state->texts, state->text_count, state->text_capacity)) {
         buffer_release(text);
         return error_set_memory(err);
     }
-    state->texts[state->text_count++] = (struct st_text){ *text, object };
+    state->texts[state->text_count++] = (struct st_text){ *text, object, is_all };
     *text = (struct buffer){ 0 };
     return RESHARD_OK;
 }
@@ -90,7 +91,7 @@ reshard_status st_target_add_file(struct target *target, struct str name, struct
     }
     if (status)
         goto out;
-    status = add_text(target->driver_state, object, &head, err);
+    status = add_text(target->driver_state, object, false, &head, err);
 
 out:
     buffer_release(&head);
@@ -105,7 +106,7 @@ reshard_status st_target_add_text(struct target *target, struct str name, struct
         buffer_release(text);
         return status;
     }
-    return add_text(target->driver_state, object, text, err);
+    return add_text(target->driver_state, object, true, text, err);
 }
 
 reshard_status st_target_add_copy(struct target *target, struct str name, const struct source *source, uint32_t source_object,
@@ -164,15 +165,30 @@ out:
     return status;
 }
 
-reshard_status st_target_publish(const struct publish_job *job, reshard_error *err)
+/* Writes the texts of an object; of all objects that are nothing but texts, if it is CATALOG_NONE. */
+static reshard_status publish_texts(const struct publish_job *job, uint32_t object, reshard_error *err)
+{
+    const struct st_target *state = job->target->driver_state;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < state->text_count && !status; i++) {
+        const struct st_text *text = &state->texts[i];
+        if (object == CATALOG_NONE ? text->is_all : !text->is_all && text->object == object)
+            status = store_write_at(job->objects[text->object], 0, text->bytes.data, text->bytes.size, err);
+    }
+    return status;
+}
+
+reshard_status st_target_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err)
 {
     const struct st_target *state = job->target->driver_state;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < state->copy_count && !status; i++)
-        status = publish_copy(job, &state->copies[i], err);
-    for (uint32_t i = 0; i < state->text_count && !status; i++) {
-        const struct st_text *text = &state->texts[i];
-        status = store_write_at(job->objects[text->object], 0, text->bytes.data, text->bytes.size, err);
-    }
-    return status;
+        if (state->copies[i].object == object)
+            status = publish_copy(job, &state->copies[i], err);
+    return status ? status : publish_texts(job, object, err);
+}
+
+reshard_status st_target_commit(const struct publish_job *job, reshard_error *err)
+{
+    return publish_texts(job, CATALOG_NONE, err);
 }

@@ -15,15 +15,16 @@ void st_target_free(struct st_target *state);
 reshard_status st_target_add_file(struct target *target, struct str name, struct st_piece *pieces, uint32_t count,
                                   const struct st_metadata *metadata, const struct limits *limits, reshard_error *err);
 
-/* Adds a file that is nothing but this text, which is taken over. */
+/* Adds a file that is nothing but this text, which is taken over: an index, or what else is of the target as a whole. */
 reshard_status st_target_add_text(struct target *target, struct str name, struct buffer *text, reshard_error *err);
 
 /* Adds a copy of an object of the source. */
 reshard_status st_target_add_copy(struct target *target, struct str name, const struct source *source, uint32_t source_object,
                                   reshard_error *err);
 
-/* The driver's publish and close_target. */
-reshard_status st_target_publish(const struct publish_job *job, reshard_error *err);
+/* The driver's publish_object, commit and close_target. */
+reshard_status st_target_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
+reshard_status st_target_commit(const struct publish_job *job, reshard_error *err);
 void st_target_close(struct target *target);
 
 #endif

@@ -71,7 +71,7 @@ const struct format_driver format_torch = {
     .read_catalog = torch_read_catalog,
     .verify = torch_source_verify,
     .lay_out = torch_lay_out,
-    .publish = torch_publish,
+    .publish_object = torch_publish_object,
     .close_source = torch_source_close,
     .close_target = torch_close_target,
 };

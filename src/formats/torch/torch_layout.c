@@ -140,7 +140,8 @@ static reshard_status write_memory(const struct torch_target *state, uint32_t in
     return record->bytes ? store_write_at(object, member->payload_offset, record->memory.data, record->memory.size, err) : RESHARD_OK;
 }
 
-reshard_status torch_publish(const struct publish_job *job, reshard_error *err)
+/* There is but one object. */
+reshard_status torch_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err)
 {
     struct torch_target *state = job->target->driver_state;
     const struct catalog *catalog = job->target->catalog;
@@ -150,9 +151,9 @@ reshard_status torch_publish(const struct publish_job *job, reshard_error *err)
         crcs[catalog->chunks[i].driver_data] = job->chunk_crcs[i];
     for (uint32_t i = 0; !status && i < state->record_count; i++)
         if (state->records[i].tensor == TORCH_NONE)
-            status = write_memory(state, i, job->objects[0], &crcs[i], err);
+            status = write_memory(state, i, job->objects[object], &crcs[i], err);
     if (!status)
-        status = torch_frame_write(&state->frame, crcs, write_frame, job->objects[0], err);
+        status = torch_frame_write(&state->frame, crcs, write_frame, job->objects[object], err);
     free(crcs);
     return status;
 }

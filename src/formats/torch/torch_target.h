@@ -55,7 +55,7 @@ reshard_status torch_nest(const struct layout_request *request, struct target *t
                           reshard_error *err);
 
 reshard_status torch_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
-reshard_status torch_publish(const struct publish_job *job, reshard_error *err);
+reshard_status torch_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
 void torch_close_target(struct target *target);
 
 #endif

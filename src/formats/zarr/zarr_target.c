@@ -33,7 +33,7 @@ reshard_status zarr_target_add_text(struct zarr_target *state, struct target *ta
 }
 
 /* Documents come last: an array without one is none. */
-reshard_status zarr_publish(const struct publish_job *job, const struct zarr_target *state, reshard_error *err)
+reshard_status zarr_commit(const struct publish_job *job, const struct zarr_target *state, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < state->text_count && !status; i++)

@@ -23,7 +23,8 @@ reshard_status zarr_lay_out(const struct layout_request *request, struct target 
 reshard_status zarr_target_add_text(struct zarr_target *state, struct target *target, struct str name, struct buffer *text,
                                     reshard_error *err);
 
-reshard_status zarr_publish(const struct publish_job *job, const struct zarr_target *state, reshard_error *err);
+/* Writes the documents. Objects of arrays need nothing beside their payload. */
+reshard_status zarr_commit(const struct publish_job *job, const struct zarr_target *state, reshard_error *err);
 void zarr_target_release(struct zarr_target *state);
 
 #endif
