@@ -162,12 +162,8 @@ API_EXPORT reshard_status reshard_item_at(reshard_checkpoint *checkpoint, size_t
 
 API_EXPORT int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const char *key, size_t key_size)
 {
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (str_equal(catalog->items[i].key, (struct str){ key, key_size }))
-            return i;
-    }
-    return -1;
+    uint32_t item = catalog_find_item(checkpoint_catalog(checkpoint), (struct str){ key, key_size });
+    return item == CATALOG_NONE ? -1 : (int64_t)item;
 }
 
 /* A side file is shown as its text if it is UTF-8, else as bytes. */

@@ -272,6 +272,15 @@ uint32_t catalog_find(const struct catalog *catalog, struct str key)
     return number == NAME_NONE ? CATALOG_NONE : catalog->key_tensors[number];
 }
 
+uint32_t catalog_find_item(const struct catalog *catalog, struct str key)
+{
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        if (str_equal(catalog->items[i].key, key))
+            return i;
+    }
+    return CATALOG_NONE;
+}
+
 static uint64_t name_map_memory(const struct name_map *map)
 {
     return map->arena.bytes_used + (uint64_t)map->names_capacity * sizeof(*map->names) +

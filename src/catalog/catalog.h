@@ -229,6 +229,9 @@ reshard_status catalog_check_made(const struct catalog *catalog, reshard_error *
 /* Tensor by key, or CATALOG_NONE. */
 uint32_t catalog_find(const struct catalog *catalog, struct str key);
 
+/* Index of the first item of a key, or CATALOG_NONE. Also before the catalog is sealed: items are few. */
+uint32_t catalog_find_item(const struct catalog *catalog, struct str key);
+
 /* Joins a path with dots into out. */
 bool path_join(const struct path_part *parts, size_t count, struct buffer *out);
 bool path_equal(const struct path_part *a, size_t a_count, const struct path_part *b, size_t b_count);

@@ -9,11 +9,7 @@
 
 static bool has_item(const struct catalog *catalog, const char *key)
 {
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (str_is(catalog->items[i].key, key))
-            return true;
-    }
-    return false;
+    return catalog_find_item(catalog, str_of(key)) != CATALOG_NONE;
 }
 
 /* ---- what the tensors tell ---- */

@@ -23,21 +23,24 @@ struct numbers {
     struct mapping_constant constants[NUMBERS_MAX];
 };
 
+/* Whether a checkpoint carries a config.json beside its weights. */
+static bool has_config(const struct catalog *catalog)
+{
+    uint32_t item = catalog_find_item(catalog, STR(CONFIG_NAME));
+    return item != CATALOG_NONE && catalog->items[item].kind == ITEM_FILE;
+}
+
 /* The config.json that a checkpoint carries beside its weights. Nothing is appended if there is none. */
 static reshard_status read_config(const struct source *source, struct buffer *out, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        const struct catalog_item *item = &catalog->items[i];
-        if (item->kind != ITEM_FILE || !str_is(item->key, CONFIG_NAME))
-            continue;
-        char *name = str_copy(catalog->objects[item->object].name);
-        reshard_status status =
-            name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
-        free(name);
-        return status;
-    }
-    return RESHARD_OK;
+    if (!has_config(catalog))
+        return RESHARD_OK;
+    char *name = str_copy(catalog->objects[catalog->items[catalog_find_item(catalog, STR(CONFIG_NAME))].object].name);
+    reshard_status status =
+        name ? store_read_all(source->store, name, NAMED_LIMIT(&source->limits, json_bytes), out, err) : error_set_memory(err);
+    free(name);
+    return status;
 }
 
 /* The members of a dictionary, or the attributes of an object. */
@@ -100,18 +103,16 @@ static reshard_status find_member(struct source *source, struct str item, struct
                                   reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
+    uint32_t index = catalog_find_item(catalog, item);
+    char name[64];
     *out = NULL;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        char name[64];
-        if (!str_equal(item, catalog->items[i].key) || catalog->items[i].kind == ITEM_FILE || member.size >= sizeof(name))
-            continue;
-        reshard_status status = source_load_item(source, i, err);
-        const struct value *members = status ? NULL : members_of(catalog->items[i].value);
-        snprintf(name, sizeof(name), "%.*s", STR_ARG(member));
-        *out = members ? value_dict_get(members, name) : NULL;
-        return status;
-    }
-    return RESHARD_OK;
+    if (index == CATALOG_NONE || catalog->items[index].kind == ITEM_FILE || member.size >= sizeof(name))
+        return RESHARD_OK;
+    reshard_status status = source_load_item(source, index, err);
+    const struct value *members = status ? NULL : members_of(catalog->items[index].value);
+    snprintf(name, sizeof(name), "%.*s", STR_ARG(member));
+    *out = members ? value_dict_get(members, name) : NULL;
+    return status;
 }
 
 /* What a checkpoint's items say about its names: which spellings are meant, and which dtype the weights of its run have. */
@@ -293,16 +294,6 @@ static reshard_status say_failure(struct making *making, const struct wish *wish
         &making->out->warning, err,
         "names are kept as they are, %s: reshard_map_options.rules FAMILY|FILE or reshard_map_options.texts FILE makes them those of %s",
         what, goal);
-}
-
-/* Whether a checkpoint carries a config.json beside its weights. */
-static bool has_config(const struct catalog *catalog)
-{
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (catalog->items[i].kind == ITEM_FILE && str_is(catalog->items[i].key, CONFIG_NAME))
-            return true;
-    }
-    return false;
 }
 
 /* The settings of the model whose names have changed, and its weights without padding. */

@@ -190,20 +190,18 @@ static reshard_status choose(struct choice *choice, struct str named, bool is_as
 static reshard_status read_arguments(struct source *source, struct model_settings *made, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (!str_is(catalog->items[i].key, ARGUMENTS_KEY) || catalog->items[i].kind == ITEM_FILE)
-            continue;
-        reshard_status status = source_load_item(source, i, err);
-        const struct value *value = status ? NULL : catalog->items[i].value;
-        if (value && value->kind == VALUE_NEW)
-            value = value->object->state_count ? value->object->states[0] : NULL;
-        if (value && value->kind == VALUE_DICT && catalog->items[i].graph) {
-            made->members = value;
-            made->members_count = catalog->items[i].graph->count;
-        }
-        return status;
+    uint32_t item = catalog_find_item(catalog, STR(ARGUMENTS_KEY));
+    if (item == CATALOG_NONE || catalog->items[item].kind == ITEM_FILE)
+        return RESHARD_OK;
+    reshard_status status = source_load_item(source, item, err);
+    const struct value *value = status ? NULL : catalog->items[item].value;
+    if (value && value->kind == VALUE_NEW)
+        value = value->object->state_count ? value->object->states[0] : NULL;
+    if (value && value->kind == VALUE_DICT && catalog->items[item].graph) {
+        made->members = value;
+        made->members_count = catalog->items[item].graph->count;
     }
-    return RESHARD_OK;
+    return status;
 }
 
 static reshard_status read_config(const struct model_settings_request *request, struct model_settings *made, reshard_error *err)

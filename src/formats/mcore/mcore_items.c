@@ -283,10 +283,8 @@ static reshard_status add_item(const struct layout_request *request, struct targ
 static reshard_status add_version(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
-    for (uint32_t i = 0; i < request->wanted->item_count; i++) {
-        if (str_is(request->wanted->items[i].key, "checkpoint_version"))
-            return RESHARD_OK;
-    }
+    if (catalog_find_item(request->wanted, STR("checkpoint_version")) != CATALOG_NONE)
+        return RESHARD_OK;
     struct value *version = value_new(&state->dcp.extra, VALUE_FLOAT);
     if (!version)
         return error_set_memory(err);

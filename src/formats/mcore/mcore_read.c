@@ -185,16 +185,13 @@ static const struct value *attributes_of(const struct value *value)
 reshard_status mcore_note_parallel_sizes(struct source *source, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
-    const struct value *arguments = NULL;
+    uint32_t item = catalog_find_item(catalog, STR("args"));
+    const struct value *value = item == CATALOG_NONE ? NULL : catalog->items[item].value, *arguments = value ? attributes_of(value) : NULL;
     char text[256] = "";
     size_t size = 0;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (str_is(catalog->items[i].key, "args") && catalog->items[i].value)
-            arguments = attributes_of(catalog->items[i].value);
-    }
     for (size_t i = 0; arguments && i < sizeof(parallel_sizes) / sizeof(parallel_sizes[0]); i++) {
-        const struct value *value = value_dict_get(arguments, parallel_sizes[i].argument);
         int64_t number;
+        value = value_dict_get(arguments, parallel_sizes[i].argument);
         if (value && value_as_int(value, &number) && size < sizeof(text) - 40)
             size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%s=%" PRId64, size ? "," : "", parallel_sizes[i].word, number);
     }

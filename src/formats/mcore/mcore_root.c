@@ -79,17 +79,15 @@ static struct str folder_of(const struct source *source)
 static reshard_status source_iteration(const struct layout_request *request, int64_t *out, reshard_error *err)
 {
     const struct catalog *catalog = request->source->catalog;
+    uint32_t item = catalog_find_item(catalog, STR("iteration"));
+    int64_t number;
     *out = -1;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        int64_t number;
-        if (!str_is(catalog->items[i].key, "iteration"))
-            continue;
-        reshard_status status = source_load_item(request->source, i, err);
-        if (status)
-            return status;
-        if (catalog->items[i].value && value_as_int(catalog->items[i].value, &number) && number >= 0)
-            *out = number;
-    }
+    reshard_status status = item == CATALOG_NONE ? RESHARD_OK : source_load_item(request->source, item, err);
+    if (status)
+        return status;
+    const struct value *value = item == CATALOG_NONE ? NULL : catalog->items[item].value;
+    if (value && value_as_int(value, &number) && number >= 0)
+        *out = number;
     if (*out < 0 && request->source->iteration >= 0)
         *out = request->source->iteration;
     return RESHARD_OK;

@@ -31,17 +31,13 @@
 static reshard_status find_arguments(struct source *source, const struct value **value, uint32_t *graph_count, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
+    uint32_t item = catalog_find_item(catalog, STR("args"));
     *value = NULL;
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (!str_is(catalog->items[i].key, "args"))
-            continue;
-        reshard_status status = source_load_item(source, i, err);
-        if (status)
-            return status;
-        *value = catalog->items[i].value;
-        *graph_count = catalog->items[i].graph ? catalog->items[i].graph->count : 0;
-        return RESHARD_OK;
-    }
+    reshard_status status = item == CATALOG_NONE ? RESHARD_OK : source_load_item(source, item, err);
+    if (status || item == CATALOG_NONE)
+        return status;
+    *value = catalog->items[item].value;
+    *graph_count = catalog->items[item].graph ? catalog->items[item].graph->count : 0;
     return RESHARD_OK;
 }
 

@@ -78,11 +78,8 @@ void mcore_stored_release(struct mcore_stored *stored)
 
 const struct value *mcore_item_value(const struct catalog *catalog, const char *key)
 {
-    for (uint32_t i = 0; i < catalog->item_count; i++) {
-        if (str_is(catalog->items[i].key, key))
-            return catalog->items[i].value;
-    }
-    return NULL;
+    uint32_t item = catalog_find_item(catalog, str_of(key));
+    return item == CATALOG_NONE ? NULL : catalog->items[item].value;
 }
 
 /* Names of fully_reshardable. */

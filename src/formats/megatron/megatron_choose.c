@@ -94,28 +94,32 @@ static reshard_status count_parameter(const struct target_parameter *parameter, 
     return RESHARD_OK;
 }
 
+/* The value of a wanted item, NULL if there is none. */
+static reshard_status wanted_value(const struct layout_request *request, uint32_t item, const struct value **out, reshard_error *err)
+{
+    *out = NULL;
+    if (item == CATALOG_NONE)
+        return RESHARD_OK;
+    reshard_status status = source_load_item(request->source, request->wanted_items[item], err);
+    if (!status)
+        *out = request->source->catalog->items[request->wanted_items[item]].value;
+    return status;
+}
+
 static reshard_status find_args(const struct layout_request *request, struct megatron_target *state, reshard_error *err)
 {
     const struct megatron_source *like = megatron_folder_state(request->like);
-    const struct catalog *wanted = request->wanted;
-    state->args_item = TORCH_NONE;
+    const struct value *args, *iteration;
+    state->args_item = catalog_find_item(request->wanted, STR("args"));
     state->iteration = -1;
-    training_args_read(NULL, &state->args);
-    for (uint32_t i = 0; i < wanted->item_count; i++) {
-        if (!str_is(wanted->items[i].key, "args") && !str_is(wanted->items[i].key, "iteration"))
-            continue;
-        reshard_status status = source_load_item(request->source, request->wanted_items[i], err);
-        if (status)
-            return status;
-        const struct value *value = request->source->catalog->items[request->wanted_items[i]].value;
-        if (str_is(wanted->items[i].key, "iteration")) {
-            if (value && !value_as_int(value, &state->iteration))
-                state->iteration = -1;
-            continue;
-        }
-        state->args_item = i;
-        training_args_read(value, &state->args);
-    }
+    reshard_status status = wanted_value(request, state->args_item, &args, err);
+    if (!status)
+        status = wanted_value(request, catalog_find_item(request->wanted, STR("iteration")), &iteration, err);
+    if (status)
+        return status;
+    if (iteration && !value_as_int(iteration, &state->iteration))
+        state->iteration = -1;
+    training_args_read(args, &state->args);
     if (!state->args.members && like)
         state->args = like->args;
     return RESHARD_OK;

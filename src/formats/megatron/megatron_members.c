@@ -301,9 +301,8 @@ static reshard_status put_iteration(struct making *making, reshard_error *err)
 {
     const struct catalog *wanted = making->request->wanted;
     struct path_part part = { .kind = PATH_KEY, .key = STR("iteration") };
-    bool is_of_run = making->state->args_item == TORCH_NONE;
-    for (uint32_t i = 0; i < wanted->item_count && !is_of_run; i++)
-        is_of_run = str_is(wanted->items[i].key, "checkpoint_version") || str_is(wanted->items[i].key, "iteration");
+    bool is_of_run = making->state->args_item == TORCH_NONE || catalog_find_item(wanted, STR("checkpoint_version")) != CATALOG_NONE ||
+                     catalog_find_item(wanted, STR("iteration")) != CATALOG_NONE;
     if (is_of_run)
         return RESHARD_OK;
     struct value *value = value_new_int(&making->graph, 0);

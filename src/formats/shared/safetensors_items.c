@@ -154,14 +154,10 @@ reshard_status st_items_merge_index(struct st_items *items, struct target *targe
 
 static bool reference_framework(const struct source *like, struct str *out)
 {
-    for (uint32_t i = 0; i < like->catalog->item_count; i++) {
-        const struct catalog_item *item = &like->catalog->items[i];
-        const struct value *value =
-            item->value && str_equal(item->key, STR(ST_METADATA_KEY)) ? value_dict_get(item->value, "format") : NULL;
-        if (value && value_as_str(value, out))
-            return true;
-    }
-    return false;
+    uint32_t item = catalog_find_item(like->catalog, STR(ST_METADATA_KEY));
+    const struct value *metadata = item == CATALOG_NONE ? NULL : like->catalog->items[item].value;
+    const struct value *value = metadata ? value_dict_get(metadata, "format") : NULL;
+    return value && value_as_str(value, out);
 }
 
 reshard_status st_metadata_set_framework(const struct layout_request *request, struct st_metadata *metadata, reshard_error *err)
