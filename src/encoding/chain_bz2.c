@@ -28,7 +28,7 @@ static reshard_status stream_decode(struct chain_call *call, const uint8_t *in, 
         stream.avail_out = 1;
         result = BZ2_bzDecompress(&stream);
         *used = size - stream.avail_in;
-        if (result == BZ_OK || stream.avail_out == 0)
+        if (stream.avail_out == 0)
             status = chain_too_long(call, err);
     }
     if (!status && is_full && made)

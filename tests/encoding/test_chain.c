@@ -207,6 +207,103 @@ TEST(several_steps_are_undone_one_after_the_other)
     buffer_release(&packed);
 }
 
+/* Streams that Python's lzma and bz2 wrote for "abcdefghij", and what is wrong with some. */
+TEST(lzma_and_bz2_end_where_they_say)
+{
+    static const struct {
+        const char *why;
+        enum chain_kind kind;
+        const char *stored;
+        uint64_t decoded_bytes;
+        reshard_status status;
+        const char *message;
+    } cases[] = {
+        { "xz", CHAIN_LZMA,
+          "fd377a585a000004e6d6b4460200210116000000742fe5a30100096162636465666768696a000000f47357cd2e3a09320001"
+          "220a151ae1671fb6f37d010000000004595a",
+          10, RESHARD_OK, "" },
+        { "xz, two streams", CHAIN_LZMA,
+          "fd377a585a000004e6d6b4460200210116000000742fe5a30100036162636400ba60596e59289d3c00011c046f2c9cc11fb6"
+          "f37d010000000004595afd377a585a000004e6d6b4460200210116000000742fe5a301000565666768696a00000016cdf160"
+          "542e149a00011e06c12fa41d1fb6f37d010000000004595a",
+          10, RESHARD_OK, "" },
+        { "lzma alone", CHAIN_LZMA,
+          "5d00000400ffffffffffffffff00309888983ecbe26f34b34fd02dc7fffce6c000",
+          10, RESHARD_OK, "" },
+        { "xz of nothing", CHAIN_LZMA,
+          "fd377a585a000004e6d6b446000000001cdf44211fb6f37d010000000004595a",
+          0, RESHARD_OK, "" },
+        { "xz that ends in the middle", CHAIN_LZMA,
+          "fd377a585a000004e6d6b4460200210116000000742fe5a30100096162636465666768696a000000f47357cd2e3a0932",
+          10, RESHARD_ERR_FORMAT, "ends in the middle" },
+        { "xz, damaged", CHAIN_LZMA,
+          "fd377a585a000004e6d6b4460200210116000000742fe5a30100096162636565666768696a000000f47357cd2e3a09320001"
+          "220a151ae1671fb6f37d010000000004595a",
+          10, RESHARD_ERR_FORMAT, "invalid lzma data" },
+        { "no xz", CHAIN_LZMA,
+          "6e6f20787a20617420616c6c",
+          10, RESHARD_ERR_FORMAT, "invalid lzma data" },
+        { "xz of more", CHAIN_LZMA,
+          "fd377a585a000004e6d6b4460200210116000000742fe5a30100096162636465666768696a000000f47357cd2e3a09320001"
+          "220a151ae1671fb6f37d010000000004595a",
+          9, RESHARD_ERR_FORMAT, "more than the 9 expected" },
+        { "xz of something where nothing is due", CHAIN_LZMA,
+          "fd377a585a000004e6d6b4460200210116000000742fe5a30100096162636465666768696a000000f47357cd2e3a09320001"
+          "220a151ae1671fb6f37d010000000004595a",
+          0, RESHARD_ERR_FORMAT, "more than the 0 expected" },
+        { "xz of less", CHAIN_LZMA,
+          "fd377a585a000004e6d6b4460200210116000000742fe5a30100096162636465666768696a000000f47357cd2e3a09320001"
+          "220a151ae1671fb6f37d010000000004595a",
+          11, RESHARD_ERR_FORMAT, "11" },
+        { "a dictionary of 2 GiB", CHAIN_LZMA,
+          "5d00000080ffffffffffffffff00309888983ecbe26f34b34fd02dc7fffce6c000",
+          10, RESHARD_ERR_UNSUPPORTED, "more than 256 MiB" },
+        { "bz2", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200",
+          10, RESHARD_OK, "" },
+        { "bz2, two streams", CHAIN_BZ2,
+          "425a6839314159265359a35b4df400000001003e0020002183419a025c7177245385090a35b4df40425a6839314159265359"
+          "d1b63f79000000010001f020002183419a025c7177245385090d1b63f790",
+          10, RESHARD_OK, "" },
+        { "bz2 with an empty stream behind", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200425a683917"
+          "724538509000000000",
+          10, RESHARD_OK, "" },
+        { "bz2 that ends in the middle", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c28",
+          10, RESHARD_ERR_FORMAT, "ends in the middle" },
+        { "bz2, damaged", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff120002201a698400c155e68e3e98bb9229c284839c1322200",
+          10, RESHARD_ERR_FORMAT, "damaged" },
+        { "bz2 of more", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200",
+          9, RESHARD_ERR_FORMAT, "more than the 9 expected" },
+        { "bz2, its second stream is too much", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200425a683931"
+          "41592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200",
+          10, RESHARD_ERR_FORMAT, "more than the 10 expected" },
+        { "bz2 of less", CHAIN_BZ2,
+          "425a68393141592653597382644400000001003ff020002201a698400c155e68e3e98bb9229c284839c1322200",
+          11, RESHARD_ERR_FORMAT, "11" },
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct buffer stored = bytes_of(cases[i].stored);
+        struct chain_step step = { .kind = cases[i].kind };
+        struct chain chain = { .steps = &step, .step_count = 1, .decoded_bytes = cases[i].decoded_bytes };
+        uint8_t *out = calloc(1, cases[i].decoded_bytes + 1);
+        const char *library;
+        if (chain_kind_is_built_in(cases[i].kind, &library)) {
+            reshard_status status = decode(&chain, stored.data, stored.size, out);
+            if (status != cases[i].status || (status && !strstr(err.message, cases[i].message)))
+                fail_msg("%s: status %d, message '%s'", cases[i].why, status, err.message);
+            if (!status)
+                assert_memory_equal(out, "abcdefghij", cases[i].decoded_bytes);
+        }
+        free(out);
+        buffer_release(&stored);
+    }
+}
+
 TEST(wrong_checksums_and_filters_that_do_not_fit_are_refused)
 {
     static const struct {
@@ -285,6 +382,7 @@ int main(void)
         cmocka_unit_test(a_blosc_header_with_too_many_bytes_is_refused_with_both_sizes),
         cmocka_unit_test(cut_and_damaged_data_never_passes_for_more_than_it_is),
         cmocka_unit_test(several_steps_are_undone_one_after_the_other),
+        cmocka_unit_test(lzma_and_bz2_end_where_they_say),
         cmocka_unit_test(wrong_checksums_and_filters_that_do_not_fit_are_refused),
         cmocka_unit_test(failed_allocations_end_in_an_error),
     };

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "check.h"
 
+#include "encoding/compress.h"
+#include "formats/dcp/dcp_source.h"
 #include "formats/mcore/mcore_data.h"
 
 TEST(the_rank_of_a_data_file_is_the_number_before_the_last)
@@ -210,9 +212,50 @@ TEST(uneven_boxes_of_fsdp_over_tp_are_repaired_if_one_mesh_explains_them)
     }
 }
 
+/* A compressed blob of which neither the head nor the tail holds the middle: any range reads as if it were not compressed. */
+TEST(a_compressed_blob_is_read_at_any_place)
+{
+    enum { BYTES = 300000 };
+    struct buffer plain = { 0 }, packed = { 0 };
+    uint64_t seed = 5;
+    reshard_error err = { 0 };
+    for (int i = 0; i < BYTES; i++)
+        buffer_append_byte(&plain, (uint8_t)(test_random(&seed) % 5));
+    buffer_append_text(&packed, "before");
+    CHECK_OK(encode_all(CODEC_ZSTD, 1, plain.data, plain.size, &packed, &err));
+    uint64_t stored = packed.size - strlen("before");
+    buffer_append_text(&packed, "behind");
+    struct reader file = reader_over_memory(packed.data, packed.size, "a blob"), reader;
+    struct dcp_decoded *decoded;
+    CHECK_OK(dcp_decoded_open(CODEC_ZSTD, &file, strlen("before"), stored, &limits_default, &decoded, &reader, &err));
+    assert_int_equal(reader.size, BYTES);
+    static const struct {
+        uint64_t offset;
+        size_t size;
+    } ranges[] = { { 0, 10 }, { 65530, 6 }, { 65530, 7 }, { 65536, 65536 }, { 150000, 1 }, { 100000, 0 }, { 120000, 100000 },
+                   { BYTES - 65536, 65536 }, { BYTES - 1, 1 }, { 0, BYTES } };
+    uint8_t *out = malloc(BYTES);
+    for (size_t i = 0; i < sizeof(ranges) / sizeof(ranges[0]); i++) {
+        CHECK_OK(reader_read(&reader, ranges[i].offset, out, ranges[i].size, &err));
+        assert_memory_equal(out, plain.data + ranges[i].offset, ranges[i].size);
+    }
+    CHECK_FAILS(reader_read(&reader, BYTES - 1, out, 2, &err), RESHARD_ERR_FORMAT);
+    /* Somebody changes the file in the meantime. */
+    memset(packed.data + packed.size / 3, 0, 64);
+    reshard_status status = reader_read(&reader, 150000, out, 100000, &err);
+    assert_true(status == RESHARD_ERR_FORMAT || memcmp(out, plain.data + 150000, 100000) != 0);
+    dcp_decoded_free(decoded);
+    CHECK_FAILS(dcp_decoded_open(CODEC_ZSTD, &file, strlen("before"), stored / 2, &limits_default, &decoded, &reader, &err),
+                RESHARD_ERR_FORMAT);
+    free(out);
+    buffer_release(&packed);
+    buffer_release(&plain);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_compressed_blob_is_read_at_any_place),
         cmocka_unit_test(the_rank_of_a_data_file_is_the_number_before_the_last),
         cmocka_unit_test(a_flattened_piece_is_a_run_of_its_cell),
         cmocka_unit_test(what_is_no_piece_of_a_cell_is_refused),

@@ -405,11 +405,29 @@ TEST(a_null_store_swallows_what_is_written)
     CHECK_OK(store_write_at(object, (UINT64_C(1) << 40) - 3, "abc", 3, &err));
     CHECK_FAILS(store_write_at(object, (UINT64_C(1) << 40) - 2, "abc", 3, &err), RESHARD_ERR_USAGE);
     assert_int_equal(store_object_fd(object), -1);
+    char zeros[3] = "xyz";
+    CHECK_OK(store_read_at(object, (UINT64_C(1) << 40) - 3, zeros, 3, &err));
+    assert_memory_equal(zeros, "\0\0\0", 3);
+    CHECK_OK(store_resize(object, 2, &err));
+    CHECK_FAILS(store_write_at(object, 0, "abc", 3, &err), RESHARD_ERR_USAGE);
     store_object_close(object);
+    struct buffer journal = { 0 };
     CHECK_OK(store_txn_journal_append(txn, "x", 1, &err));
+    CHECK_OK(store_txn_journal_read(txn, &journal, &err));
+    assert_int_equal(journal.size, 0);
+    buffer_release(&journal);
     CHECK_OK(store_txn_commit(txn, &err));
     assert_false(store_exists(store, "x", &is_directory, &bytes));
     CHECK_FAILS(store_open_object(store, "x/a", &object, &err), RESHARD_ERR_IO);
+    CHECK_OK(store_txn_begin_in(store, "y", &options, &txn, &err));
+    store_txn_abort(txn, true);
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count = 9;
+    CHECK_OK(store_list(store, "", &arena, &entries, &count, &err));
+    assert_int_equal(count, 0);
+    CHECK_FAILS(store_list(store, "x", &arena, &entries, &count, &err), RESHARD_ERR_IO);
+    arena_release(&arena);
     store_free(store);
 }
 

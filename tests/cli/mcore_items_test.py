@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What Megatron's distributed checkpoints hold beside tensors follows the layout and the release that they are written for. Prints TAP.
+
+usage: mcore_items_test.py --bin PATH --fixtures DIR
+"""
+import argparse
+import json
+import pathlib
+import random
+
+import moe_layouts_test
+import small_models
+
+DENSE, EXPERT = False, True
+
+
+def item(shell, path, key):
+    return json.loads(shell("cat", path, key))
+
+
+def optimizers(shell, path):
+    """The groups of parameters of each optimizer, and what names the layout of its state."""
+    found = item(shell, path, "optimizer")
+    return [found] if "optimizer" in found else [found[number] for number in sorted(found)]
+
+
+def groups(optimizer):
+    return [(group["is_expert_parallel"], group["wd_mult"]) for group in optimizer["optimizer"]["param_groups"]]
+
+
+def differing_tensors(shell, a, b):
+    return [f for f in json.loads(shell.any("diff", "--json", a, b).stdout)["findings"] if f["kind"] != "item"]
+
+
+def optimizers_follow_expert_parallelism(shell, fixtures):
+    """Two optimizers with expert parallelism, one without: the experts' groups go, and come back with the same settings."""
+    source = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
+    two = optimizers(shell, source)
+    assert [groups(one) for one in two] == [[(DENSE, 1.0), (DENSE, 0.0)], [(EXPERT, 1.0)]], two
+    shell("convert", source, "one", "--to", "torch_dist", "--layout", "tp=1,pp=1,ep=1", "--quiet")
+    one = optimizers(shell, "one")
+    assert len(one) == 1 and one[0] == two[0], one
+    shell("convert", "one", "two", "--to", "torch_dist", "--layout", "tp=1,pp=1,ep=2", "--quiet")
+    assert optimizers(shell, "two") == two, optimizers(shell, "two")
+    # What the groups say of learning rates and steps is the experts' too.
+    assert two[1]["optimizer"]["param_groups"][0] == {**two[0]["optimizer"]["param_groups"][0], "is_expert_parallel": True}, two
+    assert shell.tensors(source) == shell.tensors("two")
+    # The same where state is flattened, as old releases read it.
+    shell("convert", "one", "old", "--to", "torch_dist", "--layout", "tp=1,pp=1,ep=2", "-o", "release=0.8", "--quiet")
+    assert differing_tensors(shell, source, "old") == []
+    assert [[expert for expert, _ in groups(one)] for one in optimizers(shell, "old")] == [[DENSE, DENSE], [EXPERT]]
+
+
+def releases_get_what_they_know(shell, fixtures):
+    """-o release leaves out, and names, the classes that a release does not have, and nothing else."""
+    source = fixtures / "megatron" / "megatron-optim-moe-full-ep2" / "ckpt"
+    before = item(shell, source, "args")
+    assert "attention_backend" in before, before
+    for release, is_known in (("0.8", False), ("0.8.1", False), ("0.16", True), ("0.16.1", True), ("", True)):
+        done = shell.any("convert", source, "out", "--to", "torch_dist", "-o", f"release={release}", "--overwrite")
+        assert done.returncode == 0, done.stderr
+        dropped = [line for line in done.stderr.splitlines() if line.startswith("dropped:")]
+        wanted = [] if is_known else ["dropped: args.attention_backend: Megatron Core 0.8 does not have "
+                                      "megatron.core.transformer.enums.AttnBackend"]
+        assert dropped == wanted, (release, dropped)
+        after = item(shell, "out", "args")
+        assert sorted(before.keys() - after.keys()) == ([] if is_known else ["attention_backend"]), (release, sorted(after))
+        assert differing_tensors(shell, source, "out") == [], release
+    for release in ("x", "1.2", "0", "0.", "0.0", "0.8.x", "0.99999999999"):
+        done = shell.any("convert", source, "out", "--to", "torch_dist", "-o", f"release={release}", "--overwrite")
+        assert done.returncode == 2 and f"'{release}' is no release" in done.stderr and "hint: release is 0.N" in done.stderr, done.stderr
+
+
+def flattened_matrices_are_refused(shell, fixtures):
+    """State of experts in one matrix is stored by parameter; the flattened layout of old releases is refused before anything is written."""
+    chance = random.Random(1)
+    model = {**moe_layouts_test.random_model(chance)[0], "spelling": "matrix", "optimizer": "distributed"}
+    moe_layouts_test.write_checkpoint(shell.work / "source", model, chance)
+    shell("convert", "source", "whole", "--to", "torch_dist", "-o", "optimizer=fully_reshardable", "--quiet")
+    assert any(key.startswith("optimizer.state.exp_avg.decoder.") for key in shell.tensors("whole"))
+    done = shell.any("convert", "source", "flat", "--to", "torch_dist", "-o", "optimizer=fully_sharded_model_space")
+    assert done.returncode == 5 and "flattened state of experts in one matrix is not written" in done.stderr, done.stderr
+    assert "optimizer=fully_reshardable" in done.stderr and not (shell.work / "flat").exists()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", required=True)
+    args = parser.parse_args()
+    fixtures = pathlib.Path(args.fixtures).resolve()
+    tests = (optimizers_follow_expert_parallelism, releases_get_what_they_know, flattened_matrices_are_refused)
+    return small_models.run(args.bin, [(test.__doc__, lambda shell, test=test: test(shell, fixtures)) for test in tests])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
