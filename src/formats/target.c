@@ -93,7 +93,7 @@ reshard_status target_publish(const struct publish_job *job, reshard_error *err)
 {
     const struct format_driver *driver = job->target->driver;
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < job->target->catalog->object_count && !status; i++)
+    for (uint32_t i = 0; !status && driver->publish_object && i < job->target->catalog->object_count; i++)
         status = driver->publish_object(job, i, err);
     return status || !driver->commit ? status : driver->commit(job, err);
 }
