@@ -53,14 +53,14 @@ static void lay_out_again(struct source *source, const char *format)
         tensors[i] = i;
     for (uint32_t i = 0; items && i < catalog->item_count; i++)
         items[i] = i;
-    struct layout_request request = { .source = source,
-                                      .wanted = catalog,
+    struct layout_request request = { .wanted = catalog,
                                       .wanted_source = tensors,
                                       .wanted_items = items,
                                       .is_whole = true,
                                       .max_shard_bytes = 16,
                                       .file_name = "out",
                                       .limits = source->limits };
+    layout_of_source(&request, source);
     if (target.catalog && tensors && items && !target.driver->lay_out(&request, &target, NULL))
         catalog_seal(target.catalog, true, NULL);
     target_free(&target);

@@ -193,12 +193,6 @@ reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_it
     return RESHARD_OK;
 }
 
-void catalog_remove_items(struct catalog *catalog, uint32_t first)
-{
-    if (first < catalog->item_count)
-        catalog->item_count = first;
-}
-
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph)
 {
     struct value_graph *kept = malloc(sizeof(*kept));

@@ -200,9 +200,6 @@ static inline const struct chunk_layout *catalog_layout_of(const struct catalog 
 reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_item *item, const struct path_part *parts, size_t part_count,
                                 uint32_t *out, reshard_error *err);
 
-/* Takes the items from number `first` on out again. */
-void catalog_remove_items(struct catalog *catalog, uint32_t first);
-
 /* Takes tensors and their chunks out again, by tensor index; those that stay keep their order. No item or tree may refer to a tensor by
  * number. */
 reshard_status catalog_remove_tensors(struct catalog *catalog, const uint8_t *is_removed, reshard_error *err);

@@ -69,9 +69,8 @@ static reshard_status resolve_read(const struct conversion *conversion, reshard_
 
 static const char *target_names(struct conversion *conversion, const struct format_driver *driver)
 {
-    const struct layout_request request = { .source = conversion->source->source,
-                                            .like = conversion->like ? conversion->like->source : NULL,
-                                            .options = conversion->said.options };
+    struct layout_request request = { .like = conversion->like ? conversion->like->source : NULL, .options = conversion->said.options };
+    layout_of_source(&request, conversion->source->source);
     return driver->target_names ? driver->target_names(&request) : driver->name_space;
 }
 
@@ -127,7 +126,6 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
     conversion->target.catalog->limits.budget = NULL; /* how finely the target is cut is the caller's wish, not the input's */
     struct layout_request *request = &conversion->request;
     *request = (struct layout_request){
-        .source = conversion->source->source,
         .wanted = conversion->selection.wanted,
         .wanted_source = conversion->selection.wanted_source,
         .wanted_items = conversion->selection.wanted_items,
@@ -140,6 +138,7 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
         .options = conversion->said.options,
         .limits = conversion->source->source->limits,
     };
+    layout_of_source(request, conversion->source->source);
     status = conversion_add_settings(conversion, driver, err);
     if (status)
         return status;
@@ -207,8 +206,6 @@ out:
 
 void conversion_release(struct conversion *conversion)
 {
-    if (conversion->lends_items)
-        catalog_remove_items(conversion->source->source->catalog, conversion->own_items);
     plan_free(conversion->plan);
     free(conversion->recipes);
     target_free(&conversion->target);

@@ -38,8 +38,6 @@ struct conversion {
     struct layout_request request;
     char *file_name;
     struct target target;
-    uint32_t own_items;            /* of the source; behind them are those that the conversion lends it */
-    bool lends_items;
     struct recipe *recipes;
     uint32_t recipe_count, tensor_count; /* tensors with a chunk in the target */
     struct plan *plan;

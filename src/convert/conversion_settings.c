@@ -42,27 +42,21 @@ static int64_t vocabulary_rows(const struct catalog *wanted, struct str key)
 
 /* ---- the item ---- */
 
-/* Lends an item to the source, where drivers look for them, and selects it. The graph is taken over, also on failure. */
-static reshard_status lend_item(struct conversion *conversion, const char *key, struct value_graph *graph, reshard_error *err)
+/* Adds an item to those that are wanted, which no source has. The graph is taken over, also on failure. */
+static reshard_status add_made_item(struct conversion *conversion, const char *key, struct value_graph *graph, reshard_error *err)
 {
-    struct catalog *catalog = conversion->source->source->catalog;
+    struct catalog *wanted = conversion->selection.wanted;
     struct catalog_item item = { .key = str_of(key), .kind = ITEM_VALUE };
-    uint32_t index, wanted;
-    if (!conversion->lends_items) {
-        conversion->own_items = catalog->item_count;
-        conversion->lends_items = true;
-    }
-    struct value_graph *kept = catalog_adopt_graph(catalog, *graph);
+    uint32_t index;
+    struct value_graph *kept = catalog_adopt_graph(wanted, *graph);
     *graph = (struct value_graph){ 0 };
     if (!kept)
         return error_set_memory(err);
     item.value = kept->root;
     item.graph = kept;
-    reshard_status status = catalog_add_item(catalog, &item, NULL, 0, &index, err);
+    reshard_status status = catalog_add_item(wanted, &item, NULL, 0, &index, err);
     if (!status)
-        status = catalog_add_item(conversion->selection.wanted, &item, NULL, 0, &wanted, err);
-    if (!status)
-        conversion->selection.wanted_items[wanted] = index;
+        conversion->selection.wanted_items[index] = CATALOG_NONE;
     return status;
 }
 
@@ -84,7 +78,7 @@ static reshard_status print_config(const struct value *members, const struct lim
     return status || !out->failed ? status : error_set_memory(err);
 }
 
-static reshard_status lend_text(struct conversion *conversion, struct str text, reshard_error *err)
+static reshard_status add_made_text(struct conversion *conversion, struct str text, reshard_error *err)
 {
     struct value_graph graph = { 0 };
     graph.root = value_new(&graph, VALUE_BYTES);
@@ -92,7 +86,7 @@ static reshard_status lend_text(struct conversion *conversion, struct str text, 
         value_graph_release(&graph);
         return error_set_memory(err);
     }
-    return lend_item(conversion, CONFIG_KEY, &graph, err);
+    return add_made_item(conversion, CONFIG_KEY, &graph, err);
 }
 
 static reshard_status add_config(struct conversion *conversion, const struct model_facts *facts, reshard_error *err)
@@ -102,7 +96,7 @@ static reshard_status add_config(struct conversion *conversion, const struct mod
     struct settings_result made = { 0 };
     struct buffer text = { 0 };
     if (settings->config) {
-        reshard_status status = lend_text(conversion, (struct str){ settings->config, settings->config_size }, err);
+        reshard_status status = add_made_text(conversion, (struct str){ settings->config, settings->config_size }, err);
         return status ? status : target_note_changed(target, NOTE_CONFIG, STR(CONFIG_KEY), err, "as it was given");
     }
     if (settings->remark)
@@ -111,7 +105,7 @@ static reshard_status add_config(struct conversion *conversion, const struct mod
     if (!status)
         status = print_config(made.members, &conversion->request.limits, &text, err);
     if (!status)
-        status = lend_text(conversion, buffer_str(&text), err);
+        status = add_made_text(conversion, buffer_str(&text), err);
     if (!status)
         status = target_note_changed(target, NOTE_CONFIG, STR(CONFIG_KEY), err,
                                      "made of the arguments of the run (" ARGUMENTS_KEY "), as a '%.*s'", STR_ARG(settings->family));
@@ -153,7 +147,7 @@ static reshard_status add_arguments(struct conversion *conversion, const struct 
     if (!status && !wrap_namespace(&made.graph, made.members))
         status = error_set_memory(err);
     if (!status)
-        status = lend_item(conversion, ARGUMENTS_KEY, &made.graph, err);
+        status = add_made_item(conversion, ARGUMENTS_KEY, &made.graph, err);
     if (!status)
         status = target_note_changed(&conversion->target, NOTE_CONFIG, STR(ARGUMENTS_KEY), err, "made of " CONFIG_KEY ", as a '%.*s'",
                                      STR_ARG(settings->family));

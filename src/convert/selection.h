@@ -17,7 +17,7 @@ struct selection {
     uint32_t *wanted_source; /* source tensor by wanted tensor, CATALOG_NONE if a mapping made it */
     struct recipe_table table; /* how wanted tensors are made; table.first is by wanted tensor */
     struct arena arena;      /* of the recipes' casts */
-    uint32_t *wanted_items;  /* source item by wanted item */
+    uint32_t *wanted_items;  /* source item by wanted item, with room for one more; CATALOG_NONE: made for the target */
     bool is_whole;
 };
 

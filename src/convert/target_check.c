@@ -206,7 +206,7 @@ static reshard_status count_entry(struct census *census, struct str folder, cons
     if (!name)
         return error_set_memory(err);
     bool is_iteration = entry->is_directory && root_is_iteration(str_of(entry->name)), is_of_root = !census->driver && !folder.size;
-    bool is_of_zarr = census->driver && strcmp(census->driver->name, "zarr") == 0;
+    bool may_be_bare = census->driver && census->driver->abilities & FORMAT_HAS_BARE_FOLDERS;
     census->iterations += is_iteration && is_of_root;
     if (is_iteration && (is_of_root || str_starts_with(str_of(entry->name), "global_step")))
         return name_map_intern(&census->folders, str_of(name), NULL) == NAME_NONE ? error_set_memory(err) : RESHARD_OK;
@@ -214,7 +214,7 @@ static reshard_status count_entry(struct census *census, struct str folder, cons
         return RESHARD_OK;
     if (entry->is_directory && is_array_or_group(census, name))
         return RESHARD_OK;
-    if (entry->is_directory && is_of_zarr) /* groups need no document of their own */
+    if (entry->is_directory && may_be_bare)
         return name_map_intern(&census->folders, str_of(name), NULL) == NAME_NONE ? error_set_memory(err) : RESHARD_OK;
     if (census->foreign_count < FOREIGN_SHOWN)
         census->foreign[census->foreign_count] = name;

@@ -28,7 +28,8 @@ enum format_abilities {
         256, /* what it reads: value.tensor and value.storage in items count the catalog's tensors, storages hidden ones */
     FORMAT_STATE_BY_PARAMETER = 512, /* what it writes names optimizer state by parameter */
     FORMAT_HOLDS_CONFIG = 1024,      /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
-    FORMAT_NAMES_FRAMEWORK = 2048    /* what it reads says for which framework the weights are; where it does not, they are for none */
+    FORMAT_NAMES_FRAMEWORK = 2048,   /* what it reads says for which framework the weights are; where it does not, they are for none */
+    FORMAT_HAS_BARE_FOLDERS = 4096   /* folders of it may hold nothing but other folders of it */
 };
 
 /* An option that convert passes on: name=value. The table makes --help, completion and docs. */
@@ -91,14 +92,25 @@ struct word_number {
     uint32_t number;
 };
 
+/* Where values of items come from while a target is laid out and published. */
+struct item_loader {
+    /* Makes sure that the item of the catalog has its value where it can have one (not ITEM_FILE). */
+    reshard_status (*load)(void *context, uint32_t item, reshard_error *err);
+    /* As read_item_storage of a driver. NULL: no item refers to storages. */
+    reshard_status (*read_storage)(void *context, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err);
+    void *context;
+};
+
 /* What the target should look like. */
 struct layout_request {
-    struct source *source;         /* where items can be loaded from (source_load_item) */
+    const struct catalog *source_catalog; /* what is laid out anew: of an open checkpoint, or of live memory */
+    struct item_loader items;      /* of source_catalog; layout_item calls it */
+    struct source *source;         /* the open checkpoint, for drivers that know their own again; NULL: there is none */
     const struct catalog *wanted;  /* tensors selected, renamed and retyped (keys, dtypes, shapes, paths, ties) without chunks; items */
     const uint32_t
         *wanted_source; /* source tensor with the very elements of each wanted tensor (its type may differ); CATALOG_NONE: made of others */
-    const uint32_t *wanted_items;  /* source item of each wanted item */
-    bool is_whole;                 /* nothing was renamed or left out: source->catalog->tree applies as it is, dtypes may differ */
+    const uint32_t *wanted_items;  /* source item of each wanted item; CATALOG_NONE: made for the target, wanted has its value */
+    bool is_whole;                 /* nothing was renamed or left out: source_catalog->tree applies as it is, dtypes may differ */
     const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */
     uint32_t ranks;                /* 0: the driver's default */
     const struct word_number *words; /* of the driver's; NULL: none */
@@ -144,6 +156,24 @@ static inline uint32_t layout_number(const struct layout_request *request, const
         word++;
     return word && word->name ? word->number : 0;
 }
+
+/* Sets source, source_catalog and items of a request: those of an open checkpoint. */
+void layout_of_source(struct layout_request *request, struct source *source);
+
+/* The item behind a wanted one, with its value if it can have one. */
+reshard_status layout_item(const struct layout_request *request, uint32_t wanted, const struct catalog_item **out, reshard_error *err);
+
+/* The same as it is: its value may not be loaded yet. */
+const struct catalog_item *layout_item_stored(const struct layout_request *request, uint32_t wanted);
+
+/* The item of that key, with its value: of the source, whether or not it is wanted, else one that is made for the target. *out NULL: none.
+ */
+reshard_status layout_item_named(const struct layout_request *request, const char *key, const struct catalog_item **out,
+                                 reshard_error *err);
+
+/* Appends the bytes of a storage inside the loaded value of a wanted item. */
+reshard_status layout_item_storage(const struct layout_request *request, uint32_t wanted, uint32_t storage, struct buffer *out,
+                                   reshard_error *err);
 
 /* Adds the tensors of request->wanted to the target's catalog, in their order, as lay_out must; paths are left out. */
 reshard_status target_add_tensors(const struct layout_request *request, struct target *target, reshard_error *err);

@@ -253,7 +253,6 @@ static inline reshard_status check_lay_out_as(const struct format_driver *driver
         out->wanted_items[i] = i;
     }
     out->request = (struct layout_request){
-        .source = source,
         .wanted = out->wanted,
         .wanted_source = out->wanted_source,
         .wanted_items = out->wanted_items,
@@ -265,6 +264,7 @@ static inline reshard_status check_lay_out_as(const struct format_driver *driver
         .options = options,
         .limits = limits_default,
     };
+    layout_of_source(&out->request, source);
     out->target.driver = driver;
     out->target.catalog = catalog_new(driver->name);
     reshard_status status = driver->lay_out(&out->request, &out->target, err);

@@ -64,7 +64,6 @@ static inline struct whole_request request_whole(struct source *source, const st
     for (uint32_t i = 0; whole.items && i < catalog->item_count; i++)
         whole.items[i] = i;
     whole.request = (struct layout_request){
-        .source = source,
         .wanted = catalog,
         .wanted_source = whole.tensors,
         .wanted_items = whole.items,
@@ -74,6 +73,7 @@ static inline struct whole_request request_whole(struct source *source, const st
         .options = options,
         .limits = limits_default,
     };
+    layout_of_source(&whole.request, source);
     return whole;
 }
 

@@ -44,7 +44,7 @@ static bool take_storage(struct dcp_item_pickle *pickle, struct dcp_item_storage
 static bool hidden_tensor(struct pickling *pickling, uint32_t source_tensor, uint64_t bytes, uint32_t *out)
 {
     const struct catalog *wanted = pickling->request->wanted;
-    uint32_t count = pickling->request->source->catalog->tensor_count;
+    uint32_t count = pickling->request->source_catalog->tensor_count;
     *out = source_tensor < count ? pickling->state->wanted_of[source_tensor] : CATALOG_NONE;
     if (*out == CATALOG_NONE)
         pickling->problem = "a tensor inside it is not selected";
@@ -92,7 +92,7 @@ static bool find_storage(struct pickling *pickling, const struct value *value, s
     } else if (pickling->item != CATALOG_NONE) {
         item = pickling->request->wanted_items[pickling->item];
     }
-    bool is_tensor = !pickling->request->source->driver->read_item_storage;
+    bool is_tensor = !pickling->request->items.read_storage;
     if (!value->storage)
         pickling->problem = "it refers to a storage that the source does not hold";
     else if (!read_persistent_id(value, class_, numel, &bytes))
@@ -198,12 +198,10 @@ static reshard_status put_runs(struct pickling *pickling, const struct dcp_store
 /* The source's value of a wanted item. */
 static reshard_status put_wanted(struct pickling *pickling, uint32_t item, struct buffer *out, reshard_error *err)
 {
-    struct source *source = pickling->request->source;
-    uint32_t source_item = pickling->request->wanted_items[item];
-    reshard_status status = source_load_item(source, source_item, err);
+    const struct catalog_item *loaded;
+    reshard_status status = layout_item(pickling->request, item, &loaded, err);
     if (status)
         return status;
-    const struct catalog_item *loaded = &source->catalog->items[source_item];
     if (!loaded->value || !loaded->graph)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "it has no value");
     return put_value(pickling, item, loaded->value, loaded->graph->count, out, err);

@@ -142,13 +142,13 @@ static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_store
     if (is_own_name(state, blob->key) || store_name_check(blob->key, NULL))
         return target_note_dropped(placing->target, NOTE_NO_PLACE, blob->key, err,
                                    "a file of that name does not fit beside the checkpoint");
-    const struct catalog_item *source = &request->source->catalog->items[request->wanted_items[blob->wanted]];
+    const struct catalog_item *source = layout_item_stored(request, blob->wanted);
     struct catalog *catalog = placing->target->catalog;
     char *name = arena_printf(&catalog->arena, "%s%.*s", state->folder, (int)blob->key.size, blob->key.data);
     if (!name)
         return error_set_memory(err);
     blob->form = DCP_ITEM_FILE;
-    blob->bytes = request->source->catalog->objects[source->object].bytes;
+    blob->bytes = request->source_catalog->objects[source->object].bytes;
     return catalog_add_object(catalog, str_of(name), blob->bytes, &blob->object, err);
 }
 
@@ -167,8 +167,7 @@ static reshard_status drop_item(struct dcp_placing *placing, const struct dcp_st
 static reshard_status lay_out_item(struct dcp_placing *placing, uint32_t number, struct dcp_stored *blob, reshard_error *err)
 {
     const struct layout_request *request = placing->request;
-    const struct catalog_item *source =
-        blob->wanted == CATALOG_NONE ? NULL : &request->source->catalog->items[request->wanted_items[blob->wanted]];
+    const struct catalog_item *source = blob->wanted == CATALOG_NONE ? NULL : layout_item_stored(request, blob->wanted);
     struct dcp_item_pickle pickle = { 0 };
     reshard_error problem = { 0 };
     uint32_t node = CATALOG_NONE;
@@ -356,7 +355,7 @@ static reshard_status collect_lists(const struct dcp_placing *placing, reshard_e
 reshard_status dcp_target_init(const struct layout_request *request, struct target *target, struct dcp_target *state,
                                const struct dcp_flavour *flavour, reshard_error *err)
 {
-    uint32_t source_count = request->source->catalog->tensor_count;
+    uint32_t source_count = request->source_catalog->tensor_count;
     target->driver_state = state;
     state->flavour = flavour;
     state->wanted_of = malloc(((size_t)source_count + 1) * sizeof(*state->wanted_of));

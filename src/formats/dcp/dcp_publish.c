@@ -146,7 +146,7 @@ static reshard_status write_copy(void *context, const void *bytes, size_t size, 
 static reshard_status copy_item(const struct publish_job *job, const struct dcp_stored *blob, reshard_error *err)
 {
     struct source *source = job->source;
-    struct catalog_item from = source->catalog->items[job->request->wanted_items[blob->wanted]];
+    struct catalog_item from = *layout_item_stored(job->request, blob->wanted);
     struct copying copying = { job->objects[blob->object], blob->offset, blob->offset + blob->bytes };
     if (blob->form == DCP_ITEM_FILE) {
         from.offset = 0;

@@ -152,7 +152,7 @@ static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
             status = add_config(hf, &request->wanted->items[index], err);
         else
             status = st_target_add_copy(hf->target, name, request->source,
-                                        request->source->catalog->items[request->wanted_items[index]].object, err);
+                                        layout_item_stored(request, index)->object, err);
     }
     return status;
 }

@@ -62,7 +62,7 @@ reshard_status mcore_classes_note(const struct layout_request *request, struct t
         bool no_memory = false;
         if (!node->is_leaf || node->is_left_out || node->wanted == CATALOG_NONE)
             continue;
-        const struct catalog_item *item = &request->source->catalog->items[request->wanted_items[node->wanted]];
+        const struct catalog_item *item = layout_item_stored(request, node->wanted);
         if (!item->value || !item->graph ||
             value_walk(item->value, item->graph->count, request->limits.budget, find_blocker, &blocker, &no_memory))
             continue;

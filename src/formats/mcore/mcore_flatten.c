@@ -177,7 +177,7 @@ static reshard_status flatten_at(const struct layout_request *request, struct ta
     flattening->request = request;
     flattening->target = target;
     flattening->item = item;
-    flattening->graph = request->source->catalog->items[request->wanted_items[item]].graph;
+    flattening->graph = layout_item_stored(request, item)->graph;
     flattening->shortens = mcore_target_state(target)->flavour->has_group_meta;
     flattening->base = count;
     memcpy(flattening->parts, parts, count * sizeof(*parts));
@@ -190,9 +190,8 @@ static reshard_status flatten_at(const struct layout_request *request, struct ta
 static reshard_status load(const struct layout_request *request, struct target *target, uint32_t item, const struct value **out,
                            reshard_error *err)
 {
-    uint32_t source_item = request->wanted_items[item];
-    reshard_status status = source_load_item(request->source, source_item, err);
-    const struct catalog_item *loaded = &request->source->catalog->items[source_item];
+    const struct catalog_item *loaded;
+    reshard_status status = layout_item(request, item, &loaded, err);
     *out = !status && loaded->graph ? loaded->value : NULL;
     if (status || *out)
         return status;

@@ -54,18 +54,17 @@ static void add_groups_of(struct groups *groups, const struct value *optimizer)
 /* One optimizer, or several in a list or in a dict by number. */
 static reshard_status read_groups(const struct layout_request *request, struct groups *groups, reshard_error *err)
 {
-    struct source *source = request->source;
     for (uint32_t i = 0; i < request->wanted->item_count; i++) {
         const struct catalog_item *wanted = &request->wanted->items[i];
-        uint32_t item = request->wanted_items[i];
+        const struct catalog_item *item;
         if (!str_is(wanted->key, "optimizer") || wanted->kind == ITEM_FILE)
             continue;
-        reshard_status status = source_load_item(source, item, err);
-        const struct value *value = source->catalog->items[item].value;
-        if (status || !value || !source->catalog->items[item].graph)
+        reshard_status status = layout_item(request, i, &item, err);
+        const struct value *value = item->value;
+        if (status || !value || !item->graph)
             return status;
         groups->item = i;
-        groups->graph_count = source->catalog->items[item].graph->count;
+        groups->graph_count = item->graph->count;
         bool is_list = value->kind == VALUE_LIST,
              is_numbered = value->kind == VALUE_DICT && value->list.count > 0 && value->list.items[0]->kind == VALUE_INT;
         if (!is_list && !is_numbered)

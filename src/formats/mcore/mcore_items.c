@@ -168,11 +168,10 @@ static reshard_status add_common(const struct layout_request *request, struct ta
 /* Of a list of one value, which a ShardedObject is in torch_dist, the value alone. */
 static reshard_status take_out_of_list(const struct layout_request *request, struct dcp_stored *stored, reshard_error *err)
 {
-    uint32_t source_item = request->wanted_items[stored->wanted];
-    reshard_status status = source_load_item(request->source, source_item, err);
+    const struct catalog_item *item;
+    reshard_status status = layout_item(request, stored->wanted, &item, err);
     if (status)
         return status;
-    const struct catalog_item *item = &request->source->catalog->items[source_item];
     if (!item->value || !item->graph || item->value->kind != VALUE_LIST || item->value->list.count != 1)
         return RESHARD_OK;
     stored->value = item->value->list.items[0];

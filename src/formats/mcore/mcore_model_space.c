@@ -79,7 +79,11 @@ static reshard_status check_experts(struct dcp_placing *placing, struct str key,
     reshard_status status = mcore_is_expert(mcore_target_state(placing->target), key, &is_expert, err);
     if (status || !is_expert)
         return status;
-    training_args_read(mcore_item_value(placing->request->source->catalog, "args"), &args);
+    const struct catalog_item *item;
+    status = layout_item_named(placing->request, "args", &item, err);
+    if (status)
+        return status;
+    training_args_read(item ? item->value : NULL, &args);
     if (!experts_are_matrices(&args))
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_UNSUPPORTED, "flattened state of experts in one matrix is not written");

@@ -58,9 +58,8 @@ static reshard_status copy_leaf(const struct layout_request *request, struct mco
     *node = dcp_tree_child(&state->dcp.tree, 0, str_of(key));
     if (*node == CATALOG_NONE || !state->dcp.tree.nodes[*node].is_leaf || state->dcp.tree.nodes[*node].wanted == CATALOG_NONE)
         return RESHARD_OK;
-    uint32_t item = request->wanted_items[state->dcp.tree.nodes[*node].wanted];
-    reshard_status status = source_load_item(request->source, item, err);
-    const struct catalog_item *loaded = &request->source->catalog->items[item];
+    const struct catalog_item *loaded;
+    reshard_status status = layout_item(request, state->dcp.tree.nodes[*node].wanted, &loaded, err);
     if (status || !loaded->value || !loaded->graph)
         return status;
     *out = value_copy(&state->dcp.extra, loaded->value, loaded->graph->count);
@@ -177,12 +176,10 @@ static reshard_status take_object(const struct layout_request *request, struct m
 {
     struct object_part part;
     struct str key;
-    struct source *source = request->source;
-    uint32_t source_item = request->wanted_items[item];
+    const struct catalog_item *loaded;
     if (!mcore_object_key(request->wanted->items[item].key, &key) || !read_object_key(key, &part))
         return RESHARD_OK;
-    reshard_status status = source_load_item(source, source_item, err);
-    const struct catalog_item *loaded = &source->catalog->items[source_item];
+    reshard_status status = layout_item(request, item, &loaded, err);
     struct value *of = optimizer_of(optimizer, part.number);
     if (status || !loaded->value || !loaded->graph)
         return status;
@@ -193,7 +190,7 @@ static reshard_status take_object(const struct layout_request *request, struct m
                          (unsigned)part.number);
     struct value_edit editing = { .graph = &state->dcp.extra, .members = of };
     value_edit_set(&editing, str_is(part.member, "optimizer") ? "optimizer" : "grad_scaler",
-             copy_with_storages(state, held, loaded->graph->count, source_item), true);
+             copy_with_storages(state, held, loaded->graph->count, request->wanted_items[item]), true);
     return editing.failed ? error_set_memory(err) : RESHARD_OK;
 }
 
@@ -242,8 +239,8 @@ static reshard_status make_groups(const struct layout_request *request, struct m
         struct str key = request->wanted->items[i].key;
         if (!state_key_is(key, STATE_KEY_GROUP_META))
             continue;
-        status = source_load_item(request->source, request->wanted_items[i], err);
-        const struct catalog_item *loaded = &request->source->catalog->items[request->wanted_items[i]];
+        const struct catalog_item *loaded;
+        status = layout_item(request, i, &loaded, err);
         if (!status && loaded->value && loaded->graph)
             status = group_meta_add(&meta, key, value_copy(&state->dcp.extra, loaded->value, loaded->graph->count), err);
     }
@@ -348,9 +345,9 @@ static reshard_status target_arguments(const struct layout_request *request, str
     *out = state->dcp.tree.nodes[node].value;
     if (*out || state->dcp.tree.nodes[node].wanted == CATALOG_NONE)
         return RESHARD_OK;
-    uint32_t item = request->wanted_items[state->dcp.tree.nodes[node].wanted];
-    reshard_status status = source_load_item(request->source, item, err);
-    *out = status ? NULL : request->source->catalog->items[item].value;
+    const struct catalog_item *loaded;
+    reshard_status status = layout_item(request, state->dcp.tree.nodes[node].wanted, &loaded, err);
+    *out = status ? NULL : loaded->value;
     return status;
 }
 

@@ -30,10 +30,9 @@ static reshard_status load_leaf(const struct layout_request *request, const stru
     *key = node->part.key;
     if (!node->is_leaf || node->is_left_out || node->wanted == CATALOG_NONE)
         return RESHARD_OK;
-    uint32_t item = request->wanted_items[node->wanted];
+    const struct catalog_item *loaded;
     *key = request->wanted->items[node->wanted].key;
-    reshard_status status = source_load_item(request->source, item, err);
-    const struct catalog_item *loaded = &request->source->catalog->items[item];
+    reshard_status status = layout_item(request, node->wanted, &loaded, err);
     if (status || !loaded->graph)
         return status;
     *value = loaded->value;

@@ -65,7 +65,7 @@ static reshard_status option_word(const struct layout_request *request, const ch
 /* The last part of the directory that a source was read from: "iter_0000010", "release", "" for the root of its store. */
 static struct str folder_of(const struct source *source)
 {
-    struct str name = str_of(source->name ? source->name : "");
+    struct str name = str_of(source && source->name ? source->name : "");
     while (name.size && name.data[name.size - 1] == '/')
         name.size--;
     for (size_t i = name.size; i > 0; i--) {
@@ -78,17 +78,15 @@ static struct str folder_of(const struct source *source)
 /* The iteration that the source's state tells, or its folder's; -1 if none does. */
 static reshard_status source_iteration(const struct layout_request *request, int64_t *out, reshard_error *err)
 {
-    const struct catalog *catalog = request->source->catalog;
-    uint32_t item = catalog_find_item(catalog, STR("iteration"));
+    const struct catalog_item *item;
     int64_t number;
     *out = -1;
-    reshard_status status = item == CATALOG_NONE ? RESHARD_OK : source_load_item(request->source, item, err);
+    reshard_status status = layout_item_named(request, "iteration", &item, err);
     if (status)
         return status;
-    const struct value *value = item == CATALOG_NONE ? NULL : catalog->items[item].value;
-    if (value && value_as_int(value, &number) && number >= 0)
+    if (item && item->value && value_as_int(item->value, &number) && number >= 0)
         *out = number;
-    if (*out < 0 && request->source->iteration >= 0)
+    else if (request->source && request->source->iteration >= 0)
         *out = request->source->iteration;
     return RESHARD_OK;
 }

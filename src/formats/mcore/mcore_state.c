@@ -27,18 +27,32 @@
 
 /* ---- sizes ---- */
 
-/* The arguments of a catalog, if it has such an item; the value and its graph. */
-static reshard_status find_arguments(struct source *source, const struct value **value, uint32_t *graph_count, reshard_error *err)
+/* A value and its graph's size; of an item that may be NULL. */
+static void take_arguments(const struct catalog_item *item, const struct value **value, uint32_t *graph_count)
 {
-    const struct catalog *catalog = source->catalog;
-    uint32_t item = catalog_find_item(catalog, STR("args"));
-    *value = NULL;
-    reshard_status status = item == CATALOG_NONE ? RESHARD_OK : source_load_item(source, item, err);
-    if (status || item == CATALOG_NONE)
-        return status;
-    *value = catalog->items[item].value;
-    *graph_count = catalog->items[item].graph ? catalog->items[item].graph->count : 0;
-    return RESHARD_OK;
+    *value = item ? item->value : NULL;
+    *graph_count = item && item->graph ? item->graph->count : 0;
+}
+
+/* The arguments of what is laid out anew, if there are any. */
+static reshard_status source_arguments(const struct layout_request *request, const struct value **value, uint32_t *graph_count,
+                                       reshard_error *err)
+{
+    const struct catalog_item *item;
+    reshard_status status = layout_item_named(request, "args", &item, err);
+    take_arguments(status ? NULL : item, value, graph_count);
+    return status;
+}
+
+/* Those of the reference. */
+static reshard_status reference_arguments(const struct layout_request *request, const struct value **value, uint32_t *graph_count,
+                                          reshard_error *err)
+{
+    struct source *like = (struct source *)request->like;
+    uint32_t item = catalog_find_item(like->catalog, STR("args"));
+    reshard_status status = item == CATALOG_NONE ? RESHARD_OK : source_load_item(like, item, err);
+    take_arguments(status || item == CATALOG_NONE ? NULL : &like->catalog->items[item], value, graph_count);
+    return status;
 }
 
 static int64_t size_or_one(int64_t number)
@@ -105,12 +119,12 @@ reshard_status mcore_sizes_choose(const struct layout_request *request, struct t
     struct mcore_target *state = mcore_target_state(target);
     const struct value *arguments;
     uint32_t graph_count;
-    reshard_status status = find_arguments(request->source, &arguments, &graph_count, err);
+    reshard_status status = source_arguments(request, &arguments, &graph_count, err);
     if (status)
         return status;
     state->source_sizes = state->sizes = sizes_of(arguments);
     if (request->like) {
-        status = find_arguments((struct source *)request->like, &arguments, &graph_count, err);
+        status = reference_arguments(request, &arguments, &graph_count, err);
         struct mcore_sizes sizes = sizes_of(arguments);
         if (!status && sizes.is_known)
             state->sizes = sizes;
@@ -187,7 +201,7 @@ static reshard_status take_reference(const struct layout_request *request, struc
                                            "moe_grouped_gemm" };
     const struct value *arguments;
     uint32_t graph_count = 0;
-    reshard_status status = find_arguments((struct source *)request->like, &arguments, &graph_count, err);
+    reshard_status status = reference_arguments(request, &arguments, &graph_count, err);
     const struct value *members = status ? NULL : namespace_members(arguments);
     bool is_split_taken = !layout_number(request, "pp") && !layout_number(request, "vp");
     size_t split_count = is_split_taken ? sizeof(split) / sizeof(split[0]) : 0, count = split_count + sizeof(buffers) / sizeof(buffers[0]);
@@ -210,7 +224,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     const struct value *arguments = NULL;
     if (node == CATALOG_NONE || !state->dcp.tree.nodes[node].is_leaf || state->dcp.tree.nodes[node].wanted == CATALOG_NONE)
         return RESHARD_OK;
-    reshard_status status = find_arguments(request->source, &arguments, &graph_count, err);
+    reshard_status status = source_arguments(request, &arguments, &graph_count, err);
     if (status || !arguments || !namespace_members(arguments))
         return status;
     /* Releases up to 0.12 tell the layouts of the optimizer's state apart by it. */

@@ -79,7 +79,7 @@ static inline struct mcore_target *mcore_target_state(const struct target *targe
 /* Whether what is laid out comes from a checkpoint of that format. */
 static inline bool mcore_is_from(const struct layout_request *request, const struct format_driver *driver)
 {
-    return request->source->driver == driver;
+    return request->source && request->source->driver == driver;
 }
 
 /* ---- mcore_target.c ---- */

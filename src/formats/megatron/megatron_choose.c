@@ -100,9 +100,9 @@ static reshard_status wanted_value(const struct layout_request *request, uint32_
     *out = NULL;
     if (item == CATALOG_NONE)
         return RESHARD_OK;
-    reshard_status status = source_load_item(request->source, request->wanted_items[item], err);
-    if (!status)
-        *out = request->source->catalog->items[request->wanted_items[item]].value;
+    const struct catalog_item *loaded;
+    reshard_status status = layout_item(request, item, &loaded, err);
+    *out = status ? NULL : loaded->value;
     return status;
 }
 

@@ -245,7 +245,7 @@ static reshard_status lay_out_rank(const struct layout_request *request, struct 
 
 static reshard_status find_hidden(const struct layout_request *request, struct megatron_target *state, reshard_error *err)
 {
-    uint32_t count = request->source->catalog->tensor_count;
+    uint32_t count = request->source_catalog->tensor_count;
     state->hidden_records = arena_zalloc(&state->arena, ((size_t)count + 1) * sizeof(*state->hidden_records));
     if (!state->hidden_records)
         return error_set_memory(err);

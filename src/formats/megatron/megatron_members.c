@@ -178,14 +178,13 @@ static enum item_use item_use(const struct megatron_target *state, const struct 
 
 static reshard_status item_value(struct making *making, uint32_t index, struct value **out, reshard_error *err)
 {
-    struct source *source = making->request->source;
     struct target_rank *rank = &making->state->ranks[making->rank];
-    uint32_t source_item = making->request->wanted_items[index], first = making->graph.count;
+    const struct catalog_item *item;
+    uint32_t first = making->graph.count;
     *out = NULL;
-    reshard_status status = source_load_item(source, source_item, err);
+    reshard_status status = layout_item(making->request, index, &item, err);
     if (status == RESHARD_ERR_UNSUPPORTED)
         return RESHARD_OK;
-    const struct catalog_item *item = &source->catalog->items[source_item];
     if (status || !item->value || !item->graph)
         return status;
     *out = value_copy(&making->graph, item->value, item->graph->count);
@@ -433,10 +432,10 @@ static reshard_status find_storage(void *context, const struct value *persid, ui
     struct making *making = context;
     struct megatron_target *state = making->state;
     struct target_rank *rank = &state->ranks[making->rank];
-    struct source *source = making->request->source;
+    const struct layout_request *request = making->request;
     uint32_t number = persid->storage - 1;
     reshard_status status = RESHARD_OK;
-    if (source->driver->read_item_storage) {
+    if (request->items.read_storage) {
         uint32_t item = TORCH_NONE;
         for (uint32_t i = 0; i < rank->item_count; i++)
             if (persid->id >= rank->items[i].first && persid->id < rank->items[i].end)
@@ -444,14 +443,14 @@ static reshard_status find_storage(void *context, const struct value *persid, ui
         if (item == TORCH_NONE)
             return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "a storage outside of items");
         struct buffer content = { .limit = (size_t)making->request->limits.item_bytes, .limit_name = "item_bytes" };
-        status = source->driver->read_item_storage(source, making->request->wanted_items[item], number, &content, making->err);
+        status = layout_item_storage(request, item, number, &content, making->err);
         if (!status)
             status = megatron_record_add(state, TORCH_NONE, content.size, record, making->err);
         if (status)
             buffer_release(&content);
         else
             state->records[*record].memory = content;
-    } else if (number >= source->catalog->tensor_count || state->hidden_records[number] == 0) {
+    } else if (number >= request->source_catalog->tensor_count || state->hidden_records[number] == 0) {
         return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "an item refers to a storage that is not converted");
     } else {
         uint32_t wanted = state->hidden_records[number] - 1;

@@ -95,12 +95,12 @@ static reshard_status take_value(const struct layout_request *request, struct ta
                                  reshard_error *err)
 {
     const struct catalog_item *item = &request->wanted->items[index];
-    uint32_t source_item = request->wanted_items[index];
+    const struct catalog_item *loaded;
     bool is_taken = false;
-    reshard_status status = source_load_item(request->source, source_item, err);
+    reshard_status status = layout_item(request, index, &loaded, err);
     if (status && status != RESHARD_ERR_UNSUPPORTED)
         return status;
-    const struct value *value = status ? NULL : request->source->catalog->items[source_item].value;
+    const struct value *value = status ? NULL : loaded->value;
     status = RESHARD_OK;
     if (str_equal(item->key, STR(ST_METADATA_KEY))) {
         status = take_metadata(value, &out->metadata, &is_taken, err);

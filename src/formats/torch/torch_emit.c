@@ -97,7 +97,7 @@ static reshard_status find_storage(struct emitting *emitting, const struct value
 {
     if (emitting->own_source)
         return torch_record_for_hidden(emitting->request, emitting->state, persid->storage - 1, out, emitting->err);
-    if (emitting->request->source->driver->read_item_storage && emitting->item_ids) {
+    if (emitting->request->items.read_storage && emitting->item_ids) {
         uint32_t item = item_at(emitting, persid->id);
         if (item != TORCH_NONE)
             return torch_record_for_item(emitting->request, emitting->state, item, persid->storage - 1, out, emitting->err);
@@ -110,7 +110,7 @@ static reshard_status find_storage(struct emitting *emitting, const struct value
 static uint32_t wanted_tensor(const struct emitting *emitting, const struct value *node)
 {
     uint32_t source_tensor = node->tensor - 1;
-    return source_tensor < emitting->request->source->catalog->tensor_count ? emitting->state->wanted_of[source_tensor] : TORCH_NONE;
+    return source_tensor < emitting->request->source_catalog->tensor_count ? emitting->state->wanted_of[source_tensor] : TORCH_NONE;
 }
 
 static bool has_storage_class(enum dtype dtype)
@@ -136,7 +136,7 @@ static bool put_own_tensor(struct emitting *emitting, const struct value *node, 
     case TORCH_SPELLS_INNER:
         return false;
     case TORCH_SPELLS_DRESSED:
-        if (emitting->args_tensor && args->id < emitting->request->source->catalog->tree_graph->count &&
+        if (emitting->args_tensor && args->id < emitting->request->source_catalog->tree_graph->count &&
             emitting->args_tensor[args->id] == wanted + 1)
             return false;
         break;
@@ -208,7 +208,7 @@ static bool note_dressed(const struct value *value, void *context)
 
 static reshard_status emit_whole(struct emitting *emitting, struct buffer *out)
 {
-    const struct catalog *catalog = emitting->request->source->catalog;
+    const struct catalog *catalog = emitting->request->source_catalog;
     uint32_t count = catalog->tree_graph->count;
     emitting->args_tensor = calloc((size_t)count + 1, sizeof(*emitting->args_tensor));
     reshard_status status = emitting->args_tensor ? RESHARD_OK : error_set_memory(emitting->err);
@@ -237,7 +237,7 @@ reshard_status torch_emit_pickle(const struct layout_request *request, struct ta
                                  struct buffer *out, reshard_error *err)
 {
     struct emitting emitting = { .request = request, .state = state, .target = target, .err = err };
-    emitting.own_source = request->source->driver->abilities & FORMAT_ITEMS_NAME_TENSORS;
-    bool is_whole = request->is_whole && emitting.own_source && request->source->catalog->tree && request->source->catalog->tree_graph;
+    emitting.own_source = request->source && request->source->driver->abilities & FORMAT_ITEMS_NAME_TENSORS;
+    bool is_whole = request->is_whole && emitting.own_source && request->source_catalog->tree && request->source_catalog->tree_graph;
     return is_whole ? emit_whole(&emitting, out) : emit_nested(&emitting, out);
 }

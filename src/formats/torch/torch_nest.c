@@ -50,16 +50,15 @@ static reshard_status copy_item(struct nest *nest, const struct layout_request *
                                 struct value **out, reshard_error *err)
 {
     const struct catalog_item *wanted = &request->wanted->items[index];
-    struct source *source = request->source;
+    const struct catalog_item *item;
     *out = NULL;
     if (wanted->kind == ITEM_FILE)
         return target_note_dropped(target, NOTE_NO_PLACE, wanted->key, err, "a file beside the weights, which a single file cannot hold");
-    reshard_status status = source_load_item(source, request->wanted_items[index], err);
+    reshard_status status = layout_item(request, index, &item, err);
     if (status == RESHARD_ERR_UNSUPPORTED)
         return target_note_dropped(target, NOTE_NO_VALUE, wanted->key, err, "its value is not known");
     if (status)
         return status;
-    const struct catalog_item *item = &source->catalog->items[request->wanted_items[index]];
     if (!item->value || !item->graph)
         return target_note_dropped(target, NOTE_NO_VALUE, wanted->key, err, "it has no value");
     *out = value_copy(nest->graph, item->value, item->graph->count);

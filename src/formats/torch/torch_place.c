@@ -23,7 +23,7 @@ reshard_status torch_record_add(struct torch_target *state, uint32_t tensor, uin
 reshard_status torch_record_for_hidden(const struct layout_request *request, struct torch_target *state, uint32_t source_tensor,
                                        uint32_t *out, reshard_error *err)
 {
-    uint32_t wanted = source_tensor < request->source->catalog->tensor_count ? state->wanted_of[source_tensor] : TORCH_NONE;
+    uint32_t wanted = source_tensor < request->source_catalog->tensor_count ? state->wanted_of[source_tensor] : TORCH_NONE;
     if (wanted == TORCH_NONE)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "an item refers to a storage that is not converted");
     struct torch_place *place = &state->places[wanted];
@@ -46,9 +46,8 @@ reshard_status torch_record_for_item(const struct layout_request *request, struc
     }
     if (!ARRAY_ROOM(state->item_storages, state->item_storage_count, state->item_storage_capacity))
         return error_set_memory(err);
-    struct source *source = request->source;
     struct buffer bytes = { .limit = (size_t)request->limits.item_bytes, .limit_name = "item_bytes" };
-    reshard_status status = source->driver->read_item_storage(source, request->wanted_items[item], storage, &bytes, err);
+    reshard_status status = layout_item_storage(request, item, storage, &bytes, err);
     if (!status)
         status = torch_record_add(state, TORCH_NONE, bytes.size, out, err);
     if (status) {
@@ -155,7 +154,7 @@ static reshard_status place_shared(const struct layout_request *request, struct 
 {
     enum views_option views;
     reshard_status status = parse_views(request, &views, err);
-    if (status || request->source->driver != &format_torch)
+    if (status || !request->source || request->source->driver != &format_torch)
         return status;
     struct keeping *keeps = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*keeps));
     if (!keeps)
@@ -191,7 +190,7 @@ static reshard_status place_alone(const struct layout_request *request, struct t
 
 reshard_status torch_place_tensors(const struct layout_request *request, struct torch_target *state, reshard_error *err)
 {
-    const struct catalog *wanted = request->wanted, *source = request->source->catalog;
+    const struct catalog *wanted = request->wanted, *source = request->source_catalog;
     state->places = malloc(((size_t)wanted->tensor_count + 1) * sizeof(*state->places));
     state->wanted_of = malloc(((size_t)source->tensor_count + 1) * sizeof(*state->wanted_of));
     if (!state->places || !state->wanted_of)

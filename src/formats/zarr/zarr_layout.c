@@ -107,7 +107,6 @@ static reshard_status collect_items(struct zarr_laying *laying, reshard_error *e
 /* The JSON text of the item that belongs to a node: its attributes, or the names of its axes. Empty: it has none. */
 static reshard_status item_text(struct zarr_laying *laying, struct str node, const char *name, struct buffer *out, reshard_error *err)
 {
-    struct source *source = laying->request->source;
     struct buffer key = { 0 };
     buffer_append_str(&key, node);
     buffer_append_text(&key, node.size ? "/" : "");
@@ -117,11 +116,11 @@ static reshard_status item_text(struct zarr_laying *laying, struct str node, con
     buffer_release(&key);
     if (status || number == NAME_NONE)
         return status;
-    uint32_t item = laying->request->wanted_items[number];
-    status = source_load_item(source, item, err);
+    const struct catalog_item *item;
+    status = layout_item(laying->request, number, &item, err);
     if (status)
         return status;
-    const struct value *value = source->catalog->items[item].value;
+    const struct value *value = item->value;
     if (!value || (strcmp(name, ATTRIBUTES) == 0 && value->kind != VALUE_DICT) ||
         (strcmp(name, DIMENSION_NAMES) == 0 && value->kind != VALUE_LIST))
         return RESHARD_OK;

@@ -124,7 +124,7 @@ void zarr_chunk_choose(const struct layout_request *request, const struct zarr_s
     const struct catalog_tensor *tensor = &request->wanted->tensors[tensor_index];
     const int64_t *shape = catalog_vector_at(request->wanted, tensor->shape);
     uint32_t source = request->wanted_source[tensor_index];
-    const struct catalog *catalog = request->source->catalog;
+    const struct catalog *catalog = request->source_catalog;
     bool is_found = style->cut != ZARR_CUT_LIST && !option_of(request, "chunks") && extents_of_reference(request, tensor_index, out);
     if (!is_found && style->cut == ZARR_CUT_SOURCE && source != CATALOG_NONE && catalog->tensors[source].rank == tensor->rank)
         is_found = extents_of_pieces(catalog, source, out);
