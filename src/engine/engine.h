@@ -53,8 +53,8 @@ uint64_t engine_memory_estimate(const struct plan *plan, const struct engine_opt
 /*
  * Moves all payload of the plan into the objects of a transaction. objects[i] is target catalog object i, created; those without a step
  * may be NULL. crcs, by target chunk, which the caller has zeroed, is filled where CHUNK_WANT_CRC and a step of the plan writes the chunk:
- * where parts of a plan (plan_split) run apart, the CRCs of all are the sum of theirs. journal, if not NULL, makes the run resumable: jobs recorded in it are skipped (their CRC parts come from
- * it).
+ * where parts of a plan (plan_split) run apart, the CRCs of all are the sum of theirs. journal, if not NULL, makes the run resumable: jobs
+ * recorded in it are skipped (their CRC parts come from it).
  */
 reshard_status engine_run(const struct plan *plan, const struct engine_source *source, struct store_object **objects, uint32_t *crcs,
                           struct store_txn *journal, const struct engine_options *options, reshard_error *err);

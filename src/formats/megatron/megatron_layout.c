@@ -341,8 +341,9 @@ static reshard_status record_checksum(const struct publish_job *job, const struc
     if (record->wanted != TORCH_NONE)
         return RESHARD_OK;
     *out = crc32_zip(0, record->memory.data, record->memory.size);
-    return record->bytes ? store_write_at(job->objects[rank->object], payload_of(rank, index), record->memory.data, record->memory.size, err)
-                         : RESHARD_OK;
+    return record->bytes
+               ? store_write_at(job->objects[rank->object], payload_of(rank, index), record->memory.data, record->memory.size, err)
+               : RESHARD_OK;
 }
 
 static void add_crcs(const struct publish_job *job, const struct target_rank *rank, struct record_crc *crcs)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "formats/dcp/metadata_machine.h"
+#include "encoding/pickle_records_parts.h"
 
 #include <stdlib.h>
 #ifdef __SSE2__
@@ -8,7 +8,7 @@
 
 #define BINGET_ENTRIES 256 /* may be asked for by a byte that is too common to look for */
 
-static inline void note_get(struct machine *m, size_t position)
+static inline void note_get(struct records *m, size_t position)
 {
     if (m->input.size - position < 5)
         return;
@@ -45,7 +45,7 @@ static inline uint64_t block_hits(const uint8_t *bytes, uint8_t wanted)
 #endif
 
 /* Every byte that equals LONG_BINGET is taken for one. */
-static void scan_gets(struct machine *m)
+static void scan_gets(struct records *m)
 {
     size_t size = m->input.size, position = 0;
     for (; size - position >= BLOCK; position += BLOCK)
@@ -56,13 +56,13 @@ static void scan_gets(struct machine *m)
             note_get(m, position);
 }
 
-enum step dcp_memo_scan(struct machine *m)
+enum records_step records_memo_scan(struct records *m)
 {
     /* Each entry takes a byte of the pickle at least. */
     uint64_t words = m->input.size / 64 + BINGET_ENTRIES / 64 + 1;
     m->memo_bits = calloc(words, sizeof(*m->memo_bits));
     if (!m->memo_bits)
-        return dcp_machine_fail(m, error_set_memory(m->build->err));
+        return records_fail(m, error_set_memory(m->err));
     m->memo_bit_count = words * 64;
     for (int i = 0; i < BINGET_ENTRIES / 64; i++)
         m->memo_bits[i] = UINT64_MAX;
@@ -79,55 +79,55 @@ enum step dcp_memo_scan(struct machine *m)
     }
     m->memo = calloc(kept, sizeof(*m->memo));
     if (!m->memo_ranks || !m->memo)
-        return dcp_machine_fail(m, error_set_memory(m->build->err));
-    return kept > UINT32_MAX ? STEP_GIVE_UP : STEP_ON;
+        return records_fail(m, error_set_memory(m->err));
+    return kept > UINT32_MAX ? RECORDS_GIVE_UP : RECORDS_ON;
 }
 
 /* Keeps the topmost value. What it refers to must stay; an object without state gets a place where its built form can be put. */
-static enum step keep(struct machine *m, uint64_t index)
+static enum records_step keep(struct records *m, uint64_t index)
 {
-    word *top = &m->stack[m->stack_count - 1];
-    uint64_t payload = word_payload(*top);
-    switch (word_tag(*top)) {
-    case WORD_NEW:
+    records_word *top = &m->stack[m->stack_count - 1];
+    uint64_t payload = records_payload(*top);
+    switch (records_tag(*top)) {
+    case RECORDS_NEW:
         if (m->slot_count == m->slot_capacity) {
-            enum step step = dcp_machine_grow(m, &m->slots, &m->slot_capacity, sizeof(*m->slots));
+            enum records_step step = records_grow(m, &m->slots, &m->slot_capacity, sizeof(*m->slots));
             if (step)
                 return step;
         }
         m->slots[m->slot_count] = *top;
-        *top = word_make(WORD_SLOT, m->slot_count++);
+        *top = records_word_of(RECORDS_SLOT, m->slot_count++);
         break;
-    case WORD_LIST:
-    case WORD_DICT:
+    case RECORDS_LIST:
+    case RECORDS_DICT:
         if (m->container_floor <= payload)
             m->container_floor = payload + 1;
         break;
-    case WORD_TUPLE:
+    case RECORDS_TUPLE:
         m->pool_floor = m->pool_count;
         m->container_floor = m->container_count;
         break;
     default:
         break;
     }
-    *dcp_memo_slot(m, index) = *top;
-    return STEP_ON;
+    *records_memo_slot(m, index) = *top;
+    return RECORDS_ON;
 }
 
-enum step dcp_memoize(struct machine *m)
+enum records_step records_memoize(struct records *m)
 {
     if (m->stack_count == m->fence || m->uses_put)
-        return STEP_GIVE_UP;
+        return RECORDS_GIVE_UP;
     m->uses_memoize = true;
     uint64_t index = m->memo_count++;
-    return dcp_memo_is_kept(m, index) ? keep(m, index) : STEP_ON;
+    return records_memo_is_kept(m, index) ? keep(m, index) : RECORDS_ON;
 }
 
-enum step dcp_memo_put(struct machine *m, uint64_t index)
+enum records_step records_memo_put(struct records *m, uint64_t index)
 {
-    if (m->stack_count == m->fence || m->uses_memoize || index > m->memo_count + m->build->limits->memo_gap)
-        return STEP_GIVE_UP;
+    if (m->stack_count == m->fence || m->uses_memoize || index > m->memo_count + m->limits->memo_gap)
+        return RECORDS_GIVE_UP;
     m->uses_put = true;
     m->memo_count++;
-    return dcp_memo_is_kept(m, index) ? keep(m, index) : STEP_ON;
+    return records_memo_is_kept(m, index) ? keep(m, index) : RECORDS_ON;
 }
