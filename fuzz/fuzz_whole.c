@@ -10,11 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 enum whole_flags { LENIENT = 1, STORED_ONLY = 2, NO_PAYLOAD = 4 };
 
-static void read_all(struct store *store, const char *name, const struct whole_options *options, bool has_payload)
+static void read_all(struct checkpoint *checkpoint, bool has_payload)
 {
-    struct checkpoint *checkpoint = whole_open(store, name, options, NULL);
-    if (!checkpoint)
-        return;
     const struct catalog *catalog = checkpoint->source->catalog;
     whole_load_items(checkpoint->source);
     if (has_payload && whole_is_small(catalog)) {
@@ -25,6 +22,15 @@ static void read_all(struct store *store, const char *name, const struct whole_o
     } else {
         whole_verify(checkpoint, false);
     }
+}
+
+static void read_view(struct checkpoint *stored, bool has_payload)
+{
+    struct source *view;
+    struct checkpoint *checkpoint;
+    if (source_by_parameter(stored->source, &view, NULL) || checkpoint_of(view, "", &checkpoint, NULL))
+        return;
+    read_all(checkpoint, has_payload);
     checkpoint_close(checkpoint);
 }
 
@@ -37,11 +43,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     unsigned flags = packed.options[0];
     struct whole_options options = { .format = FUZZ_FORMAT, .lenient = flags & LENIENT };
     if (store) {
-        const char *name = packed_store(&packed, store);
-        read_all(store, name, &options, !(flags & NO_PAYLOAD));
-        options.relate_optimizer = true;
-        if (!(flags & STORED_ONLY))
-            read_all(store, name, &options, !(flags & NO_PAYLOAD));
+        struct checkpoint *checkpoint = whole_open(store, packed_store(&packed, store), &options, NULL);
+        if (checkpoint)
+            read_all(checkpoint, !(flags & NO_PAYLOAD));
+        if (checkpoint && !(flags & STORED_ONLY))
+            read_view(checkpoint, !(flags & NO_PAYLOAD));
+        checkpoint_close(checkpoint);
     }
     store_free(store);
     packed_release(&packed);

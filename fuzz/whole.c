@@ -33,8 +33,9 @@ struct limits whole_limits(void)
 
 struct checkpoint *whole_open(struct store *store, const char *name, const struct whole_options *options, reshard_error *err)
 {
-    const struct open_options open = { .format = options->format, .limits = whole_limits(), .iteration = -1, .borrow_store = true,
-                                       .lenient = options->lenient, .relate_optimizer = options->relate_optimizer };
+    const struct open_options open = {
+        .format = options->format, .limits = whole_limits(), .iteration = -1, .borrow_store = true, .lenient = options->lenient
+    };
     struct checkpoint *checkpoint = NULL;
     return checkpoint_open_in(store, name, &open, "", &checkpoint, err) ? NULL : checkpoint;
 }

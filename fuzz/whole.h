@@ -10,7 +10,7 @@ struct limits whole_limits(void);
 
 struct whole_options {
     const char *format; /* NULL: probed */
-    bool lenient, relate_optimizer;
+    bool lenient;
 };
 
 /* Over a store that it borrows; NULL if it cannot be opened. */

@@ -162,8 +162,6 @@ struct catalog {
     const struct value_graph *tree_graph;
     uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
     bool names_are_checked;      /* a stored checksum of the names, shapes and types was compared */
-    bool has_stored_optimizer;   /* optimizer state, or experts in one matrix, are listed as they are stored; opened with relate_optimizer
-                                    they are by parameter */
 };
 
 struct catalog *catalog_new(const char *format);

@@ -16,26 +16,29 @@ static reshard_status list_tensors(struct checkpoint *checkpoint, reshard_error 
     return RESHARD_OK;
 }
 
-reshard_status checkpoint_open_in(struct store *store, const char *name, const struct open_options *open, const char *path,
-                                  struct checkpoint **out, reshard_error *err)
+reshard_status checkpoint_of(struct source *source, const char *path, struct checkpoint **out, reshard_error *err)
 {
     struct checkpoint *checkpoint = calloc(1, sizeof(*checkpoint));
-    if (checkpoint)
-        checkpoint->path = str_copy(str_of(path));
-    if (!checkpoint || !checkpoint->path) {
-        if (!open->borrow_store)
-            store_free(store);
-        checkpoint_close(checkpoint);
+    if (!checkpoint) {
+        source_free(source);
         return error_set_memory(err);
     }
-    reshard_status status = format_open(store, name, open, &checkpoint->source, err);
-    if (!status)
-        status = list_tensors(checkpoint, err);
+    checkpoint->source = source;
+    checkpoint->path = str_copy(str_of(path));
+    reshard_status status = checkpoint->path ? list_tensors(checkpoint, err) : error_set_memory(err);
     if (status)
         checkpoint_close(checkpoint);
     else
         *out = checkpoint;
     return status;
+}
+
+reshard_status checkpoint_open_in(struct store *store, const char *name, const struct open_options *open, const char *path,
+                                  struct checkpoint **out, reshard_error *err)
+{
+    struct source *source;
+    reshard_status status = format_open(store, name, open, &source, err);
+    return status ? status : checkpoint_of(source, path, out, err);
 }
 
 reshard_status checkpoint_open(const char *path, const struct checkpoint_options *options, struct checkpoint **out, reshard_error *err)

@@ -25,6 +25,9 @@ reshard_status checkpoint_open(const char *path, const struct checkpoint_options
 /* The same of what lies in a store, as format_open opens it. path is what it is called. */
 reshard_status checkpoint_open_in(struct store *store, const char *name, const struct open_options *open, const char *path,
                                   struct checkpoint **out, reshard_error *err);
+
+/* That of an opened source, which it takes over in every case. */
+reshard_status checkpoint_of(struct source *source, const char *path, struct checkpoint **out, reshard_error *err);
 void checkpoint_close(struct checkpoint *checkpoint);
 
 /*

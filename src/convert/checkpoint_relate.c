@@ -4,22 +4,21 @@
 
 #include <string.h>
 
-static reshard_status open_related(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
+static reshard_status make_related(struct checkpoint *checkpoint, reshard_error *err)
 {
-    const struct source *source = checkpoint->source;
-    const struct open_options options = { .format = source->driver->name, .limits = source->limits, .iteration = -1, .borrow_store = true,
-                                          .lenient = source->lenient, .relate_optimizer = true };
-    return checkpoint_open_in(source->store, source->name, &options, checkpoint->path, out, err);
+    struct source *view;
+    reshard_status status = source_by_parameter(checkpoint->source, &view, err);
+    return status ? status : checkpoint_of(view, checkpoint->path, &checkpoint->related, err);
 }
 
 reshard_status checkpoint_relate(struct checkpoint *checkpoint, struct checkpoint **out, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     *out = checkpoint;
-    if (!checkpoint->source->catalog->has_stored_optimizer)
+    if (!checkpoint->source->has_other_view)
         return RESHARD_OK;
     if (!checkpoint->related)
-        status = open_related(checkpoint, &checkpoint->related, err);
+        status = make_related(checkpoint, err);
     if (status)
         error_prefix(err, "optimizer state cannot be related to parameters");
     else
@@ -58,14 +57,14 @@ static bool is_held(const struct checkpoint *checkpoint, const struct checkpoint
 reshard_status checkpoint_relate_both(struct checkpoint **a, struct checkpoint **b, reshard_error *err)
 {
     struct checkpoint *stored_a = *a, *stored_b = *b;
-    bool one_stores = stored_a->source->catalog->has_stored_optimizer != stored_b->source->catalog->has_stored_optimizer;
+    bool one_stores = stored_a->source->has_other_view != stored_b->source->has_other_view;
     reshard_status status = relate_if_possible(stored_a, a, err);
     if (!status)
         status = relate_if_possible(stored_b, b, err);
     if (status || !one_stores)
         return status;
     /* A conversion into a format that takes any tensors has kept them as they were. */
-    bool a_stores = stored_a->source->catalog->has_stored_optimizer;
+    bool a_stores = stored_a->source->has_other_view;
     if (!is_held(a_stores ? *a : *b, a_stores ? *b : *a) && is_held(a_stores ? stored_a : stored_b, a_stores ? stored_b : stored_a)) {
         *a = stored_a;
         *b = stored_b;

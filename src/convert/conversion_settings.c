@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The configuration of a model that gets other names: config.json of the arguments of a run, or these of config.json. */
 #include "convert/conversion.h"
+#include "parallel/training_args.h"
 
 #include <inttypes.h>
 
@@ -121,22 +122,6 @@ static reshard_status add_config(struct conversion *conversion, const struct mod
 
 /* ---- arguments ---- */
 
-/* argparse.Namespace as Megatron pickles it: its members are set on a new object. */
-static bool wrap_namespace(struct value_graph *graph, struct value *members)
-{
-    struct value *made = value_new(graph, VALUE_NEW);
-    struct value **states = arena_array(&graph->arena, 1, sizeof(*states));
-    if (!made || !states)
-        return false;
-    states[0] = members;
-    made->object->callable = value_new_global(graph, "argparse", "Namespace");
-    made->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
-    made->object->states = states;
-    made->object->state_count = 1;
-    graph->root = made;
-    return made->object->callable && made->object->args;
-}
-
 static reshard_status add_arguments(struct conversion *conversion, const struct model_facts *facts, reshard_error *err)
 {
     const struct model_settings *settings = conversion->mapping.settings;
@@ -144,7 +129,7 @@ static reshard_status add_arguments(struct conversion *conversion, const struct 
     if (settings->remark)
         return target_note_changed(&conversion->target, NOTE_CONFIG, (struct str){ 0 }, err, "%s", settings->remark);
     reshard_status status = model_settings_run(settings, facts, &made, err);
-    if (!status && !wrap_namespace(&made.graph, made.members))
+    if (!status && !(made.graph.root = namespace_new(&made.graph, made.members)))
         status = error_set_memory(err);
     if (!status)
         status = add_made_item(conversion, ARGUMENTS_KEY, &made.graph, err);

@@ -55,8 +55,9 @@ struct source {
     bool is_borrowed_store;
     bool is_in_root;           /* name is the sub-directory that a root's choice names */
     bool lenient;
-    bool relate_optimizer;     /* optimizer state that is stored by bucket or flattened becomes one tensor for each parameter and state, and
-                                  experts in one matrix theirs */
+    bool is_by_parameter;      /* a view that source_by_parameter made; read_catalog fills it so */
+    bool has_other_view;       /* set by read_catalog: optimizer state, or experts in one matrix, are listed as they are stored, not by
+                                  parameter */
     bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */
     int64_t iteration;         /* wanted; -1: the latest */
 };
@@ -76,11 +77,18 @@ struct open_options {
     const char *format;
     struct limits limits;
     int64_t iteration; /* -1 */
-    bool borrow_store, lenient, relate_optimizer, skip_unsupported;
+    bool borrow_store, lenient, skip_unsupported;
 };
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out,
                            reshard_error *err);
 void source_free(struct source *source);
+
+/*
+ * The view of an opened source in which optimizer state that is stored by bucket or flattened is one tensor for each parameter and state,
+ * and experts in one matrix are tensors of their own. It is a source by itself, which borrows the store of the first: that one outlives it.
+ * UNSUPPORTED or FORMAT says why state cannot be related to parameters. Where has_other_view is not set it lists what the source does.
+ */
+reshard_status source_by_parameter(const struct source *stored, struct source **out, reshard_error *err);
 
 /* What the caller said: the value of a format option, the number of a word of --layout. Arrays of them end with a NULL name. */
 struct option_value {
@@ -246,8 +254,8 @@ struct format_driver {
      */
     reshard_status (*publish_object)(const struct publish_job *job, uint32_t object, reshard_error *err);
 
-    /* Writes what is of the target as a whole: metadata, indexes, trackers. Once, last, with all objects open, and CRCs of all chunks. NULL:
-     * there is nothing. */
+    /* Writes what is of the target as a whole: metadata, indexes, trackers. Once, last, with all objects open, and CRCs of all chunks.
+     * NULL: there is nothing. */
     reshard_status (*commit)(const struct publish_job *job, reshard_error *err);
 
     void (*close_source)(struct source *source);

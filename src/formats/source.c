@@ -32,7 +32,6 @@ static struct source *source_new(struct store *store, const char *name, const st
     work_begin(&source->work, source->limits.work);
     source->is_borrowed_store = options->borrow_store;
     source->lenient = options->lenient;
-    source->relate_optimizer = options->relate_optimizer;
     source->skip_unsupported = options->skip_unsupported || options->lenient;
     source->iteration = options->iteration;
     source->name = strdup(name);
@@ -195,6 +194,28 @@ out:
         source_free(source);
     else
         *out = source;
+    return status;
+}
+
+reshard_status source_by_parameter(const struct source *stored, struct source **out, reshard_error *err)
+{
+    const struct open_options options = { .limits = stored->limits,
+                                          .iteration = stored->iteration,
+                                          .borrow_store = true,
+                                          .lenient = stored->lenient,
+                                          .skip_unsupported = stored->skip_unsupported };
+    const struct root_choice none = { .iteration = -1 };
+    struct source *view = source_new(stored->store, stored->name, &options);
+    if (!view)
+        return error_set_memory(err);
+    view->driver = stored->driver;
+    view->is_in_root = stored->is_in_root;
+    view->is_by_parameter = true;
+    reshard_status status = or_failure(view, read_source(view, &none, err), err);
+    if (status)
+        source_free(view);
+    else
+        *out = view;
     return status;
 }
 

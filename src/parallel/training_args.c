@@ -1,6 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/training_args.h"
 
+struct value *namespace_new(struct value_graph *graph, struct value *members)
+{
+    struct value *made = value_new(graph, VALUE_NEW);
+    struct value **states = arena_array(&graph->arena, 1, sizeof(*states));
+    if (!made || !states || !members)
+        return NULL;
+    states[0] = members;
+    made->object->callable = value_new_global(graph, "argparse", "Namespace");
+    made->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
+    made->object->states = states;
+    made->object->state_count = 1;
+    return made->object->callable && made->object->args ? made : NULL;
+}
+
 const struct value *namespace_members(const struct value *namespace)
 {
     if (!namespace || (namespace->kind != VALUE_NEW && namespace->kind != VALUE_CALL))

@@ -58,6 +58,9 @@ void training_args_read(const struct value *namespace, struct training_args *out
 /* An integer or boolean member, or TRAINING_ARG_UNKNOWN. */
 int64_t training_args_int(const struct training_args *args, const char *name);
 
+/* argparse.Namespace with these attributes, as it is pickled: its members are set on a new object. NULL without memory, or members. */
+struct value *namespace_new(struct value_graph *graph, struct value *members);
+
 /* The members of a Namespace as a DICT, or NULL. */
 const struct value *namespace_members(const struct value *namespace);
 

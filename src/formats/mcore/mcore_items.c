@@ -13,6 +13,7 @@
 #include "formats/mcore/mcore_target.h"
 #include "parallel/group_meta.h"
 #include "parallel/state_keys.h"
+#include "parallel/training_args.h"
 
 #include <stdlib.h>
 
@@ -80,7 +81,7 @@ reshard_status mcore_add_value(struct mcore_target *state, const char *key, stru
     return dcp_tree_add(&state->dcp.tree, &part, 1, leaf, err);
 }
 
-/* argparse.Namespace(…) as Megatron pickles it: NEWOBJ and BUILD with its attributes. */
+/* The arguments of a run of one rank that saved weights alone. */
 static struct value *make_arguments(struct value_graph *graph)
 {
     static const struct {
@@ -93,9 +94,8 @@ static struct value *make_arguments(struct value_graph *graph)
         { "no_save_rng", false },
     };
     size_t count = sizeof(members) / sizeof(members[0]);
-    struct value *made = value_new(graph, VALUE_NEW);
-    struct value **items = arena_array(&graph->arena, 2 * count, sizeof(*items)), **states = arena_array(&graph->arena, 1, sizeof(*states));
-    if (!made || !items || !states)
+    struct value **items = arena_array(&graph->arena, 2 * count, sizeof(*items));
+    if (!items)
         return NULL;
     for (size_t i = 0; i < count; i++) {
         items[2 * i] = value_new_str(graph, str_of(members[i].name));
@@ -105,12 +105,7 @@ static struct value *make_arguments(struct value_graph *graph)
         if (!members[i].is_size)
             items[2 * i + 1]->boolean = true;
     }
-    states[0] = value_new_list(graph, VALUE_DICT, items, 2 * count);
-    made->object->callable = value_new_global(graph, "argparse", "Namespace");
-    made->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
-    made->object->states = states;
-    made->object->state_count = 1;
-    return states[0] && made->object->callable && made->object->args ? made : NULL;
+    return namespace_new(graph, value_new_list(graph, VALUE_DICT, items, 2 * count));
 }
 
 /* What Megatron's loader asks for, where the source is none of its checkpoints: weights alone, without optimizer and RNG state. */

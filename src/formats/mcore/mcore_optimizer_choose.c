@@ -62,7 +62,7 @@ static bool is_bucket_space(const struct catalog *catalog)
 static enum mcore_optimizer_layout reference_layout(const struct source *like, bool *has_chained_keys)
 {
     const struct catalog *catalog = like->catalog;
-    for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->tensor_count; i++) {
+    for (uint32_t i = 0; like->has_other_view && i < catalog->tensor_count; i++) {
         struct state_key key;
         if (!state_key_read(catalog->tensors[i].key, &key))
             continue;
@@ -74,7 +74,7 @@ static enum mcore_optimizer_layout reference_layout(const struct source *like, b
         if (key.kind == STATE_KEY_BUCKET)
             return is_bucket_space(catalog) ? MCORE_MODEL_SPACE : MCORE_BUCKETS;
     }
-    for (uint32_t i = 0; catalog->has_stored_optimizer && i < catalog->item_count; i++) {
+    for (uint32_t i = 0; like->has_other_view && i < catalog->item_count; i++) {
         if (state_key_is(catalog->items[i].key, STATE_KEY_BUFFERS))
             return MCORE_GATHERED;
     }

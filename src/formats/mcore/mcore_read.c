@@ -131,7 +131,7 @@ static bool find_reshape(const struct mcore_reading *reading, struct str name, s
 {
     if (!mcore_data_find(&reading->mcore, name, out))
         return false;
-    out->is_flat &= !reading->source->relate_optimizer;
+    out->is_flat &= !reading->source->is_by_parameter;
     return true;
 }
 

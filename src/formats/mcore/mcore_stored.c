@@ -56,8 +56,8 @@ reshard_status mcore_stored_take(struct source *source, struct mcore_stored *sto
                                 uint64_t bytes, enum codec codec, bool *taken, reshard_error *err)
 {
     bool is_state = state_key_is(key, STATE_KEY_BUFFERS), has_sizes = state_key_is(key, STATE_KEY_UNPADDED_SIZES);
-    *taken = source->relate_optimizer && (is_state || has_sizes || state_key_is(key, STATE_KEY_BUCKET_SIZES));
-    source->catalog->has_stored_optimizer |= is_state && !*taken;
+    *taken = source->is_by_parameter && (is_state || has_sizes || state_key_is(key, STATE_KEY_BUCKET_SIZES));
+    source->has_other_view |= is_state && !*taken;
     if (!*taken || !(is_state || has_sizes))
         return RESHARD_OK;
     if (codec != CODEC_NONE)
@@ -107,13 +107,13 @@ reshard_status mcore_stored_read(struct source *source, const struct mcore_store
     const struct value *args = mcore_item_value(catalog, "args"), *content = mcore_item_value(catalog, "content_metadata");
     const struct value *kind = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
     struct str name;
-    if (source->relate_optimizer) {
+    if (source->is_by_parameter) {
         reshard_status status = rename_states(catalog, is_flattened, err);
         if (!status && is_flattened)
             status = mcore_transpose_states(catalog, args, err);
         return status ? status : optimizer_dist_relate(catalog, args, stored->objects, stored->count, err);
     }
-    catalog->has_stored_optimizer = catalog->has_stored_optimizer || is_flattened || has_buckets(catalog);
+    source->has_other_view = source->has_other_view || is_flattened || has_buckets(catalog);
     if (args && kind && value_as_str(kind, &name) && str_is(name, "fully_reshardable"))
         return optimizer_dist_check(catalog, args, err);
     return RESHARD_OK;

@@ -16,7 +16,7 @@ struct mcore_stored {
 };
 
 /*
- * An object of that key: *taken if it goes into the state of parameters (source->relate_optimizer) and is no item. Notes in the catalog
+ * An object of that key: *taken if it goes into the state of parameters (source->is_by_parameter) and is no item. Notes in the catalog
  * that there is such state.
  */
 reshard_status mcore_stored_take(struct source *source, struct mcore_stored *stored, struct str key, uint32_t object, uint64_t offset,

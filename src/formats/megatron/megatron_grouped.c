@@ -82,10 +82,10 @@ reshard_status megatron_split_grouped(struct source *source, reshard_error *err)
         if (!grouping)
             continue;
         /* Optimizer state has the names of distributed checkpoints, which know experts, not matrices. */
-        if (source->relate_optimizer || state->has_optimizer)
+        if (source->is_by_parameter || state->has_optimizer)
             status = split_parameter(state, parameter, grouping, prefix, err);
         else
-            source->catalog->has_stored_optimizer = true;
+            source->has_other_view = true;
         if (status)
             error_prefix(err, "tensor '%.*s'", STR_ARG(parameter->key));
     }

@@ -132,20 +132,6 @@ static void set_model(struct editing *editing, const struct megatron_target *sta
     set_bool(editing, "swiglu", state->context.is_gated, true);
 }
 
-static struct value *new_namespace(struct value_graph *graph)
-{
-    struct value *namespace = value_new(graph, VALUE_NEW), *members = value_new_list(graph, VALUE_DICT, NULL, 0);
-    struct value **states = arena_array(&graph->arena, 1, sizeof(*states));
-    if (!namespace || !members || !states)
-        return NULL;
-    namespace->object->callable = value_new_global(graph, "argparse", "Namespace");
-    namespace->object->args = value_new_list(graph, VALUE_TUPLE, NULL, 0);
-    states[0] = members;
-    namespace->object->states = states;
-    namespace->object->state_count = 1;
-    return namespace->object->callable && namespace->object->args ? namespace : NULL;
-}
-
 /* The layout that the target's pipeline split was taken from. */
 static const struct megatron_source *pipeline_model(const struct layout_request *request, const struct megatron_target *state)
 {
@@ -158,7 +144,8 @@ static const struct megatron_source *pipeline_model(const struct layout_request 
 struct value *megatron_write_args(const struct layout_request *request, const struct megatron_target *state, uint32_t rank,
                                   struct value *copied, struct value_graph *graph)
 {
-    struct value *namespace = copied && namespace_members(copied) ? copied : new_namespace(graph);
+    struct value *namespace =
+        copied && namespace_members(copied) ? copied : namespace_new(graph, value_new_list(graph, VALUE_DICT, NULL, 0));
     const struct megatron_source *like = megatron_folder_state(request->like);
     if (!namespace)
         return NULL;
