@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the figures of the README: ratios of medians, measured side by side in interleaved rounds of one run.
 
-usage: bench.py --reshard PATH [--dir DIR] [--rounds N] [--gigabytes 1,4] [--only WORD,…]
+usage: bench.py --reshard PATH [--before PATH] [--dir DIR] [--disk DIR] [--rounds N] [--gigabytes 1,4] [--only WORD,…]
+With --before every command is also run, in the same rounds, by an earlier build; what it took is printed behind the rows.
+--disk is a folder on a disk, for the rows where storage counts; it defaults to the temporary directory, unless that is in memory.
 DIR defaults to /dev/shm when it has room (then storage does not hide the program), else to the temporary directory.
 The checkpoints are written by real torch; RESHARD_TEST_PYTHON names a Python that has it, with safetensors.
 """
@@ -17,6 +19,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+BEFORE = " before"
 TORCH_TO_HF = """
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
@@ -30,7 +33,7 @@ save_file({{k: v.contiguous() for k, v in state.items()}}, {dst!r} + '/model.saf
 class Bench:
     def __init__(self, args, root):
         self.args, self.root, self.out = args, root, os.path.join(root, "out")
-        self.rows = []
+        self.rows, self.before = [], []
 
     def wants(self, *words):
         return not self.args.only or any(word in self.args.only.split(",") for word in words)
@@ -59,8 +62,25 @@ class Bench:
             sys.exit(f"{command}: {message.decode()[-500:]}")
         return seconds, usage.ru_maxrss / 1024
 
+    def with_before(self, commands):
+        """The commands, and behind each that is ours the same of the earlier build."""
+        both = {}
+        for name, command in commands.items():
+            both[name] = command
+            if self.args.before and not isinstance(command, str) and command[0] == self.args.reshard:
+                both[name + BEFORE] = [self.args.before, *command[1:]]
+        return both
+
+    def note_before(self, commands, times):
+        for name in commands:
+            if name + BEFORE in times:
+                was, now = statistics.median(times[name + BEFORE]), statistics.median(times[name])
+                what = " ".join(part.replace(self.root + "/", "") for part in commands[name][1:])
+                self.before.append((what, was, now))
+
     def side_by_side(self, commands, rounds=None):
         """{name: (median seconds, most MiB)}; one warming round is not counted."""
+        asked, commands = commands, self.with_before(commands)
         times, memory = {name: [] for name in commands}, dict.fromkeys(commands, 0)
         for turn in range((rounds or self.args.rounds) + 1):
             for name, command in commands.items():
@@ -69,6 +89,7 @@ class Bench:
                     times[name].append(seconds)
                     memory[name] = max(memory[name], mib)
         shutil.rmtree(self.out, ignore_errors=True)
+        self.note_before(asked, times)
         return {name: (statistics.median(times[name]), memory[name]) for name in commands}
 
     def row(self, what, figure, must, aim, detail):
@@ -187,6 +208,21 @@ class Bench:
                  f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
         shutil.rmtree(source)
 
+    def disk(self, gigabytes):
+        """Synced, on a disk: the ways to read against each other, and against a copy."""
+        reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
+        ways = ("auto", "buffered", "direct", "mmap")
+        commands = {io: [reshard, "convert", source, self.out + "/hf", "--to", "hf", "--quiet", "--io", io] for io in ways}
+        commands["cp"] = f"cp -r {source} {self.out}/copy && sync -f {self.out}"
+        found = self.side_by_side(commands)
+        seconds = {name: value[0] for name, value in found.items()}
+        best = min(ways[1:], key=seconds.get)
+        self.row(f"DCP to hf, {gigabytes} GB, on a disk, synced, against `cp -r` then `sync`", f"{seconds['cp'] / seconds['auto']:.2f}x",
+                 "", "", f"{seconds['auto']:.2f} s")
+        self.row("the same, `--io auto` against the best of the others", f"{seconds[best] / seconds['auto']:.2f}x", "1.0x", "",
+                 ", ".join(f"{io} {seconds[io]:.2f} s" for io in ways))
+        shutil.rmtree(source)
+
     def small(self):
         reshard, count, size = self.args.reshard, 100_000, 16 * 1024
         source, single = self.make("small", count, size), os.path.join(self.root, "single")
@@ -201,20 +237,31 @@ class Bench:
         os.unlink(single)
 
 
+def disk_folder(args):
+    """Where the rows on a disk are measured; None if there is no disk."""
+    if args.disk:
+        return args.disk
+    folder = tempfile.gettempdir()
+    kind = subprocess.run(["stat", "-f", "-c", "%T", folder], capture_output=True, text=True).stdout.strip()
+    return None if kind in ("tmpfs", "ramfs") else folder
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--reshard", required=True)
+    parser.add_argument("--before")
     parser.add_argument("--dir")
+    parser.add_argument("--disk")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--gigabytes", default="1,4")
     parser.add_argument("--only", default="")
     parser.add_argument("--python", default=os.environ.get("RESHARD_TEST_PYTHON", sys.executable))
     args = parser.parse_args()
-    args.reshard = os.path.abspath(args.reshard)
+    args.reshard, args.before = os.path.abspath(args.reshard), args.before and os.path.abspath(args.before)
     if subprocess.run([args.python, "-c", "import torch, safetensors"], stderr=subprocess.DEVNULL).returncode:
         sys.exit("bench: the checkpoints are written by torch; set RESHARD_TEST_PYTHON to a Python that has torch and safetensors")
     base = args.dir or ("/dev/shm" if shutil.disk_usage("/dev/shm").free > 14e9 else tempfile.gettempdir())
-    root = tempfile.mkdtemp(prefix="reshard-bench-", dir=base)
+    root, on_disk = tempfile.mkdtemp(prefix="reshard-bench-", dir=base), None
     try:
         print(f"in {base}, {args.rounds} interleaved rounds, {os.cpu_count()} CPUs\n\n| what | measured | must | aim | "
               f"|\n|---|---|---|---|---|", flush=True)
@@ -232,8 +279,18 @@ def main():
             bench.zarr(int(args.gigabytes.split(",")[0]))
         if bench.wants("small"):
             bench.small()
+        if bench.wants("disk") and disk_folder(args):
+            bench.root = on_disk = tempfile.mkdtemp(prefix="reshard-bench-", dir=disk_folder(args))
+            bench.out = os.path.join(on_disk, "out")
+            bench.disk(int(args.gigabytes.split(",")[0]))
+        if args.before:
+            print("\n| command | before, s | now, s | ratio |\n|---|---|---|---|")
+            for what, was, now in bench.before:
+                print(f"| `{what}` | {was:.3f} | {now:.3f} | {was / now:.2f}x |")
     finally:
         shutil.rmtree(root, ignore_errors=True)
+        if on_disk:
+            shutil.rmtree(on_disk, ignore_errors=True)
 
 
 main()
