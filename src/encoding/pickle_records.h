@@ -109,7 +109,12 @@ struct records_container {
 /* What an attribute of a record is, and in which of the slots of its type it goes; the slot of a string is its space. */
 struct records_field {
     uint8_t attribute;
-    enum { RECORDS_FIELD_VECTOR, RECORDS_FIELD_NUMBER, RECORDS_FIELD_NATURAL, RECORDS_FIELD_STRING, RECORDS_FIELD_NONE } type;
+    enum {
+        RECORDS_FIELD_SIZE, RECORDS_FIELD_TUPLE,     /* vectors: of a RECORDS_IS_SIZE class, and plain */
+        RECORDS_FIELD_NUMBER, RECORDS_FIELD_NATURAL, /* any integer, and one that is not negative */
+        RECORDS_FIELD_STRING,
+        RECORDS_FIELD_NONE                           /* always None */
+    } type;
     uint8_t slot;
     bool is_required, may_be_none;
 };

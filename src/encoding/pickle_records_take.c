@@ -102,11 +102,37 @@ static inline bool skip_memoize(const struct records *m, struct record *r)
     return true;
 }
 
-/* A size: GET of one, or the call of torch.Size with up to RANK_MAX numbers. */
+/* A tuple of up to RANK_MAX numbers, without the MEMOIZE behind it. */
+static inline bool read_numbers(struct record *r, int64_t *values, size_t *count)
+{
+    bool is_marked = r->at < r->end && *r->at == '(';
+    *count = 0;
+    r->at += is_marked;
+    while (*count < RANK_MAX && read_int(r, &values[*count]))
+        ++*count;
+    if (r->at == r->end)
+        return false;
+    uint8_t opcode = *r->at++;
+    return is_marked ? opcode == 't' && *count > 0 : *count == 0 ? opcode == ')' : *count <= 3 && opcode == 0x84 + *count;
+}
+
+/* The MEMOIZE of a vector, which others may share. That it is kept now does no harm if the record turns out to be for the opcodes. */
+static inline bool memoize_vector(struct records *m, struct record *r, records_word w)
+{
+    if (r->at == r->end || *r->at != 0x94)
+        return false;
+    r->at++;
+    if (!r->is_free && records_memo_is_kept(m, r->memo))
+        *records_memo_slot(m, r->memo) = w;
+    r->memo++;
+    return true;
+}
+
+/* A size: GET of one, or the call of torch.Size with a tuple. */
 static bool read_size(struct records *m, struct record *r, uint32_t *out)
 {
     int64_t values[RANK_MAX];
-    size_t count = 0;
+    size_t count;
     records_word class;
     if (!read_get(m, r, &r->seen->size_class, &class))
         return false;
@@ -116,28 +142,27 @@ static bool read_size(struct records *m, struct record *r, uint32_t *out)
     }
     if (records_tag(class) != RECORDS_GLOBAL || m->globals[records_payload(class)].role != RECORDS_IS_SIZE)
         return false;
-    bool is_marked = r->at < r->end && *r->at == '(';
-    r->at += is_marked;
-    while (count < RANK_MAX && read_int(r, &values[count]))
-        count++;
-    if (r->at == r->end)
-        return false;
-    uint8_t opcode = *r->at++;
-    bool is_tuple = is_marked ? opcode == 't' && count > 0 : count == 0 ? opcode == ')' : count <= 3 && opcode == 0x84 + count;
-    if (!is_tuple || (count && !skip_memoize(m, r)))
+    if (!read_numbers(r, values, &count) || (count && !skip_memoize(m, r)))
         return false;
     if (!read_exact(r, "\x85", 1) || !skip_memoize(m, r) || !read_exact(r, "R", 1))
         return false;
-    if (records_vector(m, values, count, out))
+    return !records_vector(m, values, count, out) && memoize_vector(m, r, records_word_of(RECORDS_SIZE, *out));
+}
+
+/* A tuple of numbers: GET of one, or a new one. */
+static bool read_tuple(struct records *m, struct record *r, uint32_t *out)
+{
+    int64_t values[RANK_MAX];
+    size_t count;
+    records_word known;
+    if (r->at < r->end && (*r->at == 'h' || *r->at == 'j')) {
+        bool is_vector = read_get(m, r, &r->seen->size_class, &known) && records_tag(known) == RECORDS_VECTOR;
+        *out = is_vector ? (uint32_t)records_payload(known) : RECORDS_ABSENT;
+        return is_vector;
+    }
+    if (!read_numbers(r, values, &count) || records_vector(m, values, count, out))
         return false;
-    if (r->at == r->end || *r->at != 0x94)
-        return false;
-    r->at++;
-    /* Others may share the size. That it is kept now does no harm if the record turns out to be for the opcodes. */
-    if (!r->is_free && records_memo_is_kept(m, r->memo))
-        *records_memo_slot(m, r->memo) = records_word_of(RECORDS_SIZE, *out);
-    r->memo++;
-    return true;
+    return count == 0 || memoize_vector(m, r, records_word_of(RECORDS_VECTOR, *out));
 }
 
 /* A string: GET of one, or a new one. */
@@ -172,7 +197,7 @@ static bool read_text(struct records *m, struct record *r, int space, uint32_t *
 /* A later value of the same key counts, so that None takes back what was there. */
 static bool read_none(struct record *r, const struct records_field *field)
 {
-    if (field->type == RECORDS_FIELD_VECTOR)
+    if (field->type == RECORDS_FIELD_SIZE || field->type == RECORDS_FIELD_TUPLE)
         r->values.vectors[field->slot] = RECORDS_ABSENT;
     else if (field->type == RECORDS_FIELD_STRING)
         r->values.strings[field->slot] = RECORDS_ABSENT;
@@ -188,7 +213,9 @@ static inline bool read_value(struct records *m, struct record *r, const struct 
     if (field->may_be_none && r->at < r->end && *r->at == 'N')
         return read_none(r, field);
     switch (field->type) {
-    case RECORDS_FIELD_VECTOR:
+    case RECORDS_FIELD_TUPLE:
+        return read_tuple(m, r, &r->values.vectors[field->slot]);
+    case RECORDS_FIELD_SIZE:
         return read_size(m, r, &r->values.vectors[field->slot]);
     case RECORDS_FIELD_NUMBER:
         return read_int(r, number);

@@ -62,19 +62,19 @@ TEST(the_name_of_a_sharded_object_ends_with_offsets_and_extents)
 /* Every leaf is the number of the wanted item. */
 static reshard_status put_number(void *context, uint32_t node, struct buffer *out, reshard_error *err)
 {
-    const struct dcp_tree *tree = context;
+    const struct path_tree *tree = context;
     pickle_put_int(out, tree->nodes[node].wanted);
     return out->failed ? error_set_memory(err) : RESHARD_OK;
 }
 
-static void expect_tree(struct dcp_tree *tree, const char *json)
+static void expect_tree(struct path_tree *tree, const char *json)
 {
     reshard_error err = { 0 };
     struct buffer bytes = { 0 }, text = { 0 };
     struct value_graph graph = { 0 };
     struct pickle_report report;
     pickle_put_begin(&bytes);
-    CHECK_OK(dcp_tree_write(tree, 0, put_number, tree, &bytes, &err));
+    CHECK_OK(path_tree_write(tree, 0, put_number, tree, &bytes, &err));
     pickle_put_end(&bytes);
     CHECK_OK(pickle_parse(bytes.data, bytes.size, 0, &limits_default, &graph, &report, &err));
     CHECK_OK(value_to_json(graph.root, &text, AT_MOST(10000), &err));
@@ -88,30 +88,30 @@ static void expect_tree(struct dcp_tree *tree, const char *json)
 TEST(items_are_put_together_along_their_paths)
 {
     reshard_error err = { 0 };
-    struct dcp_tree tree = { 0 };
+    struct path_tree tree = { 0 };
     bool has_hole;
     const struct path_part a[] = { KEY("optimizer"), KEY("groups"), AT(1), KEY("lr") },
                            b[] = { KEY("optimizer"), KEY("groups"), AT(0), KEY("lr") }, c[] = { KEY("iteration") },
                            d[] = { KEY("optimizer"), { .kind = PATH_INT_KEY, .index = 7 } }, e[] = { KEY("holed"), AT(4) };
     expect_tree(&tree, "{}");
-    CHECK_OK(dcp_tree_add(&tree, a, 4, (struct dcp_tree_node){ .wanted = 1 }, &err));
-    CHECK_OK(dcp_tree_add(&tree, b, 4, (struct dcp_tree_node){ .wanted = 2 }, &err));
-    CHECK_OK(dcp_tree_add(&tree, c, 1, (struct dcp_tree_node){ .wanted = 3 }, &err));
-    CHECK_OK(dcp_tree_add(&tree, d, 2, (struct dcp_tree_node){ .wanted = 4 }, &err));
-    CHECK_OK(dcp_tree_finish(&tree, &has_hole, &err));
+    CHECK_OK(path_tree_add(&tree, a, 4, (struct path_tree_node){ .wanted = 1 }, &err));
+    CHECK_OK(path_tree_add(&tree, b, 4, (struct path_tree_node){ .wanted = 2 }, &err));
+    CHECK_OK(path_tree_add(&tree, c, 1, (struct path_tree_node){ .wanted = 3 }, &err));
+    CHECK_OK(path_tree_add(&tree, d, 2, (struct path_tree_node){ .wanted = 4 }, &err));
+    CHECK_OK(path_tree_finish(&tree, &has_hole, &err));
     assert_false(has_hole);
     expect_tree(&tree, "{\"optimizer\": {\"groups\": [{\"lr\": 2}, {\"lr\": 1}], \"7\": 4}, \"iteration\": 3}");
-    CHECK_OK(dcp_tree_add(&tree, e, 2, (struct dcp_tree_node){ .wanted = 5 }, &err));
-    CHECK_OK(dcp_tree_finish(&tree, &has_hole, &err));
+    CHECK_OK(path_tree_add(&tree, e, 2, (struct path_tree_node){ .wanted = 5 }, &err));
+    CHECK_OK(path_tree_finish(&tree, &has_hole, &err));
     assert_true(has_hole);
-    tree.nodes[dcp_tree_child(&tree, 0, STR("iteration"))].is_left_out = true;
+    tree.nodes[path_tree_child(&tree, 0, STR("iteration"))].is_left_out = true;
     expect_tree(&tree, "{\"optimizer\": {\"groups\": [{\"lr\": 2}, {\"lr\": 1}], \"7\": 4}, \"holed\": {\"4\": 5}}");
-    CHECK_FAILS(dcp_tree_add(&tree, c, 1, (struct dcp_tree_node){ .wanted = 3 }, &err), RESHARD_ERR_UNSUPPORTED);
+    CHECK_FAILS(path_tree_add(&tree, c, 1, (struct path_tree_node){ .wanted = 3 }, &err), RESHARD_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "'iteration'"));
     const struct path_part inside[] = { KEY("iteration"), KEY("x") };
-    CHECK_FAILS(dcp_tree_add(&tree, inside, 2, (struct dcp_tree_node){ .wanted = 3 }, &err), RESHARD_ERR_UNSUPPORTED);
-    CHECK_FAILS(dcp_tree_add(&tree, a, 2, (struct dcp_tree_node){ .wanted = 3 }, &err), RESHARD_ERR_UNSUPPORTED);
-    dcp_tree_release(&tree);
+    CHECK_FAILS(path_tree_add(&tree, inside, 2, (struct path_tree_node){ .wanted = 3 }, &err), RESHARD_ERR_UNSUPPORTED);
+    CHECK_FAILS(path_tree_add(&tree, a, 2, (struct path_tree_node){ .wanted = 3 }, &err), RESHARD_ERR_UNSUPPORTED);
+    path_tree_release(&tree);
 }
 
 /* ---- writing ---- */

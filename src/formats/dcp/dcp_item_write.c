@@ -210,7 +210,7 @@ static reshard_status put_wanted(struct pickling *pickling, uint32_t item, struc
 static reshard_status put_leaf(void *context, uint32_t number, struct buffer *out, reshard_error *err)
 {
     struct pickling *pickling = context;
-    const struct dcp_tree_node *node = &pickling->state->tree.nodes[number];
+    const struct path_tree_node *node = &pickling->state->tree.nodes[number];
     pickling->node = number;
     reshard_status status = node->value ? put_value(pickling, node->wanted, node->value, node->graph_count, out, err)
                                         : put_wanted(pickling, node->wanted, out, err);
@@ -232,7 +232,7 @@ static reshard_status put_stored(struct pickling *pickling, const struct dcp_sto
     else if (item->wanted != CATALOG_NONE)
         status = put_wanted(pickling, item->wanted, out, err);
     else
-        status = dcp_tree_write(&pickling->state->tree, item->node, put_leaf, pickling, out, err);
+        status = path_tree_write(&pickling->state->tree, item->node, put_leaf, pickling, out, err);
     if (item->is_in_list)
         pickle_put_opcode(out, PICKLE_APPEND);
     pickle_put_end(out);

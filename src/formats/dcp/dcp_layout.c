@@ -155,7 +155,7 @@ static reshard_status lay_out_file(struct dcp_placing *placing, struct dcp_store
 static reshard_status drop_item(struct dcp_placing *placing, const struct dcp_stored *item, uint32_t node, const char *reason,
                                 reshard_error *err)
 {
-    struct dcp_tree *tree = &dcp_target_state(placing->target)->tree;
+    struct path_tree *tree = &dcp_target_state(placing->target)->tree;
     if (node == CATALOG_NONE)
         return target_note_dropped(placing->target, NOTE_NO_PLACE, item->key, err, "%s", reason);
     tree->nodes[node].is_left_out = true;
@@ -477,7 +477,7 @@ void dcp_close_target(struct target *target)
     free(state->wanted_of);
     dcp_vectors_release(&state->vectors);
     free(state->kept);
-    dcp_tree_release(&state->tree);
+    path_tree_release(&state->tree);
     value_graph_release(&state->extra);
     dcp_lists_release(&state->lists);
     free(state);

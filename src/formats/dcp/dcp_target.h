@@ -55,7 +55,7 @@ struct dcp_target {
     struct dcp_stored *items;
     uint32_t *wanted_of;          /* source tensor -> wanted tensor, or CATALOG_NONE */
     struct dcp_lists lists;       /* on the paths of all that is stored */
-    struct dcp_tree tree;         /* items of the source that are stored as one */
+    struct path_tree tree;         /* items of the source that are stored as one */
     struct value_graph extra;     /* values that the source does not have */
     struct dcp_kept_storage *kept; /* storages that PERSID nodes of extra name with DCP_KEPT */
     struct dcp_vectors vectors;   /* in which tensors lie */

@@ -233,8 +233,8 @@ static enum records_step build_object(struct records *m, records_word object, re
 /* ---- records: chunks, indexes and ranges, which make up nearly all of a large file ---- */
 
 static const struct records_field chunk_fields[] = {
-    { DCP_ATTR_OFFSETS, RECORDS_FIELD_VECTOR, 0, true, false },
-    { DCP_ATTR_SIZES, RECORDS_FIELD_VECTOR, 1, true, false },
+    { DCP_ATTR_OFFSETS, RECORDS_FIELD_SIZE, 0, true, false },
+    { DCP_ATTR_SIZES, RECORDS_FIELD_SIZE, 1, true, false },
 };
 
 static reshard_status make_chunk(struct records *m, const struct records_values *values, records_word *out)
@@ -248,7 +248,7 @@ static reshard_status make_chunk(struct records *m, const struct records_values 
 static const struct records_field index_fields[] = {
     { DCP_ATTR_FQN, RECORDS_FIELD_STRING, DCP_NAMES, true, false },
     { DCP_ATTR_INDEX, RECORDS_FIELD_NUMBER, 0, false, true },
-    { DCP_ATTR_OFFSET, RECORDS_FIELD_VECTOR, 0, false, true },
+    { DCP_ATTR_OFFSET, RECORDS_FIELD_SIZE, 0, false, true },
 };
 
 static reshard_status make_index(struct records *m, const struct records_values *values, records_word *out)

@@ -54,10 +54,10 @@ static bool find_blocker(const struct value *value, void *context)
 
 reshard_status mcore_classes_note(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    const struct dcp_tree *tree = &mcore_target_state(target)->dcp.tree;
+    const struct path_tree *tree = &mcore_target_state(target)->dcp.tree;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < tree->node_count && !status; i++) {
-        const struct dcp_tree_node *node = &tree->nodes[i];
+        const struct path_tree_node *node = &tree->nodes[i];
         const struct value *blocker = NULL;
         bool no_memory = false;
         if (!node->is_leaf || node->is_left_out || node->wanted == CATALOG_NONE)

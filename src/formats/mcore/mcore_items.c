@@ -69,7 +69,7 @@ static reshard_status add_to_tree(const struct layout_request *request, struct m
     struct path_part single;
     const struct path_part *parts;
     size_t count = catalog_item_path(request->wanted, &request->wanted->items[item], &single, &parts);
-    return dcp_tree_add(&state->dcp.tree, parts, count, (struct dcp_tree_node){ .wanted = item }, err);
+    return path_tree_add(&state->dcp.tree, parts, count, (struct path_tree_node){ .wanted = item }, err);
 }
 
 reshard_status mcore_add_value(struct mcore_target *state, const char *key, struct value *value, reshard_error *err)
@@ -77,8 +77,8 @@ reshard_status mcore_add_value(struct mcore_target *state, const char *key, stru
     struct path_part part = { .kind = PATH_KEY, .key = str_of(key) };
     if (!value)
         return error_set_memory(err);
-    struct dcp_tree_node leaf = { .wanted = CATALOG_NONE, .value = value };
-    return dcp_tree_add(&state->dcp.tree, &part, 1, leaf, err);
+    struct path_tree_node leaf = { .wanted = CATALOG_NONE, .value = value };
+    return path_tree_add(&state->dcp.tree, &part, 1, leaf, err);
 }
 
 /* The arguments of a run of one rank that saved weights alone. */
@@ -113,7 +113,7 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
 {
     static const char *const marks[] = { "checkpoint_version", "iteration", "content_metadata" };
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
-        if (dcp_tree_child(&state->dcp.tree, 0, str_of(marks[i])) != CATALOG_NONE)
+        if (path_tree_child(&state->dcp.tree, 0, str_of(marks[i])) != CATALOG_NONE)
             return RESHARD_OK;
     }
     if (mcore_is_from(request, &format_torch_dist))
@@ -121,7 +121,7 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
     struct value *version = value_new(&state->dcp.extra, VALUE_FLOAT);
     if (version)
         version->real = CHECKPOINT_VERSION;
-    bool has_arguments = dcp_tree_child(&state->dcp.tree, 0, STR("args")) != CATALOG_NONE;
+    bool has_arguments = path_tree_child(&state->dcp.tree, 0, STR("args")) != CATALOG_NONE;
     reshard_status status = has_arguments ? RESHARD_OK : mcore_add_value(state, "args", make_arguments(&state->dcp.extra), err);
     if (!status)
         status = mcore_add_value(state, "checkpoint_version", version, err);
@@ -141,7 +141,7 @@ static reshard_status add_common(const struct layout_request *request, struct ta
     if (!status)
         status = mcore_release_adapt(request, target, err);
     if (!status)
-        status = dcp_tree_finish(&state->dcp.tree, &has_hole, err);
+        status = path_tree_finish(&state->dcp.tree, &has_hole, err);
     if (!status && has_hole)
         status =
             target_note_changed(target, NOTE_KEYS, (struct str){ 0 }, err, "lists with members left out become dicts of their positions");

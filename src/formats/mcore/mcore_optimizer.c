@@ -55,7 +55,7 @@ static reshard_status copy_leaf(const struct layout_request *request, struct mco
                                 struct value **out, reshard_error *err)
 {
     *out = NULL;
-    *node = dcp_tree_child(&state->dcp.tree, 0, str_of(key));
+    *node = path_tree_child(&state->dcp.tree, 0, str_of(key));
     if (*node == CATALOG_NONE || !state->dcp.tree.nodes[*node].is_leaf || state->dcp.tree.nodes[*node].wanted == CATALOG_NONE)
         return RESHARD_OK;
     const struct catalog_item *loaded;
@@ -264,7 +264,7 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     if (!status && made) {
         optimizer = made;
         status = mcore_add_value(state, OPTIMIZER_KEY, made, err);
-        node = dcp_tree_child(&state->dcp.tree, 0, STR(OPTIMIZER_KEY));
+        node = path_tree_child(&state->dcp.tree, 0, STR(OPTIMIZER_KEY));
     }
     if (status || !optimizer)
         return status;
@@ -338,7 +338,7 @@ static bool is_described(const struct layout_request *request, struct mcore_targ
 static reshard_status target_arguments(const struct layout_request *request, struct mcore_target *state, const struct value **out,
                                        reshard_error *err)
 {
-    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR("args"));
+    uint32_t node = path_tree_child(&state->dcp.tree, 0, STR("args"));
     *out = NULL;
     if (node == CATALOG_NONE || !state->dcp.tree.nodes[node].is_leaf)
         return RESHARD_OK;
@@ -393,6 +393,6 @@ reshard_status mcore_optimizer_adapt(const struct layout_request *request, struc
         status = adapt_optimizer(request, target, made, is_distributed, err);
     /* Names of state have no number of an optimizer in front, which a release that can do either way is told by the content's description.
      */
-    bool is_told = is_done && dcp_tree_child(&state->dcp.tree, 0, STR(CONTENT_KEY)) != CATALOG_NONE;
+    bool is_told = is_done && path_tree_child(&state->dcp.tree, 0, STR(CONTENT_KEY)) != CATALOG_NONE;
     return status || is_told ? status : adapt_content(request, state, is_distributed, err);
 }

@@ -23,7 +23,7 @@ reshard_status mcore_release_choose(const struct layout_request *request, struct
 }
 
 /* The leaf's value, loaded; NULL if it has none. */
-static reshard_status load_leaf(const struct layout_request *request, const struct dcp_tree_node *node, const struct value **value,
+static reshard_status load_leaf(const struct layout_request *request, const struct path_tree_node *node, const struct value **value,
                                 uint32_t *graph_count, struct str *key, reshard_error *err)
 {
     *value = NULL;

@@ -170,7 +170,7 @@ static void set_vocabulary(struct value_edit *editing, const struct value *argum
 
 static bool has_optimizer(const struct layout_request *request, struct mcore_target *state)
 {
-    if (dcp_tree_child(&state->dcp.tree, 0, STR("optimizer")) != CATALOG_NONE)
+    if (path_tree_child(&state->dcp.tree, 0, STR("optimizer")) != CATALOG_NONE)
         return true;
     for (uint32_t i = 0; i < request->wanted->tensor_count; i++) {
         if (state_key_is_any(request->wanted->tensors[i].key))
@@ -220,7 +220,7 @@ static reshard_status edit_arguments(const struct layout_request *request, struc
     struct mcore_target *state = mcore_target_state(target);
     bool is_buffered = state->optimizer_layout == MCORE_BUCKETS || state->optimizer_layout == MCORE_GATHERED;
     bool is_changed = mcore_layout_changes(target), is_same_format = mcore_is_from(request, target->driver);
-    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR("args")), graph_count = 0;
+    uint32_t node = path_tree_child(&state->dcp.tree, 0, STR("args")), graph_count = 0;
     const struct value *arguments = NULL;
     if (node == CATALOG_NONE || !state->dcp.tree.nodes[node].is_leaf || state->dcp.tree.nodes[node].wanted == CATALOG_NONE)
         return RESHARD_OK;
@@ -327,7 +327,7 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
 {
     struct mcore_target *state = mcore_target_state(target);
     const struct catalog *wanted = request->wanted;
-    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR(RNG_KEY));
+    uint32_t node = path_tree_child(&state->dcp.tree, 0, STR(RNG_KEY));
     if (node == CATALOG_NONE)
         return RESHARD_OK;
     state->dcp.tree.nodes[node].is_left_out = true;
@@ -356,7 +356,7 @@ static reshard_status take_rng_state(const struct layout_request *request, struc
 static reshard_status take_rerun_state(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
-    uint32_t node = dcp_tree_child(&state->dcp.tree, 0, STR(RERUN_KEY));
+    uint32_t node = path_tree_child(&state->dcp.tree, 0, STR(RERUN_KEY));
     bool has_ranks = false;
     if (node == CATALOG_NONE)
         return RESHARD_OK;

@@ -8,7 +8,7 @@
 
 /* ---- building ---- */
 
-static bool add_node(struct dcp_tree *tree, const struct dcp_tree_node *node, uint32_t *out)
+static bool add_node(struct path_tree *tree, const struct path_tree_node *node, uint32_t *out)
 {
     if (!ARRAY_ROOM(tree->nodes, tree->node_count, tree->node_capacity))
         return false;
@@ -20,7 +20,7 @@ static bool add_node(struct dcp_tree *tree, const struct dcp_tree_node *node, ui
 }
 
 /* Spells a child so that no two different ones are spelled alike. */
-static bool spell(struct dcp_tree *tree, uint32_t parent, const struct path_part *part)
+static bool spell(struct path_tree *tree, uint32_t parent, const struct path_part *part)
 {
     buffer_clear(&tree->key);
     buffer_append_u32le(&tree->key, parent);
@@ -31,7 +31,7 @@ static bool spell(struct dcp_tree *tree, uint32_t parent, const struct path_part
 }
 
 /* The child, made if need be. */
-static bool descend(struct dcp_tree *tree, uint32_t parent, const struct path_part *part, uint32_t *out, bool *was_new)
+static bool descend(struct path_tree *tree, uint32_t parent, const struct path_part *part, uint32_t *out, bool *was_new)
 {
     if (!spell(tree, parent, part))
         return false;
@@ -41,10 +41,10 @@ static bool descend(struct dcp_tree *tree, uint32_t parent, const struct path_pa
     *out = index + 1;
     if (!*was_new)
         return true;
-    struct dcp_tree_node made = { .part = *part, .wanted = CATALOG_NONE };
+    struct path_tree_node made = { .part = *part, .wanted = CATALOG_NONE };
     if (!add_node(tree, &made, out))
         return false;
-    struct dcp_tree_node *container = &tree->nodes[parent];
+    struct path_tree_node *container = &tree->nodes[parent];
     if (container->last == CATALOG_NONE)
         container->first = *out;
     else
@@ -66,11 +66,11 @@ static reshard_status path_error(const struct path_part *parts, size_t count, co
     return status;
 }
 
-reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts, size_t count, struct dcp_tree_node leaf,
+reshard_status path_tree_add(struct path_tree *tree, const struct path_part *parts, size_t count, struct path_tree_node leaf,
                             reshard_error *err)
 {
     uint32_t at = 0;
-    struct dcp_tree_node root = { .wanted = CATALOG_NONE };
+    struct path_tree_node root = { .wanted = CATALOG_NONE };
     if (tree->node_count == 0 && !add_node(tree, &root, &at))
         return error_set_memory(err);
     for (size_t i = 0; i < count; i++) {
@@ -82,7 +82,7 @@ reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts
         if (i + 1 == count && !was_new)
             return path_error(parts, count, "is there twice", err);
     }
-    struct dcp_tree_node *node = &tree->nodes[at];
+    struct path_tree_node *node = &tree->nodes[at];
     node->is_leaf = true;
     node->wanted = leaf.wanted;
     node->value = leaf.value;
@@ -90,7 +90,7 @@ reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts
     return RESHARD_OK;
 }
 
-uint32_t dcp_tree_child(struct dcp_tree *tree, uint32_t parent, struct str name)
+uint32_t path_tree_child(struct path_tree *tree, uint32_t parent, struct str name)
 {
     struct path_part part = { .kind = PATH_KEY, .key = name };
     if (tree->node_count == 0 || !spell(tree, parent, &part))
@@ -103,12 +103,12 @@ uint32_t dcp_tree_child(struct dcp_tree *tree, uint32_t parent, struct str name)
 
 static int by_position(const void *a, const void *b, void *context)
 {
-    const struct dcp_tree_node *nodes = context;
+    const struct path_tree_node *nodes = context;
     int64_t x = nodes[*(const uint32_t *)a].part.index, y = nodes[*(const uint32_t *)b].part.index;
     return x < y ? -1 : x > y;
 }
 
-static bool all_positions(const struct dcp_tree *tree, uint32_t node)
+static bool all_positions(const struct path_tree *tree, uint32_t node)
 {
     for (uint32_t child = tree->nodes[node].first; child != CATALOG_NONE; child = tree->nodes[child].next) {
         if (tree->nodes[child].part.kind != PATH_INDEX)
@@ -118,9 +118,9 @@ static bool all_positions(const struct dcp_tree *tree, uint32_t node)
 }
 
 /* Puts the children, all of which have positions, in their order; returns whether there is a hole. */
-static bool sort_children(struct dcp_tree *tree, uint32_t node, uint32_t *order)
+static bool sort_children(struct path_tree *tree, uint32_t node, uint32_t *order)
 {
-    struct dcp_tree_node *container = &tree->nodes[node];
+    struct path_tree_node *container = &tree->nodes[node];
     uint32_t count = 0;
     for (uint32_t child = container->first; child != CATALOG_NONE; child = tree->nodes[child].next)
         order[count++] = child;
@@ -135,7 +135,7 @@ static bool sort_children(struct dcp_tree *tree, uint32_t node, uint32_t *order)
     return has_hole;
 }
 
-reshard_status dcp_tree_finish(struct dcp_tree *tree, bool *has_hole, reshard_error *err)
+reshard_status path_tree_finish(struct path_tree *tree, bool *has_hole, reshard_error *err)
 {
     *has_hole = false;
     uint32_t *order = malloc(((size_t)tree->node_count + 1) * sizeof(*order));
@@ -159,14 +159,14 @@ struct open_node {
     uint32_t node, child;
 };
 
-static bool begin_container(const struct dcp_tree_node *node, struct buffer *out)
+static bool begin_container(const struct path_tree_node *node, struct buffer *out)
 {
     pickle_put_opcode(out, node->is_list ? PICKLE_EMPTY_LIST : PICKLE_EMPTY_DICT);
     pickle_put_opcode(out, PICKLE_MARK);
     return !out->failed;
 }
 
-static void put_name(const struct dcp_tree_node *container, const struct path_part *part, struct buffer *out)
+static void put_name(const struct path_tree_node *container, const struct path_part *part, struct buffer *out)
 {
     if (container->is_list)
         return;
@@ -176,7 +176,7 @@ static void put_name(const struct dcp_tree_node *container, const struct path_pa
         pickle_put_int(out, part->index);
 }
 
-static bool push(struct open_node **stack, size_t *depth, size_t *capacity, const struct dcp_tree *tree, uint32_t node)
+static bool push(struct open_node **stack, size_t *depth, size_t *capacity, const struct path_tree *tree, uint32_t node)
 {
     if (!ARRAY_ROOM(*stack, *depth, *capacity))
         return false;
@@ -184,7 +184,7 @@ static bool push(struct open_node **stack, size_t *depth, size_t *capacity, cons
     return true;
 }
 
-reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_put_leaf put_leaf, void *context, struct buffer *out,
+reshard_status path_tree_write(const struct path_tree *tree, uint32_t node, path_tree_put_leaf put_leaf, void *context, struct buffer *out,
                               reshard_error *err)
 {
     struct open_node *stack = NULL;
@@ -200,7 +200,7 @@ reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_pu
         status = error_set_memory(err);
     while (depth > 0 && !status) {
         struct open_node *top = &stack[depth - 1];
-        const struct dcp_tree_node *container = &tree->nodes[top->node];
+        const struct path_tree_node *container = &tree->nodes[top->node];
         if (top->child == CATALOG_NONE) {
             pickle_put_opcode(out, container->is_list ? PICKLE_APPENDS : PICKLE_SETITEMS);
             depth--;
@@ -220,10 +220,10 @@ reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_pu
     return !status && out->failed ? error_set_memory(err) : status;
 }
 
-void dcp_tree_release(struct dcp_tree *tree)
+void path_tree_release(struct path_tree *tree)
 {
     name_map_release(&tree->children);
     buffer_release(&tree->key);
     free(tree->nodes);
-    *tree = (struct dcp_tree){ 0 };
+    *tree = (struct path_tree){ 0 };
 }

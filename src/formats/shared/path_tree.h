@@ -8,19 +8,19 @@
 
 #include "catalog/catalog.h"
 
-struct dcp_tree_node {
+struct path_tree_node {
     struct path_part part;           /* its name in the container */
     uint32_t first, last, next;      /* children in order, next sibling; CATALOG_NONE */
     uint32_t child_count;
-    bool is_leaf, is_list;           /* is_list: after dcp_tree_finish */
+    bool is_leaf, is_list;           /* is_list: after path_tree_finish */
     bool is_left_out;                /* written elsewhere, or not at all */
     uint32_t wanted;                 /* leaf: wanted item whose value it is, or CATALOG_NONE */
     const struct value *value;       /* leaf: a value of its own, or a part of that item's; NULL: the item's whole value */
     uint32_t graph_count;            /* of the graph that value belongs to */
 };
 
-struct dcp_tree {
-    struct dcp_tree_node *nodes;     /* [0] is the root */
+struct path_tree {
+    struct path_tree_node *nodes;     /* [0] is the root */
     uint32_t node_count, node_capacity;
     struct name_map children;        /* (parent, part) -> node - 1 */
     struct buffer key;
@@ -28,23 +28,23 @@ struct dcp_tree {
 
 /* Adds a leaf; the containers on its path are made. Texts of parts must outlive the tree. Two values of one path are an error that names
  * it. */
-reshard_status dcp_tree_add(struct dcp_tree *tree, const struct path_part *parts, size_t count, struct dcp_tree_node leaf,
+reshard_status path_tree_add(struct path_tree *tree, const struct path_part *parts, size_t count, struct path_tree_node leaf,
                             reshard_error *err);
 
 /* The child of that name, or CATALOG_NONE. */
-uint32_t dcp_tree_child(struct dcp_tree *tree, uint32_t parent, struct str name);
+uint32_t path_tree_child(struct path_tree *tree, uint32_t parent, struct str name);
 
 /*
  * Tells lists from dicts: positions 0, 1, … without a hole are a list. Other positions become integer keys; *has_hole says that there were
  * some.
  */
-reshard_status dcp_tree_finish(struct dcp_tree *tree, bool *has_hole, reshard_error *err);
+reshard_status path_tree_finish(struct path_tree *tree, bool *has_hole, reshard_error *err);
 
 /* Appends the pickle of a node, without frame. put_leaf appends that of a leaf; it may leave anything in the reader's memo. */
-typedef reshard_status (*dcp_put_leaf)(void *context, uint32_t node, struct buffer *out, reshard_error *err);
-reshard_status dcp_tree_write(const struct dcp_tree *tree, uint32_t node, dcp_put_leaf put_leaf, void *context, struct buffer *out,
+typedef reshard_status (*path_tree_put_leaf)(void *context, uint32_t node, struct buffer *out, reshard_error *err);
+reshard_status path_tree_write(const struct path_tree *tree, uint32_t node, path_tree_put_leaf put_leaf, void *context, struct buffer *out,
                               reshard_error *err);
 
-void dcp_tree_release(struct dcp_tree *tree);
+void path_tree_release(struct path_tree *tree);
 
 #endif
