@@ -64,6 +64,12 @@ class Runner:
         return [shown] if peak > BYTES and not self.is_sanitized else []
 
 
+def opening_verbs(path):
+    """For what is refused as it is opened, which all verbs do alike: one for each way of opening."""
+    return [["verify", "--deep", "--json", path], ["diff", path, path], ["plan", path, "--to", "hf"],
+            ["convert", path, "out", "--to", "torch_dist"]]
+
+
 def verbs(path, key):
     out = [["inspect", path], ["ls", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path],
            ["diff", path, path], ["cat", path, key, "--as", "raw"]]
@@ -81,8 +87,9 @@ class Checkpoint:
     def problems(self, runner):
         path = self.make(runner.work / "in") or runner.work / "in"
         found = runner.must(["hash", path], {self.status}, self.limit)
-        for words in verbs(path, self.key):
-            found += runner.must(words, STATUSES)
+        is_refused = self.status != 0 and runner.run("inspect", path)[0] == self.status
+        for words in opening_verbs(path) if is_refused else verbs(path, self.key):
+            found += runner.must(words, {self.status} if is_refused else STATUSES)
         return found
 
 
