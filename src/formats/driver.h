@@ -247,10 +247,10 @@ struct format_driver {
     reshard_status (*lay_out)(const struct layout_request *request, struct target *target, reshard_error *err);
 
     /*
-     * Writes what is in one object beside tensor payload: headers, the frames of archives, items, or all of a side file. It needs that object
-     * open, and the CRCs of that object's chunks, nothing else; so objects may be published in any order, by any process that has laid the
-     * same target out, before or after the payload is there. Once each. Items load through the source, so that one process publishes one
-     * object at a time. NULL: objects hold nothing but payload, or what commit writes.
+     * Writes what is in one object beside tensor payload: headers, the frames of archives, items, or all of a side file. It needs that
+     * object open, and the CRCs of that object's chunks, nothing else; so objects may be published in any order, by any process that has
+     * laid the same target out, before or after the payload is there. Once each. Items load through the source, so that one process
+     * publishes one object at a time. NULL: objects hold nothing but payload, or what commit writes.
      */
     reshard_status (*publish_object)(const struct publish_job *job, uint32_t object, reshard_error *err);
 

@@ -19,7 +19,7 @@ struct filling {
     uint32_t bucket_first_place;
 };
 
-static bool round_up(int64_t value, int64_t multiple, int64_t *out)
+static bool flat_round_up(int64_t value, int64_t multiple, int64_t *out)
 {
     int64_t sum;
     if (!checked_add_i64(value, multiple - 1, &sum))
@@ -44,7 +44,7 @@ static bool close_bucket(struct filling *filling, int64_t end)
     struct flat_buffers *out = filling->out;
     struct flat_bucket *bucket = &out->buckets[out->bucket_count];
     int64_t padded;
-    if (!round_up(end, filling->bucket_multiple, &padded))
+    if (!flat_round_up(end, filling->bucket_multiple, &padded))
         return false;
     *bucket = (struct flat_bucket){ .start = filling->bucket_start,
                                     .packed_start = filling->packed,
@@ -60,12 +60,12 @@ static bool close_bucket(struct filling *filling, int64_t end)
 }
 
 /* Puts a parameter behind what is there. Its bucket is the open one, whose number is that of the next to be closed. */
-static bool add_parameter(struct filling *filling, uint32_t parameter)
+static bool flat_add_parameter(struct filling *filling, uint32_t parameter)
 {
     struct flat_buffers *out = filling->out;
     const struct rank_parameter *info = &filling->parameters[parameter];
     int64_t count, start, end;
-    if (!shape_volume(info->rank, info->shape, &count) || !round_up(filling->position, filling->rules->alignment, &start))
+    if (!shape_volume(info->rank, info->shape, &count) || !flat_round_up(filling->position, filling->rules->alignment, &start))
         return false;
     bool is_open = out->place_count > filling->bucket_first_place;
     if (info->is_shared_embedding && is_open) {
@@ -97,7 +97,7 @@ static bool fill_buffer(struct filling *filling, struct flat_buffer *buffer, boo
     buffer->first_bucket = out->bucket_count;
     for (uint32_t i = buffer->end_parameter; i-- > buffer->first_parameter;) {
         const struct rank_parameter *parameter = &filling->parameters[i];
-        if (parameter->is_expert == is_expert && same_buffer(buffer, parameter) && !add_parameter(filling, i))
+        if (parameter->is_expert == is_expert && same_buffer(buffer, parameter) && !flat_add_parameter(filling, i))
             return false;
     }
     if (out->place_count > filling->bucket_first_place && !close_bucket(filling, filling->position))

@@ -36,7 +36,8 @@ static const struct torch_tensor *vector_of(const struct torch_archive *archive,
 }
 
 /* All states of a buffer have one length; numel_unpadded says how much of it counts. */
-static reshard_status measure(const struct torch_archive *archive, struct stored_buffer *buffer, bool *may_be_padded, reshard_error *err)
+static reshard_status flat_state_measure(const struct torch_archive *archive, struct stored_buffer *buffer, bool *may_be_padded,
+                                         reshard_error *err)
 {
     int64_t said = -1, length = -1;
     for (size_t i = 0; i + 1 < buffer->states->list.count; i += 2) {
@@ -89,7 +90,7 @@ static reshard_status take_buffer(const struct torch_archive *archive, const str
     out->states = value->list.items[1];
     if (out->states->kind != VALUE_DICT)
         return error_set(err, RESHARD_ERR_FORMAT, "expected a dict of states");
-    return measure(archive, out, may_be_padded, err);
+    return flat_state_measure(archive, out, may_be_padded, err);
 }
 
 /* The buffers in order of their numbers, which must be 0, 1, …; released by the caller also on failure. */
@@ -157,8 +158,8 @@ static reshard_status check_dtypes(const struct flat_buffers *made, const struct
 }
 
 /* A piece for every place and state. */
-static reshard_status emit(const struct flat_buffers *made, const struct stored_buffer *stored, struct state_pieces *out,
-                           reshard_error *err)
+static reshard_status flat_state_emit(const struct flat_buffers *made, const struct stored_buffer *stored, struct state_pieces *out,
+                                      reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t b = 0; b < made->buffer_count && !status; b++) {
@@ -182,9 +183,9 @@ static reshard_status emit(const struct flat_buffers *made, const struct stored_
     return status;
 }
 
-static reshard_status relate(const struct training_run *run, const struct rank_parameter *parameters, uint32_t count, bool is_expert,
-                             const struct stored_buffer *stored, uint32_t stored_count, bool may_be_padded, struct state_pieces *out,
-                             reshard_error *err)
+static reshard_status flat_state_relate(const struct training_run *run, const struct rank_parameter *parameters, uint32_t count,
+                                        bool is_expert, const struct stored_buffer *stored, uint32_t stored_count, bool may_be_padded,
+                                        struct state_pieces *out, reshard_error *err)
 {
     struct flat_buffers made = { 0 };
     struct flat_buffer_rules rules;
@@ -203,7 +204,7 @@ static reshard_status relate(const struct training_run *run, const struct rank_p
     if (!status)
         status = check_dtypes(&made, stored, err);
     if (!status)
-        status = emit(&made, stored, out, err);
+        status = flat_state_emit(&made, stored, out, err);
     out->is_guessed |= changed;
     flat_buffers_release(&made);
     free(sizes);
@@ -224,7 +225,8 @@ reshard_status flat_state_read_one(const struct torch_archive *archive, const st
     reshard_status status = take_buffers(archive, state, &stored, &stored_count, &may_be_padded, err);
     if (!status) {
         adapted = with_gradients(parameters, count, stored, stored_count);
-        status = adapted ? relate(run, adapted, count, is_expert, stored, stored_count, may_be_padded, out, err) : error_set_memory(err);
+        status = adapted ? flat_state_relate(run, adapted, count, is_expert, stored, stored_count, may_be_padded, out, err)
+                         : error_set_memory(err);
     }
     free(adapted);
     free(stored);
@@ -241,7 +243,7 @@ static bool has_members(const struct rank_parameter *parameters, uint32_t count,
 }
 
 /* Whether the state is that of no parameter: there are no buffers, or another rank writes them. */
-static bool is_empty(const struct value *state)
+static bool flat_state_is_empty(const struct value *state)
 {
     int64_t number;
     for (size_t i = 0; state->kind == VALUE_DICT && i + 1 < state->list.count; i += 2) {
@@ -263,7 +265,7 @@ reshard_status flat_state_read(const struct torch_archive *archive, const struct
         optimizer_count = state->list.count;
     }
     /* A run with experts has two optimizers on every rank; that of experts is empty on stages that have none. */
-    bool has_empty = optimizer_count == 2 && wanted < 2 && is_empty(optimizers[has_dense]);
+    bool has_empty = optimizer_count == 2 && wanted < 2 && flat_state_is_empty(optimizers[has_dense]);
     if (!has_empty && optimizer_count != wanted)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds the state of %zu optimizers, the parameters belong to %zu (%s)",
                          optimizer_count, wanted, has_experts ? "experts have their own" : "no experts of an expert-parallel run");

@@ -26,7 +26,7 @@ reshard_status group_meta_add(struct group_meta *meta, struct str key, struct va
 }
 
 /* The group of experts: a copy that says so. */
-static struct value *mark(struct value_graph *graph, const struct value *group)
+static struct value *meta_mark(struct value_graph *graph, const struct value *group)
 {
     struct value *copy = value_copy(graph, group, graph->count), *flag = value_new(graph, VALUE_BOOL);
     if (!copy || !flag)
@@ -58,7 +58,7 @@ reshard_status group_meta_list(const struct group_meta *meta, bool of_experts, s
         status = is_new_group(&known, meta->dicts[i], &is_new, err);
         if (status || !is_new)
             continue;
-        items[count] = of_experts ? mark(meta->graph, meta->dicts[i]) : meta->dicts[i];
+        items[count] = of_experts ? meta_mark(meta->graph, meta->dicts[i]) : meta->dicts[i];
         if (!items[count++])
             status = error_set_memory(err);
     }

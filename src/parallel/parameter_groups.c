@@ -51,8 +51,8 @@ static bool has_decoupled(const struct parameter_group *groups, uint32_t group_c
 }
 
 /* Members of a group, in order, into *next. */
-static uint32_t deal(const struct rank_parameter *parameters, uint32_t count, bool is_expert, const struct parameter_group *group,
-                     bool some_decoupled, uint32_t *next, uint32_t room)
+static uint32_t groups_deal(const struct rank_parameter *parameters, uint32_t count, bool is_expert, const struct parameter_group *group,
+                            bool some_decoupled, uint32_t *next, uint32_t room)
 {
     uint32_t members = 0;
     for (uint32_t i = 0; i < count; i++) {
@@ -107,7 +107,7 @@ reshard_status parameter_groups_relate(const struct rank_parameter *parameters, 
     if (!made)
         return error_set_memory(err);
     for (uint32_t i = 0; i < group_count && !status; i++) {
-        uint32_t members = deal(parameters, count, is_expert, &groups[i], some_decoupled, made + done, total - done);
+        uint32_t members = groups_deal(parameters, count, is_expert, &groups[i], some_decoupled, made + done, total - done);
         if (members != groups[i].count)
             status = error_set(err, RESHARD_ERR_UNSUPPORTED,
                                "parameter group %" PRIu32 " (%s weight decay) has %" PRIu32 " parameters, by name and shape %" PRIu32

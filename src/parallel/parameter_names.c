@@ -47,7 +47,7 @@ static bool take_conditions(struct str text, struct name_line *line)
 
 /* The pattern with its {a,b,c} replaced by alternative number `choice`; false if there is no such alternative. A pattern without braces has
  * one alternative for every choice. */
-static bool expand(struct str pattern, int choice, struct arena *arena, struct str *out, int *alternatives)
+static bool names_expand(struct str pattern, int choice, struct arena *arena, struct str *out, int *alternatives)
 {
     const char *open = pattern.size ? memchr(pattern.data, '{', pattern.size) : NULL;
     const char *close = open ? memchr(open, '}', (size_t)(pattern.data + pattern.size - open)) : NULL;
@@ -70,7 +70,7 @@ static bool expand(struct str pattern, int choice, struct arena *arena, struct s
     }
 }
 
-static int count_numbers(struct str pattern)
+static int names_count_numbers(struct str pattern)
 {
     int count = 0;
     for (size_t i = 0; i < pattern.size; i++)
@@ -134,14 +134,14 @@ static reshard_status take_line(struct parameter_names *names, struct str text, 
     for (int i = 0; i < alternatives; i++) {
         struct name_line made = line;
         int found;
-        if (!expand(name, i, arena, &made.name, &found) || !expand(key, i, arena, &made.key, &key_alternatives))
+        if (!names_expand(name, i, arena, &made.name, &found) || !names_expand(key, i, arena, &made.key, &key_alternatives))
             return error_set(err, RESHARD_ERR_FORMAT, "the braces of the two names do not correspond");
         if (memchr(made.name.data, '{', made.name.size) || memchr(made.key.data, '{', made.key.size))
             return error_set(err, RESHARD_ERR_FORMAT, "a name has more than one pair of braces");
         alternatives = found ? found : 1;
-        made.number_count = count_numbers(made.name);
+        made.number_count = names_count_numbers(made.name);
         made.has_rest = str_ends_with(made.name, "*");
-        if (made.number_count > NAME_NUMBERS_MAX || count_numbers(made.key) != made.number_count ||
+        if (made.number_count > NAME_NUMBERS_MAX || names_count_numbers(made.key) != made.number_count ||
             made.has_rest != str_ends_with(made.key, "*"))
             return error_set(err, RESHARD_ERR_FORMAT, "the two names do not have the same numbers");
         if (!add_line(names, &made, arena))
@@ -175,7 +175,7 @@ unsigned name_conditions_of(const struct training_args *args)
            (training_args_int(args, "moe_grouped_gemm") == 1 && !experts_are_matrices(args) ? NAME_GROUPED : 0);
 }
 
-static bool is_digit(char c)
+static bool names_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -185,9 +185,9 @@ static int64_t number_at(struct str text, size_t at, size_t *size)
 {
     int64_t number = 0;
     *size = 0;
-    while (at + *size < text.size && is_digit(text.data[at + *size]) && *size < NUMBER_DIGITS_MAX)
+    while (at + *size < text.size && names_is_digit(text.data[at + *size]) && *size < NUMBER_DIGITS_MAX)
         number = number * 10 + (text.data[at + (*size)++] - '0');
-    if (at + *size < text.size && is_digit(text.data[at + *size]))
+    if (at + *size < text.size && names_is_digit(text.data[at + *size]))
         *size = 0;
     return number;
 }
@@ -279,7 +279,7 @@ void parameter_key_write(const struct parameter_names *names, const struct param
     write_pattern(names->lines[parameter->line].key, parameter, kept, out);
 }
 
-static int compare(int64_t a, int64_t b)
+static int names_compare(int64_t a, int64_t b)
 {
     return a < b ? -1 : a > b;
 }
@@ -287,10 +287,10 @@ static int compare(int64_t a, int64_t b)
 int parameter_name_compare(const struct parameter_names *names, const struct parameter_name *a, const struct parameter_name *b)
 {
     for (int i = 0; i < a->number_count && i < b->number_count; i++) {
-        int order = compare(names->lines[a->line].group[i], names->lines[b->line].group[i]);
+        int order = names_compare(names->lines[a->line].group[i], names->lines[b->line].group[i]);
         if (order)
             return order;
-        order = compare(a->numbers[i], b->numbers[i]);
+        order = names_compare(a->numbers[i], b->numbers[i]);
         if (order)
             return order;
     }
@@ -298,5 +298,5 @@ int parameter_name_compare(const struct parameter_names *names, const struct par
     int both = a->number_count < b->number_count ? a->number_count : b->number_count;
     uint32_t own_a = a->number_count > both ? names->lines[a->line].group[both] : a->line;
     uint32_t own_b = b->number_count > both ? names->lines[b->line].group[both] : b->line;
-    return compare(own_a, own_b);
+    return names_compare(own_a, own_b);
 }

@@ -155,7 +155,7 @@ static int64_t greatest_divisor(int64_t a, int64_t b)
     return a;
 }
 
-static reshard_status fail_division(const struct cut *cut, const char *what, int64_t parts, int64_t size, reshard_error *err)
+static reshard_status cut_fail_division(const struct cut *cut, const char *what, int64_t parts, int64_t size, reshard_error *err)
 {
     bool is_expert_axis = what[0] == 'e' && what[1] == 'p';
     return error_set(err, RESHARD_ERR_UNSUPPORTED, "%s=%" PRId64 " does not divide axis %d of %" PRId64 " entries", what, parts,
@@ -174,7 +174,7 @@ static reshard_status divide_blocks(struct cut *cut, reshard_error *err)
     int64_t common = cut_common_divisor(cut, 0);
     const char *name = cut->group == PARTITION_ETP ? "etp" : "tp";
     if (common % cut->parts)
-        return fail_division(cut, name, cut->parts, common, err);
+        return cut_fail_division(cut, name, cut->parts, common, err);
     cut->local[cut->axis] /= cut->parts;
     return RESHARD_OK;
 }
@@ -187,7 +187,7 @@ reshard_status cut_from_whole(const struct cut_context *context, const struct pa
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "a matrix of all experts: their number is not known, or ep=%" PRId64 " does not divide it", context->layout.ep);
     if (out->expert_axis >= 0 && !out->is_grouped && out->shape[out->expert_axis] % out->expert_parts)
-        return fail_division(out, "ep", out->expert_parts, out->shape[out->expert_axis], err);
+        return cut_fail_division(out, "ep", out->expert_parts, out->shape[out->expert_axis], err);
     if (is_cut) {
         int64_t experts = out->repeats * (out->is_grouped ? out->expert_parts : 1), size = out->shape[out->axis];
         if (size % experts || !cut_blocks(context, rule, size / experts, out))

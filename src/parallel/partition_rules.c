@@ -16,7 +16,7 @@ struct line {
     int number;
 };
 
-static bool is_blank(char c)
+static bool rules_is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\r';
 }
@@ -26,12 +26,12 @@ static bool split_line(struct str text, struct line *out)
     size_t at = 0;
     out->count = 0;
     while (at < text.size) {
-        while (at < text.size && is_blank(text.data[at]))
+        while (at < text.size && rules_is_blank(text.data[at]))
             at++;
-        if (at == text.size || (text.data[at] == '#' && (at + 1 == text.size || is_blank(text.data[at + 1]))))
+        if (at == text.size || (text.data[at] == '#' && (at + 1 == text.size || rules_is_blank(text.data[at + 1]))))
             return true;
         size_t begin = at;
-        while (at < text.size && !is_blank(text.data[at]))
+        while (at < text.size && !rules_is_blank(text.data[at]))
             at++;
         if (out->count == WORDS_MAX)
             return false;
@@ -40,7 +40,7 @@ static bool split_line(struct str text, struct line *out)
     return true;
 }
 
-static reshard_status fail(const struct line *line, struct str word, const char *expected, reshard_error *err)
+static reshard_status rules_fail(const struct line *line, struct str word, const char *expected, reshard_error *err)
 {
     error_set(err, RESHARD_ERR_FORMAT, "partition rules: '%.*s', expected %s", STR_ARG(word), expected);
     if (err)
@@ -69,11 +69,11 @@ static bool word_number(const struct line *line, int *at, int max, int *out)
 static reshard_status parse_cut(const struct line *line, int *at, struct partition_rule *rule, reshard_error *err)
 {
     if (rule->is_cut || !word_number(line, at, 7, &rule->axis) || *at + 2 >= line->count || !str_is(line->words[*at + 1], "by"))
-        return fail(line, line->words[*at], "cut AXIS by tp or etp, once", err);
+        return rules_fail(line, line->words[*at], "cut AXIS by tp or etp, once", err);
     rule->is_cut = true;
     rule->group = str_is(line->words[*at + 2], "etp") ? PARTITION_ETP : PARTITION_TP;
     if (rule->group == PARTITION_TP && !str_is(line->words[*at + 2], "tp"))
-        return fail(line, line->words[*at + 2], "tp or etp", err);
+        return rules_fail(line, line->words[*at + 2], "tp or etp", err);
     *at += 2;
     return RESHARD_OK;
 }
@@ -98,17 +98,17 @@ static reshard_status parse_word(const struct line *line, int *at, struct partit
             rule->is_expert = true;
     } else if (str_is(word, "versions")) {
         if (!word_number(line, at, 16, &rule->versions) || rule->versions < 2)
-            return fail(line, word, "a number of parts after 'versions'", err);
+            return rules_fail(line, word, "a number of parts after 'versions'", err);
     } else if (str_is(word, "unless") && *at + 1 < line->count) {
         rule->unless = line->words[++*at];
     } else if (str_is(word, "blocks") && *at + 1 < line->count) {
         while (*at + 1 < line->count) {
             if (rule->block_count == RULE_BLOCKS_MAX)
-                return fail(line, line->words[*at + 1], "fewer blocks", err);
+                return rules_fail(line, line->words[*at + 1], "fewer blocks", err);
             rule->blocks[rule->block_count++] = line->words[++*at];
         }
     } else if (!str_is(word, "replicated")) {
-        return fail(line, word, "a word of a partition rule", err);
+        return rules_fail(line, word, "a word of a partition rule", err);
     }
     return RESHARD_OK;
 }
@@ -124,7 +124,7 @@ static reshard_status add_pattern(struct parsing *parsing, struct str pattern, c
         if (i > 0 && pattern.data[i - 1] != '.')
             continue;
         if (rule->component_count == RULE_COMPONENTS_MAX || end == i)
-            return fail(&parsing->line, pattern, "up to 8 components with dots between", err);
+            return rules_fail(&parsing->line, pattern, "up to 8 components with dots between", err);
         rule->components[rule->component_count++] = (struct str){ pattern.data + i, end - i };
         end = i ? i - 1 : 0;
     }
@@ -141,7 +141,7 @@ static reshard_status add_alternatives(struct parsing *parsing, struct str patte
     if (!str_find_char(pattern, '{', &open))
         return add_pattern(parsing, pattern, meaning, err);
     if (!str_find_char(pattern, '}', &close) || close < open || taken == BRACES_MAX)
-        return fail(&parsing->line, pattern, "'}' after '{', up to three times", err);
+        return rules_fail(&parsing->line, pattern, "'}' after '{', up to three times", err);
     reshard_status status = RESHARD_OK;
     for (size_t begin = open + 1; !status && begin <= close;) {
         size_t end = begin;
@@ -164,7 +164,7 @@ static reshard_status parse_rule(struct parsing *parsing, reshard_error *err)
     struct partition_rule rule = { .expert_axis = -1 };
     reshard_status status = RESHARD_OK;
     if (parsing->line.count < 2)
-        return fail(&parsing->line, parsing->line.words[0], "a pattern and words", err);
+        return rules_fail(&parsing->line, parsing->line.words[0], "a pattern and words", err);
     for (int i = 1; !status && i < parsing->line.count; i++)
         status = parse_word(&parsing->line, &i, &rule, err);
     return status ? status : add_alternatives(parsing, parsing->line.words[0], 0, &rule, err);
@@ -186,38 +186,38 @@ static reshard_status parse_line(struct parsing *parsing, reshard_error *err)
     struct str word = line->words[0];
     if (str_is(word, "layers")) {
         if (line->count < 2 || !str_ends_with(line->words[1], ".#") || (line->count > 2 && !str_is(line->words[2], "own")))
-            return fail(line, word, "layers KEY.# and 'own' or nothing", err);
+            return rules_fail(line, word, "layers KEY.# and 'own' or nothing", err);
         struct str path = { line->words[1].data, line->words[1].size - 2 };
         rules->stacks[rules->stack_count++] = (struct partition_stack){ path, line->count > 2 };
         return RESHARD_OK;
     }
     if (str_is(word, "stage")) {
         if (line->count != 3 || (!str_is(line->words[1], "first") && !str_is(line->words[1], "last")))
-            return fail(line, word, "stage first KEY or stage last KEY", err);
+            return rules_fail(line, word, "stage first KEY or stage last KEY", err);
         rules->stages[rules->stage_count++] = (struct partition_stage){ line->words[2], str_is(line->words[1], "last") };
         return RESHARD_OK;
     }
     if (str_is(word, "copy")) {
         if (line->count != 4 || !str_is(line->words[2], "of"))
-            return fail(line, word, "copy KEY of KEY", err);
+            return rules_fail(line, word, "copy KEY of KEY", err);
         rules->copies[rules->copy_count++] = (struct partition_copy){ line->words[1], line->words[3] };
         return RESHARD_OK;
     }
     if (str_is(word, "group")) {
         if (line->count != 4 || !str_is(line->words[2], "of"))
-            return fail(line, word, "group KEY of KEY", err);
+            return rules_fail(line, word, "group KEY of KEY", err);
         rules->groupings[rules->grouping_count++] = (struct partition_grouping){ line->words[1], line->words[3] };
         return RESHARD_OK;
     }
     if (str_is(word, "gate")) {
         if (line->count != 4 || !str_is(line->words[2], "by"))
-            return fail(line, word, "gate KEY by KEY", err);
+            return rules_fail(line, word, "gate KEY by KEY", err);
         rules->gates[rules->gate_count++] = (struct partition_gate){ line->words[1], line->words[3] };
         return RESHARD_OK;
     }
     if (str_is(word, "let")) {
         if (line->count < 4 || !str_is(line->words[2], "="))
-            return fail(line, word, "let NAME = EXPRESSION", err);
+            return rules_fail(line, word, "let NAME = EXPRESSION", err);
         rules->sizes[rules->size_count++] = (struct partition_size){ line->words[1], rest_of(line, 3) };
         return RESHARD_OK;
     }
@@ -243,7 +243,7 @@ reshard_status partition_rules_parse(struct str text, struct arena *arena, struc
         struct str line = str_take(&text, '\n');
         parsing.line.number++;
         if (!split_line(line, &parsing.line))
-            return fail(&parsing.line, line, "fewer words", err);
+            return rules_fail(&parsing.line, line, "fewer words", err);
         reshard_status status = parsing.line.count ? parse_line(&parsing, err) : RESHARD_OK;
         if (status)
             return status;
@@ -254,7 +254,7 @@ reshard_status partition_rules_parse(struct str text, struct arena *arena, struc
 
 /* ---- matching ---- */
 
-static bool is_digit(char c)
+static bool rules_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -306,7 +306,7 @@ static bool find_layer(const struct partition_stack *stack, struct str key, stru
             key.data[at + stack->path.size] != '.')
             continue;
         size_t begin = at + stack->path.size + 1, end = begin;
-        while (end < key.size && is_digit(key.data[end]))
+        while (end < key.size && rules_is_digit(key.data[end]))
             end++;
         uint64_t number;
         if (end == key.size || key.data[end] != '.' || !str_to_u64((struct str){ key.data + begin, end - begin }, &number) ||

@@ -35,7 +35,7 @@ int64_t pipeline_stage_of(const struct pipeline_split *pipeline, int64_t layer)
     return stage;
 }
 
-static reshard_status fail_division(const char *what, int64_t layers, int64_t stages, reshard_error *err)
+static reshard_status pipeline_fail_division(const char *what, int64_t layers, int64_t stages, reshard_error *err)
 {
     char divisors[DIVISORS_TEXT_MAX];
     error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRId64 " %s do not divide evenly over %" PRId64 " pipeline stages (pp times vp)", layers,
@@ -51,7 +51,7 @@ static reshard_status place_uniform(const struct training_args *args, struct pip
     int64_t stages = out->pp * out->vp, embedding = args->with_embedding == 1, loss = args->with_loss == 1;
     int64_t total = args->num_layers + embedding + loss;
     if (total % stages)
-        return fail_division(embedding + loss ? "layers (embedding and loss counted)" : "layers", total, stages, err);
+        return pipeline_fail_division(embedding + loss ? "layers (embedding and loss counted)" : "layers", total, stages, err);
     for (int64_t i = 0; i < stages; i++)
         out->counts[i] = total / stages;
     out->counts[0] -= embedding;
@@ -74,7 +74,7 @@ static reshard_status place_ends(const struct training_args *args, struct pipeli
                          out->pp, first, last, args->num_layers);
     int64_t middle = args->num_layers - first - last, parts = middle_ranks * out->vp;
     if (first % out->vp || last % out->vp || (parts == 0 ? middle != 0 : middle % parts != 0))
-        return fail_division("layers of the other ranks", middle, parts, err);
+        return pipeline_fail_division("layers of the other ranks", middle, parts, err);
     for (int64_t chunk = 0; chunk < out->vp; chunk++) {
         for (int64_t rank = 0; rank < out->pp; rank++) {
             int64_t count = parts ? middle / parts : 0;

@@ -20,7 +20,7 @@ struct taking {
     int64_t matrix_experts, *matrix_shape;
 };
 
-static reshard_status read_data(struct parallel_model *model, reshard_error *err)
+static reshard_status rank_read_data(struct parallel_model *model, reshard_error *err)
 {
     const struct model_data *rules = model_data_find(STR("megatron.rules")), *names = model_data_find(STR("megatron.names"));
     if (!rules || !names)
@@ -34,7 +34,7 @@ static int64_t at_least_one(int64_t number)
     return number < 1 ? 1 : number;
 }
 
-static reshard_status read_run(struct parallel_model *model, const struct value *namespace, reshard_error *err)
+static reshard_status rank_read_run(struct parallel_model *model, const struct value *namespace, reshard_error *err)
 {
     struct training_args *args = &model->args;
     training_args_read(namespace, args);
@@ -52,7 +52,7 @@ static reshard_status read_run(struct parallel_model *model, const struct value 
 
 /* ---- parameters ---- */
 
-static struct model_parameter *add_parameter(struct parallel_model *model, uint64_t most)
+static struct model_parameter *rank_add_parameter(struct parallel_model *model, uint64_t most)
 {
     if (model->count >= most || !ARRAY_ROOM(model->parameters, model->count, model->capacity))
         return NULL;
@@ -100,7 +100,7 @@ static reshard_status add_copy(struct taking *taking, const struct model_paramet
     struct parameter_name read;
     if (!parameter_name_read(&model->names, name_conditions_of(&model->args), name, &read))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the order of '%.*s' among the parameters is not known", STR_ARG(name));
-    struct model_parameter made = *original, *added = add_parameter(model, UINT32_MAX);
+    struct model_parameter made = *original, *added = rank_add_parameter(model, UINT32_MAX);
     if (!added)
         return error_set_memory(err);
     made.name = read;
@@ -119,7 +119,7 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
     struct buffer text = { 0 };
     struct str copy;
     struct partition_key key;
-    struct model_parameter *made = add_parameter(model, catalog->limits.tensors);
+    struct model_parameter *made = rank_add_parameter(model, catalog->limits.tensors);
     if (!made)
         return error_set(err, RESHARD_ERR_MEMORY, "no memory for the parameters of the model, or more than the limit tensors=%" PRIu64,
                          catalog->limits.tensors);
@@ -151,7 +151,7 @@ static reshard_status add_one(struct taking *taking, const int64_t *lead, int le
 /* ---- weights ---- */
 
 /* Number of experts: the extent of the axis that stands for the last number, or the argument. */
-static int64_t count_experts(const struct taking *taking, const int64_t *shape, int lead_count)
+static int64_t rank_count_experts(const struct taking *taking, const int64_t *shape, int lead_count)
 {
     const struct parameter_name *name = &taking->name;
     if (name->number_count > 1 && name->numbers[name->number_count - 1] < 0)
@@ -160,7 +160,8 @@ static int64_t count_experts(const struct taking *taking, const int64_t *shape, 
 }
 
 /* The key is that of a known parameter; its axes in front are counted off. */
-static reshard_status take_name(struct taking *taking, struct str key, int rank, int *lead_count, bool *is_parameter, reshard_error *err)
+static reshard_status rank_take_name(struct taking *taking, struct str key, int rank, int *lead_count, bool *is_parameter,
+                                     reshard_error *err)
 {
     struct parallel_model *model = taking->model;
     bool is_known = parameter_key_read(&model->names, name_conditions_of(&model->args), key, &taking->name);
@@ -226,7 +227,7 @@ static reshard_status make_cut(struct taking *taking, const int64_t *shape, int 
     reshard_status status = is_known ? cut_from_whole(&model->context, key.rule, rank - lead_count, shape + lead_count, taking->cut, err)
                                      : error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule fits");
     if (!status && key.expert >= 0 && model->context.layout.ep > 1) {
-        taking->expert_count = count_experts(taking, shape, lead_count);
+        taking->expert_count = rank_count_experts(taking, shape, lead_count);
         if (taking->expert_count < 1 || taking->expert_count % model->context.layout.ep)
             status = error_set(err, RESHARD_ERR_FORMAT, "%" PRId64 " experts are not divided by EP=%" PRId64, taking->expert_count,
                                model->context.layout.ep);
@@ -245,7 +246,7 @@ static reshard_status take_weight(struct parallel_model *model, const struct cat
     int64_t lead[NAME_NUMBERS_MAX] = { 0 };
     int lead_count;
     bool is_parameter;
-    reshard_status status = take_name(&taking, weight->key, weight->rank, &lead_count, &is_parameter, err);
+    reshard_status status = rank_take_name(&taking, weight->key, weight->rank, &lead_count, &is_parameter, err);
     if (status || !is_parameter)
         return status;
     status = make_cut(&taking, shape, weight->rank, lead_count, err);
@@ -276,9 +277,9 @@ reshard_status parallel_model_make(const struct catalog *catalog, const struct v
                                    reshard_error *err)
 {
     *out = (struct parallel_model){ 0 };
-    reshard_status status = read_data(out, err);
+    reshard_status status = rank_read_data(out, err);
     if (!status)
-        status = read_run(out, namespace, err);
+        status = rank_read_run(out, namespace, err);
     for (uint32_t i = 0; i < catalog->tensor_count && !status; i++) {
         if ((catalog->tensors[i].flags & TENSOR_HIDDEN) || state_key_is_any(catalog->tensors[i].key))
             continue;

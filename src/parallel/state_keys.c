@@ -59,7 +59,7 @@ static bool split_key(struct str text, bool at_last, struct str *before, struct 
 /* ---- what follows the prefixes ---- */
 
 /* Behind optimizer.state. */
-static enum state_key_kind read_state(struct str rest, struct state_key *out)
+static enum state_key_kind state_keys_read_state(struct str rest, struct state_key *out)
 {
     struct str first, behind;
     int64_t number;
@@ -129,7 +129,7 @@ bool state_key_read(struct str key, struct state_key *out)
     if (!take_key_text(&rest, "optimizer."))
         return false;
     if (take_key_text(&rest, "state."))
-        out->kind = read_state(rest, out);
+        out->kind = state_keys_read_state(rest, out);
     else if (take_key_text(&rest, "param_to_group_meta."))
         out->kind = split_key(rest, true, &out->parameter, &out->state) ? STATE_KEY_GROUP_META : STATE_KEY_OTHER;
     else if (take_key_text(&rest, "distributed.dp_group_idx_"))

@@ -34,8 +34,8 @@ static uint32_t find_part(const struct stored_vector *vector, int64_t element)
 }
 
 /* The part of the box that lies in one part of the vector: a chunk, and a flat run of the box if it is not all of it. */
-static reshard_status add_chunk(const struct emission *emission, const struct emitted_box *box, const struct vector_part *part,
-                                reshard_error *err)
+static reshard_status vector_add_chunk(const struct emission *emission, const struct emitted_box *box, const struct vector_part *part,
+                                       reshard_error *err)
 {
     int64_t begin = box->begin > part->start ? box->begin : part->start, end = box->begin + box->count;
     if (part->start + part->count < end)
@@ -67,7 +67,7 @@ static reshard_status add_chunk(const struct emission *emission, const struct em
     return RESHARD_OK;
 }
 
-static reshard_status add_box(const struct emission *emission, const struct emitted_box *box, reshard_error *err)
+static reshard_status vector_add_box(const struct emission *emission, const struct emitted_box *box, reshard_error *err)
 {
     const struct stored_vector *vector = emission->vector;
     int64_t next = box->begin, end = box->begin + box->count;
@@ -76,7 +76,7 @@ static reshard_status add_box(const struct emission *emission, const struct emit
     for (uint32_t i = find_part(vector, next); i < vector->part_count && next < end; i++) {
         if (vector->parts[i].start > next)
             break;
-        reshard_status status = add_chunk(emission, box, &vector->parts[i], err);
+        reshard_status status = vector_add_chunk(emission, box, &vector->parts[i], err);
         if (status)
             return status;
         next = vector->parts[i].start + vector->parts[i].count;
@@ -129,7 +129,7 @@ static reshard_status emit_runs(const struct emission *emission, const struct cu
             box.start[lead + i] = piece->start[i] + counter[i];
             box.begin += (piece->local_start[i] + piece->step[i] * counter[i]) * emission->local_strides[i];
         }
-        reshard_status status = add_box(emission, &box, err);
+        reshard_status status = vector_add_box(emission, &box, err);
         int axis = cut->rank - 1;
         while (axis >= 0 && ((axis >= first && axis < end) || ++counter[axis] == piece->extent[axis]))
             counter[axis--] = 0;

@@ -57,7 +57,7 @@ static reshard_status note_state(struct finding *finding, uint32_t tensor, resha
 }
 
 /* Keys of weights; their numbers are tensor indices because every tensor gets one. */
-static reshard_status list_weights(const struct catalog *wanted, struct name_map *out, reshard_error *err)
+static reshard_status wanted_list_weights(const struct catalog *wanted, struct name_map *out, reshard_error *err)
 {
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
         char place[32];
@@ -88,7 +88,7 @@ reshard_status wanted_states_find(const struct catalog *wanted, struct arena *ar
         state_count += is_wanted_state(wanted, i);
     if (state_count == 0)
         return RESHARD_OK;
-    reshard_status status = list_weights(wanted, &finding.weights, err);
+    reshard_status status = wanted_list_weights(wanted, &finding.weights, err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         if (is_wanted_state(wanted, i))
             status = note_state(&finding, i, err);

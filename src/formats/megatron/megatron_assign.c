@@ -11,7 +11,7 @@
 
 /* ---- parameters ---- */
 
-static reshard_status add_parameter(struct megatron_target *state, const struct target_parameter *parameter, reshard_error *err)
+static reshard_status assign_add_parameter(struct megatron_target *state, const struct target_parameter *parameter, reshard_error *err)
 {
     if (!ARRAY_ROOM(state->parameters, state->parameter_count, state->parameter_capacity))
         return error_set_memory(err);
@@ -140,12 +140,12 @@ static reshard_status take_parameter(const struct target_parameter *found, void 
     reshard_status status = find_stage(state, parameter.name, &parameter.key, &parameter.stage, err);
     if (!status)
         status = cut_parameter(assigning->request, assigning->target, &parameter, err);
-    return status ? status : add_parameter(state, &parameter, err);
+    return status ? status : assign_add_parameter(state, &parameter, err);
 }
 
 /* ---- copies on the last stage ---- */
 
-static uint32_t find_parameter(const struct megatron_target *state, struct str name, uint32_t count)
+static uint32_t assign_find_parameter(const struct megatron_target *state, struct str name, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
         if (str_equal(state->parameters[i].name, name))
@@ -176,14 +176,14 @@ static reshard_status add_tied_copies(struct megatron_target *state, uint32_t co
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && state->is_tied && i < state->rules.copy_count; i++) {
         const struct partition_copy *rule = &state->rules.copies[i];
-        uint32_t original = find_parameter(state, rule->original, count);
-        if (original == TORCH_NONE || find_parameter(state, rule->copy, count) != TORCH_NONE)
+        uint32_t original = assign_find_parameter(state, rule->original, count);
+        if (original == TORCH_NONE || assign_find_parameter(state, rule->copy, count) != TORCH_NONE)
             continue;
         struct target_parameter copy = state->parameters[original];
         copy.stage = stage_count(state) - 1;
         status = name_copy(state, rule->copy, &copy, err);
         if (!status)
-            status = add_parameter(state, &copy, err);
+            status = assign_add_parameter(state, &copy, err);
     }
     return status;
 }
@@ -201,7 +201,7 @@ static reshard_status add_embedding_copies(struct megatron_target *state, uint32
         if (copy.key.stack || !partition_key_stage(&state->rules, copy.name, &is_last) || is_last)
             continue;
         copy.stage = stage_count(state) - 1;
-        status = add_parameter(state, &copy, err);
+        status = assign_add_parameter(state, &copy, err);
     }
     return status;
 }
@@ -309,7 +309,7 @@ struct ranking {
     struct megatron_target *state;
 };
 
-static reshard_status add_rank(const struct rank_place *place, int64_t global_rank, void *context, reshard_error *err)
+static reshard_status assign_add_rank(const struct rank_place *place, int64_t global_rank, void *context, reshard_error *err)
 {
     struct ranking *ranking = context;
     struct megatron_target *state = ranking->state;
@@ -329,5 +329,5 @@ reshard_status megatron_add_ranks(const struct layout_request *request, struct t
     struct ranking ranking = { request, state };
     if (state->layout.tp > INT32_MAX || state->layout.etp * state->layout.ep > INT32_MAX)
         return error_set(err, RESHARD_ERR_LIMIT, "the layout has too many ranks");
-    return rank_places(&state->layout, true, add_rank, &ranking, err);
+    return rank_places(&state->layout, true, assign_add_rank, &ranking, err);
 }

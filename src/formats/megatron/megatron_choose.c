@@ -126,7 +126,7 @@ static reshard_status find_args(const struct layout_request *request, struct meg
 }
 
 /* Whether a key ends with these components. */
-static bool ends_with(struct str key, struct str end)
+static bool choose_ends_with(struct str key, struct str end)
 {
     return key.size >= end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 &&
            (key.size == end.size || key.data[key.size - end.size - 1] == '.');
@@ -140,7 +140,7 @@ static bool is_gated_by_shape(const struct layout_request *request, const struct
         for (uint32_t j = 0; j < rules->gate_count; j++) {
             const struct partition_gate *gate = &rules->gates[j];
             const struct catalog_tensor *tensor = &wanted->tensors[i];
-            if (tensor->rank != 2 || !ends_with(tensor->key, gate->wide))
+            if (tensor->rank != 2 || !choose_ends_with(tensor->key, gate->wide))
                 continue;
             char key[1024];
             size_t prefix = tensor->key.size - gate->wide.size;

@@ -7,7 +7,7 @@
 
 /* ---- recognising ---- */
 
-static struct str base_name(const char *name)
+static struct str megatron_base_name(const char *name)
 {
     const char *slash = strrchr(name, '/');
     return str_of(slash ? slash + 1 : name);
@@ -15,7 +15,7 @@ static struct str base_name(const char *name)
 
 static bool is_rank_file_name(const char *name)
 {
-    struct str base = base_name(name);
+    struct str base = megatron_base_name(name);
     return str_is(base, MEGATRON_MODEL_FILE) || str_is(base, MEGATRON_OPTIMIZER_FILE) || str_is(base, MEGATRON_OLD_MODEL_FILE);
 }
 

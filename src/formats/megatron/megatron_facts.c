@@ -65,7 +65,7 @@ static reshard_status add_args(struct source *source, reshard_error *err)
     return status;
 }
 
-static reshard_status add_version(struct source *source, reshard_error *err)
+static reshard_status facts_add_version(struct source *source, reshard_error *err)
 {
     const struct megatron_source *state = megatron_source_of(source);
     const struct value *iteration = value_dict_get(state->ranks[0].root, "iteration");
@@ -134,7 +134,7 @@ static reshard_status add_loading(struct source *source, reshard_error *err)
 reshard_status megatron_add_facts(struct source *source, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
-    reshard_status status = add_version(source, err);
+    reshard_status status = facts_add_version(source, err);
     source->catalog->ranks = state->rank_count;
     if (!status)
         status = add_layout(source, err);

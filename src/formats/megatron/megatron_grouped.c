@@ -115,8 +115,8 @@ struct adding_matrix {
     const struct megatron_leaf *leaf;
 };
 
-static reshard_status add_member(const struct megatron_parameter *member, int64_t offset, const int64_t *strides, void *context,
-                                 reshard_error *err)
+static reshard_status grouped_add_member(const struct megatron_parameter *member, int64_t offset, const int64_t *strides, void *context,
+                                         reshard_error *err)
 {
     const struct adding_matrix *adding = context;
     const struct megatron_rank *rank = &megatron_source_of(adding->source)->ranks[adding->leaf->rank];
@@ -134,5 +134,5 @@ reshard_status megatron_add_members(struct source *source, const struct megatron
     if (!strides_are_row_major(tensor->rank, tensor->shape, tensor->strides))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a matrix of experts that is no contiguous run of memory",
                          STR_ARG(leaf->name));
-    return megatron_each_member(&state->parameters[leaf->parameter], &rank->place, add_member, &adding, err);
+    return megatron_each_member(&state->parameters[leaf->parameter], &rank->place, grouped_add_member, &adding, err);
 }

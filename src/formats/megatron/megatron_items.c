@@ -73,8 +73,8 @@ static struct path_part *prefixed(struct megatron_items *items, const struct meg
     return out;
 }
 
-static reshard_status add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count,
-                          struct value *value, reshard_error *err)
+static reshard_status items_add(struct megatron_items *items, const struct megatron_rank *rank, const struct path_part *parts, size_t count,
+                                struct value *value, reshard_error *err)
 {
     if (!ARRAY_ROOM(items->values, items->value_count, items->value_capacity))
         return error_set_memory(err);
@@ -97,7 +97,7 @@ reshard_status megatron_items_add(struct megatron_items *items, const struct meg
     items->item_capacity = (uint32_t)capacity;
     if (was_new) {
         items->items[number] = catalog->item_count;
-        return add(items, rank, parts, count, value, err);
+        return items_add(items, rank, parts, count, value, err);
     }
     reshard_status status = is_same(items, &catalog->items[items->items[number]], rank, value, &same, err);
     if (status || same)
@@ -106,7 +106,7 @@ reshard_status megatron_items_add(struct megatron_items *items, const struct meg
     buffer_clear(&items->key);
     if (!own || !path_join(own, count + 1, &items->key))
         return error_set_memory(err);
-    return add(items, rank, own, count + 1, value, err);
+    return items_add(items, rank, own, count + 1, value, err);
 }
 
 static int value_order(const void *a, const void *b)

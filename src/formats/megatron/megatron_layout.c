@@ -25,8 +25,8 @@ struct chunking {
 };
 
 /* A chunk of what is cut: its strides and offset count elements of the rank's tensor. */
-static reshard_status add_chunk(struct chunking *chunking, const int64_t *start, const int64_t *extent, const int64_t *strides,
-                                int64_t offset, reshard_error *err)
+static reshard_status layout_add_chunk(struct chunking *chunking, const int64_t *start, const int64_t *extent, const int64_t *strides,
+                                       int64_t offset, reshard_error *err)
 {
     const struct target_parameter *parameter = chunking->parameter;
     struct catalog *catalog = chunking->target->catalog;
@@ -60,7 +60,7 @@ static reshard_status add_chunk(struct chunking *chunking, const int64_t *start,
     return RESHARD_OK;
 }
 
-static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
+static reshard_status layout_add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
 {
     struct chunking *chunking = context;
     const struct cut *cut = &chunking->parameter->cut;
@@ -84,7 +84,7 @@ static reshard_status add_piece(const struct cut_piece *piece, void *context, re
         offset += piece->local_start[i] * strides[i];
         strides[i] *= piece->step[i];
     }
-    return add_chunk(chunking, piece->start, extent, strides, offset, err);
+    return layout_add_chunk(chunking, piece->start, extent, strides, offset, err);
 }
 
 /* Whole experts of a matrix of them: one run of the whole, which its declared shape would cut in boxes. */
@@ -110,16 +110,16 @@ static reshard_status add_flat(struct chunking *chunking, reshard_error *err)
 }
 
 /* The chunks of a parameter, or of state of it, from the payload on. */
-static reshard_status add_parameter(struct chunking *chunking, reshard_error *err)
+static reshard_status layout_add_parameter(struct chunking *chunking, reshard_error *err)
 {
     const struct cut *cut = &chunking->parameter->cut;
     if (cut->is_grouped && cut->parts == 1)
         return add_flat(chunking, err);
-    return cut_pieces(cut, &chunking->rank->place, add_piece, chunking, err);
+    return cut_pieces(cut, &chunking->rank->place, layout_add_piece, chunking, err);
 }
 
 /* A vector of optimizer state: each parameter's has its place in it, and what lies between is zero. */
-static reshard_status add_vector(struct chunking *chunking, const struct target_record *record, reshard_error *err)
+static reshard_status layout_add_vector(struct chunking *chunking, const struct target_record *record, reshard_error *err)
 {
     const struct megatron_target *state = chunking->target->driver_state;
     uint64_t payload = chunking->payload;
@@ -130,7 +130,7 @@ static reshard_status add_vector(struct chunking *chunking, const struct target_
         chunking->tensor = place->tensor;
         chunking->payload =
             payload + (uint64_t)place->offset * dtype_element_bytes(chunking->request->wanted->tensors[place->tensor].dtype);
-        status = add_parameter(chunking, err);
+        status = layout_add_parameter(chunking, err);
     }
     return status;
 }
@@ -144,12 +144,12 @@ static reshard_status add_record(struct chunking *chunking, reshard_error *err)
     if (record->wanted == TORCH_NONE || record->bytes == 0)
         return RESHARD_OK;
     if (record->places)
-        return add_vector(chunking, record, err);
+        return layout_add_vector(chunking, record, err);
     chunking->tensor = record->wanted;
     if (record->parameter)
         chunking->parameter = &state->parameters[record->parameter - 1];
     if (chunking->parameter)
-        return add_parameter(chunking, err);
+        return layout_add_parameter(chunking, err);
     reshard_status status = catalog_add_chunk(chunking->target->catalog, record->wanted, NULL, NULL, chunking->rank->object,
                                               chunking->payload, record->bytes, &chunk, err);
     if (!status) {
@@ -159,7 +159,8 @@ static reshard_status add_record(struct chunking *chunking, reshard_error *err)
     return status;
 }
 
-static reshard_status add_chunks(const struct layout_request *request, struct target *target, struct target_rank *rank, reshard_error *err)
+static reshard_status layout_add_chunks(const struct layout_request *request, struct target *target, struct target_rank *rank,
+                                        reshard_error *err)
 {
     struct chunking chunking = { .request = request, .target = target, .rank = rank };
     reshard_status status = RESHARD_OK;
@@ -204,7 +205,7 @@ uint32_t megatron_list_parameters(const struct megatron_target *state, const str
     return count;
 }
 
-static reshard_status plan_frame(struct megatron_target *state, struct target_rank *rank, struct buffer *pickle, reshard_error *err)
+static reshard_status layout_plan_frame(struct megatron_target *state, struct target_rank *rank, struct buffer *pickle, reshard_error *err)
 {
     uint64_t *bytes = calloc((size_t)rank->record_count + 1, sizeof(*bytes));
     if (!bytes)
@@ -229,7 +230,7 @@ static reshard_status lay_out_rank(const struct layout_request *request, struct 
     free(rank->items);
     rank->items = NULL;
     if (!status)
-        status = plan_frame(state, rank, &pickle, err);
+        status = layout_plan_frame(state, rank, &pickle, err);
     char *name = status ? NULL
                         : arena_printf(&state->arena, "%s/%s/%s", iteration, rank->folder,
                                        is_optimizer ? MEGATRON_OPTIMIZER_FILE : MEGATRON_MODEL_FILE);
@@ -238,7 +239,7 @@ static reshard_status lay_out_rank(const struct layout_request *request, struct 
     if (!status)
         status = catalog_add_object(target->catalog, str_of(name), rank->frame.bytes, &rank->object, err);
     if (!status)
-        status = add_chunks(request, target, rank, err);
+        status = layout_add_chunks(request, target, rank, err);
     buffer_release(&pickle);
     return status;
 }
@@ -321,7 +322,7 @@ struct record_crc {
     uint32_t crc;
 };
 
-static reshard_status write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+static reshard_status layout_write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
 {
     return store_write_at(context, offset, bytes, size, err);
 }
@@ -375,7 +376,7 @@ reshard_status megatron_publish_object(const struct publish_job *job, uint32_t o
     for (uint32_t i = 0; !status && i < rank->record_count; i++)
         status = record_checksum(job, rank, i, &known[i], &crcs[i], err);
     if (!status)
-        status = torch_frame_write(&rank->frame, crcs, write_frame, job->objects[object], err);
+        status = torch_frame_write(&rank->frame, crcs, layout_write_frame, job->objects[object], err);
     free(known);
     free(crcs);
     return status;

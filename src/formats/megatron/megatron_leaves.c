@@ -30,7 +30,7 @@ struct collecting {
 
 /* ---- collecting ---- */
 
-static struct path_part *copy_parts(struct arena *arena, const struct path_part *parts, size_t count)
+static struct path_part *leaves_copy_parts(struct arena *arena, const struct path_part *parts, size_t count)
 {
     struct path_part *out = arena_array(arena, count + 1, sizeof(*out));
     if (!out)
@@ -47,7 +47,7 @@ static reshard_status add_pending(struct collecting *collecting, const struct pa
 {
     if (!ARRAY_ROOM(collecting->pending, collecting->pending_count, collecting->pending_capacity))
         return error_set_memory(err);
-    struct path_part *parts = copy_parts(&collecting->state->arena, leaf->parts, leaf->part_count);
+    struct path_part *parts = leaves_copy_parts(&collecting->state->arena, leaf->parts, leaf->part_count);
     if (!parts)
         return error_set_memory(err);
     collecting->pending[collecting->pending_count++] =
@@ -71,7 +71,7 @@ static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *contex
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "no partition rule is for '%.*s'", STR_ARG(name));
     if (!ARRAY_ROOM(state->leaves, state->leaf_count, state->leaf_capacity))
         return error_set_memory(err);
-    struct path_part *parts = leaf->part_count > 1 ? copy_parts(&state->arena, leaf->parts, leaf->part_count) : NULL;
+    struct path_part *parts = leaf->part_count > 1 ? leaves_copy_parts(&state->arena, leaf->parts, leaf->part_count) : NULL;
     if (leaf->part_count > 1 && !parts)
         return error_set_memory(err);
     struct torch_file *file = &state->torch.files[state->ranks[collecting->rank].file];
@@ -90,7 +90,7 @@ static reshard_status add_model_leaf(const struct torch_leaf *leaf, void *contex
 }
 
 /* A member of the file that is no model. Tensors in it are part of the value. */
-static reshard_status add_member(struct collecting *collecting, struct str key, struct value *value, reshard_error *err)
+static reshard_status leaves_add_member(struct collecting *collecting, struct str key, struct value *value, reshard_error *err)
 {
     struct path_part part = { .kind = PATH_KEY, .key = key };
     struct megatron_rank *rank = &collecting->state->ranks[collecting->rank];
@@ -154,8 +154,8 @@ static reshard_status read_rank(struct collecting *collecting, reshard_error *er
             return error_set_memory(err);
         if (value_dict_get(root, name) != value)
             continue; /* of equal keys the last counts */
-        status =
-            model_number(key->text, &number) ? read_model(collecting, value, number, err) : add_member(collecting, key->text, value, err);
+        status = model_number(key->text, &number) ? read_model(collecting, value, number, err)
+                                                  : leaves_add_member(collecting, key->text, value, err);
     }
     rank->leaf_count = state->leaf_count - rank->first_leaf;
     if (!status && rank->models == 0)
@@ -290,7 +290,7 @@ static int64_t layer_offset(const struct megatron_source *state, const struct st
 
 /* ---- numbers of the whole model ---- */
 
-static int64_t local_experts(const struct megatron_source *state)
+static int64_t leaves_local_experts(const struct megatron_source *state)
 {
     int64_t experts = state->args.experts;
     return experts > 0 ? experts / state->layout.ep : 0;
@@ -310,7 +310,7 @@ static reshard_status add_pending_items(struct collecting *collecting, const str
             return error_set_memory(err);
         const struct megatron_rank *rank = &state->ranks[rank_index];
         int64_t layer = item->key.stack ? item->key.layer + layer_offset(state, stacks, stack_prefix(name, &item->key), item->stage) : -1;
-        int64_t expert = item->key.expert_size ? item->key.expert + rank->place.ep * local_experts(state) : -1;
+        int64_t expert = item->key.expert_size ? item->key.expert + rank->place.ep * leaves_local_experts(state) : -1;
         reshard_status status = partition_renumber_parts(&state->arena, name, &item->key, item->parts, item->count, layer, expert, err);
         if (!status)
             status = megatron_items_add(collecting->items, rank, item->parts, item->count, item->value, err);
@@ -321,7 +321,7 @@ static reshard_status add_pending_items(struct collecting *collecting, const str
 }
 
 /* Without arguments, every rank has as many experts as the highest number says. */
-static void count_experts(struct megatron_source *state)
+static void leaves_count_experts(struct megatron_source *state)
 {
     int64_t local = 0;
     for (uint32_t i = 0; i < state->leaf_count; i++)
@@ -347,7 +347,7 @@ static reshard_status number_leaves(struct collecting *collecting, const struct 
     for (uint32_t i = 0; i < state->leaf_count; i++) {
         struct megatron_leaf *leaf = &state->leaves[i];
         const struct megatron_rank *rank = &state->ranks[leaf->rank];
-        int64_t experts = local_experts(state);
+        int64_t experts = leaves_local_experts(state);
         leaf->order = i - rank->first_leaf;
         leaf->anchor = leaf->order;
         if (leaf->key.expert_size > 0) {
@@ -397,7 +397,7 @@ static reshard_status number_all(struct collecting *collecting, reshard_error *e
     if (!status)
         status = find_pipeline(collecting, &stacks, err);
     if (!status)
-        count_experts(state);
+        leaves_count_experts(state);
     if (!status)
         status = number_leaves(collecting, &stacks, err);
     for (uint32_t i = 0; !status && i < state->rank_count; i++)

@@ -8,15 +8,15 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-static int64_t local_experts(const struct megatron_target *state)
+static int64_t matrices_local_experts(const struct megatron_target *state)
 {
     return state->experts / state->layout.ep;
 }
 
 /* ---- finding them ---- */
 
-static reshard_status note_member(struct megatron_target *state, uint32_t index, struct name_map *names, struct buffer *text,
-                                  reshard_error *err)
+static reshard_status matrices_note_member(struct megatron_target *state, uint32_t index, struct name_map *names, struct buffer *text,
+                                           reshard_error *err)
 {
     struct target_parameter *parameter = &state->parameters[index];
     size_t prefix;
@@ -66,16 +66,16 @@ static reshard_status finish_matrix(const struct catalog *wanted, const struct m
     }
     if (!partition_key_read(&state->rules, matrix->name, &key) || !key.rule->is_grouped ||
         __builtin_mul_overflow(first->cut.local[0], first->cut.local[1], &volume) ||
-        __builtin_mul_overflow(volume, local_experts(state), &total))
+        __builtin_mul_overflow(volume, matrices_local_experts(state), &total))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': experts that do not make a matrix", STR_ARG(first->name));
     bool is_wide = key.rule->axis == 1;
-    matrix->shape[0] = first->cut.local[1] * (is_wide ? 1 : local_experts(state));
-    matrix->shape[1] = first->cut.local[0] * (is_wide ? local_experts(state) : 1);
+    matrix->shape[0] = first->cut.local[1] * (is_wide ? 1 : matrices_local_experts(state));
+    matrix->shape[1] = first->cut.local[0] * (is_wide ? matrices_local_experts(state) : 1);
     return RESHARD_OK;
 }
 
 /* Puts the members of all matrices in a row, by number of the expert. */
-static reshard_status list_members(struct megatron_target *state, reshard_error *err)
+static reshard_status matrices_list_members(struct megatron_target *state, reshard_error *err)
 {
     uint32_t total = 0;
     for (uint32_t i = 0; i < state->matrix_count; i++) {
@@ -109,11 +109,11 @@ reshard_status megatron_find_matrices(const struct layout_request *request, stru
     state->matrices = arena_array(&state->arena, (size_t)state->parameter_count + 1, sizeof(*state->matrices));
     reshard_status status = state->matrices ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < state->parameter_count; i++)
-        status = note_member(state, i, &names, &text, err);
+        status = matrices_note_member(state, i, &names, &text, err);
     name_map_release(&names);
     buffer_release(&text);
     if (!status)
-        status = list_members(state, err);
+        status = matrices_list_members(state, err);
     for (uint32_t i = 0; !status && i < state->matrix_count; i++)
         status = finish_matrix(request->wanted, state, &state->matrices[i], err);
     return status;
@@ -123,12 +123,12 @@ reshard_status megatron_find_matrices(const struct layout_request *request, stru
 
 bool megatron_stands_for_matrix(const struct megatron_target *state, const struct target_parameter *parameter)
 {
-    return parameter->matrix == 0 || parameter->key.expert % local_experts(state) == 0;
+    return parameter->matrix == 0 || parameter->key.expert % matrices_local_experts(state) == 0;
 }
 
 uint32_t megatron_place_count(const struct megatron_target *state, uint32_t parameter)
 {
-    return state->parameters[parameter].matrix ? (uint32_t)local_experts(state) : 1;
+    return state->parameters[parameter].matrix ? (uint32_t)matrices_local_experts(state) : 1;
 }
 
 void megatron_put_places(const struct megatron_target *state, uint32_t parameter, const uint32_t *tensors, int64_t offset,

@@ -22,7 +22,7 @@ struct making {
     uint32_t rank;
     struct value_graph graph;
     struct nest nest;
-    reshard_status status; /* of the substitute */
+    reshard_status status; /* of substitute */
     reshard_error *err;
 };
 
@@ -92,7 +92,7 @@ static reshard_status put_matrix(struct making *making, const struct target_para
     return put_in_model(making, &key, name, &part, 1, parameter->stage, megatron_first_layer(state, parameter), leaf, err);
 }
 
-static reshard_status put_parameter(struct making *making, const struct target_parameter *parameter, reshard_error *err)
+static reshard_status members_put_parameter(struct making *making, const struct target_parameter *parameter, reshard_error *err)
 {
     struct megatron_target *state = making->state;
     const struct catalog_tensor *tensor = &making->request->wanted->tensors[parameter->wanted];
@@ -125,7 +125,7 @@ static reshard_status put_parameters(struct making *making, reshard_error *err)
     for (int64_t chunk = 0; !status && chunk < state->layout.vp; chunk++) {
         int64_t stage = chunk * state->layout.pp + state->ranks[making->rank].place.pp;
         for (uint32_t i = state->stage_first[stage]; !status && i < state->stage_first[stage + 1]; i++)
-            status = put_parameter(making, &state->parameters[i], err);
+            status = members_put_parameter(making, &state->parameters[i], err);
     }
     return status;
 }
@@ -274,7 +274,7 @@ static reshard_status put_rng_object(struct making *making, reshard_error *err)
 }
 
 /* "args", changed. One that the source lacks is made of what is known. */
-static reshard_status put_args(struct making *making, reshard_error *err)
+static reshard_status members_put_args(struct making *making, reshard_error *err)
 {
     struct value *value = NULL;
     uint32_t item = making->state->args_item;
@@ -399,11 +399,11 @@ static reshard_status put_like_rerun(struct making *making, reshard_error *err)
     return status;
 }
 
-static reshard_status put_items(struct making *making, reshard_error *err)
+static reshard_status members_put_items(struct making *making, reshard_error *err)
 {
     const struct catalog *wanted = making->request->wanted;
     struct name_map own = { 0 }; /* keys of items of single ranks */
-    reshard_status status = put_args(making, err);
+    reshard_status status = members_put_args(making, err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++)
         if (str_starts_with(wanted->items[i].key, "mp_rank_") && name_map_intern(&own, wanted->items[i].key, NULL) == NAME_NONE)
             status = error_set_memory(err);
@@ -427,7 +427,7 @@ static reshard_status put_items(struct making *making, reshard_error *err)
 
 /* ---- the pickle ---- */
 
-static reshard_status find_storage(void *context, const struct value *persid, uint32_t *record, uint64_t *bytes)
+static reshard_status members_find_storage(void *context, const struct value *persid, uint32_t *record, uint64_t *bytes)
 {
     struct making *making = context;
     struct megatron_target *state = making->state;
@@ -464,7 +464,7 @@ static reshard_status find_storage(void *context, const struct value *persid, ui
     return RESHARD_OK;
 }
 
-static bool substitute(const struct value *value, struct buffer *out, void *context)
+static bool members_substitute(const struct value *value, struct buffer *out, void *context)
 {
     struct making *making = context;
     struct megatron_target *state = making->state;
@@ -480,7 +480,7 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
                               NULL, 0, key, record->bytes, false);
         return true;
     }
-    struct torch_storage_finder finder = { find_storage, making };
+    struct torch_storage_finder finder = { members_find_storage, making };
     return torch_spell(value, &finder, &making->status, out);
 }
 
@@ -538,13 +538,13 @@ reshard_status megatron_emit_rank(const struct layout_request *request, struct t
     if (!status)
         status = put_empty_models(&making, err);
     if (!status)
-        status = put_items(&making, err);
+        status = members_put_items(&making, err);
     if (!status)
         status = nest_finish(&making.nest, err);
     if (!status)
         status = finish_models(&making, err);
     if (!status)
-        status = pickle_write(making.graph.root, making.graph.count, NULL, substitute, &making, out, err);
+        status = pickle_write(making.graph.root, making.graph.count, NULL, members_substitute, &making, out, err);
     making.state->ranks[rank].record_count = making.state->record_count - making.state->ranks[rank].first_record;
     nest_release(&making.nest);
     value_graph_release(&making.graph);

@@ -13,7 +13,7 @@ struct adding {
     const struct megatron_part *part;
 };
 
-static reshard_status add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
+static reshard_status merge_add_piece(const struct cut_piece *piece, void *context, reshard_error *err)
 {
     struct adding *adding = context;
     const struct megatron_part *part = adding->part;
@@ -45,7 +45,7 @@ static reshard_status add_piece(const struct cut_piece *piece, void *context, re
 reshard_status megatron_add_part(struct source *source, const struct megatron_part *part, reshard_error *err)
 {
     struct adding adding = { source, part };
-    return cut_pieces(&part->parameter->cut, part->place, add_piece, &adding, err);
+    return cut_pieces(&part->parameter->cut, part->place, merge_add_piece, &adding, err);
 }
 
 static const struct torch_tensor *leaf_tensor(const struct megatron_source *state, const struct megatron_leaf *leaf)
@@ -53,7 +53,7 @@ static const struct torch_tensor *leaf_tensor(const struct megatron_source *stat
     return &state->torch.files[state->ranks[leaf->rank].file].archive.tensors[leaf->tensor];
 }
 
-static reshard_status add_leaf(struct source *source, const struct megatron_leaf *leaf, reshard_error *err)
+static reshard_status merge_add_leaf(struct source *source, const struct megatron_leaf *leaf, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
     const struct megatron_parameter *parameter = &state->parameters[leaf->parameter];
@@ -179,7 +179,7 @@ static reshard_status find_parameters(struct megatron_source *state, reshard_err
 
 /* ---- gated activations ---- */
 
-static bool ends_with(struct str key, struct str end)
+static bool merge_ends_with(struct str key, struct str end)
 {
     return key.size > end.size && memcmp(key.data + key.size - end.size, end.data, end.size) == 0 &&
            key.data[key.size - end.size - 1] == '.';
@@ -195,8 +195,8 @@ static bool tells_gate(const struct megatron_source *state, const struct megatro
     for (uint32_t i = rank->first_leaf; i < rank->first_leaf + rank->leaf_count; i++) {
         struct str name = state->leaves[i].name;
         const struct torch_tensor *narrow = leaf_tensor(state, &state->leaves[i]);
-        if (name.size != prefix + gate->narrow.size || memcmp(name.data, leaf->name.data, prefix) != 0 || !ends_with(name, gate->narrow) ||
-            wide->rank != 2 || narrow->rank != 2)
+        if (name.size != prefix + gate->narrow.size || memcmp(name.data, leaf->name.data, prefix) != 0 ||
+            !merge_ends_with(name, gate->narrow) || wide->rank != 2 || narrow->rank != 2)
             continue;
         *is_gated = wide->shape[0] == 2 * narrow->shape[1];
         return true;
@@ -211,14 +211,14 @@ static void find_gate(struct megatron_source *state)
         return;
     for (uint32_t i = 0; i < state->leaf_count; i++)
         for (uint32_t j = 0; j < state->rules.gate_count; j++)
-            if (ends_with(state->leaves[i].name, state->rules.gates[j].wide) &&
+            if (merge_ends_with(state->leaves[i].name, state->rules.gates[j].wide) &&
                 tells_gate(state, &state->leaves[i], &state->rules.gates[j], &state->context.is_gated))
                 return;
 }
 
 /* ---- tied copies ---- */
 
-static struct megatron_parameter *find_parameter(struct megatron_source *state, struct str key)
+static struct megatron_parameter *merge_find_parameter(struct megatron_source *state, struct str key)
 {
     for (uint32_t i = 0; i < state->parameter_count; i++)
         if (str_equal(state->parameters[i].key, key))
@@ -230,8 +230,8 @@ static struct megatron_parameter *find_parameter(struct megatron_source *state, 
 static reshard_status find_copies(struct megatron_source *state, reshard_error *err)
 {
     for (uint32_t i = 0; state->is_tied && state->layout.pp > 1 && i < state->rules.copy_count; i++) {
-        struct megatron_parameter *copy = find_parameter(state, state->rules.copies[i].copy);
-        struct megatron_parameter *original = find_parameter(state, state->rules.copies[i].original);
+        struct megatron_parameter *copy = merge_find_parameter(state, state->rules.copies[i].copy);
+        struct megatron_parameter *original = merge_find_parameter(state, state->rules.copies[i].original);
         if (!copy || !original)
             continue;
         reshard_status status = check_same_shape(state, &state->leaves[copy->first_leaf], &state->leaves[original->first_leaf], err);
@@ -245,7 +245,7 @@ static reshard_status find_copies(struct megatron_source *state, reshard_error *
 
 /* ---- the catalog ---- */
 
-static reshard_status add_tensor(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
+static reshard_status merge_add_tensor(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
     const struct megatron_leaf *leaf = &state->leaves[parameter->first_leaf];
@@ -262,9 +262,9 @@ static reshard_status add_tensor(struct source *source, struct megatron_paramete
 /* A parameter's tensor, or those of what it is taken apart into. */
 static reshard_status add_tensors(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
 {
-    reshard_status status = parameter->member_count > 0 ? RESHARD_OK : add_tensor(source, parameter, err);
+    reshard_status status = parameter->member_count > 0 ? RESHARD_OK : merge_add_tensor(source, parameter, err);
     for (uint32_t i = 0; !status && i < parameter->member_count; i++)
-        status = add_tensor(source, &parameter->members[i], err);
+        status = merge_add_tensor(source, &parameter->members[i], err);
     return status;
 }
 
@@ -339,7 +339,7 @@ static bool append_family(const struct megatron_source *state, const struct mega
 }
 
 /* Experts come as parameters of their own, or as an axis. Every expert must be there. */
-static reshard_status check_experts(struct source *source, reshard_error *err)
+static reshard_status merge_check_experts(struct source *source, reshard_error *err)
 {
     const struct megatron_source *state = megatron_source_of(source);
     if (state->args.experts <= 0 || source->lenient)
@@ -380,7 +380,7 @@ reshard_status megatron_merge(struct source *source, reshard_error *err)
     if (!status)
         warn_assumed(source);
     if (!status)
-        status = check_experts(source, err);
+        status = merge_check_experts(source, err);
     if (!status)
         status = megatron_split_grouped(source, err);
     if (!status && state->has_optimizer)
@@ -389,7 +389,7 @@ reshard_status megatron_merge(struct source *source, reshard_error *err)
         if (!state->parameters[i].is_copy)
             status = add_tensors(source, &state->parameters[i], err);
     for (uint32_t i = 0; !status && i < state->leaf_count; i++)
-        status = add_leaf(source, &state->leaves[i], err);
+        status = merge_add_leaf(source, &state->leaves[i], err);
     if (!status && state->has_optimizer)
         status = megatron_add_optimizer(source, err);
     return status;

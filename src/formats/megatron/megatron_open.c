@@ -44,7 +44,7 @@ static char *file_path(struct source *source, struct str folder, const char *fil
     return arena_printf(arena, "%.*s/%s", STR_ARG(folder), file);
 }
 
-static bool is_file(struct source *source, const char *name)
+static bool open_is_file(struct source *source, const char *name)
 {
     bool is_directory = false;
     uint64_t bytes;
@@ -102,22 +102,22 @@ static reshard_status open_rank(struct source *source, const struct rank_folder 
     char *optimizer = file_path(source, folder->name, MEGATRON_OPTIMIZER_FILE);
     if (!name || !old || !optimizer)
         return error_set_memory(err);
-    if (!is_file(source, name) && is_file(source, old))
+    if (!open_is_file(source, name) && open_is_file(source, old))
         name = old;
-    *is_missing = !is_file(source, name);
+    *is_missing = !open_is_file(source, name);
     if (*is_missing)
         return RESHARD_OK;
     reshard_status status = torch_source_open_file(source, name, -1, &out->file, err);
     if (!status)
         status = check_root(source, out, name, err);
-    if (!status && is_file(source, optimizer))
+    if (!status && open_is_file(source, optimizer))
         status = torch_source_open_file(source, optimizer, -1, &out->optimizer_file, err);
     return status;
 }
 
 /* ---- the layout ---- */
 
-static int64_t known(int64_t number, int64_t otherwise)
+static int64_t open_known(int64_t number, int64_t otherwise)
 {
     return number == TRAINING_ARG_UNKNOWN || number < 1 || number > INT32_MAX ? otherwise : number;
 }
@@ -158,10 +158,10 @@ static void layout_from_folders(const struct megatron_source *state, const struc
 
 static void layout_from_args(const struct training_args *args, struct parallel_layout *out)
 {
-    out->tp = known(args->tp, out->tp);
-    out->pp = known(args->pp, out->pp);
-    out->ep = known(args->ep, out->ep);
-    out->etp = known(args->etp, out->tp);
+    out->tp = open_known(args->tp, out->tp);
+    out->pp = open_known(args->pp, out->pp);
+    out->ep = open_known(args->ep, out->ep);
+    out->etp = open_known(args->etp, out->tp);
     if (args->experts == TRAINING_ARG_UNKNOWN && args->ep <= 1)
         out->etp = out->tp;
 }
@@ -247,7 +247,7 @@ static reshard_status check_rank_count(const struct megatron_source *state, resh
     return RESHARD_ERR_FORMAT;
 }
 
-static reshard_status check_complete(struct source *source, reshard_error *err)
+static reshard_status open_check_complete(struct source *source, reshard_error *err)
 {
     const struct megatron_source *state = megatron_source_of(source);
     const struct parallel_layout *layout = &state->layout;
@@ -305,7 +305,7 @@ static reshard_status place_ranks(struct source *source, const struct rank_folde
         return RESHARD_ERR_FORMAT;
     }
     qsort(state->ranks, state->rank_count, sizeof(*state->ranks), rank_order);
-    return check_complete(source, err);
+    return open_check_complete(source, err);
 }
 
 /* ---- versions ---- */
@@ -320,7 +320,7 @@ static void read_version(struct megatron_source *state)
         state->version = (double)version->integer;
 }
 
-static void read_run(struct megatron_source *state)
+static void open_read_run(struct megatron_source *state)
 {
     const struct training_args *args = &state->args;
     read_version(state);
@@ -382,6 +382,6 @@ reshard_status megatron_open_ranks(struct source *source, reshard_error *err)
     if (!status)
         status = place_ranks(source, folders, folder_count, err);
     if (!status)
-        read_run(state);
+        open_read_run(state);
     return status ? status : name_directory(source, err);
 }

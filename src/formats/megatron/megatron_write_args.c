@@ -19,7 +19,7 @@ static void set_value(struct editing *editing, const char *name, struct value *v
     editing->failed = editing->failed || !value || !value_dict_set(editing->graph, editing->members, name, value, must_be);
 }
 
-static void set_number(struct editing *editing, const char *name, int64_t number, bool must_be)
+static void write_args_set_number(struct editing *editing, const char *name, int64_t number, bool must_be)
 {
     set_value(editing, name, value_new_int(editing->graph, number), must_be);
 }
@@ -38,27 +38,27 @@ static void set_bool(struct editing *editing, const char *name, bool boolean, bo
     set_value(editing, name, value, must_be);
 }
 
-static void set_sizes(struct editing *editing, const struct megatron_target *state, uint32_t rank)
+static void write_args_set_sizes(struct editing *editing, const struct megatron_target *state, uint32_t rank)
 {
     const struct parallel_layout *layout = &state->layout;
     int64_t world = least_world(layout);
-    set_number(editing, "tensor_model_parallel_size", layout->tp, true);
-    set_number(editing, "model_parallel_size", layout->tp, false);
-    set_number(editing, "pipeline_model_parallel_size", layout->pp, true);
-    set_number(editing, "transformer_pipeline_model_parallel_size", layout->pp, false);
+    write_args_set_number(editing, "tensor_model_parallel_size", layout->tp, true);
+    write_args_set_number(editing, "model_parallel_size", layout->tp, false);
+    write_args_set_number(editing, "pipeline_model_parallel_size", layout->pp, true);
+    write_args_set_number(editing, "transformer_pipeline_model_parallel_size", layout->pp, false);
     set_value(editing, "virtual_pipeline_model_parallel_size",
               layout->vp > 1 ? value_new_int(editing->graph, layout->vp) : none(editing->graph), true);
     set_optional(editing, "num_virtual_stages_per_pipeline_rank", layout->vp, layout->vp > 1);
     set_optional(editing, "num_layers_per_virtual_pipeline_stage", 0, false);
-    set_number(editing, "expert_model_parallel_size", layout->ep, true);
-    set_number(editing, "expert_tensor_parallel_size", layout->etp, layout->etp != layout->tp);
-    set_number(editing, "world_size", world, true);
-    set_number(editing, "data_parallel_size", world / (layout->tp * layout->pp), true);
-    set_number(editing, "inprocess_active_world_size", world, false);
-    set_number(editing, "rank", state->ranks[rank].global_rank, false);
-    set_number(editing, "local_rank", state->ranks[rank].global_rank, false);
+    write_args_set_number(editing, "expert_model_parallel_size", layout->ep, true);
+    write_args_set_number(editing, "expert_tensor_parallel_size", layout->etp, layout->etp != layout->tp);
+    write_args_set_number(editing, "world_size", world, true);
+    write_args_set_number(editing, "data_parallel_size", world / (layout->tp * layout->pp), true);
+    write_args_set_number(editing, "inprocess_active_world_size", world, false);
+    write_args_set_number(editing, "rank", state->ranks[rank].global_rank, false);
+    write_args_set_number(editing, "local_rank", state->ranks[rank].global_rank, false);
     if (state->padded_vocabulary > 0)
-        set_number(editing, "padded_vocab_size", state->padded_vocabulary, true);
+        write_args_set_number(editing, "padded_vocab_size", state->padded_vocabulary, true);
     set_value(editing, "ckpt_format", value_new_str(editing->graph, STR("torch")), false);
     set_bool(editing, "use_dist_ckpt", false, false);
 }
@@ -117,15 +117,15 @@ static void take_run(struct editing *editing, const struct megatron_source *like
 static void set_model(struct editing *editing, const struct megatron_target *state)
 {
     if (state->layers > 0)
-        set_number(editing, "num_layers", state->layers, true);
+        write_args_set_number(editing, "num_layers", state->layers, true);
     if (state->experts > 0)
-        set_number(editing, "num_experts", state->experts, true);
+        write_args_set_number(editing, "num_experts", state->experts, true);
     for (uint32_t i = 0; i < state->parameter_count; i++) {
         const struct target_parameter *parameter = &state->parameters[i];
         if (!parameter->key.rule->is_vocabulary || parameter->cut.rank != 2)
             continue;
-        set_number(editing, "hidden_size", parameter->cut.shape[1], true);
-        set_number(editing, "padded_vocab_size", parameter->cut.shape[0], true);
+        write_args_set_number(editing, "hidden_size", parameter->cut.shape[1], true);
+        write_args_set_number(editing, "padded_vocab_size", parameter->cut.shape[0], true);
         break;
     }
     set_bool(editing, "untie_embeddings_and_output_weights", !state->is_tied, true);
@@ -150,7 +150,7 @@ struct value *megatron_write_args(const struct layout_request *request, const st
     if (!namespace)
         return NULL;
     struct editing editing = { graph, (struct value *)namespace_members(namespace), false };
-    set_sizes(&editing, state, rank);
+    write_args_set_sizes(&editing, state, rank);
     if (!state->is_split_kept || namespace != copied)
         set_pipeline(&editing, pipeline_model(request, state));
     if (namespace != copied)

@@ -24,7 +24,7 @@ struct state_reading {
 
 /* ---- the parts of an optimizer's dict ---- */
 
-static const struct value *first_member(const struct value *dict, const char *name, const char *old_name)
+static const struct value *numbered_first_member(const struct value *dict, const char *name, const char *old_name)
 {
     const struct value *found = value_dict_get(dict, name);
     return found || !old_name ? found : value_dict_get(dict, old_name);
@@ -33,14 +33,14 @@ static const struct value *first_member(const struct value *dict, const char *na
 /* The dict with `state` and `param_groups`: the optimizer itself in fp32, a member of it in mixed precision. */
 static const struct value *inner_of(const struct value *optimizer)
 {
-    const struct value *inner = first_member(optimizer, "optimizer", "optimizer_state_dict");
+    const struct value *inner = numbered_first_member(optimizer, "optimizer", "optimizer_state_dict");
     return inner ? inner : optimizer;
 }
 
 static bool holds_state(const struct value *optimizer)
 {
     const struct value *inner = inner_of(optimizer), *state = value_dict_get(inner, "state");
-    const struct value *masters = first_member(optimizer, "fp32_from_fp16_params", "fp32_from_fp16");
+    const struct value *masters = numbered_first_member(optimizer, "fp32_from_fp16_params", "fp32_from_fp16");
     return (state && state->kind == VALUE_DICT && state->list.count) || (masters && masters->kind == VALUE_LIST && masters->list.count);
 }
 
@@ -102,8 +102,8 @@ static reshard_status take_groups(struct state_reading *reading, const struct va
 
 /* ---- pieces ---- */
 
-static reshard_status add_tensor(struct state_reading *reading, uint32_t parameter, struct str state, const struct value *value,
-                                 reshard_error *err)
+static reshard_status numbered_add_tensor(struct state_reading *reading, uint32_t parameter, struct str state, const struct value *value,
+                                          reshard_error *err)
 {
     const struct rank_parameter *info = &reading->parameters[parameter];
     if (!value->tensor || value->tensor > reading->archive->tensor_count) {
@@ -146,7 +146,7 @@ static reshard_status add_states(struct state_reading *reading, const struct val
             struct str name;
             if (!value_as_str(entry->list.items[k], &name))
                 return error_set(err, RESHARD_ERR_FORMAT, "state %" PRId64 " has a key that is no string", number);
-            status = add_tensor(reading, reading->parameter_of[number], name, entry->list.items[k + 1], err);
+            status = numbered_add_tensor(reading, reading->parameter_of[number], name, entry->list.items[k + 1], err);
         }
     }
     return status;
@@ -168,7 +168,7 @@ static reshard_status add_masters_of(struct state_reading *reading, uint32_t gro
         if (used == list->list.count)
             return error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters, fewer than its parameters of 16 bits",
                              group, used);
-        status = add_tensor(reading, parameter, STR(STATE_PLAIN_MASTER), list->list.items[used++], err);
+        status = numbered_add_tensor(reading, parameter, STR(STATE_PLAIN_MASTER), list->list.items[used++], err);
     }
     if (!status && used != list->list.count)
         status = error_set(err, RESHARD_ERR_FORMAT, "group %" PRIu32 " has %zu master parameters and %zu parameters of 16 bits", group,
@@ -178,7 +178,7 @@ static reshard_status add_masters_of(struct state_reading *reading, uint32_t gro
 
 static reshard_status add_masters(struct state_reading *reading, const struct value *optimizer, reshard_error *err)
 {
-    const struct value *masters = first_member(optimizer, "fp32_from_fp16_params", "fp32_from_fp16");
+    const struct value *masters = numbered_first_member(optimizer, "fp32_from_fp16_params", "fp32_from_fp16");
     uint32_t first = 0;
     if (!masters)
         return RESHARD_OK;
@@ -208,7 +208,7 @@ static reshard_status read_one(struct state_reading *reading, const struct value
 }
 
 /* Whether no group of the optimizer holds a parameter. */
-static bool is_empty(const struct value *optimizer)
+static bool numbered_is_empty(const struct value *optimizer)
 {
     const struct value *groups = value_dict_get(inner_of(optimizer), "param_groups"), *state = value_dict_get(inner_of(optimizer), "state");
     for (size_t i = 0; groups && groups->kind == VALUE_LIST && i < groups->list.count; i++) {
@@ -232,7 +232,7 @@ reshard_status numbered_state_read(const struct torch_archive *archive, const st
         has_experts |= parameters[i].is_expert;
     }
     /* A run with experts has two optimizers on every rank; that of experts is empty on stages that have none. */
-    bool has_empty = optimizer_count == 2 && !(has_dense && has_experts) && is_empty(optimizers[has_dense]);
+    bool has_empty = optimizer_count == 2 && !(has_dense && has_experts) && numbered_is_empty(optimizers[has_dense]);
     if (!has_empty && optimizer_count != (size_t)has_dense + (size_t)has_experts)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the file holds %zu optimizers, the parameters belong to %d", optimizer_count,
                          has_dense + has_experts);

@@ -20,7 +20,7 @@ static const struct value *reference_groups(const struct megatron_source *like, 
 }
 
 /* A group of the same kind. */
-static const struct value *find_group(const struct value *groups, const struct value *group)
+static const struct value *like_find_group(const struct value *groups, const struct value *group)
 {
     for (size_t i = 0; i < groups->list.count; i++) {
         const struct value *found = groups->list.items[i];
@@ -57,7 +57,7 @@ static reshard_status add_settings(const struct value *like, uint32_t graph_coun
     return RESHARD_OK;
 }
 
-static bool has_key(const struct value *dict, struct str key)
+static bool like_has_key(const struct value *dict, struct str key)
 {
     for (size_t i = 0; i + 1 < dict->list.count; i += 2) {
         if (dict->list.items[i]->kind == VALUE_STR && str_equal(dict->list.items[i]->text, key))
@@ -71,7 +71,7 @@ static void remove_settings(const struct value *like, struct value *group, struc
     size_t kept = 0;
     for (size_t i = 0; i + 1 < group->list.count; i += 2) {
         struct value *key = group->list.items[i];
-        if (key->kind == VALUE_STR && !is_state(key->text) && !has_key(like, key->text)) {
+        if (key->kind == VALUE_STR && !is_state(key->text) && !like_has_key(like, key->text)) {
             done->are_removed = true;
             continue;
         }
@@ -86,7 +86,7 @@ reshard_status optimizer_like_settings(const struct layout_request *request, boo
 {
     uint32_t graph_count;
     const struct value *groups = reference_groups(megatron_folder_state(request->like), of_experts, &graph_count);
-    const struct value *like = groups ? find_group(groups, group) : NULL;
+    const struct value *like = groups ? like_find_group(groups, group) : NULL;
     if (!like)
         return RESHARD_OK;
     remove_settings(like, group, done);

@@ -266,7 +266,7 @@ struct rank_state {
 };
 
 /* The other end of a tie: the embedding that has a copy on the last stage, or the copy. */
-static bool is_tied(const struct megatron_source *state, uint32_t parameter)
+static bool optimizer_source_is_tied(const struct megatron_source *state, uint32_t parameter)
 {
     if (!state->is_tied || state->layout.pp == 1)
         return false;
@@ -279,7 +279,7 @@ static bool is_tied(const struct megatron_source *state, uint32_t parameter)
     return false;
 }
 
-static bool is_parameter(const struct rank_state *all, const struct megatron_leaf *leaf)
+static bool optimizer_source_is_parameter(const struct rank_state *all, const struct megatron_leaf *leaf)
 {
     struct parameter_name name;
     return !parameter_name_read(all->names, megatron_source_conditions(all->state), leaf->name, &name) ||
@@ -294,7 +294,7 @@ static void list_parameters(struct rank_state *all)
         const struct megatron_leaf *leaf = &state->leaves[all->rank->first_leaf + i];
         const struct torch_tensor *tensor = &archive->tensors[leaf->tensor];
         const struct partition_rule *rule = leaf->key.rule;
-        if (!is_parameter(all, leaf))
+        if (!optimizer_source_is_parameter(all, leaf))
             continue;
         all->leaves[all->count] = all->rank->first_leaf + i;
         all->parameters[all->count++] = (struct rank_parameter){
@@ -306,14 +306,14 @@ static void list_parameters(struct rank_state *all)
             .chunk = (uint32_t)(leaf->stage / state->layout.pp),
             .is_expert = state->layout.ep > 1 && (rule->is_expert || rule->expert_axis >= 0 || rule->is_grouped),
             .is_embedding = rule->is_vocabulary && tensor->rank == 2,
-            .is_shared_embedding = is_tied(state, leaf->parameter),
+            .is_shared_embedding = optimizer_source_is_tied(state, leaf->parameter),
         };
     }
 }
 
 /* The tensor of a parameter's state. */
-static reshard_status state_tensor(struct rank_state *all, const struct megatron_parameter *parameter, const struct state_piece *piece,
-                                   uint32_t file, uint32_t *out, reshard_error *err)
+static reshard_status optimizer_source_state_tensor(struct rank_state *all, const struct megatron_parameter *parameter,
+                                                    const struct state_piece *piece, uint32_t file, uint32_t *out, reshard_error *err)
 {
     struct catalog *catalog = all->source->catalog;
     const struct torch_tensor *stored = &all->state->torch.files[file].archive.tensors[piece->tensor];
@@ -358,7 +358,7 @@ static reshard_status add_piece_of(const struct megatron_parameter *parameter, i
     const struct adding_piece *adding = context;
     struct rank_state *all = adding->all;
     uint32_t tensor;
-    reshard_status status = state_tensor(all, parameter, adding->piece, adding->file, &tensor, err);
+    reshard_status status = optimizer_source_state_tensor(all, parameter, adding->piece, adding->file, &tensor, err);
     if (status)
         return status;
     const struct megatron_part part = { .parameter = parameter, .place = &all->rank->place, .catalog_tensor = tensor, .file = adding->file,
@@ -367,7 +367,8 @@ static reshard_status add_piece_of(const struct megatron_parameter *parameter, i
     return megatron_add_part(all->source, &part, err);
 }
 
-static reshard_status add_pieces(struct rank_state *all, const struct state_pieces *pieces, uint32_t file, reshard_error *err)
+static reshard_status optimizer_source_add_pieces(struct rank_state *all, const struct state_pieces *pieces, uint32_t file,
+                                                  reshard_error *err)
 {
     struct megatron_source *state = all->state;
     reshard_status status = RESHARD_OK;
@@ -395,7 +396,7 @@ static void warn_guess(struct rank_state *all, const struct state_pieces *pieces
                      STR_ARG(all->rank->folder), MEGATRON_OPTIMIZER_FILE);
 }
 
-static reshard_status read_state(struct rank_state *all, reshard_error *err)
+static reshard_status optimizer_source_read_state(struct rank_state *all, reshard_error *err)
 {
     const struct megatron_rank *rank = all->rank;
     struct megatron_source *state = all->state;
@@ -413,12 +414,12 @@ static reshard_status read_state(struct rank_state *all, reshard_error *err)
         status = numbered_state_read(&state->torch.files[file].archive, member, all->parameters, all->count, &pieces, err);
     }
     if (!status)
-        status = add_pieces(all, &pieces, file, err);
+        status = optimizer_source_add_pieces(all, &pieces, file, err);
     state_pieces_release(&pieces);
     return status;
 }
 
-static reshard_status add_rank(struct rank_state *all, reshard_error *err)
+static reshard_status optimizer_source_add_rank(struct rank_state *all, reshard_error *err)
 {
     all->count = 0;
     all->parameters = calloc((size_t)all->rank->leaf_count + 1, sizeof(*all->parameters));
@@ -426,7 +427,7 @@ static reshard_status add_rank(struct rank_state *all, reshard_error *err)
     reshard_status status = all->parameters && all->leaves ? RESHARD_OK : error_set_memory(err);
     if (!status) {
         list_parameters(all);
-        status = read_state(all, err);
+        status = optimizer_source_read_state(all, err);
     }
     if (status) {
         const char *file = all->rank->optimizer_file != TORCH_NONE ? MEGATRON_OPTIMIZER_FILE : MEGATRON_MODEL_FILE;
@@ -447,7 +448,7 @@ reshard_status megatron_add_optimizer(struct source *source, reshard_error *err)
     reshard_status status = read_names(&names, err);
     for (uint32_t i = 0; i < state->rank_count && !status; i++) {
         all.rank = &state->ranks[i];
-        status = add_rank(&all, err);
+        status = optimizer_source_add_rank(&all, err);
     }
     buffer_release(&all.text);
     free(all.tensor_of);

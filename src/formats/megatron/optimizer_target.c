@@ -15,7 +15,7 @@
 
 /* ---- which state there is ---- */
 
-static bool is_parameter(const struct megatron_target *state, const struct target_parameter *parameter)
+static bool optimizer_target_is_parameter(const struct megatron_target *state, const struct target_parameter *parameter)
 {
     return !state->has_order || !state->names.lines[parameter->registered.line].is_buffer;
 }
@@ -43,7 +43,7 @@ static bool choose_distributed(const struct layout_request *request, struct targ
     return false;
 }
 
-static reshard_status check_states(const struct megatron_target *state, const struct catalog *wanted, reshard_error *err)
+static reshard_status optimizer_target_check_states(const struct megatron_target *state, const struct catalog *wanted, reshard_error *err)
 {
     const struct target_optimizer *optimizer = state->optimizer;
     bool has_master = false;
@@ -59,7 +59,7 @@ static reshard_status check_states(const struct megatron_target *state, const st
                          "the distributed optimizer has fp32 masters of the parameters, and the source has none");
     for (uint32_t i = 0; i < state->parameter_count; i++) {
         const struct target_parameter *parameter = &state->parameters[i];
-        for (uint32_t s = 0; s < optimizer->state_count && is_parameter(state, parameter); s++) {
+        for (uint32_t s = 0; s < optimizer->state_count && optimizer_target_is_parameter(state, parameter); s++) {
             bool is_needed = optimizer->is_distributed || !optimizer->states[s].is_master ||
                              dtype_info(wanted->tensors[parameter->wanted].dtype)->bits == 16;
             if (is_needed && !optimizer->states[s].tensors[parameter->wanted])
@@ -83,12 +83,12 @@ reshard_status megatron_find_states(const struct layout_request *request, struct
     optimizer->is_distributed = choose_distributed(request, optimizer);
     for (uint32_t i = 0; i < state->parameter_count; i++)
         optimizer->has_experts |= is_expert(state, &state->parameters[i]);
-    return check_states(state, request->wanted, err);
+    return optimizer_target_check_states(state, request->wanted, err);
 }
 
 /* ---- the parameters of a rank ---- */
 
-static bool is_tied(const struct megatron_target *state, const struct target_parameter *parameter)
+static bool optimizer_target_is_tied(const struct megatron_target *state, const struct target_parameter *parameter)
 {
     if (!state->is_tied || state->layout.pp == 1)
         return false;
@@ -120,9 +120,9 @@ bool megatron_optimizer_parameter(const struct layout_request *request, const st
         .chunk = (uint32_t)(parameter->stage / state->layout.pp),
         .is_expert = is_expert(state, parameter),
         .is_embedding = parameter->key.rule->is_vocabulary && parameter->cut.rank == 2,
-        .is_shared_embedding = is_tied(state, parameter),
+        .is_shared_embedding = optimizer_target_is_tied(state, parameter),
     };
-    return is_parameter(state, parameter) && megatron_stands_for_matrix(state, parameter);
+    return optimizer_target_is_parameter(state, parameter) && megatron_stands_for_matrix(state, parameter);
 }
 
 reshard_status megatron_rank_parameters(const struct layout_request *request, const struct megatron_target *state,
@@ -203,8 +203,9 @@ static struct record_place *list_places(struct emitting_file *file, const struct
 }
 
 /* The vector of one state of a buffer: a record whose places are the parameters'. */
-static reshard_status add_vector(struct emitting_file *file, const struct flat_buffers *made, const struct flat_buffer *buffer,
-                                 const struct wanted_state *kind, struct value **out, reshard_error *err)
+static reshard_status optimizer_target_add_vector(struct emitting_file *file, const struct flat_buffers *made,
+                                                  const struct flat_buffer *buffer, const struct wanted_state *kind, struct value **out,
+                                                  reshard_error *err)
 {
     struct megatron_target *state = file->state;
     const struct catalog *wanted = file->request->wanted;
@@ -234,7 +235,7 @@ static reshard_status add_vector(struct emitting_file *file, const struct flat_b
     return RESHARD_OK;
 }
 
-static struct value *new_dict(struct value_graph *graph, size_t pairs)
+static struct value *optimizer_target_new_dict(struct value_graph *graph, size_t pairs)
 {
     struct value **items = arena_array(&graph->arena, 2 * pairs + 1, sizeof(struct value *));
     struct value *dict = items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
@@ -242,7 +243,7 @@ static struct value *new_dict(struct value_graph *graph, size_t pairs)
 }
 
 /* The dict has room; false without memory. */
-static bool set_member(struct value *dict, struct value *key, struct value *value)
+static bool optimizer_target_set_member(struct value *dict, struct value *key, struct value *value)
 {
     if (!dict || !key || !value)
         return false;
@@ -266,20 +267,23 @@ static reshard_status add_buffer(struct emitting_file *file, const struct flat_b
 {
     const struct target_optimizer *optimizer = file->state->optimizer;
     const struct flat_buffer *buffer = &made->buffers[index];
-    struct value *states = new_dict(&file->graph, optimizer->state_count + 1), *by_dtype = new_dict(&file->graph, 1);
+    struct value *states = optimizer_target_new_dict(&file->graph, optimizer->state_count + 1),
+                 *by_dtype = optimizer_target_new_dict(&file->graph, 1);
     bool is_good = states && by_dtype;
     for (uint32_t i = 0; i < optimizer->state_count && is_good; i++) {
         struct value *vector;
         const struct wanted_state *kind = &optimizer->states[i];
-        reshard_status status = add_vector(file, made, buffer, kind, &vector, err);
+        reshard_status status = optimizer_target_add_vector(file, made, buffer, kind, &vector, err);
         if (status)
             return status;
-        is_good = set_member(states, value_new_str(&file->graph, kind->is_master ? STR(STATE_MASTER) : kind->name), vector);
+        is_good =
+            optimizer_target_set_member(states, value_new_str(&file->graph, kind->is_master ? STR(STATE_MASTER) : kind->name), vector);
     }
     is_good = is_good &&
-              set_member(states, value_new_str(&file->graph, STR("numel_unpadded")), value_new_int(&file->graph, buffer->unpadded)) &&
-              set_member(by_dtype, dtype_pair(&file->graph, buffer->param_dtype, buffer->grad_dtype), states) &&
-              set_member(root, value_new_int(&file->graph, index), by_dtype);
+              optimizer_target_set_member(states, value_new_str(&file->graph, STR("numel_unpadded")),
+                                          value_new_int(&file->graph, buffer->unpadded)) &&
+              optimizer_target_set_member(by_dtype, dtype_pair(&file->graph, buffer->param_dtype, buffer->grad_dtype), states) &&
+              optimizer_target_set_member(root, value_new_int(&file->graph, index), by_dtype);
     return is_good ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -298,10 +302,12 @@ static reshard_status add_optimizer(struct emitting_file *file, bool of_experts,
         status = flat_buffers_make(file->parameters, file->count, of_experts, &rules, &made, err);
     if (!status) {
         struct value *coalesced = value_new(&file->graph, VALUE_BOOL);
-        *out = new_dict(&file->graph, (size_t)made.buffer_count + 1);
+        *out = optimizer_target_new_dict(&file->graph, (size_t)made.buffer_count + 1);
         if (coalesced)
             coalesced->boolean = true;
-        status = set_member(*out, value_new_str(&file->graph, STR("buckets_coalesced")), coalesced) ? RESHARD_OK : error_set_memory(err);
+        status = optimizer_target_set_member(*out, value_new_str(&file->graph, STR("buckets_coalesced")), coalesced)
+                     ? RESHARD_OK
+                     : error_set_memory(err);
     }
     for (uint32_t i = 0; i < made.buffer_count && !status; i++)
         status = add_buffer(file, &made, i, *out, err);

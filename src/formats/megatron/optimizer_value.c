@@ -33,7 +33,7 @@ struct making_value {
 /* ---- reading what the source says ---- */
 
 /* "[chained_<k>.]optimizer.distributed.dp_group_idx_0.optimizer/shard_0_1", or grad_scaler: the first group's stands for all. */
-static bool read_object_key(struct str key, uint32_t *optimizer, bool *is_scaler)
+static bool optimizer_value_read_object_key(struct str key, uint32_t *optimizer, bool *is_scaler)
 {
     struct state_key read;
     bool is_one = state_key_read(key, &read) && read.group == 0 && read.chain < OPTIMIZERS_MAX &&
@@ -47,7 +47,8 @@ bool optimizer_item_is_known(struct str key)
 {
     uint32_t optimizer;
     bool is_scaler;
-    return str_is(key, "optimizer") || read_object_key(key, &optimizer, &is_scaler) || state_key_is(key, STATE_KEY_GROUP_META);
+    return str_is(key, "optimizer") || optimizer_value_read_object_key(key, &optimizer, &is_scaler) ||
+           state_key_is(key, STATE_KEY_GROUP_META);
 }
 
 static void take_source(struct group_source *source, struct value *optimizer)
@@ -61,12 +62,12 @@ static void take_source(struct group_source *source, struct value *optimizer)
         source->scaler = scaler;
 }
 
-static void take_item(struct making_value *making, const struct optimizer_item *item)
+static void optimizer_value_take_item(struct making_value *making, const struct optimizer_item *item)
 {
     struct value *value = item->value;
     uint32_t number;
     bool is_scaler;
-    if (read_object_key(item->key, &number, &is_scaler)) {
+    if (optimizer_value_read_object_key(item->key, &number, &is_scaler)) {
         bool is_one = value->kind == VALUE_LIST && value->list.count == 1 && value->list.items[0]->kind == VALUE_DICT;
         if (is_one && is_scaler)
             making->sources[number].scaler = value->list.items[0];
@@ -97,7 +98,7 @@ static reshard_status take_items(struct making_value *making, const struct optim
         if (state_key_is(items[i].key, STATE_KEY_GROUP_META))
             status = group_meta_add(&meta, items[i].key, items[i].value, err);
         else
-            take_item(making, &items[i]);
+            optimizer_value_take_item(making, &items[i]);
     }
     if (!status && meta.parameters.count && !making->sources[0].groups)
         status = group_meta_list(&meta, false, &making->sources[0].groups, err);
@@ -108,7 +109,7 @@ static reshard_status take_items(struct making_value *making, const struct optim
 /* ---- groups ---- */
 
 /* A copy of the group without its list of parameters. */
-static struct value *copy_group(struct value_graph *graph, const struct value *group)
+static struct value *optimizer_value_copy_group(struct value_graph *graph, const struct value *group)
 {
     struct value **items = arena_array(&graph->arena, group->list.count + 1, sizeof(struct value *));
     size_t count = 0;
@@ -141,7 +142,7 @@ static bool has_use(const struct making_value *making, bool of_experts, const st
  * Groups of the optimizer in hand. Where the source had one optimizer for everything, the experts' has copies of those that it needs; where
  * it had two and the target has one, the dense ones serve.
  */
-static struct value *copy_groups(struct making_value *making, bool of_experts)
+static struct value *optimizer_value_copy_groups(struct making_value *making, bool of_experts)
 {
     struct value_graph *graph = making->graph;
     struct value *source = making->sources[of_experts].groups ? making->sources[of_experts].groups : making->sources[0].groups;
@@ -151,7 +152,7 @@ static struct value *copy_groups(struct making_value *making, bool of_experts)
     for (size_t i = 0; groups && i < source->list.count; i++) {
         if (source->list.items[i]->kind != VALUE_DICT || (is_borrowed && !has_use(making, of_experts, source->list.items[i])))
             continue;
-        struct value *group = copy_group(graph, source->list.items[i]);
+        struct value *group = optimizer_value_copy_group(graph, source->list.items[i]);
         if (!group)
             return NULL;
         for (size_t k = 0; k + 1 < group->list.count; k += 2) {
@@ -201,7 +202,7 @@ static uint32_t first_of(const struct making_value *making, bool of_experts, con
  * Releases up to 0.15 make a group when they come to its first parameter, and match the groups of a file by position. Later ones, whose
  * groups have the member default_config, sort them, and the source's order is theirs.
  */
-static void order_groups(const struct making_value *making, bool of_experts, struct value *groups)
+static void optimizer_value_order_groups(const struct making_value *making, bool of_experts, struct value *groups)
 {
     bool has_decoupled = some_decoupled(groups), is_sorted = groups->list.count > ORDERED_GROUPS_MAX;
     for (size_t i = 0; i < groups->list.count && !is_sorted; i++)
@@ -220,7 +221,7 @@ static void order_groups(const struct making_value *making, bool of_experts, str
 
 /* ---- state by number ---- */
 
-static bool set_member(struct value_graph *graph, struct value *dict, struct value *key, struct value *value)
+static bool optimizer_value_set_member(struct value_graph *graph, struct value *dict, struct value *key, struct value *value)
 {
     (void)graph;
     if (!dict || !key || !value)
@@ -230,14 +231,14 @@ static bool set_member(struct value_graph *graph, struct value *dict, struct val
     return true;
 }
 
-static struct value *new_dict(struct value_graph *graph, size_t pairs)
+static struct value *optimizer_value_new_dict(struct value_graph *graph, size_t pairs)
 {
     struct value **items = arena_array(&graph->arena, 2 * pairs + 1, sizeof(struct value *));
     return items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
 }
 
-static reshard_status add_tensor(struct making_value *making, uint32_t parameter, const struct wanted_state *kind, struct value **out,
-                                 reshard_error *err)
+static reshard_status optimizer_value_add_tensor(struct making_value *making, uint32_t parameter, const struct wanted_state *kind,
+                                                 struct value **out, reshard_error *err)
 {
     struct megatron_target *state = making->state;
     const struct target_parameter *info = &state->parameters[making->indices[parameter]];
@@ -262,17 +263,17 @@ static reshard_status add_tensor(struct making_value *making, uint32_t parameter
 }
 
 /* {STATE: tensor} of one parameter; masters lie apart. */
-static reshard_status add_entry(struct making_value *making, uint32_t parameter, struct value **out, reshard_error *err)
+static reshard_status optimizer_value_add_entry(struct making_value *making, uint32_t parameter, struct value **out, reshard_error *err)
 {
     const struct target_optimizer *optimizer = making->state->optimizer;
     reshard_status status = RESHARD_OK;
-    *out = new_dict(making->graph, optimizer->state_count);
+    *out = optimizer_value_new_dict(making->graph, optimizer->state_count);
     for (uint32_t s = 0; s < optimizer->state_count && *out && !status; s++) {
         struct value *tensor;
         if (optimizer->states[s].is_master)
             continue;
-        status = add_tensor(making, parameter, &optimizer->states[s], &tensor, err);
-        if (!status && !set_member(making->graph, *out, value_new_str(making->graph, optimizer->states[s].name), tensor))
+        status = optimizer_value_add_tensor(making, parameter, &optimizer->states[s], &tensor, err);
+        if (!status && !optimizer_value_set_member(making->graph, *out, value_new_str(making->graph, optimizer->states[s].name), tensor))
             status = error_set_memory(err);
     }
     return *out ? status : error_set_memory(err);
@@ -312,11 +313,11 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, b
         numbers[number_count] = value_new_int(graph, dealing->number);
         if (!numbers[number_count++])
             return error_set_memory(err);
-        status = add_entry(making, i, &entry, err);
-        if (!status && !set_member(graph, dealing->state, value_new_int(graph, dealing->number++), entry))
+        status = optimizer_value_add_entry(making, i, &entry, err);
+        if (!status && !optimizer_value_set_member(graph, dealing->state, value_new_int(graph, dealing->number++), entry))
             status = error_set_memory(err);
         if (!status && master && dtype_info(parameter->param_dtype)->bits == 16)
-            status = add_tensor(making, i, master, &masters[master_count++], err);
+            status = optimizer_value_add_tensor(making, i, master, &masters[master_count++], err);
     }
     if (status)
         return status;
@@ -336,12 +337,13 @@ static uint32_t count_kind(const struct making_value *making, bool of_experts)
     return members;
 }
 
-static reshard_status deal(struct making_value *making, bool of_experts, struct value *groups, struct dealing *out, reshard_error *err)
+static reshard_status optimizer_value_deal(struct making_value *making, bool of_experts, struct value *groups, struct dealing *out,
+                                           reshard_error *err)
 {
     struct value_graph *graph = making->graph;
     struct value **lists = arena_array(&graph->arena, groups->list.count + 1, sizeof(struct value *));
-    *out =
-        (struct dealing){ .state = new_dict(graph, making->count), .masters = lists ? value_new_list(graph, VALUE_LIST, lists, 0) : NULL };
+    *out = (struct dealing){ .state = optimizer_value_new_dict(graph, making->count),
+                             .masters = lists ? value_new_list(graph, VALUE_LIST, lists, 0) : NULL };
     if (!out->state || !out->masters)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
@@ -364,20 +366,20 @@ static reshard_status deal(struct making_value *making, bool of_experts, struct 
 static reshard_status make_plain(struct making_value *making, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
 {
     struct value_graph *graph = making->graph;
-    struct value *scaler = making->sources[of_experts].scaler, *inner = new_dict(graph, 2);
+    struct value *scaler = making->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 2);
     bool has_master = master_of(making->state->optimizer) != NULL;
     struct dealing dealing;
-    reshard_status status = deal(making, of_experts, groups, &dealing, err);
+    reshard_status status = optimizer_value_deal(making, of_experts, groups, &dealing, err);
     if (status)
         return status;
-    bool is_good = set_member(graph, inner, value_new_str(graph, STR("state")), dealing.state) &&
-                   set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups);
+    bool is_good = optimizer_value_set_member(graph, inner, value_new_str(graph, STR("state")), dealing.state) &&
+                   optimizer_value_set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups);
     *out = inner;
     if (is_good && has_master) {
-        *out = new_dict(graph, 3);
-        is_good = set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
-                  (!scaler || set_member(graph, *out, value_new_str(graph, STR("grad_scaler")), scaler)) &&
-                  set_member(graph, *out, value_new_str(graph, STR("fp32_from_fp16_params")), dealing.masters);
+        *out = optimizer_value_new_dict(graph, 3);
+        is_good = optimizer_value_set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
+                  (!scaler || optimizer_value_set_member(graph, *out, value_new_str(graph, STR("grad_scaler")), scaler)) &&
+                  optimizer_value_set_member(graph, *out, value_new_str(graph, STR("fp32_from_fp16_params")), dealing.masters);
     }
     return is_good ? RESHARD_OK : error_set_memory(err);
 }
@@ -386,17 +388,17 @@ static reshard_status make_distributed(struct making_value *making, bool of_expe
                                        reshard_error *err)
 {
     struct value_graph *graph = making->graph;
-    struct value *scaler = making->sources[of_experts].scaler, *inner = new_dict(graph, 1);
-    *out = new_dict(graph, 2);
-    bool is_good = *out && set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups) &&
-                   set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
-                   (!scaler || set_member(graph, *out, value_new_str(graph, STR("grad_scaler")), scaler));
+    struct value *scaler = making->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 1);
+    *out = optimizer_value_new_dict(graph, 2);
+    bool is_good = *out && optimizer_value_set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups) &&
+                   optimizer_value_set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
+                   (!scaler || optimizer_value_set_member(graph, *out, value_new_str(graph, STR("grad_scaler")), scaler));
     return is_good ? RESHARD_OK : error_set_memory(err);
 }
 
 static reshard_status make_one(struct making_value *making, bool of_experts, struct value **out, reshard_error *err)
 {
-    struct value *groups = copy_groups(making, of_experts);
+    struct value *groups = optimizer_value_copy_groups(making, of_experts);
     if (!groups)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
@@ -404,7 +406,7 @@ static reshard_status make_one(struct making_value *making, bool of_experts, str
         status = optimizer_like_settings(making->request, of_experts, groups->list.items[i], making->graph, &making->settings, err);
     if (status)
         return status;
-    order_groups(making, of_experts, groups);
+    optimizer_value_order_groups(making, of_experts, groups);
     bool is_distributed = making->state->optimizer->is_distributed;
     return is_distributed ? make_distributed(making, of_experts, groups, out, err) : make_plain(making, of_experts, groups, out, err);
 }

@@ -13,7 +13,7 @@ bool checked_ranges_add(struct checked_ranges *ranges, uint32_t object, uint64_t
     return true;
 }
 
-static int by_place(const void *a, const void *b)
+static int checked_ranges_by_place(const void *a, const void *b)
 {
     const struct checked_range *x = a, *y = b;
     if (x->object != y->object)
@@ -49,7 +49,7 @@ void checked_ranges_mark(struct checked_ranges *ranges, struct catalog *catalog)
 {
     if (!ranges->count)
         return;
-    qsort(ranges->items, ranges->count, sizeof(*ranges->items), by_place);
+    qsort(ranges->items, ranges->count, sizeof(*ranges->items), checked_ranges_by_place);
     for (uint32_t i = 0; i < catalog->chunk_count; i++) {
         struct catalog_chunk *chunk = &catalog->chunks[i];
         if (is_checked(ranges, chunk->object, stored_offset(catalog, chunk)))

@@ -86,7 +86,7 @@ void nest_release(struct nest *nest)
     buffer_release(&nest->scratch);
 }
 
-static struct value *make_list(struct nest *nest, const struct nest_node *node)
+static struct value *path_nest_make_list(struct nest *nest, const struct nest_node *node)
 {
     size_t count = (size_t)node->index_max + 1;
     struct value **items = arena_zalloc(&nest->graph->arena, count * sizeof(*items));
@@ -125,7 +125,7 @@ reshard_status nest_finish(struct nest *nest, reshard_error *err)
         if (node->leaf)
             continue;
         bool is_list = node->is_list && node->child_count > 0 && node->index_max < (int64_t)node->child_count * 4 + LIST_GAPS_MAX;
-        node->leaf = is_list ? make_list(nest, node) : make_dict(nest, node);
+        node->leaf = is_list ? path_nest_make_list(nest, node) : make_dict(nest, node);
         if (!node->leaf)
             return error_set_memory(err);
     }

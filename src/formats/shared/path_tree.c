@@ -20,7 +20,7 @@ static bool add_node(struct path_tree *tree, const struct path_tree_node *node, 
 }
 
 /* Spells a child so that no two different ones are spelled alike. */
-static bool spell(struct path_tree *tree, uint32_t parent, const struct path_part *part)
+static bool path_tree_spell(struct path_tree *tree, uint32_t parent, const struct path_part *part)
 {
     buffer_clear(&tree->key);
     buffer_append_u32le(&tree->key, parent);
@@ -33,7 +33,7 @@ static bool spell(struct path_tree *tree, uint32_t parent, const struct path_par
 /* The child, made if need be. */
 static bool descend(struct path_tree *tree, uint32_t parent, const struct path_part *part, uint32_t *out, bool *was_new)
 {
-    if (!spell(tree, parent, part))
+    if (!path_tree_spell(tree, parent, part))
         return false;
     uint32_t index = name_map_intern(&tree->children, buffer_str(&tree->key), was_new);
     if (index == NAME_NONE)
@@ -93,7 +93,7 @@ reshard_status path_tree_add(struct path_tree *tree, const struct path_part *par
 uint32_t path_tree_child(struct path_tree *tree, uint32_t parent, struct str name)
 {
     struct path_part part = { .kind = PATH_KEY, .key = name };
-    if (tree->node_count == 0 || !spell(tree, parent, &part))
+    if (tree->node_count == 0 || !path_tree_spell(tree, parent, &part))
         return CATALOG_NONE;
     uint32_t index = name_map_find(&tree->children, buffer_str(&tree->key));
     return index == NAME_NONE ? CATALOG_NONE : index + 1;
@@ -166,7 +166,7 @@ static bool begin_container(const struct path_tree_node *node, struct buffer *ou
     return !out->failed;
 }
 
-static void put_name(const struct path_tree_node *container, const struct path_part *part, struct buffer *out)
+static void path_tree_put_name(const struct path_tree_node *container, const struct path_part *part, struct buffer *out)
 {
     if (container->is_list)
         return;
@@ -176,7 +176,7 @@ static void put_name(const struct path_tree_node *container, const struct path_p
         pickle_put_int(out, part->index);
 }
 
-static bool push(struct open_node **stack, size_t *depth, size_t *capacity, const struct path_tree *tree, uint32_t node)
+static bool path_tree_push(struct open_node **stack, size_t *depth, size_t *capacity, const struct path_tree *tree, uint32_t node)
 {
     if (!ARRAY_ROOM(*stack, *depth, *capacity))
         return false;
@@ -196,7 +196,7 @@ reshard_status path_tree_write(const struct path_tree *tree, uint32_t node, path
     }
     if (tree->nodes[node].is_leaf)
         return put_leaf(context, node, out, err);
-    if (!begin_container(&tree->nodes[node], out) || !push(&stack, &depth, &capacity, tree, node))
+    if (!begin_container(&tree->nodes[node], out) || !path_tree_push(&stack, &depth, &capacity, tree, node))
         status = error_set_memory(err);
     while (depth > 0 && !status) {
         struct open_node *top = &stack[depth - 1];
@@ -210,10 +210,10 @@ reshard_status path_tree_write(const struct path_tree *tree, uint32_t node, path
         top->child = tree->nodes[child].next;
         if (tree->nodes[child].is_left_out)
             continue;
-        put_name(container, &tree->nodes[child].part, out);
+        path_tree_put_name(container, &tree->nodes[child].part, out);
         if (tree->nodes[child].is_leaf)
             status = put_leaf(context, child, out, err);
-        else if (!begin_container(&tree->nodes[child], out) || !push(&stack, &depth, &capacity, tree, child))
+        else if (!begin_container(&tree->nodes[child], out) || !path_tree_push(&stack, &depth, &capacity, tree, child))
             status = error_set_memory(err);
     }
     free(stack);

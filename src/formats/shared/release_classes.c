@@ -81,7 +81,7 @@ reshard_status megatron_release_lacks(uint32_t minor, const struct value *value,
 }
 
 /* The dict whose pairs are the value's members: its own, or the attributes of a namespace; NULL if it has none. */
-static struct value *members_of(struct value *value)
+static struct value *release_classes_members_of(struct value *value)
 {
     bool is_namespace = value_is_call(value, "argparse", "Namespace") || value_is_call(value, "types", "SimpleNamespace");
     if (value->kind == VALUE_DICT)
@@ -102,7 +102,7 @@ struct stripping {
     uint8_t *is_known;      /* by id: it was or is among them */
 };
 
-static reshard_status push(struct stripping *stripping, struct value *dict, reshard_error *err)
+static reshard_status release_classes_push(struct stripping *stripping, struct value *dict, reshard_error *err)
 {
     if (stripping->is_known[dict->id])
         return RESHARD_OK;
@@ -113,7 +113,8 @@ static reshard_status push(struct stripping *stripping, struct value *dict, resh
     return RESHARD_OK;
 }
 
-static reshard_status note(struct stripping *stripping, const struct value *member, const struct value *unknown, reshard_error *err)
+static reshard_status release_classes_note(struct stripping *stripping, const struct value *member, const struct value *unknown,
+                                           reshard_error *err)
 {
     struct str name;
     if (!value_as_str(member, &name))
@@ -130,13 +131,13 @@ static reshard_status strip_dict(struct stripping *stripping, struct value *dict
     size_t kept = 0;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i + 1 < dict->list.count && !status; i += 2) {
-        struct value *name = dict->list.items[i], *value = dict->list.items[i + 1], *members = members_of(value);
+        struct value *name = dict->list.items[i], *value = dict->list.items[i + 1], *members = release_classes_members_of(value);
         const struct value *unknown = NULL;
         status = find(stripping->minor, value, stripping->graph->count, &unknown, err);
         if (!status && unknown && members)
-            status = push(stripping, members, err);
+            status = release_classes_push(stripping, members, err);
         else if (!status && unknown)
-            status = note(stripping, name, unknown, err);
+            status = release_classes_note(stripping, name, unknown, err);
         if (unknown && !members)
             continue;
         dict->list.items[kept++] = name;
@@ -150,12 +151,12 @@ reshard_status megatron_release_strip(uint32_t minor, const struct value_graph *
                                       struct target *target, bool *is_whole, reshard_error *err)
 {
     struct stripping stripping = { .minor = minor, .graph = graph, .target = target, .key = key };
-    struct value *members = members_of(value);
+    struct value *members = release_classes_members_of(value);
     *is_whole = !members;
     if (!members)
         return RESHARD_OK;
     stripping.is_known = calloc((size_t)graph->count + 1, 1);
-    reshard_status status = stripping.is_known ? push(&stripping, members, err) : error_set_memory(err);
+    reshard_status status = stripping.is_known ? release_classes_push(&stripping, members, err) : error_set_memory(err);
     while (!status && stripping.count)
         status = strip_dict(&stripping, stripping.pending[--stripping.count], err);
     free(stripping.pending);

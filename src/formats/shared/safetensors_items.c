@@ -62,7 +62,7 @@ bool st_item_is_config(const struct catalog_item *item)
     return item->kind == ITEM_VALUE && item->value && item->value->kind == VALUE_BYTES && str_is(item->key, "config.json");
 }
 
-static const char *kind_of(const struct catalog_item *item)
+static const char *safetensors_items_kind_of(const struct catalog_item *item)
 {
     switch (item->kind) {
     case ITEM_VALUE:
@@ -77,7 +77,7 @@ static const char *kind_of(const struct catalog_item *item)
     return "item";
 }
 
-static reshard_status note_member(struct target *target, struct str key, const struct value *value, reshard_error *err)
+static reshard_status safetensors_items_note_member(struct target *target, struct str key, const struct value *value, reshard_error *err)
 {
     char *name = arena_printf(&target->catalog->arena, ST_INDEX_METADATA_KEY ".%.*s", STR_ARG(key));
     return name ? target_note_dropped(target, NOTE_NO_PLACE, str_of(name), err, "%s, without an index file only strings have a place",
@@ -85,9 +85,10 @@ static reshard_status note_member(struct target *target, struct str key, const s
                 : error_set_memory(err);
 }
 
-static reshard_status note_item(struct target *target, const struct catalog_item *item, reshard_error *err)
+static reshard_status safetensors_items_note_item(struct target *target, const struct catalog_item *item, reshard_error *err)
 {
-    return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, which %s cannot hold", kind_of(item), target->catalog->format);
+    return target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "%s, which %s cannot hold", safetensors_items_kind_of(item),
+                               target->catalog->format);
 }
 
 /* Values of the two keys that this family of formats has a place for; they may come as blobs of another format. */
@@ -108,7 +109,7 @@ static reshard_status take_value(const struct layout_request *request, struct ta
         out->index = value;
         is_taken = true;
     }
-    return status || is_taken ? status : note_item(target, item, err);
+    return status || is_taken ? status : safetensors_items_note_item(target, item, err);
 }
 
 reshard_status st_items_take(const struct layout_request *request, struct target *target, bool carries_files, struct st_items *out,
@@ -126,7 +127,7 @@ reshard_status st_items_take(const struct layout_request *request, struct target
         else if (carries_files && (item->kind == ITEM_FILE || st_item_is_config(item)))
             out->files[out->file_count++] = i;
         else
-            status = note_item(target, item, err);
+            status = safetensors_items_note_item(target, item, err);
     }
     return status;
 }
@@ -145,7 +146,7 @@ reshard_status st_items_merge_index(struct st_items *items, struct target *targe
         if (value_as_str(pairs[i + 1], &text) && str_is_utf8(text, false, NULL))
             status = st_metadata_put(&items->metadata, key, text, err);
         else
-            status = note_member(target, key, pairs[i + 1], err);
+            status = safetensors_items_note_member(target, key, pairs[i + 1], err);
     }
     return status;
 }

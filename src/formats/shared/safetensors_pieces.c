@@ -53,7 +53,7 @@ static bool has_payload(const struct catalog_tensor *tensor)
     return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
 }
 
-static reshard_status refuse(const struct catalog_tensor *tensor, const char *why, reshard_error *err)
+static reshard_status safetensors_pieces_refuse(const struct catalog_tensor *tensor, const char *why, reshard_error *err)
 {
     error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %s", STR_ARG(tensor->key), why);
     error_object(err, "%.*s", STR_ARG(tensor->key));
@@ -71,13 +71,13 @@ static reshard_status refuse_dtype(const struct catalog_tensor *tensor, reshard_
     return RESHARD_ERR_UNSUPPORTED;
 }
 
-static reshard_status check_tensor(const struct catalog_tensor *tensor, reshard_error *err)
+static reshard_status safetensors_pieces_check_tensor(const struct catalog_tensor *tensor, reshard_error *err)
 {
     size_t bad_index;
     if (str_equal(tensor->key, STR(ST_METADATA_KEY)))
-        return refuse(tensor, "safetensors reserves this name", err);
+        return safetensors_pieces_refuse(tensor, "safetensors reserves this name", err);
     if (!str_is_utf8(tensor->key, false, &bad_index))
-        return refuse(tensor, "its name is no Unicode text, which safetensors needs", err);
+        return safetensors_pieces_refuse(tensor, "its name is no Unicode text, which safetensors needs", err);
     if (tensor->dtype == DTYPE_F4_X2 && tensor->rank > 0)
         return RESHARD_OK;
     if (dtype_info(tensor->dtype)->safetensors_rank < 0)
@@ -187,7 +187,7 @@ static reshard_status collect_tensor(struct st_collect *collect, uint32_t index,
         return RESHARD_OK;
     if (tensor->flags & TENSOR_NO_DATA)
         return target_note_dropped(collect->target, NOTE_NO_DATA, tensor->key, err, "a tensor without data (meta)");
-    reshard_status status = check_tensor(tensor, err);
+    reshard_status status = safetensors_pieces_check_tensor(tensor, err);
     if (status)
         return status;
     status = collect_tie(collect, index, &is_dropped, err);
@@ -251,7 +251,7 @@ static int pair_order(const void *a, const void *b)
     return str_compare(x->key, y->key);
 }
 
-static bool write_metadata(const struct st_metadata *metadata, struct buffer *out)
+static bool safetensors_pieces_write_metadata(const struct st_metadata *metadata, struct buffer *out)
 {
     struct st_pair *pairs = reallocarray(NULL, (size_t)metadata->count + 1, sizeof(*pairs));
     if (!pairs)
@@ -303,7 +303,7 @@ reshard_status st_head_write(struct st_piece *pieces, uint32_t count, const stru
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "the tensors of one file take more than 2^62 bytes");
     buffer_append_u64le(out, 0);
     buffer_append_byte(out, '{');
-    if (metadata->is_present && !write_metadata(metadata, out))
+    if (metadata->is_present && !safetensors_pieces_write_metadata(metadata, out))
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++) {
         buffer_append_text(out, i || metadata->is_present ? "," : "");

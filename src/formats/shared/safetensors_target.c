@@ -59,7 +59,8 @@ static reshard_status add_text(struct st_target *state, uint32_t object, bool is
     return RESHARD_OK;
 }
 
-static reshard_status add_object(struct target *target, struct str name, uint64_t bytes, uint32_t *out, reshard_error *err)
+static reshard_status safetensors_target_add_object(struct target *target, struct str name, uint64_t bytes, uint32_t *out,
+                                                    reshard_error *err)
 {
     uint32_t count = target->catalog->object_count;
     reshard_status status = catalog_add_object(target->catalog, name, bytes, out, err);
@@ -81,7 +82,7 @@ reshard_status st_target_add_file(struct target *target, struct str name, struct
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "file '%.*s' would be larger than 2^64 bytes", STR_ARG(name));
         goto out;
     }
-    status = add_object(target, name, total, &object, err);
+    status = safetensors_target_add_object(target, name, total, &object, err);
     if (status)
         goto out;
     for (uint32_t i = 0; i < count && !status; i++) {
@@ -101,7 +102,7 @@ out:
 reshard_status st_target_add_text(struct target *target, struct str name, struct buffer *text, reshard_error *err)
 {
     uint32_t object;
-    reshard_status status = add_object(target, name, text->size, &object, err);
+    reshard_status status = safetensors_target_add_object(target, name, text->size, &object, err);
     if (status) {
         buffer_release(text);
         return status;
@@ -116,7 +117,7 @@ reshard_status st_target_add_copy(struct target *target, struct str name, const 
     uint32_t object;
     if (!ARRAY_ROOM(state->copies, state->copy_count, state->copy_capacity))
         return error_set_memory(err);
-    reshard_status status = add_object(target, name, source->catalog->objects[source_object].bytes, &object, err);
+    reshard_status status = safetensors_target_add_object(target, name, source->catalog->objects[source_object].bytes, &object, err);
     if (!status)
         state->copies[state->copy_count++] = (struct st_copy){ object, source_object };
     return status;

@@ -77,7 +77,7 @@ static void count_storage(struct adding *adding, const struct torch_tensor *tens
         adding->is_plain[tensor->storage] = false;
 }
 
-static reshard_status add_tensor(struct adding *adding, struct str key, const struct torch_leaf *leaf, reshard_error *err)
+static reshard_status torch_catalog_add_tensor(struct adding *adding, struct str key, const struct torch_leaf *leaf, reshard_error *err)
 {
     struct torch_file *file = &adding->state->files[adding->file_index];
     struct catalog *catalog = adding->source->catalog;
@@ -106,7 +106,7 @@ static reshard_status add_tensor(struct adding *adding, struct str key, const st
     return RESHARD_OK;
 }
 
-static reshard_status add_item(struct adding *adding, struct str key, const struct torch_leaf *leaf, reshard_error *err)
+static reshard_status torch_catalog_add_item(struct adding *adding, struct str key, const struct torch_leaf *leaf, reshard_error *err)
 {
     if (!ARRAY_ROOM(adding->items, adding->item_count, adding->item_capacity))
         return error_set_memory(err);
@@ -116,7 +116,7 @@ static reshard_status add_item(struct adding *adding, struct str key, const stru
                                  err);
 }
 
-static reshard_status add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
+static reshard_status torch_catalog_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
     struct adding *adding = context;
     struct buffer text = { 0 };
@@ -127,15 +127,15 @@ static reshard_status add_leaf(const struct torch_leaf *leaf, void *context, res
     struct str key = buffer_str(&text);
     reshard_status status = RESHARD_OK;
     if (leaf->value->tensor > 0 && (!adding->accept || adding->accept(key, adding->accept_context)))
-        status = add_tensor(adding, key, leaf, err);
+        status = torch_catalog_add_tensor(adding, key, leaf, err);
     else if (leaf->value->tensor == 0)
-        status = add_item(adding, key, leaf, err);
+        status = torch_catalog_add_item(adding, key, leaf, err);
     buffer_release(&text);
     return status;
 }
 
 /* Chunks come last, when it is known how many tensors share a storage. */
-static reshard_status add_chunks(struct adding *adding, reshard_error *err)
+static reshard_status torch_catalog_add_chunks(struct adding *adding, reshard_error *err)
 {
     struct catalog *catalog = adding->source->catalog;
     reshard_status status = RESHARD_OK;
@@ -193,9 +193,10 @@ reshard_status torch_source_add_file(struct source *source, uint32_t file_index,
     bool *wanted = calloc((size_t)state->files[file_index].archive.storage_count + 1, sizeof(*wanted));
     reshard_status status = wanted && adding_prepare(&adding) ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = torch_flatten_closed(state->files[file_index].graph, &source->limits, state->closed_members, add_leaf, &adding, err);
+        status = torch_flatten_closed(state->files[file_index].graph, &source->limits, state->closed_members, torch_catalog_add_leaf,
+                                      &adding, err);
     if (!status)
-        status = add_chunks(&adding, err);
+        status = torch_catalog_add_chunks(&adding, err);
     if (!status) {
         want_shared_storages(&adding, wanted);
         status = torch_source_hide_storages(source, file_index, adding.items, adding.item_count, wanted, err);

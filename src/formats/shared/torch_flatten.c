@@ -149,7 +149,7 @@ static size_t first_edge(const struct survey *survey, uint32_t child)
 }
 
 /* Spreads holds_tensor from children to parents. */
-static bool spread(struct survey *survey)
+static bool torch_flatten_spread(struct survey *survey)
 {
     uint32_t *queue = malloc((survey->container_count + 1) * sizeof(*queue));
     size_t head = 0, tail = 0;
@@ -198,7 +198,7 @@ static bool survey_make(struct survey *survey, const struct value_graph *graph)
             survey->holds_tensor[i] = member_at(survey->containers[i], j, &member) && torch_save_is_tensor_node(member.value);
         }
     }
-    return spread(survey);
+    return torch_flatten_spread(survey);
 }
 
 static void survey_release(struct survey *survey)
@@ -319,7 +319,7 @@ struct walk {
     void *context;
 };
 
-static reshard_status push(struct walk *walk, const struct value *container, reshard_error *err)
+static reshard_status torch_flatten_push(struct walk *walk, const struct value *container, reshard_error *err)
 {
     if (walk->depth >= walk->depth_max)
         return error_set_limit(err, "pickle_depth", walk->depth + 1, walk->depth_max);
@@ -359,7 +359,7 @@ static bool is_opened(const struct walk *walk, const struct value *value)
     return container_kind(value) != NOT_CONTAINER && number > 0 && walk->survey->holds_tensor[number - 1] && !walk->is_open[number - 1];
 }
 
-static reshard_status emit(struct walk *walk, struct value *value, reshard_error *err)
+static reshard_status torch_flatten_emit(struct walk *walk, struct value *value, reshard_error *err)
 {
     if (++walk->leaf_count > walk->leaf_max)
         return error_set(err, RESHARD_ERR_LIMIT, "containers that share members make more than %llu leaves",
@@ -368,7 +368,7 @@ static reshard_status emit(struct walk *walk, struct value *value, reshard_error
     return walk->sink(&leaf, walk->context, err);
 }
 
-static reshard_status step(struct walk *walk, reshard_error *err)
+static reshard_status torch_flatten_step(struct walk *walk, reshard_error *err)
 {
     struct frame *frame = &walk->frames[walk->depth - 1];
     if (frame->next >= frame->count) {
@@ -380,7 +380,7 @@ static reshard_status step(struct walk *walk, reshard_error *err)
     if (frame->is_replaced[index] || !member_at(frame->container, index, &member))
         return RESHARD_OK;
     walk->path[walk->depth - 1] = frame->parts[index];
-    return is_opened(walk, member.value) ? push(walk, member.value, err) : emit(walk, member.value, err);
+    return is_opened(walk, member.value) ? torch_flatten_push(walk, member.value, err) : torch_flatten_emit(walk, member.value, err);
 }
 
 reshard_status torch_flatten(const struct value_graph *graph, const struct limits *limits, torch_leaf_sink sink, void *context,
@@ -397,7 +397,7 @@ reshard_status torch_flatten_closed(const struct value_graph *graph, const struc
                          .keys.work = limits->budget };
     walk.leaf_max = (uint64_t)graph->count * LEAVES_PER_NODE_MAX + 1000;
     if (container_kind(graph->root) == NOT_CONTAINER)
-        return emit(&walk, graph->root, err);
+        return torch_flatten_emit(&walk, graph->root, err);
 
     reshard_status status = RESHARD_OK;
     if (!survey_make(&survey, graph))
@@ -406,9 +406,9 @@ reshard_status torch_flatten_closed(const struct value_graph *graph, const struc
     if (!status && !walk.is_open)
         status = error_set_memory(err);
     if (!status)
-        status = push(&walk, graph->root, err);
+        status = torch_flatten_push(&walk, graph->root, err);
     while (!status && walk.depth > 0)
-        status = step(&walk, err);
+        status = torch_flatten_step(&walk, err);
 
     while (walk.depth > 0)
         pop(&walk);

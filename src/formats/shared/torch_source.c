@@ -35,8 +35,8 @@ void torch_source_close(struct source *source)
     source->driver_state = NULL;
 }
 
-static reshard_status open_archive(struct source *source, const char *name, int rank, struct torch_archive *out, uint64_t *bytes,
-                                   reshard_error *err)
+static reshard_status torch_source_open_archive(struct source *source, const char *name, int rank, struct torch_archive *out,
+                                                uint64_t *bytes, reshard_error *err)
 {
     struct store_object *object = NULL;
     reshard_status status = store_open_object(source->store, name, &object, err);
@@ -60,7 +60,7 @@ reshard_status torch_source_open_file(struct source *source, const char *name, i
     uint64_t bytes;
     if (!ARRAY_ROOM(state->files, state->file_count, state->file_capacity))
         return error_set_memory(err);
-    reshard_status status = open_archive(source, name, rank, &file.archive, &bytes, err);
+    reshard_status status = torch_source_open_archive(source, name, rank, &file.archive, &bytes, err);
     if (status)
         return status;
     /* From here on the file is the state's, whatever fails. */
@@ -97,8 +97,8 @@ static uint64_t span_bytes(const struct torch_tensor *tensor)
 }
 
 /* Sets the rare properties of a chunk: codec, strides, CRC. */
-static reshard_status set_layout(struct catalog *catalog, struct catalog_chunk *chunk, const struct torch_storage *storage, int rank,
-                                 const int64_t *strides, bool with_crc, reshard_error *err)
+static reshard_status torch_source_set_layout(struct catalog *catalog, struct catalog_chunk *chunk, const struct torch_storage *storage,
+                                              int rank, const int64_t *strides, bool with_crc, reshard_error *err)
 {
     bool is_coded = storage->codec != CODEC_NONE;
     with_crc = with_crc && storage->has_crc && !is_coded && storage->bytes > 0;
@@ -150,7 +150,7 @@ reshard_status torch_source_add_chunk(struct source *source, uint32_t tensor_ind
         chunk->flags |= CHUNK_CONJUGATE;
     if (tensor->flags & TORCH_TENSOR_NEG)
         chunk->flags |= CHUNK_NEGATE;
-    status = set_layout(source->catalog, chunk, storage, tensor->rank, is_row_major ? NULL : tensor->strides, with_crc, err);
+    status = torch_source_set_layout(source->catalog, chunk, storage, tensor->rank, is_row_major ? NULL : tensor->strides, with_crc, err);
     if (!status && chunk->flags & CHUNK_HAS_CRC)
         file->has_crc_in_chunk[tensor->storage] = true;
     *out = chunk;
@@ -182,7 +182,7 @@ reshard_status torch_source_add_box(struct source *source, const struct torch_bo
     bool is_row_major = strides_are_row_major(box->rank, box->extent, box->strides);
     /* The CRC is of the whole storage, so only a chunk that is all of it can carry it without reading more. */
     bool with_crc = (uint64_t)end * element == storage->bytes && is_row_major && !file->has_crc_in_chunk[tensor->storage];
-    status = set_layout(source->catalog, chunk, storage, box->rank, is_row_major ? NULL : box->strides, with_crc, err);
+    status = torch_source_set_layout(source->catalog, chunk, storage, box->rank, is_row_major ? NULL : box->strides, with_crc, err);
     if (!status && chunk->flags & CHUNK_HAS_CRC)
         file->has_crc_in_chunk[tensor->storage] = true;
     return status;
@@ -276,7 +276,7 @@ static reshard_status hide_storage(struct source *source, uint32_t file_index, u
     if (file->archive.is_big_endian && !storage->is_untyped && dtype_info(storage->dtype)->swap_bytes > 1)
         chunk->flags |= CHUNK_SWAP;
     bool with_crc = !file->has_crc_in_chunk[index];
-    status = set_layout(source->catalog, chunk, storage, 1, NULL, with_crc, err);
+    status = torch_source_set_layout(source->catalog, chunk, storage, 1, NULL, with_crc, err);
     if (!status && chunk->flags & CHUNK_HAS_CRC)
         file->has_crc_in_chunk[index] = true;
     return status;

@@ -37,7 +37,7 @@ static bool checked_set_make(const struct torch_file *file, struct checked_set *
 }
 
 /* What has a CRC: records, but for the holes of torch's skip_data. */
-static bool note_checked(const struct zip_archive *zip, uint32_t object, struct checked_ranges *checked)
+static bool torch_verify_note_checked(const struct zip_archive *zip, uint32_t object, struct checked_ranges *checked)
 {
     for (uint32_t i = 0; i < zip->member_count; i++) {
         const struct zip_member *member = &zip->members[i];
@@ -53,7 +53,7 @@ static reshard_status check_zip(struct source *source, const struct torch_file *
     struct zip_archive zip = { 0 };
     struct checked_set skip = { 0 };
     reshard_status status = zip_open(reader, &source->limits, &zip, err);
-    if (!status && (!checked_set_make(file, &skip) || !note_checked(&zip, file->object, checked)))
+    if (!status && (!checked_set_make(file, &skip) || !torch_verify_note_checked(&zip, file->object, checked)))
         status = error_set_memory(err);
     for (uint32_t i = 0; !status && !zip.crc_is_off && i < zip.member_count; i++) {
         const struct zip_member *member = &zip.members[i];
@@ -116,8 +116,8 @@ static int64_t load_index(const uint8_t *bytes, const struct index_run *run)
 }
 
 /* All of [begin, begin + count) of the run must lie in [0, limit). */
-static reshard_status check_range(const struct reader *reader, const struct index_run *run, int64_t begin, int64_t count, int64_t limit,
-                                  bool *is_good, int64_t *bad, reshard_error *err)
+static reshard_status torch_verify_check_range(const struct reader *reader, const struct index_run *run, int64_t begin, int64_t count,
+                                               int64_t limit, bool *is_good, int64_t *bad, reshard_error *err)
 {
     uint8_t window[WINDOW_BYTES];
     int64_t at = 0, per_window = WINDOW_BYTES / (int64_t)run->width;
@@ -151,7 +151,7 @@ static reshard_status check_coo(struct source *source, const struct torch_archiv
     int64_t dimension = 0;
     for (; !status && is_good && dimension < indices->shape[0]; dimension++) {
         int64_t limit = (size_t)dimension < rank ? size[dimension] : 0;
-        status = check_range(reader, &run, dimension * indices->shape[1], indices->shape[1], limit, &is_good, &bad, err);
+        status = torch_verify_check_range(reader, &run, dimension * indices->shape[1], indices->shape[1], limit, &is_good, &bad, err);
         if (!status && !is_good)
             catalog_warn(source->catalog, true, "%s: sparse index %" PRId64 " in a dimension of %" PRId64, reader->name, bad, limit);
     }
@@ -172,9 +172,10 @@ static reshard_status check_compressed(struct source *source, const struct torch
         !value_as_ints(data[3], size, RANK_MAX, &rank) || rank < 2)
         return RESHARD_OK;
     int64_t limit = by_row ? size[rank - 1] : size[rank - 2];
-    reshard_status status = check_range(reader, &run, 0, run.count, limit, &is_good, &bad, err);
+    reshard_status status = torch_verify_check_range(reader, &run, 0, run.count, limit, &is_good, &bad, err);
     if (!status && is_good)
-        status = check_range(reader, &pointer_run, 0, pointer_run.count, limit = plain->shape[plain->rank - 1] + 1, &is_good, &bad, err);
+        status = torch_verify_check_range(reader, &pointer_run, 0, pointer_run.count, limit = plain->shape[plain->rank - 1] + 1, &is_good,
+                                          &bad, err);
     if (!status && !is_good)
         catalog_warn(source->catalog, true, "%s: sparse index %" PRId64 " where less than %" PRId64 " is allowed", reader->name, bad,
                      limit);

@@ -71,8 +71,8 @@ static reshard_status tensor_for(struct assembling *assembling, const struct tor
     return status;
 }
 
-static reshard_status add_chunk(struct assembling *assembling, uint32_t tensor, const int64_t *start, uint32_t archive_tensor,
-                                reshard_error *err)
+static reshard_status fsdp_assemble_add_chunk(struct assembling *assembling, uint32_t tensor, const int64_t *start, uint32_t archive_tensor,
+                                              reshard_error *err)
 {
     struct catalog_chunk *chunk;
     const struct torch_file *file = &assembling->state->files[assembling->file];
@@ -124,7 +124,7 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
     reshard_status status = tensor_for(assembling, leaf, shard->dtype, shard->rank, shard->global_shape, &known, err);
     for (uint32_t i = first; !status && i < archive->shard_count && archive->shards[i].node == leaf->value; i++)
         if (archive->shards[i].tensor != UINT32_MAX)
-            status = add_chunk(assembling, known->tensor, archive->shards[i].start, archive->shards[i].tensor, err);
+            status = fsdp_assemble_add_chunk(assembling, known->tensor, archive->shards[i].start, archive->shards[i].tensor, err);
     return status;
 }
 
@@ -158,7 +158,7 @@ static reshard_status add_replica(struct assembling *assembling, const struct to
     reshard_status status = tensor_for(assembling, leaf, found->dtype, found->rank, found->shape, &known, err);
     if (!status)
         status = check_replica(assembling, known, found, err);
-    return status ? status : add_chunk(assembling, known->tensor, NULL, index, err);
+    return status ? status : fsdp_assemble_add_chunk(assembling, known->tensor, NULL, index, err);
 }
 
 /* ---- items ---- */
@@ -197,8 +197,8 @@ static reshard_status is_same_item(struct assembling *assembling, const struct c
     return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
 }
 
-static reshard_status add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
-                               reshard_error *err)
+static reshard_status fsdp_assemble_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count,
+                                             struct value *value, reshard_error *err)
 {
     struct catalog *catalog = assembling->source->catalog;
     bool was_new, is_same;
@@ -226,7 +226,7 @@ static reshard_status add_item(struct assembling *assembling, const struct path_
 
 /* ---- files ---- */
 
-static reshard_status add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
+static reshard_status fsdp_assemble_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
     struct assembling *assembling = context;
     buffer_clear(&assembling->key);
@@ -237,17 +237,18 @@ static reshard_status add_leaf(const struct torch_leaf *leaf, void *context, res
         return add_shards(assembling, leaf, shard, err);
     if (leaf->value->tensor > 0)
         return add_replica(assembling, leaf, err);
-    return add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
+    return fsdp_assemble_add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
 }
 
-static reshard_status add_entry(struct assembling *assembling, struct value *value, const struct fsdp_file *file, reshard_error *err)
+static reshard_status fsdp_assemble_add_entry(struct assembling *assembling, struct value *value, const struct fsdp_file *file,
+                                              reshard_error *err)
 {
     bool found;
     reshard_status status = has_storage(assembling, value, &found, err);
     if (status)
         return status;
     if (!found)
-        return add_item(assembling, NULL, 0, value, err);
+        return fsdp_assemble_add_item(assembling, NULL, 0, value, err);
     if (file->rank == 0)
         catalog_warn(assembling->source->catalog, false,
                      "'%.*s' of '%.*s' and the other ranks holds tensors that are no part of the model: it is left out; "
@@ -257,25 +258,26 @@ static reshard_status add_entry(struct assembling *assembling, struct value *val
 }
 
 /* The top-level entries of a file beside the model, each whole. */
-static reshard_status add_entries(struct assembling *assembling, const struct fsdp_file *file, reshard_error *err)
+static reshard_status fsdp_assemble_add_entries(struct assembling *assembling, const struct fsdp_file *file, reshard_error *err)
 {
     struct value *root = assembling->state->files[assembling->file].graph->root, **pairs;
     size_t count;
     reshard_status status = RESHARD_OK;
     if (!value_as_mapping(root, &pairs, &count)) {
         buffer_clear(&assembling->key);
-        return buffer_append_str(&assembling->key, file->prefix) ? add_entry(assembling, root, file, err) : error_set_memory(err);
+        return buffer_append_str(&assembling->key, file->prefix) ? fsdp_assemble_add_entry(assembling, root, file, err)
+                                                                 : error_set_memory(err);
     }
     for (size_t i = 0; !status && i + 1 < count; i += 2) {
         buffer_clear(&assembling->key);
         bool good = pairs[i]->kind == VALUE_STR ? buffer_append_str(&assembling->key, pairs[i]->text)
                                                 : value_to_repr(pairs[i], &assembling->key, assembling->source->limits.budget);
-        status = good ? add_entry(assembling, pairs[i + 1], file, err) : error_set_memory(err);
+        status = good ? fsdp_assemble_add_entry(assembling, pairs[i + 1], file, err) : error_set_memory(err);
     }
     return status;
 }
 
-static reshard_status add_file(struct assembling *assembling, const struct fsdp_file *file, bool is_model, reshard_error *err)
+static reshard_status fsdp_assemble_add_file(struct assembling *assembling, const struct fsdp_file *file, bool is_model, reshard_error *err)
 {
     struct source *source = assembling->source;
     char *name = strndup(file->name.data, file->name.size);
@@ -289,7 +291,8 @@ static reshard_status add_file(struct assembling *assembling, const struct fsdp_
     bool *wanted = calloc((size_t)opened->archive.storage_count + 1, sizeof(*wanted));
     if (!wanted)
         return error_set_memory(err);
-    status = is_model ? torch_flatten(opened->graph, &source->limits, add_leaf, assembling, err) : add_entries(assembling, file, err);
+    status = is_model ? torch_flatten(opened->graph, &source->limits, fsdp_assemble_add_leaf, assembling, err)
+                      : fsdp_assemble_add_entries(assembling, file, err);
     if (!status)
         status = torch_source_hide_storages(source, assembling->file, assembling->item_values, assembling->item_count, wanted, err);
     if (!status && file->rank == 0)
@@ -302,12 +305,12 @@ static reshard_status add_file(struct assembling *assembling, const struct fsdp_
     return status;
 }
 
-static reshard_status add_groups(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
+static reshard_status fsdp_assemble_add_groups(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < groups->count; i++)
         for (uint32_t j = 0; !status && j < groups->groups[i].count; j++)
-            status = add_file(assembling, &groups->groups[i].files[j], i == 0, err);
+            status = fsdp_assemble_add_file(assembling, &groups->groups[i].files[j], i == 0, err);
     return status;
 }
 
@@ -337,7 +340,7 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
         status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, groups.groups[0].count);
     }
     if (!status)
-        status = add_groups(&assembling, &groups, err);
+        status = fsdp_assemble_add_groups(&assembling, &groups, err);
     assembling_release(&assembling);
     fsdp_groups_release(&groups);
     return status;

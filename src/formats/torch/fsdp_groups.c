@@ -6,7 +6,7 @@
 
 #define RANKS_MAX 1000000
 
-static bool is_digit(char c)
+static bool fsdp_groups_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -19,7 +19,7 @@ bool fsdp_file_parse(struct str name, struct fsdp_file *out)
         if (str_ends_with(name, extensions[i]))
             extension = str_of(extensions[i]);
     size_t end = name.size - extension.size, digits = end;
-    while (digits > 0 && is_digit(name.data[digits - 1]))
+    while (digits > 0 && fsdp_groups_is_digit(name.data[digits - 1]))
         digits--;
     size_t word = digits;
     if (word > 0 && name.data[word - 1] == '_')
@@ -40,7 +40,7 @@ static uint32_t said_world(struct str prefix)
     const char *found = memmem(prefix.data, prefix.size, word, sizeof(word) - 1);
     uint32_t world = 0;
     if (found)
-        for (const char *c = found + sizeof(word) - 1; c < prefix.data + prefix.size && is_digit(*c) && world < RANKS_MAX; c++)
+        for (const char *c = found + sizeof(word) - 1; c < prefix.data + prefix.size && fsdp_groups_is_digit(*c) && world < RANKS_MAX; c++)
             world = world * 10 + (uint32_t)(*c - '0');
     return world;
 }
@@ -53,7 +53,7 @@ static int prefix_class(struct str prefix)
     return str_starts_with(prefix, "optim") || str_starts_with(prefix, "extra") ? 2 : 1;
 }
 
-static int file_order(const void *a, const void *b)
+static int fsdp_groups_file_order(const void *a, const void *b)
 {
     const struct fsdp_file *x = a, *y = b;
     int order = prefix_class(x->prefix) - prefix_class(y->prefix);
@@ -168,7 +168,7 @@ reshard_status fsdp_groups_find(struct store *store, const char *name, struct fs
     if (!status)
         status = list_files(store, directory, &found.arena, &files, &count, err);
     if (!status && count > 0)
-        qsort(files, count, sizeof(*files), file_order);
+        qsort(files, count, sizeof(*files), fsdp_groups_file_order);
     if (!status)
         status = group_files(files, count, is_file ? &only : NULL, &found, err);
     if (status) {

@@ -24,7 +24,7 @@ struct emitting {
     reshard_error *err;
 };
 
-static void fail(struct emitting *emitting, struct buffer *out, reshard_status status)
+static void torch_emit_fail(struct emitting *emitting, struct buffer *out, reshard_status status)
 {
     emitting->status = status;
     out->failed = true;
@@ -37,14 +37,14 @@ static bool can_require_grad(enum dtype dtype)
 }
 
 /* The rebuild call of a wanted tensor, or its arguments alone. */
-static void put_tensor(struct emitting *emitting, uint32_t wanted, bool requires_grad, bool args_only, struct buffer *out)
+static void torch_emit_put_tensor(struct emitting *emitting, uint32_t wanted, bool requires_grad, bool args_only, struct buffer *out)
 {
     const struct catalog *catalog = emitting->request->wanted;
     const struct catalog_tensor *tensor = &catalog->tensors[wanted];
     const struct torch_place *place = &emitting->state->places[wanted];
     char key[16];
     if (place->record == TORCH_NONE) {
-        fail(
+        torch_emit_fail(
             emitting, out,
             error_set(emitting->err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is inside an object but not converted", STR_ARG(tensor->key)));
         return;
@@ -57,17 +57,17 @@ static void put_tensor(struct emitting *emitting, uint32_t wanted, bool requires
 }
 
 /* A Parameter around a plain tensor, where no source says how it was spelled. */
-static void put_parameter(struct emitting *emitting, uint32_t wanted, struct buffer *out)
+static void torch_emit_put_parameter(struct emitting *emitting, uint32_t wanted, struct buffer *out)
 {
     const struct catalog_tensor *tensor = &emitting->request->wanted->tensors[wanted];
     bool requires_grad = tensor->flags & TENSOR_REQUIRES_GRAD;
     if (!(tensor->flags & TENSOR_PARAMETER)) {
-        put_tensor(emitting, wanted, requires_grad, false, out);
+        torch_emit_put_tensor(emitting, wanted, requires_grad, false, out);
         return;
     }
     pickle_put_global(out, "torch._utils", "_rebuild_parameter");
     pickle_put_opcode(out, PICKLE_MARK);
-    put_tensor(emitting, wanted, false, false, out);
+    torch_emit_put_tensor(emitting, wanted, false, false, out);
     pickle_put_bool(out, requires_grad && can_require_grad(tensor->dtype));
     pickle_put_global(out, "collections", "OrderedDict");
     pickle_put_opcode(out, PICKLE_EMPTY_TUPLE);
@@ -93,7 +93,7 @@ static uint32_t item_at(const struct emitting *emitting, uint32_t node_id)
     return is_inside ? low : TORCH_NONE;
 }
 
-static reshard_status find_storage(struct emitting *emitting, const struct value *persid, uint32_t *out)
+static reshard_status torch_emit_find_storage(struct emitting *emitting, const struct value *persid, uint32_t *out)
 {
     if (emitting->own_source)
         return torch_record_for_hidden(emitting->request, emitting->state, persid->storage - 1, out, emitting->err);
@@ -143,14 +143,14 @@ static bool put_own_tensor(struct emitting *emitting, const struct value *node, 
     default:
         break;
     }
-    put_tensor(emitting, wanted, requires_grad, false, out);
+    torch_emit_put_tensor(emitting, wanted, requires_grad, false, out);
     return true;
 }
 
 static reshard_status find_record(void *context, const struct value *persid, uint32_t *record, uint64_t *bytes)
 {
     struct emitting *emitting = context;
-    reshard_status status = find_storage(emitting, persid, record);
+    reshard_status status = torch_emit_find_storage(emitting, persid, record);
     *bytes = status ? 0 : emitting->state->records[*record].bytes;
     return status;
 }
@@ -167,7 +167,7 @@ static bool substitute_whole(const struct value *value, struct buffer *out, void
     if (value->tensor > 0)
         return put_own_tensor(emitting, value, out);
     if (value->kind == VALUE_TUPLE && emitting->args_tensor[value->id] > 0) {
-        put_tensor(emitting, emitting->args_tensor[value->id] - 1, false, true, out);
+        torch_emit_put_tensor(emitting, emitting->args_tensor[value->id] - 1, false, true, out);
         return true;
     }
     return put_name_or_storage(emitting, value, out);
@@ -177,7 +177,7 @@ static bool substitute_nested(const struct value *value, struct buffer *out, voi
 {
     struct emitting *emitting = context;
     if (value->kind == VALUE_NONE && value->tensor > 0) {
-        put_parameter(emitting, value->tensor - 1, out);
+        torch_emit_put_parameter(emitting, value->tensor - 1, out);
         return true;
     }
     if (value->tensor > 0 && emitting->own_source)

@@ -19,7 +19,7 @@ char *torch_folder_name(const char *directory, const char *file)
     return name;
 }
 
-static bool has_file(struct store *store, const char *directory, const char *file, reshard_error *err)
+static bool torch_folder_has_file(struct store *store, const char *directory, const char *file, reshard_error *err)
 {
     char *name = torch_folder_name(directory, file);
     bool is_directory = false;
@@ -33,7 +33,7 @@ static bool has_file(struct store *store, const char *directory, const char *fil
 
 bool torch_folder_probe(struct store *store, const char *directory, reshard_error *err)
 {
-    return has_file(store, directory, INDEX_NAME, err) || has_file(store, directory, SINGLE_NAME, err);
+    return torch_folder_has_file(store, directory, INDEX_NAME, err) || torch_folder_has_file(store, directory, SINGLE_NAME, err);
 }
 
 /* The index while its files are read. */
@@ -49,7 +49,7 @@ struct index_reading {
     uint32_t strangers;        /* tensors that the index does not have in this file */
 };
 
-static reshard_status read_index(struct index_reading *index, reshard_error *err)
+static reshard_status torch_folder_read_index(struct index_reading *index, reshard_error *err)
 {
     struct source *source = index->source;
     char *name = torch_folder_name(source->name, INDEX_NAME);
@@ -152,7 +152,7 @@ static bool is_side_file(struct str name)
     return false;
 }
 
-static reshard_status add_side_files(struct source *source, reshard_error *err)
+static reshard_status torch_folder_add_side_files(struct source *source, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
@@ -187,7 +187,7 @@ static reshard_status read_single(struct source *source, reshard_error *err)
 static reshard_status read_sharded(struct source *source, reshard_error *err)
 {
     struct index_reading index = { .source = source };
-    reshard_status status = read_index(&index, err);
+    reshard_status status = torch_folder_read_index(&index, err);
     for (uint32_t i = 0; !status && i < index.files.count; i++)
         status = read_shard(&index, i, err);
     if (!status)
@@ -204,9 +204,9 @@ static reshard_status read_sharded(struct source *source, reshard_error *err)
 reshard_status torch_folder_read(struct source *source, reshard_error *err)
 {
     reshard_error seen = { 0 };
-    bool is_sharded = has_file(source->store, source->name, INDEX_NAME, &seen);
+    bool is_sharded = torch_folder_has_file(source->store, source->name, INDEX_NAME, &seen);
     if (seen.code == RESHARD_ERR_MEMORY)
         return error_set_memory(err);
     reshard_status status = is_sharded ? read_sharded(source, err) : read_single(source, err);
-    return status ? status : add_side_files(source, err);
+    return status ? status : torch_folder_add_side_files(source, err);
 }

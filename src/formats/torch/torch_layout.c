@@ -50,8 +50,8 @@ static char *choose_top(const struct layout_request *request)
     return is_plain ? strndup(name.data, end) : strdup(TOP_DEFAULT);
 }
 
-static reshard_status plan_frame(const struct layout_request *request, struct torch_target *state, struct buffer *pickle,
-                                 reshard_error *err)
+static reshard_status torch_layout_plan_frame(const struct layout_request *request, struct torch_target *state, struct buffer *pickle,
+                                              reshard_error *err)
 {
     uint32_t alignment;
     reshard_status status = choose_alignment(request, &alignment, err);
@@ -69,7 +69,7 @@ static reshard_status plan_frame(const struct layout_request *request, struct to
 }
 
 /* One chunk for every record that holds a tensor's bytes. */
-static reshard_status add_chunks(struct target *target, const struct torch_target *state, reshard_error *err)
+static reshard_status torch_layout_add_chunks(struct target *target, const struct torch_target *state, reshard_error *err)
 {
     uint32_t object; /* without a name: the target is this one file */
     reshard_status status = catalog_add_object(target->catalog, STR(""), state->frame.bytes, &object, err);
@@ -101,9 +101,9 @@ reshard_status torch_lay_out(const struct layout_request *request, struct target
     if (!status)
         status = torch_emit_pickle(request, target, state, &pickle, err);
     if (!status)
-        status = plan_frame(request, state, &pickle, err);
+        status = torch_layout_plan_frame(request, state, &pickle, err);
     if (!status)
-        status = add_chunks(target, state, err);
+        status = torch_layout_add_chunks(target, state, err);
     buffer_release(&pickle);
     return status;
 }
@@ -126,7 +126,7 @@ void torch_close_target(struct target *target)
 
 /* ---- publishing ---- */
 
-static reshard_status write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+static reshard_status torch_layout_write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
 {
     return store_write_at(context, offset, bytes, size, err);
 }
@@ -153,7 +153,7 @@ reshard_status torch_publish_object(const struct publish_job *job, uint32_t obje
         if (state->records[i].tensor == TORCH_NONE)
             status = write_memory(state, i, job->objects[object], &crcs[i], err);
     if (!status)
-        status = torch_frame_write(&state->frame, crcs, write_frame, job->objects[object], err);
+        status = torch_frame_write(&state->frame, crcs, torch_layout_write_frame, job->objects[object], err);
     free(crcs);
     return status;
 }

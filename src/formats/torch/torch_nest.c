@@ -25,7 +25,8 @@ static reshard_status nest_put_leaf(struct nest *nest, struct target *target, st
 
 /* ---- leaves ---- */
 
-static reshard_status put_tensors(struct nest *nest, const struct layout_request *request, struct target *target, reshard_error *err)
+static reshard_status torch_nest_put_tensors(struct nest *nest, const struct layout_request *request, struct target *target,
+                                             reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
     reshard_status status = RESHARD_OK;
@@ -46,8 +47,8 @@ static reshard_status put_tensors(struct nest *nest, const struct layout_request
 }
 
 /* The value of a wanted item, copied into the graph; *out NULL if it has none that could be written. */
-static reshard_status copy_item(struct nest *nest, const struct layout_request *request, struct target *target, uint32_t index,
-                                struct value **out, reshard_error *err)
+static reshard_status torch_nest_copy_item(struct nest *nest, const struct layout_request *request, struct target *target, uint32_t index,
+                                           struct value **out, reshard_error *err)
 {
     const struct catalog_item *wanted = &request->wanted->items[index];
     const struct catalog_item *item;
@@ -65,8 +66,8 @@ static reshard_status copy_item(struct nest *nest, const struct layout_request *
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status put_items(struct nest *nest, const struct layout_request *request, struct target *target, uint32_t *item_ids,
-                                reshard_error *err)
+static reshard_status torch_nest_put_items(struct nest *nest, const struct layout_request *request, struct target *target,
+                                           uint32_t *item_ids, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
     reshard_status status = RESHARD_OK;
@@ -76,7 +77,7 @@ static reshard_status put_items(struct nest *nest, const struct layout_request *
         size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
         struct value *leaf;
         item_ids[i] = nest->graph->count;
-        status = copy_item(nest, request, target, i, &leaf, err);
+        status = torch_nest_copy_item(nest, request, target, i, &leaf, err);
         if (!status && leaf)
             status = nest_put_leaf(nest, target, wanted->items[i].key, parts, count, leaf, err);
     }
@@ -93,9 +94,9 @@ reshard_status torch_nest(const struct layout_request *request, struct target *t
     if (!*item_ids || !nest_begin(&nest, graph))
         status = error_set_memory(err);
     if (!status)
-        status = put_tensors(&nest, request, target, err);
+        status = torch_nest_put_tensors(&nest, request, target, err);
     if (!status)
-        status = put_items(&nest, request, target, *item_ids, err);
+        status = torch_nest_put_items(&nest, request, target, *item_ids, err);
     if (!status)
         status = nest_finish(&nest, err);
     nest_release(&nest);

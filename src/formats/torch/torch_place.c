@@ -82,7 +82,7 @@ static reshard_status parse_views(const struct layout_request *request, enum vie
     return RESHARD_OK;
 }
 
-static const struct torch_origin *origin_of(const struct layout_request *request, uint32_t wanted)
+static const struct torch_origin *torch_place_origin_of(const struct layout_request *request, uint32_t wanted)
 {
     const struct torch_source *source = torch_source_of(request->source);
     uint32_t tensor = request->wanted_source[wanted];
@@ -111,7 +111,7 @@ static void weigh_storages(const struct layout_request *request, const struct to
 {
     const struct catalog *wanted = request->wanted;
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
-        const struct torch_origin *origin = origin_of(request, i);
+        const struct torch_origin *origin = torch_place_origin_of(request, i);
         if (!origin || origin->tensor == TORCH_NONE)
             continue;
         uint32_t hidden = hidden_of(request, state, origin);
@@ -138,7 +138,7 @@ static reshard_status place_views(const struct layout_request *request, struct t
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < request->wanted->tensor_count; i++) {
-        const struct torch_origin *origin = origin_of(request, i);
+        const struct torch_origin *origin = torch_place_origin_of(request, i);
         uint32_t hidden = origin && origin->tensor != TORCH_NONE ? hidden_of(request, state, origin) : TORCH_NONE;
         if (hidden == TORCH_NONE || !is_kept(request, &keeps[hidden], hidden, views))
             continue;
