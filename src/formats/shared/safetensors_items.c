@@ -66,7 +66,7 @@ static const char *safetensors_items_kind_of(const struct catalog_item *item)
 {
     switch (item->kind) {
     case ITEM_VALUE:
-        return value_kind_name(item->value);
+        return item->value ? value_kind_name(item->value) : "value";
     case ITEM_BLOB:
         return "pickled object";
     case ITEM_RAW:
