@@ -56,13 +56,13 @@ static bool parse_slice(const char *text, const reshard_tensor *tensor, int64_t 
     return true;
 }
 
-static reshard_status write_raw(const void *bytes, size_t size, void *context)
+static int write_raw(const void *bytes, size_t size, void *context)
 {
     (void)context;
     if (fwrite(bytes, 1, size, stdout) == size)
-        return RESHARD_OK;
+        return 0;
     output_note_failure(errno);
-    return RESHARD_ERR_IO;
+    return -1;
 }
 
 /* Prints elements as they come; a window may end inside one. */
@@ -83,7 +83,7 @@ static void print_element(struct text_output *text)
         text->column = 0;
 }
 
-static reshard_status write_text(const void *bytes, size_t size, void *context)
+static int write_text(const void *bytes, size_t size, void *context)
 {
     struct text_output *text = context;
     const uint8_t *next = bytes;
@@ -92,7 +92,7 @@ static reshard_status write_text(const void *bytes, size_t size, void *context)
         if (text->held == text->element_bytes)
             print_element(text);
     }
-    return ferror(stdout) ? RESHARD_ERR_IO : RESHARD_OK;
+    return ferror(stdout) ? -1 : 0;
 }
 
 /* Printed elements in a row of the box. Types without a text of their own are printed as bytes, of which an element may be a part. */
@@ -135,7 +135,7 @@ struct member_search {
     bool is_found;
 };
 
-static int print_member(void *context, const reshard_item *member, const char *json, size_t size)
+static int print_member(const reshard_item *member, const char *json, size_t size, void *context)
 {
     struct member_search *search = context;
     if (!json || member->key.size != strlen(search->key) || memcmp(member->key.data, search->key, member->key.size) != 0)
@@ -150,12 +150,12 @@ static int cat_member(const struct options *options, reshard_checkpoint *checkpo
 {
     for (size_t i = 0; i < reshard_item_count(checkpoint) && !search->is_found; i++) {
         reshard_error err = { 0 };
-        reshard_item item;
+        reshard_item item = RESHARD_ITEM_INIT;
         reshard_item_at(checkpoint, i, &item);
         if (strncmp(search->key, item.key.data, item.key.size) != 0 || search->key[item.key.size] != '.')
             continue;
         reshard_status status = reshard_item_members(checkpoint, i, print_member, search, &err);
-        if (status)
+        if (status && !search->is_found)
             return print_error(options, status, &err);
     }
     return 0;
@@ -180,7 +180,7 @@ static int cat_tensor(const struct options *options, reshard_checkpoint *checkpo
 {
     int64_t start[AXES_MAX], extent[AXES_MAX];
     reshard_error err = { 0 };
-    reshard_tensor tensor;
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
     reshard_tensor_at(checkpoint, index, &tensor);
     if (!parse_slice(options->slice ? options->slice : "", &tensor, start, extent))
         return refuse_slice(options, &tensor);
@@ -200,7 +200,7 @@ static int cat_tensor(const struct options *options, reshard_checkpoint *checkpo
         if (strcmp(as, "npy") == 0)
             status = reshard_npy_header(checkpoint, index, extent, &header, &size, &err);
         if (!status && size)
-            status = write_raw(header, size, NULL);
+            status = write_raw(header, size, NULL) ? RESHARD_ERR_IO : RESHARD_OK;
         reshard_free(header);
         if (!status)
             status = reshard_read(checkpoint, index, start, extent, &run, write_raw, NULL, &err);

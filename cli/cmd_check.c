@@ -14,7 +14,7 @@ struct findings {
     bool any;
 };
 
-static void print_finding(const reshard_finding *finding, void *context)
+static int print_finding(const reshard_finding *finding, void *context)
 {
     static const char *const severities[] = { "note", "warning", "failure" };
     struct findings *findings = context;
@@ -31,16 +31,17 @@ static void print_finding(const reshard_finding *finding, void *context)
             printf(",\"max_difference\":%.17g", finding->max_difference);
         putchar('}');
         findings->any = true;
-        return;
+        return 0;
     }
     if (findings->options->quiet)
-        return;
+        return 0;
     const char *paint = colour(findings->options, finding->severity == 2 ? "\x1b[31m" : finding->severity == 1 ? "\x1b[33m" : "");
     printf("%s%s%s\t%s\t", paint, severities[finding->severity], *paint ? "\x1b[0m" : "", finding->kind);
     print_escaped(stdout, finding->key.data, finding->key.size);
     putchar('\t');
     print_text(stdout, text, strlen(text));
     putchar('\n');
+    return 0;
 }
 
 /* In JSON the findings are closed by now. */
@@ -68,7 +69,7 @@ static int verify_latest(const struct options *options)
     findings.options = options->json || options->verbose ? options : &quiet;
     if (options->json)
         fputs("{\"schema\":\"reshard-verify/1\",\"findings\":[", stdout);
-    reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, print_finding, &findings, &path, &err);
+    reshard_status status = reshard_latest_good(options->paths[0], &open, &verify, NULL, print_finding, &findings, &path, &err);
     if (options->json) {
         fputs("],\"latest_good\":", stdout);
         if (path)
@@ -95,14 +96,15 @@ struct uncovered {
     uint64_t count;
 };
 
-static void note_uncovered(reshard_str key, uint64_t bytes, void *context)
+static int note_uncovered(reshard_str key, uint64_t bytes, void *context)
 {
     struct uncovered *uncovered = context;
     (void)bytes;
     if (!uncovered->out || uncovered->count++ >= UNCOVERED_SHOWN)
-        return;
+        return 0;
     fputs(uncovered->count > 1 ? "," : "", uncovered->out);
     json_string(uncovered->out, key.data, key.size);
+    return 0;
 }
 
 static void print_coverage_json(const reshard_coverage *covered, const struct uncovered *uncovered)
@@ -147,7 +149,7 @@ int command_verify(const struct options *options)
     if (!checkpoint)
         return exit_status;
     reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
-    reshard_coverage covered = { 0 };
+    reshard_coverage covered = RESHARD_COVERAGE_INIT;
     struct uncovered uncovered = { .options = options };
     if (options->json)
         uncovered.out = open_memstream(&uncovered.keys, &uncovered.size);

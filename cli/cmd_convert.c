@@ -16,7 +16,8 @@ static reshard_convert_options convert_options(const struct options *options, co
     convert.exclude = options->exclude.values;
     convert.dtypes = options->dtypes.values;
     convert.format_options = options->format_options.values;
-    convert.max_shard_bytes = options->max_shard_bytes;
+    convert.max_shard_bytes = options->max_shard_bytes > 0 ? (uint64_t)options->max_shard_bytes : 0;
+    convert.no_shard_limit = options->max_shard_bytes == 0;
     convert.drop_items = options->items && strcmp(options->items, "drop") == 0;
     convert.overwrite = options->overwrite;
     convert.resume = options->resume;
@@ -28,13 +29,32 @@ static reshard_convert_options convert_options(const struct options *options, co
     return convert;
 }
 
-static void json_list(const char *name, char **list)
+/* The texts of one kind of notes. */
+static void json_notes(const char *name, const reshard_report *report, int what)
 {
+    reshard_note note = RESHARD_NOTE_INIT;
+    bool is_first = true;
     printf(",\"%s\":[", name);
-    for (size_t i = 0; list && list[i]; i++) {
-        if (i)
+    for (size_t i = 0; reshard_report_note_at(report, i, &note) == RESHARD_OK; i++) {
+        if (note.what != what)
+            continue;
+        if (!is_first)
             putchar(',');
-        json_text(stdout, command_words(list[i]));
+        json_text(stdout, command_words(note.text.data));
+        is_first = false;
+    }
+    putchar(']');
+}
+
+static void json_targets(const reshard_report *report)
+{
+    reshard_report_file file = RESHARD_REPORT_FILE_INIT;
+    fputs(",\"targets\":[", stdout);
+    for (size_t i = 0; reshard_report_file_at(report, i, &file) == RESHARD_OK; i++) {
+        fputs(i ? ",{\"file\":" : "{\"file\":", stdout);
+        json_string(stdout, file.name.data, file.name.size);
+        printf(",\"bytes\":%llu,\"chunks\":%llu,\"sources\":%llu}", (unsigned long long)file.bytes, (unsigned long long)file.chunks,
+               (unsigned long long)file.sources);
     }
     putchar(']');
 }
@@ -47,21 +67,13 @@ static void report_json(const struct options *options, const reshard_report *rep
            "\"read_bytes\":%llu,\"write_bytes\":%llu,\"files\":%llu,\"file_bytes\":%llu,\"peak_memory_bytes\":%llu",
            report->source_format, report->target_format, (unsigned long long)report->tensors, (unsigned long long)report->items,
            (unsigned long long)report->source_chunks, (unsigned long long)report->target_chunks, (unsigned long long)report->steps,
-           (unsigned long long)report->read_bytes, (unsigned long long)report->write_bytes, (unsigned long long)report->target_files,
+           (unsigned long long)report->read_bytes, (unsigned long long)report->write_bytes, (unsigned long long)report->file_count,
            (unsigned long long)report->target_bytes, (unsigned long long)report->peak_memory_bytes);
-    if (options->ranks_flag) {
-        fputs(",\"targets\":[", stdout);
-        for (uint64_t i = 0; i < report->target_files; i++) {
-            fputs(i ? ",{\"file\":" : "{\"file\":", stdout);
-            json_text(stdout, report->files[i].file);
-            printf(",\"bytes\":%llu,\"chunks\":%llu,\"sources\":%llu}", (unsigned long long)report->files[i].bytes,
-                   (unsigned long long)report->files[i].chunks, (unsigned long long)report->files[i].sources);
-        }
-        putchar(']');
-    }
-    json_list("dropped", report->dropped);
-    json_list("changed", report->changed);
-    json_list("warnings", report->warnings);
+    if (options->ranks_flag)
+        json_targets(report);
+    json_notes("dropped", report, RESHARD_NOTE_DROPPED);
+    json_notes("changed", report, RESHARD_NOTE_CHANGED);
+    json_notes("warnings", report, RESHARD_NOTE_WARNING);
     puts("}");
 }
 
@@ -74,17 +86,16 @@ static void plan_text(const struct options *options, const reshard_report *repor
            (unsigned long long)report->target_chunks, (unsigned long long)report->steps);
     printf("  %-14s %s\n", "reads", human_bytes(report->read_bytes, size));
     printf("  %-14s %s", "writes", human_bytes(report->write_bytes, size));
-    printf(" of tensors, %s in %llu files\n", human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);
+    printf(" of tensors, %s in %llu files\n", human_bytes(report->target_bytes, size), (unsigned long long)report->file_count);
     printf("  %-14s %s\n", "peak memory", human_bytes(report->peak_memory_bytes, size));
-    for (uint64_t i = 0; options->ranks_flag && i < report->target_files; i++) {
+    reshard_report_file file = RESHARD_REPORT_FILE_INIT;
+    for (size_t i = 0; options->ranks_flag && reshard_report_file_at(report, i, &file) == RESHARD_OK; i++) {
         fputs("  ", stdout);
-        print_escaped(stdout, report->files[i].file, strlen(report->files[i].file));
-        printf("  %s, %llu chunks from %llu pieces\n", human_bytes(report->files[i].bytes, size),
-               (unsigned long long)report->files[i].chunks, (unsigned long long)report->files[i].sources);
+        print_escaped(stdout, file.name.data, file.name.size);
+        printf("  %s, %llu chunks from %llu pieces\n", human_bytes(file.bytes, size), (unsigned long long)file.chunks,
+               (unsigned long long)file.sources);
     }
-    print_list(stdout, options, "dropped", report->dropped);
-    print_list(stdout, options, "changed", report->changed);
-    print_list(stdout, options, "warning", report->warnings);
+    print_notes(stdout, options, report);
 }
 
 static int run_plan(const struct options *options, const struct mapping_input *mapping)
@@ -99,8 +110,8 @@ static int run_plan(const struct options *options, const struct mapping_input *m
     reshard_convert_options convert = convert_options(options, &open, mapping);
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "plan");
-    reshard_report report = { 0 };
-    reshard_status status = reshard_plan(source, options->path_count > 1 ? options->paths[1] : NULL, &convert, &run, &report, &err);
+    reshard_report report = RESHARD_REPORT_INIT;
+    reshard_status status = reshard_estimate(source, options->path_count > 1 ? options->paths[1] : NULL, &convert, &run, &report, &err);
     progress_end(&progress);
     if (status)
         exit_status = mapping_input_error(mapping, status, &err);
@@ -126,12 +137,10 @@ int command_plan(const struct options *options)
 static void convert_text(const struct options *options, const reshard_report *report)
 {
     char size[32];
-    print_list(stderr, options, "dropped", report->dropped);
-    print_list(stderr, options, "changed", report->changed);
-    print_list(stderr, options, "warning", report->warnings);
+    print_notes(stderr, options, report);
     print_text(stdout, options->paths[1], strlen(options->paths[1]));
     printf(": %llu tensors, %llu items, %s in %llu files\n", (unsigned long long)report->tensors, (unsigned long long)report->items,
-           human_bytes(report->target_bytes, size), (unsigned long long)report->target_files);
+           human_bytes(report->target_bytes, size), (unsigned long long)report->file_count);
 }
 
 static int convert_failed(const struct options *options, const struct mapping_input *mapping, reshard_status status,
@@ -155,7 +164,7 @@ static int run_convert(const struct options *options, const struct mapping_input
     reshard_convert_options convert = convert_options(options, &open, mapping);
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "convert");
-    reshard_report report = { 0 };
+    reshard_report report = RESHARD_REPORT_INIT;
     reshard_status status = reshard_convert(source, options->paths[1], &convert, &run, &report, &err);
     progress_end(&progress);
     if (status)

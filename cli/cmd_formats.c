@@ -6,18 +6,19 @@
 
 #include <string.h>
 
-static void format_json(const reshard_format *format, bool first)
+static void format_json(const reshard_format *format, size_t index, bool first)
 {
     printf("%s{\"name\":\"%s\",\"reads\":%s,\"writes\":%s,\"directory\":%s,\"items\":%s,\"summary\":", first ? "" : ",", format->name,
            format->reads ? "true" : "false", format->writes ? "true" : "false", format->is_directory ? "true" : "false",
            format->holds_items ? "true" : "false");
     json_text(stdout, format->summary);
     fputs(",\"options\":[", stdout);
-    for (const reshard_format_option *option = format->options; option->name; option++) {
-        printf("%s{\"name\":\"%s\",\"type\":\"%s\",\"default\":", option == format->options ? "" : ",", option->name, option->type);
-        json_text(stdout, option->default_value ? option->default_value : "");
+    reshard_format_option option = RESHARD_FORMAT_OPTION_INIT;
+    for (size_t i = 0; reshard_format_option_at(index, i, &option) == RESHARD_OK; i++) {
+        printf("%s{\"name\":\"%s\",\"type\":\"%s\",\"default\":", i ? "," : "", option.name, option.type);
+        json_text(stdout, option.default_value ? option.default_value : "");
         fputs(",\"help\":", stdout);
-        json_text(stdout, option->help);
+        json_text(stdout, option.help);
         putchar('}');
     }
     fputs("]}", stdout);
@@ -25,18 +26,18 @@ static void format_json(const reshard_format *format, bool first)
 
 static int list_limits(const struct options *options)
 {
-    reshard_limit limit;
+    reshard_limit limit = RESHARD_LIMIT_INIT;
     struct table table = { .columns = 3 };
     if (options->json)
         fputs("{\"schema\":\"reshard-limits/1\",\"limits\":[", stdout);
     for (size_t i = 0; reshard_limit_at(i, &limit) == RESHARD_OK; i++) {
         if (options->json) {
-            printf("%s{\"name\":\"%s\",\"default\":%llu,\"help\":", i ? "," : "", limit.name, (unsigned long long)limit.value);
+            printf("%s{\"name\":\"%s\",\"default\":%llu,\"help\":", i ? "," : "", limit.name, (unsigned long long)limit.default_value);
             json_text(stdout, limit.help);
             putchar('}');
         } else {
             fprintf(table_cell(&table), "%s", limit.name);
-            fprintf(table_cell(&table), "%llu", (unsigned long long)limit.value);
+            fprintf(table_cell(&table), "%llu", (unsigned long long)limit.default_value);
             fprintf(table_cell(&table), "%s", limit.help);
         }
     }
@@ -47,30 +48,31 @@ static int list_limits(const struct options *options)
     return 0;
 }
 
-static int one_format(const struct options *options, const reshard_format *format)
+static int one_format(const struct options *options, const reshard_format *format, size_t index)
 {
     if (options->json) {
         fputs("{\"schema\":\"reshard-formats/1\",\"formats\":[", stdout);
-        format_json(format, true);
+        format_json(format, index, true);
         puts("]}");
         return 0;
     }
     printf("%s: %s\n%s%s\n", format->name, format->summary, format->reads ? "reads" : "", format->writes ? ", writes" : "");
-    for (const reshard_format_option *option = format->options; option->name; option++)
-        printf("  -o %s=%s  %s (%s)\n", option->name, option->type, option->help, option->default_value ? option->default_value : "");
+    reshard_format_option option = RESHARD_FORMAT_OPTION_INIT;
+    for (size_t i = 0; reshard_format_option_at(index, i, &option) == RESHARD_OK; i++)
+        printf("  -o %s=%s  %s (%s)\n", option.name, option.type, option.help, option.default_value ? option.default_value : "");
     return 0;
 }
 
 int command_formats(const struct options *options)
 {
-    reshard_format format;
+    reshard_format format = RESHARD_FORMAT_INIT;
     struct table table = { .columns = 3 };
     struct near_names near = { .word = options->path_count ? options->paths[0] : "" };
     if (options->list_limits)
         return list_limits(options);
     for (size_t i = 0; options->path_count && reshard_format_at(i, &format) == RESHARD_OK; i++) {
         if (strcmp(format.name, options->paths[0]) == 0)
-            return one_format(options, &format);
+            return one_format(options, &format, i);
         near_names_offer(&near, format.name);
     }
     if (options->path_count) {
@@ -82,7 +84,7 @@ int command_formats(const struct options *options)
         fputs("{\"schema\":\"reshard-formats/1\",\"formats\":[", stdout);
     for (size_t i = 0; reshard_format_at(i, &format) == RESHARD_OK; i++) {
         if (options->json) {
-            format_json(&format, i == 0);
+            format_json(&format, i, i == 0);
             continue;
         }
         fprintf(table_cell(&table), "%s", format.name);

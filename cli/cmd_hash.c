@@ -7,10 +7,10 @@ struct hash_output {
     bool any;
 };
 
-static void print_hash(size_t index, const char *hex, void *context)
+static int print_hash(size_t index, const char *hex, void *context)
 {
     struct hash_output *output = context;
-    reshard_tensor tensor;
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
     reshard_tensor_at(output->checkpoint, index, &tensor);
     if (output->options->json) {
         fputs(output->any ? ",{\"key\":" : "{\"key\":", stdout);
@@ -19,7 +19,7 @@ static void print_hash(size_t index, const char *hex, void *context)
         json_ints(stdout, tensor.shape, tensor.rank);
         printf(",\"hash\":\"%s\"", hex);
         if (tensor.is_ambiguous)
-            json_path(output->checkpoint, 0, index);
+            json_path(output->checkpoint, index);
         putchar('}');
     } else {
         printf("%s  %s  ", hex, tensor.dtype);
@@ -29,6 +29,7 @@ static void print_hash(size_t index, const char *hex, void *context)
         putchar('\n');
     }
     output->any = true;
+    return 0;
 }
 
 int command_hash(const struct options *options)

@@ -33,7 +33,7 @@ static void count_dtype(struct summary *summary, const reshard_tensor *tensor)
 static void summarize(const reshard_checkpoint *checkpoint, struct summary *summary)
 {
     for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
-        reshard_tensor tensor;
+        reshard_tensor tensor = RESHARD_TENSOR_INIT;
         uint64_t elements = 1;
         reshard_tensor_at(checkpoint, i, &tensor);
         for (int axis = 0; axis < tensor.rank; axis++)
@@ -48,65 +48,62 @@ static void summarize(const reshard_checkpoint *checkpoint, struct summary *summ
     }
 }
 
+static uint64_t bytes_of_files(const reshard_checkpoint *checkpoint)
+{
+    reshard_file file = RESHARD_FILE_INIT;
+    uint64_t bytes = 0;
+    for (size_t i = 0; reshard_file_at(checkpoint, i, &file) == RESHARD_OK; i++)
+        bytes += file.bytes;
+    return bytes;
+}
+
 static void inspect_json(reshard_checkpoint *checkpoint, const struct summary *summary)
 {
-    uint64_t file_bytes;
-    size_t files = reshard_file_count(checkpoint, &file_bytes);
-    const char *value;
+    reshard_fact fact = RESHARD_FACT_INIT;
     fputs("{\"schema\":\"reshard-inspect/1\",\"path\":", stdout);
     json_text(stdout, reshard_checkpoint_path(checkpoint));
     fputs(",\"format\":", stdout);
     json_text(stdout, reshard_checkpoint_format(checkpoint));
     printf(",\"files\":%zu,\"file_bytes\":%llu,\"tensors\":%zu,\"elements\":%llu,\"bytes\":%llu,\"chunks\":%llu,\"replicas\":%llu,"
            "\"tied\":%llu,\"items\":%zu",
-           files, (unsigned long long)file_bytes, reshard_tensor_count(checkpoint), (unsigned long long)summary->elements,
-           (unsigned long long)summary->bytes, (unsigned long long)summary->chunks, (unsigned long long)summary->replicas,
-           (unsigned long long)summary->tied, reshard_item_count(checkpoint));
+           reshard_file_count(checkpoint), (unsigned long long)bytes_of_files(checkpoint), reshard_tensor_count(checkpoint),
+           (unsigned long long)summary->elements, (unsigned long long)summary->bytes, (unsigned long long)summary->chunks,
+           (unsigned long long)summary->replicas, (unsigned long long)summary->tied, reshard_item_count(checkpoint));
     fputs(",\"dtypes\":{", stdout);
     for (size_t i = 0; i < summary->dtype_count; i++)
         printf("%s\"%s\":{\"tensors\":%llu,\"bytes\":%llu}", i ? "," : "", summary->dtypes[i].name,
                (unsigned long long)summary->dtypes[i].tensors, (unsigned long long)summary->dtypes[i].bytes);
     fputs("},\"facts\":[", stdout);
-    for (size_t i = 0;; i++) {
-        const char *name = reshard_fact_at(checkpoint, i, &value);
-        if (!name)
-            break;
+    for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++) {
         fputs(i ? ",{\"name\":" : "{\"name\":", stdout);
-        json_text(stdout, name);
+        json_text(stdout, fact.name);
         fputs(",\"value\":", stdout);
-        json_text(stdout, command_words(value));
+        json_text(stdout, command_words(fact.value));
         putchar('}');
     }
     fputs("],\"warnings\":[", stdout);
-    for (size_t i = 0; i < reshard_warning_count(checkpoint); i++) {
-        if (i)
-            putchar(',');
-        json_text(stdout, command_words(reshard_warning_at(checkpoint, i)));
-    }
+    json_warnings(checkpoint);
     fputs("]}\n", stdout);
 }
 
 static void inspect_text(const struct options *options, reshard_checkpoint *checkpoint, const struct summary *summary)
 {
     const char *bold = colour(options, "\x1b[1m"), *warn = colour(options, "\x1b[33m"), *plain = colour(options, "\x1b[0m");
-    uint64_t file_bytes;
-    size_t files = reshard_file_count(checkpoint, &file_bytes), warnings = reshard_warning_count(checkpoint);
-    const char *value;
+    size_t warnings = reshard_warning_count(checkpoint);
+    reshard_fact fact = RESHARD_FACT_INIT;
+    reshard_warning warning = RESHARD_WARNING_INIT;
     char size[32];
     fputs(bold, stdout);
     print_text(stdout, reshard_checkpoint_path(checkpoint), strlen(reshard_checkpoint_path(checkpoint)));
     printf("%s\n", plain);
     printf("  %-18s %s\n", "format", reshard_checkpoint_format(checkpoint));
-    for (size_t i = 0;; i++) {
-        const char *name = reshard_fact_at(checkpoint, i, &value);
-        if (!name)
-            break;
-        printf("  %-18s ", name);
-        value = command_words(value);
+    for (size_t i = 0; reshard_fact_at(checkpoint, i, &fact) == RESHARD_OK; i++) {
+        const char *value = command_words(fact.value);
+        printf("  %-18s ", fact.name);
         print_text(stdout, value, strlen(value));
         putchar('\n');
     }
-    printf("  %-18s %zu, %s\n", "files", files, human_bytes(file_bytes, size));
+    printf("  %-18s %zu, %s\n", "files", reshard_file_count(checkpoint), human_bytes(bytes_of_files(checkpoint), size));
     printf("  %-18s %zu, %llu elements, %s\n", "tensors", reshard_tensor_count(checkpoint), (unsigned long long)summary->elements,
            human_bytes(summary->bytes, size));
     for (size_t i = 0; i < summary->dtype_count; i++)
@@ -123,7 +120,8 @@ static void inspect_text(const struct options *options, reshard_checkpoint *chec
                (unsigned long long)summary->ambiguous);
     size_t shown = options->verbose || warnings <= 10 ? warnings : 10;
     for (size_t i = 0; i < shown; i++) {
-        const char *text = command_words(reshard_warning_at(checkpoint, i));
+        reshard_warning_at(checkpoint, i, &warning);
+        const char *text = command_words(warning.text);
         printf("%swarning:%s ", warn, plain);
         print_text(stdout, text, strlen(text));
         putchar('\n');

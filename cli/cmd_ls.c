@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "command_words.h"
 #include "commands.h"
 #include "table.h"
 
@@ -30,8 +29,8 @@ static void json_chunk(const reshard_tensor *tensor, const reshard_chunk *chunk)
 
 static void json_tensor(reshard_checkpoint *checkpoint, size_t index, bool chunks)
 {
-    reshard_tensor tensor;
-    reshard_chunk chunk;
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
+    reshard_chunk chunk = RESHARD_CHUNK_INIT;
     reshard_tensor_at(checkpoint, index, &tensor);
     fputs("{\"key\":", stdout);
     json_string(stdout, tensor.key.data, tensor.key.size);
@@ -39,9 +38,9 @@ static void json_tensor(reshard_checkpoint *checkpoint, size_t index, bool chunk
     json_ints(stdout, tensor.shape, tensor.rank);
     printf(",\"bytes\":%llu", (unsigned long long)tensor.bytes);
     if (tensor.is_ambiguous)
-        json_path(checkpoint, 0, index);
+        json_path(checkpoint, index);
     if (tensor.tied_to >= 0) {
-        reshard_tensor other;
+        reshard_tensor other = RESHARD_TENSOR_INIT;
         reshard_tensor_at(checkpoint, (size_t)tensor.tied_to, &other);
         fputs(",\"tied_to\":", stdout);
         json_string(stdout, other.key.data, other.key.size);
@@ -59,7 +58,7 @@ static void json_tensor(reshard_checkpoint *checkpoint, size_t index, bool chunk
     putchar('}');
 }
 
-static int json_member(void *context, const reshard_item *member, const char *json, size_t size)
+static int json_member(const reshard_item *member, const char *json, size_t size, void *context)
 {
     const reshard_item *item = context;
     fputs(",{\"key\":", stdout);
@@ -91,7 +90,7 @@ static int json_members(const struct options *options, reshard_checkpoint *check
 static int json_item(const struct options *options, reshard_checkpoint *checkpoint, size_t index)
 {
     reshard_error err = { 0 };
-    reshard_item item;
+    reshard_item item = RESHARD_ITEM_INIT;
     char *json;
     size_t size;
     reshard_item_at(checkpoint, index, &item);
@@ -146,11 +145,7 @@ static int ls_json(const struct options *options, reshard_checkpoint *checkpoint
         exit_status = json_item(options, checkpoint, i);
     }
     fputs("],\"warnings\":[", stdout);
-    for (size_t i = 0; i < reshard_warning_count(checkpoint); i++) {
-        if (i)
-            putchar(',');
-        json_text(stdout, command_words(reshard_warning_at(checkpoint, i)));
-    }
+    json_warnings(checkpoint);
     fputs("]}\n", stdout);
     return exit_status;
 }
@@ -170,8 +165,8 @@ static void list_tensors(const struct options *options, reshard_checkpoint *chec
 {
     struct table table = { .columns = 4 };
     for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
-        reshard_tensor tensor;
-        reshard_chunk chunk;
+        reshard_tensor tensor = RESHARD_TENSOR_INIT;
+        reshard_chunk chunk = RESHARD_CHUNK_INIT;
         reshard_tensor_at(checkpoint, i, &tensor);
         print_escaped(table_cell(&table), tensor.key.data, tensor.key.size);
         fputs(tensor.dtype, table_cell(&table));
@@ -201,7 +196,7 @@ static void print_value(FILE *out, const struct options *options, const char *js
 static int list_item(const struct options *options, reshard_checkpoint *checkpoint, size_t index, struct table *table)
 {
     reshard_error err = { 0 };
-    reshard_item item;
+    reshard_item item = RESHARD_ITEM_INIT;
     char *json = NULL;
     size_t size = 0;
     int exit_status = 0;

@@ -89,7 +89,7 @@ static int run_verb(const struct map_verb *verb, struct mapping_input *mapping, 
 {
     const struct options *options = mapping->options;
     reshard_error err = { 0 };
-    reshard_map_output output = { 0 };
+    reshard_map_output output = RESHARD_MAP_OUTPUT_INIT;
     reshard_status status = verb->run(input, &output, &err);
     if (output.diagnoses && output.diagnoses[0])
         mapping_input_diagnose(output.diagnoses, output.error_count, mapping);

@@ -55,7 +55,7 @@ static int read_constants(const struct options *options, struct mapping_input *o
     return -1;
 }
 
-void mapping_input_diagnose(const char *diagnoses, size_t error_count, void *context)
+int mapping_input_diagnose(const char *diagnoses, size_t error_count, void *context)
 {
     struct mapping_input *input = context;
     diagnoses = command_words(diagnoses);
@@ -66,6 +66,7 @@ void mapping_input_diagnose(const char *diagnoses, size_t error_count, void *con
     } else if (error_count || !input->options->quiet) {
         fputs(diagnoses, stderr);
     }
+    return 0;
 }
 
 int mapping_input_error(const struct mapping_input *input, reshard_status status, const reshard_error *err)

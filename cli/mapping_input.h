@@ -18,7 +18,7 @@ struct mapping_input {
 /* Returns -1 to go on, or an exit status: then what is wrong was printed. Release it in either case. */
 int mapping_input_read(const struct options *options, struct mapping_input *out);
 /* Prints diagnoses, as reshard_map_options.diagnose is given them, or keeps them for the object that --json prints. */
-void mapping_input_diagnose(const char *diagnoses, size_t error_count, void *input);
+int mapping_input_diagnose(const char *diagnoses, size_t error_count, void *input);
 
 /* Prints an error of the run that the mapping is for, with its diagnoses if it is the mapping's, and returns the exit status. */
 int mapping_input_error(const struct mapping_input *input, reshard_status status, const reshard_error *err);

@@ -287,7 +287,7 @@ static void read_limits(struct options *options)
         char *name = strndup(text, (size_t)(equals - text));
         if (!name)
             refuse(options, RESHARD_ERR_MEMORY, "", "out of memory");
-        options->limit_values[i] = (reshard_limit){ name, value, NULL };
+        options->limit_values[i] = (reshard_limit_change){ name, value };
     }
 }
 
@@ -300,7 +300,7 @@ void options_release(struct options *options)
 /* A format that is not there is said before anything is opened. */
 static void check_format_name(struct options *options, const char *name)
 {
-    reshard_format format;
+    reshard_format format = RESHARD_FORMAT_INIT;
     struct near_names near = { .word = name };
     char hint[256];
     for (size_t i = 0; name && reshard_format_at(i, &format) == RESHARD_OK; i++) {
@@ -464,7 +464,8 @@ reshard_open_options options_open(const struct options *options)
 {
     reshard_open_options open = RESHARD_OPEN_OPTIONS_INIT;
     open.format = options->format;
-    open.iteration = options->iteration;
+    open.has_iteration = options->iteration >= 0;
+    open.iteration = open.has_iteration ? options->iteration : 0;
     open.limits = options->limit_values;
     open.limit_count = options->limits.count;
     open.follow_links = options->follow_links;

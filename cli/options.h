@@ -44,7 +44,7 @@ struct options {
     struct option_list limits;
     /* opening */
     const char *format;
-    int64_t iteration;
+    int64_t iteration; /* -1: the latest */
     bool follow_links, lenient;
     /* running */
     uint64_t memory_bytes;
@@ -54,10 +54,10 @@ struct options {
     bool chunks, items_flag, deep, latest_good, list_limits, ranks_flag;
     const char *digest, *slice, *as, *items, *tolerance;
     const char *to, *like, *layout, *rules, *config, *checksum, *source, *target;
-    int64_t max_shard_bytes;
+    int64_t max_shard_bytes; /* -1: the default; 0: no limit */
     bool overwrite, resume, no_sync, verify, dry_run, strict_aoa, reverse;
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
-    reshard_limit limit_values[OPTION_LIST_MAX];
+    reshard_limit_change limit_values[OPTION_LIST_MAX];
     reshard_error failure; /* the first thing that is wrong with the command line; code 0 if nothing is */
 };
 

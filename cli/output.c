@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define NOTES_SHOWN 10
+
 /* Length of the valid UTF-8 sequence at data, 0 if it is none. Lone surrogates (WTF-8) count as invalid here. */
 static size_t utf8_length(const unsigned char *data, size_t left)
 {
@@ -76,20 +78,29 @@ void json_ints(FILE *out, const int64_t *values, int count)
     putc(']', out);
 }
 
-void json_path(reshard_checkpoint *checkpoint, int is_item, size_t index)
+void json_path(const reshard_checkpoint *checkpoint, size_t tensor)
 {
-    const reshard_path_part *parts;
-    size_t count = reshard_path_of(checkpoint, is_item, index, &parts);
+    reshard_path_part part = RESHARD_PATH_PART_INIT;
     fputs(",\"path\":[", stdout);
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; reshard_tensor_path_at(checkpoint, tensor, i, &part) == RESHARD_OK; i++) {
         if (i)
             putchar(',');
-        if (parts[i].is_index)
-            printf("%lld", (long long)parts[i].index);
+        if (part.kind == RESHARD_PATH_KEY)
+            json_string(stdout, part.key.data, part.key.size);
         else
-            json_string(stdout, parts[i].key.data, parts[i].key.size);
+            printf("%lld", (long long)part.index);
     }
     putchar(']');
+}
+
+void json_warnings(const reshard_checkpoint *checkpoint)
+{
+    reshard_warning warning = RESHARD_WARNING_INIT;
+    for (size_t i = 0; reshard_warning_at(checkpoint, i, &warning) == RESHARD_OK; i++) {
+        if (i)
+            putchar(',');
+        json_text(stdout, command_words(warning.text));
+    }
 }
 
 void print_shape(FILE *out, const int64_t *shape, int rank)
@@ -151,20 +162,27 @@ const char *colour(const struct options *options, const char *code)
     return on ? code : "";
 }
 
-void print_list(FILE *out, const struct options *options, const char *what, char **list)
+static void print_notes_of(FILE *out, const struct options *options, const reshard_report *report, int what)
 {
+    static const char *const words[] = { "dropped", "changed", "warning" };
+    reshard_note note = RESHARD_NOTE_INIT;
     size_t count = 0;
-    while (list && list[count])
-        count++;
-    size_t shown = options->verbose || count <= 10 ? count : 10;
-    for (size_t i = 0; i < shown; i++) {
-        fprintf(out, "%s: ", what);
-        const char *text = command_words(list[i]);
+    for (size_t i = 0; reshard_report_note_at(report, i, &note) == RESHARD_OK; i++) {
+        if (note.what != what || (count++ >= NOTES_SHOWN && !options->verbose))
+            continue;
+        const char *text = command_words(note.text.data);
+        fprintf(out, "%s: ", words[what]);
         print_text(out, text, strlen(text));
         putc('\n', out);
     }
-    if (shown < count)
-        fprintf(out, "%s: %zu more; --verbose shows all\n", what, count - shown);
+    if (count > NOTES_SHOWN && !options->verbose)
+        fprintf(out, "%s: %zu more; --verbose shows all\n", words[what], count - NOTES_SHOWN);
+}
+
+void print_notes(FILE *out, const struct options *options, const reshard_report *report)
+{
+    for (int what = RESHARD_NOTE_DROPPED; what <= RESHARD_NOTE_WARNING; what++)
+        print_notes_of(out, options, report, what);
 }
 
 static int noted_failure;

@@ -11,8 +11,8 @@ void json_string(FILE *out, const char *data, size_t size);
 void json_text(FILE *out, const char *text);
 void json_ints(FILE *out, const int64_t *values, int count);
 
-/* ,"path":["a",0,"b"] of a tensor or an item whose key is ambiguous. */
-void json_path(reshard_checkpoint *checkpoint, int is_item, size_t index);
+/* ,"path":["a",0,"b"] of a tensor whose key is ambiguous. */
+void json_path(const reshard_checkpoint *checkpoint, size_t tensor);
 
 /* A name from a checkpoint, so that it can be read back: control characters and invalid UTF-8 as \xNN, a backslash as two. */
 void print_escaped(FILE *out, const char *data, size_t size);
@@ -26,8 +26,11 @@ void print_shape(FILE *out, const int64_t *shape, int rank);
 /* "1.5 GB" into out. */
 const char *human_bytes(uint64_t bytes, char out[32]);
 
-/* Lines "what: text" of a NULL-terminated list: ten, or all with --verbose. */
-void print_list(FILE *out, const struct options *options, const char *what, char **list);
+/* The texts of a checkpoint's warnings, with commas. */
+void json_warnings(const reshard_checkpoint *checkpoint);
+
+/* Lines of what was dropped and changed, and of warnings: ten of each, or all with --verbose. */
+void print_notes(FILE *out, const struct options *options, const reshard_report *report);
 
 /* Whether standard output is a terminal that people look at, and whether to colour it. */
 bool is_terminal(void);

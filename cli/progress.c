@@ -98,9 +98,9 @@ static int on_progress(const reshard_progress *progress, void *context)
         display->shown = time;
     }
     if (display->options->verb != VERB_CONVERT)
-        return !ferror(stdout);
+        return ferror(stdout) != 0;
     is_writing = 1;
-    return !interrupted;
+    return interrupted;
 }
 
 reshard_run_options progress_start(struct progress *progress, const struct options *options, const char *what)

@@ -8,7 +8,7 @@ static int show(const reshard_progress *progress, void *context)
 {
     (void)context;
     fprintf(stderr, "\r%3.0f%%", progress->bytes_total ? 100.0 * (double)progress->bytes_done / (double)progress->bytes_total : 100.0);
-    return 1; /* 0 would cancel */
+    return 0; /* anything else would cancel */
 }
 
 int main(int argc, char **argv)
@@ -16,7 +16,7 @@ int main(int argc, char **argv)
     reshard_checkpoint *source = NULL;
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
-    reshard_error err;
+    reshard_error err = RESHARD_ERROR_INIT;
     if (argc != 4) {
         fprintf(stderr, "usage: convert SOURCE TARGET FORMAT\n");
         return RESHARD_ERR_USAGE;

@@ -8,7 +8,7 @@
 int main(int argc, char **argv)
 {
     reshard_checkpoint *checkpoint = NULL;
-    reshard_error err;
+    reshard_error err = RESHARD_ERROR_INIT;
     if (argc != 2) {
         fprintf(stderr, "usage: list_tensors PATH\n");
         return RESHARD_ERR_USAGE;
@@ -19,7 +19,7 @@ int main(int argc, char **argv)
         return reshard_status_exit(status);
     }
     for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
-        reshard_tensor tensor;
+        reshard_tensor tensor = RESHARD_TENSOR_INIT;
         reshard_tensor_at(checkpoint, i, &tensor);
         printf("%s\t[", tensor.dtype);
         for (int axis = 0; axis < tensor.rank; axis++)

@@ -10,8 +10,8 @@
 int main(int argc, char **argv)
 {
     reshard_checkpoint *checkpoint = NULL;
-    reshard_error err = { 0 };
-    reshard_tensor tensor;
+    reshard_error err = RESHARD_ERROR_INIT;
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
     uint64_t sum = 0;
     if (argc != 3) {
         fprintf(stderr, "usage: read_tensor PATH KEY\n");
@@ -23,7 +23,7 @@ int main(int argc, char **argv)
     if (index >= 0) {
         reshard_tensor_at(checkpoint, (size_t)index, &tensor);
         values = malloc(tensor.bytes + 1);
-        status = values ? reshard_read_into(checkpoint, (size_t)index, NULL, NULL, values, tensor.bytes, &err) : RESHARD_ERR_MEMORY;
+        status = values ? reshard_read_into(checkpoint, (size_t)index, NULL, NULL, NULL, values, tensor.bytes, &err) : RESHARD_ERR_MEMORY;
         for (uint64_t i = 0; !status && i < tensor.bytes; i++)
             sum += values[i];
     }

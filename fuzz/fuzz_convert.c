@@ -229,8 +229,8 @@ static void convert(struct checkpoint *checkpoint, const uint8_t *chosen)
     run.memory_bytes = 64 << 10;
     if (conversion_prepare(checkpoint, "out", &options, &run, CONVERSION_TO_RUN, &conversion, NULL))
         return;
-    reshard_report report;
-    if (!report_fill(&conversion, &report, NULL))
+    reshard_report report = RESHARD_REPORT_INIT;
+    if (!report_give(&conversion, &report, NULL))
         reshard_report_release(&report);
     struct store *store = store_new_memory();
     if (store && !write_target(&conversion, store, NULL))

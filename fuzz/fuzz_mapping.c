@@ -30,7 +30,7 @@ typedef reshard_status (*function)(const reshard_map_input *input, reshard_map_o
 /* The inverse runs from what the mapping put out; without a target that is only known inside, so the syntax must do. */
 static void check_inverse(const reshard_map_output *inverse)
 {
-    reshard_map_output output = { 0 };
+    reshard_map_output output = RESHARD_MAP_OUTPUT_INIT;
     reshard_map_input input = RESHARD_MAP_INPUT_INIT;
     input.text = inverse->text;
     input.size = strlen(inverse->text);
@@ -42,11 +42,11 @@ static void check_inverse(const reshard_map_output *inverse)
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
 {
     static const function functions[] = { reshard_map_parse, reshard_map_expand, reshard_map_check, reshard_map_eval, reshard_map_invert };
-    static const reshard_limit limits[] = {
-        { "map_names", 20000, NULL }, { "map_pieces", 20000, NULL }, { "box_checks", 1000000, NULL }, { "item_bytes", 100000, NULL }
+    static const reshard_limit_change limits[] = {
+        { "map_names", 20000 }, { "map_pieces", 20000 }, { "box_checks", 1000000 }, { "item_bytes", 100000 }
     };
     reshard_map_space *source = NULL, *target = NULL;
-    reshard_error err;
+    reshard_error err = RESHARD_ERROR_INIT;
     if (size == 0)
         return 0;
     const uint8_t *end = memchr(bytes + 1, 0, size - 1);
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     input.limits = limits;
     input.limit_count = sizeof(limits) / sizeof(limits[0]);
     for (size_t i = 0; i < sizeof(functions) / sizeof(functions[0]); i++) {
-        reshard_map_output output = { 0 };
+        reshard_map_output output = RESHARD_MAP_OUTPUT_INIT;
         if (functions[i](&input, &output, &err) == RESHARD_OK && functions[i] == reshard_map_invert)
             check_inverse(&output);
         reshard_map_output_release(&output);

@@ -237,7 +237,7 @@ def check_third_party(report, sources):
 
 def check_names(report, sources):
     by_name = {}
-    for source in (s for s in sources if s.path.parts[0] != "include"):  # these are always written with reshard/ before them
+    for source in (s for s in sources if s.path.parent.name != "reshard"):  # these are always written with reshard/ before them
         by_name.setdefault(source.path.name, []).append(str(source.path))
     for name, paths in sorted(by_name.items()):
         report.check(len(paths) == 1, name, "is not unique: " + ", ".join(paths))

@@ -2,12 +2,14 @@
 /*
  * Errors: a status code, and an optional record owned by the caller that says what happened where.
  *
- * Every function that can fail returns a reshard_status and takes a reshard_error pointer last, which may be NULL. The
- * record is written only on failure. There is no global state, and the library never prints and never aborts.
+ * Every function that can fail returns a reshard_status; where it takes a reshard_error pointer last, that may be NULL. The record is
+ * written only on failure. There is no global state, and the library never prints and never aborts. Messages and hints name functions of
+ * the library and members of its structs ("reshard_open_options.lenient"), never options of the command.
  */
 #ifndef RESHARD_ERROR_H
 #define RESHARD_ERROR_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -27,15 +29,18 @@ typedef enum reshard_status {
     RESHARD_ERR_CANCELLED = 8    /* the caller's callback asked to stop */
 } reshard_status;
 
+/* A record begins as RESHARD_ERROR_INIT or zeroed. */
 typedef struct reshard_error {
+    size_t struct_size;   /* sizeof(reshard_error); 0: that of version 0.2 */
+    int64_t offset;       /* byte offset in object, or -1 */
     reshard_status code;
     int sys_errno;        /* errno of the failing call, or 0 */
-    int64_t offset;       /* byte offset in object, or -1 */
     int line, column;     /* 1-based position in a text, or 0 */
     char object[512];     /* file or tensor concerned, or "" */
     char message[1024];   /* one line: where it was, then found and expected; UTF-8, control characters escaped */
     char hint[1024];      /* what to do about it, or ""; lines separated by '\n' */
 } reshard_error;
+#define RESHARD_ERROR_INIT { sizeof(reshard_error), -1, RESHARD_OK, 0, 0, 0, "", "", "" }
 
 /* Exit status of the command for a status: 0-6 as they are, 3 for memory, 130 for cancelled. */
 int reshard_status_exit(reshard_status status);

@@ -3,8 +3,24 @@
  * libreshard: opens sharded deep-learning checkpoints of any known format and writes them under any other layout or format.
  *
  * Strings that come from checkpoints are (pointer, size): they may hold any byte. Sizes are in bytes, shapes and boxes in elements,
- * row-major. Pointers that accessors return belong to the handle and live until it is closed. A handle may be used by one thread at
- * a time; different handles are independent. Structs with a `struct_size` are initialised by their _INIT macro.
+ * row-major.
+ *
+ * Structs. All but reshard_str begin with struct_size, which the caller sets, best by the struct's _INIT macro. Later versions add members
+ * behind the last: a program that was built with an older header passes a smaller struct, and what it does not know has its default. A
+ * larger struct is taken as long as the bytes that this version does not know are zero, else it is RESHARD_ERR_USAGE. Structs in an array
+ * have no struct_size: the struct that the array is passed in says how far they lie apart (the _INIT macros set that). A struct with
+ * nothing but struct_size set, and strides of arrays where there are any, asks for the defaults.
+ *
+ * Results. What a function writes to, it writes on failure too: structs are zeroed behind struct_size, pointers NULL. Releasing such a
+ * struct does nothing. A NULL where something is needed is RESHARD_ERR_USAGE; functions without a status return 0 or NULL.
+ *
+ * Lists. NAME_count says how many there are, NAME_at returns RESHARD_ERR_USAGE past the end.
+ *
+ * Callbacks get the caller's context last, and return 0 to go on. Anything else stops the call, which returns RESHARD_ERR_CANCELLED.
+ * Structs and texts that they are given are valid during the callback; struct_size says how much of a struct there is.
+ *
+ * Threads. What functions return that take a const handle lives until the handle is closed, and any number of threads may call them at
+ * once. All others need their handle for themselves. Different handles are independent.
  */
 #ifndef RESHARD_RESHARD_H
 #define RESHARD_RESHARD_H
@@ -19,7 +35,7 @@ extern "C" {
 #endif
 
 #define RESHARD_VERSION_MAJOR 0
-#define RESHARD_VERSION_MINOR 1
+#define RESHARD_VERSION_MINOR 2
 #define RESHARD_VERSION_PATCH 0
 
 typedef struct reshard_str {
@@ -27,7 +43,7 @@ typedef struct reshard_str {
     size_t size;
 } reshard_str;
 
-/* "0.1.0" */
+/* "0.2.0" */
 const char *reshard_version(void);
 
 /* Frees what a function here documents as "free with reshard_free". */
@@ -37,118 +53,213 @@ void reshard_free(void *memory);
 
 typedef struct reshard_checkpoint reshard_checkpoint;
 
-/* NAME=VALUE of a named limit; reshard_limit_at lists them. */
-typedef struct reshard_limit {
+/* How far a call has come. bytes_total is 0 where it is not known. */
+typedef struct reshard_progress {
+    size_t struct_size;
+    uint64_t bytes_done, bytes_total, bytes_read, bytes_written, memory_bytes;
+} reshard_progress;
+typedef int (*reshard_progress_callback)(const reshard_progress *progress, void *context);
+
+/* A named limit that is to be another than its default; reshard_limit_at lists them. An array's member. */
+typedef struct reshard_limit_change {
     const char *name;
     uint64_t value;
-    const char *help;
-} reshard_limit;
+} reshard_limit_change;
 
 typedef struct reshard_open_options {
     size_t struct_size;
-    const char *format;          /* NULL: recognised from the content */
-    int64_t iteration;           /* -1: the latest, where a root holds several */
-    const reshard_limit *limits; /* changes to the defaults; help is ignored */
-    size_t limit_count;
-    int follow_links;            /* symbolic links may lead out of the directory */
-    int lenient;                 /* accept what is ambiguous but readable (duplicate names: the last wins) */
-    int skip_unsupported;        /* leave out, with a warning, tensors of types and codings that are not supported; for looking */
+    const char *format;                 /* NULL: recognised from the content */
+    int64_t iteration;                  /* of a root that holds several, if has_iteration is set; else the latest */
+    int has_iteration;
+    int follow_links;                   /* symbolic links may lead out of the directory */
+    int lenient;                        /* accept what is ambiguous but readable (duplicate names: the last wins) */
+    int skip_unsupported;               /* leave out, with a warning, tensors of types and codings that are not supported; for looking */
+    const reshard_limit_change *limits;
+    size_t limit_stride, limit_count;
+    reshard_progress_callback progress; /* called while metadata is read, with bytes_read of it; may be NULL */
+    void *context;
 } reshard_open_options;
-#define RESHARD_OPEN_OPTIONS_INIT { sizeof(reshard_open_options), NULL, -1, NULL, 0, 0, 0, 0 }
+#define RESHARD_OPEN_OPTIONS_INIT { sizeof(reshard_open_options), NULL, 0, 0, 0, 0, 0, NULL, sizeof(reshard_limit_change), 0, NULL, NULL }
 
 /* Opens a file or directory. options may be NULL. Reads metadata only; no payload. */
 reshard_status reshard_open(const char *path, const reshard_open_options *options, reshard_checkpoint **out, reshard_error *err);
 void reshard_close(reshard_checkpoint *checkpoint);
 
-typedef struct reshard_path_part {
-    int is_index;    /* 1: list position, 2: integer dict key (both in index); 0: string key */
-    int64_t index;
-    reshard_str key;
-} reshard_path_part;
+const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint);
+const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint);
 
 typedef struct reshard_tensor {
+    size_t struct_size;
     reshard_str key;
     const char *dtype;     /* "BF16" */
-    int rank;
     const int64_t *shape;
     uint64_t bytes;
     size_t chunk_count, replica_count;
     int64_t tied_to;       /* index of a tensor with the same storage and view, or -1 */
-    int is_ambiguous;      /* another tensor has this key: only reshard_tensor_path tells them apart */
+    int rank;
+    int is_ambiguous;      /* another tensor has this key: only its path tells them apart */
 } reshard_tensor;
+#define RESHARD_TENSOR_INIT { sizeof(reshard_tensor), { NULL, 0 }, NULL, NULL, 0, 0, 0, 0, 0, 0 }
 
-typedef struct reshard_chunk {
-    const int64_t *start, *extent; /* box; rank numbers */
-    reshard_str file;              /* relative to the checkpoint */
-    uint64_t offset, bytes;        /* where its bytes lie; of the container blob if is_resolved is 0 */
-    int is_replica, is_resolved;
-    int64_t flat_begin, flat_count; /* flat run inside the box; flat_count -1: all of it */
-    const char *encoding;          /* "", "deflate", "zstd" */
-} reshard_chunk;
-
-typedef struct reshard_item {
-    reshard_str key;
-    const char *kind;   /* null bool int float str bytes list dict object file; "" until loaded (reshard_item_json loads) */
-    uint64_t bytes;     /* stored size, 0 if unknown */
-    reshard_str class_name; /* "argparse.Namespace" for objects, else "" */
-} reshard_item;
-
-const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint);
-const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint);
 size_t reshard_tensor_count(const reshard_checkpoint *checkpoint);
 reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint, size_t index, reshard_tensor *out);
 
 /* Index of the tensor with this key, or -1. */
 int64_t reshard_tensor_find(const reshard_checkpoint *checkpoint, const char *key, size_t key_size);
+
+/* Tensor indices in order of their keys, bytewise; ties by index, last first. reshard_tensor_count numbers, which the handle owns. */
+reshard_status reshard_tensor_order(const reshard_checkpoint *checkpoint, const size_t **out, reshard_error *err);
+
+typedef struct reshard_chunk {
+    size_t struct_size;
+    const int64_t *start, *extent;  /* box; rank numbers */
+    reshard_str file;               /* relative to the checkpoint */
+    uint64_t offset, bytes;         /* where its bytes lie; of the container blob if is_resolved is 0 */
+    int64_t flat_begin, flat_count; /* flat run inside the box; flat_count -1: all of it */
+    const char *encoding;           /* "", "deflate", "zstd" */
+    int is_replica, is_resolved;
+} reshard_chunk;
+#define RESHARD_CHUNK_INIT { sizeof(reshard_chunk), NULL, NULL, { NULL, 0 }, 0, 0, 0, 0, NULL, 0, 0 }
+
+/* The pieces that a tensor is stored in: reshard_tensor.chunk_count. */
 reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint, size_t tensor, size_t index, reshard_chunk *out);
 
-/* Path of a tensor (or, with is_item, an item) in the nested state dict; *parts is valid until the next call. */
-size_t reshard_path_of(reshard_checkpoint *checkpoint, int is_item, size_t index, const reshard_path_part **parts);
+enum { RESHARD_PATH_KEY = 0, RESHARD_PATH_INDEX = 1, RESHARD_PATH_INT_KEY = 2 };
+
+/* A step of the way to a tensor or an item in the nested state dict. */
+typedef struct reshard_path_part {
+    size_t struct_size;
+    reshard_str key; /* of RESHARD_PATH_KEY */
+    int64_t index;   /* of RESHARD_PATH_INDEX, a position in a list, and RESHARD_PATH_INT_KEY */
+    int64_t kind;
+} reshard_path_part;
+#define RESHARD_PATH_PART_INIT { sizeof(reshard_path_part), { NULL, 0 }, 0, 0 }
+
+size_t reshard_tensor_path_count(const reshard_checkpoint *checkpoint, size_t tensor);
+reshard_status reshard_tensor_path_at(const reshard_checkpoint *checkpoint, size_t tensor, size_t index, reshard_path_part *out);
+size_t reshard_item_path_count(const reshard_checkpoint *checkpoint, size_t item);
+reshard_status reshard_item_path_at(const reshard_checkpoint *checkpoint, size_t item, size_t index, reshard_path_part *out);
+
+typedef struct reshard_warning {
+    size_t struct_size;
+    const char *text;  /* one line */
+    int64_t is_damage; /* something is missing or broken */
+} reshard_warning;
+#define RESHARD_WARNING_INIT { sizeof(reshard_warning), NULL, 0 }
+
+size_t reshard_warning_count(const reshard_checkpoint *checkpoint);
+reshard_status reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index, reshard_warning *out);
+
+/* What the format tells about itself: ("written by", "torch >= 2.9"), ("ranks", "4"), … */
+typedef struct reshard_fact {
+    size_t struct_size;
+    const char *name, *value;
+} reshard_fact;
+#define RESHARD_FACT_INIT { sizeof(reshard_fact), NULL, NULL }
+
+size_t reshard_fact_count(const reshard_checkpoint *checkpoint);
+reshard_status reshard_fact_at(const reshard_checkpoint *checkpoint, size_t index, reshard_fact *out);
+
+typedef struct reshard_file {
+    size_t struct_size;
+    reshard_str name; /* relative to the checkpoint */
+    uint64_t bytes;
+} reshard_file;
+#define RESHARD_FILE_INIT { sizeof(reshard_file), { NULL, 0 }, 0 }
+
+size_t reshard_file_count(const reshard_checkpoint *checkpoint);
+reshard_status reshard_file_at(const reshard_checkpoint *checkpoint, size_t index, reshard_file *out);
+
+/* ------------------------------------------------------------------------------------------------ items */
+
+/* What is no tensor: numbers, texts, configurations, objects. */
+typedef struct reshard_item {
+    size_t struct_size;
+    reshard_str key;
+    const char *kind;       /* null bool int float str bytes list dict object file; "" until loaded, which reshard_item_value does */
+    reshard_str class_name; /* "argparse.Namespace" for objects, else "" */
+    uint64_t bytes;         /* stored size, 0 if unknown */
+} reshard_item;
+#define RESHARD_ITEM_INIT { sizeof(reshard_item), { NULL, 0 }, NULL, { NULL, 0 }, 0 }
 
 size_t reshard_item_count(const reshard_checkpoint *checkpoint);
-reshard_status reshard_item_at(reshard_checkpoint *checkpoint, size_t index, reshard_item *out);
+reshard_status reshard_item_at(const reshard_checkpoint *checkpoint, size_t index, reshard_item *out);
 int64_t reshard_item_find(const reshard_checkpoint *checkpoint, const char *key, size_t key_size);
 
-/* The item's value as JSON text, NUL-terminated; free with reshard_free. What JSON cannot hold is spelled as docs/items.md says. */
-reshard_status reshard_item_json(reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err);
+/* A value of an item, or inside one. Values may hold each other in circles. */
+typedef struct reshard_value reshard_value;
+
+enum {
+    RESHARD_VALUE_NULL = 0,
+    RESHARD_VALUE_BOOL = 1,
+    RESHARD_VALUE_INT = 2,    /* one that fits 64 bits */
+    RESHARD_VALUE_BIG_INT = 3,
+    RESHARD_VALUE_REAL = 4,
+    RESHARD_VALUE_TEXT = 5,
+    RESHARD_VALUE_BYTES = 6,
+    RESHARD_VALUE_LIST = 7,   /* also tuples */
+    RESHARD_VALUE_DICT = 8,
+    RESHARD_VALUE_OBJECT = 9, /* of some class: reshard_value_json shows what it holds */
+    RESHARD_VALUE_SET = 10
+};
+
+typedef struct reshard_value_info {
+    size_t struct_size;
+    int64_t kind;
+    int64_t integer; /* of BOOL (0, 1) and INT */
+    double real;
+    reshard_str text; /* of TEXT; the bytes of BYTES; of BIG_INT its two's complement, little-endian; of OBJECT the name of its class */
+    size_t count;     /* members of LIST, DICT and SET */
+} reshard_value_info;
+#define RESHARD_VALUE_INFO_INIT { sizeof(reshard_value_info), 0, 0, 0, { NULL, 0 }, 0 }
+
+/* The item's value. Files (kind "file") have none: RESHARD_ERR_UNSUPPORTED. */
+reshard_status reshard_item_value(const reshard_checkpoint *checkpoint, size_t index, const reshard_value **out, reshard_error *err);
+
+/* value must be one of the checkpoint's. */
+reshard_status reshard_value_look(const reshard_checkpoint *checkpoint, const reshard_value *value, reshard_value_info *out);
+
+/* A member of LIST, DICT or SET; *key is NULL but for DICT, and key may be NULL. */
+reshard_status reshard_value_at(const reshard_checkpoint *checkpoint, const reshard_value *value, size_t index, const reshard_value **key,
+                                const reshard_value **member);
+
+/* The member of a DICT under a text; NULL if there is none. Of several the last counts. */
+const reshard_value *reshard_value_find(const reshard_checkpoint *checkpoint, const reshard_value *value, const char *key, size_t key_size);
+
+/* As JSON text, NUL-terminated; free with reshard_free. What JSON cannot hold is spelled as docs/items.md says. */
+reshard_status reshard_value_json(const reshard_checkpoint *checkpoint, const reshard_value *value, char **json, size_t *size,
+                                  reshard_error *err);
+
+/* The same of an item; a file is shown as its text, or its bytes. */
+reshard_status reshard_item_json(const reshard_checkpoint *checkpoint, size_t index, char **json, size_t *size, reshard_error *err);
 
 /*
  * What an item that is a dictionary, or a list with dictionaries in it, holds, as separate values: `param_groups.0.lr`. Dictionaries are
  * entered, and lists that have a dictionary in them; everything else is one member. Calls visit with each, none for an item without
- * members; key, member and json (NUL-terminated) are valid during the call; json is NULL where it would be too large to show; a visit that
- * does not return 0 ends the walk. Members are views of the item: conversions move the item.
+ * members; json (NUL-terminated) is NULL where it would be too large to show. Members are views of the item: conversions move the item.
  */
-typedef int (*reshard_member_visit)(void *context, const reshard_item *member, const char *json, size_t size);
-reshard_status reshard_item_members(reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context,
+typedef int (*reshard_member_visit)(const reshard_item *member, const char *json, size_t size, void *context);
+reshard_status reshard_item_members(const reshard_checkpoint *checkpoint, size_t index, reshard_member_visit visit, void *context,
                                     reshard_error *err);
 
-size_t reshard_warning_count(const reshard_checkpoint *checkpoint);
-const char *reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index);
-
-/* Facts that the format tells about itself: ("written by", "torch >= 2.9"), ("ranks", "4"), … NULL past the end. */
-const char *reshard_fact_at(const reshard_checkpoint *checkpoint, size_t index, const char **value);
-
-/* Number of files, and their bytes. */
-size_t reshard_file_count(const reshard_checkpoint *checkpoint, uint64_t *bytes);
+/* Size of the UTF-8 character that text begins with, if people may see it as it is; 0 for bytes to be escaped first: what is no UTF-8,
+ * control characters, bidirectional and other invisible ones. Keys come from files, and files from strangers. size is at least 1. */
+size_t reshard_visible_char(const char *text, size_t size);
 
 /* ------------------------------------------------------------------------------------------------ reading values */
 
-typedef struct reshard_progress {
-    uint64_t bytes_done, bytes_total, bytes_read, bytes_written, memory_bytes;
-} reshard_progress;
-
 typedef struct reshard_run_options {
     size_t struct_size;
-    uint64_t memory_bytes;  /* budget for buffers; 0: default */
-    unsigned threads;       /* 0: default */
-    const char *io;         /* "auto" (NULL), "buffered", "direct", "mmap" */
-    int (*progress)(const reshard_progress *progress, void *context); /* 0 cancels; may be NULL; a first call precedes all writing */
+    uint64_t memory_bytes;              /* budget for buffers; 0: default */
+    uint64_t threads;                   /* 0: default */
+    const char *io;                     /* "auto" (NULL), "buffered", "direct", "mmap" */
+    reshard_progress_callback progress; /* may be NULL; a first call precedes all writing */
     void *context;
 } reshard_run_options;
 #define RESHARD_RUN_OPTIONS_INIT { sizeof(reshard_run_options), 0, 0, NULL, NULL, NULL }
 
-/* Receives consecutive parts of a value; a status other than RESHARD_OK stops. */
-typedef reshard_status (*reshard_sink)(const void *bytes, size_t size, void *context);
+/* Receives consecutive parts of a value. */
+typedef int (*reshard_sink)(const void *bytes, size_t size, void *context);
 
 /* Box [start, start + extent) of a tensor (both NULL: all) as row-major little-endian bytes. */
 reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
@@ -156,30 +267,27 @@ reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t tensor, const
 
 /* The same into memory of size bytes, which must be exactly enough. */
 reshard_status reshard_read_into(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
-                                 void *out, size_t size, reshard_error *err);
+                                 const reshard_run_options *run, void *out, size_t size, reshard_error *err);
 
-/* The .npy header for a tensor's box; free with reshard_free. */
-reshard_status reshard_npy_header(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *extent, void **header, size_t *size,
+/* The .npy header for a tensor's box (extent NULL: all of it); free with reshard_free. */
+reshard_status reshard_npy_header(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *extent, void **header, size_t *size,
                                   reshard_error *err);
 
 /* Digest of every tensor's full content, in the order of their keys, bytewise. digest: "sha256", "xxh3", "crc32c". */
-typedef void (*reshard_hash_sink)(size_t tensor, const char *hex, void *context);
+typedef int (*reshard_hash_sink)(size_t tensor, const char *hex, void *context);
 reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run, reshard_hash_sink sink,
                             void *context, reshard_error *err);
 
-/* Tensor indices in order of their keys, bytewise; ties by index, last first. count numbers; free with reshard_free. */
-reshard_status reshard_sorted_tensors(const reshard_checkpoint *checkpoint, size_t **out, reshard_error *err);
-
 /* ------------------------------------------------------------------------------------------------ names */
 
-/* A number that attributes of a mapping may name: num_heads=num_attention_heads. */
+/* A number that attributes of a mapping may name: num_heads=num_attention_heads. An array's member. */
 typedef struct reshard_map_constant {
     const char *name;
     int64_t value;
 } reshard_map_constant;
 
 /* A text of the mapping language (docs/mapping.md), or a configuration object that holds one (JSON, YAML, a Python list). name is for
- * diagnoses: a file name. */
+ * diagnoses: a file name. An array's member. */
 typedef struct reshard_map_text {
     const char *name;
     const char *text;
@@ -189,20 +297,24 @@ typedef struct reshard_map_text {
 /* How the names, shapes and types of a checkpoint's tensors change before they are written or compared. */
 typedef struct reshard_map_options {
     size_t struct_size;
-    const reshard_map_text *texts;  /* run one after the other: each sees the names that the one before it made */
-    size_t text_count;
-    const char *rules;              /* family of the model, which relates name spaces; "none"; NULL: detected where there are no texts */
-    const reshard_map_text *rules_text; /* such a text from elsewhere, in place of a built-in one; or NULL */
-    int strict;                     /* refuse what Paddle's own engine does not know */
+    const reshard_map_text *texts;      /* run one after the other: each sees the names that the one before it made */
+    size_t text_stride, text_count;
+    const char *rules;                  /* family of the model; "none"; NULL: detected where there are no texts */
+    const reshard_map_text *rules_text; /* such a text from elsewhere, in place of a built-in one; or NULL. Its size is text_stride */
+    int64_t strict;                     /* refuse what Paddle's own engine does not know */
     const char *config; /* JSON object, such as a model's config.json: its integers are constants; NULL: the source's own, if it has one */
     size_t config_size;
     const reshard_map_constant *constants; /* these win over the config, and both over what a text defines */
-    size_t constant_count;
+    size_t constant_stride, constant_count;
     /* Is given the diagnoses of a text as lines with name, line and column: on failure, and warnings on success. May be NULL. */
-    void (*diagnose)(const char *diagnoses, size_t error_count, void *context);
+    int (*diagnose)(const char *diagnoses, size_t error_count, void *context);
     void *context;
 } reshard_map_options;
-#define RESHARD_MAP_OPTIONS_INIT { sizeof(reshard_map_options), NULL, 0, NULL, NULL, 0, NULL, 0, NULL, 0, NULL, NULL }
+#define RESHARD_MAP_OPTIONS_INIT                                                                                                           \
+    {                                                                                                                                      \
+        sizeof(reshard_map_options), NULL, sizeof(reshard_map_text), 0, NULL, NULL, 0, NULL, 0, NULL, sizeof(reshard_map_constant), 0,     \
+            NULL, NULL                                                                                                                     \
+    }
 
 /* ------------------------------------------------------------------------------------------------ converting */
 
@@ -214,37 +326,60 @@ typedef struct reshard_convert_options {
     const char *const *include, *const *exclude; /* globs on keys; NULL-terminated lists or NULL */
     const char *const *dtypes;    /* "bf16" or "GLOB=f32", the last match counts; NULL-terminated or NULL */
     const char *const *format_options; /* "name=value" of the target format; NULL-terminated or NULL */
-    int64_t max_shard_bytes;      /* -1: the format's default */
+    uint64_t max_shard_bytes;     /* largest file of a sharded format; 0: the format's default */
+    int no_shard_limit;           /* files may be of any size; max_shard_bytes must be 0 */
     int drop_items;
     int overwrite, resume, no_sync;
     int verify;                   /* read back and compare */
     const char *checksum;         /* "crc32c", "sha256", or NULL: sidecar reshard.json with a digest per tensor */
-    const reshard_open_options *open; /* for source and like; NULL: defaults */
+    const reshard_open_options *open; /* for like, and limits; NULL: defaults */
     const reshard_map_options *map;   /* include, exclude and dtypes apply to what comes out; NULL: defaults */
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT                                                                                                       \
     {                                                                                                                                      \
-        sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, -1, 0, 0, 0, 0, 0, NULL, NULL, NULL                     \
+        sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL                   \
     }
 
-/* What a conversion does, or would do. Lists are NULL-terminated; free with reshard_report_release. */
+/* What a conversion does, or would do. What it points to, and what the functions below return, lives until reshard_report_release. */
 typedef struct reshard_report {
-    char *source_format, *target_format;
+    size_t struct_size;
+    struct reshard_report_lists *lists; /* the library's */
+    const char *source_format, *target_format;
     uint64_t tensors, items, source_chunks, target_chunks, steps;
-    uint64_t read_bytes, write_bytes;  /* payload */
-    uint64_t target_files, target_bytes; /* all bytes of the target's files */
-    uint64_t peak_memory_bytes;        /* buffers and metadata, as planned */
-    char **dropped, **changed, **warnings;
-    struct reshard_report_rank {       /* by target file */
-        char *file;
-        uint64_t bytes, chunks, sources;
-    } *files;
+    uint64_t read_bytes, write_bytes;   /* payload */
+    uint64_t target_bytes;              /* all bytes of the target's files */
+    uint64_t peak_memory_bytes;         /* buffers and metadata, as planned */
+    size_t file_count, note_count;
 } reshard_report;
+#define RESHARD_REPORT_INIT { sizeof(reshard_report), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 void reshard_report_release(reshard_report *report);
 
-/* Size of the UTF-8 character that text begins with, if people may see it as it is; 0 for bytes to be escaped first: what is no UTF-8,
- * control characters, bidirectional and other invisible ones. Keys come from files, and files from strangers. size is at least 1. */
-size_t reshard_visible_char(const char *text, size_t size);
+/* A file of the target, and what is written into it. */
+typedef struct reshard_report_file {
+    size_t struct_size;
+    reshard_str name;
+    uint64_t bytes, chunks, sources;
+} reshard_report_file;
+#define RESHARD_REPORT_FILE_INIT { sizeof(reshard_report_file), { NULL, 0 }, 0, 0, 0 }
+reshard_status reshard_report_file_at(const reshard_report *report, size_t index, reshard_report_file *out);
+
+enum {
+    RESHARD_NOTE_DROPPED = 0, /* the target does not have it */
+    RESHARD_NOTE_CHANGED = 1, /* the target has something else in its place */
+    RESHARD_NOTE_WARNING = 2
+};
+
+/* What does not arrive as it was: first all that is dropped, then what is changed, then warnings. */
+typedef struct reshard_note {
+    size_t struct_size;
+    int64_t what;       /* RESHARD_NOTE_… */
+    const char *kind;   /* a word for programs: "no-place", "layout", "tie", … (docs/api.md) */
+    reshard_str key;    /* of the tensor or item concerned; "" if it is about no single one */
+    reshard_str reason; /* for people */
+    reshard_str text;   /* key and reason as one line */
+} reshard_note;
+#define RESHARD_NOTE_INIT { sizeof(reshard_note), 0, NULL, { NULL, 0 }, { NULL, 0 }, { NULL, 0 } }
+reshard_status reshard_report_note_at(const reshard_report *report, size_t index, reshard_note *out);
 
 /* Converts; the target appears whole or not at all. report may be NULL. A target that is or holds a file of the source, or lies in it, is
  * RESHARD_ERR_USAGE; so is one that overwrite may not replace: all but a checkpoint with nothing else in its folder, an empty folder or an
@@ -253,8 +388,8 @@ reshard_status reshard_convert(reshard_checkpoint *source, const char *target_pa
                                const reshard_run_options *run, reshard_report *report, reshard_error *err);
 
 /* What reshard_convert would do; touches nothing. target_path may be NULL. */
-reshard_status reshard_plan(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
-                            const reshard_run_options *run, reshard_report *report, reshard_error *err);
+reshard_status reshard_estimate(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                const reshard_run_options *run, reshard_report *report, reshard_error *err);
 
 /* ------------------------------------------------------------------------------------------------ checking */
 
@@ -262,53 +397,57 @@ reshard_status reshard_plan(reshard_checkpoint *source, const char *target_path,
  * "unreferenced", "nan", "missing", "unexpected", "shape", "dtype", "values", "item", … index: first differing element (row-major), or -1.
  */
 typedef struct reshard_finding {
-    int severity;
+    size_t struct_size;
     const char *kind;
     reshard_str key;
     const char *text;    /* one line for people */
+    int64_t severity;
     int64_t index;       /* flat */
     uint64_t count;      /* elements concerned */
     double max_difference;
 } reshard_finding;
-typedef void (*reshard_finding_sink)(const reshard_finding *finding, void *context);
+typedef int (*reshard_finding_sink)(const reshard_finding *finding, void *context);
 
 /*
  * What verify has looked at. "Checked" is what a stored checksum or the sidecar reshard.json covers, so that damage cannot go unnoticed; of
  * the rest only the structure was proved: sizes, and that every element is stored exactly once.
  */
 typedef struct reshard_coverage {
+    size_t struct_size;
     uint64_t tensors, bytes, checked_tensors, checked_bytes; /* a tensor counts with all its bytes, as it is shown */
     uint64_t items, checked_items;
     uint64_t replicas;       /* copies of chunks, each compared with its first */
     int names_are_checked;   /* keys, shapes and types */
     int has_sidecar;
 } reshard_coverage;
+#define RESHARD_COVERAGE_INIT { sizeof(reshard_coverage), 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 typedef struct reshard_verify_options {
     size_t struct_size;
-    int deep; /* also read all values: NaN, Inf, all-zero counts; stored payload checksums are checked in either case */
-    reshard_coverage *coverage; /* is filled unless verify stops with an error; may be NULL */
+    reshard_coverage *coverage; /* is filled unless verify stops with an error, else zeroed; may be NULL */
     /* Is told each tensor that has values which no checksum covers; may be NULL. */
-    void (*uncovered)(reshard_str key, uint64_t bytes, void *context);
+    int (*uncovered)(reshard_str key, uint64_t bytes, void *context);
     void *context;
+    int64_t deep; /* also read all values: NaN, Inf, all-zero counts; stored payload checksums are checked in either case */
 } reshard_verify_options;
-#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), 0, NULL, NULL, NULL }
+#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), NULL, NULL, NULL, 0 }
 
-/* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. */
+/* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. sink may be NULL. */
 reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,
                               reshard_finding_sink sink, void *context, reshard_error *err);
 
 /* Newest checkpoint below root that opens and verifies; *path free with reshard_free. RESHARD_DIFFERS if none does. */
 reshard_status reshard_latest_good(const char *root, const reshard_open_options *options, const reshard_verify_options *verify,
-                                   reshard_finding_sink sink, void *context, char **path, reshard_error *err);
+                                   const reshard_run_options *run, reshard_finding_sink sink, void *context, char **path,
+                                   reshard_error *err);
 
 typedef struct reshard_diff_options {
     size_t struct_size;
-    int ignore_items;
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
     const reshard_map_options *map; /* what comes out of a is compared with b; NULL: defaults */
+    int64_t ignore_items;
 } reshard_diff_options;
-#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, 0, NULL }
+#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0 }
 
 /* RESHARD_OK: same; RESHARD_DIFFERS: not, and the sink was told why. */
 reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,
@@ -316,18 +455,47 @@ reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const 
 
 /* ------------------------------------------------------------------------------------------------ what there is */
 
-typedef struct reshard_format_option {
-    const char *name, *type, *default_value, *help;
-} reshard_format_option;
-
 typedef struct reshard_format {
+    size_t struct_size;
     const char *name, *summary;
     int reads, writes, is_directory, holds_items;
-    const reshard_format_option *options; /* ends with a NULL name */
+    size_t option_count;
 } reshard_format;
+#define RESHARD_FORMAT_INIT { sizeof(reshard_format), NULL, NULL, 0, 0, 0, 0, 0 }
 
-/* RESHARD_ERR_USAGE past the end. */
+size_t reshard_format_count(void);
 reshard_status reshard_format_at(size_t index, reshard_format *out);
+
+typedef struct reshard_format_option {
+    size_t struct_size;
+    const char *name, *type, *default_value, *help; /* default_value may be NULL */
+} reshard_format_option;
+#define RESHARD_FORMAT_OPTION_INIT { sizeof(reshard_format_option), NULL, NULL, NULL, NULL }
+reshard_status reshard_format_option_at(size_t format, size_t index, reshard_format_option *out);
+
+/* An element type: its name here and in torch ("" if torch has none), and the bits of an element. */
+typedef struct reshard_dtype {
+    size_t struct_size;
+    const char *name, *torch_name;
+    uint64_t bits;
+} reshard_dtype;
+#define RESHARD_DTYPE_INIT { sizeof(reshard_dtype), NULL, NULL, 0 }
+
+size_t reshard_dtype_count(void);
+reshard_status reshard_dtype_at(size_t index, reshard_dtype *out);
+
+/* By name, in upper or lower case, or torch's name. */
+reshard_status reshard_dtype_find(const char *name, reshard_dtype *out);
+
+/* A named limit: everything that can grow on account of the input has one. */
+typedef struct reshard_limit {
+    size_t struct_size;
+    const char *name, *help;
+    uint64_t default_value;
+} reshard_limit;
+#define RESHARD_LIMIT_INIT { sizeof(reshard_limit), NULL, NULL, 0 }
+
+size_t reshard_limit_count(void);
 reshard_status reshard_limit_at(size_t index, reshard_limit *out);
 
 /* ------------------------------------------------------------------------------------------------ mapping */
@@ -357,22 +525,29 @@ typedef struct reshard_map_input {
     const reshard_map_space *target;  /* NULL: everything that is assigned or left over, and not used, is put out */
     int strict;                       /* refuse what Paddle's own engine does not know */
     int reverse;                      /* read the text backwards, as with aoa_config_reverse */
-    const reshard_limit *limits;      /* changes to the defaults; help is ignored */
-    size_t limit_count;
+    const reshard_limit_change *limits;
+    size_t limit_stride, limit_count;
     const char *config;               /* JSON object, such as a model's config.json: its integers are constants; or NULL */
     size_t config_size;
     const reshard_map_constant *constants; /* these win over the config, and both over what the text defines */
-    size_t constant_count;
+    size_t constant_stride, constant_count;
 } reshard_map_input;
-#define RESHARD_MAP_INPUT_INIT { sizeof(reshard_map_input), NULL, NULL, 0, NULL, NULL, 0, 0, NULL, 0, NULL, 0, NULL, 0 }
+#define RESHARD_MAP_INPUT_INIT                                                                                                             \
+    {                                                                                                                                      \
+        sizeof(reshard_map_input), NULL, NULL, 0, NULL, NULL, 0, 0, NULL, sizeof(reshard_limit_change), 0, NULL, 0, NULL,                  \
+            sizeof(reshard_map_constant), 0                                                                                                \
+    }
 
-/* Texts end with NUL. Release with reshard_map_output_release. */
+/* Texts end with NUL, and live until reshard_map_output_release. */
 typedef struct reshard_map_output {
-    char *text;      /* for people, or a mapping text; NULL on failure */
-    char *json;      /* the same as one JSON object; NULL on failure */
-    char *diagnoses; /* errors and warnings with line, column and caret: written on failure too; "" if there are none */
+    size_t struct_size;
+    struct reshard_map_texts *texts; /* the library's */
+    const char *text;      /* for people, or a mapping text; NULL on failure */
+    const char *json;      /* the same as one JSON object; NULL on failure */
+    const char *diagnoses; /* errors and warnings with line, column and caret: of a text that does not fit, too; "": none */
     size_t error_count, warning_count;
 } reshard_map_output;
+#define RESHARD_MAP_OUTPUT_INIT { sizeof(reshard_map_output), NULL, NULL, NULL, NULL, 0, 0 }
 void reshard_map_output_release(reshard_map_output *output);
 
 /* All return RESHARD_ERR_USAGE if the text does not fit: err holds the first diagnosis, output->diagnoses all of them. */

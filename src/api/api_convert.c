@@ -5,52 +5,73 @@
 #include "api/report.h"
 #include "convert/target_check.h"
 
-/* A call's options, in the structs of the layer below. */
+/* A call's options, in the structs of the layers below, which point into it. */
 struct convert_call {
+    reshard_convert_options given;
     struct conversion_options options;
-    struct engine_options engine;
-    struct map_options map;
+    struct open_call open;
+    struct run_call run;
+    struct map_call map;
 };
 
+/* In the sense of conversion_options. */
+static reshard_status shard_bytes_read(const reshard_convert_options *given, int64_t *out, reshard_error *err)
+{
+    *out = given->no_shard_limit ? 0 : given->max_shard_bytes ? (int64_t)given->max_shard_bytes : -1;
+    if (given->no_shard_limit && given->max_shard_bytes)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.max_shard_bytes is %llu, and no_shard_limit is set",
+                         (unsigned long long)given->max_shard_bytes);
+    if (given->max_shard_bytes > INT64_MAX)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.max_shard_bytes is %llu, more than 2^63 - 1",
+                         (unsigned long long)given->max_shard_bytes);
+    return RESHARD_OK;
+}
+
+/* Release the call's mapping on failure too. */
 static reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
                                            reshard_error *err)
 {
-    *out = (struct convert_call){ 0 };
-    if (options->struct_size < sizeof(*options))
-        return error_set(err, RESHARD_ERR_USAGE, "convert options: struct_size is %zu, expected %zu", options->struct_size,
-                         sizeof(*options));
+    out->map = (struct map_call){ 0 };
+    reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_convert_options", err);
+    const reshard_convert_options *given = &out->given;
+    if (!status)
+        status = open_options_read(given->open, &out->open, err);
+    if (!status)
+        status = run_options_read(run, &out->run, err);
+    if (!status)
+        status = map_options_read(given->map, &out->map, err);
+    if (status)
+        return status;
     out->options = (struct conversion_options){
-        .to = options->to,
-        .like = options->like,
-        .layout = options->layout,
-        .selection = { .include = options->include,
-                       .exclude = options->exclude,
-                       .dtypes = options->dtypes,
-                       .drop_items = options->drop_items != 0 },
-        .format_options = options->format_options,
-        .max_shard_bytes = options->max_shard_bytes,
-        .overwrite = options->overwrite != 0,
-        .resume = options->resume != 0,
-        .no_sync = options->no_sync != 0,
-        .verify = options->verify != 0,
-        .checksum = options->checksum,
+        .to = given->to,
+        .like = given->like,
+        .open = out->open.options,
+        .layout = given->layout,
+        .selection = { .include = given->include,
+                       .exclude = given->exclude,
+                       .dtypes = given->dtypes,
+                       .drop_items = given->drop_items != 0 },
+        .format_options = given->format_options,
+        .overwrite = given->overwrite != 0,
+        .resume = given->resume != 0,
+        .no_sync = given->no_sync != 0,
+        .verify = given->verify != 0,
+        .checksum = given->checksum,
         .map = &out->map.options,
     };
-    reshard_status status = open_options_read(options->open, &out->options.open, err);
-    if (!status)
-        status = run_options_read(run, &out->engine, err);
-    return status ? status : map_options_read(options->map, &out->map, err);
+    return shard_bytes_read(given, &out->options.max_shard_bytes, err);
 }
 
-static reshard_status prepare(reshard_checkpoint *source, const char *target_path, const struct convert_call *call,
+static reshard_status prepare(reshard_checkpoint *source, const char *target_path, struct convert_call *call,
                               enum conversion_purpose purpose, struct conversion *conversion, reshard_report *report, reshard_error *err)
 {
     work_renew(&checkpoint_source(source)->work);
-    reshard_status status =
-        conversion_prepare(source->opened, target_path, &call->options, &call->engine, purpose, conversion, err);
-    if (status || !report)
-        return status;
-    status = report_fill(conversion, report, err);
+    reshard_status status = conversion_prepare(source->opened, target_path, &call->options, &call->run.engine, purpose, conversion, err);
+    if (status)
+        return map_call_status(&call->map, status, err);
+    status = map_call_status(&call->map, RESHARD_OK, err);
+    if (!status && report)
+        status = report_give(conversion, report, err);
     if (status)
         conversion_release(conversion);
     return status;
@@ -61,7 +82,14 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
 {
     struct convert_call call;
     struct conversion conversion;
-    reshard_status status = convert_options_read(options, run, &call, err);
+    ERROR_SCOPE(err);
+    reshard_status status = struct_clear(report, "reshard_report", err);
+    if (status)
+        return status;
+    NEEDS(source, err);
+    NEEDS(target_path, err);
+    NEEDS(options, err);
+    status = convert_options_read(options, run, &call, err);
     if (!status)
         status = target_check_source(source->opened, target_path, call.options.overwrite, err);
     if (!status)
@@ -72,20 +100,27 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
         if (status && report)
             reshard_report_release(report);
     }
-    map_options_release(&call.map);
+    map_call_release(&call.map);
     return status;
 }
 
-API_EXPORT reshard_status reshard_plan(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
-                                       const reshard_run_options *run, reshard_report *report, reshard_error *err)
+API_EXPORT reshard_status reshard_estimate(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                           const reshard_run_options *run, reshard_report *report, reshard_error *err)
 {
     struct convert_call call;
     struct conversion conversion;
-    reshard_status status = convert_options_read(options, run, &call, err);
+    ERROR_SCOPE(err);
+    reshard_status status = struct_clear(report, "reshard_report", err);
+    if (status)
+        return status;
+    NEEDS(source, err);
+    NEEDS(options, err);
+    NEEDS(report, err);
+    status = convert_options_read(options, run, &call, err);
     if (!status)
         status = prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, report, err);
     if (!status)
         conversion_release(&conversion);
-    map_options_release(&call.map);
+    map_call_release(&call.map);
     return status;
 }

@@ -4,21 +4,25 @@
 #include "api/public_options.h"
 #include "convert/diff.h"
 
-static reshard_status diff_options_read(const reshard_diff_options *options, struct map_options *map, struct diff_options *out,
-                                        reshard_error *err)
+/* A call's options, in the structs of the layers below, which point into it. */
+struct diff_call {
+    reshard_diff_options given;
+    struct diff_options options;
+    struct map_call map;
+};
+
+/* Release the call's mapping on failure too. */
+static reshard_status diff_options_read(const reshard_diff_options *options, struct diff_call *out, reshard_error *err)
 {
-    *out = (struct diff_options){ 0 };
-    if (!options)
-        return RESHARD_OK;
-    if (options->struct_size < sizeof(*options))
-        return error_set(err, RESHARD_ERR_USAGE, "diff options: struct_size is %zu, expected %zu", options->struct_size, sizeof(*options));
-    *out = (struct diff_options){
-        .ignore_items = options->ignore_items != 0,
-        .absolute_tolerance = options->absolute_tolerance,
-        .relative_tolerance = options->relative_tolerance,
-        .map = &map->options,
+    out->map = (struct map_call){ 0 };
+    reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_diff_options", err);
+    out->options = (struct diff_options){
+        .ignore_items = out->given.ignore_items != 0,
+        .absolute_tolerance = out->given.absolute_tolerance,
+        .relative_tolerance = out->given.relative_tolerance,
+        .map = &out->map.options,
     };
-    return map_options_read(options->map, map, err);
+    return status ? status : map_options_read(out->given.map, &out->map, err);
 }
 
 API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,
@@ -26,14 +30,16 @@ API_EXPORT reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint
 {
     struct public_sink receiver = { sink, context };
     struct finding_sink findings = public_sink_findings(&receiver);
-    struct map_options map = { 0 };
-    struct diff_options wanted;
-    struct engine_options engine;
-    reshard_status status = diff_options_read(options, &map, &wanted, err);
+    struct diff_call call;
+    struct run_call running;
+    ERROR_SCOPE(err);
+    NEEDS(a, err);
+    NEEDS(b, err);
+    reshard_status status = diff_options_read(options, &call, err);
     if (!status)
-        status = run_options_read(run, &engine, err);
+        status = run_options_read(run, &running, err);
     if (!status)
-        status = diff_run(a->opened, b->opened, &wanted, &engine, &findings, err);
-    map_options_release(&map);
+        status = map_call_status(&call.map, diff_run(a->opened, b->opened, &call.options, &running.engine, &findings, err), err);
+    map_call_release(&call.map);
     return status;
 }

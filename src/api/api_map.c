@@ -10,33 +10,44 @@ struct reshard_map_space {
     struct map_description described;
 };
 
+/* Behind an output: the texts. */
+struct reshard_map_texts {
+    struct map_session_output made;
+};
+
 API_EXPORT reshard_status reshard_map_space_describe(const char *json, size_t size, reshard_map_space **out, reshard_error *err)
 {
     struct limits limits = limits_default;
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(json, err);
     reshard_map_space *space = calloc(1, sizeof(*space));
     if (!space)
         return error_set_memory(err);
     reshard_status status = map_description_read((struct str){ json, size }, &limits, &space->described, err);
-    if (status) {
+    if (status)
         reshard_map_space_free(space);
-        return status;
-    }
-    *out = space;
-    return RESHARD_OK;
+    else
+        *out = space;
+    return status;
 }
 
 API_EXPORT reshard_status reshard_map_space_of(const reshard_checkpoint *checkpoint, reshard_map_space **out, reshard_error *err)
 {
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(checkpoint, err);
     reshard_map_space *space = calloc(1, sizeof(*space));
     if (!space)
         return error_set_memory(err);
     reshard_status status = map_space_from_catalog(checkpoint_catalog(checkpoint), &space->described.space, err);
-    if (status) {
+    if (status)
         reshard_map_space_free(space);
-        return status;
-    }
-    *out = space;
-    return RESHARD_OK;
+    else
+        *out = space;
+    return status;
 }
 
 API_EXPORT void reshard_map_space_free(reshard_map_space *space)
@@ -47,76 +58,109 @@ API_EXPORT void reshard_map_space_free(reshard_map_space *space)
     free(space);
 }
 
-API_EXPORT void reshard_map_output_release(reshard_map_output *output)
+static void texts_free(struct reshard_map_texts *texts)
 {
-    if (!output)
-        return;
-    free(output->text);
-    free(output->json);
-    free(output->diagnoses);
-    *output = (reshard_map_output){ 0 };
+    if (texts)
+        map_session_output_release(&texts->made);
+    free(texts);
 }
 
-static reshard_status map_input_read(const reshard_map_input *input, struct mapping_constant **constants, struct map_verb_input *out,
-                                     reshard_error *err)
+API_EXPORT void reshard_map_output_release(reshard_map_output *output)
 {
-    if (input->struct_size < sizeof(*input))
-        return error_set(err, RESHARD_ERR_USAGE, "map input: struct_size is %zu, expected %zu", input->struct_size, sizeof(*input));
+    if (output && output->struct_size >= offsetof(reshard_map_output, texts) + sizeof(output->texts))
+        texts_free(output->texts);
+    struct_clear(output, "reshard_map_output", NULL);
+}
+
+/* given: where the caller's struct is kept for as long as what is read of it. */
+static reshard_status map_input_read(const reshard_map_input *input, reshard_map_input *given, struct mapping_constant **constants,
+                                     struct map_verb_input *out, reshard_error *err)
+{
+    reshard_status status = struct_take(given, sizeof(*given), input, "reshard_map_input", err);
+    if (status)
+        return status;
+    if (!given->text && given->size)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_map_input.text is NULL");
     *out = (struct map_verb_input){
-        .session = { .name = input->name ? input->name : "mapping",
-                     .text = { input->text, input->size },
-                     .strict = input->strict != 0,
-                     .reverse = input->reverse != 0,
-                     .config = { input->config, input->config_size },
-                     .constant_count = input->constant_count },
-        .source = input->source ? &input->source->described : NULL,
-        .target = input->target ? &input->target->described : NULL,
+        .session = { .name = given->name ? given->name : "mapping",
+                     .text = { given->text ? given->text : "", given->size },
+                     .strict = given->strict != 0,
+                     .reverse = given->reverse != 0,
+                     .config = { given->config, given->config ? given->config_size : 0 },
+                     .constant_count = given->constant_count },
+        .source = given->source ? &given->source->described : NULL,
+        .target = given->target ? &given->target->described : NULL,
     };
-    reshard_status status = limits_read(input->limits, input->limit_count, &out->session.limits, err);
+    status = limits_read(given->limits, given->limit_count, given->limit_stride, &out->session.limits, err);
     if (!status)
-        status = constants_read(input->constants, input->constant_count, constants, err);
+        status = constants_read(given->constants, given->constant_count, given->constant_stride, constants, err);
     out->session.constants = *constants;
     return status;
 }
 
-static reshard_status run_verb(enum map_verb verb, const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
+/* Takes what was made over. */
+static reshard_status map_output_give(struct map_session_output *made, reshard_map_output *output, reshard_error *err)
+{
+    struct reshard_map_texts *texts = calloc(1, sizeof(*texts));
+    if (!texts) {
+        map_session_output_release(made);
+        return error_set_memory(err);
+    }
+    texts->made = *made;
+    const reshard_map_output public = { .texts = texts,
+                                        .text = made->text,
+                                        .json = made->json,
+                                        .diagnoses = made->diagnoses,
+                                        .error_count = made->error_count,
+                                        .warning_count = made->warning_count };
+    struct_give(output, &public, sizeof(public));
+    if (output->struct_size < offsetof(reshard_map_output, texts) + sizeof(output->texts))
+        texts_free(texts);
+    return RESHARD_OK;
+}
+
+static reshard_status run_verb(const char *function, enum map_verb verb, const reshard_map_input *input, reshard_map_output *output,
+                               reshard_error *err)
 {
     struct map_verb_input read;
     struct map_session_output made = { 0 };
     struct mapping_constant *constants = NULL;
-    reshard_status status = map_input_read(input, &constants, &read, err);
+    reshard_map_input given;
+    ERROR_SCOPE(err);
+    reshard_status status = struct_clear(output, "reshard_map_output", err);
+    if (status)
+        return status;
+    if (!input || !output)
+        return argument_missing(function, input ? "output" : "input", err);
+    status = map_input_read(input, &given, &constants, &read, err);
     if (!status)
         status = map_verb_run(verb, &read, &made, err);
     free(constants);
-    *output = (reshard_map_output){ .text = made.text,
-                                    .json = made.json,
-                                    .diagnoses = made.diagnoses,
-                                    .error_count = made.error_count,
-                                    .warning_count = made.warning_count };
-    return status;
+    reshard_status given_out = map_output_give(&made, output, status ? NULL : err);
+    return status ? status : given_out;
 }
 
 API_EXPORT reshard_status reshard_map_parse(const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
 {
-    return run_verb(MAP_VERB_PARSE, input, output, err);
+    return run_verb(__func__, MAP_VERB_PARSE, input, output, err);
 }
 
 API_EXPORT reshard_status reshard_map_expand(const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
 {
-    return run_verb(MAP_VERB_EXPAND, input, output, err);
+    return run_verb(__func__, MAP_VERB_EXPAND, input, output, err);
 }
 
 API_EXPORT reshard_status reshard_map_check(const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
 {
-    return run_verb(MAP_VERB_CHECK, input, output, err);
+    return run_verb(__func__, MAP_VERB_CHECK, input, output, err);
 }
 
 API_EXPORT reshard_status reshard_map_eval(const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
 {
-    return run_verb(MAP_VERB_EVAL, input, output, err);
+    return run_verb(__func__, MAP_VERB_EVAL, input, output, err);
 }
 
 API_EXPORT reshard_status reshard_map_invert(const reshard_map_input *input, reshard_map_output *output, reshard_error *err)
 {
-    return run_verb(MAP_VERB_INVERT, input, output, err);
+    return run_verb(__func__, MAP_VERB_INVERT, input, output, err);
 }

@@ -5,12 +5,24 @@
 
 #include <stdlib.h>
 
-reshard_status checkpoint_handle(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err)
+static reshard_status lock_make(pthread_mutex_t *lock, reshard_error *err)
+{
+    pthread_mutexattr_t recursive;
+    if (pthread_mutexattr_init(&recursive))
+        return error_set_memory(err);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    int failure = pthread_mutex_init(lock, &recursive);
+    pthread_mutexattr_destroy(&recursive);
+    return failure ? error_set_memory(err) : RESHARD_OK;
+}
+
+/* The handle of an open checkpoint, which it takes over, also on failure. */
+static reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err)
 {
     const struct catalog *catalog = opened->source->catalog;
     reshard_checkpoint *handle = calloc(1, sizeof(*handle));
     uint32_t *public_index = malloc(((size_t)catalog->tensor_count + 1) * sizeof(*public_index));
-    if (!handle || !public_index) {
+    if (!handle || !public_index || lock_make(&handle->lock, err)) {
         free(handle);
         free(public_index);
         checkpoint_close(opened);
@@ -27,12 +39,16 @@ reshard_status checkpoint_handle(struct checkpoint *opened, reshard_checkpoint *
 
 API_EXPORT reshard_status reshard_open(const char *path, const reshard_open_options *options, reshard_checkpoint **out, reshard_error *err)
 {
-    struct checkpoint_options open;
+    struct open_call call;
     struct checkpoint *opened = NULL;
-    reshard_status status = open_options_read(options, &open, err);
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(path, err);
+    reshard_status status = open_options_read(options, &call, err);
     if (!status)
-        status = checkpoint_open(path, &open, &opened, err);
-    return status ? status : checkpoint_handle(opened, out, err);
+        status = checkpoint_open(path, &call.options, &opened, err);
+    return status ? status : handle_make(opened, out, err);
 }
 
 API_EXPORT void reshard_close(reshard_checkpoint *checkpoint)
@@ -40,9 +56,25 @@ API_EXPORT void reshard_close(reshard_checkpoint *checkpoint)
     if (!checkpoint)
         return;
     checkpoint_close(checkpoint->opened);
-    buffer_release(&checkpoint->class_name);
+    pthread_mutex_destroy(&checkpoint->lock);
+    name_map_release(&checkpoint->classes);
+    name_map_release(&checkpoint->text_values);
+    arena_release(&checkpoint->text_arena);
+    free(checkpoint->texts);
     free(checkpoint->public_index);
-    free(checkpoint->sorted);
-    free(checkpoint->parts);
+    free(checkpoint->order);
     free(checkpoint);
+}
+
+/* Handles are made here and never constant. */
+reshard_checkpoint *checkpoint_lock(const reshard_checkpoint *checkpoint)
+{
+    reshard_checkpoint *handle = (reshard_checkpoint *)(uintptr_t)checkpoint;
+    pthread_mutex_lock(&handle->lock);
+    return handle;
+}
+
+void checkpoint_unlock(reshard_checkpoint *checkpoint)
+{
+    pthread_mutex_unlock(&checkpoint->lock);
 }

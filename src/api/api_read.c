@@ -9,12 +9,19 @@
 
 #include <stdlib.h>
 
+static reshard_status tensor_number(const reshard_checkpoint *checkpoint, size_t index, reshard_error *err)
+{
+    size_t count = reshard_tensor_count(checkpoint);
+    return index < count ? RESHARD_OK : error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %zu", index, count);
+}
+
 static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_t index, const int64_t *start, const int64_t *extent,
                                      uint32_t *tensor_index, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    if (index >= checkpoint->opened->listed_count)
-        return error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %u", index, checkpoint->opened->listed_count);
+    reshard_status status = tensor_number(checkpoint, index, err);
+    if (status)
+        return status;
     *tensor_index = checkpoint_listed(checkpoint, index);
     const struct catalog_tensor *tensor = &catalog->tensors[*tensor_index];
     int bad_axis;
@@ -27,6 +34,22 @@ static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_
     return source_resolve(checkpoint_source(checkpoint), tensor_index, 1, err);
 }
 
+static reshard_status read_box(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+                               const reshard_run_options *run, engine_sink sink, void *context, reshard_error *err)
+{
+    uint32_t tensor_index;
+    struct run_call running;
+    reshard_status status = run_options_read(run, &running, err);
+    if (status)
+        return status;
+    work_renew(&checkpoint_source(checkpoint)->work);
+    status = box_of_request(checkpoint, tensor, start, extent, &tensor_index, err);
+    if (status)
+        return status;
+    struct engine_source source = checkpoint_engine_source(checkpoint->opened);
+    return engine_stream(&source, &tensor_index, 1, start, extent, &running.engine, sink, context, err);
+}
+
 struct read_context {
     reshard_sink sink;
     void *context;
@@ -37,25 +60,18 @@ static reshard_status read_sink(void *context, uint32_t tensor, uint64_t offset,
 {
     const struct read_context *read = context;
     (void)tensor, (void)offset, (void)is_last;
-    reshard_status status = size ? read->sink(bytes, size, read->context) : RESHARD_OK;
+    reshard_status status = size ? callback_status(read->sink(bytes, size, read->context)) : RESHARD_OK;
     return status ? error_set(err, status, "stopped by the receiver") : RESHARD_OK;
 }
 
 API_EXPORT reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
                                        const reshard_run_options *run, reshard_sink sink, void *context, reshard_error *err)
 {
-    uint32_t tensor_index;
-    struct engine_options options;
-    reshard_status status = run_options_read(run, &options, err);
-    if (status)
-        return status;
-    work_renew(&checkpoint_source(checkpoint)->work);
-    status = box_of_request(checkpoint, tensor, start, extent, &tensor_index, err);
-    if (status)
-        return status;
-    struct engine_source source = checkpoint_engine_source(checkpoint->opened);
     struct read_context read = { sink, context };
-    return engine_stream(&source, &tensor_index, 1, start, extent, &options, read_sink, &read, err);
+    ERROR_SCOPE(err);
+    NEEDS(checkpoint, err);
+    NEEDS(sink, err);
+    return read_box(checkpoint, tensor, start, extent, run, read_sink, &read, err);
 }
 
 struct into_context {
@@ -63,37 +79,54 @@ struct into_context {
     size_t size, used;
 };
 
-static reshard_status into_sink(const void *bytes, size_t size, void *context)
+static reshard_status refuse_room(const struct into_context *into, uint64_t bytes, reshard_error *err)
+{
+    return error_set(err, RESHARD_ERR_USAGE, "room for %zu bytes, the box has %s%llu", into->size, bytes > into->size ? "at least " : "",
+                     (unsigned long long)bytes);
+}
+
+static reshard_status into_sink(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+                                reshard_error *err)
 {
     struct into_context *into = context;
+    (void)tensor, (void)offset, (void)is_last;
     if (size > into->size - into->used)
-        return RESHARD_ERR_USAGE;
+        return refuse_room(into, (uint64_t)into->used + size, err);
     memcpy(into->out + into->used, bytes, size);
     into->used += size;
     return RESHARD_OK;
 }
 
 API_EXPORT reshard_status reshard_read_into(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
-                                            void *out, size_t size, reshard_error *err)
+                                            const reshard_run_options *run, void *out, size_t size, reshard_error *err)
 {
     struct into_context into = { .out = out, .size = size };
-    reshard_status status = reshard_read(checkpoint, tensor, start, extent, NULL, into_sink, &into, err);
-    if (!status && into.used != size)
-        return error_set(err, RESHARD_ERR_USAGE, "room for %zu bytes, the box has %zu", size, into.used);
-    return status;
+    ERROR_SCOPE(err);
+    NEEDS(checkpoint, err);
+    if (size)
+        NEEDS(out, err);
+    reshard_status status = read_box(checkpoint, tensor, start, extent, run, into_sink, &into, err);
+    return !status && into.used != size ? refuse_room(&into, into.used, err) : status;
 }
 
-API_EXPORT reshard_status reshard_npy_header(reshard_checkpoint *checkpoint, size_t tensor_index, const int64_t *extent, void **header,
-                                             size_t *size, reshard_error *err)
+API_EXPORT reshard_status reshard_npy_header(const reshard_checkpoint *checkpoint, size_t tensor_index, const int64_t *extent,
+                                             void **header, size_t *size, reshard_error *err)
 {
+    ERROR_SCOPE(err);
+    NEEDS(header, err);
+    *header = NULL;
+    NEEDS(size, err);
+    *size = 0;
+    NEEDS(checkpoint, err);
+    reshard_status status = tensor_number(checkpoint, tensor_index, err);
+    if (status)
+        return status;
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    if (tensor_index >= checkpoint->opened->listed_count)
-        return error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %u", tensor_index, checkpoint->opened->listed_count);
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, tensor_index)];
     struct buffer out = { 0 };
     bool is_substitute;
     const int64_t *shape = extent ? extent : catalog_vector_at(catalog, tensor->shape);
-    reshard_status status = npy_write_header(tensor->dtype, tensor->rank, shape, &is_substitute, &out, err);
+    status = npy_write_header(tensor->dtype, tensor->rank, shape, &is_substitute, &out, err);
     if (status) {
         buffer_release(&out);
         return status;
@@ -105,67 +138,40 @@ API_EXPORT reshard_status reshard_npy_header(reshard_checkpoint *checkpoint, siz
 
 /* ---- digests ---- */
 
-API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run,
-                                       reshard_hash_sink sink, void *context, reshard_error *err)
+static reshard_status hash_run(reshard_checkpoint *checkpoint, enum digest_kind kind, const struct engine_options *engine,
+                               reshard_hash_sink sink, void *context, reshard_error *err)
 {
-    enum digest_kind kind;
-    struct engine_options options;
-    if (!digest_from_name(str_of(digest), &kind))
-        return error_set(err, RESHARD_ERR_USAGE, "unknown digest '%s': sha256, xxh3 or crc32c", digest);
-    reshard_status status = run_options_read(run, &options, err);
+    const size_t *order;
+    const struct checkpoint *opened = checkpoint->opened;
+    reshard_status status = reshard_tensor_order(checkpoint, &order, err);
     if (status)
         return status;
-    work_renew(&checkpoint_source(checkpoint)->work);
-    const uint32_t *sorted = checkpoint_sorted(checkpoint);
     char(*hex)[DIGEST_HEX_MAX] = calloc((size_t)checkpoint_catalog(checkpoint)->tensor_count + 1, sizeof(*hex));
-    if (sorted && hex)
-        status = tensor_digests(checkpoint->opened, kind, checkpoint->opened->listed, checkpoint->opened->listed_count, NULL, &options, hex,
-                                err);
-    else
-        status = error_set_memory(err);
-    for (uint32_t i = 0; !status && i < checkpoint->opened->listed_count; i++)
-        sink(sorted[i], hex[checkpoint_listed(checkpoint, sorted[i])], context);
+    status = hex ? tensor_digests(checkpoint->opened, kind, opened->listed, opened->listed_count, NULL, engine, hex, err)
+                 : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < opened->listed_count; i++) {
+        status = callback_status(sink(order[i], hex[checkpoint_listed(checkpoint, order[i])], context));
+        if (status)
+            error_set(err, status, "stopped by the receiver");
+    }
     free(hex);
     return status;
 }
 
-/* ---- order ---- */
-
-static int compare_keys(const void *a, const void *b, void *context)
+API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run,
+                                       reshard_hash_sink sink, void *context, reshard_error *err)
 {
-    const reshard_checkpoint *checkpoint = context;
-    const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    uint32_t first = *(const uint32_t *)a, second = *(const uint32_t *)b;
-    int order = str_compare(catalog->tensors[checkpoint_listed(checkpoint, first)].key,
-                            catalog->tensors[checkpoint_listed(checkpoint, second)].key);
-    return order ? order : (first < second) - (first > second);
-}
-
-const uint32_t *checkpoint_sorted(reshard_checkpoint *checkpoint)
-{
-    if (checkpoint->sorted)
-        return checkpoint->sorted;
-    uint32_t count = checkpoint->opened->listed_count;
-    uint32_t *sorted = malloc(((size_t)count + 1) * sizeof(*sorted));
-    if (!sorted)
-        return NULL;
-    for (uint32_t i = 0; i < count; i++)
-        sorted[i] = i;
-    qsort_r(sorted, count, sizeof(*sorted), compare_keys, checkpoint);
-    checkpoint->sorted = sorted;
-    return sorted;
-}
-
-API_EXPORT reshard_status reshard_sorted_tensors(const reshard_checkpoint *checkpoint, size_t **out, reshard_error *err)
-{
-    const uint32_t *sorted = checkpoint_sorted((reshard_checkpoint *)checkpoint);
-    size_t *copy = malloc(((size_t)checkpoint->opened->listed_count + 1) * sizeof(*copy));
-    if (!sorted || !copy) {
-        free(copy);
-        return error_set_memory(err);
-    }
-    for (uint32_t i = 0; i < checkpoint->opened->listed_count; i++)
-        copy[i] = sorted[i];
-    *out = copy;
-    return RESHARD_OK;
+    enum digest_kind kind;
+    struct run_call running;
+    ERROR_SCOPE(err);
+    NEEDS(checkpoint, err);
+    NEEDS(digest, err);
+    NEEDS(sink, err);
+    if (!digest_from_name(str_of(digest), &kind))
+        return error_set(err, RESHARD_ERR_USAGE, "unknown digest '%s': sha256, xxh3 or crc32c", digest);
+    reshard_status status = run_options_read(run, &running, err);
+    if (status)
+        return status;
+    work_renew(&checkpoint_source(checkpoint)->work);
+    return hash_run(checkpoint, kind, &running.engine, sink, context, err);
 }

@@ -6,109 +6,165 @@
 
 #include <stdlib.h>
 
-/* The lines of two lists as one. */
-static bool copy_notes(const struct note_list *first, const struct note_list *second, char ***out)
+/* Behind a report: its files and notes, all texts in the arena. */
+struct reshard_report_lists {
+    struct arena arena;
+    reshard_report_file *files;
+    reshard_note *notes;
+    size_t file_count, note_count;
+};
+
+static bool text_keep(struct reshard_report_lists *lists, struct str text, reshard_str *out)
 {
-    *out = calloc((size_t)first->count + second->count + 1, sizeof(**out));
-    if (!*out)
+    struct str kept;
+    if (!arena_str(&lists->arena, text, &kept))
         return false;
-    for (uint32_t i = 0; i < first->count + second->count; i++) {
-        struct buffer line = { 0 };
-        note_print(i < first->count ? &first->notes[i] : &second->notes[i - first->count], &line);
-        buffer_append_byte(&line, 0);
-        if (line.failed) {
-            buffer_release(&line);
+    *out = public_str(kept);
+    return true;
+}
+
+static bool note_keep(struct reshard_report_lists *lists, int what, const char *kind, const struct note *note)
+{
+    reshard_note *out = &lists->notes[lists->note_count++];
+    struct buffer line = { 0 };
+    *out = (reshard_note){ .what = what, .kind = kind };
+    note_print(note, &line);
+    bool is_kept = !line.failed && text_keep(lists, note->key, &out->key) && text_keep(lists, note->reason, &out->reason) &&
+                   text_keep(lists, buffer_str(&line), &out->text);
+    buffer_release(&line);
+    return is_kept;
+}
+
+static bool notes_keep(struct reshard_report_lists *lists, int what, const struct note_list *notes)
+{
+    for (uint32_t i = 0; i < notes->count; i++) {
+        if (!note_keep(lists, what, note_kind_word(notes->notes[i].kind), &notes->notes[i]))
             return false;
-        }
-        (*out)[i] = (char *)line.data;
     }
     return true;
 }
 
-/* The catalog's, and one more if it is not NULL. */
-static bool copy_warnings(const struct catalog *catalog, const char *last, char ***out)
+static bool warnings_keep(struct reshard_report_lists *lists, const struct catalog *catalog, const char *last)
 {
-    *out = calloc((size_t)catalog->warning_count + 2, sizeof(**out));
-    if (!*out)
-        return false;
-    if (last && !((*out)[catalog->warning_count] = str_copy(str_of(last))))
-        return false;
     for (uint32_t i = 0; i < catalog->warning_count; i++) {
-        (*out)[i] = str_copy(catalog->warnings[i].text);
-        if (!(*out)[i])
+        const struct note note = { .reason = catalog->warnings[i].text };
+        if (!note_keep(lists, RESHARD_NOTE_WARNING, catalog->warnings[i].is_damage ? "damage" : "warning", &note))
             return false;
     }
-    return true;
+    const struct note note = { .kind = NOTE_NAMES, .reason = str_of(last ? last : "") };
+    return !last || note_keep(lists, RESHARD_NOTE_WARNING, note_kind_word(note.kind), &note);
 }
 
-static bool copy_files(const struct catalog *target, const struct plan *plan, reshard_report *out)
+static bool all_notes_keep(struct reshard_report_lists *lists, const struct conversion *conversion)
 {
-    out->files = calloc((size_t)target->object_count + 1, sizeof(*out->files));
-    if (!out->files)
-        return false;
-    out->target_files = target->object_count;
-    for (uint32_t i = 0; i < target->object_count; i++) {
-        out->files[i].file = str_copy(target->objects[i].name);
-        if (!out->files[i].file)
-            return false;
-        out->files[i].bytes = target->objects[i].bytes;
-        out->target_bytes += target->objects[i].bytes;
-    }
-    for (uint32_t i = 0; i < target->chunk_count; i++)
-        out->files[target->chunks[i].object].chunks++;
-    for (uint32_t i = 0; i < plan->step_count; i++)
-        out->files[target->chunks[plan->steps[i].target_chunk].object].sources++;
-    return true;
+    const struct catalog *source = conversion->source->source->catalog;
+    const struct target *target = &conversion->target;
+    struct note renamed = { .kind = NOTE_NAMES, .reason = str_of(conversion->mapping.names ? conversion->mapping.names : "") };
+    const struct note_list names = { .notes = &renamed, .count = renamed.reason.size > 0 };
+    size_t most =
+        (size_t)conversion->losses.count + target->dropped.count + names.count + target->changed.count + source->warning_count + 1;
+    lists->notes = calloc(most, sizeof(*lists->notes));
+    return lists->notes && notes_keep(lists, RESHARD_NOTE_DROPPED, &conversion->losses) &&
+           notes_keep(lists, RESHARD_NOTE_DROPPED, &target->dropped) && notes_keep(lists, RESHARD_NOTE_CHANGED, &names) &&
+           notes_keep(lists, RESHARD_NOTE_CHANGED, &target->changed) && warnings_keep(lists, source, conversion->mapping.warning);
 }
 
-reshard_status report_fill(const struct conversion *conversion, reshard_report *out, reshard_error *err)
+static bool files_keep(struct reshard_report_lists *lists, const struct catalog *target, const struct plan *plan)
+{
+    lists->file_count = target->object_count;
+    lists->files = calloc((size_t)target->object_count + 1, sizeof(*lists->files));
+    for (uint32_t i = 0; lists->files && i < target->object_count; i++) {
+        if (!text_keep(lists, target->objects[i].name, &lists->files[i].name))
+            return false;
+        lists->files[i].bytes = target->objects[i].bytes;
+    }
+    for (uint32_t i = 0; lists->files && i < target->chunk_count; i++)
+        lists->files[target->chunks[i].object].chunks++;
+    for (uint32_t i = 0; lists->files && i < plan->step_count; i++)
+        lists->files[target->chunks[plan->steps[i].target_chunk].object].sources++;
+    return lists->files != NULL;
+}
+
+static void lists_free(struct reshard_report_lists *lists)
+{
+    if (!lists)
+        return;
+    free(lists->files);
+    free(lists->notes);
+    arena_release(&lists->arena);
+    free(lists);
+}
+
+static void report_count(const struct conversion *conversion, reshard_report *out)
 {
     const struct catalog *source = conversion->source->source->catalog, *target = conversion->target.catalog;
     const struct plan *plan = conversion->plan;
-    struct note renamed = { .kind = NOTE_NAMES, .reason = str_of(conversion->mapping.names ? conversion->mapping.names : "") };
-    const struct note_list names = { .notes = &renamed, .count = renamed.reason.size > 0 };
-    *out = (reshard_report){
-        .tensors = conversion->tensor_count,
-        .items = conversion->selection.wanted->item_count > conversion->target.dropped.count
-                     ? conversion->selection.wanted->item_count - conversion->target.dropped.count
-                     : 0,
-        .source_chunks = source->chunk_count,
-        .target_chunks = target->chunk_count,
-        .steps = plan->step_count,
-        .read_bytes = plan->read_bytes,
-        .write_bytes = plan->write_bytes,
-        .peak_memory_bytes = conversion_memory(conversion),
-    };
-    out->source_format = str_copy(str_of(source->format));
-    out->target_format = str_copy(str_of(target->format));
-    if (!out->source_format || !out->target_format ||
-        !copy_notes(&conversion->losses, &conversion->target.dropped, &out->dropped) ||
-        !copy_notes(&names, &conversion->target.changed, &out->changed) ||
-        !copy_warnings(source, conversion->mapping.warning, &out->warnings) || !copy_files(target, plan, out)) {
-        reshard_report_release(out);
+    const uint32_t wanted = conversion->selection.wanted->item_count, dropped = conversion->target.dropped.count;
+    out->tensors = conversion->tensor_count;
+    out->items = wanted > dropped ? wanted - dropped : 0;
+    out->source_chunks = source->chunk_count;
+    out->target_chunks = target->chunk_count;
+    out->steps = plan->step_count;
+    out->read_bytes = plan->read_bytes;
+    out->write_bytes = plan->write_bytes;
+    out->peak_memory_bytes = conversion_memory(conversion);
+    for (uint32_t i = 0; i < target->object_count; i++)
+        out->target_bytes += target->objects[i].bytes;
+}
+
+reshard_status report_give(const struct conversion *conversion, reshard_report *out, reshard_error *err)
+{
+    struct reshard_report_lists *lists = calloc(1, sizeof(*lists));
+    reshard_report made = { .lists = lists };
+    if (!lists || !all_notes_keep(lists, conversion) || !files_keep(lists, conversion->target.catalog, conversion->plan)) {
+        lists_free(lists);
         return error_set_memory(err);
     }
+    report_count(conversion, &made);
+    made.source_format = arena_printf(&lists->arena, "%s", conversion->source->source->catalog->format);
+    made.target_format = arena_printf(&lists->arena, "%s", conversion->target.catalog->format);
+    if (!made.source_format || !made.target_format) {
+        lists_free(lists);
+        return error_set_memory(err);
+    }
+    made.file_count = lists->file_count;
+    made.note_count = lists->note_count;
+    struct_give(out, &made, sizeof(made));
+    if (out->struct_size < offsetof(reshard_report, lists) + sizeof(out->lists))
+        lists_free(lists);
     return RESHARD_OK;
 }
 
-static void free_list(char **list)
+static struct reshard_report_lists *lists_of(const reshard_report *report)
 {
-    for (size_t i = 0; list && list[i]; i++)
-        free(list[i]);
-    free(list);
+    bool has_lists = report && report->struct_size >= offsetof(reshard_report, lists) + sizeof(report->lists);
+    return has_lists ? report->lists : NULL;
 }
 
 API_EXPORT void reshard_report_release(reshard_report *report)
 {
-    if (!report)
-        return;
-    free_list(report->dropped);
-    free_list(report->changed);
-    free_list(report->warnings);
-    for (uint64_t i = 0; report->files && i < report->target_files; i++)
-        free(report->files[i].file);
-    free(report->files);
-    free(report->source_format);
-    free(report->target_format);
-    *report = (reshard_report){ 0 };
+    lists_free(lists_of(report));
+    struct_clear(report, "reshard_report", NULL);
+}
+
+API_EXPORT reshard_status reshard_report_file_at(const reshard_report *report, size_t index, reshard_report_file *out)
+{
+    const struct reshard_report_lists *lists = lists_of(report);
+    NEEDS(out, NULL);
+    reshard_status status = struct_clear(out, "reshard_report_file", NULL);
+    if (status || !lists || index >= lists->file_count)
+        return RESHARD_ERR_USAGE;
+    struct_give(out, &lists->files[index], sizeof(lists->files[index]));
+    return RESHARD_OK;
+}
+
+API_EXPORT reshard_status reshard_report_note_at(const reshard_report *report, size_t index, reshard_note *out)
+{
+    const struct reshard_report_lists *lists = lists_of(report);
+    NEEDS(out, NULL);
+    reshard_status status = struct_clear(out, "reshard_note", NULL);
+    if (status || !lists || index >= lists->note_count)
+        return RESHARD_ERR_USAGE;
+    struct_give(out, &lists->notes[index], sizeof(lists->notes[index]));
+    return RESHARD_OK;
 }

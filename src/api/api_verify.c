@@ -5,53 +5,57 @@
 #include "api/public_options.h"
 #include "convert/latest.h"
 
-/* A call's options, and where its coverage comes first. */
+/* A call's options, in the structs of the layers below, which point into it, and where its coverage comes first. */
 struct verify_call {
+    reshard_verify_options given;
     struct verify_options options;
     struct verify_coverage coverage;
-    reshard_verify_options given;
+    bool is_stopped; /* by uncovered */
 };
 
 static void report_uncovered(void *context, struct str key, uint64_t bytes)
 {
-    const struct verify_call *call = context;
-    call->given.uncovered((reshard_str){ key.data, key.size }, bytes, call->given.context);
+    struct verify_call *call = context;
+    if (!call->is_stopped)
+        call->is_stopped = call->given.uncovered(public_str(key), bytes, call->given.context) != 0;
 }
 
 static reshard_status verify_options_read(const reshard_verify_options *options, struct verify_call *out, reshard_error *err)
 {
-    *out = (struct verify_call){ .given = RESHARD_VERIFY_OPTIONS_INIT };
-    if (options && options->struct_size < offsetof(reshard_verify_options, coverage))
-        return error_set(err, RESHARD_ERR_USAGE, "verify options: struct_size is %zu, expected %zu", options->struct_size,
-                         sizeof(*options));
-    if (options && options->struct_size >= sizeof(*options))
-        out->given = *options;
-    else if (options)
-        out->given.deep = options->deep;
+    reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_verify_options", err);
+    if (!status)
+        status = struct_clear(out->given.coverage, "reshard_coverage", err);
+    out->is_stopped = false;
+    out->coverage = (struct verify_coverage){ 0 };
     out->options = (struct verify_options){
         .is_deep = out->given.deep != 0,
         .coverage = &out->coverage,
         .uncovered = out->given.uncovered ? report_uncovered : NULL,
         .context = out,
     };
-    return RESHARD_OK;
+    return status;
 }
 
-static void write_coverage(const struct verify_call *call)
+/* Ends a call: its coverage is handed out unless something stopped it. */
+static reshard_status verify_call_end(const struct verify_call *call, reshard_status status, reshard_error *err)
 {
     const struct verify_coverage *found = &call->coverage;
-    if (call->given.coverage)
-        *call->given.coverage = (reshard_coverage){
-            .tensors = found->tensors,
-            .bytes = found->bytes,
-            .checked_tensors = found->checked_tensors,
-            .checked_bytes = found->checked_bytes,
-            .items = found->items,
-            .checked_items = found->checked_items,
-            .replicas = found->replicas,
-            .names_are_checked = found->names_are_checked,
-            .has_sidecar = found->has_sidecar,
-        };
+    if (call->is_stopped)
+        return error_set(err, RESHARD_ERR_CANCELLED, "stopped by the receiver of what is uncovered");
+    const reshard_coverage made = {
+        .tensors = found->tensors,
+        .bytes = found->bytes,
+        .checked_tensors = found->checked_tensors,
+        .checked_bytes = found->checked_bytes,
+        .items = found->items,
+        .checked_items = found->checked_items,
+        .replicas = found->replicas,
+        .names_are_checked = found->names_are_checked,
+        .has_sidecar = found->has_sidecar,
+    };
+    if (call->given.coverage && (status == RESHARD_OK || status == RESHARD_DIFFERS))
+        struct_give(call->given.coverage, &made, sizeof(made));
+    return status;
 }
 
 API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options,
@@ -60,31 +64,41 @@ API_EXPORT reshard_status reshard_verify(reshard_checkpoint *checkpoint, const r
     struct public_sink receiver = { sink, context };
     struct finding_sink findings = public_sink_findings(&receiver);
     struct verify_call call;
-    struct engine_options engine;
+    struct run_call running;
+    ERROR_SCOPE(err);
     reshard_status status = verify_options_read(options, &call, err);
     if (!status)
-        status = run_options_read(run, &engine, err);
-    if (!status)
-        status = verify_run(checkpoint->opened, &call.options, &engine, &findings, err);
-    if (status == RESHARD_OK || status == RESHARD_DIFFERS)
-        write_coverage(&call);
-    return status;
+        status = run_options_read(run, &running, err);
+    if (status)
+        return status;
+    NEEDS(checkpoint, err);
+    return verify_call_end(&call, verify_run(checkpoint->opened, &call.options, &running.engine, &findings, err), err);
 }
 
 API_EXPORT reshard_status reshard_latest_good(const char *root, const reshard_open_options *options, const reshard_verify_options *verify,
-                                              reshard_finding_sink sink, void *context, char **path, reshard_error *err)
+                                              const reshard_run_options *run, reshard_finding_sink sink, void *context, char **path,
+                                              reshard_error *err)
 {
     struct public_sink receiver = { sink, context };
     struct finding_sink findings = public_sink_findings(&receiver);
     struct verify_call call;
-    struct checkpoint_options open;
-    const struct engine_options engine = { 0 };
+    struct open_call open;
+    struct run_call running;
+    ERROR_SCOPE(err);
+    NEEDS(path, err);
+    *path = NULL;
     reshard_status status = verify_options_read(verify, &call, err);
     if (!status)
         status = open_options_read(options, &open, err);
     if (!status)
-        status = latest_good(root, &open, &call.options, &engine, &findings, path, err);
-    if (status == RESHARD_OK || status == RESHARD_DIFFERS)
-        write_coverage(&call);
+        status = run_options_read(run, &running, err);
+    if (status)
+        return status;
+    NEEDS(root, err);
+    status = verify_call_end(&call, latest_good(root, &open.options, &call.options, &running.engine, &findings, path, err), err);
+    if (status) {
+        reshard_free(*path);
+        *path = NULL;
+    }
     return status;
 }

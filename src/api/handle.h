@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handle behind reshard_checkpoint. Public tensor indices count the listed tensors. */
+/*
+ * The handle behind reshard_checkpoint. Public tensor indices count the listed tensors. What is made on first use (order, values of items,
+ * texts of values) is made under the lock, and stays: any number of threads may look.
+ */
 #ifndef API_HANDLE_H
 #define API_HANDLE_H
 
 #include "reshard/reshard.h"
 
+#include "api/versioned.h"
+#include "base/name_map.h"
 #include "convert/checkpoint.h"
 
-#define API_EXPORT __attribute__((visibility("default")))
+#include <pthread.h>
 
 struct reshard_checkpoint {
     struct checkpoint *opened;
-    uint32_t *public_index;   /* by catalog index; CATALOG_NONE for hidden tensors */
-    uint32_t *sorted;         /* public indices by key; made on first use */
-    reshard_path_part *parts; /* scratch of reshard_path_of */
-    size_t part_capacity;
+    uint32_t *public_index; /* by catalog index; CATALOG_NONE for hidden tensors */
+    pthread_mutex_t lock;   /* recursive: callbacks may look */
+    size_t *order;          /* public indices by key; made on first use */
     size_t json_item, members_item; /* 1 + the last one shown: going back begins another run, with a full budget of work */
-    struct buffer class_name;       /* scratch of reshard_item_at */
+    struct name_map classes;        /* names of classes */
+    struct name_map text_values;    /* values whose text is made, by address; */
+    struct str *texts;              /* and their texts, in text_arena */
+    uint32_t text_capacity;
+    struct arena text_arena;
 };
 
 static inline struct source *checkpoint_source(const reshard_checkpoint *checkpoint)
@@ -35,10 +43,13 @@ static inline uint32_t checkpoint_listed(const reshard_checkpoint *checkpoint, s
     return checkpoint->opened->listed[index];
 }
 
-/* Public indices in the order of keys: bytewise; equal keys by index, last first. Owned by the handle; NULL without memory. */
-const uint32_t *checkpoint_sorted(reshard_checkpoint *checkpoint);
+/* The handle for those who fill in what is made on first use, locked. */
+reshard_checkpoint *checkpoint_lock(const reshard_checkpoint *checkpoint);
+void checkpoint_unlock(reshard_checkpoint *checkpoint);
 
-/* The handle of an open checkpoint, which it takes over, also on failure. */
-reshard_status checkpoint_handle(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err);
+static inline reshard_str public_str(struct str s)
+{
+    return (reshard_str){ s.data ? s.data : "", s.size };
+}
 
 #endif

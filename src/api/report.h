@@ -6,7 +6,7 @@
 
 #include "convert/conversion.h"
 
-/* Fills a report; on failure nothing is left in it. */
-reshard_status report_fill(const struct conversion *conversion, reshard_report *out, reshard_error *err);
+/* Fills a report of the caller's, which was cleared. */
+reshard_status report_give(const struct conversion *conversion, reshard_report *out, reshard_error *err);
 
 #endif

@@ -19,6 +19,8 @@ void work_begin(struct work *work, uint64_t limit)
 {
     work->limit = limit;
     work->read = 0;
+    work->goes_on = NULL;
+    work->is_cancelled = false;
     work_renew(work);
 }
 
@@ -26,6 +28,14 @@ void work_renew(struct work *work)
 {
     if (work)
         atomic_store(&work->left, full(work));
+}
+
+static void work_ask(struct work *work)
+{
+    if (work->is_cancelled || !work->goes_on || work->goes_on(work->context, work->read))
+        return;
+    work->is_cancelled = true;
+    atomic_store(&work->left, -1);
 }
 
 void work_add_input(struct work *work, uint64_t stored_bytes)
@@ -37,6 +47,7 @@ void work_add_input(struct work *work, uint64_t stored_bytes)
         work->read = UINT64_MAX;
     if (!work_is_spent(work))
         atomic_fetch_add(&work->left, full(work) - before);
+    work_ask(work);
 }
 
 bool work_is_spent(const struct work *work)
@@ -56,6 +67,8 @@ uint64_t work_left(struct work *work, uint64_t max)
 
 static reshard_status fail(const struct work *work, reshard_error *err)
 {
+    if (work->is_cancelled)
+        return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
     uint64_t raised = work->limit > UINT64_MAX / 8 ? UINT64_MAX / 2 : work->limit * 4 + 1;
     error_set(err, RESHARD_ERR_LIMIT,
               "work: parts that are shared, repeated or compressed ask for more than %" PRIu64 " units of work in all",
@@ -74,8 +87,16 @@ reshard_status work_spend_steps(struct work *work, uint64_t steps, reshard_error
     return work_take_steps(work, steps) ? RESHARD_OK : fail(work, err);
 }
 
+reshard_status work_poll(struct work *work, reshard_error *err)
+{
+    work_ask(work);
+    return work->is_cancelled ? fail(work, err) : RESHARD_OK;
+}
+
 reshard_status work_explain(const struct work *work, reshard_status status, reshard_error *err)
 {
+    if (work && work->is_cancelled)
+        return fail(work, err);
     return status == RESHARD_ERR_MEMORY && work_is_spent(work) ? fail(work, err) : status;
 }
 

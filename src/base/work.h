@@ -25,6 +25,9 @@ struct work {
     _Atomic int64_t left; /* below 0: spent, and stays so until it is renewed */
     uint64_t limit;       /* limits.work */
     uint64_t read;        /* stored bytes that added to it */
+    bool (*goes_on)(void *context, uint64_t read); /* asked as input is added; false: the work is spent, for good. May be NULL */
+    void *context;
+    bool is_cancelled;
 };
 
 /* A full budget of `limit` units. */
@@ -55,6 +58,9 @@ static inline bool work_take_steps(struct work *work, uint64_t steps)
 /* As work_take, and sets the error: RESHARD_ERR_LIMIT that names `work` and how to raise it. */
 reshard_status work_spend(struct work *work, uint64_t units, reshard_error *err);
 reshard_status work_spend_steps(struct work *work, uint64_t steps, reshard_error *err);
+
+/* Asks goes_on: RESHARD_ERR_CANCELLED once it has said no. */
+reshard_status work_poll(struct work *work, reshard_error *err);
 
 /* What is left, at most max: the limit of a buffer that is filled on the budget's account. */
 uint64_t work_left(struct work *work, uint64_t max);

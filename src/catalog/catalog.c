@@ -40,6 +40,9 @@ void catalog_free(struct catalog *catalog)
     free(catalog->paths);
     free(catalog->warnings);
     free(catalog->facts);
+    for (uint32_t i = 0; i < catalog->old_vector_count; i++)
+        free(catalog->old_vectors[i]);
+    free(catalog->old_vectors);
     free(catalog->vectors);
     free(catalog->vector_slots);
     free(catalog->key_tensors);

@@ -147,6 +147,8 @@ struct catalog {
     uint32_t tensor_capacity, chunk_capacity, object_capacity, item_capacity, layout_capacity, path_capacity, warning_capacity,
         fact_capacity;
     int64_t *vectors;     /* pool of interned index vectors */
+    int64_t **old_vectors; /* where it lay since the catalog was sealed: pointers to its numbers stay good */
+    uint32_t old_vector_count, old_vector_capacity;
     uint32_t vector_count, vector_capacity, vector_slots_capacity, vector_slots_used;
     uint32_t *vector_slots;
     uint64_t vector_seed; /* of their hash, against numbers chosen to collide */

@@ -54,6 +54,24 @@ static bool slots_reserve(struct catalog *catalog, uint32_t used)
     return true;
 }
 
+/* Numbers of a sealed catalog may be pointed to from outside: they stay where they are, and the pool goes on elsewhere. */
+static bool vectors_reserve(struct catalog *catalog, uint64_t needed)
+{
+    if (!catalog->is_sealed || needed <= catalog->vector_capacity)
+        return ARRAY_RESERVE(catalog->vectors, needed, catalog->vector_capacity);
+    int64_t *moved = NULL;
+    uint32_t capacity = 0;
+    if (!ARRAY_ROOM(catalog->old_vectors, catalog->old_vector_count, catalog->old_vector_capacity) ||
+        !ARRAY_RESERVE(moved, needed + needed / 2 < UINT32_MAX ? needed + needed / 2 : needed, capacity))
+        return false;
+    if (catalog->vector_count)
+        memcpy(moved, catalog->vectors, (size_t)catalog->vector_count * sizeof(*moved));
+    catalog->old_vectors[catalog->old_vector_count++] = catalog->vectors;
+    catalog->vectors = moved;
+    catalog->vector_capacity = capacity;
+    return true;
+}
+
 uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int count)
 {
     int64_t copy[RANK_MAX];
@@ -62,7 +80,7 @@ uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int coun
     if (count > 0)
         memcpy(copy, values, (size_t)count * sizeof(*copy)); /* values may lie in the pool, which may move */
     if (!slots_reserve(catalog, catalog->vector_slots_used) ||
-        !ARRAY_RESERVE(catalog->vectors, (uint64_t)catalog->vector_count + (uint64_t)count + 1, catalog->vector_capacity))
+        !vectors_reserve(catalog, (uint64_t)catalog->vector_count + (uint64_t)count + 1))
         return CATALOG_NONE;
 
     uint64_t hash = vector_hash(catalog, copy, count);

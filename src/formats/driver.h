@@ -78,6 +78,8 @@ struct open_options {
     struct limits limits;
     int64_t iteration; /* -1 */
     bool borrow_store, lenient, skip_unsupported;
+    bool (*goes_on)(void *context, uint64_t bytes_read); /* asked while metadata is read; false cancels. May be NULL */
+    void *context;
 };
 reshard_status format_open(struct store *store, const char *name, const struct open_options *options, struct source **out,
                            reshard_error *err);

@@ -30,6 +30,8 @@ static struct source *source_new(struct store *store, const char *name, const st
     source->limits = options->limits;
     source->limits.budget = &source->work;
     work_begin(&source->work, source->limits.work);
+    source->work.goes_on = options->goes_on;
+    source->work.context = options->context;
     source->is_borrowed_store = options->borrow_store;
     source->lenient = options->lenient;
     source->skip_unsupported = options->skip_unsupported || options->lenient;
@@ -183,10 +185,13 @@ reshard_status format_open(struct store *store, const char *name, const struct o
             goto out;
         }
     }
-    status = choose_driver(source, forced, &choice, &arena, err);
+    status = work_poll(&source->work, err);
+    if (!status)
+        status = choose_driver(source, forced, &choice, &arena, err);
     if (!status)
         status = read_source(source, &choice, err);
     status = or_failure(source, status, err);
+    source->work.goes_on = NULL;
 
 out:
     arena_release(&arena);

@@ -16,12 +16,13 @@
 
 static char source_path[4096], work_path[4096], target_path[4200], file_path[4200];
 
-static void note_hash(size_t tensor, const char *hex, void *context)
+static int note_hash(size_t tensor, const char *hex, void *context)
 {
     (void)tensor;
     unsigned *sum = context;
     for (; *hex; hex++)
         *sum = *sum * 31 + (unsigned char)*hex;
+    return 0;
 }
 
 static reshard_status hash_of(const char *path, unsigned *sum, reshard_error *err)
@@ -82,9 +83,10 @@ static reshard_status convert_dcp(reshard_error *err)
     return convert_to(target_path, "torch-dcp", err);
 }
 
-static void ignore_diagnoses(const char *diagnoses, size_t error_count, void *context)
+static int ignore_diagnoses(const char *diagnoses, size_t error_count, void *context)
 {
     (void)diagnoses, (void)error_count, (void)context;
+    return 0;
 }
 
 /* Two texts that cut, turn, stack and cast, and in the end give what was there. */
@@ -119,13 +121,13 @@ static reshard_status plan_related(reshard_error *err)
     reshard_map_options related = RESHARD_MAP_OPTIONS_INIT, like = RESHARD_MAP_OPTIONS_INIT;
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_checkpoint *checkpoint = NULL;
-    reshard_report report = { 0 };
+    reshard_report report = RESHARD_REPORT_INIT;
     related.rules_text = &own;
     options.to = "torch_dist";
     options.map = &related;
     reshard_status status = reshard_open(source_path, NULL, &checkpoint, err);
     if (!status)
-        status = reshard_plan(checkpoint, NULL, &options, NULL, &report, err);
+        status = reshard_estimate(checkpoint, NULL, &options, NULL, &report, err);
     reshard_report_release(&report);
     like.texts = &statements;
     like.text_count = 1;
@@ -133,7 +135,7 @@ static reshard_status plan_related(reshard_error *err)
     options.to = "hf";
     options.like = source_path;
     if (!status) {
-        status = reshard_plan(checkpoint, NULL, &options, NULL, &report, err);
+        status = reshard_estimate(checkpoint, NULL, &options, NULL, &report, err);
         reshard_report_release(&report);
         status = status == RESHARD_ERR_USAGE ? RESHARD_OK : status; /* shapes differ, and the diagnosis says so */
     }

@@ -12,14 +12,15 @@ static reshard_status plan_once(reshard_checkpoint *checkpoint, const char *fami
 {
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_map_options map = RESHARD_MAP_OPTIONS_INIT;
-    reshard_report report = { 0 };
+    reshard_report report = RESHARD_REPORT_INIT;
     *config_notes = 0;
     options.to = "hf";
     map.rules = family;
     options.map = &map;
-    reshard_status status = reshard_plan(checkpoint, "target", &options, NULL, &report, err);
-    for (size_t i = 0; !status && report.changed[i]; i++)
-        *config_notes += strstr(report.changed[i], "config.json") != NULL;
+    reshard_status status = reshard_estimate(checkpoint, "target", &options, NULL, &report, err);
+    reshard_note note = RESHARD_NOTE_INIT;
+    for (size_t i = 0; reshard_report_note_at(&report, i, &note) == RESHARD_OK; i++)
+        *config_notes += note.what == RESHARD_NOTE_CHANGED && strstr(note.text.data, "config.json") != NULL;
     reshard_report_release(&report);
     return status;
 }

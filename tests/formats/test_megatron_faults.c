@@ -48,7 +48,7 @@ static reshard_status use(const char *source, const char *like, const char *layo
     reshard_checkpoint *checkpoint = NULL;
     reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
     reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
-    reshard_report report = { 0 };
+    reshard_report report = RESHARD_REPORT_INIT;
     options.to = like ? NULL : "megatron";
     options.like = like;
     options.layout = layout;
@@ -57,7 +57,7 @@ static reshard_status use(const char *source, const char *like, const char *layo
     reshard_status status = reshard_open(source, NULL, &checkpoint, err);
     if (!status)
         status = target ? reshard_convert(checkpoint, target, &options, &run, NULL, err)
-                        : reshard_plan(checkpoint, work_path, &options, &run, &report, err);
+                        : reshard_estimate(checkpoint, work_path, &options, &run, &report, err);
     reshard_report_release(&report);
     reshard_close(checkpoint);
     return status;

@@ -30,7 +30,7 @@ typedef reshard_status (*function)(const reshard_map_input *input, reshard_map_o
 static reshard_status run_once(function run, const char *text, reshard_error *err)
 {
     reshard_map_space *source = NULL;
-    reshard_map_output output = { 0 };
+    reshard_map_output output = RESHARD_MAP_OUTPUT_INIT;
     reshard_map_input input = RESHARD_MAP_INPUT_INIT;
     reshard_status status = reshard_map_space_describe(source_text, strlen(source_text), &source, err);
     if (status)
