@@ -9,8 +9,8 @@ static reshard_error err;
 
 /*
  * pickle.dumps(root, 4) by CPython 3.11. root.state is {"w.0": [Local, …], …}, four pieces each of three keys; root.storage is
- * {Index: file name}. Local: global_offset, local_shape, dtype; Index: tensor_key, global_offset, rank None. root.pad comes first, a list of
- * 260 strings: records are looked for behind the memo entries that short GETs reach.
+ * {Index: file name}. Local: global_offset, local_shape, dtype; Index: tensor_key, global_offset, rank None. root.pad comes first, a
+ * list of 260 strings: records are looked for behind the memo entries that short GETs reach.
  */
 static const char table_hex[] =
     "800495d4090000000000008c0d666c65782e6d65746164617461948c04526f6f749493942981947d94288c03706164945d94288c0130948c0131948c0132948c"
