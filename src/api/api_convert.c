@@ -62,7 +62,7 @@ static reshard_status convert_options_read(const reshard_convert_options *option
     return shard_bytes_read(given, &out->options.max_shard_bytes, err);
 }
 
-static reshard_status prepare(reshard_checkpoint *source, const char *target_path, struct convert_call *call,
+static reshard_status api_convert_prepare(reshard_checkpoint *source, const char *target_path, struct convert_call *call,
                               enum conversion_purpose purpose, struct conversion *conversion, reshard_report *report, reshard_error *err)
 {
     work_renew(&checkpoint_source(source)->work);
@@ -93,7 +93,7 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
     if (!status)
         status = target_check_source(source->opened, target_path, call.options.overwrite, err);
     if (!status)
-        status = prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);
+        status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);
     if (!status) {
         status = conversion_run(&conversion, target_path, err);
         conversion_release(&conversion);
@@ -118,7 +118,7 @@ API_EXPORT reshard_status reshard_estimate(reshard_checkpoint *source, const cha
     NEEDS(report, err);
     status = convert_options_read(options, run, &call, err);
     if (!status)
-        status = prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, report, err);
+        status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, report, err);
     if (!status)
         conversion_release(&conversion);
     map_call_release(&call.map);

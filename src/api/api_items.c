@@ -89,7 +89,7 @@ out:
 }
 
 /* Showing all items in their order is one run, whose work is bounded in all: they may share their parts. */
-static void look_at(reshard_checkpoint *checkpoint, size_t *last, size_t index)
+static void api_items_look_at(reshard_checkpoint *checkpoint, size_t *last, size_t index)
 {
     if (index < *last)
         work_renew(&checkpoint_source(checkpoint)->work);
@@ -123,7 +123,7 @@ static reshard_status item_json(reshard_checkpoint *checkpoint, size_t index, ch
     const struct catalog_item *item = &checkpoint_catalog(checkpoint)->items[index];
     struct buffer text = { 0 };
     reshard_status status = RESHARD_OK;
-    look_at(checkpoint, &checkpoint->json_item, index);
+    api_items_look_at(checkpoint, &checkpoint->json_item, index);
     if (item->kind == ITEM_FILE) {
         status = side_file_json(checkpoint, item, &text, err);
     } else {
@@ -203,7 +203,7 @@ static reshard_status item_members(struct member_listing *listing, size_t index,
     struct source *source = checkpoint_source(checkpoint);
     if (source->catalog->items[index].kind == ITEM_FILE)
         return RESHARD_OK;
-    look_at(checkpoint, &checkpoint->members_item, index);
+    api_items_look_at(checkpoint, &checkpoint->members_item, index);
     reshard_status status = source_load_item(source, (uint32_t)index, err);
     const struct catalog_item *item = &source->catalog->items[index];
     if (!status && item->value)

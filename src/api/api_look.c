@@ -96,7 +96,7 @@ API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint,
 
 /* ---- order ---- */
 
-static int compare_keys(const void *a, const void *b, void *context)
+static int api_look_compare_keys(const void *a, const void *b, void *context)
 {
     const reshard_checkpoint *checkpoint = context;
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
@@ -113,7 +113,7 @@ static size_t *order_make(reshard_checkpoint *checkpoint)
     for (uint32_t i = 0; order && i < count; i++)
         order[i] = i;
     if (order)
-        qsort_r(order, count, sizeof(*order), compare_keys, checkpoint);
+        qsort_r(order, count, sizeof(*order), api_look_compare_keys, checkpoint);
     return order;
 }
 
@@ -133,7 +133,8 @@ API_EXPORT reshard_status reshard_tensor_order(const reshard_checkpoint *checkpo
 
 /* ---- paths ---- */
 
-static size_t tensor_path(const reshard_checkpoint *checkpoint, size_t index, struct path_part *single, const struct path_part **parts)
+static size_t api_look_tensor_path(const reshard_checkpoint *checkpoint, size_t index, struct path_part *single,
+                                   const struct path_part **parts)
 {
     if (index >= reshard_tensor_count(checkpoint))
         return 0;
@@ -141,7 +142,8 @@ static size_t tensor_path(const reshard_checkpoint *checkpoint, size_t index, st
     return catalog_tensor_path(catalog, &catalog->tensors[checkpoint_listed(checkpoint, index)], single, parts);
 }
 
-static size_t item_path(const reshard_checkpoint *checkpoint, size_t index, struct path_part *single, const struct path_part **parts)
+static size_t api_look_item_path(const reshard_checkpoint *checkpoint, size_t index, struct path_part *single,
+                                 const struct path_part **parts)
 {
     if (index >= reshard_item_count(checkpoint))
         return 0;
@@ -163,7 +165,7 @@ API_EXPORT size_t reshard_tensor_path_count(const reshard_checkpoint *checkpoint
 {
     struct path_part single;
     const struct path_part *parts;
-    return tensor_path(checkpoint, tensor, &single, &parts);
+    return api_look_tensor_path(checkpoint, tensor, &single, &parts);
 }
 
 API_EXPORT reshard_status reshard_tensor_path_at(const reshard_checkpoint *checkpoint, size_t tensor, size_t index, reshard_path_part *out)
@@ -172,7 +174,7 @@ API_EXPORT reshard_status reshard_tensor_path_at(const reshard_checkpoint *check
     const struct path_part *parts = NULL;
     NEEDS(out, NULL);
     reshard_status status = struct_clear(out, "reshard_path_part", NULL);
-    size_t count = tensor_path(checkpoint, tensor, &single, &parts);
+    size_t count = api_look_tensor_path(checkpoint, tensor, &single, &parts);
     return status ? status : path_part_give(parts, count, index, out);
 }
 
@@ -180,7 +182,7 @@ API_EXPORT size_t reshard_item_path_count(const reshard_checkpoint *checkpoint, 
 {
     struct path_part single;
     const struct path_part *parts;
-    return item_path(checkpoint, item, &single, &parts);
+    return api_look_item_path(checkpoint, item, &single, &parts);
 }
 
 API_EXPORT reshard_status reshard_item_path_at(const reshard_checkpoint *checkpoint, size_t item, size_t index, reshard_path_part *out)
@@ -189,7 +191,7 @@ API_EXPORT reshard_status reshard_item_path_at(const reshard_checkpoint *checkpo
     const struct path_part *parts = NULL;
     NEEDS(out, NULL);
     reshard_status status = struct_clear(out, "reshard_path_part", NULL);
-    size_t count = item_path(checkpoint, item, &single, &parts);
+    size_t count = api_look_item_path(checkpoint, item, &single, &parts);
     return status ? status : path_part_give(parts, count, index, out);
 }
 

@@ -46,7 +46,7 @@ reshard_status open_options_read(const reshard_open_options *options, struct ope
     return limits_read(given->limits, given->limit_count, given->limit_stride, &out->options.open.limits, err);
 }
 
-static bool run_goes_on(const struct engine_progress *progress, void *context)
+static bool api_options_run_goes_on(const struct engine_progress *progress, void *context)
 {
     const reshard_run_options *given = context;
     const reshard_progress copy = {
@@ -75,7 +75,7 @@ reshard_status run_options_read(const reshard_run_options *options, struct run_c
     out->engine = (struct engine_options){
         .memory_bytes = given->memory_bytes,
         .threads = given->threads > UINT16_MAX ? UINT16_MAX : (unsigned)given->threads,
-        .progress = given->progress ? run_goes_on : NULL,
+        .progress = given->progress ? api_options_run_goes_on : NULL,
         .context = &out->given,
     };
     const char *io = given->io ? given->io : "auto";

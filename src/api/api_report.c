@@ -14,7 +14,7 @@ struct reshard_report_lists {
     size_t file_count, note_count;
 };
 
-static bool text_keep(struct reshard_report_lists *lists, struct str text, reshard_str *out)
+static bool api_report_text_keep(struct reshard_report_lists *lists, struct str text, reshard_str *out)
 {
     struct str kept;
     if (!arena_str(&lists->arena, text, &kept))
@@ -29,8 +29,8 @@ static bool note_keep(struct reshard_report_lists *lists, int what, const char *
     struct buffer line = { 0 };
     *out = (reshard_note){ .what = what, .kind = kind };
     note_print(note, &line);
-    bool is_kept = !line.failed && text_keep(lists, note->key, &out->key) && text_keep(lists, note->reason, &out->reason) &&
-                   text_keep(lists, buffer_str(&line), &out->text);
+    bool is_kept = !line.failed && api_report_text_keep(lists, note->key, &out->key) &&
+                   api_report_text_keep(lists, note->reason, &out->reason) && api_report_text_keep(lists, buffer_str(&line), &out->text);
     buffer_release(&line);
     return is_kept;
 }
@@ -74,7 +74,7 @@ static bool files_keep(struct reshard_report_lists *lists, const struct catalog 
     lists->file_count = target->object_count;
     lists->files = calloc((size_t)target->object_count + 1, sizeof(*lists->files));
     for (uint32_t i = 0; lists->files && i < target->object_count; i++) {
-        if (!text_keep(lists, target->objects[i].name, &lists->files[i].name))
+        if (!api_report_text_keep(lists, target->objects[i].name, &lists->files[i].name))
             return false;
         lists->files[i].bytes = target->objects[i].bytes;
     }

@@ -69,7 +69,7 @@ static void *take_from_new_block(struct arena *arena, size_t size)
     return start;
 }
 
-static void *take(struct arena *arena, size_t size, size_t align)
+static void *arena_take(struct arena *arena, size_t size, size_t align)
 {
     size_t left = (size_t)(arena->end - arena->next);
     size_t pad = arena->next ? (size_t)(-(uintptr_t)arena->next & (align - 1)) : 0;
@@ -82,7 +82,7 @@ static void *take(struct arena *arena, size_t size, size_t align)
 
 void *arena_alloc(struct arena *arena, size_t size)
 {
-    return take(arena, size, ARENA_ALIGN);
+    return arena_take(arena, size, ARENA_ALIGN);
 }
 
 void *arena_zalloc(struct arena *arena, size_t size)
@@ -105,7 +105,7 @@ char *arena_copy(struct arena *arena, const void *bytes, size_t size)
 {
     if (size == SIZE_MAX)
         return NULL;
-    char *copy = take(arena, size + 1, 1);
+    char *copy = arena_take(arena, size + 1, 1);
     if (!copy)
         return NULL;
     if (size)
@@ -129,7 +129,7 @@ char *arena_printf(struct arena *arena, const char *format, ...)
     va_start(args, format);
     int size = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    char *text = size < 0 ? NULL : take(arena, (size_t)size + 1, 1);
+    char *text = size < 0 ? NULL : arena_take(arena, (size_t)size + 1, 1);
     if (!text)
         return NULL;
     va_start(args, format);

@@ -24,7 +24,7 @@ struct comparison {
     bool no_memory; /* or no work */
 };
 
-static bool out_of_memory(struct comparison *c)
+static bool value_compare_out_of_memory(struct comparison *c)
 {
     c->no_memory = true;
     return false;
@@ -33,7 +33,7 @@ static bool out_of_memory(struct comparison *c)
 static bool pending_push(struct comparison *c, const struct value *a, const struct value *b)
 {
     if (!ARRAY_ROOM(c->pending, c->pending_count, c->pending_capacity))
-        return out_of_memory(c);
+        return value_compare_out_of_memory(c);
     c->pending[c->pending_count++] = (struct pair){ a, b };
     return true;
 }
@@ -60,7 +60,7 @@ static uint32_t root_of(struct comparison *c, uint32_t member)
 }
 
 /* The class of a node, a new one if it is met for the first time; 0 without memory. */
-static uint32_t class_of(struct comparison *c, const struct value *node)
+static uint32_t value_compare_class_of(struct comparison *c, const struct value *node)
 {
     uint32_t *number = value_table_at(&c->numbers, node);
     if (!number)
@@ -75,22 +75,22 @@ static uint32_t class_of(struct comparison *c, const struct value *node)
 }
 
 /* Joins the classes of a and b; *was_joined says that they were one before. */
-static bool join(struct comparison *c, const struct value *a, const struct value *b, bool *was_joined)
+static bool value_compare_join(struct comparison *c, const struct value *a, const struct value *b, bool *was_joined)
 {
-    uint32_t a_class = class_of(c, a), b_class = class_of(c, b);
+    uint32_t a_class = value_compare_class_of(c, a), b_class = value_compare_class_of(c, b);
     if (!a_class || !b_class)
-        return out_of_memory(c);
+        return value_compare_out_of_memory(c);
     *was_joined = a_class == b_class;
     c->parents[a_class < b_class ? b_class : a_class] = a_class < b_class ? a_class : b_class;
     return true;
 }
 
-static bool compare_items(struct comparison *c, struct value *const *a, size_t a_count, struct value *const *b, size_t b_count)
+static bool value_compare_items(struct comparison *c, struct value *const *a, size_t a_count, struct value *const *b, size_t b_count)
 {
     if (a_count != b_count)
         return false;
     if (!work_take_steps(c->work, a_count))
-        return out_of_memory(c);
+        return value_compare_out_of_memory(c);
     for (size_t i = 0; i < a_count; i++)
         if (!require(c, a[i], b[i]))
             return false;
@@ -145,12 +145,12 @@ static bool compare_unordered(struct comparison *c, struct value *const *a, size
 {
     struct value_index a_index, b_index;
     if (!work_take_steps(c->work, (uint64_t)a_count + b_count))
-        return out_of_memory(c);
+        return value_compare_out_of_memory(c);
     if (!value_index_build(&a_index, a, a_count, stride, c->seed))
-        return out_of_memory(c);
+        return value_compare_out_of_memory(c);
     if (!value_index_build(&b_index, b, b_count, stride, c->seed)) {
         value_index_release(&a_index);
-        return out_of_memory(c);
+        return value_compare_out_of_memory(c);
     }
     bool equal = compare_indexed(c, &a_index, &b_index);
     value_index_release(&a_index);
@@ -158,11 +158,11 @@ static bool compare_unordered(struct comparison *c, struct value *const *a, size
     return equal;
 }
 
-static bool compare_objects(struct comparison *c, const struct value_object *a, const struct value_object *b)
+static bool value_compare_objects(struct comparison *c, const struct value_object *a, const struct value_object *b)
 {
     return require(c, a->callable, b->callable) && require(c, a->args, b->args) && require(c, a->kwargs, b->kwargs) &&
-           compare_items(c, a->states, a->state_count, b->states, b->state_count) &&
-           compare_items(c, a->list_items, a->list_count, b->list_items, b->list_count) &&
+           value_compare_items(c, a->states, a->state_count, b->states, b->state_count) &&
+           value_compare_items(c, a->list_items, a->list_count, b->list_items, b->list_count) &&
            compare_unordered(c, a->dict_items, a->dict_count, b->dict_items, b->dict_count, 2) &&
            compare_unordered(c, a->set_items, a->set_count, b->set_items, b->set_count, 1);
 }
@@ -174,7 +174,7 @@ static bool compare_parts(struct comparison *c, const struct value *a, const str
     switch ((enum value_kind)a->kind) {
     case VALUE_LIST:
     case VALUE_TUPLE:
-        return compare_items(c, a->list.items, a->list.count, b->list.items, b->list.count);
+        return value_compare_items(c, a->list.items, a->list.count, b->list.items, b->list.count);
     case VALUE_SET:
     case VALUE_FROZENSET:
         return compare_unordered(c, a->list.items, a->list.count, b->list.items, b->list.count, 1);
@@ -183,7 +183,7 @@ static bool compare_parts(struct comparison *c, const struct value *a, const str
     case VALUE_PERSID:
         return require(c, a->inner, b->inner);
     default:
-        return compare_objects(c, a->object, b->object);
+        return value_compare_objects(c, a->object, b->object);
     }
 }
 
@@ -194,7 +194,7 @@ reshard_status value_compare(const struct value *a, const struct value *b, struc
     while (same && c.pending_count) {
         struct pair pair = c.pending[--c.pending_count];
         bool was_joined;
-        same = join(&c, pair.a, pair.b, &was_joined) && (was_joined || compare_parts(&c, pair.a, pair.b));
+        same = value_compare_join(&c, pair.a, pair.b, &was_joined) && (was_joined || compare_parts(&c, pair.a, pair.b));
     }
     free(c.pending);
     free(c.parents);

@@ -28,14 +28,14 @@ static void put_number(struct digesting *digesting, uint64_t number)
     digest_update(digesting->digest, bytes, sizeof(bytes));
 }
 
-static void put_text(struct digesting *digesting, struct str text)
+static void value_digest_put_text(struct digesting *digesting, struct str text)
 {
     put_number(digesting, text.size);
     if (text.size)
         digest_update(digesting->digest, text.data, text.size);
 }
 
-static void put_leaf(struct digesting *digesting, const struct value *value)
+static void value_digest_put_leaf(struct digesting *digesting, const struct value *value)
 {
     uint64_t bits;
     switch ((enum value_kind)value->kind) {
@@ -52,11 +52,11 @@ static void put_leaf(struct digesting *digesting, const struct value *value)
         put_number(digesting, bits);
         break;
     case VALUE_GLOBAL:
-        put_text(digesting, value->global.module);
-        put_text(digesting, value->global.name);
+        value_digest_put_text(digesting, value->global.module);
+        value_digest_put_text(digesting, value->global.name);
         break;
     default:
-        put_text(digesting, value->text);
+        value_digest_put_text(digesting, value->text);
     }
 }
 
@@ -66,7 +66,7 @@ static bool digest_node(const struct value *value, void *context)
     struct value *child = NULL;
     put_number(digesting, value->kind);
     if (value_is_leaf(value)) {
-        put_leaf(digesting, value);
+        value_digest_put_leaf(digesting, value);
         return true;
     }
     for (size_t i = 0; value_child(value, i, &child); i++)

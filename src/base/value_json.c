@@ -46,7 +46,7 @@ static bool put_double(struct printer *p, double real)
     return buffer_append_byte(p->out, '"') && buffer_append_double(p->out, real) && buffer_append_byte(p->out, '"');
 }
 
-static bool put_bytes(struct printer *p, const struct value *value)
+static bool value_json_put_bytes(struct printer *p, const struct value *value)
 {
     static const char hex[] = "0123456789abcdef";
     struct buffer *bytes = scratch(p);
@@ -59,7 +59,7 @@ static bool put_bytes(struct printer *p, const struct value *value)
     return ok && buffer_append_text(p->out, "\"}");
 }
 
-static bool put_global(struct printer *p, const struct value *value)
+static bool value_json_put_global(struct printer *p, const struct value *value)
 {
     bool is_torch = value->kind == VALUE_GLOBAL && str_is(value->global.module, "torch");
     bool ok = is_torch || buffer_append_text(p->out, "{\"__global__\": ");
@@ -67,7 +67,7 @@ static bool put_global(struct printer *p, const struct value *value)
     return ok && (is_torch || buffer_append_byte(p->out, '}'));
 }
 
-static bool put_leaf(struct printer *p, const struct value *value)
+static bool value_json_put_leaf(struct printer *p, const struct value *value)
 {
     switch ((enum value_kind)value->kind) {
     case VALUE_NONE:
@@ -83,9 +83,9 @@ static bool put_leaf(struct printer *p, const struct value *value)
     case VALUE_STR:
         return put_string(p, value->text);
     case VALUE_GLOBAL:
-        return put_global(p, value);
+        return value_json_put_global(p, value);
     default:
-        return put_bytes(p, value);
+        return value_json_put_bytes(p, value);
     }
 }
 
@@ -190,7 +190,7 @@ static bool push_items(struct printer *p, const struct value *node, struct value
     return buffer_append_byte(p->out, '[') && printer_push(p, frame);
 }
 
-static bool push_object(struct printer *p, const struct value *node)
+static bool value_json_push_object(struct printer *p, const struct value *node)
 {
     struct print_frame frame = { .node = node, .kind = PRINT_OBJECT, .close = "}" };
     size_t skipped;
@@ -234,10 +234,10 @@ static bool put_container(struct printer *p, const struct value *value)
         struct print_frame frame = { .node = value, .kind = PRINT_ITEMS, .items = &value->inner, .count = 1, .close = "}" };
         return buffer_append_text(p->out, "{\"__persistent_id__\": ") && printer_push(p, frame);
     }
-    return push_object(p, value);
+    return value_json_push_object(p, value);
 }
 
-static bool put_value(struct printer *p, const struct value *value)
+static bool value_json_put_value(struct printer *p, const struct value *value)
 {
     bool is_text;
     if (!value)
@@ -245,19 +245,19 @@ static bool put_value(struct printer *p, const struct value *value)
     if (value->tensor)
         return buffer_printf(p->out, "{\"__tensor__\": %" PRIu32 "}", value->tensor - 1);
     if (value_is_leaf(value))
-        return put_leaf(p, value);
+        return value_json_put_leaf(p, value);
     if (value_is_bytes(value))
-        return put_bytes(p, value);
+        return value_json_put_bytes(p, value);
     if (!known_text(p, value, &is_text))
         return false;
     if (is_text)
         return put_scratch(p, true);
     if (value_is_call(value, "builtins", "getattr") && (value_append_name(value, scratch(p)) || p->scratch.failed))
-        return put_global(p, value);
+        return value_json_put_global(p, value);
     return put_container(p, value);
 }
 
-static bool put_key(struct printer *p, const struct value *key)
+static bool value_json_put_key(struct printer *p, const struct value *key)
 {
     if (key && key->kind == VALUE_STR)
         return put_string(p, key->text);
@@ -306,7 +306,7 @@ static bool put_args(struct printer *p, const struct value *object)
         return false;
     if (is_plain && skipped)
         return push_items(p, NULL, args->list.items + skipped, args->list.count - skipped);
-    return put_value(p, args);
+    return value_json_put_value(p, args);
 }
 
 static bool put_states(struct printer *p, const struct value_object *object)
@@ -317,7 +317,7 @@ static bool put_states(struct printer *p, const struct value_object *object)
         return buffer_append_text(p->out, ", \"__states__\": ") && push_items(p, NULL, object->states, object->state_count);
     if (is_attributes(object->states[0]))
         return push_attributes(p, object->states[0]);
-    return buffer_append_text(p->out, ", \"__state__\": ") && put_value(p, object->states[0]);
+    return buffer_append_text(p->out, ", \"__state__\": ") && value_json_put_value(p, object->states[0]);
 }
 
 /* One section of the object in the top frame; what it pushes is printed before the next section. */
@@ -330,7 +330,7 @@ static bool put_section(struct printer *p)
     case 0:
         return put_args(p, node);
     case 1:
-        return !object->kwargs || (buffer_append_text(p->out, ", \"__kwargs__\": ") && put_value(p, object->kwargs));
+        return !object->kwargs || (buffer_append_text(p->out, ", \"__kwargs__\": ") && value_json_put_value(p, object->kwargs));
     case 2:
         return put_states(p, object);
     case 3:
@@ -347,7 +347,7 @@ static bool put_section(struct printer *p)
     }
 }
 
-static bool put_element(struct printer *p)
+static bool value_json_put_element(struct printer *p)
 {
     size_t index;
     const struct print_frame *frame = &p->frames[p->frame_count - 1];
@@ -358,8 +358,8 @@ static bool put_element(struct printer *p)
     if (index == SIZE_MAX)
         return printer_pop(p);
     if (!is_pair)
-        return put_value(p, items[index]);
-    return put_key(p, items[2 * index]) && buffer_append_text(p->out, ": ") && put_value(p, items[2 * index + 1]);
+        return value_json_put_value(p, items[index]);
+    return value_json_put_key(p, items[2 * index]) && buffer_append_text(p->out, ": ") && value_json_put_value(p, items[2 * index + 1]);
 }
 
 reshard_status value_to_json(const struct value *value, struct buffer *out, struct named_limit most, reshard_error *err)
@@ -375,9 +375,9 @@ reshard_status value_to_json(const struct value *value, struct buffer *out, stru
         out->limit = start + bytes_max ? start + bytes_max : 1;
     out->failed = out->over_limit = false;
 
-    bool ok = put_value(&printer, value);
+    bool ok = value_json_put_value(&printer, value);
     while (ok && printer.frame_count)
-        ok = printer.frames[printer.frame_count - 1].kind == PRINT_OBJECT ? put_section(&printer) : put_element(&printer);
+        ok = printer.frames[printer.frame_count - 1].kind == PRINT_OBJECT ? put_section(&printer) : value_json_put_element(&printer);
     bool over_limit = out->over_limit && !printer.no_memory;
     printer_release(&printer);
     ok = work_take(most.budget, over_limit && is_budget ? UINT64_MAX : out->size - start) && ok;

@@ -70,7 +70,7 @@ static bool holds_mapping(struct member_walk *walk, const struct value *list)
 }
 
 /* Enters value if it has members; a node inside itself has none. */
-static bool enter(struct member_walk *walk, const struct value *value)
+static bool value_members_enter(struct member_walk *walk, const struct value *value)
 {
     struct member_frame frame = { .node = value, .key_size = walk->key.size };
     struct value **items;
@@ -118,7 +118,7 @@ reshard_status value_members(const struct value *root, struct str prefix, struct
     struct member_walk walk = { .budget = VALUE_MEMBERS_MAX, .work = work };
     reshard_status status = RESHARD_OK;
     buffer_append_str(&walk.key, prefix);
-    enter(&walk, root);
+    value_members_enter(&walk, root);
     while (walk.depth && !status) {
         struct member_frame *top = &walk.frames[walk.depth - 1];
         if (top->next == top->count) {
@@ -130,7 +130,7 @@ reshard_status value_members(const struct value *root, struct str prefix, struct
             status = error_set_memory(err);
         else if (!walk.budget || !--walk.budget)
             status = error_set(err, RESHARD_ERR_LIMIT, "more than %d members", VALUE_MEMBERS_MAX);
-        else if (member && !enter(&walk, member) && !visit(context, buffer_str(&walk.key), member))
+        else if (member && !value_members_enter(&walk, member) && !visit(context, buffer_str(&walk.key), member))
             break;
     }
     buffer_release(&walk.key);

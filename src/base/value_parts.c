@@ -72,7 +72,7 @@ static struct str integer_bytes(const struct value *value, uint8_t bytes[8])
     return s;
 }
 
-static bool is_integer(const struct value *value)
+static bool value_parts_is_integer(const struct value *value)
 {
     return value->kind == VALUE_INT || value->kind == VALUE_BIGINT;
 }
@@ -90,7 +90,7 @@ static uint64_t real_bits(double real)
 bool value_leaf_equal(const struct value *a, const struct value *b)
 {
     uint8_t a_bytes[8], b_bytes[8];
-    if (is_integer(a) && is_integer(b)) {
+    if (value_parts_is_integer(a) && value_parts_is_integer(b)) {
         if (a->kind == VALUE_INT && b->kind == VALUE_INT)
             return a->integer == b->integer;
         return str_equal(integer_bytes(a, a_bytes), integer_bytes(b, b_bytes));
@@ -116,7 +116,7 @@ uint64_t value_leaf_hash(const struct value *value, uint64_t seed)
     uint8_t bytes[8];
     struct str s;
     uint64_t bits;
-    seed += is_integer(value) ? VALUE_INT : value->kind;
+    seed += value_parts_is_integer(value) ? VALUE_INT : value->kind;
     switch ((enum value_kind)value->kind) {
     case VALUE_NONE:
         return hash64("", 0, seed);

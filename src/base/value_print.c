@@ -5,7 +5,7 @@
 
 #include "base/array.h"
 
-static bool out_of_memory(struct printer *printer)
+static bool value_print_out_of_memory(struct printer *printer)
 {
     printer->no_memory = true;
     return false;
@@ -15,7 +15,7 @@ bool printer_enter(struct printer *printer, const struct value *node, bool *is_o
 {
     uint32_t *mark = value_table_at(&printer->open, node);
     if (!mark)
-        return out_of_memory(printer);
+        return value_print_out_of_memory(printer);
     *is_open = *mark;
     *mark = 1;
     return true;
@@ -25,7 +25,7 @@ bool printer_push(struct printer *printer, struct print_frame frame)
 {
     if (!work_take_steps(printer->work, frame.count + 1) || !ARRAY_ROOM(printer->frames, printer->frame_count, printer->frame_capacity)) {
         free(frame.order);
-        return out_of_memory(printer);
+        return value_print_out_of_memory(printer);
     }
     printer->frames[printer->frame_count++] = frame;
     return true;
@@ -39,7 +39,7 @@ bool printer_pop(struct printer *printer)
     if (frame->node) {
         uint32_t *mark = value_table_at(&printer->open, frame->node);
         if (!mark)
-            return out_of_memory(printer);
+            return value_print_out_of_memory(printer);
         *mark = 0;
     }
     return buffer_append_text(printer->out, frame->close);
@@ -65,16 +65,16 @@ bool printer_order_pairs(struct printer *printer, struct print_frame *frame)
     if (frame->count < 2)
         return true;
     if (!work_take_steps(printer->work, frame->count))
-        return out_of_memory(printer);
+        return value_print_out_of_memory(printer);
     for (size_t i = 0; i < frame->count; i++)
         leaf_keys += frame->items[2 * i] && value_is_leaf(frame->items[2 * i]);
     if (!value_index_build(&index, frame->items, 2 * frame->count, 2, printer->seed))
-        return out_of_memory(printer);
+        return value_print_out_of_memory(printer);
     if (index.leaf_count < leaf_keys) {
         frame->order = calloc(frame->count, sizeof(*frame->order));
         if (!frame->order) {
             value_index_release(&index);
-            return out_of_memory(printer);
+            return value_print_out_of_memory(printer);
         }
         for (size_t i = 0; i < frame->count; i++) {
             const struct value *key = frame->items[2 * i];

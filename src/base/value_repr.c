@@ -51,7 +51,7 @@ static bool put_quoted(struct buffer *out, struct str text, bool is_text)
     return ok && buffer_append_byte(out, (uint8_t)quote);
 }
 
-static bool put_bytes(struct printer *p, const struct value *value)
+static bool value_repr_put_bytes(struct printer *p, const struct value *value)
 {
     bool is_array = value->kind == VALUE_BYTEARRAY || value_is_call(value, "builtins", "bytearray");
     buffer_clear(&p->scratch);
@@ -62,7 +62,7 @@ static bool put_bytes(struct printer *p, const struct value *value)
     return ok && put_quoted(p->out, buffer_str(&p->scratch), false) && (!is_array || buffer_append_byte(p->out, ')'));
 }
 
-static bool put_leaf(struct printer *p, const struct value *value)
+static bool value_repr_put_leaf(struct printer *p, const struct value *value)
 {
     switch ((enum value_kind)value->kind) {
     case VALUE_NONE:
@@ -80,11 +80,11 @@ static bool put_leaf(struct printer *p, const struct value *value)
     case VALUE_GLOBAL:
         return value_append_name(value, p->out);
     default:
-        return put_bytes(p, value);
+        return value_repr_put_bytes(p, value);
     }
 }
 
-static bool push(struct printer *p, const struct value *node, enum print_kind kind, struct value *const *items, size_t count,
+static bool value_repr_push(struct printer *p, const struct value *node, enum print_kind kind, struct value *const *items, size_t count,
                  const char *open, const char *close)
 {
     struct print_frame frame = { .node = node, .kind = (uint8_t)kind, .items = items, .count = count, .between = ", ", .close = close };
@@ -102,11 +102,12 @@ static bool push_set(struct printer *p, const struct value *node)
 {
     bool is_frozen = node->kind == VALUE_FROZENSET;
     if (node->list.count == 0)
-        return push(p, node, PRINT_ITEMS, NULL, 0, is_frozen ? "frozenset(" : "set(", ")");
-    return push(p, node, PRINT_ITEMS, node->list.items, node->list.count, is_frozen ? "frozenset({" : "{", is_frozen ? "})" : "}");
+        return value_repr_push(p, node, PRINT_ITEMS, NULL, 0, is_frozen ? "frozenset(" : "set(", ")");
+    return value_repr_push(p, node, PRINT_ITEMS, node->list.items, node->list.count, is_frozen ? "frozenset({" : "{",
+                           is_frozen ? "})" : "}");
 }
 
-static bool push_object(struct printer *p, const struct value *node)
+static bool value_repr_push_object(struct printer *p, const struct value *node)
 {
     size_t skipped;
     const struct value *class = value_class(node, &skipped), *args = node->object->args;
@@ -122,36 +123,36 @@ static bool push_object(struct printer *p, const struct value *node)
     if (!is_plain || args->list.count <= skipped)
         return true;
     p->frames[p->frame_count - 1].any = true;
-    return push(p, NULL, PRINT_ITEMS, args->list.items + skipped, args->list.count - skipped, "", "");
+    return value_repr_push(p, NULL, PRINT_ITEMS, args->list.items + skipped, args->list.count - skipped, "", "");
 }
 
-static bool put_value(struct printer *p, const struct value *value)
+static bool value_repr_put_value(struct printer *p, const struct value *value)
 {
     bool is_open;
     if (!value)
         return buffer_append_text(p->out, "None");
     if (value_is_leaf(value))
-        return put_leaf(p, value);
+        return value_repr_put_leaf(p, value);
     if (value_is_bytes(value))
-        return put_bytes(p, value);
+        return value_repr_put_bytes(p, value);
     if (!printer_enter(p, value, &is_open))
         return false;
     if (is_open)
         return buffer_append_text(p->out, "...");
     switch ((enum value_kind)value->kind) {
     case VALUE_LIST:
-        return push(p, value, PRINT_ITEMS, value->list.items, value->list.count, "[", "]");
+        return value_repr_push(p, value, PRINT_ITEMS, value->list.items, value->list.count, "[", "]");
     case VALUE_TUPLE:
-        return push(p, value, PRINT_ITEMS, value->list.items, value->list.count, "(", value->list.count == 1 ? ",)" : ")");
+        return value_repr_push(p, value, PRINT_ITEMS, value->list.items, value->list.count, "(", value->list.count == 1 ? ",)" : ")");
     case VALUE_DICT:
-        return push(p, value, PRINT_PAIRS, value->list.items, value->list.count, "{", "}");
+        return value_repr_push(p, value, PRINT_PAIRS, value->list.items, value->list.count, "{", "}");
     case VALUE_SET:
     case VALUE_FROZENSET:
         return push_set(p, value);
     case VALUE_PERSID:
-        return push(p, value, PRINT_ITEMS, &value->inner, 1, "<persistent id ", ">");
+        return value_repr_push(p, value, PRINT_ITEMS, &value->inner, 1, "<persistent id ", ">");
     default:
-        return push_object(p, value);
+        return value_repr_push_object(p, value);
     }
 }
 
@@ -166,27 +167,27 @@ static bool push_section(struct printer *p)
         if (!object->kwargs)
             return true;
         frame->any = true;
-        return buffer_append_text(p->out, comma) && buffer_append_text(p->out, "**") && put_value(p, object->kwargs);
+        return buffer_append_text(p->out, comma) && buffer_append_text(p->out, "**") && value_repr_put_value(p, object->kwargs);
     case 1:
         frame->any |= object->state_count != 0;
-        return !object->state_count || push(p, NULL, PRINT_ITEMS, object->states, object->state_count, comma, "");
+        return !object->state_count || value_repr_push(p, NULL, PRINT_ITEMS, object->states, object->state_count, comma, "");
     case 2:
         frame->any |= object->list_count != 0;
-        return !object->list_count ||
-               (buffer_append_text(p->out, comma) && push(p, NULL, PRINT_ITEMS, object->list_items, object->list_count, "[", "]"));
+        return !object->list_count || (buffer_append_text(p->out, comma) &&
+                                       value_repr_push(p, NULL, PRINT_ITEMS, object->list_items, object->list_count, "[", "]"));
     case 3:
         frame->any |= object->dict_count != 0;
-        return !object->dict_count ||
-               (buffer_append_text(p->out, comma) && push(p, NULL, PRINT_PAIRS, object->dict_items, object->dict_count, "{", "}"));
+        return !object->dict_count || (buffer_append_text(p->out, comma) &&
+                                       value_repr_push(p, NULL, PRINT_PAIRS, object->dict_items, object->dict_count, "{", "}"));
     case 4:
         return !object->set_count ||
-               (buffer_append_text(p->out, comma) && push(p, NULL, PRINT_ITEMS, object->set_items, object->set_count, "{", "}"));
+               (buffer_append_text(p->out, comma) && value_repr_push(p, NULL, PRINT_ITEMS, object->set_items, object->set_count, "{", "}"));
     default:
         return printer_pop(p);
     }
 }
 
-static bool put_element(struct printer *p)
+static bool value_repr_put_element(struct printer *p)
 {
     size_t index;
     const struct print_frame *frame = &p->frames[p->frame_count - 1];
@@ -194,26 +195,26 @@ static bool put_element(struct printer *p)
     bool is_pair = frame->kind == PRINT_PAIRS;
     if (is_pair && frame->pair_open) {
         p->frames[p->frame_count - 1].pair_open = false;
-        return buffer_append_text(p->out, ": ") && put_value(p, items[2 * frame->pair + 1]);
+        return buffer_append_text(p->out, ": ") && value_repr_put_value(p, items[2 * frame->pair + 1]);
     }
     if (!printer_next(p, &index))
         return false;
     if (index == SIZE_MAX)
         return printer_pop(p);
     if (!is_pair)
-        return put_value(p, items[index]);
+        return value_repr_put_value(p, items[index]);
     p->frames[p->frame_count - 1].pair_open = true;
     p->frames[p->frame_count - 1].pair = index;
-    return put_value(p, items[2 * index]);
+    return value_repr_put_value(p, items[2 * index]);
 }
 
 bool value_to_repr(const struct value *value, struct buffer *out, struct work *work)
 {
     struct printer printer = { .out = out, .seed = hash_random_seed(), .work = work };
     size_t start = out->size;
-    bool ok = put_value(&printer, value);
+    bool ok = value_repr_put_value(&printer, value);
     while (ok && printer.frame_count)
-        ok = printer.frames[printer.frame_count - 1].kind == PRINT_OBJECT ? push_section(&printer) : put_element(&printer);
+        ok = printer.frames[printer.frame_count - 1].kind == PRINT_OBJECT ? push_section(&printer) : value_repr_put_element(&printer);
     ok = ok && work_take(work, out->size - start);
     out->failed |= printer.no_memory || !ok;
     printer_release(&printer);

@@ -90,7 +90,7 @@ struct copier {
     uint32_t source_count;
 };
 
-static bool copy_leaf(struct copier *copier, const struct value *source, struct value *copy)
+static bool value_walk_copy_leaf(struct copier *copier, const struct value *source, struct value *copy)
 {
     struct arena *arena = &copier->into->arena;
     if (source->kind == VALUE_GLOBAL)
@@ -161,7 +161,7 @@ static bool copy_visit(const struct value *source, void *context)
     copy->storage = source->storage;
     copy->offset = source->offset;
     copier->copies[source->id] = copy;
-    return !value_is_leaf(source) || copy_leaf(copier, source, copy);
+    return !value_is_leaf(source) || value_walk_copy_leaf(copier, source, copy);
 }
 
 static bool parts_visit(const struct value *source, void *context)

@@ -65,7 +65,7 @@ uint64_t work_left(struct work *work, uint64_t max)
     return (uint64_t)left < max ? (uint64_t)left : max;
 }
 
-static reshard_status fail(const struct work *work, reshard_error *err)
+static reshard_status work_fail(const struct work *work, reshard_error *err)
 {
     if (work->is_cancelled)
         return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
@@ -79,28 +79,28 @@ static reshard_status fail(const struct work *work, reshard_error *err)
 
 reshard_status work_spend(struct work *work, uint64_t units, reshard_error *err)
 {
-    return work_take(work, units) ? RESHARD_OK : fail(work, err);
+    return work_take(work, units) ? RESHARD_OK : work_fail(work, err);
 }
 
 reshard_status work_spend_steps(struct work *work, uint64_t steps, reshard_error *err)
 {
-    return work_take_steps(work, steps) ? RESHARD_OK : fail(work, err);
+    return work_take_steps(work, steps) ? RESHARD_OK : work_fail(work, err);
 }
 
 reshard_status work_poll(struct work *work, reshard_error *err)
 {
     work_ask(work);
-    return work->is_cancelled ? fail(work, err) : RESHARD_OK;
+    return work->is_cancelled ? work_fail(work, err) : RESHARD_OK;
 }
 
 reshard_status work_explain(const struct work *work, reshard_status status, reshard_error *err)
 {
     if (work && work->is_cancelled)
-        return fail(work, err);
-    return status == RESHARD_ERR_MEMORY && work_is_spent(work) ? fail(work, err) : status;
+        return work_fail(work, err);
+    return status == RESHARD_ERR_MEMORY && work_is_spent(work) ? work_fail(work, err) : status;
 }
 
 reshard_status work_error(const struct work *work, reshard_error *err)
 {
-    return work_is_spent(work) ? fail(work, err) : error_set_memory(err);
+    return work_is_spent(work) ? work_fail(work, err) : error_set_memory(err);
 }

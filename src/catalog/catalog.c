@@ -212,8 +212,8 @@ struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_gr
 }
 
 /* Formats, escapes for terminals, and keeps in the arena; text without memory is lost. */
-static bool text_keep(struct arena *arena, struct str *out, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
-static bool text_keep(struct arena *arena, struct str *out, const char *format, va_list args)
+static bool catalog_text_keep(struct arena *arena, struct str *out, const char *format, va_list args) __attribute__((format(printf, 3, 0)));
+static bool catalog_text_keep(struct arena *arena, struct str *out, const char *format, va_list args)
 {
     struct buffer escaped = { 0 };
     char plain[TEXT_BYTES_MAX];
@@ -237,8 +237,8 @@ void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, .
 
     va_list args;
     va_start(args, format);
-    bool is_kept =
-        ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity) && text_keep(&catalog->arena, &text, format, args);
+    bool is_kept = ARRAY_ROOM(catalog->warnings, catalog->warning_count, catalog->warning_capacity) &&
+                   catalog_text_keep(&catalog->arena, &text, format, args);
     va_end(args);
     if (is_kept)
         catalog->warnings[catalog->warning_count++] = (struct catalog_warning){ .text = text, .is_damage = is_damage };
@@ -255,7 +255,7 @@ reshard_status catalog_add_fact(struct catalog *catalog, const char *name, resha
 
     va_list args;
     va_start(args, format);
-    bool is_kept = text_keep(&catalog->arena, &fact.value, format, args);
+    bool is_kept = catalog_text_keep(&catalog->arena, &fact.value, format, args);
     va_end(args);
     if (!is_kept || !arena_str(&catalog->arena, str_of(name), &fact.name))
         return error_set_memory(err);

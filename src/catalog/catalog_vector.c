@@ -16,7 +16,7 @@
 
 _Static_assert(RANK_MAX <= COUNT_MASK, "the tag must hold every length");
 
-static uint64_t vector_hash(const struct catalog *catalog, const int64_t *values, int count)
+static uint64_t catalog_vector_hash(const struct catalog *catalog, const int64_t *values, int count)
 {
     return hash64(values, (size_t)count * sizeof(*values), catalog->vector_seed + (uint64_t)count);
 }
@@ -42,7 +42,7 @@ static bool slots_reserve(struct catalog *catalog, uint32_t used)
         const uint32_t *old = catalog->vector_slots + 2 * i;
         if (!old[0])
             continue;
-        uint64_t at = vector_hash(catalog, catalog->vectors + old[0] - 1, (int)(old[1] & COUNT_MASK)) & (capacity - 1);
+        uint64_t at = catalog_vector_hash(catalog, catalog->vectors + old[0] - 1, (int)(old[1] & COUNT_MASK)) & (capacity - 1);
         while (slots[2 * at])
             at = (at + 1) & (capacity - 1);
         slots[2 * at] = old[0];
@@ -83,7 +83,7 @@ uint32_t catalog_vector(struct catalog *catalog, const int64_t *values, int coun
         !vectors_reserve(catalog, (uint64_t)catalog->vector_count + (uint64_t)count + 1))
         return CATALOG_NONE;
 
-    uint64_t hash = vector_hash(catalog, copy, count);
+    uint64_t hash = catalog_vector_hash(catalog, copy, count);
     uint32_t tag = vector_tag(hash, count);
     uint64_t mask = catalog->vector_slots_capacity - 1, at = hash & mask;
     for (; catalog->vector_slots[2 * at]; at = (at + 1) & mask) {

@@ -27,7 +27,7 @@ static reshard_status find_driver(const struct conversion *conversion, const str
 }
 
 /* The destination's last path component, without trailing slashes. */
-static char *base_name(const char *path)
+static char *conversion_base_name(const char *path)
 {
     size_t size = strlen(path);
     while (size > 1 && path[size - 1] == '/')
@@ -38,7 +38,7 @@ static char *base_name(const char *path)
     return str_copy((struct str){ path + start, size - start });
 }
 
-static reshard_status make_recipes(struct conversion *conversion, reshard_error *err)
+static reshard_status conversion_make_recipes(struct conversion *conversion, reshard_error *err)
 {
     const struct catalog *target = conversion->target.catalog;
     const struct recipe_table *table = &conversion->selection.table;
@@ -101,7 +101,7 @@ static reshard_status open_like(struct conversion *conversion, reshard_error *er
     return status;
 }
 
-static reshard_status lay_out(struct conversion *conversion, const char *target_path, reshard_error *err)
+static reshard_status conversion_lay_out(struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     const struct format_driver *driver;
     reshard_status status = find_driver(conversion, &driver, err);
@@ -117,7 +117,7 @@ static reshard_status lay_out(struct conversion *conversion, const char *target_
                             &conversion->selection, err);
     if (status)
         return status;
-    conversion->file_name = base_name(target_path ? target_path : "checkpoint");
+    conversion->file_name = conversion_base_name(target_path ? target_path : "checkpoint");
     conversion->target.driver = driver;
     conversion->target.catalog = catalog_new(driver->name);
     if (!conversion->file_name || !conversion->target.catalog)
@@ -185,10 +185,10 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     if (status)
         goto out;
     source = out->source;
-    status = lay_out(out, target_path, err);
+    status = conversion_lay_out(out, target_path, err);
     if (status)
         goto out;
-    status = make_recipes(out, err);
+    status = conversion_make_recipes(out, err);
     if (status)
         goto out;
     if (purpose == CONVERSION_TO_RUN) {

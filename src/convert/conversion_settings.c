@@ -90,7 +90,7 @@ static reshard_status add_made_text(struct conversion *conversion, struct str te
     return add_made_item(conversion, CONFIG_KEY, &graph, err);
 }
 
-static reshard_status add_config(struct conversion *conversion, const struct model_facts *facts, reshard_error *err)
+static reshard_status conversion_settings_add_config(struct conversion *conversion, const struct model_facts *facts, reshard_error *err)
 {
     const struct model_settings *settings = conversion->mapping.settings;
     struct target *target = &conversion->target;
@@ -158,7 +158,9 @@ reshard_status conversion_add_settings(struct conversion *conversion, const stru
                                        .vocabulary_rows = vocabulary_rows(wanted, model_settings_embedding(settings)),
                                        .tensor_ranks = layout_number(&conversion->request, "tp") };
     if (settings->is_config_made)
-        return driver->abilities & FORMAT_HOLDS_CONFIG && !has_item(wanted, CONFIG_KEY) ? add_config(conversion, &facts, err) : RESHARD_OK;
+        return driver->abilities & FORMAT_HOLDS_CONFIG && !has_item(wanted, CONFIG_KEY)
+                   ? conversion_settings_add_config(conversion, &facts, err)
+                   : RESHARD_OK;
     bool is_run = !(driver->abilities & FORMAT_HOLDS_CONFIG) && driver->abilities & FORMAT_HOLDS_ITEMS;
     return is_run && settings->members && !has_item(wanted, ARGUMENTS_KEY) ? add_arguments(conversion, &facts, err) : RESHARD_OK;
 }

@@ -52,7 +52,7 @@ static uint32_t find_counterpart(const struct catalog *catalog, const struct cat
     return CATALOG_NONE;
 }
 
-static void shape_text(const struct catalog *catalog, const struct catalog_tensor *tensor, struct buffer *out)
+static void diff_shape_text(const struct catalog *catalog, const struct catalog_tensor *tensor, struct buffer *out)
 {
     const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
     buffer_clear(out);
@@ -63,7 +63,8 @@ static void shape_text(const struct catalog *catalog, const struct catalog_tenso
     buffer_append_byte(out, 0);
 }
 
-static bool same_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b, const struct catalog_tensor *y)
+static bool diff_same_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b,
+                            const struct catalog_tensor *y)
 {
     return x->rank == y->rank &&
            memcmp(catalog_vector_at(a, x->shape), catalog_vector_at(b, y->shape), (size_t)x->rank * sizeof(int64_t)) == 0;
@@ -87,9 +88,9 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
             continue;
         }
         const struct catalog_tensor *y = &b->tensors[other];
-        if (!same_shape(a, x, b, y)) {
-            shape_text(a, x, &shape_a);
-            shape_text(b, y, &shape_b);
+        if (!diff_same_shape(a, x, b, y)) {
+            diff_shape_text(a, x, &shape_a);
+            diff_shape_text(b, y, &shape_b);
             finding_report(diff->findings, FINDING_FAILURE, "shape", x->key, "shape %s against %s", (char *)shape_a.data,
                            (char *)shape_b.data);
         } else if (x->dtype != y->dtype) {
@@ -253,7 +254,7 @@ static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t
     return status;
 }
 
-static reshard_status compare_items(struct diff *diff, reshard_error *err)
+static reshard_status diff_compare_items(struct diff *diff, reshard_error *err)
 {
     const struct catalog *a = diff->a->source->catalog, *b = diff->b->source->catalog;
     struct name_map keys_a = { 0 }, keys_b = { 0 };
@@ -333,7 +334,7 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     if (!status)
         status = compare_tensors(&diff, engine, err);
     if (!status && !options->ignore_items)
-        status = compare_items(&diff, err);
+        status = diff_compare_items(&diff, err);
     if (!status)
         status = finding_sink_status(findings, err);
     free(diff.pairs);

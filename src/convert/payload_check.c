@@ -35,7 +35,7 @@ static bool has_values(const struct payload_job *job, const struct catalog_chunk
 }
 
 /* Values can be taken straight from the stored bytes if these are the chunk's elements, each once, in native order. */
-static bool is_plain(const struct catalog *catalog, const struct catalog_chunk *chunk)
+static bool payload_check_is_plain(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
@@ -54,7 +54,7 @@ static uint64_t element_count(const struct catalog *catalog, const struct catalo
     return (uint64_t)box_volume(catalog->tensors[chunk->tensor].rank, catalog_vector_at(catalog, chunk->extent));
 }
 
-static bool advance(struct payload_job *job, uint64_t bytes)
+static bool payload_check_advance(struct payload_job *job, uint64_t bytes)
 {
     pthread_mutex_lock(&job->lock);
     job->bytes_done += bytes;
@@ -81,8 +81,8 @@ struct range_read {
 };
 
 /* Windows start at values_offset modulo the window size, a multiple of every element size, so no element is cut. */
-static reshard_status read_range(struct payload_job *job, const struct store_object *object, struct range_read *range, uint8_t *window,
-                                 reshard_error *err)
+static reshard_status payload_check_read_range(struct payload_job *job, const struct store_object *object, struct range_read *range,
+                                               uint8_t *window, reshard_error *err)
 {
     uint64_t values_end = range->values_offset + range->values_bytes;
     for (uint64_t at = 0; at < range->bytes;) {
@@ -101,7 +101,7 @@ static reshard_status read_range(struct payload_job *job, const struct store_obj
             value_stats_add(&range->stats, range->dtype, window, (size_t)part / dtype_element_bytes(range->dtype));
         }
         at += size;
-        if (!advance(job, size))
+        if (!payload_check_advance(job, size))
             return RESHARD_OK;
     }
     return RESHARD_OK;
@@ -183,7 +183,7 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
     const struct catalog *catalog = job->catalog;
     const struct catalog_chunk *chunk = &catalog->chunks[index];
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-    bool plain = is_plain(catalog, chunk), values = has_values(job, chunk);
+    bool plain = payload_check_is_plain(catalog, chunk), values = has_values(job, chunk);
     struct range_read range = { .dtype = catalog->tensors[chunk->tensor].dtype, .offset = chunk->offset };
     uint64_t elements = element_count(catalog, chunk);
     reshard_status status = RESHARD_OK;
@@ -200,7 +200,7 @@ static reshard_status check_chunk(struct payload_job *job, const struct store_ob
             return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its bytes lie outside the checksummed range",
                              STR_ARG(catalog->tensors[chunk->tensor].key));
     }
-    status = read_range(job, object, &range, window, err);
+    status = payload_check_read_range(job, object, &range, window, err);
     if (status || job->stopped)
         return status;
     if (range.want_crc && range.crc != layout->crc32)
@@ -270,7 +270,7 @@ static void *work(void *context)
     return NULL;
 }
 
-static int compare_places(const void *a, const void *b, void *context)
+static int payload_check_compare_places(const void *a, const void *b, void *context)
 {
     const struct catalog *catalog = context;
     const struct catalog_chunk *x = &catalog->chunks[*(const uint32_t *)a], *y = &catalog->chunks[*(const uint32_t *)b];
@@ -293,7 +293,7 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
             job->bytes_total += chunk->bytes;
         }
     }
-    qsort_r(job->order, job->count, sizeof(uint32_t), compare_places, (void *)catalog);
+    qsort_r(job->order, job->count, sizeof(uint32_t), payload_check_compare_places, (void *)catalog);
     return RESHARD_OK;
 }
 

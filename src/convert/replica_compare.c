@@ -14,7 +14,7 @@ struct window {
     uint64_t begin, size;
 };
 
-static reshard_status take(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
+static reshard_status replica_compare_take(void *context, uint32_t tensor, uint64_t offset, const void *bytes, size_t size, bool is_last,
                            reshard_error *err)
 {
     struct window *window = context;
@@ -39,7 +39,8 @@ static double difference_of(to_double_function to_double, const uint8_t *a, cons
     return fmax(fabs(x[0] - y[0]), fabs(x[1] - y[1]));
 }
 
-static void compare(const struct window *a, const struct window *b, enum dtype dtype, unsigned width, struct replica_difference *out)
+static void replica_compare_compare(const struct window *a, const struct window *b, enum dtype dtype, unsigned width,
+                                    struct replica_difference *out)
 {
     to_double_function to_double = width <= 16 ? cast_to_double_find(dtype) : NULL;
     for (uint64_t at = 0; at + width <= a->size; at += width) {
@@ -69,11 +70,11 @@ reshard_status replica_compare(const struct engine_source *source, uint32_t a, u
     for (uint64_t begin = 0; !status && begin < bytes; begin += step) {
         one.begin = other.begin = begin;
         one.size = other.size = bytes - begin < step ? bytes - begin : step;
-        status = engine_stream_chunk(source, a, options, take, &one, err);
+        status = engine_stream_chunk(source, a, options, replica_compare_take, &one, err);
         if (!status)
-            status = engine_stream_chunk(source, b, options, take, &other, err);
+            status = engine_stream_chunk(source, b, options, replica_compare_take, &other, err);
         if (!status)
-            compare(&one, &other, tensor->dtype, width, out);
+            replica_compare_compare(&one, &other, tensor->dtype, width, out);
     }
     free(one.bytes);
     free(other.bytes);

@@ -60,7 +60,7 @@ struct choice {
 };
 
 /* What the wanted tensor and the source's have in common if their elements are the same: its ties, and what else the source knows. */
-static void take_over(struct choice *choice, uint32_t index, uint32_t wanted)
+static void selection_take_over(struct choice *choice, uint32_t index, uint32_t wanted)
 {
     const struct catalog_tensor *tensor = &choice->catalog->tensors[index];
     struct catalog *catalog = choice->out->wanted;
@@ -107,7 +107,7 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
         status = copy_path(choice, tensor, wanted, err);
     if (status)
         return status;
-    take_over(choice, index, wanted);
+    selection_take_over(choice, index, wanted);
     struct recipe recipe = { .source_tensor = index, .target_tensor = wanted, .is_whole = true };
     return recipe_table_append(&out->table, &recipe, err);
 }
@@ -201,7 +201,7 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
                (source->dtype == tensor->dtype || tensor->dtype == dtype);
         copy->flags = source->flags & (TENSOR_PARAMETER | TENSOR_REQUIRES_GRAD);
         if (same)
-            take_over(choice, anchor, wanted);
+            selection_take_over(choice, anchor, wanted);
         status = str_equal(source->key, tensor->key) ? copy_path(choice, source, wanted, err)
                                                      : derive_path(choice, anchor, tensor->key, wanted, err);
     }

@@ -68,7 +68,7 @@ static void sidecar_release(struct sidecar *sidecar)
     value_graph_release(&sidecar->graph);
 }
 
-static const struct value *member(const struct sidecar *sidecar, const char *name)
+static const struct value *sidecar_member(const struct sidecar *sidecar, const char *name)
 {
     const struct value *found = value_dict_get(sidecar->graph.root, name);
     return found && found->kind == VALUE_DICT ? found : NULL;
@@ -85,13 +85,13 @@ static reshard_status take_members(struct sidecar *sidecar, reshard_error *err)
                          STR_ARG(text));
     if (!digest || !value_as_str(digest, &kind) || !digest_from_name(kind, &sidecar->kind))
         return error_set(err, RESHARD_ERR_FORMAT, "no \"digest\" that reshard knows");
-    sidecar->tensors = member(sidecar, "tensors");
+    sidecar->tensors = sidecar_member(sidecar, "tensors");
     if (!sidecar->tensors)
         return error_set(err, RESHARD_ERR_FORMAT, "no \"tensors\"");
     if (str_is(text, SIDECAR_SCHEMA_OLD))
         return RESHARD_OK;
-    sidecar->types = member(sidecar, "types");
-    sidecar->items = member(sidecar, "items");
+    sidecar->types = sidecar_member(sidecar, "types");
+    sidecar->items = sidecar_member(sidecar, "items");
     return sidecar->types && sidecar->items ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "no \"types\" and \"items\"");
 }
 

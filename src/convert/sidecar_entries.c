@@ -10,7 +10,7 @@
 
 /* ---- names ---- */
 
-static bool put_path(const struct path_part *parts, size_t count, struct buffer *out)
+static bool sidecar_entries_put_path(const struct path_part *parts, size_t count, struct buffer *out)
 {
     buffer_append_byte(out, '[');
     for (size_t i = 0; i < count; i++) {
@@ -42,7 +42,8 @@ static reshard_status add_name(struct sidecar_names *names, struct str name, uin
 static reshard_status add_path(struct sidecar_names *names, const struct path_part *parts, size_t count, uint32_t index, reshard_error *err)
 {
     struct buffer path = { 0 };
-    reshard_status status = put_path(parts, count, &path) ? add_name(names, buffer_str(&path), index, err) : error_set_memory(err);
+    reshard_status status =
+        sidecar_entries_put_path(parts, count, &path) ? add_name(names, buffer_str(&path), index, err) : error_set_memory(err);
     buffer_release(&path);
     return status;
 }
@@ -119,7 +120,7 @@ void item_digests_end(struct item_digests *digests)
     *digests = (struct item_digests){ 0 };
 }
 
-static reshard_status open_file(struct item_digests *digests, uint32_t object, reshard_error *err)
+static reshard_status sidecar_entries_open_file(struct item_digests *digests, uint32_t object, reshard_error *err)
 {
     if (digests->file && digests->object == object)
         return RESHARD_OK;
@@ -135,7 +136,7 @@ static reshard_status open_file(struct item_digests *digests, uint32_t object, r
 
 static reshard_status digest_extent(struct item_digests *digests, const struct catalog_item *item, reshard_error *err)
 {
-    reshard_status status = open_file(digests, item->object, err);
+    reshard_status status = sidecar_entries_open_file(digests, item->object, err);
     for (uint64_t at = 0; at < item->bytes && !status;) {
         size_t size = item->bytes - at < WINDOW_BYTES ? (size_t)(item->bytes - at) : WINDOW_BYTES;
         status = store_read_at(digests->file, item->offset + at, digests->window, size, err);

@@ -47,7 +47,8 @@ static bool is_of_its_folder(const struct source *source, const struct store_tar
 }
 
 /* An object may lie anywhere if links lead there. */
-static reshard_status check_objects(const struct source *source, const struct store_target *target, const char *shown, reshard_error *err)
+static reshard_status target_check_objects(const struct source *source, const struct store_target *target, const char *shown,
+                                           reshard_error *err)
 {
     struct buffer path = { 0 };
     bool is_hit = false;
@@ -90,7 +91,7 @@ static reshard_status check_relation(const struct checkpoint *source, const stru
         return RESHARD_OK; /* nothing is there that could be the source's */
     if (stands_for_folder(source->source) && is_of_its_folder(source->source, target))
         return refuse(err, "write it outside of the source's folder", "is or holds a file of the source", shown);
-    return check_objects(source->source, target, shown, err);
+    return target_check_objects(source->source, target, shown, err);
 }
 
 reshard_status target_check_source(const struct checkpoint *source, const char *target_path, bool overwrite, reshard_error *err)
@@ -163,7 +164,7 @@ struct census {
 };
 
 /* A glob that ends with '/' is for folders. */
-static bool is_listed(const char *const *globs, struct str name, bool is_directory)
+static bool target_check_is_listed(const char *const *globs, struct str name, bool is_directory)
 {
     for (; globs && *globs; globs++) {
         struct str glob = str_of(*globs);
@@ -178,9 +179,9 @@ static bool is_listed(const char *const *globs, struct str name, bool is_directo
 static bool is_of_a_format(struct str name, bool is_directory)
 {
     const struct format_driver *driver;
-    bool found = is_listed(side_files, name, is_directory);
+    bool found = target_check_is_listed(side_files, name, is_directory);
     for (int i = 0; !found && (driver = format_driver_at(i)); i++)
-        found = is_listed(driver->folder_entries, name, is_directory);
+        found = target_check_is_listed(driver->folder_entries, name, is_directory);
     return found;
 }
 
@@ -357,7 +358,7 @@ out:
     return status;
 }
 
-static reshard_status check_file(const struct store_target *target, const char *shown, reshard_error *err)
+static reshard_status target_check_file(const struct store_target *target, const char *shown, reshard_error *err)
 {
     struct store *store = NULL;
     char *name = NULL;
@@ -384,7 +385,7 @@ reshard_status target_check_replaced(const struct conversion *conversion, const 
     if (status)
         return status;
     if (target.kind == TARGET_FILE)
-        status = check_file(&target, target_path, err);
+        status = target_check_file(&target, target_path, err);
     else if (target.kind == TARGET_DIRECTORY)
         status = check_folder(conversion, &target, target_path, err);
     else if (target.kind == TARGET_LINK)

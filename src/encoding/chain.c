@@ -16,7 +16,7 @@
 #error "the build says which libraries there are"
 #endif
 
-static reshard_status take_checksum(struct chain_call *call, reshard_error *err);
+static reshard_status chain_take_checksum(struct chain_call *call, reshard_error *err);
 static reshard_status take_slice(struct chain_call *call, reshard_error *err);
 
 static const struct chain_row {
@@ -35,9 +35,9 @@ static const struct chain_row {
     [CHAIN_BLOSC] = { "blosc", chain_unblosc, RESHARD_WITH_BLOSC ? NULL : "libblosc", false, chain_blosc_pack },
     [CHAIN_BZ2] = { "bz2", chain_unbz2, RESHARD_WITH_BZ2 ? NULL : "libbz2", false, NULL, CHECKED },
     [CHAIN_LZMA] = { "lzma", chain_unlzma, RESHARD_WITH_LZMA ? NULL : "liblzma", false, NULL, MAY_BE_CHECKED },
-    [CHAIN_CRC32C] = { "crc32c", take_checksum, NULL, true, NULL, CHECKED },
-    [CHAIN_CRC32] = { "crc32", take_checksum, NULL, true, NULL, CHECKED },
-    [CHAIN_ADLER32] = { "adler32", take_checksum, NULL, true, NULL, CHECKED },
+    [CHAIN_CRC32C] = { "crc32c", chain_take_checksum, NULL, true, NULL, CHECKED },
+    [CHAIN_CRC32] = { "crc32", chain_take_checksum, NULL, true, NULL, CHECKED },
+    [CHAIN_ADLER32] = { "adler32", chain_take_checksum, NULL, true, NULL, CHECKED },
     [CHAIN_SLICE] = { "slice", take_slice, NULL, true, NULL },
     [CHAIN_SHUFFLE] = { "shuffle", chain_unshuffle, NULL, false, NULL },
     [CHAIN_DELTA] = { "delta", chain_undelta, NULL, false, NULL },
@@ -122,7 +122,7 @@ static uint32_t checksum_of(enum chain_kind kind, const uint8_t *bytes, size_t s
     }
 }
 
-static reshard_status take_checksum(struct chain_call *call, reshard_error *err)
+static reshard_status chain_take_checksum(struct chain_call *call, reshard_error *err)
 {
     const char *name = rows[call->step->kind].name;
     if (call->in_size < CHECKSUM_BYTES)
@@ -185,7 +185,7 @@ struct chain_size {
 };
 
 /* What each step has to make: known from the end as far as sizes follow from each other, bounded before. */
-static bool sizes_of(const struct chain *chain, struct chain_size *sizes)
+static bool chain_sizes_of(const struct chain *chain, struct chain_size *sizes)
 {
     struct chain_size size = { chain->decoded_bytes, true };
     for (uint32_t i = chain->step_count; i > 0; i--) {
@@ -218,7 +218,7 @@ reshard_status chain_check(const struct chain *chain, reshard_error *err)
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "codec '%s' needs %s, and this reshard was built without it",
                              rows[chain->steps[i].kind].name, library);
     }
-    if (!sizes_of(chain, sizes))
+    if (!chain_sizes_of(chain, sizes))
         return error_set(err, RESHARD_ERR_FORMAT, "the filters do not fit a chunk of %" PRIu64 " bytes", chain->decoded_bytes);
     return RESHARD_OK;
 }
@@ -257,7 +257,7 @@ uint64_t chain_between_bytes(const struct chain *chain)
 {
     struct chain_size sizes[CHAIN_STEPS_MAX];
     uint64_t largest[2] = { 0, 0 }, sum;
-    if (chain->literal || !sizes_of(chain, sizes))
+    if (chain->literal || !chain_sizes_of(chain, sizes))
         return 0;
     for (uint32_t i = 0; i < chain->step_count; i++)
         if (!rows[chain->steps[i].kind].is_view && !step_writes_result(chain, sizes, i) && sizes[i].bytes > largest[i % 2])
@@ -282,7 +282,7 @@ reshard_status chain_decode(const struct chain *chain, const void *in, size_t si
 {
     struct chain_size sizes[CHAIN_STEPS_MAX];
     struct chain_call call = { .scratch = scratch, .out = (uint8_t *)(uintptr_t)in, .made = size };
-    if (!sizes_of(chain, sizes))
+    if (!chain_sizes_of(chain, sizes))
         return error_set(err, RESHARD_ERR_FORMAT, "the filters do not fit a chunk of %" PRIu64 " bytes", chain->decoded_bytes);
     for (uint32_t i = 0; i < chain->step_count; i++) {
         const struct chain_row *row = &rows[chain->steps[i].kind];

@@ -120,7 +120,7 @@ static void number_store(const struct chain_number *type, const struct number *n
     bits_store(type, bits, at);
 }
 
-static bool is_number(enum dtype dtype)
+static bool chain_filter_is_number(enum dtype dtype)
 {
     unsigned class_ = dtype_info(dtype)->class_;
     return dtype == DTYPE_F32 || dtype == DTYPE_F64 || class_ == DTYPE_CLASS_INT || class_ == DTYPE_CLASS_UINT ||
@@ -131,7 +131,7 @@ static bool is_number(enum dtype dtype)
 static reshard_status elements_count(const struct chain_call *call, size_t *count, reshard_error *err)
 {
     const struct chain_step *step = call->step;
-    if (!is_number(step->stored.dtype) || !is_number(step->shown.dtype))
+    if (!chain_filter_is_number(step->stored.dtype) || !chain_filter_is_number(step->shown.dtype))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "filter '%s' between %s and %s; integers, F32 and F64 are supported",
                          chain_kind_name(step->kind), dtype_info(step->shown.dtype)->name, dtype_info(step->stored.dtype)->name);
     *count = call->room / dtype_element_bytes(step->shown.dtype);

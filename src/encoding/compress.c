@@ -71,7 +71,7 @@ static uint64_t coded_position(const struct decoder *decoder)
     return decoder->next - decoder->span.in_size;
 }
 
-static reshard_status read_plain(struct decoder *decoder, void *out, size_t size, size_t *got, reshard_error *err)
+static reshard_status compress_read_plain(struct decoder *decoder, void *out, size_t size, size_t *got, reshard_error *err)
 {
     uint64_t left = decoder->end - decoder->next;
     size_t step = size < left ? size : (size_t)left;
@@ -157,7 +157,7 @@ static reshard_status decode_step(struct decoder *decoder, reshard_error *err)
 reshard_status decoder_read(struct decoder *decoder, void *out, size_t size, size_t *got, reshard_error *err)
 {
     if (!decoder->library)
-        return read_plain(decoder, out, size, got, err);
+        return compress_read_plain(decoder, out, size, got, err);
     decoder->span.out = out;
     decoder->span.out_size = size;
     reshard_status status = RESHARD_OK;

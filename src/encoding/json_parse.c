@@ -130,7 +130,7 @@ out:
     return status;
 }
 
-static bool is_integer(struct str text)
+static bool json_parse_is_integer(struct str text)
 {
     for (size_t i = 0; i < text.size; i++) {
         if (text.data[i] == '.' || text.data[i] == 'e' || text.data[i] == 'E')
@@ -142,7 +142,7 @@ static bool is_integer(struct str text)
 static reshard_status make_number(struct builder *builder, struct str text, uint64_t offset, struct value **out, reshard_error *err)
 {
     int64_t integer;
-    if (!is_integer(text))
+    if (!json_parse_is_integer(text))
         return make_float(builder, text, offset, out, err);
     if (!to_i64(text, &integer))
         return make_bigint(builder, text, offset, out, err);
@@ -177,7 +177,7 @@ static reshard_status duplicate(const struct value *key, reshard_error *err)
 }
 
 /* Keys are every second node. */
-static reshard_status check_keys(struct value **pairs, size_t count, reshard_error *err)
+static reshard_status json_parse_check_keys(struct value **pairs, size_t count, reshard_error *err)
 {
     size_t keys = count / 2;
     if (keys <= PAIRWISE_MAX) {
@@ -216,7 +216,7 @@ static reshard_status close_frame(struct builder *builder, enum value_kind kind,
     size_t count = builder->node_count - frame.first;
     struct value **nodes = count ? builder->nodes + frame.first : NULL,
                  **items = arena_array(&builder->graph->arena, count, sizeof(*items));
-    reshard_status status = kind == VALUE_DICT ? check_keys(nodes, count, err) : RESHARD_OK;
+    reshard_status status = kind == VALUE_DICT ? json_parse_check_keys(nodes, count, err) : RESHARD_OK;
     if (status)
         return status;
     if (items && count)
@@ -231,8 +231,8 @@ static reshard_status close_frame(struct builder *builder, enum value_kind kind,
 
 /* ---- the document ---- */
 
-static reshard_status make_simple(struct builder *builder, enum json_event event, struct str text, uint64_t offset, struct value **out,
-                                  reshard_error *err)
+static reshard_status json_parse_make_simple(struct builder *builder, enum json_event event, struct str text, uint64_t offset,
+                                             struct value **out, reshard_error *err)
 {
     struct value *node;
     if (event == JSON_KEY || event == JSON_STRING) {
@@ -268,7 +268,7 @@ static reshard_status take_event(struct builder *builder, enum json_event event,
         status = make_number(builder, text, offset, &node, err);
         break;
     default:
-        status = make_simple(builder, event, text, offset, &node, err);
+        status = json_parse_make_simple(builder, event, text, offset, &node, err);
         break;
     }
     if (!status && !push_node(builder, node))

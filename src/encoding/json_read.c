@@ -52,7 +52,7 @@ uint64_t json_offset(const struct json_parser *parser)
 
 /* ---- errors ---- */
 
-static reshard_status fail_at(const struct json_parser *parser, size_t pos, const char *complaint, reshard_error *err)
+static reshard_status json_read_fail_at(const struct json_parser *parser, size_t pos, const char *complaint, reshard_error *err)
 {
     return error_set_at(err, RESHARD_ERR_FORMAT, parser->base_offset + pos, "JSON: %s", complaint);
 }
@@ -74,14 +74,14 @@ static reshard_status unexpected(const struct json_parser *parser, const char *e
 
 /* ---- scalars ---- */
 
-static bool is_digit(const struct json_parser *parser, size_t pos)
+static bool json_read_is_digit(const struct json_parser *parser, size_t pos)
 {
     return pos < parser->size && parser->bytes[pos] >= '0' && parser->bytes[pos] <= '9';
 }
 
-static size_t skip_digits(const struct json_parser *parser, size_t pos)
+static size_t json_read_skip_digits(const struct json_parser *parser, size_t pos)
 {
-    while (is_digit(parser, pos))
+    while (json_read_is_digit(parser, pos))
         pos++;
     return pos;
 }
@@ -90,23 +90,23 @@ static reshard_status read_number(struct json_parser *parser, struct str *text, 
 {
     const uint8_t *bytes = parser->bytes;
     size_t pos = parser->pos + (bytes[parser->pos] == '-');
-    if (!is_digit(parser, pos))
-        return fail_at(parser, pos, "a number lacks its digits", err);
-    if (bytes[pos] == '0' && is_digit(parser, pos + 1))
-        return fail_at(parser, pos, "a number starts with 0", err);
-    pos = skip_digits(parser, pos);
+    if (!json_read_is_digit(parser, pos))
+        return json_read_fail_at(parser, pos, "a number lacks its digits", err);
+    if (bytes[pos] == '0' && json_read_is_digit(parser, pos + 1))
+        return json_read_fail_at(parser, pos, "a number starts with 0", err);
+    pos = json_read_skip_digits(parser, pos);
     if (pos < parser->size && bytes[pos] == '.') {
-        if (!is_digit(parser, pos + 1))
-            return fail_at(parser, pos, "a number lacks digits behind its point", err);
-        pos = skip_digits(parser, pos + 1);
+        if (!json_read_is_digit(parser, pos + 1))
+            return json_read_fail_at(parser, pos, "a number lacks digits behind its point", err);
+        pos = json_read_skip_digits(parser, pos + 1);
     }
     if (pos < parser->size && (bytes[pos] == 'e' || bytes[pos] == 'E')) {
         size_t digits = pos + 1;
         if (digits < parser->size && (bytes[digits] == '+' || bytes[digits] == '-'))
             digits++;
-        if (!is_digit(parser, digits))
-            return fail_at(parser, pos, "a number lacks the digits of its exponent", err);
-        pos = skip_digits(parser, digits);
+        if (!json_read_is_digit(parser, digits))
+            return json_read_fail_at(parser, pos, "a number lacks the digits of its exponent", err);
+        pos = json_read_skip_digits(parser, digits);
     }
     *text = (struct str){ (const char *)bytes + parser->pos, pos - parser->pos };
     parser->pos = pos;
@@ -167,13 +167,13 @@ static reshard_status read_unicode_escape(struct json_parser *parser, size_t *po
     uint32_t code, low;
     size_t start = *pos - 2;
     if (!read_hex4(parser, *pos, &code))
-        return fail_at(parser, start, "\\u is not followed by four hexadecimal digits", err);
+        return json_read_fail_at(parser, start, "\\u is not followed by four hexadecimal digits", err);
     *pos += 4;
     if (code >= 0xD800 && code <= 0xDFFF) {
         bool is_pair = code <= 0xDBFF && parser->size - *pos >= 6 && memcmp(parser->bytes + *pos, "\\u", 2) == 0 &&
                        read_hex4(parser, *pos + 2, &low) && low >= 0xDC00 && low <= 0xDFFF;
         if (!is_pair)
-            return fail_at(parser, start, "a lone surrogate is escaped: it is no character", err);
+            return json_read_fail_at(parser, start, "a lone surrogate is escaped: it is no character", err);
         code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
         *pos += 6;
     }
@@ -181,7 +181,7 @@ static reshard_status read_unicode_escape(struct json_parser *parser, size_t *po
     return RESHARD_OK;
 }
 
-static reshard_status read_escape(struct json_parser *parser, size_t *pos, reshard_error *err)
+static reshard_status json_read_escape(struct json_parser *parser, size_t *pos, reshard_error *err)
 {
     static const char names[] = "\"\\/bfnrt", meanings[] = "\"\\/\b\f\n\r\t";
     size_t start = *pos;
@@ -191,7 +191,7 @@ static reshard_status read_escape(struct json_parser *parser, size_t *pos, resha
         return read_unicode_escape(parser, pos, err);
     const char *found = c ? strchr(names, c) : NULL;
     if (!found)
-        return fail_at(parser, start, "unknown escape in a string", err);
+        return json_read_fail_at(parser, start, "unknown escape in a string", err);
     buffer_append_byte(&parser->text, (uint8_t)meanings[found - names]);
     return RESHARD_OK;
 }
@@ -203,20 +203,20 @@ static reshard_status scan_characters(const struct json_parser *parser, size_t *
     for (;;) {
         *pos = skip_plain(parser, *pos);
         if (*pos >= parser->size)
-            return fail_at(parser, parser->size, "a string is not closed", err);
+            return json_read_fail_at(parser, parser->size, "a string is not closed", err);
         uint8_t c = parser->bytes[*pos];
         if (c == '"' || c == '\\')
             return RESHARD_OK;
         if (c < 0x20)
-            return fail_at(parser, *pos, "raw control character in a string", err);
+            return json_read_fail_at(parser, *pos, "raw control character in a string", err);
         size_t size = str_utf8_char(all, *pos, false);
         if (!size)
-            return fail_at(parser, *pos, "invalid UTF-8 in a string", err);
+            return json_read_fail_at(parser, *pos, "invalid UTF-8 in a string", err);
         *pos += size;
     }
 }
 
-static reshard_status read_string(struct json_parser *parser, struct str *text, reshard_error *err)
+static reshard_status json_read_string(struct json_parser *parser, struct str *text, reshard_error *err)
 {
     size_t start = parser->pos + 1, pos = start;
     reshard_status status = scan_characters(parser, &pos, err);
@@ -232,7 +232,7 @@ static reshard_status read_string(struct json_parser *parser, struct str *text, 
         buffer_append(&parser->text, parser->bytes + start, pos - start);
         if (parser->bytes[pos] == '"')
             break;
-        status = read_escape(parser, &pos, err);
+        status = json_read_escape(parser, &pos, err);
         start = pos;
         if (!status)
             status = scan_characters(parser, &pos, err);
@@ -246,7 +246,7 @@ static reshard_status read_string(struct json_parser *parser, struct str *text, 
     return RESHARD_OK;
 }
 
-static reshard_status read_word(struct json_parser *parser, const char *word, reshard_error *err)
+static reshard_status json_read_word(struct json_parser *parser, const char *word, reshard_error *err)
 {
     size_t size = strlen(word);
     if (parser->size - parser->pos < size || memcmp(parser->bytes + parser->pos, word, size) != 0)
@@ -257,7 +257,7 @@ static reshard_status read_word(struct json_parser *parser, const char *word, re
 
 /* ---- structure ---- */
 
-static void skip_space(struct json_parser *parser)
+static void json_read_skip_space(struct json_parser *parser)
 {
     while (parser->pos < parser->size) {
         uint8_t c = parser->bytes[parser->pos];
@@ -272,7 +272,7 @@ static int next_byte(const struct json_parser *parser)
     return parser->pos < parser->size ? parser->bytes[parser->pos] : -1;
 }
 
-static reshard_status open_container(struct json_parser *parser, uint8_t bracket, enum json_event *event, reshard_error *err)
+static reshard_status json_read_open_container(struct json_parser *parser, uint8_t bracket, enum json_event *event, reshard_error *err)
 {
     if (parser->open.size >= parser->depth_max) {
         error_set_limit(err, "json_depth", parser->open.size + 1, parser->depth_max);
@@ -300,29 +300,29 @@ static void close_container(struct json_parser *parser, enum json_event *event)
     value_is_done(parser);
 }
 
-static reshard_status read_value(struct json_parser *parser, enum json_event *event, struct str *text, reshard_error *err)
+static reshard_status json_read_value(struct json_parser *parser, enum json_event *event, struct str *text, reshard_error *err)
 {
     reshard_status status;
     int c = next_byte(parser);
     switch (c) {
     case '{':
     case '[':
-        return open_container(parser, (uint8_t)c, event, err);
+        return json_read_open_container(parser, (uint8_t)c, event, err);
     case '"':
         *event = JSON_STRING;
-        status = read_string(parser, text, err);
+        status = json_read_string(parser, text, err);
         break;
     case 't':
         *event = JSON_TRUE;
-        status = read_word(parser, "true", err);
+        status = json_read_word(parser, "true", err);
         break;
     case 'f':
         *event = JSON_FALSE;
-        status = read_word(parser, "false", err);
+        status = json_read_word(parser, "false", err);
         break;
     case 'n':
         *event = JSON_NULL;
-        status = read_word(parser, "null", err);
+        status = json_read_word(parser, "null", err);
         break;
     default:
         if (c != '-' && !(c >= '0' && c <= '9'))
@@ -337,14 +337,14 @@ static reshard_status read_value(struct json_parser *parser, enum json_event *ev
 }
 
 /* A key and its colon. */
-static reshard_status read_key(struct json_parser *parser, enum json_event *event, struct str *text, reshard_error *err)
+static reshard_status json_read_key(struct json_parser *parser, enum json_event *event, struct str *text, reshard_error *err)
 {
     if (next_byte(parser) != '"')
         return unexpected(parser, parser->state == EXPECT_KEY_OR_END ? "a key or '}'" : "a key", err);
-    reshard_status status = read_string(parser, text, err);
+    reshard_status status = json_read_string(parser, text, err);
     if (status)
         return status;
-    skip_space(parser);
+    json_read_skip_space(parser);
     if (next_byte(parser) != ':')
         return unexpected(parser, "':' behind a key", err);
     parser->pos++;
@@ -365,14 +365,14 @@ static reshard_status read_separator(struct json_parser *parser, enum json_event
     if (c != ',')
         return unexpected(parser, is_object ? "',' or '}'" : "',' or ']'", err);
     parser->pos++;
-    skip_space(parser);
+    json_read_skip_space(parser);
     parser->event_pos = parser->pos;
-    return is_object ? read_key(parser, event, text, err) : read_value(parser, event, text, err);
+    return is_object ? json_read_key(parser, event, text, err) : json_read_value(parser, event, text, err);
 }
 
 reshard_status json_next(struct json_parser *parser, enum json_event *event, struct str *text, reshard_error *err)
 {
-    skip_space(parser);
+    json_read_skip_space(parser);
     parser->event_pos = parser->pos;
     *text = (struct str){ "", 0 };
     switch (parser->state) {
@@ -381,13 +381,13 @@ reshard_status json_next(struct json_parser *parser, enum json_event *event, str
             close_container(parser, event);
             return RESHARD_OK;
         }
-        return read_value(parser, event, text, err);
+        return json_read_value(parser, event, text, err);
     case EXPECT_KEY_OR_END:
         if (next_byte(parser) == '}') {
             close_container(parser, event);
             return RESHARD_OK;
         }
-        return read_key(parser, event, text, err);
+        return json_read_key(parser, event, text, err);
     case EXPECT_COMMA_OR_END:
         return read_separator(parser, event, text, err);
     case EXPECT_NOTHING:
@@ -398,7 +398,7 @@ reshard_status json_next(struct json_parser *parser, enum json_event *event, str
     case EXPECT_VALUE:
         break;
     }
-    return read_value(parser, event, text, err);
+    return json_read_value(parser, event, text, err);
 }
 
 reshard_status json_skip(struct json_parser *parser, enum json_event first, reshard_error *err)

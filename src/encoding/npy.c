@@ -45,21 +45,21 @@ static reshard_status parse_type(struct str text, struct npy_header *out, reshar
 
 /* ---- the header's dict ---- */
 
-static bool next_is(const struct cursor *c, char wanted)
+static bool npy_next_is(const struct cursor *c, char wanted)
 {
     return c->pos < c->size && c->data[c->pos] == (uint8_t)wanted;
 }
 
-static void skip_space(struct cursor *c)
+static void npy_skip_space(struct cursor *c)
 {
-    while (next_is(c, ' ') || next_is(c, '\n') || next_is(c, '\t') || next_is(c, '\r'))
+    while (npy_next_is(c, ' ') || npy_next_is(c, '\n') || npy_next_is(c, '\t') || npy_next_is(c, '\r'))
         c->pos++;
 }
 
-static bool take(struct cursor *c, char wanted)
+static bool npy_take(struct cursor *c, char wanted)
 {
-    skip_space(c);
-    if (!next_is(c, wanted))
+    npy_skip_space(c);
+    if (!npy_next_is(c, wanted))
         return false;
     c->pos++;
     return true;
@@ -68,14 +68,14 @@ static bool take(struct cursor *c, char wanted)
 /* A Python string literal without escapes. */
 static bool take_string(struct cursor *c, struct str *out)
 {
-    skip_space(c);
-    if (!next_is(c, '\'') && !next_is(c, '"'))
+    npy_skip_space(c);
+    if (!npy_next_is(c, '\'') && !npy_next_is(c, '"'))
         return false;
     char quote = (char)c->data[c->pos++];
     size_t start = c->pos;
     while (c->pos < c->size && c->data[c->pos] != (uint8_t)quote && c->data[c->pos] != '\\')
         c->pos++;
-    if (!next_is(c, quote))
+    if (!npy_next_is(c, quote))
         return false;
     *out = (struct str){ (const char *)c->data + start, c->pos - start };
     c->pos++;
@@ -85,7 +85,7 @@ static bool take_string(struct cursor *c, struct str *out)
 static bool take_word(struct cursor *c, const char *word)
 {
     size_t size = strlen(word);
-    skip_space(c);
+    npy_skip_space(c);
     if (cursor_left(c) < size || memcmp(c->data + c->pos, word, size) != 0)
         return false;
     c->pos += size;
@@ -94,33 +94,33 @@ static bool take_word(struct cursor *c, const char *word)
 
 static bool take_extent(struct cursor *c, int64_t *out)
 {
-    skip_space(c);
+    npy_skip_space(c);
     size_t start = c->pos;
     uint64_t value;
     while (c->pos < c->size && c->data[c->pos] >= '0' && c->data[c->pos] <= '9')
         c->pos++;
     if (!str_to_u64((struct str){ (const char *)c->data + start, c->pos - start }, &value) || value > INT64_MAX)
         return false;
-    if (next_is(c, 'L')) /* Python 2 */
+    if (npy_next_is(c, 'L')) /* Python 2 */
         c->pos++;
     *out = (int64_t)value;
     return true;
 }
 
-static reshard_status take_shape(struct cursor *c, struct npy_header *out, reshard_error *err)
+static reshard_status npy_take_shape(struct cursor *c, struct npy_header *out, reshard_error *err)
 {
-    if (!take(c, '('))
+    if (!npy_take(c, '('))
         return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: shape is no tuple");
     out->rank = 0;
-    while (!take(c, ')')) {
+    while (!npy_take(c, ')')) {
         if (out->rank == RANK_MAX)
             return error_set_at(err, RESHARD_ERR_LIMIT, c->pos, "npy: more than %d axes", RANK_MAX);
         if (!take_extent(c, &out->shape[out->rank]))
             return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: shape holds something else than integers from 0 on");
         out->rank++;
-        bool has_comma = take(c, ',');
-        skip_space(c);
-        if (!has_comma && !next_is(c, ')'))
+        bool has_comma = npy_take(c, ',');
+        npy_skip_space(c);
+        if (!has_comma && !npy_next_is(c, ')'))
             return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: shape is not closed");
     }
     int64_t elements;
@@ -149,7 +149,7 @@ static reshard_status take_field(struct cursor *c, struct str key, struct npy_he
     }
     if (str_is(key, "shape")) {
         *field = NPY_SHAPE;
-        return take_shape(c, out, err);
+        return npy_take_shape(c, out, err);
     }
     return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: unknown key '%.*s'", STR_ARG(key));
 }
@@ -157,11 +157,11 @@ static reshard_status take_field(struct cursor *c, struct str key, struct npy_he
 static reshard_status parse_dict(struct cursor *c, struct npy_header *out, reshard_error *err)
 {
     unsigned seen = 0, field = 0;
-    if (!take(c, '{'))
+    if (!npy_take(c, '{'))
         return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: the header is no dict");
-    while (!take(c, '}')) {
+    while (!npy_take(c, '}')) {
         struct str key;
-        if (!take_string(c, &key) || !take(c, ':'))
+        if (!take_string(c, &key) || !npy_take(c, ':'))
             return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: expected a key and ':'");
         reshard_status status = take_field(c, key, out, &field, err);
         if (status)
@@ -169,12 +169,12 @@ static reshard_status parse_dict(struct cursor *c, struct npy_header *out, resha
         if (seen & field)
             return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: key '%.*s' occurs twice", STR_ARG(key));
         seen |= field;
-        bool has_comma = take(c, ',');
-        skip_space(c);
-        if (!has_comma && !next_is(c, '}'))
+        bool has_comma = npy_take(c, ',');
+        npy_skip_space(c);
+        if (!has_comma && !npy_next_is(c, '}'))
             return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: expected ',' or '}'");
     }
-    skip_space(c);
+    npy_skip_space(c);
     if (cursor_left(c))
         return error_set_at(err, RESHARD_ERR_FORMAT, c->pos, "npy: text follows the header's dict");
     if (seen != (NPY_DESCR | NPY_ORDER | NPY_SHAPE))

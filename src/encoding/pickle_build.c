@@ -52,7 +52,7 @@ static reshard_status object_append(struct pickle_machine *m, struct value ***it
     return status;
 }
 
-static bool is_object(const struct value *value)
+static bool pickle_build_is_object(const struct value *value)
 {
     return value->kind == VALUE_CALL || value->kind == VALUE_NEW;
 }
@@ -70,7 +70,8 @@ static bool is_hashable(const struct value *value)
     }
 }
 
-static reshard_status check_members(struct pickle_machine *m, struct value *const *items, size_t count, size_t step, const char *what)
+static reshard_status pickle_build_check_members(struct pickle_machine *m, struct value *const *items, size_t count, size_t step,
+                                                 const char *what)
 {
     for (size_t i = 0; i < count; i += step) {
         char text[PICKLE_DESCRIBE_MAX];
@@ -169,11 +170,11 @@ reshard_status pickle_op_list(struct pickle_machine *m)
     return push_marked(m, VALUE_LIST);
 }
 
-static reshard_status check_pairs(struct pickle_machine *m, struct value *const *items, size_t count)
+static reshard_status pickle_build_check_pairs(struct pickle_machine *m, struct value *const *items, size_t count)
 {
     if (count % 2)
         return pickle_fail(m, RESHARD_ERR_FORMAT, "an odd number of keys and values: %zu", count);
-    return check_members(m, items, count, 2, "a key");
+    return pickle_build_check_members(m, items, count, 2, "a key");
 }
 
 reshard_status pickle_op_dict(struct pickle_machine *m)
@@ -182,7 +183,7 @@ reshard_status pickle_op_dict(struct pickle_machine *m)
     size_t count;
     reshard_status status = pickle_pop_mark(m, &items, &count);
     if (!status)
-        status = check_pairs(m, items, count);
+        status = pickle_build_check_pairs(m, items, count);
     return status ? status : push_container(m, VALUE_DICT, items, count);
 }
 
@@ -192,7 +193,7 @@ reshard_status pickle_op_frozenset(struct pickle_machine *m)
     size_t count;
     reshard_status status = pickle_pop_mark(m, &items, &count);
     if (!status)
-        status = check_members(m, items, count, 1, "a member of a set");
+        status = pickle_build_check_members(m, items, count, 1, "a member of a set");
     return status ? status : push_container(m, VALUE_FROZENSET, items, count);
 }
 
@@ -209,7 +210,7 @@ static reshard_status pop_marked_items(struct pickle_machine *m, struct value **
 
 static reshard_status add_list_items(struct pickle_machine *m, struct value *target, struct value *const *items, size_t count)
 {
-    if (is_object(target))
+    if (pickle_build_is_object(target))
         return object_append(m, &target->object->list_items, &target->object->list_count, items, count);
     if (target->kind != VALUE_LIST)
         return fail_target(m, "items are appended to", target);
@@ -221,10 +222,10 @@ static reshard_status add_list_items(struct pickle_machine *m, struct value *tar
 
 static reshard_status add_pairs(struct pickle_machine *m, struct value *target, struct value *const *items, size_t count)
 {
-    reshard_status status = check_pairs(m, items, count);
+    reshard_status status = pickle_build_check_pairs(m, items, count);
     if (status)
         return status;
-    if (is_object(target))
+    if (pickle_build_is_object(target))
         return object_append(m, &target->object->dict_items, &target->object->dict_count, items, count);
     if (target->kind != VALUE_DICT)
         return fail_target(m, "keys are set in", target);
@@ -272,11 +273,11 @@ reshard_status pickle_op_additems(struct pickle_machine *m)
     size_t count;
     reshard_status status = pop_marked_items(m, &items, &count);
     if (!status)
-        status = check_members(m, items, count, 1, "a member of a set");
+        status = pickle_build_check_members(m, items, count, 1, "a member of a set");
     if (status)
         return status;
     struct value *target = pickle_top(m);
-    if (is_object(target))
+    if (pickle_build_is_object(target))
         return object_append(m, &target->object->set_items, &target->object->set_count, items, count);
     if (target->kind != VALUE_SET)
         return fail_target(m, "members are added to", target);
@@ -289,15 +290,15 @@ reshard_status pickle_op_additems(struct pickle_machine *m)
 /* ---- calls and objects ---- */
 
 /* What may stand where something is called: a name, the result of a call, or a persistent object (old files keep classes so). */
-static bool is_callable(const struct value *value)
+static bool pickle_build_is_callable(const struct value *value)
 {
-    return value->kind == VALUE_GLOBAL || value->kind == VALUE_PERSID || is_object(value);
+    return value->kind == VALUE_GLOBAL || value->kind == VALUE_PERSID || pickle_build_is_object(value);
 }
 
-static reshard_status push_object(struct pickle_machine *m, enum value_kind kind, bool via_inst, struct value *callable, struct value *args,
-                                  struct value *kwargs)
+static reshard_status pickle_build_push_object(struct pickle_machine *m, enum value_kind kind, bool via_inst, struct value *callable,
+                                               struct value *args, struct value *kwargs)
 {
-    if (!is_callable(callable))
+    if (!pickle_build_is_callable(callable))
         return fail_target(m, "a call of", callable);
     reshard_status status = RESHARD_OK;
     struct value *node = pickle_node(m, kind, &status);
@@ -321,7 +322,7 @@ reshard_status pickle_op_reduce(struct pickle_machine *m)
     if (args->kind != VALUE_TUPLE && args->kind != VALUE_LIST)
         return fail_target(m, "the arguments of a call are", args);
     m->stack_count -= 2;
-    return push_object(m, VALUE_CALL, false, callable, args, NULL);
+    return pickle_build_push_object(m, VALUE_CALL, false, callable, args, NULL);
 }
 
 reshard_status pickle_op_newobj(struct pickle_machine *m)
@@ -332,7 +333,7 @@ reshard_status pickle_op_newobj(struct pickle_machine *m)
     if (args->kind != VALUE_TUPLE)
         return fail_target(m, "the arguments of a new object are", args);
     m->stack_count -= 2;
-    return push_object(m, VALUE_NEW, false, class, args, NULL);
+    return pickle_build_push_object(m, VALUE_NEW, false, class, args, NULL);
 }
 
 reshard_status pickle_op_newobj_ex(struct pickle_machine *m)
@@ -345,7 +346,7 @@ reshard_status pickle_op_newobj_ex(struct pickle_machine *m)
     if (kwargs->kind != VALUE_DICT)
         return fail_target(m, "the named arguments of a new object are", kwargs);
     m->stack_count -= 3;
-    return push_object(m, VALUE_NEW, false, class, args, kwargs);
+    return pickle_build_push_object(m, VALUE_NEW, false, class, args, kwargs);
 }
 
 /* INST: the class is named by two lines, its arguments lie above the mark. */
@@ -358,7 +359,7 @@ reshard_status pickle_op_inst(struct pickle_machine *m)
         return status;
     struct value *callable = m->stack[m->stack_count - 1], *args = m->stack[m->stack_count - 2];
     m->stack_count -= 2;
-    return push_object(m, VALUE_CALL, true, callable, args, NULL);
+    return pickle_build_push_object(m, VALUE_CALL, true, callable, args, NULL);
 }
 
 /* OBJ: the class and its arguments lie above the mark. */
@@ -376,7 +377,7 @@ reshard_status pickle_op_obj(struct pickle_machine *m)
     if (status)
         return status;
     m->stack_count--;
-    return push_object(m, VALUE_NEW, true, class, m->stack[m->stack_count], NULL);
+    return pickle_build_push_object(m, VALUE_NEW, true, class, m->stack[m->stack_count], NULL);
 }
 
 reshard_status pickle_op_build(struct pickle_machine *m)
@@ -385,7 +386,7 @@ reshard_status pickle_op_build(struct pickle_machine *m)
         return pickle_fail_underflow(m);
     m->stack_count--;
     struct value *state = m->stack[m->stack_count], *target = pickle_top(m);
-    if (!is_object(target))
+    if (!pickle_build_is_object(target))
         return fail_target(m, "a state is set on", target);
     return object_append(m, &target->object->states, &target->object->state_count, &state, 1);
 }
@@ -415,7 +416,7 @@ const char *pickle_describe(const struct value *value, char out[PICKLE_DESCRIBE_
         [VALUE_NEW] = "an object of", [VALUE_PERSID] = "a persistent object",
     };
     const char *name = names[value->kind];
-    const struct value *global = value->kind == VALUE_GLOBAL ? value : is_object(value) ? value->object->callable : NULL;
+    const struct value *global = value->kind == VALUE_GLOBAL ? value : pickle_build_is_object(value) ? value->object->callable : NULL;
     if (!global)
         snprintf(out, PICKLE_DESCRIBE_MAX, "%s", name);
     else if (global->kind != VALUE_GLOBAL)

@@ -289,7 +289,7 @@ static reshard_status push_bool(struct pickle_machine *m, bool boolean)
     return pickle_push(m, node);
 }
 
-static reshard_status push_int(struct pickle_machine *m, int64_t integer)
+static reshard_status pickle_read_push_int(struct pickle_machine *m, int64_t integer)
 {
     reshard_status status = RESHARD_OK;
     struct value *node = pickle_node(m, VALUE_INT, &status);
@@ -317,19 +317,19 @@ reshard_status pickle_op_newfalse(struct pickle_machine *m)
 reshard_status pickle_op_binint(struct pickle_machine *m)
 {
     uint32_t number;
-    return cursor_u32le(&m->input, &number) ? push_int(m, (int32_t)number) : fail_truncated(m);
+    return cursor_u32le(&m->input, &number) ? pickle_read_push_int(m, (int32_t)number) : fail_truncated(m);
 }
 
 reshard_status pickle_op_binint1(struct pickle_machine *m)
 {
     uint8_t number;
-    return cursor_u8(&m->input, &number) ? push_int(m, number) : fail_truncated(m);
+    return cursor_u8(&m->input, &number) ? pickle_read_push_int(m, number) : fail_truncated(m);
 }
 
 reshard_status pickle_op_binint2(struct pickle_machine *m)
 {
     uint16_t number;
-    return cursor_u16le(&m->input, &number) ? push_int(m, number) : fail_truncated(m);
+    return cursor_u16le(&m->input, &number) ? pickle_read_push_int(m, number) : fail_truncated(m);
 }
 
 reshard_status pickle_op_binfloat(struct pickle_machine *m)
@@ -372,7 +372,7 @@ reshard_status pickle_op_long4(struct pickle_machine *m)
 
 enum length_form { LENGTH_U8, LENGTH_U32, LENGTH_I32, LENGTH_U64 };
 
-static bool read_length(struct pickle_machine *m, enum length_form form, uint64_t *length)
+static bool pickle_read_length(struct pickle_machine *m, enum length_form form, uint64_t *length)
 {
     uint8_t u8;
     uint32_t u32;
@@ -397,7 +397,7 @@ static bool read_length(struct pickle_machine *m, enum length_form form, uint64_
 static reshard_status read_counted(struct pickle_machine *m, enum length_form form, struct str *out)
 {
     uint64_t length;
-    if (!read_length(m, form, &length))
+    if (!pickle_read_length(m, form, &length))
         return fail_truncated(m);
     if (form == LENGTH_I32 && length > INT32_MAX)
         return pickle_fail(m, RESHARD_ERR_FORMAT, "a string of negative length");

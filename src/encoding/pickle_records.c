@@ -96,7 +96,7 @@ enum records_step records_string(struct records *m, int space, records_word w, u
 
 /* ---- opcodes ---- */
 
-static enum records_step push_int(struct records *m, int64_t number)
+static enum records_step pickle_records_push_int(struct records *m, int64_t number)
 {
     return number <= RECORDS_INT_MAX && number >= -RECORDS_INT_MAX ? records_push(m, records_word_of(RECORDS_INT, (uint64_t)number))
                                                                    : RECORDS_GIVE_UP;
@@ -110,18 +110,18 @@ static enum records_step op_number(struct records *m, uint8_t opcode)
     struct str bytes;
     switch (opcode) {
     case 'K':
-        return cursor_u8(&m->input, &u8) ? push_int(m, u8) : RECORDS_GIVE_UP;
+        return cursor_u8(&m->input, &u8) ? pickle_records_push_int(m, u8) : RECORDS_GIVE_UP;
     case 'M':
-        return cursor_u16le(&m->input, &u16) ? push_int(m, u16) : RECORDS_GIVE_UP;
+        return cursor_u16le(&m->input, &u16) ? pickle_records_push_int(m, u16) : RECORDS_GIVE_UP;
     case 'J':
-        return cursor_u32le(&m->input, &u32) ? push_int(m, (int32_t)u32) : RECORDS_GIVE_UP;
+        return cursor_u32le(&m->input, &u32) ? pickle_records_push_int(m, (int32_t)u32) : RECORDS_GIVE_UP;
     default:
         if (!cursor_u8(&m->input, &u8) || u8 > 8 || !cursor_bytes(&m->input, u8, &bytes))
             return RECORDS_GIVE_UP;
         uint64_t number = load_le((const uint8_t *)bytes.data, u8);
         if (u8 && u8 < 8 && (uint8_t)bytes.data[u8 - 1] & 0x80)
             number |= UINT64_MAX << (8 * u8);
-        return push_int(m, (int64_t)number);
+        return pickle_records_push_int(m, (int64_t)number);
     }
 }
 
@@ -281,6 +281,13 @@ static enum records_step op_opaque(struct records *m, uint8_t opcode)
     return records_push(m, records_word_of(RECORDS_OPAQUE, 0));
 }
 
+static enum records_step op_object(struct records *m, uint8_t opcode)
+{
+    if (!has(m, 2))
+        return RECORDS_GIVE_UP;
+    return opcode == 'R' ? records_shape_reduce(m) : opcode == 'b' ? records_shape_build(m) : records_shape_newobj(m);
+}
+
 static enum records_step run_opcode(struct records *m, uint8_t opcode)
 {
     switch (opcode) {
@@ -316,16 +323,13 @@ static enum records_step run_opcode(struct records *m, uint8_t opcode)
     case 'u':
         return op_add(m, opcode);
     case 'R':
-        return has(m, 2) ? records_shape_reduce(m) : RECORDS_GIVE_UP;
     case 0x81:
-        return has(m, 2) ? records_shape_newobj(m) : RECORDS_GIVE_UP;
     case 'b':
-        return has(m, 2) ? records_shape_build(m) : RECORDS_GIVE_UP;
+        return op_object(m, opcode);
     case 'N':
-        return records_push(m, RECORDS_NONE);
     case 0x88:
     case 0x89:
-        return records_push(m, opcode == 0x88 ? RECORDS_TRUE : RECORDS_FALSE);
+        return records_push(m, opcode == 'N' ? RECORDS_NONE : opcode == 0x88 ? RECORDS_TRUE : RECORDS_FALSE);
     case 0x93:
         return op_stack_global(m);
     case 'c':

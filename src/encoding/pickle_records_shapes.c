@@ -11,7 +11,7 @@
 /* More are left to the general way, which spends work on them. */
 #define ATTRIBUTES_MAX 1024
 
-static bool is_callable(const struct records *m, records_word w)
+static bool pickle_records_shapes_is_callable(const struct records *m, records_word w)
 {
     w = records_resolve(m, w);
     return records_tag(w) == RECORDS_GLOBAL || w == RECORDS_OPAQUE_OBJECT;
@@ -132,8 +132,8 @@ static void containers_drop(struct records *m, size_t first)
 }
 
 /* Whether the words go on with the run that container is, or begin one if it is empty. */
-static bool run_goes_on(const struct records_shapes *shapes, const struct records_container *container, const records_word *items,
-                        size_t count, uint32_t *first, uint32_t *value)
+static bool pickle_records_shapes_run_goes_on(const struct records_shapes *shapes, const struct records_container *container,
+                                              const records_word *items, size_t count, uint32_t *first, uint32_t *value)
 {
     size_t unit = container->is_dict ? 2 : 1;
     uint64_t done = container->count / unit;
@@ -179,7 +179,7 @@ static enum records_step container_append(struct records *m, struct records_cont
     uint32_t first, value;
     if (!count)
         return RECORDS_ON;
-    if (run_goes_on(m->shapes, container, items, count, &first, &value)) {
+    if (pickle_records_shapes_run_goes_on(m->shapes, container, items, count, &first, &value)) {
         container->is_run = true;
         container->run_first = first;
         container->run_value = value;
@@ -238,7 +238,7 @@ enum records_step records_shape_add(struct records *m, const records_word *items
 enum records_step records_shape_reduce(struct records *m)
 {
     records_word args = m->stack[m->stack_count - 1], callable = m->stack[m->stack_count - 2];
-    if (!is_callable(m, callable) || (records_tag(args) != RECORDS_TUPLE && records_tag(args) != RECORDS_VECTOR))
+    if (!pickle_records_shapes_is_callable(m, callable) || (records_tag(args) != RECORDS_TUPLE && records_tag(args) != RECORDS_VECTOR))
         return RECORDS_GIVE_UP;
     m->stack_count -= 2;
     const struct records_global *class = records_class(m, callable);
@@ -263,7 +263,7 @@ enum records_step records_shape_reduce(struct records *m)
 enum records_step records_shape_newobj(struct records *m)
 {
     records_word args = m->stack[m->stack_count - 1], class = m->stack[m->stack_count - 2];
-    if (!is_callable(m, class) || (records_tag(args) != RECORDS_TUPLE && records_tag(args) != RECORDS_VECTOR))
+    if (!pickle_records_shapes_is_callable(m, class) || (records_tag(args) != RECORDS_TUPLE && records_tag(args) != RECORDS_VECTOR))
         return RECORDS_GIVE_UP;
     m->stack_count -= 2;
     tuple_drop(m, args);

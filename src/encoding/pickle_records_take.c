@@ -26,7 +26,7 @@ struct record {
 };
 
 /* What a GET that was not seen at this place before leads to. */
-static bool look_up(struct records *m, struct record *r, struct records_get *role, records_word *out)
+static bool pickle_records_take_look_up(struct records *m, struct record *r, struct records_get *role, records_word *out)
 {
     uint64_t index = *r->at == 'j' ? load_le(r->at + 1, 4) : r->at[1];
     if (*r->at != 'j' && *r->at != 'h')
@@ -48,7 +48,7 @@ static inline bool read_get(struct records *m, struct record *r, struct records_
     if (r->end - r->at < 8)
         return false;
     if (!role->mask || (load_le(r->at, 8) & role->mask) != role->bytes)
-        return look_up(m, r, role, out);
+        return pickle_records_take_look_up(m, r, role, out);
     r->at += role->size;
     *out = role->value;
     return true;
@@ -103,7 +103,7 @@ static inline bool skip_memoize(const struct records *m, struct record *r)
 }
 
 /* A tuple of up to RANK_MAX numbers, without the MEMOIZE behind it. */
-static inline bool read_numbers(struct record *r, int64_t *values, size_t *count)
+static inline bool pickle_records_take_read_numbers(struct record *r, int64_t *values, size_t *count)
 {
     bool is_marked = r->at < r->end && *r->at == '(';
     *count = 0;
@@ -142,7 +142,7 @@ static bool read_size(struct records *m, struct record *r, uint32_t *out)
     }
     if (records_tag(class) != RECORDS_GLOBAL || m->globals[records_payload(class)].role != RECORDS_IS_SIZE)
         return false;
-    if (!read_numbers(r, values, &count) || (count && !skip_memoize(m, r)))
+    if (!pickle_records_take_read_numbers(r, values, &count) || (count && !skip_memoize(m, r)))
         return false;
     if (!read_exact(r, "\x85", 1) || !skip_memoize(m, r) || !read_exact(r, "R", 1))
         return false;
@@ -160,13 +160,13 @@ static bool read_tuple(struct records *m, struct record *r, uint32_t *out)
         *out = is_vector ? (uint32_t)records_payload(known) : RECORDS_ABSENT;
         return is_vector;
     }
-    if (!read_numbers(r, values, &count) || records_vector(m, values, count, out))
+    if (!pickle_records_take_read_numbers(r, values, &count) || records_vector(m, values, count, out))
         return false;
     return count == 0 || memoize_vector(m, r, records_word_of(RECORDS_VECTOR, *out));
 }
 
 /* A string: GET of one, or a new one. */
-static bool read_text(struct records *m, struct record *r, int space, uint32_t *out)
+static bool pickle_records_take_read_text(struct records *m, struct record *r, int space, uint32_t *out)
 {
     records_word w;
     struct records_get *seen = &r->seen->strings[space], before = *seen;
@@ -207,7 +207,7 @@ static bool read_none(struct record *r, const struct records_field *field)
     return true;
 }
 
-static inline bool read_value(struct records *m, struct record *r, const struct records_field *field)
+static inline bool pickle_records_take_read_value(struct records *m, struct record *r, const struct records_field *field)
 {
     int64_t *number = &r->values.numbers[field->slot];
     if (field->may_be_none && r->at < r->end && *r->at == 'N')
@@ -222,14 +222,14 @@ static inline bool read_value(struct records *m, struct record *r, const struct 
     case RECORDS_FIELD_NATURAL:
         return read_int(r, number) && *number >= 0;
     case RECORDS_FIELD_STRING:
-        return read_text(m, r, field->slot, &r->values.strings[field->slot]);
+        return pickle_records_take_read_text(m, r, field->slot, &r->values.strings[field->slot]);
     default:
         return false;
     }
 }
 
 /* The field of a key; NULL if the record has none of that name. Remembered with what the key's bytes led to. */
-static inline const struct records_field *read_key(struct records *m, struct record *r, struct records_get *role)
+static inline const struct records_field *pickle_records_take_read_key(struct records *m, struct record *r, struct records_get *role)
 {
     records_word name, before = role->value;
     if (!read_get(m, r, role, &name))
@@ -254,15 +254,15 @@ static bool has_required(const struct record *r)
     return true;
 }
 
-static bool read_record(struct records *m, struct record *r)
+static bool pickle_records_take_read_record(struct records *m, struct record *r)
 {
     r->is_free = records_memo_is_free(m, r->memo, MEMOIZES_MAX);
     if (!read_exact(r, ")\x81\x94}\x94(", 6) || (!r->is_free && !records_memo_is_free(m, r->memo, 2)))
         return false;
     r->memo += 2;
     for (int key = 0; r->at < r->end && *r->at != 'u'; key++) {
-        const struct records_field *field = key < RECORDS_KEYS_MAX ? read_key(m, r, &r->seen->keys[key]) : NULL;
-        if (!field || !read_value(m, r, field))
+        const struct records_field *field = key < RECORDS_KEYS_MAX ? pickle_records_take_read_key(m, r, &r->seen->keys[key]) : NULL;
+        if (!field || !pickle_records_take_read_value(m, r, field))
             return false;
         r->has |= 1u << (field - r->shape->fields);
     }
@@ -278,7 +278,7 @@ enum records_step records_take(struct records *m, unsigned shape)
                     .strings = { RECORDS_ABSENT, RECORDS_ABSENT },
                     .numbers = { -1, -1, -1 } },
     };
-    if (m->uses_put || !read_record(m, &r))
+    if (m->uses_put || !pickle_records_take_read_record(m, &r))
         return m->status ? RECORDS_FAILED : RECORDS_ON;
     records_word built;
     reshard_status status = r.shape->make(m, &r.values, &built);

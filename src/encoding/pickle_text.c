@@ -285,7 +285,7 @@ reshard_status pickle_op_long(struct pickle_machine *m)
     return push_integer_line(m, number, "LONG");
 }
 
-static size_t skip_digits(struct str s, size_t at)
+static size_t pickle_text_skip_digits(struct str s, size_t at)
 {
     while (at < s.size && s.data[at] >= '0' && s.data[at] <= '9')
         at++;
@@ -299,10 +299,10 @@ static bool is_float_text(struct str s)
     struct str word = { s.data + at, s.size - at };
     if (str_is(word, "inf") || str_is(word, "nan") || str_is(word, "infinity"))
         return true;
-    size_t whole_end = skip_digits(s, at), digit_count = whole_end - at;
+    size_t whole_end = pickle_text_skip_digits(s, at), digit_count = whole_end - at;
     at = whole_end;
     if (at < s.size && s.data[at] == '.') {
-        size_t fraction_end = skip_digits(s, at + 1);
+        size_t fraction_end = pickle_text_skip_digits(s, at + 1);
         digit_count += fraction_end - at - 1;
         at = fraction_end;
     }
@@ -311,7 +311,7 @@ static bool is_float_text(struct str s)
     if (at < s.size && (s.data[at] == 'e' || s.data[at] == 'E')) {
         at++;
         at += at < s.size && (s.data[at] == '-' || s.data[at] == '+');
-        size_t exponent_end = skip_digits(s, at);
+        size_t exponent_end = pickle_text_skip_digits(s, at);
         if (exponent_end == at)
             return false;
         at = exponent_end;

@@ -79,7 +79,7 @@ struct writer {
 /* ---- notes ---- */
 
 /* A number or constant, which is written anew each time. */
-static bool is_plain(const struct value *node)
+static bool pickle_write_is_plain(const struct value *node)
 {
     return node->kind == VALUE_NONE || node->kind == VALUE_BOOL || node->kind == VALUE_INT || node->kind == VALUE_FLOAT ||
            node->kind == VALUE_BIGINT;
@@ -89,7 +89,7 @@ static bool is_plain(const struct value *node)
  * Slot of the id's note, or the free one where it belongs. Nodes made one after the other, which are mostly written so, lie side by side.
  * The multiplier is random, so that no file can choose what else falls there.
  */
-static size_t slot_of(const struct writer *w, uint32_t id)
+static size_t pickle_write_slot_of(const struct writer *w, uint32_t id)
 {
     size_t mask = w->slot_count - 1, at = ((size_t)((id / 16 * w->multiplier) >> 36) * 16 + id % 16) & mask;
     while (w->slots[at].number && w->slots[at].id != id)
@@ -100,7 +100,7 @@ static size_t slot_of(const struct writer *w, uint32_t id)
 /* The note of a node that the root reaches and that is not plain. */
 static struct note *note_of(const struct writer *w, const struct value *node)
 {
-    return &w->notes[w->slots[slot_of(w, node->id)].number - 1];
+    return &w->notes[w->slots[pickle_write_slot_of(w, node->id)].number - 1];
 }
 
 static bool more_slots(struct writer *w)
@@ -113,7 +113,7 @@ static bool more_slots(struct writer *w)
     w->slots = slots;
     w->slot_count = count;
     for (uint32_t i = 0; i < w->note_count; i++)
-        slots[slot_of(w, w->notes[i].id)] = (struct slot){ w->notes[i].id, i + 1 };
+        slots[pickle_write_slot_of(w, w->notes[i].id)] = (struct slot){ w->notes[i].id, i + 1 };
     return true;
 }
 
@@ -122,7 +122,7 @@ static bool take_note(struct writer *w, const struct value *node, uint32_t *out,
 {
     if (w->note_count >= w->slot_count / 2 && !more_slots(w))
         return false;
-    size_t at = slot_of(w, node->id);
+    size_t at = pickle_write_slot_of(w, node->id);
     *is_new = !w->slots[at].number;
     if (*is_new) {
         if (!ARRAY_ROOM(w->notes, w->note_count, w->note_capacity))
@@ -156,7 +156,7 @@ static size_t part_count(const struct value *node)
 }
 
 /* Part index of a node; NULL for one that is absent. */
-static const struct value *part_at(const struct value *node, size_t index)
+static const struct value *pickle_write_part_at(const struct value *node, size_t index)
 {
     if (node->kind == VALUE_PERSID)
         return node->inner;
@@ -191,7 +191,7 @@ static bool note_use(struct writer *w, struct visits *visits, const struct value
 {
     uint32_t number;
     bool is_new;
-    if (is_plain(node))
+    if (pickle_write_is_plain(node))
         return true;
     if (!take_note(w, node, &number, &is_new))
         return false;
@@ -219,7 +219,7 @@ static reshard_status count_uses(struct writer *w, const struct value *root)
             visits.count--;
             continue;
         }
-        const struct value *part = part_at(visit->node, visit->next++);
+        const struct value *part = pickle_write_part_at(visit->node, visit->next++);
         good = work_take(w->work, WORK_STEP) && (!part || note_use(w, &visits, part));
     }
     free(visits.stack);
@@ -228,7 +228,7 @@ static reshard_status count_uses(struct writer *w, const struct value *root)
 
 /* ---- pieces ---- */
 
-static void put_memo(struct writer *w, const struct value *node)
+static void pickle_write_put_memo(struct writer *w, const struct value *node)
 {
     struct note *note = note_of(w, node);
     if ((!note->is_shared && !w->has_cycle) || note->memo != MEMO_NONE)
@@ -260,7 +260,7 @@ static const struct note *in_memo(const struct writer *w, const struct value *no
     return note->memo != MEMO_NONE ? note : NULL;
 }
 
-static void put_global(struct writer *w, const struct value *node)
+static void pickle_write_put_global(struct writer *w, const struct value *node)
 {
     struct str module = node->global.module, name = node->global.name;
     size_t index;
@@ -321,7 +321,7 @@ static void put_latin1(struct writer *w, struct str bytes)
 }
 
 /* Protocol 2 has no bytes: a call makes them of text. */
-static void put_bytes(struct writer *w, const struct value *node)
+static void pickle_write_put_bytes(struct writer *w, const struct value *node)
 {
     bool is_array = node->kind == VALUE_BYTEARRAY;
     if (is_array || !node->text.size)
@@ -336,7 +336,7 @@ static void put_bytes(struct writer *w, const struct value *node)
         pickle_put_opcode(w->out, PICKLE_EMPTY_TUPLE);
     }
     pickle_put_opcode(w->out, PICKLE_REDUCE);
-    put_memo(w, node);
+    pickle_write_put_memo(w, node);
 }
 
 /* ---- frames ---- */
@@ -436,7 +436,7 @@ static bool must_be_repeated(const struct writer *w, const struct value *node)
 static reshard_status write_container(struct writer *w, const struct value *node)
 {
     pickle_put_opcode(w->out, node->kind == VALUE_DICT ? PICKLE_EMPTY_DICT : PICKLE_EMPTY_LIST);
-    put_memo(w, node);
+    pickle_write_put_memo(w, node);
     w->progress += note_of(w, node)->open != 0;
     return fill_push(w, node);
 }
@@ -444,7 +444,7 @@ static reshard_status write_container(struct writer *w, const struct value *node
 /* Writes a node, or pushes the frame that will. */
 static reshard_status write_node(struct writer *w, const struct value *node)
 {
-    const struct note *known = is_plain(node) ? NULL : in_memo(w, node);
+    const struct note *known = pickle_write_is_plain(node) ? NULL : in_memo(w, node);
     if (known && !must_be_repeated(w, node)) {
         put_get(w, known);
         return RESHARD_OK;
@@ -469,15 +469,15 @@ static reshard_status write_node(struct writer *w, const struct value *node)
         return RESHARD_OK;
     case VALUE_STR:
         pickle_put_str(w->out, node->text);
-        put_memo(w, node);
+        pickle_write_put_memo(w, node);
         return RESHARD_OK;
     case VALUE_BYTES:
     case VALUE_BYTEARRAY:
-        put_bytes(w, node);
+        pickle_write_put_bytes(w, node);
         return RESHARD_OK;
     case VALUE_GLOBAL:
-        put_global(w, node);
-        put_memo(w, node);
+        pickle_write_put_global(w, node);
+        pickle_write_put_memo(w, node);
         return RESHARD_OK;
     case VALUE_LIST:
     case VALUE_DICT:
@@ -544,7 +544,7 @@ static reshard_status step_tuple(struct writer *w, struct frame *frame)
     } else {
         pickle_put_opcode(w->out, count > 3 ? PICKLE_TUPLE : small[count]);
         if (count)
-            put_memo(w, node);
+            pickle_write_put_memo(w, node);
     }
     node_pop(w);
     return RESHARD_OK;
@@ -568,7 +568,7 @@ static reshard_status step_set(struct writer *w, struct frame *frame)
     } else {
         pickle_put_opcode(w->out, PICKLE_TUPLE1);
         pickle_put_opcode(w->out, PICKLE_REDUCE);
-        put_memo(w, node);
+        pickle_write_put_memo(w, node);
     }
     node_pop(w);
     return RESHARD_OK;
@@ -587,7 +587,7 @@ static reshard_status step_persid(struct writer *w, struct frame *frame)
         put_get(w, known);
     } else {
         pickle_put_opcode(w->out, PICKLE_BINPERSID);
-        put_memo(w, node);
+        pickle_write_put_memo(w, node);
     }
     node_pop(w);
     return RESHARD_OK;
@@ -656,7 +656,7 @@ static reshard_status step_object(struct writer *w, struct frame *frame)
         known = in_memo(w, node);
         if (!known) {
             put_construction(w, node);
-            put_memo(w, node);
+            pickle_write_put_memo(w, node);
             frame->stage = OBJECT_LIST;
             return RESHARD_OK;
         }

@@ -37,7 +37,8 @@ void st_error_place(reshard_error *err, const char *what)
 }
 
 /* A length beyond the file is a broken file, whatever the limit; one within it that is over the limit can be allowed. */
-static reshard_status read_length(const struct reader *reader, const struct limits *limits, uint64_t *out, reshard_error *err)
+static reshard_status safetensors_header_read_length(const struct reader *reader, const struct limits *limits, uint64_t *out,
+                                                     reshard_error *err)
 {
     uint8_t bytes[LENGTH_BYTES];
     if (reader->size < LENGTH_BYTES)
@@ -80,7 +81,7 @@ static reshard_status entry_bytes(const struct st_header *header, uint32_t index
 }
 
 /* Checks one entry's range, given where the data before it end; moves that on. */
-static reshard_status check_range(const struct st_header *header, uint32_t index, uint64_t *running, reshard_error *err)
+static reshard_status safetensors_header_check_range(const struct st_header *header, uint32_t index, uint64_t *running, reshard_error *err)
 {
     const struct st_entry *entry = &header->entries[index];
     struct str name = name_map_at(&header->names, index);
@@ -102,7 +103,7 @@ static reshard_status check_range(const struct st_header *header, uint32_t index
     return RESHARD_OK;
 }
 
-static int entry_order(const void *a, const void *b, void *context)
+static int safetensors_header_entry_order(const void *a, const void *b, void *context)
 {
     const struct st_entry *entries = context;
     const struct st_entry *x = &entries[*(const uint32_t *)a], *y = &entries[*(const uint32_t *)b];
@@ -135,10 +136,10 @@ static reshard_status check_ranges(const struct st_header *header, uint64_t data
             return error_set_memory(err);
         for (uint32_t i = 0; i < header->count; i++)
             order[i] = i;
-        qsort_r(order, header->count, sizeof(*order), entry_order, header->entries);
+        qsort_r(order, header->count, sizeof(*order), safetensors_header_entry_order, header->entries);
     }
     for (uint32_t i = 0; i < header->count && !status; i++)
-        status = check_range(header, order ? order[i] : i, &running, err);
+        status = safetensors_header_check_range(header, order ? order[i] : i, &running, err);
     if (!status && running != data_bytes)
         status = error_set_at(err, RESHARD_ERR_FORMAT, header->data_start + (running < data_bytes ? running : data_bytes),
                               "the tensors take %" PRIu64 " bytes, the file has %" PRIu64 " after its header", running, data_bytes);
@@ -146,7 +147,7 @@ static reshard_status check_ranges(const struct st_header *header, uint64_t data
     return status;
 }
 
-static reshard_status read_text(const struct reader *reader, uint64_t length, const struct limits *limits, bool lenient,
+static reshard_status safetensors_header_read_text(const struct reader *reader, uint64_t length, const struct limits *limits, bool lenient,
                                 struct st_header *out, reshard_error *err)
 {
     struct buffer text = { 0 };
@@ -165,10 +166,10 @@ reshard_status st_header_read(const struct reader *reader, const struct limits *
 {
     struct st_header header = { 0 };
     uint64_t length;
-    reshard_status status = read_length(reader, limits, &length, err);
+    reshard_status status = safetensors_header_read_length(reader, limits, &length, err);
     if (status)
         goto out;
-    status = read_text(reader, length, limits, lenient, &header, err);
+    status = safetensors_header_read_text(reader, length, limits, lenient, &header, err);
     if (status)
         goto out;
     header.data_start = LENGTH_BYTES + length;

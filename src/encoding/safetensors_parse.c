@@ -17,8 +17,8 @@ struct st_parse {
 
 enum st_field { ST_DTYPE = 1, ST_SHAPE = 2, ST_OFFSETS = 4 };
 
-static reshard_status fail_at(reshard_error *err, uint64_t position, const char *format, ...) PRINTF_LIKE(3, 4);
-static reshard_status fail_at(reshard_error *err, uint64_t position, const char *format, ...)
+static reshard_status safetensors_parse_fail_at(reshard_error *err, uint64_t position, const char *format, ...) PRINTF_LIKE(3, 4);
+static reshard_status safetensors_parse_fail_at(reshard_error *err, uint64_t position, const char *format, ...)
 {
     char text[1024];
     va_list args;
@@ -39,7 +39,7 @@ static reshard_status expect_event(struct st_parse *p, enum json_event wanted, c
     reshard_status status = next_event(p, &event, text, err);
     if (status)
         return status;
-    return event == wanted ? RESHARD_OK : fail_at(err, json_offset(p->json), "%s", complaint);
+    return event == wanted ? RESHARD_OK : safetensors_parse_fail_at(err, json_offset(p->json), "%s", complaint);
 }
 
 /* ---- __metadata__ ---- */
@@ -58,7 +58,7 @@ static reshard_status parse_metadata_pair(struct st_parse *p, struct str key, re
     return arena_str(&header->metadata_keys.arena, value, &header->metadata_values[index]) ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status parse_metadata(struct st_parse *p, reshard_error *err)
+static reshard_status safetensors_parse_metadata(struct st_parse *p, reshard_error *err)
 {
     enum json_event event;
     struct str text;
@@ -66,7 +66,7 @@ static reshard_status parse_metadata(struct st_parse *p, reshard_error *err)
     if (status || event == JSON_NULL)
         return status;
     if (event != JSON_OBJECT_BEGIN)
-        return fail_at(err, json_offset(p->json), "'" ST_METADATA_KEY "' is not an object");
+        return safetensors_parse_fail_at(err, json_offset(p->json), "'" ST_METADATA_KEY "' is not an object");
     p->header->has_metadata = true;
     for (;;) {
         status = next_event(p, &event, &text, err);
@@ -88,7 +88,7 @@ static reshard_status parse_dtype(struct st_parse *p, struct str name, struct st
     if (status)
         return status;
     if (!dtype_from_safetensors(text, &dtype) || dtype_info(dtype)->safetensors_rank < 0)
-        return fail_at(err, json_offset(p->json), "tensor '%.*s': unknown dtype '%.*s'", STR_ARG(name), STR_ARG(text));
+        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': unknown dtype '%.*s'", STR_ARG(name), STR_ARG(text));
     entry->dtype = (uint8_t)dtype;
     return RESHARD_OK;
 }
@@ -105,10 +105,11 @@ static reshard_status parse_dimension(struct st_parse *p, struct str name, struc
 {
     uint64_t dimension;
     if (!json_number_is_u64(text, &dimension))
-        return fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %.*s is not an unsigned 64-bit integer", STR_ARG(name),
-                       STR_ARG(text));
+        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %.*s is not an unsigned 64-bit integer",
+                                         STR_ARG(name), STR_ARG(text));
     if (dimension > INT64_MAX)
-        return fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %" PRIu64 " is beyond 63 bits", STR_ARG(name), dimension);
+        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': dimension %" PRIu64 " is beyond 63 bits", STR_ARG(name),
+                                         dimension);
     if (entry->rank == RANK_MAX) {
         error_set_at(err, RESHARD_ERR_LIMIT, json_offset(p->json), "tensor '%.*s': more than %d dimensions", STR_ARG(name), RANK_MAX);
         error_hint(err, "the limit of %d dimensions is built in", RANK_MAX);
@@ -131,7 +132,7 @@ static reshard_status parse_shape(struct st_parse *p, struct str name, struct st
         if (status || event == JSON_ARRAY_END)
             return status;
         if (event != JSON_NUMBER)
-            return fail_at(err, json_offset(p->json), "tensor '%.*s': a dimension is not a number", STR_ARG(name));
+            return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': a dimension is not a number", STR_ARG(name));
         status = parse_dimension(p, name, text, entry, err);
         if (status)
             return status;
@@ -145,8 +146,8 @@ static reshard_status parse_offset(struct st_parse *p, struct str name, uint64_t
     if (status)
         return status;
     if (!json_number_is_u64(text, out))
-        return fail_at(err, json_offset(p->json), "tensor '%.*s': offset %.*s is not an unsigned 64-bit integer", STR_ARG(name),
-                       STR_ARG(text));
+        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': offset %.*s is not an unsigned 64-bit integer",
+                                         STR_ARG(name), STR_ARG(text));
     return RESHARD_OK;
 }
 
@@ -187,7 +188,8 @@ static reshard_status parse_field(struct st_parse *p, struct str name, struct st
 {
     unsigned field = field_of(field_name);
     if (*seen & field)
-        return fail_at(err, json_offset(p->json), "tensor '%.*s': duplicate field '%.*s'", STR_ARG(name), STR_ARG(field_name));
+        return safetensors_parse_fail_at(err, json_offset(p->json), "tensor '%.*s': duplicate field '%.*s'", STR_ARG(name),
+                                         STR_ARG(field_name));
     *seen |= field;
     switch (field) {
     case ST_DTYPE:
@@ -204,7 +206,7 @@ static reshard_status parse_field(struct st_parse *p, struct str name, struct st
 static reshard_status check_fields(const struct st_entry *entry, struct str name, unsigned seen, reshard_error *err)
 {
     const char *missing = !(seen & ST_DTYPE) ? "dtype" : !(seen & ST_SHAPE) ? "shape" : !(seen & ST_OFFSETS) ? "data_offsets" : NULL;
-    return missing ? fail_at(err, entry->position, "tensor '%.*s': no field '%s'", STR_ARG(name), missing) : RESHARD_OK;
+    return missing ? safetensors_parse_fail_at(err, entry->position, "tensor '%.*s': no field '%s'", STR_ARG(name), missing) : RESHARD_OK;
 }
 
 static reshard_status parse_entry_fields(struct st_parse *p, struct str name, struct st_entry *entry, reshard_error *err)
@@ -224,7 +226,7 @@ static reshard_status parse_entry_fields(struct st_parse *p, struct str name, st
     return status;
 }
 
-static reshard_status parse_entry(struct st_parse *p, struct str text, reshard_error *err)
+static reshard_status safetensors_parse_entry(struct st_parse *p, struct str text, reshard_error *err)
 {
     struct st_header *header = p->header;
     struct st_entry entry = { .position = json_offset(p->json) };
@@ -234,7 +236,7 @@ static reshard_status parse_entry(struct st_parse *p, struct str text, reshard_e
         return error_set_memory(err);
     struct str name = name_map_at(&header->names, index);
     if (!was_new && !p->lenient) {
-        fail_at(err, entry.position, "duplicate tensor name '%.*s'", STR_ARG(name));
+        safetensors_parse_fail_at(err, entry.position, "duplicate tensor name '%.*s'", STR_ARG(name));
         error_hint(err, "parsers disagree on which one counts; reshard_open_options.lenient takes the last");
         return RESHARD_ERR_FORMAT;
     }
@@ -248,7 +250,7 @@ static reshard_status parse_entry(struct st_parse *p, struct str text, reshard_e
     return RESHARD_OK;
 }
 
-static reshard_status parse_members(struct st_parse *p, reshard_error *err)
+static reshard_status safetensors_parse_members(struct st_parse *p, reshard_error *err)
 {
     enum json_event event;
     struct str text;
@@ -261,13 +263,13 @@ static reshard_status parse_members(struct st_parse *p, reshard_error *err)
         if (event == JSON_OBJECT_END)
             return expect_event(p, JSON_END, "something follows the header's object", &text, err);
         if (!str_equal(text, STR(ST_METADATA_KEY))) {
-            status = parse_entry(p, text, err);
+            status = safetensors_parse_entry(p, text, err);
             continue;
         }
         if (seen_metadata)
-            return fail_at(err, json_offset(p->json), "duplicate '" ST_METADATA_KEY "'");
+            return safetensors_parse_fail_at(err, json_offset(p->json), "duplicate '" ST_METADATA_KEY "'");
         seen_metadata = true;
-        status = parse_metadata(p, err);
+        status = safetensors_parse_metadata(p, err);
     }
     return status;
 }
@@ -279,7 +281,7 @@ reshard_status st_header_parse(struct str json, uint64_t base_offset, const stru
     parse.json = json_new(json.data, json.size, base_offset, limits);
     if (!parse.json)
         return error_set_memory(err);
-    reshard_status status = parse_members(&parse, err);
+    reshard_status status = safetensors_parse_members(&parse, err);
     json_free(parse.json);
     return status;
 }

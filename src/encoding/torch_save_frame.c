@@ -173,7 +173,8 @@ static void set_checksums(struct torch_frame *frame, const uint32_t *storage_crc
 }
 
 /* Hands over what has gathered, so that the bytes between two payloads leave in one call. */
-static reshard_status flush(struct buffer *pending, uint64_t *offset, torch_frame_sink sink, void *context, reshard_error *err)
+static reshard_status torch_save_frame_flush(struct buffer *pending, uint64_t *offset, torch_frame_sink sink, void *context,
+                                             reshard_error *err)
 {
     if (pending->failed)
         return error_set_memory(err);
@@ -198,18 +199,18 @@ reshard_status torch_frame_write(struct torch_frame *frame, const uint32_t *stor
         zip_write_header(member, frame->alignment, &pending);
         bool is_storage = i >= frame->first_storage && i < frame->first_storage + frame->storage_count;
         if (is_storage && member->bytes > 0) {
-            status = flush(&pending, &offset, sink, context, err);
+            status = torch_save_frame_flush(&pending, &offset, sink, context, err);
             offset = member->payload_offset + member->bytes;
         } else if (!is_storage) {
             buffer_append_str(&pending, member_content(frame, i, &text));
         }
         zip_write_descriptor(member, &pending);
         if (!status && pending.size >= (1 << 20))
-            status = flush(&pending, &offset, sink, context, err);
+            status = torch_save_frame_flush(&pending, &offset, sink, context, err);
     }
     if (!status) {
         zip_write_directory(frame->members, frame->member_count, frame->directory_offset, &pending);
-        status = flush(&pending, &offset, sink, context, err);
+        status = torch_save_frame_flush(&pending, &offset, sink, context, err);
     }
     buffer_release(&pending);
     return status;

@@ -119,7 +119,7 @@ struct storage_id {
     int64_t view_offset, view_numel;
 };
 
-static reshard_status parse_view(const struct value *metadata, uint64_t at, struct storage_id *out, reshard_error *err)
+static reshard_status torch_save_interpret_parse_view(const struct value *metadata, uint64_t at, struct storage_id *out, reshard_error *err)
 {
     if (metadata->kind == VALUE_NONE)
         return RESHARD_OK;
@@ -162,7 +162,7 @@ static reshard_status parse_storage_id(struct torch_reading *reading, const stru
     if (out->numel < 0)
         return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "negative storage size %" PRId64, out->numel);
     out->class_ = items[1];
-    return is_legacy ? parse_view(items[5], node->offset, out, err) : RESHARD_OK;
+    return is_legacy ? torch_save_interpret_parse_view(items[5], node->offset, out, err) : RESHARD_OK;
 }
 
 /* Where the record of a storage lies in the zip; its size must be what the persistent id says. */
@@ -304,14 +304,14 @@ static reshard_status note_tar_id(struct torch_reading *reading, struct value *n
 
 /* ---- the walk ---- */
 
-static bool collect(const struct value *value, void *context)
+static bool torch_save_interpret_collect(const struct value *value, void *context)
 {
     struct torch_reading *reading = context;
     reading->by_id[value->id] = (struct value *)value;
     return true;
 }
 
-static reshard_status check_keys(struct value *const *pairs, size_t count, uint64_t at, reshard_error *err)
+static reshard_status torch_save_interpret_check_keys(struct value *const *pairs, size_t count, uint64_t at, reshard_error *err)
 {
     for (size_t i = 0; i + 1 < count; i += 2) {
         enum value_kind kind = pairs[i]->kind;
@@ -327,12 +327,12 @@ static reshard_status note_node(struct torch_reading *reading, struct value *nod
     case VALUE_GLOBAL:
         return note_global(reading, node, err);
     case VALUE_DICT:
-        return check_keys(node->list.items, node->list.count, node->offset, err);
+        return torch_save_interpret_check_keys(node->list.items, node->list.count, node->offset, err);
     case VALUE_PERSID:
         return reading->archive->container == TORCH_TAR ? note_tar_id(reading, node, err) : note_persid(reading, node, err);
     case VALUE_CALL:
     case VALUE_NEW: {
-        reshard_status status = check_keys(node->object->dict_items, node->object->dict_count, node->offset, err);
+        reshard_status status = torch_save_interpret_check_keys(node->object->dict_items, node->object->dict_count, node->offset, err);
         return status ? status : torch_note_object(reading, node, err);
     }
     default:
@@ -346,7 +346,8 @@ reshard_status torch_interpret(struct torch_reading *reading, reshard_error *err
     reading->by_id = calloc(graph->count ? graph->count : 1, sizeof(*reading->by_id));
     bool no_memory = false;
     reshard_status status = RESHARD_OK;
-    if (!reading->by_id || !value_walk(graph->root, graph->count, reading->limits->budget, collect, reading, &no_memory)) {
+    if (!reading->by_id ||
+        !value_walk(graph->root, graph->count, reading->limits->budget, torch_save_interpret_collect, reading, &no_memory)) {
         status = error_set_memory(err);
         goto out;
     }

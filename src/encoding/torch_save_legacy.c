@@ -13,7 +13,7 @@
 #define LEGACY_VERSION 1001
 
 /* The next pickle as a graph of its own; texts in it point into the stream's window. */
-static reshard_status next_graph(struct torch_stream *stream, struct value_graph *graph, reshard_error *err)
+static reshard_status torch_save_legacy_next_graph(struct torch_stream *stream, struct value_graph *graph, reshard_error *err)
 {
     uint64_t start = stream->position;
     struct str bytes;
@@ -30,17 +30,17 @@ static reshard_status read_head(struct torch_reading *reading, struct torch_stre
     struct value **pairs;
     size_t count;
     int64_t number = -1;
-    reshard_status status = next_graph(stream, &magic, err);
+    reshard_status status = torch_save_legacy_next_graph(stream, &magic, err);
     if (!status && !torch_is_legacy_magic(magic.root))
         status = error_set_at(err, RESHARD_ERR_FORMAT, 0, "wrong magic number");
     uint64_t at = stream->position;
     if (!status)
-        status = next_graph(stream, &version, err);
+        status = torch_save_legacy_next_graph(stream, &version, err);
     if (!status && (!value_as_int(version.root, &number) || number != LEGACY_VERSION))
         status =
             error_set_at(err, RESHARD_ERR_FORMAT, at, "legacy protocol version %" PRId64 " is not known, %d is", number, LEGACY_VERSION);
     if (!status)
-        status = next_graph(stream, &system, err);
+        status = torch_save_legacy_next_graph(stream, &system, err);
     if (!status && !value_as_mapping(system.root, &pairs, &count))
         status = torch_warn(reading, err, "the record about the writing machine is not a dictionary");
     value_graph_release(&magic);
@@ -62,8 +62,8 @@ static reshard_status read_object(struct torch_reading *reading, struct torch_st
 }
 
 /* One storage: i64 count of elements, then its bytes. is_read says which storages came already. */
-static reshard_status read_storage(struct torch_reading *reading, struct torch_stream *stream, const struct value *key, bool *is_read,
-                                   reshard_error *err)
+static reshard_status torch_save_legacy_read_storage(struct torch_reading *reading, struct torch_stream *stream, const struct value *key,
+                                                     bool *is_read, reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     struct str name, bytes;
@@ -108,7 +108,7 @@ static reshard_status check_all_read(struct torch_archive *archive, const bool *
     return RESHARD_OK;
 }
 
-static reshard_status read_storages(struct torch_reading *reading, struct torch_stream *stream, reshard_error *err)
+static reshard_status torch_save_legacy_read_storages(struct torch_reading *reading, struct torch_stream *stream, reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     struct value_graph keys = { 0 };
@@ -127,7 +127,7 @@ static reshard_status read_storages(struct torch_reading *reading, struct torch_
     if (!status && !value_as_sequence(keys.root, &items, &count))
         status = error_set_at(err, RESHARD_ERR_FORMAT, start, "list of storage keys is a %s", value_kind_name(keys.root));
     for (size_t i = 0; !status && i < count; i++)
-        status = read_storage(reading, stream, items[i], is_read, err);
+        status = torch_save_legacy_read_storage(reading, stream, items[i], is_read, err);
     if (!status)
         status = check_all_read(archive, is_read, err);
     if (!status && stream->position < stream->reader->size)
@@ -154,7 +154,7 @@ reshard_status torch_open_legacy(struct torch_reading *reading, reshard_error *e
     if (!status)
         status = read_object(reading, &stream, err);
     if (!status)
-        status = read_storages(reading, &stream, err);
+        status = torch_save_legacy_read_storages(reading, &stream, err);
     if (!status)
         status = note_untyped(reading, err);
     torch_stream_release(&stream);

@@ -102,7 +102,7 @@ reshard_status torch_save_check_raw(const struct reader *reader, reshard_error *
 
 /* ---- zip ---- */
 
-static const struct zip_member *find_member(const struct torch_reading *reading, const char *name)
+static const struct zip_member *torch_save_open_find_member(const struct torch_reading *reading, const char *name)
 {
     uint32_t index = name_map_find(&reading->members, str_of(name));
     return index == NAME_NONE ? NULL : &reading->zip->members[index];
@@ -137,9 +137,9 @@ static reshard_status read_small(struct torch_reading *reading, const struct zip
 /* A decimal prefix, as torch reads it: "3\n", "3x". */
 static reshard_status check_version(struct torch_reading *reading, struct buffer *text, reshard_error *err)
 {
-    const struct zip_member *member = find_member(reading, ".data/version");
+    const struct zip_member *member = torch_save_open_find_member(reading, ".data/version");
     if (!member)
-        member = find_member(reading, "version");
+        member = torch_save_open_find_member(reading, "version");
     if (!member)
         return error_set(err, RESHARD_ERR_FORMAT, "no record version");
     reshard_status status = read_small(reading, member, text, err);
@@ -159,7 +159,7 @@ static reshard_status check_version(struct torch_reading *reading, struct buffer
 
 static reshard_status check_byteorder(struct torch_reading *reading, struct buffer *text, reshard_error *err)
 {
-    const struct zip_member *member = find_member(reading, "byteorder");
+    const struct zip_member *member = torch_save_open_find_member(reading, "byteorder");
     if (!member)
         return RESHARD_OK;
     reshard_status status = read_small(reading, member, text, err);
@@ -174,7 +174,7 @@ static reshard_status check_byteorder(struct torch_reading *reading, struct buff
 
 static reshard_status check_alignment(struct torch_reading *reading, struct buffer *text, reshard_error *err)
 {
-    const struct zip_member *member = find_member(reading, ".storage_alignment");
+    const struct zip_member *member = torch_save_open_find_member(reading, ".storage_alignment");
     if (!member)
         return RESHARD_OK;
     reshard_status status = read_small(reading, member, text, err);
@@ -203,9 +203,9 @@ static reshard_status read_zip(struct torch_reading *reading, reshard_error *err
     struct torch_archive *archive = reading->archive;
     struct buffer text = { 0 };
     reshard_status status = index_members(reading, err);
-    if (!status && find_member(reading, "constants.pkl"))
+    if (!status && torch_save_open_find_member(reading, "constants.pkl"))
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "TorchScript archive, not a state dict");
-    const struct zip_member *pickle = find_member(reading, "data.pkl");
+    const struct zip_member *pickle = torch_save_open_find_member(reading, "data.pkl");
     if (!status && !pickle)
         status = error_set(err, RESHARD_ERR_FORMAT, "no record data.pkl");
     if (!status)

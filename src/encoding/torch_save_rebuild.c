@@ -64,7 +64,7 @@ static unsigned values_per_byte(enum dtype dtype)
 }
 
 /* (storage, offset, size, stride) in args[0..3], checked, as a tensor. *is_known false: a storage of an unknown class or without data. */
-static reshard_status parse_view(struct torch_reading *reading, struct value *const *args, const enum dtype *dtype,
+static reshard_status torch_save_rebuild_parse_view(struct torch_reading *reading, struct value *const *args, const enum dtype *dtype,
                                  const struct value *node, struct torch_tensor *out, bool *is_known, reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
@@ -162,7 +162,8 @@ static reshard_status note_dense(struct torch_reading *reading, enum torch_rebui
         if (!torch_dtype_of(args[6], &dtype))
             return torch_warn(reading, err, "a tensor of unknown type torch.%.*s is kept as an object", STR_ARG(args[6]->global.name));
     }
-    reshard_status status = parse_view(reading, args, rebuild == REBUILD_V3 ? &dtype : NULL, node, &tensor, &is_known, err);
+    reshard_status status =
+        torch_save_rebuild_parse_view(reading, args, rebuild == REBUILD_V3 ? &dtype : NULL, node, &tensor, &is_known, err);
     if (status || !is_known || values_per_byte(tensor.dtype) > 1)
         return status;
     if (rebuild != REBUILD_V1 && !has_no_hooks(args[5]))
@@ -214,7 +215,7 @@ static reshard_status note_quantized(struct torch_reading *reading, struct value
     bool is_known;
     if (count < 6)
         return wrong_args(node, "_rebuild_qtensor", count, err);
-    return parse_view(reading, args, NULL, node, &tensor, &is_known, err);
+    return torch_save_rebuild_parse_view(reading, args, NULL, node, &tensor, &is_known, err);
 }
 
 /* _rebuild_from_type_v2(function, type, args, state): the function applied to args, then dressed as type. */
@@ -258,7 +259,7 @@ reshard_status torch_note_built(struct torch_reading *reading, struct value *nod
     struct torch_tensor tensor = { 0 };
     bool is_known;
     uint32_t index;
-    reshard_status status = parse_view(reading, items, NULL, node, &tensor, &is_known, err);
+    reshard_status status = torch_save_rebuild_parse_view(reading, items, NULL, node, &tensor, &is_known, err);
     if (!status && is_known) {
         status = torch_add_tensor(reading, &tensor, &index, err);
         if (!status)

@@ -73,7 +73,7 @@ static struct str text_field(const uint8_t *field, size_t size)
     return (struct str){ (const char *)field, strnlen((const char *)field, size) };
 }
 
-static reshard_status check_name(struct str name, uint64_t at, reshard_error *err)
+static reshard_status torch_save_tar_check_name(struct str name, uint64_t at, reshard_error *err)
 {
     struct str rest = name;
     bool is_safe = name.size > 0 && name.data[0] != '/' && !memchr(name.data, '\\', name.size);
@@ -111,7 +111,7 @@ static reshard_status note_member(const struct reader *reader, const uint8_t *bl
 {
     struct str name = text_field(block, 100);
     uint8_t type = block[156];
-    reshard_status status = check_name(name, at, err);
+    reshard_status status = torch_save_tar_check_name(name, at, err);
     if (status)
         return status;
     if (type == 'x' || type == 'g')
@@ -161,7 +161,8 @@ static reshard_status list_members(const struct reader *reader, struct tar_range
 /* ---- members ---- */
 
 /* The next pickle of a member, as a graph whose texts point into *copy. */
-static reshard_status next_graph(struct torch_stream *stream, struct buffer *copy, struct value_graph *graph, reshard_error *err)
+static reshard_status torch_save_tar_next_graph(struct torch_stream *stream, struct buffer *copy, struct value_graph *graph,
+                                                reshard_error *err)
 {
     uint64_t start = stream->position;
     struct str bytes;
@@ -179,21 +180,21 @@ static reshard_status next_count(struct torch_stream *stream, struct buffer *cop
 {
     struct value_graph graph = { 0 };
     uint64_t at = stream->position;
-    reshard_status status = next_graph(stream, copy, &graph, err);
+    reshard_status status = torch_save_tar_next_graph(stream, copy, &graph, err);
     if (!status && (!value_as_int(graph.root, out) || *out < 0))
         status = error_set_at(err, RESHARD_ERR_FORMAT, at, "count of tar entries is not a number");
     value_graph_release(&graph);
     return status;
 }
 
-static size_t key_text(int64_t key, char out[24])
+static size_t torch_save_tar_key_text(int64_t key, char out[24])
 {
     return (size_t)snprintf(out, 24, "%" PRId64, key);
 }
 
 /* (key, location, type), number of elements, bytes. */
-static reshard_status read_storage(struct torch_reading *reading, struct torch_stream *stream, struct buffer *copy, uint64_t base,
-                                   reshard_error *err)
+static reshard_status torch_save_tar_read_storage(struct torch_reading *reading, struct torch_stream *stream, struct buffer *copy,
+                                                  uint64_t base, reshard_error *err)
 {
     struct torch_archive *archive = reading->archive;
     struct value_graph graph = { 0 };
@@ -204,7 +205,7 @@ static reshard_status read_storage(struct torch_reading *reading, struct torch_s
     int64_t key;
     uint64_t at = base + stream->position;
     uint32_t index;
-    reshard_status status = next_graph(stream, copy, &graph, err);
+    reshard_status status = torch_save_tar_next_graph(stream, copy, &graph, err);
     if (!status && (!value_as_sequence(graph.root, &items, &count) || count != 3 || !value_as_int(items[0], &key) ||
                     !value_as_str(items[1], &location) || items[2]->kind != VALUE_GLOBAL))
         status = error_set_at(err, RESHARD_ERR_FORMAT, at, "storage of a tar is not (key, location, type)");
@@ -219,7 +220,7 @@ static reshard_status read_storage(struct torch_reading *reading, struct torch_s
     }
     if (!status) {
         char text[24];
-        status = torch_add_storage(reading, (struct str){ text, key_text(key, text) }, &index, err);
+        status = torch_add_storage(reading, (struct str){ text, torch_save_tar_key_text(key, text) }, &index, err);
     }
     if (!status && !arena_str(&archive->arena, location, &found.location))
         status = error_set_memory(err);
@@ -243,7 +244,7 @@ static reshard_status read_view(struct torch_reading *reading, const struct valu
     char text[24];
     if (!value_as_ints(view, numbers, 4, &count) || count != 4)
         return error_set(err, RESHARD_ERR_FORMAT, "storage view of a tar is not (key, root key, offset, size)");
-    uint32_t root = name_map_find(&reading->keys, (struct str){ text, key_text(numbers[1], text) }), index;
+    uint32_t root = name_map_find(&reading->keys, (struct str){ text, torch_save_tar_key_text(numbers[1], text) }), index;
     if (root == NAME_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "storage view of storage %" PRId64 ", which is not there", numbers[1]);
     unsigned item = dtype_element_bytes(archive->storages[root].dtype);
@@ -251,7 +252,7 @@ static reshard_status read_view(struct torch_reading *reading, const struct valu
         (uint64_t)end > archive->storages[root].bytes / item)
         return error_set(err, RESHARD_ERR_FORMAT, "storage view reaches beyond its root of %" PRIu64 " bytes",
                          archive->storages[root].bytes);
-    reshard_status status = torch_add_storage(reading, (struct str){ text, key_text(numbers[0], text) }, &index, err);
+    reshard_status status = torch_add_storage(reading, (struct str){ text, torch_save_tar_key_text(numbers[0], text) }, &index, err);
     if (status)
         return status;
     struct str key = archive->storages[index].key;
@@ -263,7 +264,7 @@ static reshard_status read_view(struct torch_reading *reading, const struct valu
     return RESHARD_OK;
 }
 
-static reshard_status read_storages(struct torch_reading *reading, const struct tar_range *member, reshard_error *err)
+static reshard_status torch_save_tar_read_storages(struct torch_reading *reading, const struct tar_range *member, reshard_error *err)
 {
     struct reader window;
     struct torch_stream stream = { .limits = reading->limits };
@@ -277,9 +278,9 @@ static reshard_status read_storages(struct torch_reading *reading, const struct 
     if (!status)
         status = next_count(&stream, &copy, &count, err);
     for (int64_t i = 0; !status && i < count; i++)
-        status = read_storage(reading, &stream, &copy, member->offset, err);
+        status = torch_save_tar_read_storage(reading, &stream, &copy, member->offset, err);
     if (!status)
-        status = next_graph(&stream, &copy, &views, err);
+        status = torch_save_tar_next_graph(&stream, &copy, &views, err);
     if (!status && !value_as_sequence(views.root, &items, &view_count))
         status = error_set(err, RESHARD_ERR_FORMAT, "list of storage views is a %s", value_kind_name(views.root));
     for (size_t i = 0; !status && i < view_count; i++)
@@ -320,7 +321,8 @@ static reshard_status read_tensor_numbers(struct torch_reading *reading, struct 
     return torch_view_check(&view, storage->bytes, reading->limits, at, &tensor->offset_bytes, err);
 }
 
-static reshard_status read_tensor(struct torch_reading *reading, struct torch_stream *stream, struct buffer *copy, reshard_error *err)
+static reshard_status torch_save_tar_read_tensor(struct torch_reading *reading, struct torch_stream *stream, struct buffer *copy,
+                                                 reshard_error *err)
 {
     struct value_graph graph = { 0 };
     struct value **items;
@@ -331,18 +333,18 @@ static reshard_status read_tensor(struct torch_reading *reading, struct torch_st
     uint64_t at = stream->position;
     uint32_t index;
     bool was_new = true;
-    reshard_status status = next_graph(stream, copy, &graph, err);
+    reshard_status status = torch_save_tar_next_graph(stream, copy, &graph, err);
     if (!status && (!value_as_sequence(graph.root, &items, &count) || count != 3 || !value_as_int(items[0], &key) ||
                     !value_as_int(items[1], &storage_key)))
         status = error_set_at(err, RESHARD_ERR_FORMAT, at, "tensor of a tar is not (key, storage key, type)");
     if (!status) {
-        tensor.storage = name_map_find(&reading->keys, (struct str){ text, key_text(storage_key, text) });
+        tensor.storage = name_map_find(&reading->keys, (struct str){ text, torch_save_tar_key_text(storage_key, text) });
         if (tensor.storage == NAME_NONE)
             status = error_set_at(err, RESHARD_ERR_FORMAT, at, "tensor on storage %" PRId64 ", which is not there", storage_key);
     }
     if (!status)
         status = read_tensor_numbers(reading, stream, &tensor, err);
-    if (!status && name_map_intern(&reading->tensor_ids, (struct str){ text, key_text(key, text) }, &was_new) == NAME_NONE)
+    if (!status && name_map_intern(&reading->tensor_ids, (struct str){ text, torch_save_tar_key_text(key, text) }, &was_new) == NAME_NONE)
         status = error_set_memory(err);
     if (!status && !was_new)
         status = error_set_at(err, RESHARD_ERR_FORMAT, at, "tensor %" PRId64 " occurs twice", key);
@@ -363,7 +365,7 @@ static reshard_status read_tensors(struct torch_reading *reading, const struct t
     if (!status)
         status = next_count(&stream, &copy, &count, err);
     for (int64_t i = 0; !status && i < count; i++)
-        status = read_tensor(reading, &stream, &copy, err);
+        status = torch_save_tar_read_tensor(reading, &stream, &copy, err);
     buffer_release(&copy);
     torch_stream_release(&stream);
     return status;
@@ -375,7 +377,7 @@ reshard_status torch_open_tar(struct torch_reading *reading, reshard_error *err)
     struct tar_range members[TAR_MEMBER_COUNT] = { 0 };
     reshard_status status = list_members(reading->reader, members, err);
     if (!status)
-        status = read_storages(reading, &members[TAR_STORAGES], err);
+        status = torch_save_tar_read_storages(reading, &members[TAR_STORAGES], err);
     if (!status)
         status = read_tensors(reading, &members[TAR_TENSORS], err);
     const struct tar_range *pickle = &members[TAR_PICKLE];

@@ -138,7 +138,7 @@ static bool parse_local(const struct blob_window *window, struct str name, struc
     return is_deferred || is_same;
 }
 
-static bool find_member(struct str below, enum blob_member *out)
+static bool torch_save_tensor_find_member(struct str below, enum blob_member *out)
 {
     for (int i = 0; i < BLOB_MEMBER_COUNT; i++) {
         if (str_is(below, member_names[i])) {
@@ -166,7 +166,7 @@ static bool split_name(struct blob_zip *zip, struct str name, struct str *below)
     return true;
 }
 
-static bool parse_entry(const struct blob_window *window, struct cursor *c, struct blob_zip *zip)
+static bool torch_save_tensor_parse_entry(const struct blob_window *window, struct cursor *c, struct blob_zip *zip)
 {
     struct blob_entry entry = { .is_there = true };
     uint16_t name_bytes;
@@ -181,7 +181,7 @@ static bool parse_entry(const struct blob_window *window, struct cursor *c, stru
         return false;
     entry.bytes = bytes;
     entry.header_offset = header_offset;
-    if (!split_name(zip, name, &below) || !find_member(below, &member) || zip->entries[member].is_there)
+    if (!split_name(zip, name, &below) || !torch_save_tensor_find_member(below, &member) || zip->entries[member].is_there)
         return false;
     if (entry.header_offset < zip->end || !parse_local(window, name, &entry))
         return false;
@@ -197,7 +197,7 @@ static bool parse_zip(const struct blob_window *window, struct blob_zip *zip)
     if (!parse_end(window, &count, &offset, &bytes) || !window_get(window, offset, bytes, &c))
         return false;
     for (uint64_t i = 0; i < count; i++)
-        if (!parse_entry(window, &c, zip))
+        if (!torch_save_tensor_parse_entry(window, &c, zip))
             return false;
     return cursor_left(&c) == 0 && zip->end <= offset && zip->entries[BLOB_PICKLE].is_there &&
            zip->entries[BLOB_PICKLE].header_offset == 0 && zip->entries[BLOB_STORAGE].is_there && zip->entries[BLOB_VERSION].is_there;
@@ -226,7 +226,7 @@ static bool check_texts(const struct blob_window *window, const struct blob_zip 
 
 /* ---- data.pkl ---- */
 
-static bool take(struct cursor *c, uint8_t opcode)
+static bool torch_save_tensor_take(struct cursor *c, uint8_t opcode)
 {
     if (c->pos >= c->size || c->data[c->pos] != opcode)
         return false;
@@ -247,8 +247,8 @@ static bool take_str(struct cursor *c, const char *text)
     struct cursor ahead = *c;
     uint32_t size;
     struct str found;
-    if (!take(&ahead, 'X') || !cursor_u32le(&ahead, &size) || size != strlen(text) || !cursor_bytes(&ahead, size, &found) ||
-        !str_is(found, text))
+    if (!torch_save_tensor_take(&ahead, 'X') || !cursor_u32le(&ahead, &size) || size != strlen(text) ||
+        !cursor_bytes(&ahead, size, &found) || !str_is(found, text))
         return false;
     skip_put(&ahead);
     *c = ahead;
@@ -292,12 +292,12 @@ static bool take_int(struct cursor *c, int64_t *out)
 static bool take_ints(struct cursor *c, int64_t *out, int *count)
 {
     *count = 0;
-    if (take(c, ')')) {
+    if (torch_save_tensor_take(c, ')')) {
         skip_put(c);
         return true;
     }
-    if (take(c, '(')) {
-        while (!take(c, 't'))
+    if (torch_save_tensor_take(c, '(')) {
+        while (!torch_save_tensor_take(c, 't'))
             if (*count >= RANK_MAX || !take_int(c, &out[(*count)++]))
                 return false;
         skip_put(c);
@@ -306,7 +306,7 @@ static bool take_ints(struct cursor *c, int64_t *out, int *count)
     for (int i = 0; i < 3; i++) {
         if (!take_int(c, &out[i]))
             return false;
-        if (take(c, (uint8_t)(0x85 + i))) {
+        if (torch_save_tensor_take(c, (uint8_t)(0x85 + i))) {
             *count = i + 1;
             skip_put(c);
             return true;
@@ -320,8 +320,8 @@ static bool take_global(struct cursor *c, const char *module, struct str *name)
 {
     struct cursor ahead = *c;
     struct str found;
-    if (!take(&ahead, 'c') || !cursor_line(&ahead, 64, &found) || !str_is(found, module) || !cursor_line(&ahead, 64, name) ||
-        name->size == 0)
+    if (!torch_save_tensor_take(&ahead, 'c') || !cursor_line(&ahead, 64, &found) || !str_is(found, module) ||
+        !cursor_line(&ahead, 64, name) || name->size == 0)
         return false;
     skip_put(&ahead);
     *c = ahead;
@@ -336,11 +336,11 @@ struct blob_pickle {
 };
 
 /* ('storage', class, '0', location, numel) and BINPERSID. */
-static bool take_storage(struct cursor *c, struct blob_pickle *p)
+static bool torch_save_tensor_take_storage(struct cursor *c, struct blob_pickle *p)
 {
     struct str name, location;
     uint32_t location_bytes;
-    if (!take(c, '(') || !take_str(c, "storage"))
+    if (!torch_save_tensor_take(c, '(') || !take_str(c, "storage"))
         return false;
     if (take_global(c, "torch", &name)) {
         if (!dtype_from_torch_storage(name, &p->storage_dtype))
@@ -351,19 +351,21 @@ static bool take_storage(struct cursor *c, struct blob_pickle *p)
     } else {
         return false;
     }
-    if (!take_str(c, "0") || !take(c, 'X') || !cursor_u32le(c, &location_bytes) || !cursor_bytes(c, location_bytes, &location))
+    if (!take_str(c, "0") || !torch_save_tensor_take(c, 'X') || !cursor_u32le(c, &location_bytes) ||
+        !cursor_bytes(c, location_bytes, &location))
         return false;
     skip_put(c);
-    if (!(str_is(location, "cpu") || str_starts_with(location, "cuda:")) || !take_int(c, &p->numel) || !take(c, 't'))
+    if (!(str_is(location, "cpu") || str_starts_with(location, "cuda:")) || !take_int(c, &p->numel) || !torch_save_tensor_take(c, 't'))
         return false;
     skip_put(c);
-    return take(c, 'Q');
+    return torch_save_tensor_take(c, 'Q');
 }
 
 static bool take_hooks(struct cursor *c)
 {
     struct str name;
-    if (!take_global(c, "collections", &name) || !str_is(name, "OrderedDict") || !take(c, ')') || !take(c, 'R'))
+    if (!take_global(c, "collections", &name) || !str_is(name, "OrderedDict") || !torch_save_tensor_take(c, ')') ||
+        !torch_save_tensor_take(c, 'R'))
         return false;
     skip_put(c);
     return true;
@@ -374,26 +376,27 @@ static bool parse_pickle(struct cursor *c, struct blob_pickle *p)
     struct torch_blob_tensor *out = p->out;
     struct str name;
     int stride_count;
-    if (!take(c, 0x80) || !take(c, 2) || !take_global(c, "torch._utils", &name))
+    if (!torch_save_tensor_take(c, 0x80) || !torch_save_tensor_take(c, 2) || !take_global(c, "torch._utils", &name))
         return false;
     p->is_v3 = str_is(name, "_rebuild_tensor_v3");
-    if ((!p->is_v3 && !str_is(name, "_rebuild_tensor_v2")) || !take(c, '(') || !take_storage(c, p) || !take_int(c, &p->offset))
+    if ((!p->is_v3 && !str_is(name, "_rebuild_tensor_v2")) || !torch_save_tensor_take(c, '(') || !torch_save_tensor_take_storage(c, p) ||
+        !take_int(c, &p->offset))
         return false;
     if (!take_ints(c, out->shape, &out->rank) || !take_ints(c, out->strides, &stride_count) || stride_count != out->rank)
         return false;
-    p->requires_grad = take(c, 0x88);
-    if ((!p->requires_grad && !take(c, 0x89)) || !take_hooks(c))
+    p->requires_grad = torch_save_tensor_take(c, 0x88);
+    if ((!p->requires_grad && !torch_save_tensor_take(c, 0x89)) || !take_hooks(c))
         return false;
     out->dtype = p->storage_dtype;
     if (p->is_v3 && (!take_global(c, "torch", &name) || !dtype_from_torch(name, &out->dtype)))
         return false;
-    if (!take(c, 't'))
+    if (!torch_save_tensor_take(c, 't'))
         return false;
     skip_put(c);
-    if (!take(c, 'R'))
+    if (!torch_save_tensor_take(c, 'R'))
         return false;
     skip_put(c);
-    return take(c, '.') && cursor_left(c) == 0;
+    return torch_save_tensor_take(c, '.') && cursor_left(c) == 0;
 }
 
 static bool open_fast(const struct reader *reader, const struct limits *limits, struct buffer *scratch, struct torch_blob_tensor *out)

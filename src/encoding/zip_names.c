@@ -38,7 +38,7 @@ static uint64_t hash_folded(struct str name, uint64_t seed)
 }
 
 /* A part of a path between slashes. */
-static const char *part_complaint(struct str part)
+static const char *zip_names_part_complaint(struct str part)
 {
     if (part.size == 0)
         return "has an empty part";
@@ -65,7 +65,7 @@ static const char *name_complaint(const struct zip_member *member)
     for (size_t i = 0; i <= end; i++) {
         if (i < end && name.data[i] != '/')
             continue;
-        const char *complaint = part_complaint((struct str){ name.data + start, i - start });
+        const char *complaint = zip_names_part_complaint((struct str){ name.data + start, i - start });
         if (complaint)
             return complaint;
         start = i + 1;
@@ -81,7 +81,7 @@ static reshard_status twice(const struct zip_member *a, const struct zip_member 
                         str_equal(a->name, b->name) ? ": the name occurs twice" : " differ only in case");
 }
 
-static reshard_status check_pairs(const struct zip_archive *archive, reshard_error *err)
+static reshard_status zip_names_check_pairs(const struct zip_archive *archive, reshard_error *err)
 {
     for (uint32_t i = 1; i < archive->member_count; i++) {
         for (uint32_t j = 0; j < i; j++) {
@@ -148,7 +148,7 @@ reshard_status zip_index_names(struct zip_archive *archive, reshard_error *err)
                                 STR_ARG(archive->members[i].name), complaint);
     }
     archive->top = common_top(archive);
-    return archive->member_count <= PAIRWISE_MAX ? check_pairs(archive, err) : fill_table(archive, err);
+    return archive->member_count <= PAIRWISE_MAX ? zip_names_check_pairs(archive, err) : fill_table(archive, err);
 }
 
 static bool is_below_top(const struct zip_archive *archive, struct str full, struct str name)

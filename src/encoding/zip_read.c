@@ -92,7 +92,8 @@ static reshard_status check_member(const struct zip_member *member, uint64_t dir
     return RESHARD_OK;
 }
 
-static reshard_status take_member(const struct central *central, uint64_t directory_offset, struct zip_member *out, reshard_error *err)
+static reshard_status zip_read_take_member(const struct central *central, uint64_t directory_offset, struct zip_member *out,
+                                           reshard_error *err)
 {
     *out = (struct zip_member){
         .name = central->name,
@@ -130,7 +131,7 @@ static reshard_status walk_directory(struct str bytes, const struct zip_director
         if (!read_central(&c, &central))
             return error_set_at(err, RESHARD_ERR_FORMAT, at, "zip directory: header of member %" PRIu32 " reaches beyond the directory",
                                 i + 1);
-        reshard_status status = take_member(&central, directory->offset, &archive->members[i], err);
+        reshard_status status = zip_read_take_member(&central, directory->offset, &archive->members[i], err);
         if (status)
             return place_error(status, at, err);
     }

@@ -93,7 +93,7 @@ reshard_status zip_plan(struct zip_plan_member *members, uint32_t count, uint32_
     return RESHARD_OK;
 }
 
-static uint16_t flags_of(const struct zip_plan_member *member)
+static uint16_t zip_write_flags_of(const struct zip_plan_member *member)
 {
     return member->bytes ? ZIP_FLAG_UTF8 | ZIP_FLAG_DESCRIPTOR : ZIP_FLAG_UTF8;
 }
@@ -106,7 +106,7 @@ void zip_write_header(const struct zip_plan_member *member, uint32_t alignment, 
 
     buffer_append_u32le(out, ZIP_LOCAL_SIGNATURE);
     buffer_append_u16le(out, 0);
-    buffer_append_u16le(out, flags_of(member));
+    buffer_append_u16le(out, zip_write_flags_of(member));
     buffer_append_fill(out, 0, 2 + 4 + 12); /* method, time, CRC and sizes: the descriptor has them */
     buffer_append_u16le(out, (uint16_t)member->name.size);
     buffer_append_u16le(out, (uint16_t)extra);
@@ -150,7 +150,7 @@ static void write_central(const struct zip_plan_member *member, struct buffer *o
     uint32_t zip64 = central_zip64_bytes(member);
     buffer_append_u32le(out, ZIP_CENTRAL_SIGNATURE);
     buffer_append_u32le(out, 0);
-    buffer_append_u16le(out, flags_of(member));
+    buffer_append_u16le(out, zip_write_flags_of(member));
     buffer_append_fill(out, 0, 6); /* method, time */
     buffer_append_u32le(out, member->crc32);
     buffer_append_u32le(out, cut32(member->bytes));

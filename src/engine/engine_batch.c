@@ -13,7 +13,7 @@
 #define COPY_WINDOW ((uint64_t)32 << 20)   /* after which a worker looks up */
 #define ITEM_SLACK 256                     /* alignment of one item's memory, generously */
 
-static int compare_items(const void *a, const void *b)
+static int engine_batch_compare_items(const void *a, const void *b)
 {
     uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
     return (left > right) - (left < right);
@@ -28,7 +28,7 @@ static reshard_status batch_close(struct cutter *cutter, reshard_error *err)
     uint32_t *items = (uint32_t *)(void *)cutter->batch.data;
     /* In the order of the target's bytes, so that neighbours are written together; a sink wants the tensors' own order. */
     if (!cutter->mode->is_stream)
-        qsort(items, count, sizeof(*items), compare_items);
+        qsort(items, count, sizeof(*items), engine_batch_compare_items);
     struct job_shape shape = { .kind = JOB_WHOLE, .items = items, .item_count = count };
     reshard_status status = lane_open(cutter, false, err);
     if (!status)

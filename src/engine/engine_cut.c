@@ -162,7 +162,7 @@ static int target_axis(const struct cut_tensor *cut, const struct cut_frame *fra
 }
 
 /* The axis of the box on which the source reaches farthest, or -1. */
-static reshard_status source_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, reshard_error *err)
+static reshard_status engine_cut_source_axis(const struct cut_tensor *cut, const struct cut_frame *frame, int *axis, reshard_error *err)
 {
     const struct plan *plan = cut->cutter->mode->plan;
     const struct plan_step *step = &plan->steps[frame_items(cut, frame)[0]];
@@ -212,7 +212,7 @@ static reshard_status split_axis(const struct cut_tensor *cut, const struct cut_
         *axis = chunk_axis(cut, frame, outermost);
         return RESHARD_OK;
     }
-    reshard_status status = source_axis(cut, frame, &farthest, err);
+    reshard_status status = engine_cut_source_axis(cut, frame, &farthest, err);
     if (!status && farthest != outermost && frame->extent[farthest] / TILE_RATIO > frame->extent[outermost])
         *axis = farthest;
     return status;
@@ -327,7 +327,7 @@ reshard_status box_cut(struct cutter *cutter, uint32_t tensor_index, const uint3
     buffer_clear(&cutter->stack);
     if (!buffer_append(&cutter->stack, steps, count * sizeof(*steps)) || !buffer_append(&cutter->frames, &frame, sizeof(frame)))
         return error_set_memory(err);
-    reshard_status status = source_axis(&cut, &frame, &axis, err);
+    reshard_status status = engine_cut_source_axis(&cut, &frame, &axis, err);
     /* A window of a transposed tensor reads all over the source, and one across more chunks than can be kept decodes them all: the fewer
      * windows the better. */
     if (cutter->mode->is_stream && (axis != target_axis(&cut, &frame) || chunk_row_is_wide(&cut, steps[0])))

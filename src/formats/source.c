@@ -56,7 +56,7 @@ static reshard_status enter_root(struct source *source, const struct root_choice
     return RESHARD_OK;
 }
 
-static reshard_status recognise(struct source *source, const struct format_driver *forced, bool *found, reshard_error *err)
+static reshard_status source_recognise(struct source *source, const struct format_driver *forced, bool *found, reshard_error *err)
 {
     int score = 0;
     source->driver = forced;
@@ -74,7 +74,7 @@ static reshard_status choose_driver(struct source *source, const struct format_d
                                     struct arena *arena, reshard_error *err)
 {
     bool is_directory = store_is_directory(source->store, source->name), found = false;
-    reshard_status status = source->iteration < 0 ? recognise(source, forced, &found, err) : RESHARD_OK;
+    reshard_status status = source->iteration < 0 ? source_recognise(source, forced, &found, err) : RESHARD_OK;
     if (status || found)
         return status;
     if (is_directory) {
@@ -90,7 +90,7 @@ static reshard_status choose_driver(struct source *source, const struct format_d
         return error_set(err, RESHARD_ERR_USAGE, "iteration %" PRId64 " was asked for, but '%s' is a file", source->iteration,
                          source->name);
     }
-    status = recognise(source, forced, &found, err);
+    status = source_recognise(source, forced, &found, err);
     if (status || found || forced)
         return status;
     status = driver_not_recognised(source->store, source->name, err);

@@ -135,7 +135,7 @@ static const struct cast_row {
 };
 
 /* The float type that a complex one has two of; other types are themselves. */
-static enum dtype part_of(enum dtype dtype)
+static enum dtype cast_part_of(enum dtype dtype)
 {
     switch (dtype) {
     case DTYPE_COMPLEX32:
@@ -149,25 +149,25 @@ static enum dtype part_of(enum dtype dtype)
     }
 }
 
-static bool is_integer(enum dtype dtype)
+static bool cast_is_integer(enum dtype dtype)
 {
     return cast_rows[dtype].load_i64 != NULL;
 }
 
 bool cast_find(enum dtype source, enum dtype target, struct cast *out)
 {
-    enum dtype from = part_of(source), to = part_of(target), between;
+    enum dtype from = cast_part_of(source), to = cast_part_of(target), between;
     bool is_complex = from != source;
     const struct cast_row *load = &cast_rows[from], *store = &cast_rows[to];
     if (is_complex != (to != target) || !load->load_f64 || !store->load_f64)
         return false;
 
     struct cast cast = { .parts = is_complex ? 2 : 1, .source_bytes = dtype_element_bytes(from), .target_bytes = dtype_element_bytes(to) };
-    if (is_integer(from) && is_integer(to)) {
+    if (cast_is_integer(from) && cast_is_integer(to)) {
         between = DTYPE_I64;
         cast.load = load->load_i64;
         cast.store = store->store_i64;
-    } else if (is_integer(to) || to == DTYPE_F64) {
+    } else if (cast_is_integer(to) || to == DTYPE_F64) {
         between = DTYPE_F64;
         cast.load = load->load_f64;
         cast.store = store->store_f64;

@@ -9,7 +9,7 @@
 
 /* ---- the text that is made ---- */
 
-static void add_segment(struct map_text *out, size_t origin)
+static void map_config_add_segment(struct map_text *out, size_t origin)
 {
     uint32_t offset = (uint32_t)out->made.size;
     if (out->count) {
@@ -28,13 +28,13 @@ void config_emit(struct config_reader *reader, size_t from, size_t size)
 {
     if (!size)
         return;
-    add_segment(reader->out, from);
+    map_config_add_segment(reader->out, from);
     buffer_append(&reader->out->made, reader->file.data + from, size);
 }
 
 void config_emit_byte(struct config_reader *reader, char byte, size_t origin)
 {
-    add_segment(reader->out, origin);
+    map_config_add_segment(reader->out, origin);
     buffer_append_byte(&reader->out->made, (uint8_t)byte);
 }
 
@@ -121,7 +121,7 @@ static bool emit_unicode(struct config_reader *reader, int digits, bool emits)
 }
 
 /* A backslash and what follows. What is no escape stands for itself, as in Python; the language then complains about the backslash. */
-static bool read_escape(struct config_reader *reader, bool emits)
+static bool map_config_read_escape(struct config_reader *reader, bool emits)
 {
     static const char letters[] = "nrt\"'\\/", values[] = "\n\r\t\"'\\/";
     struct str file = reader->file;
@@ -157,7 +157,7 @@ bool config_string(struct config_reader *reader, bool is_yaml, bool emits, struc
             reader->at += marks;
             return true;
         } else if (c == '\\' && !(is_yaml && quote == '\'')) {
-            if (!read_escape(reader, emits))
+            if (!map_config_read_escape(reader, emits))
                 return false;
         } else if ((c == '\n' || c == '\r') && marks == 1 && !is_yaml) {
             break;
@@ -172,19 +172,19 @@ bool config_string(struct config_reader *reader, bool is_yaml, bool emits, struc
 
 /* ---- what a file is ---- */
 
-static bool is_name_char(char c)
+static bool map_config_is_name_char(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-static size_t skip_blank(struct str file, size_t at)
+static size_t map_config_skip_blank(struct str file, size_t at)
 {
     while (at < file.size && (file.data[at] == ' ' || file.data[at] == '\t'))
         at++;
     return at;
 }
 
-static size_t next_line(struct str file, size_t at)
+static size_t map_config_next_line(struct str file, size_t at)
 {
     const char *end = at < file.size ? memchr(file.data + at, '\n', file.size - at) : NULL;
     return end ? (size_t)(end - file.data) + 1 : file.size;
@@ -200,14 +200,14 @@ static size_t first_character(struct str file)
             start++;
         if (start >= file.size || file.data[start] != '#')
             return start;
-        at = next_line(file, start);
+        at = map_config_next_line(file, start);
     }
     return file.size;
 }
 
 enum file_kind { FILE_PLAIN, FILE_LITERAL, FILE_ASSIGNMENT, FILE_YAML };
 
-static enum file_kind kind_of(struct str file, size_t *at)
+static enum file_kind map_config_kind_of(struct str file, size_t *at)
 {
     *at = first_character(file);
     if (*at == file.size)
@@ -218,14 +218,14 @@ static enum file_kind kind_of(struct str file, size_t *at)
     if (c == '-' && (next == '-' || next == ' ' || next == '\n'))
         return FILE_YAML;
     size_t end = *at;
-    while (end < file.size && is_name_char(file.data[end]))
+    while (end < file.size && map_config_is_name_char(file.data[end]))
         end++;
-    size_t mark = skip_blank(file, end);
+    size_t mark = map_config_skip_blank(file, end);
     if (end == *at || mark == file.size)
         return FILE_PLAIN;
     if (file.data[mark] == ':')
         return FILE_YAML;
-    size_t value = skip_blank(file, mark + 1);
+    size_t value = map_config_skip_blank(file, mark + 1);
     if (file.data[mark] == '=' && value < file.size && memchr("[{(", file.data[value], 3)) {
         *at = value;
         return FILE_ASSIGNMENT;
@@ -233,7 +233,7 @@ static enum file_kind kind_of(struct str file, size_t *at)
     return FILE_PLAIN;
 }
 
-static bool read_config(struct config_reader *reader, enum file_kind kind)
+static bool map_config_read_config(struct config_reader *reader, enum file_kind kind)
 {
     if (kind == FILE_YAML)
         return config_yaml(reader);
@@ -248,11 +248,11 @@ reshard_status map_text_read(struct str file, const struct limits *limits, struc
     if (file.size > bytes_max)
         return error_set_limit(err, "map_text_bytes", file.size, bytes_max);
     struct config_reader reader = { .file = file, .out = out, .diagnoses = diagnoses };
-    enum file_kind kind = kind_of(file, &reader.at);
+    enum file_kind kind = map_config_kind_of(file, &reader.at);
     if (kind == FILE_PLAIN)
         return RESHARD_OK;
     out->is_config = true;
-    if (read_config(&reader, kind) && !reader.has_statements)
+    if (map_config_read_config(&reader, kind) && !reader.has_statements)
         config_fail(&reader, 0, "expected an object with aoa_statements, or a list of statements",
                     "no statements are found in this configuration object");
     if (out->no_memory || out->made.failed || diagnoses->no_memory)

@@ -6,7 +6,7 @@
 /* What a value is for. */
 enum role { ROLE_OTHER, ROLE_STATEMENTS, ROLE_REVERSE };
 
-static size_t skip_space(struct str file, size_t at)
+static size_t map_config_literal_skip_space(struct str file, size_t at)
 {
     while (at < file.size) {
         char c = file.data[at];
@@ -35,7 +35,7 @@ static size_t word_end(struct str file, size_t at)
 }
 
 /* A word: r before a string means that backslashes are themselves; f that it is computed, which nothing here can do. */
-static bool read_word(struct config_reader *reader, enum role role)
+static bool map_config_literal_read_word(struct config_reader *reader, enum role role)
 {
     struct str file = reader->file;
     size_t start = reader->at, end = word_end(file, start);
@@ -58,13 +58,13 @@ static bool read_word(struct config_reader *reader, enum role role)
 }
 
 /* Strings that stand side by side are one, as in Python. */
-static bool read_statement(struct config_reader *reader)
+static bool map_config_literal_read_statement(struct config_reader *reader)
 {
     struct str value;
     for (;;) {
         if (!config_string(reader, false, true, &value))
             return false;
-        size_t next = skip_space(reader->file, reader->at);
+        size_t next = map_config_literal_skip_space(reader->file, reader->at);
         if (next >= reader->file.size || !is_quote(reader->file.data[next]))
             break;
         reader->at = next;
@@ -82,15 +82,15 @@ static enum role role_of(struct str key)
 }
 
 /* A string: a statement, or the name of a member if a colon follows. *role: of the value that follows. */
-static bool read_string(struct config_reader *reader, bool in_statements, enum role *role)
+static bool map_config_literal_read_string(struct config_reader *reader, bool in_statements, enum role *role)
 {
     struct str value;
     if (in_statements)
-        return read_statement(reader);
+        return map_config_literal_read_statement(reader);
     size_t start = reader->at;
     if (!config_string(reader, false, false, &value))
         return false;
-    size_t next = skip_space(reader->file, reader->at);
+    size_t next = map_config_literal_skip_space(reader->file, reader->at);
     if (next < reader->file.size && reader->file.data[next] == ':') {
         reader->at = next + 1;
         *role = role_of(value);
@@ -101,7 +101,7 @@ static bool read_string(struct config_reader *reader, bool in_statements, enum r
     reader->at = start; /* one text instead of a list */
     reader->has_statements = true;
     *role = ROLE_OTHER;
-    return read_statement(reader);
+    return map_config_literal_read_statement(reader);
 }
 
 static bool is_open(char c)
@@ -121,7 +121,7 @@ bool config_literal(struct config_reader *reader, bool is_statements)
     uint64_t depth = 0, list_depth = 0; /* list_depth: of the list of statements; 0: not inside */
     enum role role = is_statements ? ROLE_STATEMENTS : ROLE_OTHER;
     do {
-        reader->at = skip_space(file, reader->at);
+        reader->at = map_config_literal_skip_space(file, reader->at);
         if (reader->at >= file.size)
             return config_fail(reader, start, NULL, "the bracket is not closed");
         char c = file.data[reader->at];
@@ -141,12 +141,12 @@ bool config_literal(struct config_reader *reader, bool is_statements)
             role = ROLE_OTHER;
             reader->at++;
         } else if (is_quote(c)) {
-            if (!read_string(reader, list_depth != 0, &role))
+            if (!map_config_literal_read_string(reader, list_depth != 0, &role))
                 return false;
         } else if (c == ',') {
             role = ROLE_OTHER;
             reader->at++;
-        } else if (!read_word(reader, list_depth ? ROLE_STATEMENTS : role)) {
+        } else if (!map_config_literal_read_word(reader, list_depth ? ROLE_STATEMENTS : role)) {
             return false;
         }
     } while (depth);

@@ -10,7 +10,7 @@ struct yaml_line {
     size_t indent;
 };
 
-static bool is_line_end(char c)
+static bool map_config_yaml_is_line_end(char c)
 {
     return c == '\n' || c == '\r';
 }
@@ -26,12 +26,12 @@ static bool peek_line(const struct config_reader *reader, struct yaml_line *out)
         out->text++;
     out->indent = out->text - out->start;
     out->end = out->text;
-    while (out->end < file.size && !is_line_end(file.data[out->end]))
+    while (out->end < file.size && !map_config_yaml_is_line_end(file.data[out->end]))
         out->end++;
     return true;
 }
 
-static void next_line(struct config_reader *reader, const struct yaml_line *line)
+static void map_config_yaml_next_line(struct config_reader *reader, const struct yaml_line *line)
 {
     reader->at = line->end;
     if (reader->at < reader->file.size && reader->file.data[reader->at] == '\r')
@@ -40,7 +40,7 @@ static void next_line(struct config_reader *reader, const struct yaml_line *line
         reader->at++;
 }
 
-static bool is_empty(const struct config_reader *reader, const struct yaml_line *line)
+static bool map_config_yaml_is_empty(const struct config_reader *reader, const struct yaml_line *line)
 {
     return line->text == line->end || reader->file.data[line->text] == '#';
 }
@@ -57,7 +57,7 @@ static size_t plain_end(struct str file, size_t from, size_t end)
     return end;
 }
 
-static size_t skip_blank(struct str file, size_t at, size_t end)
+static size_t map_config_yaml_skip_blank(struct str file, size_t at, size_t end)
 {
     while (at < end && (file.data[at] == ' ' || file.data[at] == '\t'))
         at++;
@@ -71,28 +71,28 @@ static bool read_block(struct config_reader *reader, const struct yaml_line *hea
 {
     struct yaml_line line;
     bool any = false;
-    next_line(reader, head);
+    map_config_yaml_next_line(reader, head);
     while (peek_line(reader, &line) && (line.text == line.end || line.indent > indent)) {
         if (any && line.text < line.end)
             config_emit_byte(reader, keeps_lines ? '\n' : ' ', line.start);
         config_emit(reader, line.text, line.end - line.text);
         any |= line.text < line.end;
-        next_line(reader, &line);
+        map_config_yaml_next_line(reader, &line);
     }
     config_emit_end(reader);
     return true;
 }
 
 /* A plain text goes on in lines that are indented deeper. */
-static bool read_plain(struct config_reader *reader, const struct yaml_line *head, size_t from, size_t indent)
+static bool map_config_yaml_read_plain(struct config_reader *reader, const struct yaml_line *head, size_t from, size_t indent)
 {
     struct yaml_line line;
     config_emit(reader, from, plain_end(reader->file, from, head->end) - from);
-    next_line(reader, head);
-    while (peek_line(reader, &line) && line.indent > indent && !is_empty(reader, &line)) {
+    map_config_yaml_next_line(reader, head);
+    while (peek_line(reader, &line) && line.indent > indent && !map_config_yaml_is_empty(reader, &line)) {
         config_emit_byte(reader, ' ', line.start);
         config_emit(reader, line.text, plain_end(reader->file, line.text, line.end) - line.text);
-        next_line(reader, &line);
+        map_config_yaml_next_line(reader, &line);
     }
     config_emit_end(reader);
     return true;
@@ -105,22 +105,22 @@ static bool end_value(struct config_reader *reader)
     size_t at = reader->at;
     if (!peek_line(reader, &line))
         return true;
-    at = skip_blank(reader->file, at, line.end);
+    at = map_config_yaml_skip_blank(reader->file, at, line.end);
     if (at < line.end && reader->file.data[at] != '#')
         return config_fail(reader, at, NULL, "unexpected text behind a value");
-    next_line(reader, &line);
+    map_config_yaml_next_line(reader, &line);
     return true;
 }
 
 /* One statement, whose text begins at `from` on the line. */
-static bool read_text(struct config_reader *reader, const struct yaml_line *line, size_t from, size_t indent)
+static bool map_config_yaml_read_text(struct config_reader *reader, const struct yaml_line *line, size_t from, size_t indent)
 {
     struct str value, file = reader->file;
     char c = file.data[from];
     if (c == '|' || c == '>')
         return read_block(reader, line, indent, c == '|');
     if (c != '"' && c != '\'')
-        return read_plain(reader, line, from, indent);
+        return map_config_yaml_read_plain(reader, line, from, indent);
     reader->at = from;
     if (!config_string(reader, true, true, &value))
         return false;
@@ -135,23 +135,23 @@ static bool read_list(struct config_reader *reader, size_t indent)
 {
     struct yaml_line line;
     while (peek_line(reader, &line)) {
-        if (is_empty(reader, &line)) {
-            next_line(reader, &line);
+        if (map_config_yaml_is_empty(reader, &line)) {
+            map_config_yaml_next_line(reader, &line);
             continue;
         }
         bool is_item = reader->file.data[line.text] == '-' && (line.text + 1 == line.end || reader->file.data[line.text + 1] == ' ');
         if (!is_item || line.indent < indent)
             return true;
-        size_t from = skip_blank(reader->file, line.text + 1, line.end);
+        size_t from = map_config_yaml_skip_blank(reader->file, line.text + 1, line.end);
         if (from == line.end || reader->file.data[from] == '#')
             return config_fail(reader, line.text, NULL, "the statement is empty");
-        if (!read_text(reader, &line, from, line.indent))
+        if (!map_config_yaml_read_text(reader, &line, from, line.indent))
             return false;
     }
     return true;
 }
 
-static bool read_statements(struct config_reader *reader, const struct yaml_line *line, size_t from)
+static bool map_config_yaml_read_statements(struct config_reader *reader, const struct yaml_line *line, size_t from)
 {
     reader->has_statements = true;
     if (from < line->end && reader->file.data[from] == '[') {
@@ -159,8 +159,8 @@ static bool read_statements(struct config_reader *reader, const struct yaml_line
         return config_literal(reader, true) && end_value(reader);
     }
     if (from < line->end && reader->file.data[from] != '#')
-        return read_text(reader, line, from, line->indent);
-    next_line(reader, line);
+        return map_config_yaml_read_text(reader, line, from, line->indent);
+    map_config_yaml_next_line(reader, line);
     return read_list(reader, line->indent);
 }
 
@@ -171,7 +171,7 @@ static bool read_reverse(struct config_reader *reader, const struct yaml_line *l
     if (truth < 0)
         return config_fail(reader, from, NULL, "aoa_config_reverse is true or false");
     reader->out->is_reverse = truth;
-    next_line(reader, line);
+    map_config_yaml_next_line(reader, line);
     return true;
 }
 
@@ -189,27 +189,27 @@ static bool member_name(const struct config_reader *reader, const struct yaml_li
         name->size--;
     if (name->size >= 2 && (name->data[0] == '"' || name->data[0] == '\''))
         *name = (struct str){ name->data + 1, name->size - 2 };
-    *value = skip_blank(file, at + 1, line->end);
+    *value = map_config_yaml_skip_blank(file, at + 1, line->end);
     return true;
 }
 
-static bool read_line(struct config_reader *reader, const struct yaml_line *line)
+static bool map_config_yaml_read_line(struct config_reader *reader, const struct yaml_line *line)
 {
     struct str name, file = reader->file;
     size_t value;
     if (!member_name(reader, line, &name, &value)) {
-        next_line(reader, line);
+        map_config_yaml_next_line(reader, line);
         return true;
     }
     if (str_is(name, "aoa_statements"))
-        return read_statements(reader, line, value);
+        return map_config_yaml_read_statements(reader, line, value);
     if (str_is(name, "aoa_config_reverse"))
         return read_reverse(reader, line, value);
     if (str_is(name, "aoa_config") && value < line->end && file.data[value] == '{') {
         reader->at = value;
         return config_literal(reader, false) && end_value(reader);
     }
-    next_line(reader, line);
+    map_config_yaml_next_line(reader, line);
     return true;
 }
 
@@ -219,15 +219,15 @@ bool config_yaml(struct config_reader *reader)
     bool is_first = true;
     while (peek_line(reader, &line)) {
         struct str text = { reader->file.data + line.text, line.end - line.text };
-        if (is_empty(reader, &line) || str_starts_with(text, "---")) {
-            next_line(reader, &line);
+        if (map_config_yaml_is_empty(reader, &line) || str_starts_with(text, "---")) {
+            map_config_yaml_next_line(reader, &line);
             continue;
         }
         if (is_first && text.data[0] == '-') {
             reader->has_statements = true;
             if (!read_list(reader, line.indent))
                 return false;
-        } else if (!read_line(reader, &line)) {
+        } else if (!map_config_yaml_read_line(reader, &line)) {
             return false;
         }
         is_first = false;

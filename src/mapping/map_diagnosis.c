@@ -51,7 +51,7 @@ bool map_diagnose(struct map_diagnoses *diagnoses, enum map_severity severity, s
     return false;
 }
 
-static bool is_line_end(char c)
+static bool map_diagnosis_is_line_end(char c)
 {
     return c == '\n' || c == '\r';
 }
@@ -69,7 +69,7 @@ void map_position(struct str text, uint32_t offset, int *line, int *column)
     *column = 1;
     for (size_t i = 0; i < offset && i < text.size; i++) {
         bool is_pair = text.data[i] == '\r' && i + 1 < text.size && text.data[i + 1] == '\n';
-        if (!is_line_end(text.data[i]) || is_pair)
+        if (!map_diagnosis_is_line_end(text.data[i]) || is_pair)
             continue;
         (*line)++;
         start = i + 1;
@@ -82,11 +82,11 @@ void map_position(struct str text, uint32_t offset, int *line, int *column)
 static struct str shown_line(struct str text, uint32_t offset, uint32_t *start)
 {
     size_t begin = offset < text.size ? offset : text.size, end = begin;
-    while (begin > 0 && !is_line_end(text.data[begin - 1]) && offset - begin < LINE_BYTES_MAX / 2)
+    while (begin > 0 && !map_diagnosis_is_line_end(text.data[begin - 1]) && offset - begin < LINE_BYTES_MAX / 2)
         begin--;
     while (begin < offset && begin > 0 && (text.data[begin] & 0xC0) == 0x80)
         begin++;
-    while (end < text.size && !is_line_end(text.data[end]) && end - begin < LINE_BYTES_MAX)
+    while (end < text.size && !map_diagnosis_is_line_end(text.data[end]) && end - begin < LINE_BYTES_MAX)
         end++;
     *start = (uint32_t)begin;
     return (struct str){ text.data + begin, end - begin };
@@ -142,7 +142,7 @@ static void render_row(const struct map_diagnosis *row, struct str name, struct 
         buffer_printf(out, "hint: %s\n", row->hint);
 }
 
-static int compare_places(const void *a, const void *b)
+static int map_diagnosis_compare_places(const void *a, const void *b)
 {
     const struct map_diagnosis *x = *(const struct map_diagnosis *const *)a, *y = *(const struct map_diagnosis *const *)b;
     if (x->span.offset != y->span.offset)
@@ -155,7 +155,7 @@ bool map_diagnoses_render(const struct map_diagnoses *diagnoses, struct str name
     const struct map_diagnosis *order[MAP_DIAGNOSES_MAX];
     for (uint32_t i = 0; i < diagnoses->count; i++)
         order[i] = &diagnoses->rows[i];
-    qsort(order, diagnoses->count, sizeof(order[0]), compare_places);
+    qsort(order, diagnoses->count, sizeof(order[0]), map_diagnosis_compare_places);
     for (uint32_t i = 0; i < diagnoses->count; i++)
         render_row(order[i], name, text, strict, out);
     if (diagnoses->dropped)

@@ -149,7 +149,7 @@ static struct map_trace *trace_of(const struct map_machine *machine)
 
 /* ---- split and concat ---- */
 
-static bool read_axis(struct map_machine *machine, const char *what, const struct map_variable *variable, int *out)
+static bool map_execute_read_axis(struct map_machine *machine, const char *what, const struct map_variable *variable, int *out)
 {
     const struct map_statement *statement = machine->statement;
     bool has_shares = statement->attribute_count == 2 && !machine->input->strict && str_is(statement->attributes[1].key, "shares");
@@ -246,7 +246,7 @@ static reshard_status execute_split(struct map_machine *machine, reshard_error *
     int axis;
     bool is_good;
     reshard_status status = map_machine_read(machine, &statement->left[0], &in, err);
-    if (status || !in || !read_axis(machine, "split", in, &axis))
+    if (status || !in || !map_execute_read_axis(machine, "split", in, &axis))
         return status;
     int64_t *ends = split_ends(machine, in, axis, &is_good);
     if (!is_good)
@@ -341,8 +341,8 @@ static reshard_status execute_concat(struct map_machine *machine, reshard_error 
         status = map_machine_read(machine, &statement->left[i], &parts[i], err);
         is_good = is_good && !status && parts[i];
     }
-    if (status || !is_good || !read_axis(machine, "join", parts[0], &axis) || !parts_fit(machine, parts, statement->left_count, axis) ||
-        !shares_fit(machine, parts, statement->left_count, axis))
+    if (status || !is_good || !map_execute_read_axis(machine, "join", parts[0], &axis) ||
+        !parts_fit(machine, parts, statement->left_count, axis) || !shares_fit(machine, parts, statement->left_count, axis))
         return status;
     warn_unequal(machine, parts, statement->left_count, axis);
     if (!trace_join(machine, parts, statement->left_count, axis))
@@ -372,7 +372,7 @@ static bool read_permutation(struct map_machine *machine, const struct map_attri
     return true;
 }
 
-static bool read_dtype(struct map_machine *machine, const struct map_attribute *attribute, enum dtype *out)
+static bool map_execute_read_dtype(struct map_machine *machine, const struct map_attribute *attribute, enum dtype *out)
 {
     static const char *const names[] = { "float16", "float32", "bfloat16", "float64" };
     static const enum dtype dtypes[] = { DTYPE_F16, DTYPE_F32, DTYPE_BF16, DTYPE_F64 };
@@ -397,11 +397,11 @@ static bool read_cast(struct map_machine *machine, enum dtype *out)
         if (machine->input->reverse)
             return map_machine_fail(machine, first->key_span, "write src_dtype=\"…\", dst_dtype=\"…\"",
                                     "read backwards, dtype= does not say what to cast to");
-        return read_dtype(machine, first, out);
+        return map_execute_read_dtype(machine, first, out);
     }
     if (statement->attribute_count != 2 || !str_is(first->key, "src_dtype") || !str_is(statement->attributes[1].key, "dst_dtype"))
         return map_machine_fail(machine, first->key_span, NULL, "src_dtype=… stands first and dst_dtype=… second");
-    if (!read_dtype(machine, first, &source) || !read_dtype(machine, &statement->attributes[1], &target))
+    if (!map_execute_read_dtype(machine, first, &source) || !map_execute_read_dtype(machine, &statement->attributes[1], &target))
         return false;
     *out = machine->input->reverse ? source : target;
     return true;
@@ -503,7 +503,7 @@ static reshard_status execute_keep(struct map_machine *machine, reshard_error *e
     return RESHARD_OK;
 }
 
-static reshard_status execute(struct map_machine *machine, reshard_error *err)
+static reshard_status map_execute_execute(struct map_machine *machine, reshard_error *err)
 {
     const struct map_statement *statement = machine->statement;
     bool is_single = statement->left_count == 1 && statement->right_count == 1;
@@ -542,7 +542,7 @@ static reshard_status execute_all(struct map_machine *machine, reshard_error *er
             statement = turned;
         }
         machine->statement = statement;
-        status = execute(machine, err);
+        status = map_execute_execute(machine, err);
     }
     machine->statement = NULL;
     return status;

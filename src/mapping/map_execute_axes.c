@@ -133,8 +133,8 @@ static reshard_status unflatten(struct map_machine *machine, const struct map_va
 }
 
 /* An axis and the one behind it become one. */
-static reshard_status flatten(struct map_machine *machine, const struct map_variable *in, int axis, struct map_variable *out,
-                              reshard_error *err)
+static reshard_status map_execute_axes_flatten(struct map_machine *machine, const struct map_variable *in, int axis,
+                                               struct map_variable *out, reshard_error *err)
 {
     uint32_t count = (uint32_t)in->shape[axis];
     struct map_variable *parts = arena_array(machine->workshop.arena, count, sizeof(*parts));
@@ -148,8 +148,8 @@ static reshard_status flatten(struct map_machine *machine, const struct map_vari
 }
 
 /* From two axes to many, or back: one axis after the other. */
-static reshard_status reshape(struct map_machine *machine, const struct map_variable *in, int rank, const int64_t *shape, bool is_flattened,
-                              struct map_variable *out, reshard_error *err)
+static reshard_status map_execute_axes_reshape(struct map_machine *machine, const struct map_variable *in, int rank, const int64_t *shape,
+                                               bool is_flattened, struct map_variable *out, reshard_error *err)
 {
     struct map_variable now = *in;
     reshard_status status = RESHARD_OK;
@@ -159,9 +159,9 @@ static reshard_status reshape(struct map_machine *machine, const struct map_vari
     }
     if (is_flattened) {
         for (int axis = rank - 2; axis >= 2 && !status; axis--)
-            status = flatten(machine, &now, axis, &now, err);
+            status = map_execute_axes_flatten(machine, &now, axis, &now, err);
         if (!status)
-            status = flatten(machine, &now, 0, &now, err);
+            status = map_execute_axes_flatten(machine, &now, 0, &now, err);
     } else {
         status = unflatten(machine, &now, 0, (uint32_t)shape[0], &now, err);
         for (int axis = 2; axis < rank - 1 && !status; axis++)
@@ -213,7 +213,7 @@ static reshard_status execute_reshape(struct map_machine *machine, const struct 
     is_flat = wants_flat(machine, flat, rank, shape, comes_flat);
     *made = *in;
     if (is_flat != comes_flat)
-        status = reshape(machine, in, rank, shape, is_flat, made, err);
+        status = map_execute_axes_reshape(machine, in, rank, shape, is_flat, made, err);
     return status ? status : map_machine_assign(machine, &statement->right[0], made, err);
 }
 

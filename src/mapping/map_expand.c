@@ -65,8 +65,8 @@ static bool is_needed(enum stage stage, const struct map_program *list)
 }
 
 /* Runs all macros; *last is the one of the two lists that holds the result. */
-static reshard_status run_stages(const struct map_macro_context *context, const struct map_program *program, struct map_chain *chain,
-                                 struct map_program lists[2], int *last, reshard_error *err)
+static reshard_status map_expand_run_stages(const struct map_macro_context *context, const struct map_program *program,
+                                            struct map_chain *chain, struct map_program lists[2], int *last, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     *last = 1;
@@ -95,7 +95,7 @@ reshard_status map_expand(struct map_macro_context *context, const struct map_pr
     out->arena.bytes_max = context->limits->map_bytes < SIZE_MAX ? (size_t)context->limits->map_bytes : SIZE_MAX;
     context->arena = &out->arena;
     context->work = &work;
-    reshard_status status = run_stages(context, program, &chain, lists, &last, err);
+    reshard_status status = map_expand_run_stages(context, program, &chain, lists, &last, err);
     if (!status && context->diagnoses->no_memory)
         status = error_set_memory(err);
     if (status == RESHARD_ERR_MEMORY)

@@ -8,7 +8,7 @@ struct expression {
     struct map_diagnoses *diagnoses;
 };
 
-static struct str token_text(const struct expression *expression)
+static struct str map_expression_token_text(const struct expression *expression)
 {
     return (struct str){ expression->text.data + expression->token->span.offset, expression->token->span.size };
 }
@@ -49,7 +49,7 @@ bool map_bound_value(struct str word, const struct map_constants *constants, str
 static bool read_factor(struct expression *expression, int64_t *out)
 {
     const struct map_token *token = expression->token;
-    struct str text = token_text(expression);
+    struct str text = map_expression_token_text(expression);
     if (token->kind == TOKEN_NUMBER || token->kind == TOKEN_NAME) {
         if (!map_bound_value(text, expression->constants, token->span, expression->diagnoses, out))
             return false;

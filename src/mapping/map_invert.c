@@ -18,14 +18,14 @@ struct inversion {
     bool is_expanded; /* the statement is one of the expanded ones */
 };
 
-static bool fail(const struct inversion *inversion, struct map_span span, const char *hint, const char *message)
+static bool map_invert_fail(const struct inversion *inversion, struct map_span span, const char *hint, const char *message)
 {
     if (inversion->diagnoses)
         map_diagnose(inversion->diagnoses, MAP_ERROR, span, hint, "%s", message);
     return false;
 }
 
-static void append_name(const struct inversion *inversion, const struct map_name *name, bool strip)
+static void map_invert_append_name(const struct inversion *inversion, const struct map_name *name, bool strip)
 {
     struct map_name copy = *name;
     struct map_statement statement = { .right = &copy, .right_count = 1 };
@@ -46,7 +46,7 @@ static void append_names(const struct inversion *inversion, const struct map_nam
     for (uint32_t i = 0; i < count; i++) {
         if (i)
             buffer_append_text(inversion->out, ", ");
-        append_name(inversion, &names[i], strip);
+        map_invert_append_name(inversion, &names[i], strip);
     }
 }
 
@@ -58,9 +58,9 @@ static void append_transposes(const struct inversion *inversion)
         const struct map_name *name = &inversion->statement->left[i];
         if (!map_strip_transpose(name->text, &base))
             continue;
-        append_name(inversion, name, false);
+        map_invert_append_name(inversion, name, false);
         buffer_append_text(inversion->out, " -> ");
-        append_name(inversion, name, true);
+        map_invert_append_name(inversion, name, true);
         buffer_append_text(inversion->out, "\n");
     }
 }
@@ -146,11 +146,11 @@ static bool append_unequal(const struct inversion *inversion, const struct map_t
     int64_t width = common_width(trace->extents, statement->left_count), total = 0, at = 0;
     char text[1024];
     if (trace->count != statement->left_count || !map_is_plain_name(statement->right[0].text) || statement->right[0].text.size > 900)
-        return fail(inversion, statement->span, NULL, "the parts differ in extent, and one statement cannot take them apart");
+        return map_invert_fail(inversion, statement->span, NULL, "the parts differ in extent, and one statement cannot take them apart");
     for (uint32_t i = 0; i < statement->left_count; i++)
         total += width ? trace->extents[i] / width : 0;
     if (!width || total > PARTS_MAX)
-        return fail(inversion, statement->span, NULL,
+        return map_invert_fail(inversion, statement->span, NULL,
                     "the extents of the joined parts have no large common divisor: an equal split cannot take them apart");
     snprintf(text, sizeof(text), "%.*s", STR_ARG(statement->right[0].text));
     buffer_printf(inversion->out, "%s -> %s.part[0:%lld], axis=%.*s\n", text, text, (long long)total,
@@ -158,9 +158,9 @@ static bool append_unequal(const struct inversion *inversion, const struct map_t
     for (uint32_t i = 0; i < statement->left_count; i++) {
         int64_t count = trace->extents[i] / width;
         if (!count)
-            return fail(inversion, statement->left[i].span, NULL, "an empty part cannot be cut out again");
+            return map_invert_fail(inversion, statement->left[i].span, NULL, "an empty part cannot be cut out again");
         buffer_printf(inversion->out, "%s.part[%lld:%lld] -> ", text, (long long)at, (long long)(at + count));
-        append_name(inversion, &statement->left[i], true);
+        map_invert_append_name(inversion, &statement->left[i], true);
         buffer_printf(inversion->out, ", axis=%.*s\n", STR_ARG(statement->attributes[0].value));
         at += count;
     }
@@ -174,7 +174,7 @@ static bool invert_join(const struct inversion *inversion)
     const struct map_trace *trace = find_trace(inversion, &agree);
     bool is_equal = true;
     if (!agree)
-        return fail(inversion, statement->span, NULL, "the statement joins parts of different extents for different numbers");
+        return map_invert_fail(inversion, statement->span, NULL, "the statement joins parts of different extents for different numbers");
     for (uint32_t i = 1; trace && i < trace->count; i++)
         is_equal &= trace->extents[i] == trace->extents[0];
     if (is_equal) {
@@ -196,7 +196,7 @@ static bool invert_permute(const struct inversion *inversion, const struct map_a
     uint8_t axes[RANK_MAX];
     int count;
     if (map_list_parse(attribute->value, values, &count) != MAP_LIST_OK || !map_permutation_of(values, count, count, axes))
-        return fail(inversion, attribute->value_span, NULL, "the permutation cannot be read");
+        return map_invert_fail(inversion, attribute->value_span, NULL, "the permutation cannot be read");
     for (int i = 0; i < count; i++)
         inverse[values[i]] = i;
     append_turned(inversion);
@@ -221,10 +221,10 @@ static bool invert_cast(const struct inversion *inversion)
     enum dtype target;
     const struct map_trace *trace = find_trace(inversion, &agree);
     if (!agree || !trace || !cast_name(trace->dtype) || !dtype_from_torch(last->value, &target))
-        return fail(inversion, statement->span, NULL,
+        return map_invert_fail(inversion, statement->span, NULL,
                     "the type before the cast is not the same for all numbers, or none that can be cast to");
     if (!map_cast_is_exact(trace->dtype, target))
-        return fail(inversion, last->value_span, "values that are rounded do not come back", "the cast rounds");
+        return map_invert_fail(inversion, last->value_span, "values that are rounded do not come back", "the cast rounds");
     append_turned(inversion);
     buffer_printf(inversion->out, ", src_dtype=\"%s\", dst_dtype=\"%s\"\n", cast_name(target), cast_name(trace->dtype));
     append_transposes(inversion);
@@ -237,7 +237,7 @@ static bool invert_one(const struct inversion *inversion)
     struct str base;
     if (map_is_hole(&statement->right[0]))
         return map_is_hole(&statement->left[0]) ||
-               fail(inversion, statement->span, "its values are nowhere in the target", "the statement drops a tensor");
+               map_invert_fail(inversion, statement->span, "its values are nowhere in the target", "the statement drops a tensor");
     const struct map_attribute *first = statement->attributes;
     if (statement->attribute_count && (str_is(first->key, "permute") || str_is(first->key, "transpose")))
         return invert_permute(inversion, first);
@@ -285,9 +285,10 @@ static bool invert_statement(const struct inversion *inversion)
     stack = stack ? stack : map_attribute_find(statement, "unstack");
     if (statement->is_optional || map_attribute_find(statement, "offset") || map_attribute_find(statement, "when") ||
         map_attribute_find(statement, "unless"))
-        return fail(inversion, statement->span, NULL, "the condition asks for keys of the source, which the way back does not have");
+        return map_invert_fail(inversion, statement->span, NULL,
+                               "the condition asks for keys of the source, which the way back does not have");
     if (has_offset(statement))
-        return fail(inversion, statement->span, NULL, "$LAYER_ID_OFFSET counts down only");
+        return map_invert_fail(inversion, statement->span, NULL, "$LAYER_ID_OFFSET counts down only");
     if (stack)
         return invert_stack(inversion, stack);
     const struct map_attribute *reshape = map_attribute_find(statement, "reshape");

@@ -104,7 +104,7 @@ const char *map_token_name(enum map_token_kind kind)
     return names[kind];
 }
 
-static bool push(struct lexer *lexer, enum map_token_kind kind, size_t start, size_t end)
+static bool map_lex_push(struct lexer *lexer, enum map_token_kind kind, size_t start, size_t end)
 {
     struct map_tokens *tokens = lexer->tokens;
     if (!ARRAY_ROOM(tokens->rows, tokens->count, tokens->capacity))
@@ -113,14 +113,14 @@ static bool push(struct lexer *lexer, enum map_token_kind kind, size_t start, si
     return true;
 }
 
-static bool is_line_end(char c)
+static bool map_lex_is_line_end(char c)
 {
     return c == '\n' || c == '\r';
 }
 
 static size_t line_end_from(struct str text, size_t at)
 {
-    while (at < text.size && !is_line_end(text.data[at]))
+    while (at < text.size && !map_lex_is_line_end(text.data[at]))
         at++;
     return at;
 }
@@ -161,18 +161,18 @@ static bool push_bad(struct lexer *lexer)
         map_diagnose(lexer->diagnoses, MAP_ERROR, span, "a mapping is UTF-8 text", "byte 0x%02x is no character",
                      (uint8_t)text.data[start]);
     lexer->at = line_end_from(text, start + span.size);
-    return push(lexer, TOKEN_BAD, start, lexer->at);
+    return map_lex_push(lexer, TOKEN_BAD, start, lexer->at);
 }
 
 /* A string reaches to its quote, over line ends too; a quoted name must close on its line. */
 static bool push_quoted(struct lexer *lexer, char quote)
 {
     size_t end = lexer->at + 1;
-    while (end < lexer->text.size && lexer->text.data[end] != quote && !(quote == '`' && is_line_end(lexer->text.data[end])))
+    while (end < lexer->text.size && lexer->text.data[end] != quote && !(quote == '`' && map_lex_is_line_end(lexer->text.data[end])))
         end++;
     if (end >= lexer->text.size || lexer->text.data[end] != quote || (quote == '`' && end == lexer->at + 1))
         return push_bad(lexer);
-    bool done = push(lexer, quote == '`' ? TOKEN_NAME : TOKEN_STRING, lexer->at, end + 1);
+    bool done = map_lex_push(lexer, quote == '`' ? TOKEN_NAME : TOKEN_STRING, lexer->at, end + 1);
     lexer->at = end + 1;
     return done;
 }
@@ -180,7 +180,7 @@ static bool push_quoted(struct lexer *lexer, char quote)
 static bool push_mark(struct lexer *lexer, enum map_token_kind kind, size_t size)
 {
     lexer->at += size;
-    return push(lexer, kind, lexer->at - size, lexer->at);
+    return map_lex_push(lexer, kind, lexer->at - size, lexer->at);
 }
 
 /* Behind a {begin:end} that starts here; the same place if none does. */
@@ -189,7 +189,7 @@ static size_t braces_end(struct str text, size_t at)
     size_t end = at;
     if (at >= text.size || text.data[at] != '{')
         return at;
-    while (end < text.size && !is_line_end(text.data[end]) && text.data[end] != '}')
+    while (end < text.size && !map_lex_is_line_end(text.data[end]) && text.data[end] != '}')
         end++;
     return end < text.size && text.data[end] == '}' ? end + 1 : at;
 }
@@ -209,12 +209,12 @@ static bool push_word_or_bad(struct lexer *lexer)
         lexer->at = name_end(text, start);
         for (size_t behind; !lexer->strict && (behind = braces_end(text, lexer->at)) > lexer->at;)
             lexer->at = name_end(text, behind);
-        return push(lexer, TOKEN_NAME, start, lexer->at);
+        return map_lex_push(lexer, TOKEN_NAME, start, lexer->at);
     }
     while (map_digit_value(text, lexer->at, &size) >= 0)
         lexer->at += size;
     if (lexer->at > start)
-        return push(lexer, TOKEN_NUMBER, start, lexer->at);
+        return map_lex_push(lexer, TOKEN_NUMBER, start, lexer->at);
     return push_bad(lexer);
 }
 
@@ -229,9 +229,9 @@ static bool push_next(struct lexer *lexer)
     case '\t': lexer->at++; return true;
     case '\n':
     case '\r':
-        while (lexer->at < text.size && is_line_end(text.data[lexer->at]))
+        while (lexer->at < text.size && map_lex_is_line_end(text.data[lexer->at]))
             lexer->at++;
-        return push(lexer, TOKEN_LINE_END, start, lexer->at);
+        return map_lex_push(lexer, TOKEN_LINE_END, start, lexer->at);
     case '=': return push_mark(lexer, TOKEN_EQUAL, 1);
     case ':': return push_mark(lexer, TOKEN_COLON, 1);
     case '[': return push_mark(lexer, TOKEN_OPEN, 1);
@@ -264,7 +264,7 @@ reshard_status map_lex(struct str text, bool strict, const struct limits *limits
         if (!push_next(&lexer))
             return error_set_memory(err);
     }
-    if (!push(&lexer, TOKEN_LINE_END, text.size, text.size) || !push(&lexer, TOKEN_END, text.size, text.size))
+    if (!map_lex_push(&lexer, TOKEN_LINE_END, text.size, text.size) || !map_lex_push(&lexer, TOKEN_END, text.size, text.size))
         return error_set_memory(err);
     return RESHARD_OK;
 }

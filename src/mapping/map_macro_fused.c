@@ -28,7 +28,7 @@ struct fused {
     int kind_count;
 };
 
-static bool fail(const struct fused *fused, struct map_span span, const char *hint, const char *message)
+static bool map_macro_fused_fail(const struct fused *fused, struct map_span span, const char *hint, const char *message)
 {
     return map_diagnose(fused->context->diagnoses, MAP_ERROR, span, hint, "%s: %s", map_flag_name(fused->statement->flag), message);
 }
@@ -51,10 +51,10 @@ static bool check_attributes(const struct fused *fused)
             return map_diagnose(fused->context->diagnoses, MAP_ERROR, attribute->key_span, "use a second statement",
                                 "%s has no attribute '%.*s'", map_flag_name(statement->flag), STR_ARG(attribute->key));
         if (!attribute->is_number || attribute->is_huge)
-            return fail(fused, attribute->value_span, NULL, "the value must be a number");
+            return map_macro_fused_fail(fused, attribute->value_span, NULL, "the value must be a number");
         for (uint32_t j = 0; j < i; j++) {
             if (str_equal(statement->attributes[j].key, attribute->key))
-                return fail(fused, attribute->key_span, NULL, "the attribute is given twice");
+                return map_macro_fused_fail(fused, attribute->key_span, NULL, "the attribute is given twice");
         }
     }
     return true;
@@ -85,11 +85,11 @@ static bool read_heads(struct fused *fused)
             fused->context->diagnoses, MAP_ERROR, statement->flag_span, "num_key_value_groups is the number of key and value heads",
             "num_heads (%" PRId64 ") must be a multiple of num_key_value_groups (%" PRId64 ")", fused->heads, fused->groups);
     if ((uint64_t)fused->heads > fused->context->limits->map_names / 4)
-        return fail(fused, statement->flag_span, "raise the limit map_names", "too many heads");
+        return map_macro_fused_fail(fused, statement->flag_span, "raise the limit map_names", "too many heads");
     return true;
 }
 
-static void read_axis(struct fused *fused)
+static void map_macro_fused_read_axis(struct fused *fused)
 {
     const struct map_attribute *axis = map_attribute_find(fused->statement, "axis");
     if (axis)
@@ -220,7 +220,7 @@ static bool check_names(const struct fused *fused, const struct map_name *names,
         struct str base;
         struct str text = names[i].transpose_of.size ? names[i].transpose_of : names[i].text;
         if (map_is_hole(&names[i]))
-            return fail(fused, names[i].span, NULL, "'_' is no tensor");
+            return map_macro_fused_fail(fused, names[i].span, NULL, "'_' is no tensor");
         if (map_state_of(text, &base) != MAP_STATE_WEIGHT && is_known_weight(fused->context, base))
             return map_diagnose(fused->context->diagnoses, MAP_ERROR, names[i].span, "name the weight: its optimizer states follow it",
                                 "'%.*s' is an optimizer state", STR_ARG(text));
@@ -265,7 +265,8 @@ static bool make_kinds(struct fused *fused, int64_t source_degree, int64_t targe
                make_pieces(fused, ".", qkv, "K_", fused->groups, no_memory) && make_pieces(fused, ".", qkv, "V_", fused->groups, no_memory);
     int64_t count = source_degree / greatest_common_divisor(source_degree, target_degree);
     if (__builtin_mul_overflow(count, target_degree, &count) || (uint64_t)count > fused->context->limits->map_names / 4)
-        return fail(fused, fused->statement->flag_span, "raise the limit map_names", "the numbers of ranks need too many pieces");
+        return map_macro_fused_fail(fused, fused->statement->flag_span, "raise the limit map_names",
+                                    "the numbers of ranks need too many pieces");
     return make_pieces(fused, ".", ffn, "GATE_", count, no_memory) && make_pieces(fused, ".", ffn, "UP_", count, no_memory);
 }
 
@@ -277,8 +278,9 @@ static reshard_status expand_by_rank(struct fused *fused)
     int64_t source_degree = 1, target_degree = 1;
     if (statement->left_count + statement->right_count != 2 && !(is_split && statement->left_count == 1) &&
         !(is_join && statement->right_count == 1)) {
-        fail(fused, statement->span, parts == 2 ? "A -> B, A -> gate, up or gate, up -> B" : "A -> B, A -> q, k, v or q, k, v -> B",
-             "the number of names fits no form");
+        map_macro_fused_fail(fused, statement->span,
+                             parts == 2 ? "A -> B, A -> gate, up or gate, up -> B" : "A -> B, A -> q, k, v or q, k, v -> B",
+                             "the number of names fits no form");
         return RESHARD_OK;
     }
     if (fused->context->reverse && is_split)
@@ -316,7 +318,7 @@ static reshard_status expand_by_group(struct fused *fused)
          is_split = statement->left_count == 1 && statement->right_count == 3;
     bool no_memory = false;
     if (!is_join && !is_split) {
-        fail(fused, statement->span,
+        map_macro_fused_fail(fused, statement->span,
              "q, k, v -> B or A -> q, k, v; for [Q|K|V] on each rank use fused_qkv_old; between layouts by groups no statement is needed",
              "the number of names fits no form");
         return RESHARD_OK;
@@ -341,7 +343,7 @@ static reshard_status expand_fused(struct fused *fused)
     if (!check_attributes(fused) || !check_names(fused, statement->left, statement->left_count) ||
         !check_names(fused, statement->right, statement->right_count))
         return RESHARD_OK;
-    read_axis(fused);
+    map_macro_fused_read_axis(fused);
     if (statement->flag != MAP_FLAG_FFN && !read_heads(fused))
         return RESHARD_OK;
     return statement->flag == MAP_FLAG_QKV ? expand_by_group(fused) : expand_by_rank(fused);

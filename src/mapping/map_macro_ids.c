@@ -62,7 +62,7 @@ static void rows_sort(struct id_rows *rows)
     rows->count = kept;
 }
 
-static struct str without_zeros(struct str digits)
+static struct str map_macro_ids_without_zeros(struct str digits)
 {
     while (digits.size > 1 && digits.data[0] == '0')
         digits = (struct str){ digits.data + 1, digits.size - 1 };
@@ -78,7 +78,7 @@ static bool search_name(struct id_search *search, struct str name)
     if (search->is_offset) {
         uint64_t number;
         row = (struct id_row){ .layer = values[MAP_HOLE_OFFSET] };
-        if (!str_to_u64(without_zeros(row.layer), &number) || number > INT64_MAX - (uint64_t)search->offset)
+        if (!str_to_u64(map_macro_ids_without_zeros(row.layer), &number) || number > INT64_MAX - (uint64_t)search->offset)
             return true;
     }
     return rows_append(search->context, &search->found, row);
@@ -229,7 +229,7 @@ static const struct map_name *pattern_name(const struct map_macro_context *conte
 }
 
 /* Every name needs every placeholder of the pattern. Upstream looks for the word without its $, and strict mode does so too. */
-static bool check_name(const struct id_search *search, const struct map_name *name)
+static bool map_macro_ids_check_name(const struct id_search *search, const struct map_name *name)
 {
     for (int kind = 0; kind < MAP_HOLE_KINDS; kind++) {
         const char *text = map_hole_text[kind];
@@ -266,7 +266,7 @@ static bool append_number(struct buffer *out, struct str digits, int64_t shift)
     int64_t shifted;
     if (!shift)
         return buffer_append_str(out, digits);
-    if (!str_to_u64(without_zeros(digits), &number) || __builtin_add_overflow(number, shift, &shifted) || shifted < 0)
+    if (!str_to_u64(map_macro_ids_without_zeros(digits), &number) || __builtin_add_overflow(number, shift, &shifted) || shifted < 0)
         return false;
     return buffer_printf(out, "%lld", (long long)shifted);
 }
@@ -402,7 +402,7 @@ static bool has_conditions(const struct map_macro_context *context, const struct
 static bool is_below(struct str digits, int64_t offset)
 {
     uint64_t number;
-    return str_to_u64(without_zeros(digits), &number) && number < (uint64_t)offset;
+    return str_to_u64(map_macro_ids_without_zeros(digits), &number) && number < (uint64_t)offset;
 }
 
 /* One statement for one row. Forwards the numbers are those of the left side; backwards those of the right. */
@@ -475,7 +475,7 @@ static bool has_repeated(struct str name)
     return is_repeated;
 }
 
-static bool prepare(struct id_search *search, const struct map_statement *statement)
+static bool map_macro_ids_prepare(struct id_search *search, const struct map_statement *statement)
 {
     const struct map_macro_context *context = search->context;
     unsigned wanted = search->is_offset ? OFFSET_KINDS : ID_KINDS;
@@ -492,11 +492,11 @@ static bool prepare(struct id_search *search, const struct map_statement *statem
             search->kinds |= 1u << kind;
     }
     for (uint32_t i = 0; i < statement->left_count; i++) {
-        if (!check_name(search, &statement->left[i]))
+        if (!map_macro_ids_check_name(search, &statement->left[i]))
             return false;
     }
     for (uint32_t i = 0; i < statement->right_count; i++) {
-        if (!check_name(search, &statement->right[i]))
+        if (!map_macro_ids_check_name(search, &statement->right[i]))
             return false;
     }
     if (!search->is_offset && has_repeated(text))
@@ -533,7 +533,7 @@ static reshard_status expand_one(struct id_search *search, const struct map_stat
     struct map_statement copy = *written, *statement = &copy;
     bool is_good;
     reshard_status status = take_offset(search, statement, &is_good, err);
-    if (status || !is_good || !check_strings(search->context, statement) || !prepare(search, statement))
+    if (status || !is_good || !check_strings(search->context, statement) || !map_macro_ids_prepare(search, statement))
         return status;
     if (!search_all(search, statement, made))
         return error_set_memory(err);

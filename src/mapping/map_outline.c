@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-static bool is_digit(char c)
+static bool map_outline_is_digit(char c)
 {
     return c >= '0' && c <= '9';
 }
@@ -18,7 +18,7 @@ static bool append_outline(struct str name, struct buffer *out)
     for (size_t at = 0; at < name.size;) {
         const char *dot = memchr(name.data + at, '.', name.size - at);
         size_t end = dot ? (size_t)(dot - name.data) : name.size, digits = at;
-        while (digits < end && is_digit(name.data[digits]))
+        while (digits < end && map_outline_is_digit(name.data[digits]))
             digits++;
         if (digits == end && end > at)
             buffer_append_byte(out, '#');

@@ -13,7 +13,7 @@ static struct map_span span_of(const struct map_machine *machine, const struct m
     return variable && variable->statement ? variable->statement->span : (struct map_span){ end, 0 };
 }
 
-static reshard_status append_copy(struct map_result *result, struct map_copy copy, reshard_error *err)
+static reshard_status map_output_append_copy(struct map_result *result, struct map_copy copy, reshard_error *err)
 {
     if (!ARRAY_ROOM(result->copies, result->copy_count, result->copy_capacity))
         return error_set_memory(err);
@@ -21,7 +21,7 @@ static reshard_status append_copy(struct map_result *result, struct map_copy cop
     return RESHARD_OK;
 }
 
-static const char *shape_text(int rank, const int64_t *shape, char out[160])
+static const char *map_output_shape_text(int rank, const int64_t *shape, char out[160])
 {
     int used = snprintf(out, 160, "[");
     for (int i = 0; i < rank && used < 130; i++)
@@ -30,7 +30,7 @@ static const char *shape_text(int rank, const int64_t *shape, char out[160])
     return out;
 }
 
-static bool same_shape(int a_rank, const int64_t *a, int b_rank, const int64_t *b)
+static bool map_output_same_shape(int a_rank, const int64_t *a, int b_rank, const int64_t *b)
 {
     return a_rank == b_rank && (a_rank == 0 || memcmp(a, b, (size_t)a_rank * sizeof(*a)) == 0);
 }
@@ -55,7 +55,8 @@ static enum dtype output_dtype(struct map_machine *machine, struct str name, con
 }
 
 /* The tensor that an output's state takes its type (and a beta power its shape) from: NULL if a contributing weight lacks the state. */
-static const struct map_tensor *state_tensor(const struct map_machine *machine, const struct map_variable *variable, enum map_state state)
+static const struct map_tensor *map_output_state_tensor(const struct map_machine *machine, const struct map_variable *variable,
+                                                        enum map_state state)
 {
     const struct map_space *source = machine->input->source;
     const struct map_tensor *found = NULL;
@@ -86,7 +87,7 @@ static reshard_status add_output(struct map_machine *machine, struct str name, c
     if (dtype != MAP_DTYPE_NONE)
         status = map_space_add(&machine->result->made, name, dtype, variable->rank, variable->shape, NULL, 0, err);
     for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT && !status; state++) {
-        const struct map_tensor *tensor = state_tensor(machine, variable, state);
+        const struct map_tensor *tensor = map_output_state_tensor(machine, variable, state);
         if (tensor && map_state_is_shaped[state])
             status = add_output_state(machine, name, tensor, variable->rank, variable->shape, err);
         else if (tensor)
@@ -175,10 +176,10 @@ static const struct map_tensor *piece_tensor(struct map_machine *machine, const 
         return NULL;
     }
     const struct map_tensor *tensor = &source->tensors[index];
-    if (!same_shape(tensor->rank, tensor->shape, shaped->rank, shaped->shape)) {
+    if (!map_output_same_shape(tensor->rank, tensor->shape, shaped->rank, shaped->shape)) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' has shape %s, '%.*s' %s: a state has the shape of its weight",
-                         STR_ARG(tensor->key), shape_text(tensor->rank, tensor->shape, a), STR_ARG(shaped->key),
-                         shape_text(shaped->rank, shaped->shape, b));
+                         STR_ARG(tensor->key), map_output_shape_text(tensor->rank, tensor->shape, a), STR_ARG(shaped->key),
+                         map_output_shape_text(shaped->rank, shaped->shape, b));
         return NULL;
     }
     return tensor;
@@ -214,9 +215,10 @@ static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_i
                          STR_ARG(target->key));
         return RESHARD_OK;
     }
-    if (!same_shape(variable->rank, variable->shape, target->rank, target->shape)) {
+    if (!map_output_same_shape(variable->rank, variable->shape, target->rank, target->shape)) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' comes out with shape %s, the target has %s",
-                         STR_ARG(target->key), shape_text(variable->rank, variable->shape, a), shape_text(target->rank, target->shape, b));
+                         STR_ARG(target->key), map_output_shape_text(variable->rank, variable->shape, a),
+                         map_output_shape_text(target->rank, target->shape, b));
         return RESHARD_OK;
     }
     for (uint32_t i = 0; i < variable->piece_count; i++) {
@@ -228,7 +230,7 @@ static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_i
         if (!source || !find_casts(machine, target, source, variable, piece, &copy.casts))
             return RESHARD_OK;
         copy.source_tensor = (uint32_t)(source - machine->input->source->tensors);
-        reshard_status status = append_copy(machine->result, copy, err);
+        reshard_status status = map_output_append_copy(machine->result, copy, err);
         if (status)
             return status;
     }
@@ -259,12 +261,12 @@ static reshard_status copy_beta(struct map_machine *machine, uint32_t target_ind
                              STR_ARG(target->key));
         return RESHARD_OK;
     }
-    if (!same_shape(source->rank, source->shape, target->rank, target->shape) || source->dtype != target->dtype) {
+    if (!map_output_same_shape(source->rank, source->shape, target->rank, target->shape) || source->dtype != target->dtype) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' and '%.*s' differ in shape or type", STR_ARG(source->key),
                          STR_ARG(target->key));
         return RESHARD_OK;
     }
-    return append_copy(machine->result,
+    return map_output_append_copy(machine->result,
                        (struct map_copy){ .source_tensor = (uint32_t)(source - space->tensors), .target_tensor = target_index }, err);
 }
 

@@ -111,7 +111,7 @@ bool map_pattern_match(const struct map_pattern *pattern, struct str name, struc
     return hole >= 0;
 }
 
-static struct str without_zeros(struct str digits)
+static struct str map_pattern_without_zeros(struct str digits)
 {
     while (digits.size > 1 && digits.data[0] == '0')
         digits = (struct str){ digits.data + 1, digits.size - 1 };
@@ -120,7 +120,7 @@ static struct str without_zeros(struct str digits)
 
 int map_digits_compare(struct str a, struct str b)
 {
-    struct str x = without_zeros(a), y = without_zeros(b);
+    struct str x = map_pattern_without_zeros(a), y = map_pattern_without_zeros(b);
     if (x.size != y.size)
         return x.size < y.size ? -1 : 1;
     int order = str_compare(x, y);

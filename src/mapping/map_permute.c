@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_permute.h"
 
-static size_t skip_blanks(struct str text, size_t at)
+static size_t map_permute_skip_blanks(struct str text, size_t at)
 {
     while (at < text.size && (text.data[at] == ' ' || text.data[at] == '\t' || text.data[at] == '\n' || text.data[at] == '\r'))
         at++;
@@ -24,24 +24,24 @@ static bool read_integer(struct str text, size_t *at, int64_t *out)
 
 enum map_list_result map_list_parse(struct str text, int64_t values[RANK_MAX], int *count)
 {
-    size_t at = skip_blanks(text, 0);
+    size_t at = map_permute_skip_blanks(text, 0);
     *count = 0;
     if (at >= text.size || text.data[at] != '[')
         return MAP_LIST_NO_LIST;
-    at = skip_blanks(text, at + 1);
+    at = map_permute_skip_blanks(text, at + 1);
     while (at < text.size && text.data[at] != ']') {
         if (*count == RANK_MAX)
             return MAP_LIST_TOO_LONG;
         if (!read_integer(text, &at, &values[*count]))
             return MAP_LIST_NO_LIST;
         (*count)++;
-        at = skip_blanks(text, at);
+        at = map_permute_skip_blanks(text, at);
         if (at < text.size && text.data[at] == ',')
-            at = skip_blanks(text, at + 1);
+            at = map_permute_skip_blanks(text, at + 1);
         else if (at >= text.size || text.data[at] != ']')
             return MAP_LIST_NO_LIST;
     }
-    return at < text.size && skip_blanks(text, at + 1) == text.size ? MAP_LIST_OK : MAP_LIST_NO_LIST;
+    return at < text.size && map_permute_skip_blanks(text, at + 1) == text.size ? MAP_LIST_OK : MAP_LIST_NO_LIST;
 }
 
 bool map_permutation_of(const int64_t *values, int count, int rank, uint8_t axes[RANK_MAX])

@@ -41,7 +41,7 @@ static reshard_status copy_shards(struct map_space *space, struct map_tensor *te
 }
 
 /* Number of the weight that a key belongs to, made if it is new. */
-static uint32_t weight_of(struct map_space *space, struct str name)
+static uint32_t map_space_weight_of_here(struct map_space *space, struct str name)
 {
     bool is_new;
     if (!ARRAY_RESERVE(space->weights, space->names.count + 1, space->weight_capacity))
@@ -76,7 +76,7 @@ reshard_status map_space_add(struct map_space *space, struct str key, enum dtype
     struct map_tensor tensor = { .key = name_map_at(&space->keys, index), .dtype = dtype, .rank = rank };
     tensor.state = map_state_of(tensor.key, &name);
     tensor.name_size = (uint32_t)name.size;
-    tensor.weight = weight_of(space, name);
+    tensor.weight = map_space_weight_of_here(space, name);
     tensor.shape = copy_vector(&space->arena, shape, rank);
     if (tensor.weight == MAP_NONE || !tensor.shape)
         return error_set_memory(err);
@@ -88,7 +88,7 @@ reshard_status map_space_add(struct map_space *space, struct str key, enum dtype
     return RESHARD_OK;
 }
 
-static bool is_empty(const struct map_space *space, uint32_t weight)
+static bool map_space_is_empty(const struct map_space *space, uint32_t weight)
 {
     for (int state = 0; state < MAP_STATE_COUNT; state++) {
         if (space->weights[weight].tensors[state] != MAP_NONE)
@@ -156,7 +156,7 @@ static void attach_state(struct map_space *space, uint32_t index, struct buffer 
         if (own->state != MAP_STATE_WEIGHT || (map_state_is_shaped[reading.state] && !has_shape_of(tensor, own)))
             continue;
         space->weights[tensor->weight].tensors[MAP_STATE_WEIGHT] = MAP_NONE;
-        space->weights[tensor->weight].is_state = is_empty(space, tensor->weight);
+        space->weights[tensor->weight].is_state = map_space_is_empty(space, tensor->weight);
         space->weights[weight].tensors[reading.state] = index;
         tensor->weight = weight;
         tensor->state = reading.state;

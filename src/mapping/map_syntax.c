@@ -66,12 +66,12 @@ void map_program_release(struct map_program *program)
 
 /* ---- tokens ---- */
 
-static bool next_is(const struct parser *parser, enum map_token_kind kind)
+static bool map_syntax_next_is(const struct parser *parser, enum map_token_kind kind)
 {
     return parser->token->kind == kind;
 }
 
-static struct str token_text(const struct parser *parser, const struct map_token *token)
+static struct str map_syntax_token_text(const struct parser *parser, const struct map_token *token)
 {
     return (struct str){ parser->text.data + token->span.offset, token->span.size };
 }
@@ -90,7 +90,7 @@ static bool fail_expected(struct parser *parser, const char *expected, const cha
     const struct map_token *found = parser->token;
     if (is_diagnosed(parser))
         return false;
-    struct str text = token_text(parser, found);
+    struct str text = map_syntax_token_text(parser, found);
     if (found->kind == TOKEN_NAME || found->kind == TOKEN_NUMBER)
         return map_diagnose(parser->diagnoses, MAP_ERROR, found->span, hint, "expected %s, found '%.*s'", expected, STR_ARG(text));
     struct map_span span = found->span;
@@ -99,9 +99,9 @@ static bool fail_expected(struct parser *parser, const char *expected, const cha
     return map_diagnose(parser->diagnoses, MAP_ERROR, span, hint, "expected %s, found %s", expected, map_token_name(found->kind));
 }
 
-static bool take(struct parser *parser, enum map_token_kind kind, const char *hint)
+static bool map_syntax_take(struct parser *parser, enum map_token_kind kind, const char *hint)
 {
-    if (!next_is(parser, kind))
+    if (!map_syntax_next_is(parser, kind))
         return fail_expected(parser, map_token_name(kind), hint);
     parser->token++;
     return true;
@@ -134,11 +134,11 @@ static bool fail_empty_array(struct parser *parser, struct map_span span, int64_
 
 static bool parse_bound(struct parser *parser, int64_t *out)
 {
-    struct str digits = token_text(parser, parser->token);
+    struct str digits = map_syntax_token_text(parser, parser->token);
     struct map_span span = parser->token->span;
-    if (parser->constants && (next_is(parser, TOKEN_NUMBER) || next_is(parser, TOKEN_NAME)))
+    if (parser->constants && (map_syntax_next_is(parser, TOKEN_NUMBER) || map_syntax_next_is(parser, TOKEN_NAME)))
         return map_expression_read(parser->text, &parser->token, parser->constants, parser->diagnoses, out);
-    if (!take(parser, TOKEN_NUMBER, array_hint))
+    if (!map_syntax_take(parser, TOKEN_NUMBER, array_hint))
         return false;
     return map_number_value(digits, out) ||
            map_diagnose(parser->diagnoses, MAP_ERROR, span, NULL, "the number %.*s is too large", STR_ARG(digits));
@@ -152,7 +152,7 @@ static bool parse_array(struct parser *parser, struct map_name *name)
     for (int i = 0; i < 2; i++) {
         if (!parse_bound(parser, &ends[i]))
             return false;
-        if (!take(parser, i ? TOKEN_CLOSE : TOKEN_COLON, array_hint))
+        if (!map_syntax_take(parser, i ? TOKEN_CLOSE : TOKEN_COLON, array_hint))
             return false;
     }
     name->span.size = parser->token[-1].span.offset + parser->token[-1].span.size - name->span.offset;
@@ -163,8 +163,8 @@ static bool parse_array(struct parser *parser, struct map_name *name)
     name->has_array = true;
     name->begin = ends[0];
     name->end = ends[1];
-    if (next_is(parser, TOKEN_NAME) && parser->token->span.offset == name->span.offset + name->span.size)
-        name->array_suffix = token_text(parser, parser->token++);
+    if (map_syntax_next_is(parser, TOKEN_NAME) && parser->token->span.offset == name->span.offset + name->span.size)
+        name->array_suffix = map_syntax_token_text(parser, parser->token++);
     return true;
 }
 
@@ -207,9 +207,9 @@ static bool is_reserved(struct str word)
 static bool parse_name(struct parser *parser, struct map_name *out)
 {
     bool is_full = parser->grammar == MAP_GRAMMAR_FULL;
-    if (!next_is(parser, TOKEN_NAME))
-        return fail_expected(parser, "a name", is_full && next_is(parser, TOKEN_OPEN) ? array_hint : NULL);
-    struct map_name name = { .text = token_text(parser, parser->token), .span = parser->token->span };
+    if (!map_syntax_next_is(parser, TOKEN_NAME))
+        return fail_expected(parser, "a name", is_full && map_syntax_next_is(parser, TOKEN_OPEN) ? array_hint : NULL);
+    struct map_name name = { .text = map_syntax_token_text(parser, parser->token), .span = parser->token->span };
     parser->token++;
     if (name.text.data[0] == '`') {
         name.is_quoted = true;
@@ -222,14 +222,14 @@ static bool parse_name(struct parser *parser, struct map_name *out)
     if (is_full && !name.is_quoted && memchr(name.text.data, '{', name.text.size)) {
         if (!parse_braces(parser, &name))
             return false;
-    } else if (is_full && next_is(parser, TOKEN_OPEN) && !parse_array(parser, &name)) {
+    } else if (is_full && map_syntax_next_is(parser, TOKEN_OPEN) && !parse_array(parser, &name)) {
         return false;
     }
     *out = name;
     return true;
 }
 
-static bool append_name(struct parser *parser, struct map_name **names, uint32_t *count)
+static bool map_syntax_append_name(struct parser *parser, struct map_name **names, uint32_t *count)
 {
     struct map_name name;
     if (!parse_name(parser, &name))
@@ -297,26 +297,28 @@ static bool is_expression(const struct parser *parser, struct str key)
 {
     if (!parser->constants || is_diagnosed(parser))
         return false;
-    return next_is(parser, TOKEN_NUMBER) ? parser->token[1].kind == TOKEN_OPERATOR : next_is(parser, TOKEN_NAME) && !str_is(key, "dtype");
+    return map_syntax_next_is(parser, TOKEN_NUMBER) ? parser->token[1].kind == TOKEN_OPERATOR
+                                                    : map_syntax_next_is(parser, TOKEN_NAME) && !str_is(key, "dtype");
 }
 
 /* attribute = name "=" ( string | number | expression ) */
 static bool parse_attribute(struct parser *parser, struct map_statement *statement)
 {
-    struct map_attribute attribute = { .key = token_text(parser, parser->token), .key_span = parser->token->span };
-    if (!take(parser, TOKEN_NAME, NULL) || !take(parser, TOKEN_EQUAL, "attributes stand behind all names of the right side"))
+    struct map_attribute attribute = { .key = map_syntax_token_text(parser, parser->token), .key_span = parser->token->span };
+    if (!map_syntax_take(parser, TOKEN_NAME, NULL) ||
+        !map_syntax_take(parser, TOKEN_EQUAL, "attributes stand behind all names of the right side"))
         return false;
-    struct str value = token_text(parser, parser->token);
+    struct str value = map_syntax_token_text(parser, parser->token);
     attribute.value_span = parser->token->span;
     if (is_expression(parser, attribute.key)) {
         if (!parse_expression(parser, &attribute))
             return false;
-    } else if (next_is(parser, TOKEN_NUMBER)) {
+    } else if (map_syntax_next_is(parser, TOKEN_NUMBER)) {
         attribute.is_number = true;
         attribute.value = value;
         attribute.is_huge = !map_number_value(value, &attribute.number);
         parser->token++;
-    } else if (next_is(parser, TOKEN_STRING)) {
+    } else if (map_syntax_next_is(parser, TOKEN_STRING)) {
         attribute.quote = value.data[0];
         attribute.value = (struct str){ value.data + 1, value.size - 2 };
         parser->token++;
@@ -331,7 +333,8 @@ static bool parse_attribute(struct parser *parser, struct map_statement *stateme
         }
     } else {
         return fail_expected(parser, "a number or a string",
-                             next_is(parser, TOKEN_NAME) || next_is(parser, TOKEN_OPEN) ? "put the value in quotes" : NULL);
+                             map_syntax_next_is(parser, TOKEN_NAME) || map_syntax_next_is(parser, TOKEN_OPEN) ? "put the value in quotes"
+                                                                                                              : NULL);
     }
     if (parser->grammar == MAP_GRAMMAR_FULL && map_flag_of(attribute.key))
         return map_diagnose(parser->diagnoses, MAP_ERROR, attribute.value_span, NULL, "%.*s takes no value", STR_ARG(attribute.key));
@@ -350,8 +353,8 @@ static bool attribute_follows(const struct parser *parser)
 /* In the full grammar a word such as fused_ffn behind a comma is a flag. */
 static bool flag_follows(const struct parser *parser)
 {
-    return parser->grammar == MAP_GRAMMAR_FULL && next_is(parser, TOKEN_NAME) && map_flag_of(token_text(parser, parser->token)) &&
-           !attribute_follows(parser);
+    return parser->grammar == MAP_GRAMMAR_FULL && map_syntax_next_is(parser, TOKEN_NAME) &&
+           map_flag_of(map_syntax_token_text(parser, parser->token)) && !attribute_follows(parser);
 }
 
 /* Where a flag stands twice, upstream takes the first one for the name of a tensor. */
@@ -367,8 +370,8 @@ static bool flag_to_name(struct parser *parser, struct map_statement *statement)
 /* `optional` is no word of upstream's. */
 static bool optional_follows(const struct parser *parser)
 {
-    return parser->constants && next_is(parser, TOKEN_NAME) && str_is(token_text(parser, parser->token), "optional") &&
-           !attribute_follows(parser);
+    return parser->constants && map_syntax_next_is(parser, TOKEN_NAME) &&
+           str_is(map_syntax_token_text(parser, parser->token), "optional") && !attribute_follows(parser);
 }
 
 static bool parse_flag(struct parser *parser, struct map_statement *statement)
@@ -379,7 +382,7 @@ static bool parse_flag(struct parser *parser, struct map_statement *statement)
         statement->is_optional = parser->diagnoses->is_ours = true;
         return true;
     }
-    enum map_flag flag = map_flag_of(token_text(parser, parser->token++));
+    enum map_flag flag = map_flag_of(map_syntax_token_text(parser, parser->token++));
     bool is_strict = parser->constants == NULL;
     if (is_strict && statement->flag == flag && !statement->attribute_count && !flag_to_name(parser, statement))
         return false;
@@ -399,7 +402,7 @@ static bool parse_flag(struct parser *parser, struct map_statement *statement)
 static bool parse_tail(struct parser *parser, struct map_statement *statement)
 {
     bool names_over = false;
-    while (next_is(parser, TOKEN_COMMA)) {
+    while (map_syntax_next_is(parser, TOKEN_COMMA)) {
         parser->token++;
         bool done;
         if (flag_follows(parser) || optional_follows(parser)) {
@@ -409,7 +412,7 @@ static bool parse_tail(struct parser *parser, struct map_statement *statement)
             names_over = true;
             done = parse_attribute(parser, statement);
         } else {
-            done = append_name(parser, &statement->right, &statement->right_count);
+            done = map_syntax_append_name(parser, &statement->right, &statement->right_count);
         }
         if (!done)
             return false;
@@ -421,16 +424,16 @@ static bool parse_tail(struct parser *parser, struct map_statement *statement)
 static bool parse_statement(struct parser *parser, struct map_statement *statement)
 {
     uint32_t start = parser->token->span.offset;
-    if (!append_name(parser, &statement->left, &statement->left_count))
+    if (!map_syntax_append_name(parser, &statement->left, &statement->left_count))
         return false;
-    while (next_is(parser, TOKEN_COMMA)) {
+    while (map_syntax_next_is(parser, TOKEN_COMMA)) {
         parser->token++;
-        if (!append_name(parser, &statement->left, &statement->left_count))
+        if (!map_syntax_append_name(parser, &statement->left, &statement->left_count))
             return false;
     }
-    if (!take(parser, TOKEN_ARROW, next_is(parser, TOKEN_EQUAL) ? "a statement is source -> target" : NULL))
+    if (!map_syntax_take(parser, TOKEN_ARROW, map_syntax_next_is(parser, TOKEN_EQUAL) ? "a statement is source -> target" : NULL))
         return false;
-    if (!append_name(parser, &statement->right, &statement->right_count) || !parse_tail(parser, statement))
+    if (!map_syntax_append_name(parser, &statement->right, &statement->right_count) || !parse_tail(parser, statement))
         return false;
     const struct map_span *last = &parser->token[-1].span;
     statement->span = (struct map_span){ start, last->offset + last->size - start };
@@ -440,7 +443,7 @@ static bool parse_statement(struct parser *parser, struct map_statement *stateme
 /* definition = name "=" expression */
 static bool parse_definition(struct parser *parser)
 {
-    struct str name = token_text(parser, parser->token);
+    struct str name = map_syntax_token_text(parser, parser->token);
     int64_t number;
     parser->token += 2;
     if (!map_expression_read(parser->text, &parser->token, parser->constants, parser->diagnoses, &number))
@@ -451,7 +454,7 @@ static bool parse_definition(struct parser *parser)
 
 static void skip_line(struct parser *parser)
 {
-    while (!next_is(parser, TOKEN_LINE_END) && !next_is(parser, TOKEN_END))
+    while (!map_syntax_next_is(parser, TOKEN_LINE_END) && !map_syntax_next_is(parser, TOKEN_END))
         parser->token++;
 }
 
@@ -459,8 +462,8 @@ reshard_status map_parse(struct str text, const struct map_tokens *tokens, enum 
                          struct map_program *out, struct map_diagnoses *diagnoses, reshard_error *err)
 {
     struct parser parser = { text, tokens->rows, grammar, false, constants, out, diagnoses };
-    while (!next_is(&parser, TOKEN_END) && !parser.no_memory) {
-        if (next_is(&parser, TOKEN_LINE_END)) {
+    while (!map_syntax_next_is(&parser, TOKEN_END) && !parser.no_memory) {
+        if (map_syntax_next_is(&parser, TOKEN_LINE_END)) {
             parser.token++;
             continue;
         }

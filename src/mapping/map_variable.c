@@ -22,7 +22,7 @@ static int64_t *vector_copy(struct map_workshop *workshop, const int64_t *values
 }
 
 /* Of an axis of the variable: the weight's axis, or MAP_AXIS_NEW. */
-static int source_axis(const struct map_piece *piece, int axis)
+static int map_variable_source_axis(const struct map_piece *piece, int axis)
 {
     return piece->axes ? piece->axes[axis] : axis;
 }
@@ -48,8 +48,8 @@ reshard_status map_variable_input(struct map_workshop *workshop, const struct ma
 }
 
 /* The part of a piece that lies in [begin, end) of the axis, moved so that begin becomes 0. */
-static bool cut_piece(struct map_workshop *workshop, const struct map_piece *in, int rank, int axis, int64_t begin, int64_t end,
-                      struct map_piece *out)
+static bool map_variable_cut_piece(struct map_workshop *workshop, const struct map_piece *in, int rank, int axis, int64_t begin,
+                                   int64_t end, struct map_piece *out)
 {
     int64_t piece_end = in->start[axis] + in->extent[axis];
     int64_t low = in->start[axis] > begin ? in->start[axis] : begin, high = piece_end < end ? piece_end : end;
@@ -57,8 +57,8 @@ static bool cut_piece(struct map_workshop *workshop, const struct map_piece *in,
     int64_t *source_start = vector_copy(workshop, in->source_start, in->source_rank);
     if (!start || !extent || !source_start)
         return false;
-    if (source_axis(in, axis) != MAP_AXIS_NEW)
-        source_start[source_axis(in, axis)] += low - in->start[axis];
+    if (map_variable_source_axis(in, axis) != MAP_AXIS_NEW)
+        source_start[map_variable_source_axis(in, axis)] += low - in->start[axis];
     start[axis] = low - begin;
     extent[axis] = high - low;
     *out = *in;
@@ -69,7 +69,7 @@ static bool cut_piece(struct map_workshop *workshop, const struct map_piece *in,
 }
 
 /* The part that holds a position: the first that ends behind it. */
-static uint32_t part_at(const int64_t *ends, uint32_t count, int64_t position)
+static uint32_t map_variable_part_at(const int64_t *ends, uint32_t count, int64_t position)
 {
     uint32_t low = 0, high = count - 1;
     while (low < high) {
@@ -88,7 +88,8 @@ static uint64_t count_cuts(const struct map_variable *in, int axis, const int64_
     uint64_t total = 0;
     for (uint32_t i = 0; i < in->piece_count && total <= limit; i++) {
         int64_t begin = in->pieces[i].start[axis], last = begin + in->pieces[i].extent[axis] - 1;
-        for (uint32_t part = part_at(ends, count, begin); part <= part_at(ends, count, last) && total <= limit; part++, total++)
+        for (uint32_t part = map_variable_part_at(ends, count, begin); part <= map_variable_part_at(ends, count, last) && total <= limit;
+             part++, total++)
             counts[part]++;
     }
     return total;
@@ -131,9 +132,9 @@ reshard_status map_variable_split(struct map_workshop *workshop, const struct ma
     }
     for (uint32_t i = 0; i < in->piece_count; i++) {
         const struct map_piece *piece = &in->pieces[i];
-        uint32_t last = part_at(ends, count, piece->start[axis] + piece->extent[axis] - 1);
-        for (uint32_t part = part_at(ends, count, piece->start[axis]); part <= last; part++) {
-            if (!cut_piece(workshop, piece, in->rank, axis, part ? ends[part - 1] : 0, ends[part], next[part]++))
+        uint32_t last = map_variable_part_at(ends, count, piece->start[axis] + piece->extent[axis] - 1);
+        for (uint32_t part = map_variable_part_at(ends, count, piece->start[axis]); part <= last; part++) {
+            if (!map_variable_cut_piece(workshop, piece, in->rank, axis, part ? ends[part - 1] : 0, ends[part], next[part]++))
                 return error_set_memory(err);
         }
     }
@@ -143,7 +144,7 @@ reshard_status map_variable_split(struct map_workshop *workshop, const struct ma
 static bool same_axes(const struct map_piece *a, const struct map_piece *b, int rank)
 {
     for (int i = 0; i < rank; i++) {
-        if (source_axis(a, i) != source_axis(b, i))
+        if (map_variable_source_axis(a, i) != map_variable_source_axis(b, i))
             return false;
     }
     return true;
@@ -156,7 +157,7 @@ static bool continues(const struct map_piece *a, const struct map_piece *b, int 
         return false;
     uint64_t named = 0;
     for (int i = 0; i < rank; i++) {
-        int at = source_axis(a, i);
+        int at = map_variable_source_axis(a, i);
         if (i != axis && (a->start[i] != b->start[i] || a->extent[i] != b->extent[i]))
             return false;
         if (at == MAP_AXIS_NEW && i == axis)
@@ -246,7 +247,7 @@ static bool permute_piece(struct map_workshop *workshop, const struct map_piece 
     for (int i = 0; i < rank; i++) {
         start[i] = in->start[axes[i]];
         extent[i] = in->extent[axes[i]];
-        composed[i] = (uint8_t)source_axis(in, axes[i]);
+        composed[i] = (uint8_t)map_variable_source_axis(in, axes[i]);
     }
     *out = *in;
     out->start = start;
@@ -279,7 +280,7 @@ reshard_status map_variable_permute(struct map_workshop *workshop, const struct 
 
 /* ---- axes that come and go ---- */
 
-static bool is_named(const uint8_t *axes, int rank, int axis)
+static bool map_variable_is_named(const uint8_t *axes, int rank, int axis)
 {
     return memchr(axes, axis, (size_t)rank) != NULL;
 }
@@ -291,7 +292,7 @@ static void pair_axes(const struct map_piece *piece, int rank, uint8_t *axes)
     for (int i = 0; i < rank; i++) {
         if (axes[i] != MAP_AXIS_NEW)
             continue;
-        while (dropped < piece->source_rank && is_named(axes, rank, dropped))
+        while (dropped < piece->source_rank && map_variable_is_named(axes, rank, dropped))
             dropped++;
         if (dropped == piece->source_rank)
             return;
@@ -312,7 +313,7 @@ static bool change_axis(struct map_workshop *workshop, const struct map_piece *i
         int from = is_added ? i - (i > axis) : i + (i >= axis);
         start[i] = is_new ? 0 : in->start[from];
         extent[i] = is_new ? 1 : in->extent[from];
-        axes[i] = is_new ? MAP_AXIS_NEW : (uint8_t)source_axis(in, from);
+        axes[i] = is_new ? MAP_AXIS_NEW : (uint8_t)map_variable_source_axis(in, from);
     }
     pair_axes(in, rank, axes);
     *out = *in;
@@ -380,8 +381,8 @@ void map_piece_source_extent(const struct map_piece *piece, int rank, int64_t *e
     for (int axis = 0; axis < piece->source_rank; axis++)
         extent[axis] = 1;
     for (int axis = 0; axis < rank; axis++) {
-        if (source_axis(piece, axis) != MAP_AXIS_NEW)
-            extent[source_axis(piece, axis)] = piece->extent[axis];
+        if (map_variable_source_axis(piece, axis) != MAP_AXIS_NEW)
+            extent[map_variable_source_axis(piece, axis)] = piece->extent[axis];
     }
 }
 

@@ -57,7 +57,7 @@ const struct value *settings_find(const struct value *members, const char *path)
 }
 
 /* *count: nodes of the graph that it is of, or 0 if that is the run's own. */
-static const struct value *look_up(const struct run *run, const char *path, uint32_t *count)
+static const struct value *settings_run_look_up(const struct run *run, const char *path, uint32_t *count)
 {
     const struct value *found = settings_find(run->input->extra, path);
     *count = run->input->extra_count;
@@ -277,7 +277,7 @@ static enum match match_marks(struct run *run, const struct settings_pattern *pa
 
 static enum match match_term(struct run *run, const struct settings_term *term)
 {
-    const struct value *value = look_up(run, term->path, &run->foreign_count);
+    const struct value *value = settings_run_look_up(run, term->path, &run->foreign_count);
     const struct settings_pattern *pattern = &term->pattern;
     if (!value)
         return pattern->kind == PATTERN_LITERAL && pattern->literal->kind == VALUE_NONE ? MATCH_YES : MATCH_NO;
@@ -321,7 +321,7 @@ static struct value *new_real(struct run *run, double real)
 }
 
 /* NULL: a variable has no value, or there is no memory; the run knows the latter. */
-static struct value *make_simple(struct run *run, const struct settings_pattern *pattern)
+static struct value *settings_run_make_simple(struct run *run, const struct settings_pattern *pattern)
 {
     const struct value *bound = pattern->a.variable < 0 ? NULL : run->bound[pattern->a.variable];
     int64_t a, b, number;
@@ -354,7 +354,7 @@ static struct value *make_list(struct run *run, const struct settings_pattern *p
     struct value **items = arena_array(&run->graph->arena, (size_t)total + 1, sizeof(*items));
     for (uint32_t i = 0; i < pattern->segment_count && items; i++) {
         for (known(run, segments[i].count, &count); count > 0; count--) {
-            if (!(items[at++] = make_simple(run, &segments[i].element)))
+            if (!(items[at++] = settings_run_make_simple(run, &segments[i].element)))
                 return NULL;
         }
     }
@@ -383,11 +383,11 @@ static struct value *make_marks(struct run *run, const struct settings_pattern *
     return made(run, items ? value_new_list(run->graph, VALUE_LIST, items, (size_t)count) : NULL);
 }
 
-static struct value *make(struct run *run, const struct settings_pattern *pattern)
+static struct value *settings_run_make(struct run *run, const struct settings_pattern *pattern)
 {
     if (pattern->kind == PATTERN_LIST || pattern->kind == PATTERN_TUPLE)
         return make_list(run, pattern);
-    return pattern->kind == PATTERN_MARKS ? make_marks(run, pattern) : make_simple(run, pattern);
+    return pattern->kind == PATTERN_MARKS ? make_marks(run, pattern) : settings_run_make_simple(run, pattern);
 }
 
 /* Whether all terms could be made. */
@@ -395,7 +395,7 @@ static bool make_terms(struct run *run, const struct settings_term *terms, uint3
 {
     bool are_made = true;
     for (uint32_t i = 0; i < count && !run->no_memory; i++) {
-        struct value *value = make(run, &terms[i].pattern);
+        struct value *value = settings_run_make(run, &terms[i].pattern);
         are_made = are_made && value;
         if (value && !set_path(run->graph, into, terms[i].path, value))
             run->no_memory = true;
@@ -486,8 +486,8 @@ static bool is_ignored(const struct settings *settings, struct str path)
 }
 
 /* Members of config.json, two levels deep, that no statement has read. */
-static bool note_unused(const struct settings *settings, const struct value *members, struct str prefix, const struct value *read,
-                        struct buffer *out)
+static bool settings_run_note_unused(const struct settings *settings, const struct value *members, struct str prefix,
+                                     const struct value *read, struct buffer *out)
 {
     struct buffer path = { 0 };
     bool is_done = true;
@@ -496,7 +496,7 @@ static bool note_unused(const struct settings *settings, const struct value *mem
         if (key->kind != VALUE_STR || value->kind == VALUE_NONE || out->size > UNUSED_BYTES_MAX)
             continue;
         if (value->kind == VALUE_DICT && !prefix.size) {
-            is_done = note_unused(settings, value, key->text, read, out);
+            is_done = settings_run_note_unused(settings, value, key->text, read, out);
             continue;
         }
         buffer_clear(&path);
@@ -511,7 +511,7 @@ static bool note_unused(const struct settings *settings, const struct value *mem
 }
 
 /* Reads the statements one by one; read gets the names that those have read that count. */
-static void read_statements(struct run *run, enum settings_side from, struct value *read, struct value *into)
+static void settings_run_read_statements(struct run *run, enum settings_side from, struct value *read, struct value *into)
 {
     enum settings_side to = from == SETTINGS_CONFIG ? SETTINGS_ARGS : SETTINGS_CONFIG;
     struct value *mark = made(run, value_new(run->graph, VALUE_BOOL));
@@ -537,12 +537,12 @@ reshard_status settings_run(const struct settings *settings, enum settings_side 
     if (!status) {
         result.members = given ? value_copy(&result.graph, given, given_count) : value_new_list(&result.graph, VALUE_DICT, NULL, 0);
         if (result.members && read)
-            read_statements(&run, from, read, result.members);
+            settings_run_read_statements(&run, from, read, result.members);
         status = result.members && read && !run.no_memory ? RESHARD_OK : error_set_memory(err);
     }
     if (!status) {
         note_missing(settings, from == SETTINGS_CONFIG ? SETTINGS_ARGS : SETTINGS_CONFIG, &result);
-        bool noted = from != SETTINGS_CONFIG || note_unused(settings, input->members, (struct str){ 0 }, read, &result.unused);
+        bool noted = from != SETTINGS_CONFIG || settings_run_note_unused(settings, input->members, (struct str){ 0 }, read, &result.unused);
         status = noted && !result.missing.failed && !result.unused.failed ? RESHARD_OK : error_set_memory(err);
     }
     if (status)
@@ -574,7 +574,7 @@ reshard_status settings_fit(const struct settings *settings, enum settings_side 
             continue;
         const char *path = statement->terms[0][failed].path;
         uint32_t graph_count;
-        const struct value *found = look_up(&run, path, &graph_count);
+        const struct value *found = settings_run_look_up(&run, path, &graph_count);
         *fits = false;
         buffer_printf(why, "%s is ", path);
         if (found ? !value_to_repr(found, why, NULL) : !buffer_append_text(why, "not set"))

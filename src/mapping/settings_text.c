@@ -42,24 +42,24 @@ void settings_release(struct settings *settings)
 
 /* ---- characters ---- */
 
-static void skip_blanks(struct parser *parser)
+static void settings_text_skip_blanks(struct parser *parser)
 {
     while (parser->rest.size && (parser->rest.data[0] == ' ' || parser->rest.data[0] == '\t'))
         parser->rest = (struct str){ parser->rest.data + 1, parser->rest.size - 1 };
 }
 
 /* Takes the text if the line goes on with it. */
-static bool take(struct parser *parser, const char *text)
+static bool settings_text_take(struct parser *parser, const char *text)
 {
     size_t size = strlen(text);
-    skip_blanks(parser);
+    settings_text_skip_blanks(parser);
     if (!str_starts_with(parser->rest, text))
         return false;
     parser->rest = (struct str){ parser->rest.data + size, parser->rest.size - size };
     return true;
 }
 
-static bool is_name_char(char c)
+static bool settings_text_is_name_char(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.';
 }
@@ -67,15 +67,15 @@ static bool is_name_char(char c)
 static struct str take_name(struct parser *parser)
 {
     size_t size = 0;
-    skip_blanks(parser);
-    while (size < parser->rest.size && is_name_char(parser->rest.data[size]))
+    settings_text_skip_blanks(parser);
+    while (size < parser->rest.size && settings_text_is_name_char(parser->rest.data[size]))
         size++;
     struct str name = { parser->rest.data, size };
     parser->rest = (struct str){ parser->rest.data + size, parser->rest.size - size };
     return name;
 }
 
-static reshard_status fail(const struct parser *parser, const char *expected)
+static reshard_status settings_text_fail(const struct parser *parser, const char *expected)
 {
     return error_set(parser->err, RESHARD_ERR_USAGE, "%s:%u: expected %s, found '%.*s'", parser->name, parser->line, expected,
                      STR_ARG(parser->rest));
@@ -87,13 +87,13 @@ static reshard_status take_variable(struct parser *parser, int *out)
 {
     struct str name = take_name(parser);
     if (!name.size)
-        return fail(parser, "the name of a variable");
+        return settings_text_fail(parser, "the name of a variable");
     for (*out = 0; *out < parser->variable_count; (*out)++) {
         if (str_equal(parser->variables[*out], name))
             return RESHARD_OK;
     }
     if (parser->variable_count == SETTINGS_VARIABLES_MAX)
-        return fail(parser, "fewer variables");
+        return settings_text_fail(parser, "fewer variables");
     parser->variables[parser->variable_count++] = name;
     return RESHARD_OK;
 }
@@ -103,12 +103,12 @@ static reshard_status take_operand(struct parser *parser, struct settings_operan
 {
     uint64_t number;
     *out = (struct settings_operand){ .variable = -1 };
-    if (take(parser, "$"))
+    if (settings_text_take(parser, "$"))
         return take_variable(parser, &out->variable);
     struct str before = parser->rest;
     if (!str_to_u64(take_name(parser), &number) || number > INT32_MAX) {
         parser->rest = before;
-        return fail(parser, "a number or a variable");
+        return settings_text_fail(parser, "a number or a variable");
     }
     out->number = (int64_t)number;
     return RESHARD_OK;
@@ -162,14 +162,14 @@ static reshard_status take_literal(struct parser *parser, const struct value **o
     struct value_graph *graph = &parser->settings->literals;
     struct str before = parser->rest;
     size_t end;
-    if (take(parser, "\"")) {
+    if (settings_text_take(parser, "\"")) {
         if (!str_find_char(parser->rest, '"', &end))
-            return fail(parser, "a quote at the end of the text");
+            return settings_text_fail(parser, "a quote at the end of the text");
         *out = value_new_str(graph, (struct str){ parser->rest.data, end });
         parser->rest = (struct str){ parser->rest.data + end + 1, parser->rest.size - end - 1 };
         return *out ? RESHARD_OK : error_set_memory(parser->err);
     }
-    bool is_negative = take(parser, "-");
+    bool is_negative = settings_text_take(parser, "-");
     struct str word = take_name(parser);
     struct value *value = NULL;
     if ((!is_negative && word_literal(graph, word, &value)) || number_literal(graph, word, is_negative, &value)) {
@@ -177,7 +177,7 @@ static reshard_status take_literal(struct parser *parser, const struct value **o
         return value ? RESHARD_OK : error_set_memory(parser->err);
     }
     parser->rest = before;
-    return fail(parser, "a value");
+    return settings_text_fail(parser, "a value");
 }
 
 /* NAME(operand [, operand]) */
@@ -185,12 +185,12 @@ static reshard_status take_call(struct parser *parser, struct settings_pattern *
 {
     reshard_status status = take_operand(parser, &out->a);
     bool is_pair = out->kind == PATTERN_ROUNDED || out->kind == PATTERN_MARKS;
-    if (!status && is_pair && !take(parser, ","))
-        status = fail(parser, "a comma");
+    if (!status && is_pair && !settings_text_take(parser, ","))
+        status = settings_text_fail(parser, "a comma");
     if (!status && is_pair)
         status = take_operand(parser, &out->b);
-    if (!status && !take(parser, ")"))
-        status = fail(parser, "')'");
+    if (!status && !settings_text_take(parser, ")"))
+        status = settings_text_fail(parser, "')'");
     return status;
 }
 
@@ -204,18 +204,18 @@ static reshard_status take_simple(struct parser *parser, struct settings_pattern
       operators[] = { { "+", PATTERN_SUM }, { "- ", PATTERN_DIFFERENCE }, { "*", PATTERN_PRODUCT }, { "/", PATTERN_QUOTIENT } };
     *out = (struct settings_pattern){ .a.variable = -1, .b.variable = -1 };
     for (size_t i = 0; i < sizeof(calls) / sizeof(calls[0]); i++) {
-        if (!take(parser, calls[i].text))
+        if (!settings_text_take(parser, calls[i].text))
             continue;
         out->kind = calls[i].kind;
         return take_call(parser, out);
     }
-    skip_blanks(parser);
+    settings_text_skip_blanks(parser);
     struct str before = parser->rest;
     bool is_variable = before.size && before.data[0] == '$';
     reshard_status status =
         is_variable || (before.size && before.data[0] >= '0' && before.data[0] <= '9') ? take_operand(parser, &out->a) : RESHARD_OK;
     for (size_t i = 0; !status && parser->rest.data != before.data && i < sizeof(operators) / sizeof(operators[0]); i++) {
-        if (!take(parser, operators[i].text))
+        if (!settings_text_take(parser, operators[i].text))
             continue;
         out->kind = operators[i].kind;
         return take_operand(parser, &out->b);
@@ -229,7 +229,7 @@ static reshard_status take_simple(struct parser *parser, struct settings_pattern
     return take_literal(parser, &out->literal);
 }
 
-static reshard_status add_segment(struct parser *parser, const struct settings_segment *segment)
+static reshard_status settings_text_add_segment(struct parser *parser, const struct settings_segment *segment)
 {
     struct settings *settings = parser->settings;
     if (!ARRAY_ROOM(settings->segments, settings->segment_count, parser->segment_capacity))
@@ -243,24 +243,24 @@ static reshard_status take_list(struct parser *parser, const char *close, struct
 {
     reshard_status status = RESHARD_OK;
     out->first_segment = parser->settings->segment_count;
-    if (take(parser, close))
+    if (settings_text_take(parser, close))
         return RESHARD_OK;
     do {
         struct settings_segment segment = { .count = { 1, -1 } };
         status = take_simple(parser, &segment.element);
-        bool is_closed = !status && take(parser, close);
-        if (is_closed && take(parser, "*"))
+        bool is_closed = !status && settings_text_take(parser, close);
+        if (is_closed && settings_text_take(parser, "*"))
             status = take_operand(parser, &segment.count);
         if (!status)
-            status = add_segment(parser, &segment);
+            status = settings_text_add_segment(parser, &segment);
         out->segment_count++;
-        if (!status && is_closed && take(parser, "+")) {
-            if (!take(parser, "["))
-                status = fail(parser, "'['");
+        if (!status && is_closed && settings_text_take(parser, "+")) {
+            if (!settings_text_take(parser, "["))
+                status = settings_text_fail(parser, "'['");
         } else if (is_closed) {
             return status;
-        } else if (!status && !take(parser, ",")) {
-            status = fail(parser, "a comma or the end of the list");
+        } else if (!status && !settings_text_take(parser, ",")) {
+            status = settings_text_fail(parser, "a comma or the end of the list");
         }
     } while (!status);
     return status;
@@ -269,10 +269,10 @@ static reshard_status take_list(struct parser *parser, const char *close, struct
 static reshard_status take_pattern(struct parser *parser, struct settings_pattern *out)
 {
     *out = (struct settings_pattern){ .kind = PATTERN_LIST, .a.variable = -1, .b.variable = -1 };
-    if (take(parser, "["))
+    if (settings_text_take(parser, "["))
         return take_list(parser, "]", out);
     out->kind = PATTERN_TUPLE;
-    return take(parser, "(") ? take_list(parser, ")", out) : take_simple(parser, out);
+    return settings_text_take(parser, "(") ? take_list(parser, ")", out) : take_simple(parser, out);
 }
 
 /* ---- statements ---- */
@@ -292,17 +292,17 @@ static reshard_status take_terms(struct parser *parser, struct settings_statemen
         if (str_is(name, "_"))
             break;
         if (count == SETTINGS_TERMS_MAX)
-            return fail(parser, "fewer terms");
+            return settings_text_fail(parser, "fewer terms");
         terms[count] = (struct settings_term){ .pattern = { .kind = PATTERN_VARIABLE, .a.variable = 0, .b.variable = -1 } };
         terms[count].path = arena_copy(&parser->settings->literals.arena, name.data, name.size);
         if (!terms[count].path)
             return error_set_memory(parser->err);
-        if (take(parser, "="))
+        if (settings_text_take(parser, "="))
             status = take_pattern(parser, &terms[count].pattern);
         else
             parser->variable_count = parser->variable_count ? parser->variable_count : 1;
         count++;
-    } while (!status && take(parser, ","));
+    } while (!status && settings_text_take(parser, ","));
     if (status || !count)
         return status;
     statement->terms[side] = malloc(count * sizeof(*terms));
@@ -315,36 +315,37 @@ static reshard_status take_terms(struct parser *parser, struct settings_statemen
 
 static void take_arrow(struct parser *parser, struct settings_statement *statement)
 {
-    statement->reads[0] = statement->reads[1] = take(parser, "<->");
+    statement->reads[0] = statement->reads[1] = settings_text_take(parser, "<->");
     if (!statement->reads[0])
-        statement->reads[1] = take(parser, "<-");
+        statement->reads[1] = settings_text_take(parser, "<-");
     if (!statement->reads[0] && !statement->reads[1])
-        statement->reads[0] = take(parser, "->");
+        statement->reads[0] = settings_text_take(parser, "->");
 }
 
 /* statement = terms ( "<->" | "->" | "<-" ) terms [ [","] "optional" ] | side ":" terms "->" terms | "demand" side ":" terms */
-static reshard_status read_statement(struct parser *parser, struct settings_statement *out)
+static reshard_status settings_text_read_statement(struct parser *parser, struct settings_statement *out)
 {
     parser->variable_count = 0;
     out->line = parser->line;
-    out->is_demand = take(parser, "demand ");
-    bool is_config = take(parser, "config:"), has_side = is_config || take(parser, "args:");
+    out->is_demand = settings_text_take(parser, "demand ");
+    bool is_config = settings_text_take(parser, "config:"), has_side = is_config || settings_text_take(parser, "args:");
     out->side = is_config ? SETTINGS_CONFIG : SETTINGS_ARGS;
     out->is_default = has_side && !out->is_demand;
     if (out->is_demand && !has_side)
-        return fail(parser, "'config:' or 'args:'");
+        return settings_text_fail(parser, "'config:' or 'args:'");
     reshard_status status = take_terms(parser, out, 0);
     if (!status && !out->is_demand) {
         take_arrow(parser, out);
         if (!out->reads[0] && !out->reads[1])
-            status = fail(parser, "'<->', '->' or '<-'");
+            status = settings_text_fail(parser, "'<->', '->' or '<-'");
         else
             status = take_terms(parser, out, 1);
     }
     if (!status)
-        out->is_optional = take(parser, "optional") || (take(parser, ",") && take(parser, "optional"));
-    skip_blanks(parser);
-    return status || !parser->rest.size ? status : fail(parser, "the end of the line");
+        out->is_optional =
+            settings_text_take(parser, "optional") || (settings_text_take(parser, ",") && settings_text_take(parser, "optional"));
+    settings_text_skip_blanks(parser);
+    return status || !parser->rest.size ? status : settings_text_fail(parser, "the end of the line");
 }
 
 static reshard_status add_statement(struct parser *parser)
@@ -354,12 +355,12 @@ static reshard_status add_statement(struct parser *parser)
         return error_set_memory(parser->err);
     struct settings_statement *statement = &settings->statements[settings->statement_count++];
     *statement = (struct settings_statement){ 0 };
-    return read_statement(parser, statement);
+    return settings_text_read_statement(parser, statement);
 }
 
 /* ---- directives ---- */
 
-static reshard_status append(struct parser *parser, struct str **list, uint32_t *count, struct str value)
+static reshard_status settings_text_append(struct parser *parser, struct str **list, uint32_t *count, struct str value)
 {
     struct str *larger = reallocarray(*list, (size_t)*count + 1, sizeof(*larger));
     if (!larger)
@@ -373,7 +374,7 @@ static reshard_status append_words(struct parser *parser, struct str **list, uin
     reshard_status status = RESHARD_OK;
     struct str word;
     while (!status && (word = str_take_word(&rest)).size)
-        status = append(parser, list, count, word);
+        status = settings_text_append(parser, list, count, word);
     return status;
 }
 
@@ -383,7 +384,7 @@ struct text_stack {
     size_t count;
 };
 
-static reshard_status enter(struct parser *parser, struct text_stack *stack, struct str name)
+static reshard_status settings_text_enter(struct parser *parser, struct text_stack *stack, struct str name)
 {
     const struct model_data *data = model_data_find(name);
     if (!data || stack->count == INCLUDE_DEPTH_MAX)
@@ -395,14 +396,14 @@ static reshard_status enter(struct parser *parser, struct text_stack *stack, str
     return RESHARD_OK;
 }
 
-static reshard_status read_directive(struct parser *parser, struct text_stack *stack, struct str rest)
+static reshard_status settings_text_read_directive(struct parser *parser, struct text_stack *stack, struct str rest)
 {
     struct settings *settings = parser->settings;
     struct str word = str_take_word(&rest);
     if (str_is(word, "family"))
         return append_words(parser, &settings->families, &settings->family_count, rest);
     if (str_is(word, "keys"))
-        return append(parser, &settings->keys, &settings->key_count, rest);
+        return settings_text_append(parser, &settings->keys, &settings->key_count, rest);
     if (str_is(word, "rather"))
         return append_words(parser, &settings->rather, &settings->rather_count, rest);
     if (str_is(word, "ask"))
@@ -412,18 +413,18 @@ static reshard_status read_directive(struct parser *parser, struct text_stack *s
     if (str_is(word, "vocabulary"))
         return append_words(parser, &settings->vocabulary, &settings->vocabulary_count, rest);
     if (str_is(word, "with"))
-        return enter(parser, stack, str_take_word(&rest));
+        return settings_text_enter(parser, stack, str_take_word(&rest));
     if (!word.size)
         return RESHARD_OK;
     return error_set(parser->err, RESHARD_ERR_USAGE, "%s:%u: unknown word '%.*s'", parser->name, parser->line, STR_ARG(word));
 }
 
-static reshard_status read_line(struct parser *parser, struct text_stack *stack, struct str line)
+static reshard_status settings_text_read_line(struct parser *parser, struct text_stack *stack, struct str line)
 {
     if (str_starts_with(line, DIRECTIVE))
-        return read_directive(parser, stack, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) });
+        return settings_text_read_directive(parser, stack, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) });
     parser->rest = line;
-    skip_blanks(parser);
+    settings_text_skip_blanks(parser);
     return parser->rest.size && parser->rest.data[0] != '#' ? add_statement(parser) : RESHARD_OK;
 }
 
@@ -442,7 +443,7 @@ reshard_status settings_parse(const char *name, struct str text, struct settings
         parser.name = stack.texts[top].name;
         parser.line = ++stack.texts[top].line;
         struct str line = str_take(&stack.texts[top].rest, '\n');
-        status = read_line(&parser, &stack, line);
+        status = settings_text_read_line(&parser, &stack, line);
     }
     if (status)
         settings_release(&settings);

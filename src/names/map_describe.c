@@ -7,12 +7,12 @@
 
 #include <stdlib.h>
 
-static reshard_status fail(reshard_error *err, struct str key, const char *what)
+static reshard_status map_describe_fail(reshard_error *err, struct str key, const char *what)
 {
     return error_set(err, RESHARD_ERR_FORMAT, "description: tensor '%.*s': %s", STR_ARG(key), what);
 }
 
-static bool read_vector(const struct value *value, int64_t out[RANK_MAX], size_t *count)
+static bool map_describe_read_vector(const struct value *value, int64_t out[RANK_MAX], size_t *count)
 {
     return value && value_as_ints(value, out, RANK_MAX, count);
 }
@@ -21,8 +21,8 @@ struct shard_vectors {
     int64_t start[RANK_MAX], extent[RANK_MAX];
 };
 
-static reshard_status read_shards(struct str key, const struct value *list, size_t rank, struct map_shard **out, uint32_t *count,
-                                  reshard_error *err)
+static reshard_status map_describe_read_shards(struct str key, const struct value *list, size_t rank, struct map_shard **out,
+                                               uint32_t *count, reshard_error *err)
 {
     struct value **items;
     size_t shard_count = 0;
@@ -31,7 +31,7 @@ static reshard_status read_shards(struct str key, const struct value *list, size
     if (!list)
         return RESHARD_OK;
     if (!value_as_sequence(list, &items, &shard_count) || shard_count == 0 || shard_count > UINT32_MAX)
-        return fail(err, key, "'shards' is no list of [offset, shape]");
+        return map_describe_fail(err, key, "'shards' is no list of [offset, shape]");
     char *memory = calloc(shard_count, sizeof(struct map_shard) + sizeof(struct shard_vectors));
     if (!memory)
         return error_set_memory(err);
@@ -40,10 +40,10 @@ static reshard_status read_shards(struct str key, const struct value *list, size
     for (size_t i = 0; i < shard_count; i++) {
         struct value **pair;
         size_t size, starts, extents;
-        if (!value_as_sequence(items[i], &pair, &size) || size != 2 || !read_vector(pair[0], vectors[i].start, &starts) ||
-            !read_vector(pair[1], vectors[i].extent, &extents) || starts != rank || extents != rank) {
+        if (!value_as_sequence(items[i], &pair, &size) || size != 2 || !map_describe_read_vector(pair[0], vectors[i].start, &starts) ||
+            !map_describe_read_vector(pair[1], vectors[i].extent, &extents) || starts != rank || extents != rank) {
             free(memory);
-            return fail(err, key, "a shard is no [offset, shape] of as many numbers as the shape has");
+            return map_describe_fail(err, key, "a shard is no [offset, shape] of as many numbers as the shape has");
         }
         shards[i] = (struct map_shard){ vectors[i].start, vectors[i].extent };
     }
@@ -103,19 +103,19 @@ static reshard_status read_data(struct str key, const struct value *list, enum d
     size_t count;
     unsigned element_bytes = dtype_element_bytes(dtype);
     if (!value_as_sequence(list, &items, &count) || (int64_t)count != elements)
-        return fail(err, key, "'data' is no flat list of as many numbers as the shape has elements");
+        return map_describe_fail(err, key, "'data' is no flat list of as many numbers as the shape has elements");
     uint8_t *bytes = calloc(count + 1, element_bytes ? element_bytes : 1);
     if (!bytes)
         return error_set_memory(err);
     *out = bytes;
     for (size_t i = 0; i < count; i++) {
         if (!element_bytes || !store_number(items[i], dtype, bytes + i * element_bytes))
-            return fail(err, key, "'data' holds what is no number of this type");
+            return map_describe_fail(err, key, "'data' holds what is no number of this type");
     }
     return RESHARD_OK;
 }
 
-static reshard_status read_tensor(struct map_description *space, struct str key, const struct value *value, void **data,
+static reshard_status map_describe_read_tensor(struct map_description *space, struct str key, const struct value *value, void **data,
                                   reshard_error *err)
 {
     int64_t shape[RANK_MAX], volume;
@@ -126,13 +126,13 @@ static reshard_status read_tensor(struct map_description *space, struct str key,
     uint32_t shard_count;
     *data = NULL;
     if (value->kind != VALUE_DICT)
-        return fail(err, key, "expected an object with dtype and shape");
+        return map_describe_fail(err, key, "expected an object with dtype and shape");
     const struct value *type = value_dict_get(value, "dtype"), *list = value_dict_get(value, "data");
     if (!type || !value_as_str(type, &name) || (!dtype_from_torch(name, &dtype) && !dtype_from_name(name, &dtype)))
-        return fail(err, key, "'dtype' is no known type, such as float32 or BF16");
-    if (!read_vector(value_dict_get(value, "shape"), shape, &rank))
-        return fail(err, key, "'shape' is no list of integers");
-    reshard_status status = read_shards(key, value_dict_get(value, "shards"), rank, &shards, &shard_count, err);
+        return map_describe_fail(err, key, "'dtype' is no known type, such as float32 or BF16");
+    if (!map_describe_read_vector(value_dict_get(value, "shape"), shape, &rank))
+        return map_describe_fail(err, key, "'shape' is no list of integers");
+    reshard_status status = map_describe_read_shards(key, value_dict_get(value, "shards"), rank, &shards, &shard_count, err);
     if (status)
         return status;
     status = map_space_add(&space->space, key, dtype, (int)rank, shape, shards, shard_count, err);
@@ -142,7 +142,7 @@ static reshard_status read_tensor(struct map_description *space, struct str key,
     return status;
 }
 
-static reshard_status read_root(const struct value *root, struct map_description *out, reshard_error *err)
+static reshard_status map_describe_read_root(const struct value *root, struct map_description *out, reshard_error *err)
 {
     const struct value *tensors = root->kind == VALUE_DICT ? value_dict_get(root, "tensors") : NULL;
     const struct value *initial = root->kind == VALUE_DICT ? value_dict_get(root, "initial") : NULL;
@@ -155,7 +155,7 @@ static reshard_status read_root(const struct value *root, struct map_description
     if (!out->values)
         return error_set_memory(err);
     for (size_t i = 0; i + 1 < tensors->list.count && !status; i += 2)
-        status = read_tensor(out, tensors->list.items[i]->text, tensors->list.items[i + 1], &out->values[i / 2], err);
+        status = map_describe_read_tensor(out, tensors->list.items[i]->text, tensors->list.items[i + 1], &out->values[i / 2], err);
     return status ? status : map_space_seal(&out->space, err);
 }
 
@@ -164,7 +164,7 @@ reshard_status map_description_read(struct str json, const struct limits *limits
     struct value_graph graph = { 0 };
     reshard_status status = json_parse(json.data, json.size, limits, &graph, err);
     if (!status)
-        status = read_root(graph.root, out, err);
+        status = map_describe_read_root(graph.root, out, err);
     value_graph_release(&graph);
     return status;
 }

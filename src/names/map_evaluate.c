@@ -50,7 +50,7 @@ static bool apply_casts(const struct map_cast *casts, enum dtype dtype, char ele
 }
 
 /* Next index inside extent, row-major; false behind the last. */
-static bool advance(int rank, const int64_t *extent, int64_t *index)
+static bool map_evaluate_advance(int rank, const int64_t *extent, int64_t *index)
 {
     for (int axis = rank - 1; axis >= 0; axis--) {
         if (++index[axis] < extent[axis])
@@ -86,7 +86,7 @@ static bool run_copy(const struct map_copy *copy, const struct map_tensor *sourc
         if (!apply_casts(copy->casts, source->dtype, element))
             return false;
         memcpy(to + target_at * target_bytes, element, target_bytes);
-    } while (advance(target->rank, piece->extent, index));
+    } while (map_evaluate_advance(target->rank, piece->extent, index));
     return true;
 }
 
@@ -168,7 +168,7 @@ static reshard_status evaluate_tensor(struct evaluation *evaluation, uint32_t in
     return status;
 }
 
-static int compare_keys(const void *a, const void *b, void *context)
+static int map_evaluate_compare_keys(const void *a, const void *b, void *context)
 {
     const struct map_space *space = context;
     return str_compare(space->tensors[*(const uint32_t *)a].key, space->tensors[*(const uint32_t *)b].key);
@@ -188,7 +188,7 @@ reshard_status map_values_evaluate(const struct map_result *result, const struct
     for (uint32_t i = result->copy_count; !status && i-- > 0;)
         first[result->copies[i].target_tensor] = i;
     if (!status && count)
-        qsort_r(sorted, count, sizeof(*sorted), compare_keys, (void *)(uintptr_t)result->target);
+        qsort_r(sorted, count, sizeof(*sorted), map_evaluate_compare_keys, (void *)(uintptr_t)result->target);
     buffer_append_text(out, "{");
     for (uint32_t i = 0; !status && i < count; i++) {
         if (i)

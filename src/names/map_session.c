@@ -53,7 +53,7 @@ static reshard_status expand(struct map_session *session, reshard_error *err)
     return map_expand(&context, &session->written, &session->expanded, err);
 }
 
-static reshard_status execute(struct map_session *session, reshard_error *err)
+static reshard_status map_session_execute(struct map_session *session, reshard_error *err)
 {
     const struct map_session_input *input = session->input;
     session->engine = (struct map_engine_input){
@@ -76,19 +76,19 @@ static bool is_strict(const struct map_session *session, enum map_session_stage 
 }
 
 /* Macros look only at a text that is well-formed: what is missing from it would only raise questions that do not exist. */
-static reshard_status run_stages(struct map_session *session, enum map_session_stage stage, reshard_error *err)
+static reshard_status map_session_run_stages(struct map_session *session, enum map_session_stage stage, reshard_error *err)
 {
     reshard_status status = parse(session, stage, err);
     if (!status && stage >= MAP_SESSION_EXPAND && !session->diagnoses.error_count)
         status = expand(session, err);
     if (!status && stage >= MAP_SESSION_EXECUTE && !session->diagnoses.error_count)
-        status = execute(session, err);
+        status = map_session_execute(session, err);
     bool strict = is_strict(session, stage);
     return status ? status : map_diagnoses_status(&session->diagnoses, session->name, session->file.file, strict, err);
 }
 
 /* The buffer's bytes as text of its own; NULL without memory. */
-static char *take_text(struct buffer *buffer)
+static char *map_session_take_text(struct buffer *buffer)
 {
     if (!buffer_append_byte(buffer, '\0'))
         return NULL;
@@ -102,7 +102,7 @@ static reshard_status write_diagnoses(const struct map_session *session, enum ma
 {
     struct buffer text = { 0 };
     map_diagnoses_render(&session->diagnoses, session->name, session->file.file, is_strict(session, stage), &text);
-    output->diagnoses = text.failed ? NULL : take_text(&text);
+    output->diagnoses = text.failed ? NULL : map_session_take_text(&text);
     output->error_count = session->diagnoses.error_count + (is_strict(session, stage) ? session->diagnoses.unportable_count : 0);
     output->warning_count = session->diagnoses.warning_count;
     buffer_release(&text);
@@ -115,8 +115,8 @@ static reshard_status write_output(struct map_session *session, map_session_writ
     struct buffer text = { 0 }, json = { 0 };
     reshard_status status = write(session, context, &text, &json, err);
     if (!status) {
-        output->text = text.failed ? NULL : take_text(&text);
-        output->json = json.failed ? NULL : take_text(&json);
+        output->text = text.failed ? NULL : map_session_take_text(&text);
+        output->json = json.failed ? NULL : map_session_take_text(&json);
         status = output->text && output->json ? RESHARD_OK : error_set_memory(err);
     }
     buffer_release(&text);
@@ -148,7 +148,7 @@ reshard_status map_session_run(const struct map_session_input *input, enum map_s
 {
     struct map_session session = { .input = input, .limits = input->limits, .name = str_of(input->name) };
     *output = (struct map_session_output){ 0 };
-    reshard_status status = run_stages(&session, stage, err);
+    reshard_status status = map_session_run_stages(&session, stage, err);
     if (!status)
         status = write_output(&session, write, context, output, err);
     reshard_status written = write_diagnoses(&session, stage, output, status ? NULL : err);

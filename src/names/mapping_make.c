@@ -31,7 +31,7 @@ static bool has_config(const struct catalog *catalog)
 }
 
 /* The config.json that a checkpoint carries beside its weights. Nothing is appended if there is none. */
-static reshard_status read_config(const struct source *source, struct buffer *out, reshard_error *err)
+static reshard_status mapping_make_read_config(const struct source *source, struct buffer *out, reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
     if (!has_config(catalog))
@@ -51,7 +51,7 @@ static const struct value *members_of(const struct value *value)
     return value && value->kind == VALUE_DICT ? value : NULL;
 }
 
-static bool has_constant(const struct mapping_options *options, const char *name)
+static bool mapping_make_has_constant(const struct mapping_options *options, const char *name)
 {
     for (size_t i = 0; i < options->constant_count; i++) {
         if (strcmp(options->constants[i].name, name) == 0)
@@ -60,7 +60,8 @@ static bool has_constant(const struct mapping_options *options, const char *name
     return false;
 }
 
-static reshard_status add_number(const struct mapping_number *number, const struct value *members, struct numbers *out, reshard_error *err)
+static reshard_status mapping_make_add_number(const struct mapping_number *number, const struct value *members, struct numbers *out,
+                                              reshard_error *err)
 {
     char *name = arena_copy(&out->arena, number->name.data, number->name.size),
          *member = arena_copy(&out->arena, number->member.data, number->member.size);
@@ -71,7 +72,7 @@ static reshard_status add_number(const struct mapping_number *number, const stru
     const struct value *flag = number->condition.size ? value_dict_get(members, condition) : NULL;
     if (flag && flag->kind == VALUE_BOOL && !flag->boolean)
         return RESHARD_OK;
-    if (out->options.constant_count == NUMBERS_MAX || has_constant(&out->options, name) ||
+    if (out->options.constant_count == NUMBERS_MAX || mapping_make_has_constant(&out->options, name) ||
         !value_as_int(value_dict_get(members, member), &value) || value < 0)
         return RESHARD_OK;
     out->constants[out->options.constant_count++] = (struct mapping_constant){ name, value };
@@ -79,7 +80,7 @@ static reshard_status add_number(const struct mapping_number *number, const stru
 }
 
 /* Numbers that rules find in a checkpoint's items, such as the arguments of the run. */
-static reshard_status read_numbers(const struct mapping_rules *rules, struct source *source, struct numbers *out,
+static reshard_status mapping_make_read_numbers(const struct mapping_rules *rules, struct source *source, struct numbers *out,
                                    reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
@@ -92,14 +93,14 @@ static reshard_status read_numbers(const struct mapping_rules *rules, struct sou
             status = members ? RESHARD_OK : source_load_item(source, i, err);
             members = status ? NULL : members_of(catalog->items[i].value);
             if (members)
-                status = add_number(&rules->numbers[n], members, out, err);
+                status = mapping_make_add_number(&rules->numbers[n], members, out, err);
         }
     }
     return status;
 }
 
 /* A member of the dict or object that an item is; *out NULL if there is none. */
-static reshard_status find_member(struct source *source, struct str item, struct str member, const struct value **out,
+static reshard_status mapping_make_find_member(struct source *source, struct str item, struct str member, const struct value **out,
                                   reshard_error *err)
 {
     const struct catalog *catalog = source->catalog;
@@ -124,7 +125,7 @@ static reshard_status read_marks(const struct mapping_rules *rules, struct sourc
     for (uint32_t i = 0; i < rules->mark_count && !status; i++) {
         const struct mapping_mark *mark = &rules->marks[i];
         struct str text;
-        status = find_member(source, mark->item, mark->member, &value, err);
+        status = mapping_make_find_member(source, mark->item, mark->member, &value, err);
         if (value && mark->is_exclusion)
             out->excluded |=
                 (uint64_t)(str_is(mark->text, "list") ? value->kind == VALUE_LIST : value->kind == VALUE_BOOL && value->boolean)
@@ -133,7 +134,7 @@ static reshard_status read_marks(const struct mapping_rules *rules, struct sourc
             *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
     }
     for (uint32_t i = 0; i < rules->weights_count && !status; i++) {
-        status = find_member(source, rules->weights[i].item, rules->weights[i].member, &value, err);
+        status = mapping_make_find_member(source, rules->weights[i].item, rules->weights[i].member, &value, err);
         if (!value || value->kind != VALUE_BOOL || !value->boolean)
             continue;
         out->weights = rules->weights[i].dtype;
@@ -156,17 +157,17 @@ static reshard_status find_numbers(const struct mapping_request *request, const 
         out->constants[i] = out->options.constants[i];
     out->options.constants = out->constants;
     for (int i = 0; i < 2 && !status && sides[i] && !out->options.config.size; i++) {
-        status = read_config(sides[i], &out->config, err);
+        status = mapping_make_read_config(sides[i], &out->config, err);
         out->options.config = buffer_str(&out->config);
         if (!status && !out->config.size)
-            status = read_numbers(rules, sides[i], out, err);
+            status = mapping_make_read_numbers(rules, sides[i], out, err);
     }
     return status;
 }
 
 /* ---- which names ---- */
 
-static bool is_container(const char *name_space)
+static bool mapping_make_is_container(const char *name_space)
 {
     return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
 }
@@ -197,7 +198,7 @@ static struct wish wish_of(const struct mapping_request *request)
 {
     const struct mapping_options *options = request->options;
     struct wish wish = { .is_asked = options && (options->rules_text || (options->rules && !is_word(options->rules, "none"))) };
-    bool is_container_target = request->target_names ? is_container(request->target_names) : true;
+    bool is_container_target = request->target_names ? mapping_make_is_container(request->target_names) : true;
     if (options && !options->rules_text && is_word(options->rules, "none"))
         return wish;
     if (wish.is_asked && options->rules && !is_word(options->rules, "auto"))
@@ -261,8 +262,8 @@ static void unwind(struct mapping_stage **stage, struct mapping_stage *to)
     }
 }
 
-static reshard_status note(char **out, reshard_error *err, const char *format, ...) PRINTF_LIKE(3, 4);
-static reshard_status note(char **out, reshard_error *err, const char *format, ...)
+static reshard_status mapping_make_note(char **out, reshard_error *err, const char *format, ...) PRINTF_LIKE(3, 4);
+static reshard_status mapping_make_note(char **out, reshard_error *err, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -290,7 +291,7 @@ static reshard_status say_failure(struct making *making, const struct wish *wish
                             : "reshard_map_options.texts FILE runs a text of your own");
         return RESHARD_ERR_USAGE;
     }
-    return note(
+    return mapping_make_note(
         &making->out->warning, err,
         "names are kept as they are, %s: reshard_map_options.rules FAMILY|FILE or reshard_map_options.texts FILE makes them those of %s",
         what, goal);
@@ -352,7 +353,7 @@ static reshard_status relate(struct making *making, const struct wish *wish, res
         unwind(&making->stage, before);
         status = say_failure(making, wish, walked.way, target, buffer_str(&walked.said), err);
     } else if (!status && walked.way == MAPPING_WAY_WALKED) {
-        status = note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target,
+        status = mapping_make_note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target,
                       STR_ARG(buffer_str(&walked.said)));
         if (!status)
             status = find_settings(making, wish, &walked, err);
@@ -372,7 +373,7 @@ static reshard_status run_texts(struct making *making, reshard_error *err)
     return status;
 }
 
-static reshard_status make(struct making *making, const struct wish *wish, reshard_error *err)
+static reshard_status mapping_make_make(struct making *making, const struct wish *wish, reshard_error *err)
 {
     const struct mapping_request *request = making->request;
     const struct mapping_options *options = request->options;
@@ -413,7 +414,7 @@ reshard_status mapping_make(const struct mapping_request *request, struct mappin
         return error_set_memory(err);
     making->request = request;
     making->out = out;
-    reshard_status status = make(making, &wish, err);
+    reshard_status status = mapping_make_make(making, &wish, err);
     /* Nothing ran: the source is as it is. */
     if (!status && making->stage && making->stage->before) {
         out->stage = making->stage;

@@ -168,8 +168,9 @@ static bool is_whole_piece(const struct map_piece *piece, const struct map_tenso
             box_equal(target->rank, piece->source_start, piece->extent, zeros, source->shape));
 }
 
-static reshard_status append_copy(const struct map_result *result, const struct map_space *source, const struct map_copy *copy,
-                                  struct cast_list *casts, struct arena *arena, struct recipe_table *out, reshard_error *err)
+static reshard_status mapping_recipes_append_copy(const struct map_result *result, const struct map_space *source,
+                                                  const struct map_copy *copy, struct cast_list *casts, struct arena *arena,
+                                                  struct recipe_table *out, reshard_error *err)
 {
     const struct map_tensor *from = &source->tensors[copy->source_tensor], *to = &result->target->tensors[copy->target_tensor];
     const struct map_piece *piece = copy->piece;
@@ -219,7 +220,7 @@ reshard_status recipes_of_result(const struct map_result *result, const struct m
     for (uint32_t t = 0; t < tensors && !status; t++) {
         uint32_t begin = at;
         for (; at < result->copy_count && result->copies[at].target_tensor == t && !status; at++)
-            status = append_copy(result, source, &result->copies[at], &casts, arena, out, err);
+            status = mapping_recipes_append_copy(result, source, &result->copies[at], &casts, arena, out, err);
         if (!status)
             status = append_kept(result, t, at > begin, out, err);
     }

@@ -21,7 +21,7 @@ struct walk {
     struct buffer *said;              /* the result's */
 };
 
-static bool is_container(const char *name_space)
+static bool mapping_relate_is_container(const char *name_space)
 {
     return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
 }
@@ -34,7 +34,7 @@ uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_sp
     if (own)
         return own;
     /* Optimizer state by parameter has a legacy Megatron checkpoint listed under the names of distributed ones. */
-    return is_container(name_space) ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
+    return mapping_relate_is_container(name_space) ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
 }
 
 /* With a family named, relations of others do not count. */
@@ -49,7 +49,7 @@ static bool leads_back(const struct walk *walk, const struct mapping_relation *r
     return relation->back_count || (walk->goal->family.size && relation->family_count);
 }
 
-static void measure(struct walk *walk)
+static void mapping_relate_measure(struct walk *walk)
 {
     for (uint32_t i = 0; i < MAPPING_NODES_MAX; i++)
         walk->distance[i] = walk->goals >> i & 1 ? 0 : STEPS_MAX + 1;
@@ -156,7 +156,7 @@ static void ratios_release(struct ratios *ratios)
     arena_release(&ratios->arena);
 }
 
-static bool has_constant(const struct mapping_options *options, struct str name)
+static bool mapping_relate_has_constant(const struct mapping_options *options, struct str name)
 {
     for (size_t i = 0; i < options->constant_count; i++) {
         if (str_is(name, options->constants[i].name))
@@ -178,7 +178,7 @@ static reshard_status find_ratios(const struct mapping_relation *relation, const
     for (uint32_t i = 0; i < relation->ratio_count; i++) {
         const struct mapping_ratio *ratio = &relation->ratios[i];
         int64_t value;
-        if (has_constant(options, ratio->name) || !mapping_ratio_find(ratio, space, &value))
+        if (mapping_relate_has_constant(options, ratio->name) || !mapping_ratio_find(ratio, space, &value))
             continue;
         char *name = arena_copy(&out->arena, ratio->name.data, ratio->name.size);
         if (!name)
@@ -207,7 +207,7 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
     struct mapping_text text = { relation->name, relation->text, step->is_back };
     struct mapping_context own = *context;
     struct mapping_options options = context->options ? *context->options : defaults;
-    bool is_kept = is_container(walk->goal->name_space);
+    bool is_kept = mapping_relate_is_container(walk->goal->name_space);
     enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
     enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;
     reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back,
@@ -304,6 +304,6 @@ reshard_status mapping_relate(const struct mapping_rules *rules, const char *nam
         here = all ? all : mapping_nodes_of(rules, CONTAINER_NAMES);
     if (!here || !walk.goals)
         return RESHARD_OK;
-    measure(&walk);
+    mapping_relate_measure(&walk);
     return walk_on(&walk, here, context, source, stage, err);
 }

@@ -68,7 +68,7 @@ static reshard_status add_relation(struct mapping_rules *rules, const char *name
 }
 
 /* number = NAME ITEM.MEMBER [ "if" MEMBER ] */
-static reshard_status add_number(struct mapping_rules *rules, struct str rest, reshard_error *err)
+static reshard_status mapping_rules_add_number(struct mapping_rules *rules, struct str rest, reshard_error *err)
 {
     struct str name = str_take_word(&rest), place = str_take_word(&rest), condition = { 0 };
     size_t dot;
@@ -115,7 +115,7 @@ static bool add_weights(struct mapping_rules *rules, struct str rest)
     return true;
 }
 
-static bool read_axis(struct str word, int *out)
+static bool mapping_rules_read_axis(struct str word, int *out)
 {
     *out = word.size == 1 ? word.data[0] - '0' : -1;
     return *out >= 0 && *out < RANK_MAX;
@@ -126,9 +126,9 @@ static bool add_ratio(struct mapping_relation *relation, struct str rest)
 {
     struct mapping_ratio ratio = { .name = str_take_word(&rest) };
     ratio.key = str_take_word(&rest);
-    bool is_good = read_axis(str_take_word(&rest), &ratio.axis);
+    bool is_good = mapping_rules_read_axis(str_take_word(&rest), &ratio.axis);
     ratio.by = str_take_word(&rest);
-    if (!is_good || (ratio.by.size && !read_axis(str_take_word(&rest), &ratio.by_axis)))
+    if (!is_good || (ratio.by.size && !mapping_rules_read_axis(str_take_word(&rest), &ratio.by_axis)))
         return true;
     struct mapping_ratio *larger = reallocarray(relation->ratios, (size_t)relation->ratio_count + 1, sizeof(*larger));
     if (!larger)
@@ -171,8 +171,8 @@ static void read_spelling(struct mapping_spelling *spelling, struct str word, st
 }
 
 /* One line behind "#:". Lines of a relation follow its `from`; words that are not known are remarks. */
-static reshard_status read_directive(struct mapping_rules *rules, const char *name, struct str text, struct str rest, bool *has_relation,
-                                     reshard_error *err)
+static reshard_status mapping_rules_read_directive(struct mapping_rules *rules, const char *name, struct str text, struct str rest,
+                                                   bool *has_relation, reshard_error *err)
 {
     struct str word = str_take_word(&rest);
     struct mapping_relation *relation = *has_relation ? &rules->relations[rules->relation_count - 1] : NULL;
@@ -182,7 +182,7 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
         return add_relation(rules, name, text, str_take_word(&rest), err);
     }
     if (str_is(word, "number"))
-        return add_number(rules, rest, err);
+        return mapping_rules_add_number(rules, rest, err);
     if (str_is(word, "weights"))
         return add_weights(rules, rest) ? RESHARD_OK : error_set_memory(err);
     if (!relation)
@@ -210,7 +210,7 @@ static reshard_status read_directive(struct mapping_rules *rules, const char *na
     return done ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status read_text(struct mapping_rules *rules, const char *name, struct str text, reshard_error *err)
+static reshard_status mapping_rules_read_text(struct mapping_rules *rules, const char *name, struct str text, reshard_error *err)
 {
     struct str rest = text;
     bool has_relation = false;
@@ -219,8 +219,8 @@ static reshard_status read_text(struct mapping_rules *rules, const char *name, s
     while (!status && rest.size) {
         struct str line = str_take(&rest, '\n');
         if (str_starts_with(line, DIRECTIVE))
-            status = read_directive(rules, name, text, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) },
-                                    &has_relation, err);
+            status = mapping_rules_read_directive(
+                rules, name, text, (struct str){ line.data + strlen(DIRECTIVE), line.size - strlen(DIRECTIVE) }, &has_relation, err);
     }
     for (uint32_t i = first; i < rules->relation_count && !status; i++) {
         if (rules->relations[i].to == UINT32_MAX)
@@ -250,12 +250,12 @@ reshard_status mapping_rules_load(const struct mapping_text *own, struct mapping
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && (data = model_data_at(i)); i++) {
         if (str_ends_with(str_of(data->name), ".map"))
-            status = read_text(&rules, data->name, data->text, err);
+            status = mapping_rules_read_text(&rules, data->name, data->text, err);
     }
     if (!status && own) {
         drop_families(&rules);
         uint32_t before = rules.relation_count;
-        status = read_text(&rules, own->name, own->text, err);
+        status = mapping_rules_read_text(&rules, own->name, own->text, err);
         if (!status && rules.relation_count == before) {
             status = error_set(err, RESHARD_ERR_USAGE, "%s: no line `#: from NAMES` and `#: to NAMES` says what it relates", own->name);
             error_hint(err, "reshard_map_options.texts FILE runs a text as it is");
@@ -353,7 +353,7 @@ static bool cut_number(struct str name, size_t prefix, uint64_t *number, struct 
     return end > prefix && rest->size && rest->data[0] == '.' && str_to_u64((struct str){ name.data + prefix, end - prefix }, number);
 }
 
-static bool same_shape(const struct map_space *space, uint32_t a, uint32_t b)
+static bool mapping_rules_same_shape(const struct map_space *space, uint32_t a, uint32_t b)
 {
     const struct map_tensor *x = map_space_shaped(space, a), *y = map_space_shaped(space, b);
     if (!x || !y || x->rank != y->rank)
@@ -384,7 +384,7 @@ static bool is_alike(const struct map_space *space, struct str prefix)
         if (count == 1)
             continue;
         if (at >= size || !cut_number(space->weights[space->sorted[first + at]].name, prefix.size, &number, &wanted) ||
-            !str_equal(rest, wanted) || !same_shape(space, space->sorted[i], space->sorted[first + at]))
+            !str_equal(rest, wanted) || !mapping_rules_same_shape(space, space->sorted[i], space->sorted[first + at]))
             return false;
     }
     return count < 2 || (at == size && greatest == count - 1);
@@ -401,7 +401,8 @@ bool mapping_relation_fits(const struct mapping_relation *relation, const struct
 }
 
 /* The nodes that relations of families, or all others, recognise. */
-static uint64_t recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed, bool of_families)
+static uint64_t mapping_rules_recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed,
+                                        bool of_families)
 {
     uint64_t found = 0;
     for (uint32_t i = 0; i < rules->relation_count; i++) {
@@ -420,13 +421,13 @@ static uint64_t recognise(const struct mapping_rules *rules, const struct map_sp
 /* Relations of spellings know better which one it is than those of families, for which several will do. */
 uint64_t mapping_recognise(const struct mapping_rules *rules, const struct map_space *space, uint64_t allowed)
 {
-    uint64_t found = recognise(rules, space, allowed, false);
-    return found ? found : recognise(rules, space, allowed, true);
+    uint64_t found = mapping_rules_recognise(rules, space, allowed, false);
+    return found ? found : mapping_rules_recognise(rules, space, allowed, true);
 }
 
 uint64_t mapping_recognise_spelling(const struct mapping_rules *rules, const struct map_space *space)
 {
-    return recognise(rules, space, UINT64_MAX, false);
+    return mapping_rules_recognise(rules, space, UINT64_MAX, false);
 }
 
 uint64_t mapping_nodes_of(const struct mapping_rules *rules, const char *name_space)

@@ -90,7 +90,7 @@ static bool append_replaced(struct str name, struct str part, struct str by, str
 }
 
 /* A name with the part that is called otherwise here, if it has one. */
-static void append_name(const struct mapping_spelling *spelling, struct str name, bool is_back, struct buffer *out)
+static void mapping_spelling_append_name(const struct mapping_spelling *spelling, struct str name, bool is_back, struct buffer *out)
 {
     bool done = is_back && append_replaced(name, spelling->alias, spelling->alias_of, out);
     for (uint32_t i = 0; i < spelling->pair_count && !done; i++) {
@@ -109,7 +109,7 @@ static bool spell_key(const struct mapping_spelling *spelling, struct str key, b
     bool has_states = read_pattern(spelling->states, &plain) && read_pattern(spelling->states_below, &below);
     if (has_states && match_state(is_back ? &below : &plain, key, &name, &state)) {
         struct buffer own = { 0 };
-        append_name(spelling, name, is_back, &own);
+        mapping_spelling_append_name(spelling, name, is_back, &own);
         append_state(is_back ? &plain : &below, buffer_str(&own), state, out);
         out->failed |= own.failed;
         buffer_release(&own);
@@ -117,11 +117,11 @@ static bool spell_key(const struct mapping_spelling *spelling, struct str key, b
         buffer_append_str(out, key);
     } else if (!is_back) {
         buffer_append_str(out, spelling->below);
-        append_name(spelling, key, false, out);
+        mapping_spelling_append_name(spelling, key, false, out);
     } else {
         bool has = starts_with(key, spelling->below) && key.size > spelling->below.size;
         size_t skipped = has ? spelling->below.size : 0;
-        append_name(spelling, (struct str){ key.data + skipped, key.size - skipped }, has || !spelling->below.size, out);
+        mapping_spelling_append_name(spelling, (struct str){ key.data + skipped, key.size - skipped }, has || !spelling->below.size, out);
     }
     return !out->failed;
 }
@@ -185,7 +185,7 @@ struct spelling_run {
     struct buffer key;
 };
 
-static reshard_status add_tensor(struct spelling_run *run, uint32_t index, enum dtype dtype, reshard_error *err)
+static reshard_status mapping_spelling_add_tensor(struct spelling_run *run, uint32_t index, enum dtype dtype, reshard_error *err)
 {
     const struct map_tensor *tensor = &run->before->space->tensors[index];
     if (run->key.failed)
@@ -230,7 +230,7 @@ static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, res
         return error_set_memory(err);
     }
     enum dtype dtype = run->before->space->tensors[index].dtype;
-    return add_tensor(run, index, run->weights && dtype == DTYPE_F32 && is_doubled(run, key) ? *run->weights : dtype, err);
+    return mapping_spelling_add_tensor(run, index, run->weights && dtype == DTYPE_F32 && is_doubled(run, key) ? *run->weights : dtype, err);
 }
 
 /* The state that a weight is at the same time. */
@@ -242,12 +242,12 @@ static reshard_status copy_master(struct spelling_run *run, uint32_t index, resh
     if (!is_doubled(run, tensor->key) || !weight_below(run->spelling, tensor->key, &name))
         return RESHARD_OK;
     buffer_clear(&run->key);
-    append_name(run->spelling, name, true, &own);
+    mapping_spelling_append_name(run->spelling, name, true, &own);
     append_state(&run->masters.plain, buffer_str(&own), str_take_word(&words), &run->key);
     run->key.failed |= own.failed;
     buffer_release(&own);
     run->copied[run->copied_count++] = index;
-    return add_tensor(run, index, tensor->dtype, err);
+    return mapping_spelling_add_tensor(run, index, tensor->dtype, err);
 }
 
 static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err)

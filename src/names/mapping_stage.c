@@ -220,8 +220,8 @@ static struct recipe_side *sides_of_catalog(const struct catalog *catalog)
     return sides;
 }
 
-static reshard_status make_recipes(const struct mapping_stage *before, const struct catalog *source, struct mapping_stage *stage,
-                                   uint64_t box_checks, reshard_error *err)
+static reshard_status mapping_stage_make_recipes(const struct mapping_stage *before, const struct catalog *source,
+                                                 struct mapping_stage *stage, uint64_t box_checks, reshard_error *err)
 {
     struct recipe_table own = { 0 };
     struct recipe_side *sides[3] = { sides_of_catalog(source), sides_of_space(before->space), sides_of_space(stage->space) };
@@ -247,7 +247,7 @@ reshard_status mapping_apply(struct mapping_stage **stage, const struct catalog 
         return error_set_memory(err);
     reshard_status status = run_text(*stage, context, text, is_last, made, err);
     if (!status)
-        status = make_recipes(*stage, source, made, context->limits->box_checks, err);
+        status = mapping_stage_make_recipes(*stage, source, made, context->limits->box_checks, err);
     if (status) {
         mapping_free(made);
         return status;

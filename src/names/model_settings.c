@@ -156,7 +156,7 @@ static reshard_status stay_ambiguous(struct choice *choice, reshard_error *err)
 }
 
 /* The family whose settings count: the one that is named, else the only one that fits. UINT32_MAX: none. */
-static reshard_status choose(struct choice *choice, struct str named, bool is_asked, uint32_t *out, reshard_error *err)
+static reshard_status model_settings_choose(struct choice *choice, struct str named, bool is_asked, uint32_t *out, reshard_error *err)
 {
     const struct mapping_relation *relation = choice->request->walked->family;
     reshard_status status = RESHARD_OK;
@@ -204,7 +204,8 @@ static reshard_status read_arguments(struct source *source, struct model_setting
     return status;
 }
 
-static reshard_status read_config(const struct model_settings_request *request, struct model_settings *made, reshard_error *err)
+static reshard_status model_settings_read_config(const struct model_settings_request *request, struct model_settings *made,
+                                                 reshard_error *err)
 {
     const struct mapping_options *options = request->options;
     if (!options->config.size)
@@ -276,7 +277,7 @@ static reshard_status choose_family(const struct model_settings_request *request
     choice->side = made->is_config_made ? SETTINGS_ARGS : SETTINGS_CONFIG;
     choice->input = (struct settings_input){ .members = made->members, .members_count = made->members_count };
     struct str named = request->family.size ? request->family : config_family(made);
-    reshard_status status = choose(choice, named, request->family.size > 0, &chosen, err);
+    reshard_status status = model_settings_choose(choice, named, request->family.size > 0, &chosen, err);
     *is_found = !status && chosen != UINT32_MAX;
     if (*is_found) {
         made->settings = choice->settings[chosen];
@@ -306,7 +307,7 @@ reshard_status model_settings_make(const struct model_settings_request *request,
     made->is_config_made = request->walked->is_back;
     reshard_status status = made->is_config_made ? read_arguments(request->source, made, err) : RESHARD_OK;
     if (!status)
-        status = read_config(request, made, err);
+        status = model_settings_read_config(request, made, err);
     if (!status)
         status = keep_config(request, made, err);
     if (!status)

@@ -103,7 +103,7 @@ static bool copy_to_bytes(struct plan_copy *copy, const struct chunk_place *from
     return true;
 }
 
-static unsigned flags_of(const struct catalog_chunk *chunk)
+static unsigned plan_copy_flags_of(const struct catalog_chunk *chunk)
 {
     return (chunk->flags & CHUNK_SWAP ? COPY_SWAP_SOURCE : 0) | (chunk->flags & CHUNK_CONJUGATE ? COPY_CONJUGATE : 0) |
            (chunk->flags & CHUNK_NEGATE ? COPY_NEGATE : 0) | (chunk->flags & CHUNK_PLAIN_NAN ? COPY_PLAIN_NAN : 0);
@@ -188,7 +188,7 @@ reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *s
     out->spec.target_dtype = target_tensor->dtype;
     out->spec.via = recipe->via;
     out->spec.via_count = recipe->via_count;
-    out->spec.flags = flags_of(source);
+    out->spec.flags = plan_copy_flags_of(source);
     for (int axis = 0; axis < rank; axis++) {
         int source_axis = recipe_source_axis(recipe, axis);
         out->spec.extent[axis] = extent[axis];

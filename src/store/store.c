@@ -19,7 +19,7 @@ static reshard_status bad_name(struct str name, const char *complaint, reshard_e
     return error_set(err, RESHARD_ERR_FORMAT, "file name '%.*s' %s", STR_ARG(name), complaint);
 }
 
-static const char *part_complaint(struct str part)
+static const char *store_part_complaint(struct str part)
 {
     if (part.size == 0)
         return "has an empty part";
@@ -46,7 +46,7 @@ reshard_status store_name_check(struct str name, reshard_error *err)
             return bad_name(name, "holds a backslash", err);
         if (i < name.size && name.data[i] != '/')
             continue;
-        const char *complaint = part_complaint((struct str){ name.data + start, i - start });
+        const char *complaint = store_part_complaint((struct str){ name.data + start, i - start });
         if (complaint)
             return bad_name(name, complaint, err);
         start = i + 1;
@@ -54,7 +54,7 @@ reshard_status store_name_check(struct str name, reshard_error *err)
     return RESHARD_OK;
 }
 
-static reshard_status check_name(const char *name, reshard_error *err)
+static reshard_status store_check_name(const char *name, reshard_error *err)
 {
     return store_name_check(str_of(name), err);
 }
@@ -109,13 +109,13 @@ void store_entries_sort(struct store_entry *entries, size_t count)
 reshard_status store_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries, size_t *count,
                           reshard_error *err)
 {
-    reshard_status status = directory[0] ? check_name(directory, err) : RESHARD_OK;
+    reshard_status status = directory[0] ? store_check_name(directory, err) : RESHARD_OK;
     return status ? status : store->ops->list(store, directory, arena, entries, count, err);
 }
 
 bool store_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
 {
-    return check_name(name, NULL) == RESHARD_OK && store->ops->exists(store, name, is_directory, bytes);
+    return store_check_name(name, NULL) == RESHARD_OK && store->ops->exists(store, name, is_directory, bytes);
 }
 
 bool store_errno_is_answer(int number)
@@ -181,7 +181,7 @@ reshard_status store_failure(const struct store *store, reshard_error *err)
 
 uint64_t store_version(struct store *store, const char *name)
 {
-    return store->ops->version && check_name(name, NULL) == RESHARD_OK ? store->ops->version(store, name) : 0;
+    return store->ops->version && store_check_name(name, NULL) == RESHARD_OK ? store->ops->version(store, name) : 0;
 }
 
 /* ---- objects ---- */
@@ -193,7 +193,7 @@ reshard_status store_open_object(struct store *store, const char *name, struct s
 
 reshard_status store_open_object_as(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
 {
-    reshard_status status = check_name(name, err);
+    reshard_status status = store_check_name(name, err);
     return status ? status : store->ops->open_object(store, name, access, out, err);
 }
 
@@ -313,7 +313,7 @@ reshard_status store_read_all(struct store *store, const char *name, struct name
 reshard_status store_txn_begin_in(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
                                   reshard_error *err)
 {
-    reshard_status status = check_name(name, err);
+    reshard_status status = store_check_name(name, err);
     return status ? status : store->ops->txn_begin(store, name, options, out, err);
 }
 
@@ -333,7 +333,7 @@ reshard_status store_txn_create(struct store_txn *txn, const char *name, uint64_
         return error_set(err, RESHARD_ERR_LIMIT, "'%s' would have %" PRIu64 " bytes, a file has less than 2^63", name, bytes);
     if (!txn->is_directory && name[0])
         return error_set(err, RESHARD_ERR_USAGE, "'%s': the target is a single file, its object has no name", name);
-    reshard_status status = txn->is_directory ? check_name(name, err) : RESHARD_OK;
+    reshard_status status = txn->is_directory ? store_check_name(name, err) : RESHARD_OK;
     return status ? status : txn->ops->create(txn, name, bytes, out, err);
 }
 

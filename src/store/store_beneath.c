@@ -20,7 +20,7 @@ struct walk {
     int links;
 };
 
-static int fail(int number)
+static int store_beneath_fail(int number)
 {
     errno = number;
     return -1;
@@ -29,7 +29,7 @@ static int fail(int number)
 static int step_up(struct walk *walk)
 {
     if (walk->resolved_size == 0)
-        return fail(EXDEV);
+        return store_beneath_fail(EXDEV);
     while (walk->resolved_size > 0 && walk->resolved[walk->resolved_size - 1] != '/')
         walk->resolved_size--;
     if (walk->resolved_size > 0)
@@ -43,11 +43,11 @@ static int follow(struct walk *walk, const char *target, size_t size)
 {
     size_t rest = strlen(walk->pending);
     if (target[0] == '/')
-        return fail(EXDEV);
+        return store_beneath_fail(EXDEV);
     if (++walk->links > LINKS_MAX)
-        return fail(ELOOP);
+        return store_beneath_fail(ELOOP);
     if (size + 1 + rest + 1 > sizeof(walk->pending))
-        return fail(ENAMETOOLONG);
+        return store_beneath_fail(ENAMETOOLONG);
     memmove(walk->pending + size + 1, walk->pending, rest + 1);
     memcpy(walk->pending, target, size);
     walk->pending[size] = '/';
@@ -59,7 +59,7 @@ static int step_down(int root, struct walk *walk, const char *part, size_t size)
     char target[WALK_BYTES / 2];
     size_t before = walk->resolved_size, at = before + (before > 0);
     if (at + size + 1 > sizeof(walk->resolved))
-        return fail(ENAMETOOLONG);
+        return store_beneath_fail(ENAMETOOLONG);
     if (before > 0)
         walk->resolved[before] = '/';
     memcpy(walk->resolved + at, part, size);
@@ -115,7 +115,7 @@ static int open_by_hand(int root, const char *name, int flags)
 {
     struct walk walk;
     if (strlen(name) >= sizeof(walk.pending))
-        return fail(ENAMETOOLONG);
+        return store_beneath_fail(ENAMETOOLONG);
     walk.resolved[0] = '\0';
     walk.resolved_size = 0;
     walk.links = 0;

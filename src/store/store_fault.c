@@ -97,20 +97,21 @@ static uint64_t fault_version(struct store *store, const char *name)
 
 /* ---- objects ---- */
 
-static const struct fault_object *object_of(const struct store_object *object)
+static const struct fault_object *store_fault_object_of(const struct store_object *object)
 {
     return (const struct fault_object *)(const void *)object;
 }
 
-static void object_close(struct store_object *object)
+static void store_fault_object_close(struct store_object *object)
 {
-    store_object_close(object_of(object)->inner);
+    store_object_close(store_fault_object_of(object)->inner);
     free(object);
 }
 
-static reshard_status object_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err)
+static reshard_status store_fault_object_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size,
+                                                 reshard_error *err)
 {
-    const struct fault_object *fault = object_of(object);
+    const struct fault_object *fault = store_fault_object_of(object);
     if (!hits(fault->store, TOUCH_READ))
         return store_read_at(fault->inner, offset, out, size, err);
     store_read_at(fault->inner, offset, out, size / 2, NULL);
@@ -120,9 +121,10 @@ static reshard_status object_read_at(const struct store_object *object, uint64_t
     return status;
 }
 
-static reshard_status object_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+static reshard_status store_fault_object_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size,
+                                                  reshard_error *err)
 {
-    const struct fault_object *fault = object_of(object);
+    const struct fault_object *fault = store_fault_object_of(object);
     if (!hits(fault->store, TOUCH_ROOM))
         return store_write_at(fault->inner, offset, bytes, size, err);
     store_write_at(fault->inner, offset, bytes, size / 2, NULL);
@@ -132,17 +134,17 @@ static reshard_status object_write_at(struct store_object *object, uint64_t offs
     return status;
 }
 
-static reshard_status object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+static reshard_status store_fault_object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
 {
-    const struct fault_object *fault = object_of(object);
+    const struct fault_object *fault = store_fault_object_of(object);
     return hits(fault->store, TOUCH_NAMES) ? injected(fault->store, "resize", err) : store_resize(fault->inner, bytes, err);
 }
 
 static const struct object_ops fault_object_ops = {
-    .close = object_close,
-    .read_at = object_read_at,
-    .write_at = object_write_at,
-    .resize = object_resize,
+    .close = store_fault_object_close,
+    .read_at = store_fault_object_read_at,
+    .write_at = store_fault_object_write_at,
+    .resize = store_fault_object_resize,
 };
 
 /* Takes over inner, also on failure. */
@@ -174,19 +176,20 @@ static reshard_status fault_open_object(struct store *store, const char *name, u
 
 /* ---- transactions ---- */
 
-static struct fault_txn *txn_of(const struct store_txn *txn)
+static struct fault_txn *store_fault_txn_of(const struct store_txn *txn)
 {
     return (struct fault_txn *)(uintptr_t)txn;
 }
 
 static const char *txn_path(const struct store_txn *txn)
 {
-    return store_txn_path(txn_of(txn)->inner);
+    return store_txn_path(store_fault_txn_of(txn)->inner);
 }
 
-static reshard_status txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err)
+static reshard_status store_fault_txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out,
+                                             reshard_error *err)
 {
-    struct fault_txn *fault = txn_of(txn);
+    struct fault_txn *fault = store_fault_txn_of(txn);
     struct store_object *inner = NULL;
     if (hits(fault->store, TOUCH_ROOM))
         return injected(fault->store, "create", err);
@@ -194,31 +197,31 @@ static reshard_status txn_create(struct store_txn *txn, const char *name, uint64
     return status ? status : wrap_object(fault->store, inner, out, err);
 }
 
-static reshard_status txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err)
+static reshard_status store_fault_txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err)
 {
-    struct fault_txn *fault = txn_of(txn);
+    struct fault_txn *fault = store_fault_txn_of(txn);
     if (hits(fault->store, TOUCH_READ))
         return injected(fault->store, "read the journal", err);
     return store_txn_journal_read(fault->inner, out, err);
 }
 
-static reshard_status txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err)
+static reshard_status store_fault_txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err)
 {
-    struct fault_txn *fault = txn_of(txn);
+    struct fault_txn *fault = store_fault_txn_of(txn);
     if (hits(fault->store, TOUCH_ROOM))
         return injected(fault->store, "write the journal", err);
     return store_txn_journal_append(fault->inner, bytes, size, err);
 }
 
-static void txn_abort(struct store_txn *txn, bool keep_for_resume)
+static void store_fault_txn_abort(struct store_txn *txn, bool keep_for_resume)
 {
-    store_txn_abort(txn_of(txn)->inner, keep_for_resume);
+    store_txn_abort(store_fault_txn_of(txn)->inner, keep_for_resume);
     free(txn);
 }
 
-static reshard_status txn_commit(struct store_txn *txn, reshard_error *err)
+static reshard_status store_fault_txn_commit(struct store_txn *txn, reshard_error *err)
 {
-    struct fault_txn *fault = txn_of(txn);
+    struct fault_txn *fault = store_fault_txn_of(txn);
     reshard_status status;
     if (hits(fault->store, TOUCH_ROOM)) {
         status = injected(fault->store, "commit", err);
@@ -232,11 +235,11 @@ static reshard_status txn_commit(struct store_txn *txn, reshard_error *err)
 
 static const struct txn_ops fault_txn_ops = {
     .path = txn_path,
-    .create = txn_create,
-    .journal_read = txn_journal_read,
-    .journal_append = txn_journal_append,
-    .commit = txn_commit,
-    .abort = txn_abort,
+    .create = store_fault_txn_create,
+    .journal_read = store_fault_txn_journal_read,
+    .journal_append = store_fault_txn_journal_append,
+    .commit = store_fault_txn_commit,
+    .abort = store_fault_txn_abort,
 };
 
 static reshard_status fault_txn_begin(struct store *store, const char *name, const struct store_txn_options *options,

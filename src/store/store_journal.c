@@ -32,7 +32,7 @@ static void make_header(uint64_t identity, bool is_directory, uint8_t out[HEADER
 }
 
 /* The record at offset, if it is whole, appended to out; false if there is none. */
-static bool read_record(int fd, uint64_t offset, uint64_t file_bytes, struct buffer *out, uint64_t *next)
+static bool store_journal_read_record(int fd, uint64_t offset, uint64_t file_bytes, struct buffer *out, uint64_t *next)
 {
     uint8_t header[RECORD_HEADER_BYTES];
     size_t done;
@@ -62,7 +62,7 @@ bool journal_matches(int fd, uint64_t identity, bool is_directory, uint64_t *end
         return false;
     struct buffer record = { 0 };
     *end = HEADER_BYTES;
-    while (read_record(fd, *end, (uint64_t)info.st_size, &record, end))
+    while (store_journal_read_record(fd, *end, (uint64_t)info.st_size, &record, end))
         buffer_clear(&record);
     bool good = !record.failed;
     buffer_release(&record);
@@ -108,7 +108,7 @@ reshard_status journal_read(int fd, uint64_t end, struct buffer *out, reshard_er
 {
     uint64_t at = HEADER_BYTES;
     while (at < end) {
-        if (!read_record(fd, at, end, out, &at)) {
+        if (!store_journal_read_record(fd, at, end, out, &at)) {
             if (out->failed)
                 return error_set_memory(err);
             return error_set_at(err, RESHARD_ERR_FORMAT, at, "the journal changed while it was read");

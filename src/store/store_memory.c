@@ -94,7 +94,7 @@ void memory_partial_free(struct memory_partial *partial)
 
 /* ---- objects ---- */
 
-static void object_close(struct store_object *object)
+static void store_memory_object_close(struct store_object *object)
 {
     struct memory_object *memory = (struct memory_object *)(void *)object;
     pthread_mutex_lock(&memory->store->lock);
@@ -108,21 +108,23 @@ static uint8_t *bytes_of(const struct store_object *object)
     return ((const struct memory_object *)(const void *)object)->data->bytes;
 }
 
-static reshard_status object_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err)
+static reshard_status store_memory_object_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size,
+                                                  reshard_error *err)
 {
     (void)err;
     memcpy(out, bytes_of(object) + offset, size);
     return RESHARD_OK;
 }
 
-static reshard_status object_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+static reshard_status store_memory_object_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size,
+                                                   reshard_error *err)
 {
     (void)err;
     memcpy(bytes_of(object) + offset, bytes, size);
     return RESHARD_OK;
 }
 
-static reshard_status object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+static reshard_status store_memory_object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
 {
     struct memory_data *data = ((struct memory_object *)(void *)object)->data;
     if (bytes > data->size) {
@@ -141,10 +143,12 @@ static const void *object_map(const struct store_object *object)
     return bytes_of(object);
 }
 
-static const struct object_ops read_ops = { .close = object_close, .read_at = object_read_at, .map = object_map };
-static const struct object_ops write_ops = {
-    .close = object_close, .read_at = object_read_at, .write_at = object_write_at, .resize = object_resize, .map = object_map
-};
+static const struct object_ops read_ops = { .close = store_memory_object_close, .read_at = store_memory_object_read_at, .map = object_map };
+static const struct object_ops write_ops = { .close = store_memory_object_close,
+                                             .read_at = store_memory_object_read_at,
+                                             .write_at = store_memory_object_write_at,
+                                             .resize = store_memory_object_resize,
+                                             .map = object_map };
 
 reshard_status memory_object_new(struct memory_store *store, const char *name, struct memory_data *data, bool is_writable,
                                  struct store_object **out, reshard_error *err)
@@ -187,7 +191,8 @@ static struct str entry_in(const char *name, const char *directory)
     return (struct str){ name, skip + strcspn(name + skip, "/") };
 }
 
-static bool collect(const struct memory_set *set, const char *directory, struct arena *arena, struct store_entry *entries, size_t *count)
+static bool store_memory_collect(const struct memory_set *set, const char *directory, struct arena *arena, struct store_entry *entries,
+                                 size_t *count)
 {
     for (size_t i = 0; i < set->count; i++) {
         const struct memory_file *file = &set->files[i];
@@ -214,7 +219,7 @@ static reshard_status memory_list(struct store *store, const char *directory, st
     pthread_mutex_lock(&memory->lock);
     size_t found = 0;
     struct store_entry *array = arena_array(arena, memory->set.count, sizeof(*array));
-    bool good = array && collect(&memory->set, directory, arena, array, &found);
+    bool good = array && store_memory_collect(&memory->set, directory, arena, array, &found);
     pthread_mutex_unlock(&memory->lock);
     if (!good)
         return error_set_memory(err);

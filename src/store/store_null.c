@@ -38,38 +38,41 @@ static reshard_status null_open_object(struct store *store, const char *name, un
     return store_error_missing(name, err);
 }
 
-static void object_close(struct store_object *object)
+static void store_null_object_close(struct store_object *object)
 {
     free(object);
 }
 
-static reshard_status object_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err)
+static reshard_status store_null_object_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size,
+                                                reshard_error *err)
 {
     (void)object, (void)offset, (void)err;
     memset(out, 0, size);
     return RESHARD_OK;
 }
 
-static reshard_status object_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+static reshard_status store_null_object_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size,
+                                                 reshard_error *err)
 {
     (void)object, (void)offset, (void)bytes, (void)size, (void)err;
     return RESHARD_OK;
 }
 
-static reshard_status object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
+static reshard_status store_null_object_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
 {
     (void)object, (void)bytes, (void)err;
     return RESHARD_OK;
 }
 
 static const struct object_ops null_object_ops = {
-    .close = object_close,
-    .read_at = object_read_at,
-    .write_at = object_write_at,
-    .resize = object_resize,
+    .close = store_null_object_close,
+    .read_at = store_null_object_read_at,
+    .write_at = store_null_object_write_at,
+    .resize = store_null_object_resize,
 };
 
-static reshard_status txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err)
+static reshard_status store_null_txn_create(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out,
+                                            reshard_error *err)
 {
     (void)txn;
     struct store_object *object = malloc(sizeof(*object));
@@ -84,37 +87,37 @@ static reshard_status txn_create(struct store_txn *txn, const char *name, uint64
     return RESHARD_OK;
 }
 
-static reshard_status txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err)
+static reshard_status store_null_txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err)
 {
     (void)txn, (void)out, (void)err;
     return RESHARD_OK;
 }
 
-static reshard_status txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err)
+static reshard_status store_null_txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err)
 {
     (void)txn, (void)bytes, (void)size, (void)err;
     return RESHARD_OK;
 }
 
-static reshard_status txn_commit(struct store_txn *txn, reshard_error *err)
+static reshard_status store_null_txn_commit(struct store_txn *txn, reshard_error *err)
 {
     (void)err;
     free(txn);
     return RESHARD_OK;
 }
 
-static void txn_abort(struct store_txn *txn, bool keep_for_resume)
+static void store_null_txn_abort(struct store_txn *txn, bool keep_for_resume)
 {
     (void)keep_for_resume;
     free(txn);
 }
 
 static const struct txn_ops null_txn_ops = {
-    .create = txn_create,
-    .journal_read = txn_journal_read,
-    .journal_append = txn_journal_append,
-    .commit = txn_commit,
-    .abort = txn_abort,
+    .create = store_null_txn_create,
+    .journal_read = store_null_txn_journal_read,
+    .journal_append = store_null_txn_journal_append,
+    .commit = store_null_txn_commit,
+    .abort = store_null_txn_abort,
 };
 
 static reshard_status null_txn_begin(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,

@@ -63,7 +63,7 @@ static int open_name(const struct posix_store *posix, const char *name, int flag
 }
 
 /* As fstatat, but of nothing that a link which may not be followed leads to: then -1 with errno EXDEV, whatever lies there. */
-static int look_at(const struct posix_store *posix, const char *name, struct stat *info)
+static int store_posix_look_at(const struct posix_store *posix, const char *name, struct stat *info)
 {
     if (may_follow(posix, name))
         return fstatat(posix->fd, name, info, 0);
@@ -92,7 +92,7 @@ static reshard_status cannot_open(const char *name, reshard_error *err)
     return status;
 }
 
-static const char *kind_of(mode_t mode)
+static const char *store_posix_kind_of(mode_t mode)
 {
     switch (mode & S_IFMT) {
     case S_IFDIR:
@@ -111,7 +111,7 @@ static const char *kind_of(mode_t mode)
 
 static reshard_status not_regular(const char *name, mode_t mode, reshard_error *err)
 {
-    error_set(err, RESHARD_ERR_FORMAT, "'%s' is %s, not a regular file", name, kind_of(mode));
+    error_set(err, RESHARD_ERR_FORMAT, "'%s' is %s, not a regular file", name, store_posix_kind_of(mode));
     error_object(err, "%s", name);
     return RESHARD_ERR_FORMAT;
 }
@@ -120,7 +120,7 @@ static reshard_status not_regular(const char *name, mode_t mode, reshard_error *
 static reshard_status open_regular(const struct posix_store *posix, const char *name, int *out, reshard_error *err)
 {
     struct stat info;
-    if (look_at(posix, name, &info) == 0 && !S_ISREG(info.st_mode))
+    if (store_posix_look_at(posix, name, &info) == 0 && !S_ISREG(info.st_mode))
         return not_regular(name, info.st_mode, err);
     int fd = open_name(posix, name, READ_FLAGS);
     if (fd < 0)
@@ -155,7 +155,7 @@ static reshard_status posix_open_object(struct store *store, const char *name, u
 static bool posix_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
 {
     struct stat info;
-    if (look_at(posix_of(store), name, &info) < 0) {
+    if (store_posix_look_at(posix_of(store), name, &info) < 0) {
         if (errno == EXDEV) {
             store_note_link_out(store, name);
             *is_directory = false;
@@ -176,7 +176,7 @@ static bool posix_exists(struct store *store, const char *name, bool *is_directo
 static uint64_t posix_version(struct store *store, const char *name)
 {
     struct stat info;
-    if (look_at(posix_of(store), name, &info) < 0)
+    if (store_posix_look_at(posix_of(store), name, &info) < 0)
         return 0;
     const uint64_t parts[] = { info.st_dev, info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
                                (uint64_t)info.st_mtim.tv_nsec };
@@ -198,7 +198,7 @@ static int look_at_entry(const struct listing *listing, int directory, const cha
 {
     if (fstatat(directory, base, info, AT_SYMLINK_NOFOLLOW) < 0)
         return -1;
-    return S_ISLNK(info->st_mode) ? look_at(listing->posix, full, info) : 0;
+    return S_ISLNK(info->st_mode) ? store_posix_look_at(listing->posix, full, info) : 0;
 }
 
 static reshard_status listing_add(struct listing *listing, int directory, const char *base, reshard_error *err)

@@ -24,7 +24,7 @@ struct posix_object {
     struct written_file *file; /* NULL: opened for reading */
 };
 
-static struct posix_object *object_of(struct store_object *object)
+static struct posix_object *store_posix_object_of(struct store_object *object)
 {
     return (struct posix_object *)(void *)object;
 }
@@ -118,7 +118,7 @@ static reshard_status posix_read_at(const struct store_object *object, uint64_t 
 
 static reshard_status posix_write_at(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
 {
-    struct posix_object *posix = object_of(object);
+    struct posix_object *posix = store_posix_object_of(object);
     size_t done;
     atomic_store_explicit(&posix->file->is_dirty, true, memory_order_relaxed);
     int fd = written_file_take(posix->file);
@@ -137,7 +137,7 @@ static reshard_status posix_write_at(struct store_object *object, uint64_t offse
 
 static reshard_status posix_resize(struct store_object *object, uint64_t bytes, reshard_error *err)
 {
-    struct posix_object *posix = object_of(object);
+    struct posix_object *posix = store_posix_object_of(object);
     int result;
     atomic_store_explicit(&posix->file->is_dirty, true, memory_order_relaxed);
     int fd = written_file_take(posix->file);
@@ -168,7 +168,7 @@ static int posix_fd(const struct store_object *object)
 
 static void close_read(struct store_object *object)
 {
-    struct posix_object *posix = object_of(object);
+    struct posix_object *posix = store_posix_object_of(object);
     if (posix->map)
         munmap(posix->map, object->size);
     if (posix->direct_fd >= 0)
@@ -338,7 +338,7 @@ static void retire(struct written_file *file)
 
 static void close_written(struct store_object *object)
 {
-    struct posix_object *posix = object_of(object);
+    struct posix_object *posix = store_posix_object_of(object);
     retire(posix->file);
     written_file_unref(posix->file);
     free(posix);
@@ -376,7 +376,7 @@ static bool mark_dirty(struct store_object *target)
 {
     if (target->ops != &write_ops)
         return false;
-    atomic_store_explicit(&object_of(target)->file->is_dirty, true, memory_order_relaxed);
+    atomic_store_explicit(&store_posix_object_of(target)->file->is_dirty, true, memory_order_relaxed);
     return true;
 }
 
@@ -424,7 +424,7 @@ reshard_status store_copy_range(const struct store_object *source, uint64_t sour
 
 void store_write_behind(struct store_object *object, uint64_t offset, uint64_t bytes)
 {
-    int fd = object->ops == &write_ops ? object_of(object)->fd : -1;
+    int fd = object->ops == &write_ops ? store_posix_object_of(object)->fd : -1;
     if (fd >= 0 && bytes)
         sync_file_range(fd, (off_t)offset, (off_t)bytes, SYNC_FILE_RANGE_WRITE);
 }

@@ -14,7 +14,7 @@ static bool lacks_flags(int number)
     return number == EINVAL || number == ENOSYS || number == EOPNOTSUPP;
 }
 
-static int fail(int number)
+static int store_publish_fail(int number)
 {
     errno = number;
     return -1;
@@ -33,7 +33,7 @@ static int publish_by_link(int directory_fd, int parent_fd, const char *name)
         return unlinkat(directory_fd, name, 0);
     if (errno == EEXIST)
         return -1;
-    return is_there(parent_fd, name) ? fail(EEXIST) : renameat(directory_fd, name, parent_fd, name);
+    return is_there(parent_fd, name) ? store_publish_fail(EEXIST) : renameat(directory_fd, name, parent_fd, name);
 }
 
 int publish_new(int directory_fd, int parent_fd, const char *name, bool is_directory)
@@ -45,7 +45,7 @@ int publish_new(int directory_fd, int parent_fd, const char *name, bool is_direc
     if (!is_directory)
         return publish_by_link(directory_fd, parent_fd, name);
     /* Renaming a directory replaces nothing but an empty directory. */
-    return is_there(parent_fd, name) ? fail(EEXIST) : renameat(directory_fd, name, parent_fd, name);
+    return is_there(parent_fd, name) ? store_publish_fail(EEXIST) : renameat(directory_fd, name, parent_fd, name);
 }
 
 static bool is_regular(int directory_fd, const char *name)

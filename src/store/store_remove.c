@@ -23,7 +23,7 @@ struct removal {
     int first_errno;
 };
 
-static void note(struct removal *removal)
+static void store_remove_note(struct removal *removal)
 {
     if (!removal->first_errno)
         removal->first_errno = errno;
@@ -55,7 +55,7 @@ static void move_up(struct removal *removal, int directory_fd, const char *name)
             break;
         /* An earlier run that was killed here has left something of that name. */
         if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) {
-            note(removal);
+            store_remove_note(removal);
             return;
         }
     }
@@ -63,11 +63,11 @@ static void move_up(struct removal *removal, int directory_fd, const char *name)
 }
 
 /* Empties one directory below the top. */
-static void flatten(struct removal *removal, const char *name)
+static void store_remove_flatten(struct removal *removal, const char *name)
 {
     DIR *stream = open_stream(removal->top_fd, name);
     if (!stream) {
-        note(removal);
+        store_remove_note(removal);
         return;
     }
     struct dirent *entry;
@@ -77,7 +77,7 @@ static void flatten(struct removal *removal, const char *name)
         if (errno == EISDIR || errno == EPERM) /* what unlink says about directories */
             move_up(removal, dirfd(stream), entry->d_name);
         else
-            note(removal);
+            store_remove_note(removal);
     }
     closedir(stream);
 }
@@ -87,14 +87,14 @@ static void remove_entry(struct removal *removal, const char *name)
     if (unlinkat(removal->top_fd, name, 0) == 0 || errno == ENOENT)
         return;
     if (errno != EISDIR && errno != EPERM) {
-        note(removal);
+        store_remove_note(removal);
         return;
     }
     if (unlinkat(removal->top_fd, name, AT_REMOVEDIR) == 0)
         return;
-    flatten(removal, name);
+    store_remove_flatten(removal, name);
     if (unlinkat(removal->top_fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
-        note(removal);
+        store_remove_note(removal);
 }
 
 int remove_contents(int directory_fd, const char *keep)
@@ -104,7 +104,7 @@ int remove_contents(int directory_fd, const char *keep)
         removal.found_more = false;
         DIR *stream = open_stream(directory_fd, ".");
         if (!stream) {
-            note(&removal);
+            store_remove_note(&removal);
             break;
         }
         struct dirent *entry;
@@ -128,7 +128,7 @@ struct sweep {
     int first_errno;
 };
 
-static const char *join(struct sweep *sweep, struct str directory, const char *name)
+static const char *store_remove_join(struct sweep *sweep, struct str directory, const char *name)
 {
     buffer_clear(&sweep->path);
     buffer_append_str(&sweep->path, directory);
@@ -141,7 +141,7 @@ static const char *join(struct sweep *sweep, struct str directory, const char *n
 static bool sweep_entry(struct sweep *sweep, struct str directory, int directory_fd, const char *name)
 {
     struct stat info;
-    const char *path = join(sweep, directory, name);
+    const char *path = store_remove_join(sweep, directory, name);
     if (!path)
         return false;
     if (fstatat(directory_fd, name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode))
@@ -153,7 +153,7 @@ static bool sweep_entry(struct sweep *sweep, struct str directory, int directory
 
 static bool sweep_directory(struct sweep *sweep, struct str directory)
 {
-    const char *path = directory.size ? join(sweep, directory, "") : ".";
+    const char *path = directory.size ? store_remove_join(sweep, directory, "") : ".";
     DIR *stream = path ? open_stream(sweep->top_fd, path) : NULL;
     if (!stream)
         return false;
@@ -179,7 +179,7 @@ int remove_strays(int directory_fd, const struct name_map *names)
         sweep.first_errno = errno;
     /* Directories that hold nothing any more go, the deepest first; the others stay. */
     for (uint32_t i = sweep.directories.count; i-- > 1;) {
-        const char *path = join(&sweep, name_map_at(&sweep.directories, i), "");
+        const char *path = store_remove_join(&sweep, name_map_at(&sweep.directories, i), "");
         if (path)
             unlinkat(directory_fd, path, AT_REMOVEDIR);
     }

@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static enum target_kind kind_of(mode_t mode)
+static enum target_kind store_target_kind_of(mode_t mode)
 {
     if (S_ISREG(mode))
         return TARGET_FILE;
@@ -53,7 +53,7 @@ reshard_status store_target_look(const char *path, struct store_target *out, res
     }
     if (lstat(out->path, &info) < 0)
         return RESHARD_OK; /* whoever writes there says what is wrong */
-    out->kind = kind_of(info.st_mode);
+    out->kind = store_target_kind_of(info.st_mode);
     out->bytes = (uint64_t)info.st_size;
     out->is_known = stat(out->path, &info) == 0;
     out->device = info.st_dev;

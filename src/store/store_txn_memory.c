@@ -14,12 +14,12 @@ struct memory_txn {
     bool overwrite, resume;
 };
 
-static struct memory_txn *txn_of(struct store_txn *txn)
+static struct memory_txn *store_txn_memory_txn_of(struct store_txn *txn)
 {
     return (struct memory_txn *)(void *)txn;
 }
 
-static bool target_exists(const struct memory_store *store, const char *target)
+static bool store_txn_memory_target_exists(const struct memory_store *store, const char *target)
 {
     for (size_t i = 0; i < store->set.count; i++) {
         if (memory_name_is_in(store->set.files[i].name, target))
@@ -45,7 +45,8 @@ static void drop_partial(struct memory_store *store, const char *target)
 }
 
 /* What an earlier run of the same plan left, or a new one. */
-static reshard_status take_partial(struct memory_txn *txn, const char *target, const struct store_txn_options *options, reshard_error *err)
+static reshard_status store_txn_memory_take_partial(struct memory_txn *txn, const char *target, const struct store_txn_options *options,
+                                                    reshard_error *err)
 {
     struct memory_store *store = txn->store;
     struct memory_partial *old = *find_partial(store, target);
@@ -123,9 +124,10 @@ static reshard_status create_locked(struct memory_txn *txn, char *full, uint64_t
     return error_set_memory(err);
 }
 
-static reshard_status txn_create(struct store_txn *base, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err)
+static reshard_status store_txn_memory_txn_create(struct store_txn *base, const char *name, uint64_t bytes, struct store_object **out,
+                                                  reshard_error *err)
 {
-    struct memory_txn *txn = txn_of(base);
+    struct memory_txn *txn = store_txn_memory_txn_of(base);
     struct memory_data *data = NULL;
     char *full = full_name(txn->partial, name);
     if (!full)
@@ -138,15 +140,15 @@ static reshard_status txn_create(struct store_txn *base, const char *name, uint6
     return status;
 }
 
-static reshard_status txn_journal_read(struct store_txn *base, struct buffer *out, reshard_error *err)
+static reshard_status store_txn_memory_txn_journal_read(struct store_txn *base, struct buffer *out, reshard_error *err)
 {
-    const struct buffer *journal = &txn_of(base)->partial->journal;
+    const struct buffer *journal = &store_txn_memory_txn_of(base)->partial->journal;
     return buffer_append(out, journal->data, journal->size) ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status txn_journal_append(struct store_txn *base, const void *bytes, size_t size, reshard_error *err)
+static reshard_status store_txn_memory_txn_journal_append(struct store_txn *base, const void *bytes, size_t size, reshard_error *err)
 {
-    return buffer_append(&txn_of(base)->partial->journal, bytes, size) ? RESHARD_OK : error_set_memory(err);
+    return buffer_append(&store_txn_memory_txn_of(base)->partial->journal, bytes, size) ? RESHARD_OK : error_set_memory(err);
 }
 
 static void finish(struct memory_txn *txn, bool keep)
@@ -159,9 +161,9 @@ static void finish(struct memory_txn *txn, bool keep)
     free(txn);
 }
 
-static void txn_abort(struct store_txn *base, bool keep_for_resume)
+static void store_txn_memory_txn_abort(struct store_txn *base, bool keep_for_resume)
 {
-    finish(txn_of(base), keep_for_resume);
+    finish(store_txn_memory_txn_of(base), keep_for_resume);
 }
 
 static void remove_target(struct memory_set *set, const char *target)
@@ -184,7 +186,7 @@ static reshard_status publish_locked(struct memory_txn *txn, reshard_error *err)
     const char *target = txn->partial->target;
     if (!txn->partial->is_directory && from->count != 1)
         return error_set(err, RESHARD_ERR_USAGE, "'%s' is a single file, %zu were created", target, from->count);
-    if (!txn->overwrite && target_exists(txn->store, target))
+    if (!txn->overwrite && store_txn_memory_target_exists(txn->store, target))
         return store_error_exists(target, err);
     /* Everything that moving the files can need is taken first, so that the moving cannot fail half-way. */
     if (!ARRAY_RESERVE(to->files, (uint64_t)to->count + from->count, to->capacity))
@@ -201,9 +203,9 @@ static reshard_status publish_locked(struct memory_txn *txn, reshard_error *err)
     return RESHARD_OK;
 }
 
-static reshard_status txn_commit(struct store_txn *base, reshard_error *err)
+static reshard_status store_txn_memory_txn_commit(struct store_txn *base, reshard_error *err)
 {
-    struct memory_txn *txn = txn_of(base);
+    struct memory_txn *txn = store_txn_memory_txn_of(base);
     pthread_mutex_lock(&txn->store->lock);
     reshard_status status = publish_locked(txn, err);
     pthread_mutex_unlock(&txn->store->lock);
@@ -212,11 +214,11 @@ static reshard_status txn_commit(struct store_txn *base, reshard_error *err)
 }
 
 static const struct txn_ops memory_txn_ops = {
-    .create = txn_create,
-    .journal_read = txn_journal_read,
-    .journal_append = txn_journal_append,
-    .commit = txn_commit,
-    .abort = txn_abort,
+    .create = store_txn_memory_txn_create,
+    .journal_read = store_txn_memory_txn_journal_read,
+    .journal_append = store_txn_memory_txn_journal_append,
+    .commit = store_txn_memory_txn_commit,
+    .abort = store_txn_memory_txn_abort,
 };
 
 reshard_status memory_txn_begin(struct store *store, const char *name, const struct store_txn_options *options, struct store_txn **out,
@@ -231,10 +233,10 @@ reshard_status memory_txn_begin(struct store *store, const char *name, const str
     txn->resume = options->resume;
     pthread_mutex_lock(&txn->store->lock);
     reshard_status status = RESHARD_OK;
-    if (!options->overwrite && target_exists(txn->store, name))
+    if (!options->overwrite && store_txn_memory_target_exists(txn->store, name))
         status = store_error_exists(name, err);
     if (!status)
-        status = take_partial(txn, name, options, err);
+        status = store_txn_memory_take_partial(txn, name, options, err);
     pthread_mutex_unlock(&txn->store->lock);
     if (status) {
         free(txn);

@@ -50,7 +50,7 @@ struct posix_txn {
     uint64_t room_bytes, planned_bytes; /* what was free, UINT64_MAX if unknown, and what will be written */
 };
 
-static struct posix_txn *txn_of(struct store_txn *txn)
+static struct posix_txn *store_txn_posix_txn_of(struct store_txn *txn)
 {
     return (struct posix_txn *)(void *)txn;
 }
@@ -103,14 +103,14 @@ static void remove_partial(struct posix_txn *txn)
 
 /* ---- beginning ---- */
 
-static bool target_exists(const struct posix_txn *txn)
+static bool store_txn_posix_target_exists(const struct posix_txn *txn)
 {
     struct stat info;
     return fstatat(txn->parent_fd, txn->name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 /* Whether the open file is still the one of that name: a run that ends removes its journal while others wait for the lock. */
-static bool is_named(int directory_fd, const char *name, int fd)
+static bool store_txn_posix_is_named(int directory_fd, const char *name, int fd)
 {
     struct stat named, opened;
     return fstatat(directory_fd, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino &&
@@ -171,12 +171,13 @@ static reshard_status enter_partial(struct posix_txn *txn, bool is_new, bool *ag
         error_object(err, "%s", txn->target_path);
         return RESHARD_ERR_IO;
     }
-    *again = !is_named(txn->partial_fd, JOURNAL_NAME, txn->journal_fd) || !is_named(txn->parent_fd, txn->partial_name, txn->partial_fd);
+    *again = !store_txn_posix_is_named(txn->partial_fd, JOURNAL_NAME, txn->journal_fd) ||
+             !store_txn_posix_is_named(txn->parent_fd, txn->partial_name, txn->partial_fd);
     return RESHARD_OK;
 }
 
 /* One try to make or take over the partial directory; *again: another run removed it meanwhile. */
-static reshard_status take_partial(struct posix_txn *txn, bool *again, reshard_error *err)
+static reshard_status store_txn_posix_take_partial(struct posix_txn *txn, bool *again, reshard_error *err)
 {
     *again = false;
     bool is_new = mkdirat(txn->parent_fd, txn->partial_name, 0700) == 0;
@@ -192,7 +193,7 @@ static reshard_status lock_partial(struct posix_txn *txn, reshard_error *err)
 {
     for (int i = 0; i < BEGIN_TRIES_MAX; i++) {
         bool again;
-        reshard_status status = take_partial(txn, &again, err);
+        reshard_status status = store_txn_posix_take_partial(txn, &again, err);
         if (status || !again)
             return status;
         close_fd(txn->journal_fd);
@@ -208,11 +209,11 @@ static reshard_status put_back_target(struct posix_txn *txn, reshard_error *err)
 {
     if (publish_undo(txn->partial_fd, txn->parent_fd, txn->name) < 0)
         return failed(txn, "cannot put back the target that an earlier run set aside", err);
-    return !txn->options.overwrite && target_exists(txn) ? store_error_exists(txn->target_path, err) : RESHARD_OK;
+    return !txn->options.overwrite && store_txn_posix_target_exists(txn) ? store_error_exists(txn->target_path, err) : RESHARD_OK;
 }
 
 /* Keeps what an earlier run left if it is for the same plan; otherwise starts from nothing. */
-static reshard_status take_over(struct posix_txn *txn, reshard_error *err)
+static reshard_status store_txn_posix_take_over(struct posix_txn *txn, reshard_error *err)
 {
     bool is_directory = txn->options.is_directory;
     struct stat info;
@@ -293,7 +294,7 @@ reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const cha
         return status;
     if (strcmp(name, JOURNAL_NAME) == 0)
         status = error_set(err, RESHARD_ERR_USAGE, "a target cannot be called '%s'", name);
-    else if (!options->overwrite && target_exists(txn))
+    else if (!options->overwrite && store_txn_posix_target_exists(txn))
         status = store_error_exists(txn->target_path, err);
     if (!status)
         status = lock_partial(txn, err);
@@ -301,7 +302,7 @@ reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const cha
     if (!status)
         status = put_back_target(txn, err);
     if (!status)
-        status = take_over(txn, err);
+        status = store_txn_posix_take_over(txn, err);
     if (status) {
         if (is_locked && !options->resume)
             remove_partial(txn);
@@ -380,7 +381,7 @@ static reshard_status make_directories(struct posix_txn *txn, const char *name, 
     return RESHARD_OK;
 }
 
-static reshard_status open_file(struct posix_txn *txn, const char *name, int *out, reshard_error *err)
+static reshard_status store_txn_posix_open_file(struct posix_txn *txn, const char *name, int *out, reshard_error *err)
 {
     bool was_new;
     if (name_map_intern(&txn->names, str_of(name), &was_new) == NAME_NONE)
@@ -404,12 +405,12 @@ static reshard_status open_file(struct posix_txn *txn, const char *name, int *ou
 
 static reshard_status posix_create(struct store_txn *base, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err)
 {
-    struct posix_txn *txn = txn_of(base);
+    struct posix_txn *txn = store_txn_posix_txn_of(base);
     int fd;
     const char *shown = txn->options.is_directory ? name : txn->name;
     if (!ARRAY_ROOM(txn->files, txn->file_count, txn->file_capacity))
         return error_set_memory(err);
-    reshard_status status = open_file(txn, name, &fd, err);
+    reshard_status status = store_txn_posix_open_file(txn, name, &fd, err);
     if (status)
         return status;
     txn->names_changed = true;
@@ -472,13 +473,13 @@ static reshard_status flush_all(struct posix_txn *txn, reshard_error *err)
 
 static reshard_status posix_journal_read(struct store_txn *base, struct buffer *out, reshard_error *err)
 {
-    struct posix_txn *txn = txn_of(base);
+    struct posix_txn *txn = store_txn_posix_txn_of(base);
     return journal_read(txn->journal_fd, txn->journal_end, out, err);
 }
 
 static reshard_status posix_journal_append(struct store_txn *base, const void *bytes, size_t size, reshard_error *err)
 {
-    struct posix_txn *txn = txn_of(base);
+    struct posix_txn *txn = store_txn_posix_txn_of(base);
     reshard_status status = sync_all(txn, true, err);
     if (status)
         return status;
@@ -493,7 +494,7 @@ static reshard_status posix_journal_append(struct store_txn *base, const void *b
 
 static void posix_abort(struct store_txn *base, bool keep_for_resume)
 {
-    struct posix_txn *txn = txn_of(base);
+    struct posix_txn *txn = store_txn_posix_txn_of(base);
     if (!keep_for_resume)
         remove_partial(txn);
     txn_free(txn);
@@ -540,7 +541,7 @@ static reshard_status publish(struct posix_txn *txn, reshard_error *err)
     int result = -1;
     errno = EAGAIN;
     for (int i = 0; result < 0 && i < BEGIN_TRIES_MAX; i++) {
-        bool replaces = txn->options.overwrite && target_exists(txn);
+        bool replaces = txn->options.overwrite && store_txn_posix_target_exists(txn);
         result = replaces ? publish_over(txn->partial_fd, txn->parent_fd, txn->name, txn->options.no_sync)
                           : publish_new(txn->partial_fd, txn->parent_fd, txn->name, txn->options.is_directory);
         /* The old target appeared or went away meanwhile: look again. */
@@ -554,7 +555,7 @@ static reshard_status publish(struct posix_txn *txn, reshard_error *err)
 
 static reshard_status posix_commit(struct store_txn *base, reshard_error *err)
 {
-    struct posix_txn *txn = txn_of(base);
+    struct posix_txn *txn = store_txn_posix_txn_of(base);
     reshard_status status = check_complete(txn, err);
     if (!status)
         status = keep_access(txn, err);

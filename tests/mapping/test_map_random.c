@@ -266,6 +266,18 @@ static bool plan_step(struct trial *trial, struct step *step)
     return step->kind != STEP_JOIN || in->count * step->input_count < 5000;
 }
 
+static void slow_stack(struct trial *trial, const struct step *step)
+{
+    const struct slow *in = tensor_of(trial, step->inputs[0]);
+    struct slow *out = tensor_of(trial, step->outputs[0]);
+    int64_t shape[RANK_TEST];
+    for (int i = 0; i <= in->rank; i++)
+        shape[i] = i == step->axis ? step->input_count : in->shape[i - (i > step->axis)];
+    slow_make(out, in->rank + 1, shape);
+    for (int i = 0; i < step->input_count; i++)
+        slow_slice(out, tensor_of(trial, step->inputs[i]), step->axis, i, true);
+}
+
 static void run_slow(struct trial *trial, const struct step *step)
 {
     const struct slow *in = tensor_of(trial, step->inputs[0]);
@@ -297,13 +309,7 @@ static void run_slow(struct trial *trial, const struct step *step)
             at += part->shape[step->axis];
         }
         break;
-    case STEP_STACK:
-        for (int i = 0; i <= in->rank; i++)
-            shape[i] = i == step->axis ? step->input_count : in->shape[i - (i > step->axis)];
-        slow_make(out, in->rank + 1, shape);
-        for (int i = 0; i < step->input_count; i++)
-            slow_slice(out, tensor_of(trial, step->inputs[i]), step->axis, i, true);
-        break;
+    case STEP_STACK: slow_stack(trial, step); break;
     case STEP_UNSTACK:
         for (int i = step->axis; i + 1 < in->rank; i++)
             shape[i] = in->shape[i + 1];

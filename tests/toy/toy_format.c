@@ -41,7 +41,8 @@ static reshard_status toy_read_part(struct source *source, uint32_t tensor, cons
         file_bytes = 0;
     if (!shape_volume(owner.rank, extent, &elements) || !dtype_bytes(owner.dtype, (uint64_t)elements, &bytes) || bytes > file_bytes ||
         (uint64_t)offset > file_bytes - bytes)
-        return error_set(err, RESHARD_ERR_FORMAT, "'%s' has %" PRIu64 " bytes: '%.*s' reaches beyond", name, file_bytes, STR_ARG(owner.key));
+        return error_set(err, RESHARD_ERR_FORMAT, "'%s' has %" PRIu64 " bytes: '%.*s' reaches beyond", name, file_bytes,
+                         STR_ARG(owner.key));
     reshard_status status = catalog_add_object(catalog, file, file_bytes, &object, err);
     if (!status) /* refuses rows that the tensor does not have; catalog_seal finds those that are missing or there twice */
         status = catalog_add_chunk(catalog, tensor, start, extent, object, (uint64_t)offset, bytes, NULL, err);
@@ -50,7 +51,8 @@ static reshard_status toy_read_part(struct source *source, uint32_t tensor, cons
 
 static reshard_status toy_read_tensor(struct source *source, struct str key, const struct value *said, reshard_error *err)
 {
-    const struct value *named = value_dict_get(said, "dtype"), *sizes = value_dict_get(said, "shape"), *held = value_dict_get(said, "parts");
+    const struct value *named = value_dict_get(said, "dtype"), *sizes = value_dict_get(said, "shape"),
+                       *held = value_dict_get(said, "parts");
     int64_t shape[RANK_MAX];
     struct value **parts;
     size_t rank, count;

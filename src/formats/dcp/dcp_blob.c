@@ -41,7 +41,7 @@ static void keep_tail(struct dcp_decoded *decoded, const uint8_t *bytes, size_t 
     decoded->tail_bytes += size;
 }
 
-static reshard_status measure(struct dcp_decoded *decoded, reshard_error *err)
+static reshard_status dcp_blob_measure(struct dcp_decoded *decoded, reshard_error *err)
 {
     struct decoder *decoder = NULL;
     uint8_t *pass = malloc(PASS_BYTES);
@@ -120,7 +120,7 @@ reshard_status dcp_decoded_open(enum codec codec, const struct reader *file, uin
     *decoded = (struct dcp_decoded){ .codec = codec, .file = *file, .offset = offset, .bytes = bytes, .limits = limits };
     decoded->head = malloc(HEAD_BYTES);
     decoded->tail = malloc((size_t)2 * TAIL_BYTES);
-    reshard_status status = decoded->head && decoded->tail ? measure(decoded, err) : error_set_memory(err);
+    reshard_status status = decoded->head && decoded->tail ? dcp_blob_measure(decoded, err) : error_set_memory(err);
     if (status) {
         dcp_decoded_free(decoded);
         return status;

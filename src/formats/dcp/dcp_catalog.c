@@ -43,17 +43,17 @@ struct reading {
 
 /* ---- storage_data ---- */
 
-static uint32_t slot_of(const struct reading *reading, uint32_t name, uint32_t offset)
+static uint32_t dcp_catalog_slot_of(const struct reading *reading, uint32_t name, uint32_t offset)
 {
     uint64_t key = (uint64_t)name << 32 | offset;
     return (uint32_t)hash64(&key, sizeof(key), reading->seed) & reading->slot_mask;
 }
 
 /* Index of the pair for (name, offset), or DCP_NONE. */
-static uint32_t find_storage(const struct reading *reading, uint32_t name, uint32_t offset)
+static uint32_t dcp_catalog_find_storage(const struct reading *reading, uint32_t name, uint32_t offset)
 {
     const struct dcp_metadata *metadata = reading->metadata;
-    for (uint32_t slot = slot_of(reading, name, offset); reading->slots[slot]; slot = (slot + 1) & reading->slot_mask) {
+    for (uint32_t slot = dcp_catalog_slot_of(reading, name, offset); reading->slots[slot]; slot = (slot + 1) & reading->slot_mask) {
         uint32_t index = reading->slots[slot] - 1;
         if (metadata->indexes[index].name == name && metadata->indexes[index].offset == offset)
             return index;
@@ -84,7 +84,7 @@ static reshard_status index_storage(struct reading *reading, reshard_error *err)
     reading->seed = hash_random_seed();
     for (uint32_t i = 0; i < metadata->storage_count; i++) {
         const struct dcp_index *index = &metadata->indexes[i];
-        uint32_t other = find_storage(reading, index->name, index->offset);
+        uint32_t other = dcp_catalog_find_storage(reading, index->name, index->offset);
         if (other != DCP_NONE) {
             if (!range_equal(&metadata->ranges[other], &metadata->ranges[i]))
                 return error_set(err, RESHARD_ERR_FORMAT, "storage_data has '%.*s' twice, with different blobs",
@@ -92,7 +92,7 @@ static reshard_status index_storage(struct reading *reading, reshard_error *err)
             reading->used[i / 8] |= (uint8_t)(1u << i % 8);
             continue;
         }
-        uint32_t slot = slot_of(reading, index->name, index->offset);
+        uint32_t slot = dcp_catalog_slot_of(reading, index->name, index->offset);
         while (reading->slots[slot])
             slot = (slot + 1) & reading->slot_mask;
         reading->slots[slot] = i + 1;
@@ -261,14 +261,14 @@ static reshard_status known_add(struct building *building, struct str name, bool
 
 /* ---- items ---- */
 
-static reshard_status add_item(struct reading *reading, const struct dcp_entry *entry, reshard_error *err)
+static reshard_status dcp_catalog_add_item(struct reading *reading, const struct dcp_entry *entry, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
     struct building *building = reading->building;
     struct catalog *catalog = building->source->catalog;
     struct str name = name_map_at(&metadata->names, entry->name);
     struct place place;
-    uint32_t storage = find_storage(reading, entry->name, DCP_NONE), index;
+    uint32_t storage = dcp_catalog_find_storage(reading, entry->name, DCP_NONE), index;
     if (storage == DCP_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "storage_data has no entry for item '%.*s'", STR_ARG(name));
     reshard_status status = find_place(reading, storage, &place, err);
@@ -326,10 +326,10 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     struct catalog *catalog = reading->building->source->catalog;
     const int64_t *start = dcp_vector_at(metadata, chunk->offsets), *extent = dcp_vector_at(metadata, chunk->sizes);
     struct place place;
-    uint32_t storage = find_storage(reading, entry->name, chunk->offsets);
+    uint32_t storage = dcp_catalog_find_storage(reading, entry->name, chunk->offsets);
     /* A plain tensor's only chunk may be indexed by the name alone. */
     if (storage == DCP_NONE && entry->chunk_count == 1)
-        storage = find_storage(reading, entry->name, DCP_NONE);
+        storage = dcp_catalog_find_storage(reading, entry->name, DCP_NONE);
     if (storage == DCP_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "storage_data has no entry for chunk %u",
                          (unsigned)(chunk - metadata->chunks - entry->first_chunk));
@@ -392,7 +392,7 @@ static reshard_status find_tensor(struct reading *reading, const struct dcp_entr
     return status ? status : known_add(building, name, false, *out, err);
 }
 
-static reshard_status add_tensor(struct reading *reading, const struct dcp_entry *entry, reshard_error *err)
+static reshard_status dcp_catalog_add_tensor(struct reading *reading, const struct dcp_entry *entry, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
     const struct dcp_read_hooks *hooks = reading->building->hooks;
@@ -432,7 +432,7 @@ static void warn_unused(const struct reading *reading)
                      STR_ARG(name_map_at(&metadata->names, first)));
 }
 
-static reshard_status add_entries(struct reading *reading, reshard_error *err)
+static reshard_status dcp_catalog_add_entries(struct reading *reading, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
     for (uint32_t i = 0; i < metadata->entry_count; i++) {
@@ -440,14 +440,16 @@ static reshard_status add_entries(struct reading *reading, reshard_error *err)
         if (metadata->entry_of_name[entry->name] != i)
             return error_set_at(err, RESHARD_ERR_FORMAT, entry->offset, "state_dict_metadata has '%.*s' twice",
                                 STR_ARG(name_map_at(&metadata->names, entry->name)));
-        reshard_status status = entry->dtype == DCP_NONE ? add_item(reading, entry, err) : add_tensor(reading, entry, err);
+        reshard_status status =
+            entry->dtype == DCP_NONE ? dcp_catalog_add_item(reading, entry, err) : dcp_catalog_add_tensor(reading, entry, err);
         if (status)
             return status;
     }
     return RESHARD_OK;
 }
 
-static reshard_status add_metadata(struct building *building, const struct dcp_metadata *metadata, const char *name, reshard_error *err)
+static reshard_status dcp_catalog_add_metadata(struct building *building, const struct dcp_metadata *metadata, const char *name,
+                                               reshard_error *err)
 {
     struct reading reading = { .building = building, .metadata = metadata, .name = name };
     reshard_status status;
@@ -456,7 +458,7 @@ static reshard_status add_metadata(struct building *building, const struct dcp_m
     else
         status = index_storage(&reading, err);
     if (!status)
-        status = add_entries(&reading, err);
+        status = dcp_catalog_add_entries(&reading, err);
     if (!status)
         warn_unused(&reading);
     else
@@ -489,7 +491,7 @@ static const char *torch_generation(const struct dcp_metadata *metadata)
     return metadata->has_storage_meta ? "torch 2.3 to 2.8" : "unknown";
 }
 
-static reshard_status add_facts(const struct building *building, const struct dcp_metadata *metadata, reshard_error *err)
+static reshard_status dcp_catalog_add_facts(const struct building *building, const struct dcp_metadata *metadata, reshard_error *err)
 {
     struct catalog *catalog = building->source->catalog;
     reshard_status status = catalog_add_fact(catalog, "written by", err, "%s", torch_generation(metadata));
@@ -554,9 +556,9 @@ reshard_status dcp_read_tensors(struct source *source, const struct dcp_read_hoo
         if (status)
             break;
         if (i == 0)
-            status = add_facts(&building, &metadata, err);
+            status = dcp_catalog_add_facts(&building, &metadata, err);
         if (!status)
-            status = add_metadata(&building, &metadata, files[i].name, err);
+            status = dcp_catalog_add_metadata(&building, &metadata, files[i].name, err);
         dcp_metadata_release(&metadata);
     }
     if (!status)

@@ -50,7 +50,7 @@ static reshard_status open_raw(const struct reader *reader, struct value_graph *
     return value ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status open_container(struct dcp_archive *archive, const struct reader *reader, const struct limits *limits,
+static reshard_status dcp_item_open_container(struct dcp_archive *archive, const struct reader *reader, const struct limits *limits,
                                      reshard_error *err)
 {
     enum torch_container container;
@@ -85,7 +85,7 @@ reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t
     all = store_object_reader(file);
     status = container_reader(archive, &all, &source->limits, &reader, err);
     if (!status)
-        status = open_container(archive, &reader, &source->limits, err);
+        status = dcp_item_open_container(archive, &reader, &source->limits, err);
     if (status) {
         error_shift(err, codec == CODEC_NONE ? offset : 0);
         goto out;

@@ -24,7 +24,7 @@ struct pickling {
 };
 
 /* Number of the storage in the archive, new if need be; false without memory. */
-static bool take_storage(struct dcp_item_pickle *pickle, struct dcp_item_storage wanted, uint32_t *out)
+static bool dcp_item_write_take_storage(struct dcp_item_pickle *pickle, struct dcp_item_storage wanted, uint32_t *out)
 {
     for (uint32_t i = 0; i < pickle->storage_count && !wanted.is_run; i++) {
         const struct dcp_item_storage *known = &pickle->storages[i];
@@ -70,7 +70,7 @@ static bool read_persistent_id(const struct value *value, struct value **out_cla
     return dtype_bytes(dtype, (uint64_t)*numel, bytes);
 }
 
-static bool put_global(struct buffer *out, const struct value *global)
+static bool dcp_item_write_put_global(struct buffer *out, const struct value *global)
 {
     /* Names with a line end cannot be spelled in protocol 2, and no storage class has one. */
     struct str module = global->global.module, name = global->global.name;
@@ -82,7 +82,8 @@ static bool put_global(struct buffer *out, const struct value *global)
 }
 
 /* Finds out which bytes the persistent id means, and gives them a number in the archive. */
-static bool find_storage(struct pickling *pickling, const struct value *value, struct value **class_, int64_t *numel, uint32_t *storage)
+static bool dcp_item_write_find_storage(struct pickling *pickling, const struct value *value, struct value **class_, int64_t *numel,
+                                        uint32_t *storage)
 {
     uint64_t bytes;
     uint32_t index = value->storage - 1, item = CATALOG_NONE;
@@ -98,7 +99,7 @@ static bool find_storage(struct pickling *pickling, const struct value *value, s
     else if (!read_persistent_id(value, class_, numel, &bytes))
         pickling->problem = "a persistent id in it is of an unknown form";
     else if ((!is_tensor || hidden_tensor(pickling, index, bytes, &index)) &&
-             !take_storage(pickling->pickle,
+             !dcp_item_write_take_storage(pickling->pickle,
                            (struct dcp_item_storage){ .is_tensor = is_tensor, .item = item, .index = index, .bytes = bytes },
                            storage))
         pickling->problem = "";
@@ -114,12 +115,12 @@ static bool substitute(const struct value *value, struct buffer *out, void *cont
     char key[16];
     if (value->kind != VALUE_PERSID)
         return false;
-    if (pickling->problem || !find_storage(pickling, value, &class_, &numel, &storage))
+    if (pickling->problem || !dcp_item_write_find_storage(pickling, value, &class_, &numel, &storage))
         return true;
     int size = snprintf(key, sizeof(key), "%" PRIu32, storage);
     pickle_put_opcode(out, PICKLE_MARK);
     pickle_put_str(out, STR("storage"));
-    if (!put_global(out, class_))
+    if (!dcp_item_write_put_global(out, class_))
         pickling->problem = "a storage class in it has no valid name";
     pickle_put_str(out, (struct str){ key, (size_t)size });
     pickle_put_str(out, STR("cpu"));
@@ -140,8 +141,8 @@ static bool substitute_run(const struct value *value, struct buffer *out, void *
         return false;
     const struct dcp_run *run = &vectors->runs[value->tensor - 1];
     uint64_t bytes = dcp_run_bytes(vectors, value->tensor - 1);
-    if (!take_storage(pickling->pickle, (struct dcp_item_storage){ .is_run = true, .index = value->tensor - 1, .bytes = bytes },
-                      &storage)) {
+    if (!dcp_item_write_take_storage(pickling->pickle,
+                                     (struct dcp_item_storage){ .is_run = true, .index = value->tensor - 1, .bytes = bytes }, &storage)) {
         pickling->problem = "";
         return true;
     }
@@ -182,7 +183,7 @@ static reshard_status put_with(struct pickling *pickling, const struct value *va
     return status;
 }
 
-static reshard_status put_value(struct pickling *pickling, uint32_t item, const struct value *value, uint32_t graph_count,
+static reshard_status dcp_item_write_put_value(struct pickling *pickling, uint32_t item, const struct value *value, uint32_t graph_count,
                                 struct buffer *out, reshard_error *err)
 {
     pickling->item = item;
@@ -190,7 +191,8 @@ static reshard_status put_value(struct pickling *pickling, uint32_t item, const 
 }
 
 /* A value of the target's own in which vectors lie. */
-static reshard_status put_runs(struct pickling *pickling, const struct dcp_stored *item, struct buffer *out, reshard_error *err)
+static reshard_status dcp_item_write_put_runs(struct pickling *pickling, const struct dcp_stored *item, struct buffer *out,
+                                              reshard_error *err)
 {
     return put_with(pickling, item->value, item->graph_count, substitute_run, out, err);
 }
@@ -204,15 +206,15 @@ static reshard_status put_wanted(struct pickling *pickling, uint32_t item, struc
         return status;
     if (!loaded->value || !loaded->graph)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "it has no value");
-    return put_value(pickling, item, loaded->value, loaded->graph->count, out, err);
+    return dcp_item_write_put_value(pickling, item, loaded->value, loaded->graph->count, out, err);
 }
 
-static reshard_status put_leaf(void *context, uint32_t number, struct buffer *out, reshard_error *err)
+static reshard_status dcp_item_write_put_leaf(void *context, uint32_t number, struct buffer *out, reshard_error *err)
 {
     struct pickling *pickling = context;
     const struct path_tree_node *node = &pickling->state->tree.nodes[number];
     pickling->node = number;
-    reshard_status status = node->value ? put_value(pickling, node->wanted, node->value, node->graph_count, out, err)
+    reshard_status status = node->value ? dcp_item_write_put_value(pickling, node->wanted, node->value, node->graph_count, out, err)
                                         : put_wanted(pickling, node->wanted, out, err);
     if (!status)
         pickling->node = CATALOG_NONE;
@@ -226,13 +228,13 @@ static reshard_status put_stored(struct pickling *pickling, const struct dcp_sto
     if (item->is_in_list)
         pickle_put_opcode(out, PICKLE_EMPTY_LIST);
     if (item->has_runs)
-        status = put_runs(pickling, item, out, err);
+        status = dcp_item_write_put_runs(pickling, item, out, err);
     else if (item->value)
-        status = put_value(pickling, item->wanted, item->value, item->graph_count, out, err);
+        status = dcp_item_write_put_value(pickling, item->wanted, item->value, item->graph_count, out, err);
     else if (item->wanted != CATALOG_NONE)
         status = put_wanted(pickling, item->wanted, out, err);
     else
-        status = path_tree_write(&pickling->state->tree, item->node, put_leaf, pickling, out, err);
+        status = path_tree_write(&pickling->state->tree, item->node, dcp_item_write_put_leaf, pickling, out, err);
     if (item->is_in_list)
         pickle_put_opcode(out, PICKLE_APPEND);
     pickle_put_end(out);

@@ -211,7 +211,7 @@ static reshard_status add_item_file(struct dcp_placing *placing, struct dcp_stor
     return catalog_add_object(catalog, str_of(name), item->bytes, &item->object, err);
 }
 
-static reshard_status lay_out_items(struct dcp_placing *placing, reshard_error *err)
+static reshard_status dcp_layout_lay_out_items(struct dcp_placing *placing, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(placing->target);
     reshard_status status = RESHARD_OK;
@@ -369,7 +369,7 @@ reshard_status dcp_target_init(const struct layout_request *request, struct targ
     return RESHARD_OK;
 }
 
-static reshard_status add_files(struct dcp_placing *placing, reshard_error *err)
+static reshard_status dcp_layout_add_files(struct dcp_placing *placing, reshard_error *err)
 {
     struct dcp_target *state = dcp_target_state(placing->target);
     reshard_status status = RESHARD_OK;
@@ -400,7 +400,7 @@ static reshard_status place_all(struct dcp_placing *placing, reshard_error *err)
 {
     reshard_status status = dcp_place_begin(placing, err);
     if (!status)
-        status = lay_out_items(placing, err);
+        status = dcp_layout_lay_out_items(placing, err);
     if (!status)
         status = dcp_place_tensors(placing, err);
     if (!status)
@@ -409,7 +409,7 @@ static reshard_status place_all(struct dcp_placing *placing, reshard_error *err)
         status = dcp_place_finish(placing, err);
     /* Files come after the data files, whose numbers are those of the files. */
     if (!status)
-        status = add_files(placing, err);
+        status = dcp_layout_add_files(placing, err);
     return status ? status : add_chunks(placing, err);
 }
 

@@ -60,7 +60,7 @@ struct writing {
 
 /* ---- memo ---- */
 
-static void put_memo(struct writing *writing, uint32_t *slot)
+static void dcp_metadata_write_put_memo(struct writing *writing, uint32_t *slot)
 {
     uint32_t number = writing->memo_count++;
     *slot = number + 1;
@@ -98,15 +98,15 @@ static void put_constant(struct writing *writing, int constant)
         pickle_put_str(&writing->out, str_of(texts[constant - CLASSES]));
     else
         pickle_put_global(&writing->out, "torch", dtype_info((enum dtype)(constant - DTYPE_FIRST))->torch_name);
-    put_memo(writing, &writing->constants[constant]);
+    dcp_metadata_write_put_memo(writing, &writing->constants[constant]);
 }
 
-static void put_text(struct writing *writing, struct str text, uint32_t *slot)
+static void dcp_metadata_write_put_text(struct writing *writing, struct str text, uint32_t *slot)
 {
     if (get_memo(writing, *slot))
         return;
     pickle_put_str(&writing->out, text);
-    put_memo(writing, slot);
+    dcp_metadata_write_put_memo(writing, slot);
 }
 
 /* ---- small objects ---- */
@@ -150,7 +150,7 @@ static void put_result(struct writing *writing, int value, int call, const char 
         pickle_put_int(&writing->out, 0);
     pickle_put_opcode(&writing->out, PICKLE_TUPLE1);
     pickle_put_opcode(&writing->out, PICKLE_REDUCE);
-    put_memo(writing, &writing->constants[value]);
+    dcp_metadata_write_put_memo(writing, &writing->constants[value]);
 }
 
 /* State: (dtype, layout, requires_grad, memory format, pin_memory). */
@@ -167,7 +167,7 @@ static void put_properties(struct writing *writing, enum dtype dtype)
     pickle_put_opcode(&writing->out, PICKLE_BUILD);
 }
 
-static reshard_status flush(struct writing *writing, size_t bytes_min, reshard_error *err)
+static reshard_status dcp_metadata_write_flush(struct writing *writing, size_t bytes_min, reshard_error *err)
 {
     if (writing->out.failed)
         return error_set_memory(err);
@@ -205,7 +205,7 @@ static void end_dict(struct writing *writing)
 /* ---- the attributes ---- */
 
 /* The name under which a tensor is stored. */
-static void put_key(struct writing *writing, uint32_t tensor)
+static void dcp_metadata_write_put_key(struct writing *writing, uint32_t tensor)
 {
     struct str key = writing->catalog->tensors[tensor].key;
     const struct dcp_flavour *flavour = writing->state->flavour;
@@ -214,7 +214,7 @@ static void put_key(struct writing *writing, uint32_t tensor)
         writing->out.failed |= key.size && !stored.size;
         key = stored;
     }
-    put_text(writing, key, &writing->tensor_memo[tensor]);
+    dcp_metadata_write_put_text(writing, key, &writing->tensor_memo[tensor]);
 }
 
 /* What is stored of a chunk's tensor, and where the chunk lies in that. */
@@ -267,7 +267,7 @@ static reshard_status put_chunk_list(struct writing *writing, uint32_t tensor, u
         put_constant(writing, TEXT_SIZES);
         put_size(writing, form.rank, form.extent);
         end_attributes(writing);
-        reshard_status status = flush(writing, FLUSH_BYTES, err);
+        reshard_status status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
         if (status)
             return status;
     }
@@ -283,7 +283,7 @@ static reshard_status put_tensor(struct writing *writing, uint32_t first, uint32
     uint32_t index = catalog->chunks[first].tensor;
     struct dcp_form form;
     begin_pair(writing);
-    put_key(writing, index);
+    dcp_metadata_write_put_key(writing, index);
     begin_object(writing, CLASS_TENSOR);
     begin_attributes(writing);
     put_constant(writing, TEXT_PROPERTIES);
@@ -309,7 +309,7 @@ static reshard_status put_vector(struct writing *writing, uint32_t index, reshar
     const struct dcp_vector *vector = &vectors->vectors[index];
     reshard_status status = RESHARD_OK;
     begin_pair(writing);
-    put_text(writing, vector->key, &writing->vector_memo[index]);
+    dcp_metadata_write_put_text(writing, vector->key, &writing->vector_memo[index]);
     begin_object(writing, CLASS_TENSOR);
     begin_attributes(writing);
     put_constant(writing, TEXT_PROPERTIES);
@@ -331,7 +331,7 @@ static reshard_status put_vector(struct writing *writing, uint32_t index, reshar
         put_constant(writing, TEXT_SIZES);
         put_size(writing, 1, &run->count);
         end_attributes(writing);
-        status = flush(writing, FLUSH_BYTES, err);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     if (vector->run_count)
         pickle_put_opcode(&writing->out, PICKLE_APPENDS);
@@ -349,9 +349,9 @@ static reshard_status put_state_dict(struct writing *writing, reshard_error *err
         if (!is_written_item(&writing->state->items[i]))
             continue;
         begin_pair(writing);
-        put_text(writing, writing->state->items[i].key, &writing->item_memo[i]);
+        dcp_metadata_write_put_text(writing, writing->state->items[i].key, &writing->item_memo[i]);
         begin_object(writing, CLASS_BYTES);
-        status = flush(writing, FLUSH_BYTES, err);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     for (uint32_t i = 0; i < catalog->chunk_count && !status;) {
         if (is_tensor_chunk(&catalog->chunks[i]))
@@ -365,7 +365,7 @@ static reshard_status put_state_dict(struct writing *writing, reshard_error *err
     return status;
 }
 
-static void put_path(struct writing *writing, struct str name, const struct path_part *parts, size_t count)
+static void dcp_metadata_write_put_path(struct writing *writing, struct str name, const struct path_part *parts, size_t count)
 {
     char number[24];
     struct path_part flat = { .kind = PATH_KEY, .key = name };
@@ -389,8 +389,8 @@ static void put_path(struct writing *writing, struct str name, const struct path
 }
 
 /* Path of a tensor. A source that knows no paths gives keys alone. */
-static size_t tensor_path(const struct writing *writing, const struct catalog_tensor *tensor, struct path_part made[DCP_PATH_MADE_MAX],
-                          const struct path_part **parts)
+static size_t dcp_metadata_write_tensor_path(const struct writing *writing, const struct catalog_tensor *tensor,
+                                             struct path_part made[DCP_PATH_MADE_MAX], const struct path_part **parts)
 {
     const struct dcp_flavour *flavour = writing->state->flavour;
     if (tensor->path == CATALOG_NONE && flavour->tensor_path) {
@@ -414,19 +414,19 @@ static reshard_status put_planner_data(struct writing *writing, reshard_error *e
             continue;
         begin_pair(writing);
         const struct dcp_stored *item = &writing->state->items[i];
-        put_text(writing, item->key, &writing->item_memo[i]);
+        dcp_metadata_write_put_text(writing, item->key, &writing->item_memo[i]);
         size_t count = dcp_stored_path(item, &single, &parts);
-        put_path(writing, item->key, parts, count);
-        status = flush(writing, FLUSH_BYTES, err);
+        dcp_metadata_write_put_path(writing, item->key, parts, count);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
         if (!writing->tensor_memo[i])
             continue;
         begin_pair(writing);
-        put_text(writing, wanted->tensors[i].key, &writing->tensor_memo[i]);
-        size_t count = tensor_path(writing, &wanted->tensors[i], made, &parts);
-        put_path(writing, wanted->tensors[i].key, parts, count);
-        status = flush(writing, FLUSH_BYTES, err);
+        dcp_metadata_write_put_text(writing, wanted->tensors[i].key, &writing->tensor_memo[i]);
+        size_t count = dcp_metadata_write_tensor_path(writing, &wanted->tensors[i], made, &parts);
+        dcp_metadata_write_put_path(writing, wanted->tensors[i].key, parts, count);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     end_dict(writing);
     return status;
@@ -439,7 +439,7 @@ static void put_info(struct writing *writing, uint32_t object, uint64_t offset, 
     put_constant(writing, TEXT_PATH);
     struct str name = writing->catalog->objects[object].name;
     size_t folder = strlen(writing->state->folder);
-    put_text(writing, (struct str){ name.data + folder, name.size - folder }, &writing->object_memo[object]);
+    dcp_metadata_write_put_text(writing, (struct str){ name.data + folder, name.size - folder }, &writing->object_memo[object]);
     put_constant(writing, TEXT_OFFSET);
     pickle_put_int(&writing->out, (int64_t)offset);
     put_constant(writing, TEXT_LENGTH);
@@ -447,7 +447,7 @@ static void put_info(struct writing *writing, uint32_t object, uint64_t offset, 
     end_attributes(writing);
 }
 
-static reshard_status put_runs(struct writing *writing, reshard_error *err)
+static reshard_status dcp_metadata_write_put_runs(struct writing *writing, reshard_error *err)
 {
     const struct dcp_vectors *vectors = &writing->state->vectors;
     reshard_status status = RESHARD_OK;
@@ -457,14 +457,14 @@ static reshard_status put_runs(struct writing *writing, reshard_error *err)
         begin_object(writing, CLASS_INDEX);
         begin_attributes(writing);
         put_constant(writing, TEXT_FQN);
-        put_text(writing, vectors->vectors[run->vector].key, &writing->vector_memo[run->vector]);
+        dcp_metadata_write_put_text(writing, vectors->vectors[run->vector].key, &writing->vector_memo[run->vector]);
         put_constant(writing, TEXT_INDEX);
         pickle_put_int(&writing->out, i - vectors->vectors[run->vector].first_run);
         put_constant(writing, TEXT_OFFSET);
         put_size(writing, 1, &run->start);
         end_attributes(writing);
         put_info(writing, run->object, run->blob_offset, run->blob_bytes);
-        status = flush(writing, FLUSH_BYTES, err);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     return status;
 }
@@ -482,12 +482,12 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
         begin_object(writing, CLASS_INDEX);
         begin_attributes(writing);
         put_constant(writing, TEXT_FQN);
-        put_text(writing, writing->state->items[i].key, &writing->item_memo[i]);
+        dcp_metadata_write_put_text(writing, writing->state->items[i].key, &writing->item_memo[i]);
         put_constant(writing, TEXT_INDEX);
         pickle_put_none(&writing->out);
         end_attributes(writing);
         put_info(writing, blob->object, blob->offset, blob->bytes);
-        status = flush(writing, FLUSH_BYTES, err);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     uint32_t tensor = CATALOG_NONE;
     int64_t position = 0;
@@ -501,7 +501,7 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
         begin_object(writing, CLASS_INDEX);
         begin_attributes(writing);
         put_constant(writing, TEXT_FQN);
-        put_key(writing, tensor);
+        dcp_metadata_write_put_key(writing, tensor);
         put_constant(writing, TEXT_INDEX);
         pickle_put_int(&writing->out, position);
         put_constant(writing, TEXT_OFFSET);
@@ -511,10 +511,10 @@ static reshard_status put_storage_data(struct writing *writing, reshard_error *e
         end_attributes(writing);
         const struct dcp_blob *blob = &writing->state->blobs[chunk->driver_data - 1];
         put_info(writing, chunk->object, blob->offset, blob->bytes);
-        status = flush(writing, FLUSH_BYTES, err);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     if (!status)
-        status = put_runs(writing, err);
+        status = dcp_metadata_write_put_runs(writing, err);
     end_dict(writing);
     return status;
 }
@@ -529,9 +529,9 @@ static reshard_status put_attribute(struct writing *writing, reshard_error *err)
         if (!writing->tensor_memo[i])
             continue;
         begin_pair(writing);
-        put_key(writing, i);
+        dcp_metadata_write_put_key(writing, i);
         writing->state->flavour->put_attribute(writing->state, catalog, i, &writing->out);
-        status = flush(writing, FLUSH_BYTES, err);
+        status = dcp_metadata_write_flush(writing, FLUSH_BYTES, err);
     }
     end_dict(writing);
     return status;
@@ -591,7 +591,7 @@ static reshard_status put_metadata(struct writing *writing, reshard_error *err)
     pickle_put_str(&writing->out, STR("1.0.0"));
     end_attributes(writing);
     pickle_put_end(&writing->out);
-    return flush(writing, 0, err);
+    return dcp_metadata_write_flush(writing, 0, err);
 }
 
 reshard_status dcp_metadata_write(const struct layout_request *request, const struct target *target, dcp_sink sink, void *context,

@@ -19,7 +19,7 @@
 
 /* ---- files ---- */
 
-static reshard_status add_file(struct dcp_placing *placing, struct str name, uint32_t rank, uint32_t number, uint32_t *out,
+static reshard_status dcp_place_add_file(struct dcp_placing *placing, struct str name, uint32_t rank, uint32_t number, uint32_t *out,
                                reshard_error *err)
 {
     struct arena *arena = &placing->target->catalog->arena;
@@ -54,7 +54,7 @@ static reshard_status named_file(struct dcp_placing *placing, struct str name, u
             return RESHARD_OK;
         }
     }
-    return add_file(placing, name, CATALOG_NONE, 0, out, err);
+    return dcp_place_add_file(placing, name, CATALOG_NONE, 0, out, err);
 }
 
 /* The newest file of a rank. */
@@ -67,7 +67,7 @@ static reshard_status rank_file(struct dcp_placing *placing, uint32_t rank, uint
     }
     while (placing->file_count <= rank) {
         uint32_t added;
-        reshard_status status = add_file(placing, (struct str){ 0 }, placing->file_count, 0, &added, err);
+        reshard_status status = dcp_place_add_file(placing, (struct str){ 0 }, placing->file_count, 0, &added, err);
         if (status)
             return status;
     }
@@ -77,7 +77,7 @@ static reshard_status rank_file(struct dcp_placing *placing, uint32_t rank, uint
 
 /* ---- the reference ---- */
 
-static struct str base_name(const struct source *like, uint32_t object)
+static struct str dcp_place_base_name(const struct source *like, uint32_t object)
 {
     size_t prefix = strlen(((const struct dcp_source *)like->driver_state)->directory);
     struct str name = like->catalog->objects[object].name;
@@ -138,7 +138,7 @@ reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err)
 
 /* ---- pieces ---- */
 
-static reshard_status add_piece(struct dcp_placing *placing, const struct dcp_piece *piece, reshard_error *err)
+static reshard_status dcp_place_add_piece(struct dcp_placing *placing, const struct dcp_piece *piece, reshard_error *err)
 {
     if (placing->piece_count >= DCP_IN_RUN - 1)
         return error_set_limit(err, "chunks", placing->piece_count, DCP_IN_RUN - 1);
@@ -165,7 +165,7 @@ static reshard_status add_tensor_piece(struct dcp_placing *placing, uint32_t ind
     piece.extent = catalog_vector(catalog, extent, tensor->rank);
     if (piece.start == CATALOG_NONE || piece.extent == CATALOG_NONE)
         return error_set_memory(err);
-    return add_piece(placing, &piece, err);
+    return dcp_place_add_piece(placing, &piece, err);
 }
 
 /* The piece of a run. With a reference it lies in the file of the rank that has it. */
@@ -185,7 +185,7 @@ static reshard_status place_run(struct dcp_placing *placing, const struct dcp_ve
     torch_frame_release(&frame);
     if (!piece.is_free)
         status = rank_file(placing, vectors->runs[run].rank, &piece.file, err);
-    return status ? status : add_piece(placing, &piece, err);
+    return status ? status : dcp_place_add_piece(placing, &piece, err);
 }
 
 reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent, reshard_error *err)
@@ -206,7 +206,7 @@ static reshard_status place_like_tensor(struct dcp_placing *placing, uint32_t in
         /* Empty chunks of a tensor that has data say nothing, and several may lie at one offset. */
         if (chunk->flags & CHUNK_REPLICA || (is_void && !(is_empty && placing->piece_count == first)))
             continue;
-        reshard_status status = named_file(placing, base_name(reference, chunk->object), &file, err);
+        reshard_status status = named_file(placing, dcp_place_base_name(reference, chunk->object), &file, err);
         if (!status)
             status = add_tensor_piece(placing, index, catalog_vector_at(catalog, chunk->start), catalog_vector_at(catalog, chunk->extent),
                                       file, like_offset(catalog, chunk), err);
@@ -329,7 +329,7 @@ out:
 
 /* ---- tensors and items ---- */
 
-static bool is_stored(const struct catalog_tensor *tensor)
+static bool dcp_place_is_stored(const struct catalog_tensor *tensor)
 {
     return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
 }
@@ -371,7 +371,7 @@ reshard_status dcp_place_tensors(struct dcp_placing *placing, reshard_error *err
         const struct catalog_tensor *tensor = &request->wanted->tensors[i];
         if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
             status = target_note_dropped(placing->target, NOTE_NO_DATA, tensor->key, err, "a tensor without data");
-        if (status || !is_stored(tensor))
+        if (status || !dcp_place_is_stored(tensor))
             continue;
         status = place_tensor(placing, i, err);
         if (status)
@@ -391,11 +391,11 @@ reshard_status dcp_place_item(struct dcp_placing *placing, uint32_t item, uint64
     reshard_status status;
     if (there && there->kind == ITEM_BLOB) {
         piece.order = there->offset;
-        status = named_file(placing, base_name(like, there->object), &piece.file, err);
+        status = named_file(placing, dcp_place_base_name(like, there->object), &piece.file, err);
     } else {
         status = rank_file(placing, 0, &piece.file, err);
     }
-    return status ? status : add_piece(placing, &piece, err);
+    return status ? status : dcp_place_add_piece(placing, &piece, err);
 }
 
 /* ---- offsets ---- */
@@ -421,7 +421,7 @@ static reshard_status next_file_if_full(struct dcp_placing *placing, uint64_t by
         bytes_max > 0 && current->bytes > 0 && (current->bytes > (uint64_t)bytes_max || bytes > (uint64_t)bytes_max - current->bytes);
     if (!is_full || current->rank == CATALOG_NONE)
         return RESHARD_OK;
-    return add_file(placing, (struct str){ 0 }, current->rank, current->number + 1, file, err);
+    return dcp_place_add_file(placing, (struct str){ 0 }, current->rank, current->number + 1, file, err);
 }
 
 reshard_status dcp_place_finish(struct dcp_placing *placing, reshard_error *err)

@@ -72,7 +72,7 @@ reshard_status dcp_read_catalog(struct source *source, reshard_error *err)
 
 /* ---- probes ---- */
 
-static unsigned look(struct store *store, const char *directory, reshard_error *err)
+static unsigned dcp_read_look(struct store *store, const char *directory, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
@@ -106,7 +106,7 @@ static unsigned look(struct store *store, const char *directory, reshard_error *
 unsigned dcp_look(struct store *store, const char *name, reshard_error *err)
 {
     char *directory = NULL;
-    unsigned seen = dcp_directory_find(store, name, &directory, err) ? 0 : look(store, directory, err);
+    unsigned seen = dcp_directory_find(store, name, &directory, err) ? 0 : dcp_read_look(store, directory, err);
     free(directory);
     return seen;
 }

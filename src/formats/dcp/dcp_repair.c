@@ -14,7 +14,7 @@ struct rows {
 };
 
 /* Part `index` of `parts` equal ones, rounded up, of `count` rows: what torch.chunk gives. */
-static struct rows part_of(int64_t count, int64_t parts, int64_t index)
+static struct rows dcp_repair_part_of(int64_t count, int64_t parts, int64_t index)
 {
     int64_t each = count / parts + (count % parts != 0);
     int64_t start = each * index < count ? each * index : count;
@@ -24,7 +24,7 @@ static struct rows part_of(int64_t count, int64_t parts, int64_t index)
 
 static struct rows rows_of_rank(int64_t count, int64_t dp, int64_t tp, int64_t rank)
 {
-    struct rows piece = part_of(count, tp, rank % tp), chunk = part_of(piece.count, dp, rank / tp);
+    struct rows piece = dcp_repair_part_of(count, tp, rank % tp), chunk = dcp_repair_part_of(piece.count, dp, rank / tp);
     return (struct rows){ piece.start + chunk.start, chunk.count };
 }
 

@@ -45,7 +45,7 @@ static uint64_t blob_offset(const struct catalog *catalog, const struct catalog_
     return layout && layout->codec != CODEC_NONE ? layout->coded_offset : chunk->offset;
 }
 
-static int by_place(const void *a, const void *b, void *context)
+static int dcp_resolve_by_place(const void *a, const void *b, void *context)
 {
     const struct catalog *catalog = context;
     uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
@@ -58,7 +58,7 @@ static int by_place(const void *a, const void *b, void *context)
 
 /* ---- reading ---- */
 
-static reshard_status open_file(struct resolving *resolving, uint32_t object, reshard_error *err)
+static reshard_status dcp_resolve_open_file(struct resolving *resolving, uint32_t object, reshard_error *err)
 {
     if (resolving->file && resolving->object == object)
         return RESHARD_OK;
@@ -178,7 +178,7 @@ static reshard_status find_coded(struct resolving *resolving, const struct chunk
 
 #define SHAPE_TEXT_MAX 256
 
-static const char *shape_text(int rank, const int64_t *shape, char out[SHAPE_TEXT_MAX])
+static const char *dcp_resolve_shape_text(int rank, const int64_t *shape, char out[SHAPE_TEXT_MAX])
 {
     size_t size = 0;
     out[size++] = '[';
@@ -231,9 +231,9 @@ static reshard_status check_found(const struct resolving *resolving, const struc
     *shape_differs = !shape_fits(catalog, chunk, blob);
     if (*shape_differs)
         return error_set(err, RESHARD_ERR_FORMAT, "chunk at %s has shape %s in .metadata, its blob has shape %s",
-                         shape_text(tensor->rank, catalog_vector_at(catalog, chunk->start), start),
-                         shape_text(tensor->rank, catalog_vector_at(catalog, chunk->extent), wanted),
-                         shape_text(blob->rank, blob->shape, stored));
+                         dcp_resolve_shape_text(tensor->rank, catalog_vector_at(catalog, chunk->start), start),
+                         dcp_resolve_shape_text(tensor->rank, catalog_vector_at(catalog, chunk->extent), wanted),
+                         dcp_resolve_shape_text(blob->rank, blob->shape, stored));
     return RESHARD_OK;
 }
 
@@ -287,7 +287,7 @@ static reshard_status find_blob(struct resolving *resolving, uint32_t index, str
 {
     const struct catalog_chunk *chunk = &resolving->catalog->chunks[resolving->order[index]];
     const struct chunk_layout *layout = catalog_layout_of(resolving->catalog, chunk);
-    reshard_status status = open_file(resolving, chunk->object, err);
+    reshard_status status = dcp_resolve_open_file(resolving, chunk->object, err);
     if (status)
         return status;
     status = layout && layout->codec != CODEC_NONE ? find_coded(resolving, layout, out, err) : find_plain(resolving, index, out, err);
@@ -395,7 +395,7 @@ reshard_status dcp_resolve(struct source *source, const uint32_t *chunks, uint32
         if (source->catalog->chunks[chunks[i]].flags & CHUNK_UNRESOLVED)
             order[resolving.count++] = chunks[i];
     }
-    qsort_r(order, resolving.count, sizeof(*order), by_place, source->catalog);
+    qsort_r(order, resolving.count, sizeof(*order), dcp_resolve_by_place, source->catalog);
     resolving.order = order;
     reshard_status status = resolve_order(&resolving, err);
     resolving_release(&resolving);

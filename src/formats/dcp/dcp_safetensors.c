@@ -29,8 +29,8 @@ bool dcp_safetensors_probe(const struct reader *file)
     return read_header_size(file, &header_bytes);
 }
 
-static reshard_status take_shape(struct dcp_safetensors *state, const struct value *shape, struct dcp_safetensors_entry *entry,
-                                 reshard_error *err)
+static reshard_status dcp_safetensors_take_shape(struct dcp_safetensors *state, const struct value *shape,
+                                                 struct dcp_safetensors_entry *entry, reshard_error *err)
 {
     int64_t numbers[RANK_MAX];
     size_t count;
@@ -58,7 +58,7 @@ static reshard_status take_entry(struct dcp_safetensors *state, const struct val
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "dtype '%.*s' is not known", STR_ARG(dtype_name));
     if (!offsets || !value_as_ints(offsets, range, 2, &count) || count != 2 || range[0] < 0 || range[1] < range[0])
         return error_set(err, RESHARD_ERR_FORMAT, "'data_offsets' is no pair of ascending integers");
-    reshard_status status = take_shape(state, value_dict_get(info, "shape"), entry, err);
+    reshard_status status = dcp_safetensors_take_shape(state, value_dict_get(info, "shape"), entry, err);
     if (status)
         return status;
     uint64_t bytes;

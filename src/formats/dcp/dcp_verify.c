@@ -25,7 +25,7 @@ struct verifying {
     struct checked_ranges checked; /* blobs with checksums */
 };
 
-static int by_place(const void *a, const void *b, void *context)
+static int dcp_verify_by_place(const void *a, const void *b, void *context)
 {
     const struct dcp_metadata *metadata = context;
     const struct dcp_range *x = &metadata->ranges[*(const uint32_t *)a], *y = &metadata->ranges[*(const uint32_t *)b];
@@ -83,8 +83,8 @@ static bool leave_to_reader(struct verifying *verifying, const struct zip_archiv
 }
 
 /* Checks all members of the zip. Unlike torch, a checksum that does not match is damage. */
-static reshard_status check_members(struct verifying *verifying, const struct reader *blob, bool is_plain, const struct dcp_range *range,
-                                    reshard_error *err)
+static reshard_status dcp_verify_check_members(struct verifying *verifying, const struct reader *blob, bool is_plain,
+                                               const struct dcp_range *range, reshard_error *err)
 {
     const struct limits *limits = &verifying->source->limits;
     struct zip_archive zip = { 0 };
@@ -131,7 +131,7 @@ static reshard_status check_blob(struct verifying *verifying, const struct dcp_r
     if (!status)
         status = torch_save_probe(&blob, &container, err);
     if (!status && container == TORCH_ZIP)
-        status = check_members(verifying, &blob, codec == CODEC_NONE, range, err);
+        status = dcp_verify_check_members(verifying, &blob, codec == CODEC_NONE, range, err);
     else if (!status && container == TORCH_NO_CONTAINER)
         status = torch_save_check_raw(&blob, err);
     dcp_decoded_free(decoded);
@@ -157,7 +157,7 @@ static reshard_status open_range_file(struct verifying *verifying, const struct 
     return RESHARD_OK;
 }
 
-static reshard_status check_range(struct verifying *verifying, uint32_t index, reshard_error *err)
+static reshard_status dcp_verify_check_range(struct verifying *verifying, uint32_t index, reshard_error *err)
 {
     const struct dcp_metadata *metadata = verifying->metadata;
     const struct dcp_range *range = &metadata->ranges[index];
@@ -205,10 +205,10 @@ static reshard_status check_metadata(struct source *source, const char *name, re
     for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
         verifying.order[i] = i;
     if (!status)
-        qsort_r(verifying.order, metadata.storage_count, sizeof(*verifying.order), by_place, &metadata);
+        qsort_r(verifying.order, metadata.storage_count, sizeof(*verifying.order), dcp_verify_by_place, &metadata);
     for (uint32_t i = 0; i < metadata.storage_count && !status; i++)
         if (!i || !is_same_blob(&metadata.ranges[verifying.order[i - 1]], &metadata.ranges[verifying.order[i]]))
-            status = check_range(&verifying, verifying.order[i], err);
+            status = dcp_verify_check_range(&verifying, verifying.order[i], err);
     if (!status)
         checked_ranges_mark(&verifying.checked, source->catalog);
     checked_ranges_release(&verifying.checked);

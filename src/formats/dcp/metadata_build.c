@@ -194,7 +194,7 @@ void dcp_build_release(struct dcp_build *build)
     build->vector_slots = NULL;
 }
 
-static uint32_t vector_hash(const struct dcp_build *build, const int64_t *values, size_t rank)
+static uint32_t metadata_build_vector_hash(const struct dcp_build *build, const int64_t *values, size_t rank)
 {
     return (uint32_t)hash64(values, rank * sizeof(*values), build->vector_seed + rank);
 }
@@ -218,7 +218,7 @@ static reshard_status vector_slots_grow(struct dcp_build *build)
         return error_set_memory(build->err);
     const int64_t *vectors = build->out->vectors;
     for (uint64_t v = 0; v < build->out->vector_count; v += 1 + (uint64_t)vectors[v]) {
-        uint32_t slot = vector_hash(build, vectors + v + 1, (size_t)vectors[v]) & (count - 1);
+        uint32_t slot = metadata_build_vector_hash(build, vectors + v + 1, (size_t)vectors[v]) & (count - 1);
         while (slots[slot])
             slot = (slot + 1) & (count - 1);
         slots[slot] = (uint32_t)v + 1;
@@ -255,7 +255,7 @@ static reshard_status vector_append(struct dcp_build *build, const int64_t *valu
 
 reshard_status dcp_build_vector(struct dcp_build *build, const int64_t *values, size_t rank, uint32_t *out)
 {
-    uint32_t hash = vector_hash(build, values, rank);
+    uint32_t hash = metadata_build_vector_hash(build, values, rank);
     uint32_t *last = &build->last_vector[hash % COUNT(build->last_vector)];
     if (*last != DCP_NONE && vector_is(build, *last, values, rank)) {
         *out = *last;
@@ -527,7 +527,7 @@ static reshard_status index_names(struct dcp_build *build)
 }
 
 /* Gives back what growing left over. That it fails does no harm. */
-static void shrink(void *array, uint64_t count, size_t element_size)
+static void metadata_build_shrink(void *array, uint64_t count, size_t element_size)
 {
     void *old;
     memcpy(&old, array, sizeof(old));
@@ -546,9 +546,9 @@ reshard_status dcp_build_finish(struct dcp_build *build)
         if (status)
             return status;
     }
-    shrink(&metadata->chunks, metadata->chunk_count, sizeof(*metadata->chunks));
-    shrink(&metadata->indexes, metadata->storage_count, sizeof(*metadata->indexes));
-    shrink(&metadata->ranges, metadata->storage_count, sizeof(*metadata->ranges));
-    shrink(&metadata->vectors, metadata->vector_count, sizeof(*metadata->vectors));
+    metadata_build_shrink(&metadata->chunks, metadata->chunk_count, sizeof(*metadata->chunks));
+    metadata_build_shrink(&metadata->indexes, metadata->storage_count, sizeof(*metadata->indexes));
+    metadata_build_shrink(&metadata->ranges, metadata->storage_count, sizeof(*metadata->ranges));
+    metadata_build_shrink(&metadata->vectors, metadata->vector_count, sizeof(*metadata->vectors));
     return index_names(build);
 }

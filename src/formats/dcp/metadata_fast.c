@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-static struct dcp_build *build_of(const struct records *m)
+static struct dcp_build *metadata_fast_build_of(const struct records *m)
 {
     return ((const struct dcp_fast *)m->context)->build;
 }
@@ -28,7 +28,7 @@ static enum records_step call_path(struct records *m, int kind, records_word arg
         parts[i] = records_text(m, items[i]);
     }
     uint32_t text;
-    reshard_status status = dcp_build_joined(build_of(m), parts, count, &text);
+    reshard_status status = dcp_build_joined(metadata_fast_build_of(m), parts, count, &text);
     *out = records_word_of(DCP_WORD_PATH, text);
     return status ? records_fail(m, status) : RECORDS_ON;
 }
@@ -50,7 +50,7 @@ static enum records_step build_chunk(struct records *m, const struct attributes 
     uint32_t offsets, sizes, number;
     if (!records_is_vector(given->values[DCP_ATTR_OFFSETS], &offsets) || !records_is_vector(given->values[DCP_ATTR_SIZES], &sizes))
         return RECORDS_GIVE_UP;
-    reshard_status status = dcp_build_chunk(build_of(m), offsets, sizes, &number);
+    reshard_status status = dcp_build_chunk(metadata_fast_build_of(m), offsets, sizes, &number);
     *out = records_word_of(DCP_WORD_CHUNK, number);
     return status ? records_fail(m, status) : RECORDS_ON;
 }
@@ -68,7 +68,7 @@ static enum records_step build_index(struct records *m, const struct attributes 
     enum records_step step = records_string(m, DCP_NAMES, fqn, &index.name);
     if (step)
         return step;
-    reshard_status status = dcp_build_index(build_of(m), index, &number);
+    reshard_status status = dcp_build_index(metadata_fast_build_of(m), index, &number);
     *out = records_word_of(DCP_WORD_INDEX, number);
     return status ? records_fail(m, status) : RECORDS_ON;
 }
@@ -88,7 +88,7 @@ static enum records_step transforms_of(struct records *m, records_word list, uin
         if (step)
             return step;
     }
-    reshard_status status = dcp_build_transforms(build_of(m), texts, (size_t)container->count, out);
+    reshard_status status = dcp_build_transforms(metadata_fast_build_of(m), texts, (size_t)container->count, out);
     return status ? records_fail(m, status) : RECORDS_ON;
 }
 
@@ -108,7 +108,7 @@ static enum records_step build_range(struct records *m, const struct attributes 
         step = transforms_of(m, given->values[DCP_ATTR_TRANSFORMS], &range.transforms);
     if (step)
         return step;
-    reshard_status status = dcp_build_range(build_of(m), range, &number);
+    reshard_status status = dcp_build_range(metadata_fast_build_of(m), range, &number);
     *out = records_word_of(DCP_WORD_RANGE, number);
     return status ? records_fail(m, status) : RECORDS_ON;
 }
@@ -116,14 +116,14 @@ static enum records_step build_range(struct records *m, const struct attributes 
 /* The chunks of a list that is no run are put once more behind all others, in their order. */
 static enum records_step gather_chunks(struct records *m, const struct records_container *list, uint32_t *first)
 {
-    *first = build_of(m)->out->chunk_count;
+    *first = metadata_fast_build_of(m)->out->chunk_count;
     for (uint64_t i = 0; i < list->count; i++) {
         records_word chunk = records_resolve(m, list->items[i]);
         uint32_t number;
         if (records_tag(chunk) != DCP_WORD_CHUNK)
             return RECORDS_GIVE_UP;
-        struct dcp_chunk copy = build_of(m)->out->chunks[records_payload(chunk)];
-        reshard_status status = dcp_build_chunk(build_of(m), copy.offsets, copy.sizes, &number);
+        struct dcp_chunk copy = metadata_fast_build_of(m)->out->chunks[records_payload(chunk)];
+        reshard_status status = dcp_build_chunk(metadata_fast_build_of(m), copy.offsets, copy.sizes, &number);
         if (status)
             return records_fail(m, status);
     }
@@ -175,7 +175,7 @@ static enum records_step build_properties(struct records *m, records_word state,
     if (records_tag(dtype) != RECORDS_GLOBAL || records_class(m, dtype)->kind != DCP_CLASS_DTYPE)
         return RECORDS_GIVE_UP;
     uint32_t text;
-    reshard_status status = dcp_build_text(build_of(m), m->globals[records_payload(dtype)].name, &text);
+    reshard_status status = dcp_build_text(metadata_fast_build_of(m), m->globals[records_payload(dtype)].name, &text);
     *out = records_word_of(DCP_WORD_PROPERTIES, text);
     return status ? records_fail(m, status) : RECORDS_ON;
 }
@@ -195,7 +195,8 @@ static enum records_step build_storage_meta(struct records *m, const struct attr
 static enum records_step build_root(struct records *m, records_word object, records_word state, records_word *out)
 {
     const struct records_global *class = &m->globals[records_payload(object)];
-    reshard_status status = dcp_build_class_name(build_of(m), class->module, class->name, &build_of(m)->out->root_class);
+    reshard_status status =
+        dcp_build_class_name(metadata_fast_build_of(m), class->module, class->name, &metadata_fast_build_of(m)->out->root_class);
     records_keep_all(m);
     *out = records_word_of(DCP_WORD_ROOT, records_payload(state));
     return status ? records_fail(m, status) : RECORDS_ON;
@@ -240,7 +241,7 @@ static const struct records_field chunk_fields[] = {
 static reshard_status make_chunk(struct records *m, const struct records_values *values, records_word *out)
 {
     uint32_t number = 0;
-    reshard_status status = dcp_build_chunk(build_of(m), values->vectors[0], values->vectors[1], &number);
+    reshard_status status = dcp_build_chunk(metadata_fast_build_of(m), values->vectors[0], values->vectors[1], &number);
     *out = records_word_of(DCP_WORD_CHUNK, number);
     return status;
 }
@@ -255,8 +256,9 @@ static reshard_status make_index(struct records *m, const struct records_values 
 {
     uint32_t number = 0;
     int64_t hint = values->numbers[0] < 0 ? -1 : values->numbers[0];
-    reshard_status status = dcp_build_index(
-        build_of(m), (struct dcp_index){ .name = values->strings[DCP_NAMES], .offset = values->vectors[0], .index = hint }, &number);
+    reshard_status status =
+        dcp_build_index(metadata_fast_build_of(m),
+                        (struct dcp_index){ .name = values->strings[DCP_NAMES], .offset = values->vectors[0], .index = hint }, &number);
     *out = records_word_of(DCP_WORD_INDEX, number);
     return status;
 }
@@ -272,7 +274,7 @@ static reshard_status make_range(struct records *m, const struct records_values 
 {
     uint32_t number = 0;
     struct dcp_range range = { (uint64_t)values->numbers[0], (uint64_t)values->numbers[1], values->strings[DCP_TEXTS], DCP_NONE };
-    reshard_status status = dcp_build_range(build_of(m), range, &number);
+    reshard_status status = dcp_build_range(metadata_fast_build_of(m), range, &number);
     *out = records_word_of(DCP_WORD_RANGE, number);
     return status;
 }
@@ -287,7 +289,7 @@ static const struct records_shape record_shapes[] = {
 
 /* ---- names with a meaning, and what is kept ---- */
 
-static unsigned attribute_of(struct str name)
+static unsigned metadata_fast_attribute_of(struct str name)
 {
     return dcp_attribute_of(name);
 }
@@ -303,17 +305,17 @@ static reshard_status classify(struct records *m, struct records_global *global)
         global->role = RECORDS_IS_CALL;
     else if (class >= DCP_CLASS_METADATA && class <= DCP_CLASS_STORAGE_META)
         global->role = RECORDS_IS_OBJECT;
-    return dcp_build_note_global(build_of(m), global->module, global->name);
+    return dcp_build_note_global(metadata_fast_build_of(m), global->module, global->name);
 }
 
 static reshard_status keep_vector(struct records *m, const int64_t *values, size_t count, uint32_t *out)
 {
-    return dcp_build_vector(build_of(m), values, count, out);
+    return dcp_build_vector(metadata_fast_build_of(m), values, count, out);
 }
 
 static reshard_status keep_string(struct records *m, int space, struct str text, uint32_t *out)
 {
-    return space == DCP_NAMES ? dcp_build_name(build_of(m), text, out) : dcp_build_text(build_of(m), text, out);
+    return space == DCP_NAMES ? dcp_build_name(metadata_fast_build_of(m), text, out) : dcp_build_text(metadata_fast_build_of(m), text, out);
 }
 
 static const struct records_shapes shapes = {
@@ -322,7 +324,7 @@ static const struct records_shapes shapes = {
     .value_tag = DCP_WORD_RANGE,
     .shapes = record_shapes,
     .shape_count = sizeof(record_shapes) / sizeof(record_shapes[0]),
-    .attribute = attribute_of,
+    .attribute = metadata_fast_attribute_of,
     .classify = classify,
     .keep_vector = keep_vector,
     .keep_string = keep_string,

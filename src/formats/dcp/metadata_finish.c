@@ -9,7 +9,7 @@ static const struct dcp_fast *fast_of(const struct records *m)
     return m->context;
 }
 
-static struct dcp_build *build_of(const struct records *m)
+static struct dcp_build *metadata_finish_build_of(const struct records *m)
 {
     return fast_of(m)->build;
 }
@@ -41,7 +41,7 @@ static enum records_step finish_entries(struct records *m, records_word state)
         enum records_step step = records_string(m, DCP_NAMES, key, &entry.name);
         if (step)
             return step;
-        reshard_status status = dcp_build_entry(build_of(m), entry);
+        reshard_status status = dcp_build_entry(metadata_finish_build_of(m), entry);
         if (status)
             return records_fail(m, status);
     }
@@ -54,8 +54,8 @@ static enum records_step finish_entries(struct records *m, records_word state)
 static enum records_step path_parts(struct records *m, records_word path, struct dcp_path_part *parts, size_t *count)
 {
     if (records_tag(path) == RECORDS_VECTOR) {
-        *count = (size_t)dcp_vector_rank(build_of(m)->out, (uint32_t)records_payload(path));
-        const int64_t *values = dcp_vector_at(build_of(m)->out, (uint32_t)records_payload(path));
+        *count = (size_t)dcp_vector_rank(metadata_finish_build_of(m)->out, (uint32_t)records_payload(path));
+        const int64_t *values = dcp_vector_at(metadata_finish_build_of(m)->out, (uint32_t)records_payload(path));
         for (size_t i = 0; i < *count; i++)
             parts[i] = (struct dcp_path_part){ DCP_NONE, values[i] };
         return RECORDS_ON;
@@ -88,7 +88,7 @@ static enum records_step finish_paths(struct records *m, records_word state)
     const struct records_container *dict = container_of(m, state);
     struct dcp_path_part *parts = calloc(PARTS_MAX, sizeof(*parts));
     if (!parts)
-        return records_fail(m, error_set_memory(build_of(m)->err));
+        return records_fail(m, error_set_memory(metadata_finish_build_of(m)->err));
     enum records_step step = RECORDS_ON;
     for (uint64_t i = 0; !step && i < dict->count; i += 2) {
         uint32_t name;
@@ -98,23 +98,23 @@ static enum records_step finish_paths(struct records *m, records_word state)
             step = path_parts(m, dict->items[i + 1], parts, &count);
         if (step)
             break;
-        reshard_status status = dcp_build_path(build_of(m), name, parts, count);
+        reshard_status status = dcp_build_path(metadata_finish_build_of(m), name, parts, count);
         if (status)
             step = records_fail(m, status);
     }
     free(parts);
-    build_of(m)->out->has_planner_data = true;
+    metadata_finish_build_of(m)->out->has_planner_data = true;
     return step;
 }
 
 /* Indexes and ranges of the given pairs, in their order, as new arrays. */
 static enum records_step gather_storage(struct records *m, const struct records_container *dict)
 {
-    struct dcp_metadata *out = build_of(m)->out;
+    struct dcp_metadata *out = metadata_finish_build_of(m)->out;
     uint64_t count = dict->count / 2;
     struct dcp_index *indexes = malloc((count + 1) * sizeof(*indexes));
     struct dcp_range *ranges = malloc((count + 1) * sizeof(*ranges));
-    enum records_step step = indexes && ranges ? RECORDS_ON : records_fail(m, error_set_memory(build_of(m)->err));
+    enum records_step step = indexes && ranges ? RECORDS_ON : records_fail(m, error_set_memory(metadata_finish_build_of(m)->err));
     for (uint64_t i = 0; !step && i < count; i++) {
         records_word key = dict->is_run ? records_word_of(DCP_WORD_INDEX, dict->run_first + i) : records_resolve(m, dict->items[2 * i]);
         records_word value =
@@ -142,13 +142,13 @@ static enum records_step finish_storage(struct records *m, records_word state)
 {
     if (records_tag(state) == RECORDS_NONE)
         return RECORDS_ON;
-    if (records_tag(state) != RECORDS_DICT || container_of(m, state)->count / 2 > build_of(m)->limits->chunks)
+    if (records_tag(state) != RECORDS_DICT || container_of(m, state)->count / 2 > metadata_finish_build_of(m)->limits->chunks)
         return RECORDS_GIVE_UP;
     const struct records_container *dict = container_of(m, state);
     bool is_in_place = dict->count == 0 || (dict->is_run && dict->run_first == 0 && dict->run_value == 0);
     enum records_step step = is_in_place ? RECORDS_ON : gather_storage(m, dict);
-    build_of(m)->out->storage_count = (uint32_t)(dict->count / 2);
-    build_of(m)->out->has_storage_data = true;
+    metadata_finish_build_of(m)->out->storage_count = (uint32_t)(dict->count / 2);
+    metadata_finish_build_of(m)->out->has_storage_data = true;
     return step;
 }
 
@@ -164,7 +164,7 @@ static enum records_step finish_id(struct records *m, records_word id, uint32_t 
 
 static enum records_step finish_storage_meta(struct records *m, records_word state)
 {
-    struct dcp_metadata *out = build_of(m)->out;
+    struct dcp_metadata *out = metadata_finish_build_of(m)->out;
     if (records_tag(state) == RECORDS_NONE)
         return RECORDS_ON;
     if (records_tag(state) != DCP_WORD_STORAGE_META)
@@ -191,9 +191,9 @@ static enum records_step finish_attribute(struct records *m, records_word key, r
     case DCP_ATTR_VERSION:
         if (records_tag(value) != RECORDS_NONE && records_tag(value) != RECORDS_STR)
             return RECORDS_GIVE_UP;
-        return finish_id(m, value, &build_of(m)->out->version);
+        return finish_id(m, value, &metadata_finish_build_of(m)->out->version);
     default:
-        status = dcp_build_note_attribute(build_of(m), records_text(m, key));
+        status = dcp_build_note_attribute(metadata_finish_build_of(m), records_text(m, key));
         return status ? records_fail(m, status) : RECORDS_ON;
     }
 }

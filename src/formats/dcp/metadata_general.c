@@ -16,7 +16,7 @@ struct place {
     struct str name;
 };
 
-static reshard_status fail_at(const struct place *place, const struct value *found, const char *part, const char *expected)
+static reshard_status metadata_general_fail_at(const struct place *place, const struct value *found, const char *part, const char *expected)
 {
     char text[PICKLE_DESCRIBE_MAX];
     const char *colon = part ? ": " : "";
@@ -37,7 +37,7 @@ static reshard_status fail_absent(const struct place *place, const struct value 
 
 /* ---- objects ---- */
 
-static bool is_object(const struct value *value)
+static bool metadata_general_is_object(const struct value *value)
 {
     return value->kind == VALUE_CALL || value->kind == VALUE_NEW;
 }
@@ -45,7 +45,7 @@ static bool is_object(const struct value *value)
 /* The class that an object is an instance of; protocols 0 and 1 say copyreg._reconstructor(class, object, None). */
 static const struct value *class_node(const struct value *value)
 {
-    if (!is_object(value))
+    if (!metadata_general_is_object(value))
         return NULL;
     const struct value *class = value->object->callable;
     if (value_is_global(class, "copyreg", "_reconstructor") && value->object->args->list.count)
@@ -53,7 +53,7 @@ static const struct value *class_node(const struct value *value)
     return class->kind == VALUE_GLOBAL ? class : NULL;
 }
 
-static enum dcp_class class_of(const struct value *value)
+static enum dcp_class metadata_general_class_of(const struct value *value)
 {
     const struct value *class = class_node(value);
     bool is_harmless;
@@ -61,7 +61,7 @@ static enum dcp_class class_of(const struct value *value)
 }
 
 /* A state is a dict, or a pair of dicts of which either may be None. The last one that has the attribute counts. */
-static const struct value *attribute_of(const struct value *object, enum dcp_attribute attribute)
+static const struct value *metadata_general_attribute_of(const struct value *object, enum dcp_attribute attribute)
 {
     const char *name = dcp_attribute_name(attribute);
     for (uint32_t i = object->object->state_count; i > 0; i--) {
@@ -93,19 +93,20 @@ static reshard_status spend_look(const struct dcp_build *build, const struct val
 /* As attribute_of, for one that may be absent or None: both give NULL. */
 static const struct value *optional_of(const struct value *object, enum dcp_attribute attribute)
 {
-    const struct value *found = attribute_of(object, attribute);
+    const struct value *found = metadata_general_attribute_of(object, attribute);
     return found && found->kind != VALUE_NONE ? found : NULL;
 }
 
-static reshard_status read_vector(const struct place *place, const struct value *object, enum dcp_attribute attribute, uint32_t *out)
+static reshard_status metadata_general_read_vector(const struct place *place, const struct value *object, enum dcp_attribute attribute,
+                                                   uint32_t *out)
 {
-    const struct value *value = attribute_of(object, attribute);
+    const struct value *value = metadata_general_attribute_of(object, attribute);
     struct value **items;
     size_t count;
     if (!value)
         return fail_absent(place, object, attribute);
     if (!value_as_sequence(value, &items, &count))
-        return fail_at(place, value, dcp_attribute_name(attribute), "torch.Size");
+        return metadata_general_fail_at(place, value, dcp_attribute_name(attribute), "torch.Size");
     if (count > RANK_MAX)
         return error_set_at(place->build->err, RESHARD_ERR_UNSUPPORTED, value->offset,
                             "%s '%.*s': %s: %zu dimensions, at most %d are supported", place->what, STR_ARG(place->name),
@@ -113,30 +114,31 @@ static reshard_status read_vector(const struct place *place, const struct value 
     int64_t numbers[RANK_MAX];
     for (size_t i = 0; i < count; i++) {
         if (items[i]->kind != VALUE_INT)
-            return fail_at(place, items[i], dcp_attribute_name(attribute), "an int of 64 bits");
+            return metadata_general_fail_at(place, items[i], dcp_attribute_name(attribute), "an int of 64 bits");
         numbers[i] = items[i]->integer;
     }
     return dcp_build_vector(place->build, numbers, count, out);
 }
 
-static reshard_status read_text(const struct place *place, const struct value *object, enum dcp_attribute attribute, struct str *out)
+static reshard_status metadata_general_read_text(const struct place *place, const struct value *object, enum dcp_attribute attribute,
+                                                 struct str *out)
 {
-    const struct value *value = attribute_of(object, attribute);
+    const struct value *value = metadata_general_attribute_of(object, attribute);
     if (!value)
         return fail_absent(place, object, attribute);
     if (value->kind != VALUE_STR)
-        return fail_at(place, value, dcp_attribute_name(attribute), "a str");
+        return metadata_general_fail_at(place, value, dcp_attribute_name(attribute), "a str");
     *out = value->text;
     return RESHARD_OK;
 }
 
 static reshard_status read_position(const struct place *place, const struct value *object, enum dcp_attribute attribute, uint64_t *out)
 {
-    const struct value *value = attribute_of(object, attribute);
+    const struct value *value = metadata_general_attribute_of(object, attribute);
     if (!value)
         return fail_absent(place, object, attribute);
     if (value->kind != VALUE_INT)
-        return fail_at(place, value, dcp_attribute_name(attribute), "an int of 64 bits");
+        return metadata_general_fail_at(place, value, dcp_attribute_name(attribute), "an int of 64 bits");
     if (value->integer < 0)
         return error_set_at(place->build->err, RESHARD_ERR_FORMAT, value->offset, "%s '%.*s': %s: byte %" PRIu64 ": negative: %" PRId64,
                             place->what, STR_ARG(place->name), dcp_attribute_name(attribute), value->offset, value->integer);
@@ -147,51 +149,51 @@ static reshard_status read_position(const struct place *place, const struct valu
 /* ---- state_dict_metadata ---- */
 
 /* The dtype of a TensorProperties, whose state is a tuple that begins with it, or a dict. */
-static reshard_status read_dtype(const struct place *place, const struct value *tensor, uint32_t *out)
+static reshard_status metadata_general_read_dtype(const struct place *place, const struct value *tensor, uint32_t *out)
 {
-    const struct value *properties = attribute_of(tensor, DCP_ATTR_PROPERTIES), *dtype = NULL;
+    const struct value *properties = metadata_general_attribute_of(tensor, DCP_ATTR_PROPERTIES), *dtype = NULL;
     bool is_harmless;
     if (!properties)
         return fail_absent(place, tensor, DCP_ATTR_PROPERTIES);
-    if (class_of(properties) != DCP_CLASS_PROPERTIES)
-        return fail_at(place, properties, "properties", "TensorProperties");
+    if (metadata_general_class_of(properties) != DCP_CLASS_PROPERTIES)
+        return metadata_general_fail_at(place, properties, "properties", "TensorProperties");
     uint32_t states = properties->object->state_count;
     const struct value *state = states ? properties->object->states[states - 1] : NULL;
     if (state && state->kind == VALUE_TUPLE && state->list.count > 0 && state->list.items[0]->kind != VALUE_NONE)
         dtype = state->list.items[0];
     else
-        dtype = attribute_of(properties, DCP_ATTR_DTYPE);
+        dtype = metadata_general_attribute_of(properties, DCP_ATTR_DTYPE);
     if (!dtype)
         return fail_absent(place, properties, DCP_ATTR_DTYPE);
     if (dtype->kind != VALUE_GLOBAL || dcp_class_of(dtype->global.module, dtype->global.name, &is_harmless) != DCP_CLASS_DTYPE)
-        return fail_at(place, dtype, "dtype", "a dtype of torch");
+        return metadata_general_fail_at(place, dtype, "dtype", "a dtype of torch");
     return dcp_build_text(place->build, dtype->global.name, out);
 }
 
-static reshard_status read_tensor(const struct place *place, const struct value *tensor, struct dcp_entry *entry)
+static reshard_status metadata_general_read_tensor(const struct place *place, const struct value *tensor, struct dcp_entry *entry)
 {
-    const struct value *chunks = attribute_of(tensor, DCP_ATTR_CHUNKS);
+    const struct value *chunks = metadata_general_attribute_of(tensor, DCP_ATTR_CHUNKS);
     struct value **items;
     size_t count;
-    reshard_status status = read_dtype(place, tensor, &entry->dtype);
+    reshard_status status = metadata_general_read_dtype(place, tensor, &entry->dtype);
     if (!status)
-        status = read_vector(place, tensor, DCP_ATTR_SIZE, &entry->size);
+        status = metadata_general_read_vector(place, tensor, DCP_ATTR_SIZE, &entry->size);
     if (status)
         return status;
     if (!chunks)
         return fail_absent(place, tensor, DCP_ATTR_CHUNKS);
     if (!value_as_sequence(chunks, &items, &count))
-        return fail_at(place, chunks, "chunks", "a list");
+        return metadata_general_fail_at(place, chunks, "chunks", "a list");
     entry->first_chunk = place->build->out->chunk_count;
     for (size_t i = 0; i < count; i++) {
         uint32_t offsets, sizes, number;
-        if (class_of(items[i]) != DCP_CLASS_CHUNK)
-            return fail_at(place, items[i], "chunks", "ChunkStorageMetadata");
+        if (metadata_general_class_of(items[i]) != DCP_CLASS_CHUNK)
+            return metadata_general_fail_at(place, items[i], "chunks", "ChunkStorageMetadata");
         status = spend_look(place->build, items[i]);
         if (!status)
-            status = read_vector(place, items[i], DCP_ATTR_OFFSETS, &offsets);
+            status = metadata_general_read_vector(place, items[i], DCP_ATTR_OFFSETS, &offsets);
         if (!status)
-            status = read_vector(place, items[i], DCP_ATTR_SIZES, &sizes);
+            status = metadata_general_read_vector(place, items[i], DCP_ATTR_SIZES, &sizes);
         if (!status)
             status = dcp_build_chunk(place->build, offsets, sizes, &number);
         if (status)
@@ -204,23 +206,23 @@ static reshard_status read_tensor(const struct place *place, const struct value 
 static reshard_status read_entries(struct dcp_build *build, const struct value *root)
 {
     struct place place = { build, "state_dict_metadata", { 0 } };
-    const struct value *mapping = attribute_of(root, DCP_ATTR_STATE_DICT_METADATA);
+    const struct value *mapping = metadata_general_attribute_of(root, DCP_ATTR_STATE_DICT_METADATA);
     struct value **pairs;
     size_t count;
     if (!mapping)
         return fail_absent(&(struct place){ build, "root", { 0 } }, root, DCP_ATTR_STATE_DICT_METADATA);
     if (!value_as_mapping(mapping, &pairs, &count))
-        return fail_at(&place, mapping, NULL, "a dict");
+        return metadata_general_fail_at(&place, mapping, NULL, "a dict");
     for (size_t i = 0; i < count; i += 2) {
         const struct value *key = pairs[i], *value = pairs[i + 1];
         struct dcp_entry entry = { .dtype = DCP_NONE, .size = DCP_NONE, .offset = key->offset };
         if (key->kind != VALUE_STR)
-            return fail_at(&place, key, "key", "a str");
+            return metadata_general_fail_at(&place, key, "key", "a str");
         struct place at = { build, "tensor", key->text };
-        enum dcp_class class = class_of(value);
+        enum dcp_class class = metadata_general_class_of(value);
         if (class != DCP_CLASS_TENSOR && class != DCP_CLASS_BYTES)
-            return fail_at(&at, value, NULL, "TensorStorageMetadata or BytesStorageMetadata");
-        reshard_status status = class == DCP_CLASS_TENSOR ? read_tensor(&at, value, &entry) : RESHARD_OK;
+            return metadata_general_fail_at(&at, value, NULL, "TensorStorageMetadata or BytesStorageMetadata");
+        reshard_status status = class == DCP_CLASS_TENSOR ? metadata_general_read_tensor(&at, value, &entry) : RESHARD_OK;
         if (!status)
             status = dcp_build_name(build, key->text, &entry.name);
         if (!status)
@@ -282,12 +284,12 @@ static reshard_status read_index(const struct place *place, const struct value *
     struct dcp_index index = { .offset = DCP_NONE, .index = -1 };
     const struct value *hint = optional_of(key, DCP_ATTR_INDEX);
     if (hint && hint->kind != VALUE_INT)
-        return fail_at(place, hint, "index", "an int of 64 bits");
+        return metadata_general_fail_at(place, hint, "index", "an int of 64 bits");
     if (hint && hint->integer >= 0)
         index.index = hint->integer;
     reshard_status status = RESHARD_OK;
     if (optional_of(key, DCP_ATTR_OFFSET))
-        status = read_vector(place, key, DCP_ATTR_OFFSET, &index.offset);
+        status = metadata_general_read_vector(place, key, DCP_ATTR_OFFSET, &index.offset);
     if (!status)
         status = dcp_build_name(place->build, place->name, &index.name);
     return status ? status : dcp_build_index(place->build, index, number);
@@ -298,24 +300,24 @@ static reshard_status read_transforms(const struct place *place, const struct va
     struct value **items;
     size_t count;
     if (!value_as_sequence(list, &items, &count))
-        return fail_at(place, list, "transform_descriptors", "a list");
+        return metadata_general_fail_at(place, list, "transform_descriptors", "a list");
     uint32_t *texts = calloc(count + 1, sizeof(*texts));
     reshard_status status = texts ? RESHARD_OK : error_set_memory(place->build->err);
     for (size_t i = 0; !status && i < count; i++)
         status = items[i]->kind == VALUE_STR ? dcp_build_text(place->build, items[i]->text, &texts[i])
-                                             : fail_at(place, items[i], "transform_descriptors", "a str");
+                                             : metadata_general_fail_at(place, items[i], "transform_descriptors", "a str");
     if (!status)
         status = dcp_build_transforms(place->build, texts, count, out);
     free(texts);
     return status;
 }
 
-static reshard_status read_range(const struct place *place, const struct value *info, uint32_t *number)
+static reshard_status metadata_general_read_range(const struct place *place, const struct value *info, uint32_t *number)
 {
     struct dcp_range range = { .transforms = DCP_NONE };
     const struct value *transforms = optional_of(info, DCP_ATTR_TRANSFORMS);
     struct str path;
-    reshard_status status = read_text(place, info, DCP_ATTR_RELATIVE_PATH, &path);
+    reshard_status status = metadata_general_read_text(place, info, DCP_ATTR_RELATIVE_PATH, &path);
     if (!status)
         status = read_position(place, info, DCP_ATTR_OFFSET, &range.offset);
     if (!status)
@@ -327,7 +329,7 @@ static reshard_status read_range(const struct place *place, const struct value *
     return status ? status : dcp_build_range(place->build, range, number);
 }
 
-static reshard_status read_storage(struct dcp_build *build, const struct value *root)
+static reshard_status metadata_general_read_storage(struct dcp_build *build, const struct value *root)
 {
     struct place place = { build, "storage_data", { 0 } };
     const struct value *mapping = optional_of(root, DCP_ATTR_STORAGE_DATA);
@@ -336,20 +338,20 @@ static reshard_status read_storage(struct dcp_build *build, const struct value *
     if (!mapping)
         return RESHARD_OK;
     if (!value_as_mapping(mapping, &pairs, &count))
-        return fail_at(&place, mapping, NULL, "a dict");
+        return metadata_general_fail_at(&place, mapping, NULL, "a dict");
     for (size_t i = 0; i < count; i += 2) {
         struct place at = { build, "tensor", { 0 } };
         uint32_t number;
-        if (class_of(pairs[i]) != DCP_CLASS_INDEX)
-            return fail_at(&place, pairs[i], "key", "MetadataIndex");
-        reshard_status status = read_text(&place, pairs[i], DCP_ATTR_FQN, &at.name);
+        if (metadata_general_class_of(pairs[i]) != DCP_CLASS_INDEX)
+            return metadata_general_fail_at(&place, pairs[i], "key", "MetadataIndex");
+        reshard_status status = metadata_general_read_text(&place, pairs[i], DCP_ATTR_FQN, &at.name);
         if (status)
             return status;
-        if (class_of(pairs[i + 1]) != DCP_CLASS_RANGE)
-            return fail_at(&at, pairs[i + 1], "storage_data", "_StorageInfo");
+        if (metadata_general_class_of(pairs[i + 1]) != DCP_CLASS_RANGE)
+            return metadata_general_fail_at(&at, pairs[i + 1], "storage_data", "_StorageInfo");
         status = read_index(&at, pairs[i], &number);
         if (!status)
-            status = read_range(&at, pairs[i + 1], &number);
+            status = metadata_general_read_range(&at, pairs[i + 1], &number);
         if (status)
             return status;
     }
@@ -367,8 +369,8 @@ static reshard_status read_id(struct dcp_build *build, const struct value *objec
     *out = DCP_NONE;
     if (id && id->kind == VALUE_STR)
         return dcp_build_text(build, id->text, out);
-    if (!id || attribute != DCP_ATTR_CHECKPOINT_ID || class_of(id) != DCP_CLASS_PATH || id->object->args->list.count == 0 ||
-        id->object->args->list.count > RANK_MAX)
+    if (!id || attribute != DCP_ATTR_CHECKPOINT_ID || metadata_general_class_of(id) != DCP_CLASS_PATH ||
+        id->object->args->list.count == 0 || id->object->args->list.count > RANK_MAX)
         return RESHARD_OK;
     struct str parts[RANK_MAX];
     size_t count = id->object->args->list.count;
@@ -384,7 +386,7 @@ static reshard_status read_storage_meta(struct dcp_build *build, const struct va
 {
     struct dcp_metadata *out = build->out;
     const struct value *meta = optional_of(root, DCP_ATTR_STORAGE_META);
-    if (!meta || class_of(meta) != DCP_CLASS_STORAGE_META)
+    if (!meta || metadata_general_class_of(meta) != DCP_CLASS_STORAGE_META)
         return RESHARD_OK;
     out->has_storage_meta = true;
     reshard_status status = read_id(build, meta, DCP_ATTR_CHECKPOINT_ID, &out->checkpoint_id);
@@ -450,10 +452,11 @@ static reshard_status note_globals(struct dcp_build *build, const struct value_g
     return status;
 }
 
-static reshard_status read_root(struct dcp_build *build, const struct value *root)
+static reshard_status metadata_general_read_root(struct dcp_build *build, const struct value *root)
 {
-    if (class_of(root) != DCP_CLASS_METADATA)
-        return fail_at(&(struct place){ build, "root", { 0 } }, root, NULL, "a Metadata object of torch.distributed.checkpoint");
+    if (metadata_general_class_of(root) != DCP_CLASS_METADATA)
+        return metadata_general_fail_at(&(struct place){ build, "root", { 0 } }, root, NULL,
+                                        "a Metadata object of torch.distributed.checkpoint");
     const struct value *class = class_node(root);
     reshard_status status = dcp_build_class_name(build, class->global.module, class->global.name, &build->out->root_class);
     if (!status)
@@ -461,7 +464,7 @@ static reshard_status read_root(struct dcp_build *build, const struct value *roo
     if (!status)
         status = read_paths(build, root);
     if (!status)
-        status = read_storage(build, root);
+        status = metadata_general_read_storage(build, root);
     if (!status)
         status = read_storage_meta(build, root);
     if (!status)
@@ -478,7 +481,7 @@ reshard_status dcp_decode_general(const void *bytes, size_t size, struct dcp_bui
     if (!status)
         status = note_globals(build, &graph);
     if (!status)
-        status = read_root(build, graph.root);
+        status = metadata_general_read_root(build, graph.root);
     value_graph_release(&graph);
     return status;
 }

@@ -16,7 +16,7 @@ void hf_assignment_release(struct hf_assignment *assignment)
     *assignment = (struct hf_assignment){ 0 };
 }
 
-static reshard_status add_file(struct hf_assignment *out, struct str name, reshard_error *err)
+static reshard_status hf_assign_add_file(struct hf_assignment *out, struct str name, reshard_error *err)
 {
     if (!name.data)
         return error_set_memory(err);
@@ -88,9 +88,10 @@ static reshard_status assign_by_size(const struct layout_request *request, struc
         return status;
     uint32_t files = hf_split(pieces, (uint64_t)(request->max_shard_bytes < 0 ? HF_SHARD_BYTES : request->max_shard_bytes));
     if (files <= 1)
-        return add_file(out, printed(arena_printf(arena, "%s.safetensors", stem)), err);
+        return hf_assign_add_file(out, printed(arena_printf(arena, "%s.safetensors", stem)), err);
     for (uint32_t i = 0; i < files && !status; i++)
-        status = add_file(out, printed(arena_printf(arena, "%s-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", stem, i + 1, files)), err);
+        status =
+            hf_assign_add_file(out, printed(arena_printf(arena, "%s-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", stem, i + 1, files)), err);
     if (status)
         return status;
     out->index_name = printed(arena_printf(arena, "%s.safetensors.index.json", stem));
@@ -100,7 +101,7 @@ static reshard_status assign_by_size(const struct layout_request *request, struc
 /* ---- over ranks ---- */
 
 /* The part of a piece that a rank gets when dimension 0 is cut as torch.chunk cuts it: all equal but the last ones. */
-static reshard_status cut_piece(const struct st_piece *piece, uint32_t ranks, struct arena *arena, struct st_pieces *out,
+static reshard_status hf_assign_cut_piece(const struct st_piece *piece, uint32_t ranks, struct arena *arena, struct st_pieces *out,
                                 reshard_error *err)
 {
     int64_t rows = piece->extent[0], step = rows / ranks + (rows % ranks != 0);
@@ -140,7 +141,7 @@ static reshard_status assign_over_ranks(const struct layout_request *request, st
     for (uint32_t i = 0; i < pieces->count && !status; i++) {
         pieces->items[i].file = 0;
         if (can_be_cut(&pieces->items[i]))
-            status = cut_piece(&pieces->items[i], request->ranks, arena, &parts, err);
+            status = hf_assign_cut_piece(&pieces->items[i], request->ranks, arena, &parts, err);
         else
             status = st_pieces_add(&parts, &pieces->items[i], err);
     }
@@ -149,7 +150,7 @@ static reshard_status assign_over_ranks(const struct layout_request *request, st
     for (uint32_t i = 0; i < parts.count; i++)
         files = parts.items[i].file + 1 > files ? parts.items[i].file + 1 : files;
     for (uint32_t i = 0; i < files && !status; i++)
-        status = add_file(out, printed(arena_printf(arena, "shard-%05" PRIu32 "-model-00001-of-00001.safetensors", i + 1)), err);
+        status = hf_assign_add_file(out, printed(arena_printf(arena, "shard-%05" PRIu32 "-model-00001-of-00001.safetensors", i + 1)), err);
     out->is_dcp = true;
     return status;
 }
@@ -162,7 +163,7 @@ struct hf_reference {
     struct name_map names; /* of the files that hold its tensors, sorted */
 };
 
-static int name_order(const void *a, const void *b)
+static int hf_assign_name_order(const void *a, const void *b)
 {
     const struct str *x = a, *y = b;
     return str_compare(*x, *y);
@@ -195,7 +196,7 @@ static reshard_status list_reference(struct hf_reference *reference, reshard_err
         if (name.size && str_ends_with(name, ".safetensors"))
             names[count++] = name;
     }
-    qsort(names, count, sizeof(*names), name_order);
+    qsort(names, count, sizeof(*names), hf_assign_name_order);
     bool fits = true;
     for (uint32_t i = 0; i < count && fits; i++)
         fits = name_map_intern(&reference->names, names[i], NULL) != NAME_NONE;
@@ -274,7 +275,7 @@ static reshard_status name_like_files(const struct hf_reference *reference, stru
         if (number[i] == UINT32_MAX)
             continue;
         number[i] = out->file_count;
-        status = add_file(out, printed(arena_copy(arena, name.data, name.size)), err);
+        status = hf_assign_add_file(out, printed(arena_copy(arena, name.data, name.size)), err);
     }
     for (uint32_t i = 0; i < pieces->count && !status; i++)
         pieces->items[i].file = number[pieces->items[i].file];

@@ -20,7 +20,7 @@ struct str hf_base_name(const struct hf_folder *folder, struct str name)
 
 /* ---- names ---- */
 
-static bool take_text(struct str *rest, const char *text)
+static bool hf_folder_take_text(struct str *rest, const char *text)
 {
     if (!str_starts_with(*rest, text))
         return false;
@@ -30,7 +30,7 @@ static bool take_text(struct str *rest, const char *text)
 }
 
 /* At least five digits, as "%05d" prints them. */
-static bool take_number(struct str *rest, uint64_t *out)
+static bool hf_folder_take_number(struct str *rest, uint64_t *out)
 {
     size_t digits = 0, zeros = 0;
     while (digits < rest->size && rest->data[digits] >= '0' && rest->data[digits] <= '9')
@@ -45,8 +45,9 @@ static bool take_number(struct str *rest, uint64_t *out)
 
 bool hf_parse_shard_name(struct str base, uint64_t *plan, uint64_t *file, uint64_t *file_count)
 {
-    return take_text(&base, "shard-") && take_number(&base, plan) && take_text(&base, "-model-") && take_number(&base, file) &&
-           take_text(&base, "-of-") && take_number(&base, file_count) && str_is(base, SUFFIX);
+    return hf_folder_take_text(&base, "shard-") && hf_folder_take_number(&base, plan) && hf_folder_take_text(&base, "-model-") &&
+           hf_folder_take_number(&base, file) && hf_folder_take_text(&base, "-of-") && hf_folder_take_number(&base, file_count) &&
+           str_is(base, SUFFIX);
 }
 
 /* STEM-0000i-of-0000N.safetensors */
@@ -54,8 +55,8 @@ static bool parse_numbered_name(struct str base, struct str *stem, uint64_t *fil
 {
     for (size_t i = base.size; i-- > 0;) {
         struct str rest = { base.data + i, base.size - i };
-        if (take_text(&rest, "-") && take_number(&rest, file) && take_text(&rest, "-of-") && take_number(&rest, file_count) &&
-            str_is(rest, SUFFIX)) {
+        if (hf_folder_take_text(&rest, "-") && hf_folder_take_number(&rest, file) && hf_folder_take_text(&rest, "-of-") &&
+            hf_folder_take_number(&rest, file_count) && str_is(rest, SUFFIX)) {
             *stem = (struct str){ base.data, i };
             return true;
         }
@@ -96,7 +97,7 @@ static const struct str *find_preferred(const struct hf_folder *folder, const st
     for (size_t s = 0; s < PREFERRED_COUNT; s++) {
         for (size_t i = 0; i < count; i++) {
             struct str rest = hf_base_name(folder, names[i]);
-            if (take_text(&rest, preferred_stems[s]) && str_is(rest, tail))
+            if (hf_folder_take_text(&rest, preferred_stems[s]) && str_is(rest, tail))
                 return &names[i];
         }
     }
@@ -217,7 +218,7 @@ static void sort_files(const struct hf_folder *folder, struct str *whole, size_t
     }
 }
 
-static reshard_status choose(struct hf_folder *folder, struct arena *arena, reshard_error *err)
+static reshard_status hf_folder_choose(struct hf_folder *folder, struct arena *arena, reshard_error *err)
 {
     size_t count = folder->entry_count + 1, whole_count = 0, shard_count = 0, index_count = 0;
     bool has_foreign = false;
@@ -274,7 +275,7 @@ reshard_status hf_folder_scan(struct store *store, const char *name, struct aren
     reshard_status status = store_list(store, listed, arena, &folder.entries, &folder.entry_count, err);
     if (status)
         return status;
-    status = choose(&folder, arena, err);
+    status = hf_folder_choose(&folder, arena, err);
     if (!status)
         *out = folder;
     return status;

@@ -38,13 +38,13 @@ bool hf_index_add(struct hf_index *index, struct str key, uint32_t file, bool *w
     return true;
 }
 
-static reshard_status fail_at(const struct index_parse *p, const char *complaint, reshard_error *err)
+static reshard_status hf_index_fail_at(const struct index_parse *p, const char *complaint, reshard_error *err)
 {
     return error_set_at(err, RESHARD_ERR_FORMAT, json_offset(p->json), "%s", complaint);
 }
 
 /* Only a plain way down from the index file's own folder is believed. */
-static reshard_status check_file(const struct index_parse *p, struct str file, reshard_error *err)
+static reshard_status hf_index_check_file(const struct index_parse *p, struct str file, reshard_error *err)
 {
     reshard_status status = store_name_check(file, err);
     if (status) {
@@ -77,8 +77,8 @@ static reshard_status parse_mapping(struct index_parse *p, struct str text, resh
     if (status)
         return status;
     if (event != JSON_STRING)
-        return fail_at(p, "a value in weight_map is not a string", err);
-    status = check_file(p, file, err);
+        return hf_index_fail_at(p, "a value in weight_map is not a string", err);
+    status = hf_index_check_file(p, file, err);
     if (status)
         return status;
     index->file_of[key] = name_map_intern(&index->files, file, NULL);
@@ -93,7 +93,7 @@ static reshard_status parse_weight_map(struct index_parse *p, reshard_error *err
     if (status)
         return status;
     if (event != JSON_OBJECT_BEGIN)
-        return fail_at(p, "weight_map is not an object", err);
+        return hf_index_fail_at(p, "weight_map is not an object", err);
     for (;;) {
         status = json_next(p->json, &event, &text, err);
         if (status || event == JSON_OBJECT_END)
@@ -105,7 +105,7 @@ static reshard_status parse_weight_map(struct index_parse *p, reshard_error *err
 }
 
 /* The metadata's own text as a value tree; anything but an object is ignored, as its readers do. */
-static reshard_status parse_metadata(struct index_parse *p, reshard_error *err)
+static reshard_status hf_index_parse_metadata(struct index_parse *p, reshard_error *err)
 {
     enum json_event event;
     struct str text;
@@ -138,18 +138,18 @@ static reshard_status parse_member(struct index_parse *p, struct str name, bool 
     struct str text;
     bool is_map = str_equal(name, STR("weight_map")), is_metadata = str_equal(name, STR("metadata"));
     if ((is_map && *seen_map) || (is_metadata && *seen_metadata))
-        return fail_at(p, is_map ? "weight_map is there twice" : "metadata is there twice", err);
+        return hf_index_fail_at(p, is_map ? "weight_map is there twice" : "metadata is there twice", err);
     *seen_map = *seen_map || is_map;
     *seen_metadata = *seen_metadata || is_metadata;
     if (is_map)
         return parse_weight_map(p, err);
     if (is_metadata)
-        return parse_metadata(p, err);
+        return hf_index_parse_metadata(p, err);
     reshard_status status = json_next(p->json, &event, &text, err);
     return status ? status : json_skip(p->json, event, err);
 }
 
-static reshard_status parse_members(struct index_parse *p, reshard_error *err)
+static reshard_status hf_index_parse_members(struct index_parse *p, reshard_error *err)
 {
     enum json_event event;
     struct str text;
@@ -158,7 +158,7 @@ static reshard_status parse_members(struct index_parse *p, reshard_error *err)
     if (status)
         return status;
     if (event != JSON_OBJECT_BEGIN)
-        return fail_at(p, "the index is not a JSON object", err);
+        return hf_index_fail_at(p, "the index is not a JSON object", err);
     for (;;) {
         status = json_next(p->json, &event, &text, err);
         if (status)
@@ -172,7 +172,7 @@ static reshard_status parse_members(struct index_parse *p, reshard_error *err)
     if (!seen_map)
         return error_set(err, RESHARD_ERR_FORMAT, "the index has no weight_map");
     status = json_next(p->json, &event, &text, err);
-    return status || event == JSON_END ? status : fail_at(p, "something follows the index", err);
+    return status || event == JSON_END ? status : hf_index_fail_at(p, "something follows the index", err);
 }
 
 reshard_status hf_index_parse(struct str json, const struct limits *limits, bool lenient, struct hf_index *out, reshard_error *err)
@@ -182,7 +182,7 @@ reshard_status hf_index_parse(struct str json, const struct limits *limits, bool
     parse.json = json_new(json.data, json.size, 0, limits);
     if (!parse.json)
         return error_set_memory(err);
-    reshard_status status = parse_members(&parse, err);
+    reshard_status status = hf_index_parse_members(&parse, err);
     json_free(parse.json);
     if (status)
         hf_index_release(&index);

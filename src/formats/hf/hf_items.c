@@ -52,7 +52,7 @@ static reshard_status merge_metadata(const struct hf_read *read, struct st_metad
     return status;
 }
 
-static reshard_status add_metadata(const struct hf_read *read, reshard_error *err)
+static reshard_status hf_items_add_metadata(const struct hf_read *read, reshard_error *err)
 {
     struct st_metadata metadata = { 0 };
     if (!read->files.count)
@@ -94,7 +94,7 @@ static reshard_status add_index_metadata(struct hf_read *read, reshard_error *er
     return catalog_add_item(read->source->catalog, &item, NULL, 0, NULL, err);
 }
 
-static reshard_status add_side_files(const struct hf_read *read, reshard_error *err)
+static reshard_status hf_items_add_side_files(const struct hf_read *read, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     reshard_status status = RESHARD_OK;
@@ -113,10 +113,10 @@ static reshard_status add_side_files(const struct hf_read *read, reshard_error *
 
 reshard_status hf_read_items(struct hf_read *read, reshard_error *err)
 {
-    reshard_status status = add_metadata(read, err);
+    reshard_status status = hf_items_add_metadata(read, err);
     if (!status)
         status = add_index_metadata(read, err);
     if (!status)
-        status = add_side_files(read, err);
+        status = hf_items_add_side_files(read, err);
     return status;
 }

@@ -83,7 +83,7 @@ static reshard_status prepare_metadata(struct hf_target *hf, reshard_error *err)
 
 /* ---- files ---- */
 
-static reshard_status add_files(struct hf_target *hf, reshard_error *err)
+static reshard_status hf_layout_add_files(struct hf_target *hf, reshard_error *err)
 {
     struct st_pieces *pieces = &hf->pieces;
     struct buffer info = { 0 };
@@ -129,7 +129,7 @@ static reshard_status add_index(struct hf_target *hf, reshard_error *err)
     return status;
 }
 
-static reshard_status add_config(struct hf_target *hf, const struct catalog_item *item, reshard_error *err)
+static reshard_status hf_layout_add_config(struct hf_target *hf, const struct catalog_item *item, reshard_error *err)
 {
     struct buffer text = { 0 };
     if (!buffer_append_str(&text, item->value->text)) {
@@ -139,7 +139,7 @@ static reshard_status add_config(struct hf_target *hf, const struct catalog_item
     return st_target_add_text(hf->target, item->key, &text, err);
 }
 
-static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
+static reshard_status hf_layout_add_side_files(struct hf_target *hf, reshard_error *err)
 {
     const struct layout_request *request = hf->request;
     reshard_status status = RESHARD_OK;
@@ -149,7 +149,7 @@ static reshard_status add_side_files(struct hf_target *hf, reshard_error *err)
         if (store_name_check(name, NULL) || name_map_find(&hf->target->catalog->object_names, name) != NAME_NONE)
             status = target_note_dropped(hf->target, NOTE_NO_PLACE, name, err, "side file, whose name is taken or no file name");
         else if (st_item_is_config(&request->wanted->items[index]))
-            status = add_config(hf, &request->wanted->items[index], err);
+            status = hf_layout_add_config(hf, &request->wanted->items[index], err);
         else
             status = st_target_add_copy(hf->target, name, request->source,
                                         layout_item_stored(request, index)->object, err);
@@ -177,13 +177,13 @@ reshard_status hf_lay_out(const struct layout_request *request, struct target *t
     status = prepare_metadata(&hf, err);
     if (status)
         goto out;
-    status = add_files(&hf, err);
+    status = hf_layout_add_files(&hf, err);
     if (status)
         goto out;
     status = add_index(&hf, err);
     if (status)
         goto out;
-    status = add_side_files(&hf, err);
+    status = hf_layout_add_side_files(&hf, err);
 
 out:
     hf_assignment_release(&hf.assignment);

@@ -67,8 +67,8 @@ reshard_status hf_files_add_objects(struct source *source, struct hf_files *file
     return status;
 }
 
-static reshard_status compare_objects(const struct store_object *a, uint64_t a_offset, const struct store_object *b, uint64_t b_offset,
-                                      uint64_t bytes, bool *equal, reshard_error *err)
+static reshard_status hf_read_compare_objects(const struct store_object *a, uint64_t a_offset, const struct store_object *b,
+                                              uint64_t b_offset, uint64_t bytes, bool *equal, reshard_error *err)
 {
     uint8_t *buffers = malloc(2 * COMPARE_BYTES);
     reshard_status status = buffers ? RESHARD_OK : error_set_memory(err);
@@ -94,7 +94,7 @@ reshard_status hf_ranges_equal(struct store *store, struct str a, uint64_t a_off
     if (!status)
         status = store_open_object(store, b.data, &b_object, err);
     if (!status)
-        status = compare_objects(a_object, a_offset, b_object, b_offset, bytes, equal, err);
+        status = hf_read_compare_objects(a_object, a_offset, b_object, b_offset, bytes, equal, err);
     store_object_close(a_object);
     store_object_close(b_object);
     return status;
@@ -102,7 +102,7 @@ reshard_status hf_ranges_equal(struct store *store, struct str a, uint64_t a_off
 
 /* ---- the index ---- */
 
-static int name_order(const void *a, const void *b)
+static int hf_read_name_order(const void *a, const void *b)
 {
     const struct str *x = a, *y = b;
     return str_compare(*x, *y);
@@ -120,7 +120,7 @@ static reshard_status sort_index_files(struct hf_read *read, struct str **out, r
     for (uint32_t i = 0; i < count; i++)
         names[i] = name_map_at(&index->files, i);
     if (count)
-        qsort(names, count, sizeof(*names), name_order);
+        qsort(names, count, sizeof(*names), hf_read_name_order);
     for (uint32_t i = 0; i < count; i++)
         new_number[name_map_find(&index->files, names[i])] = i;
     for (uint32_t i = 0; i < index->keys.count; i++)
@@ -267,7 +267,7 @@ static reshard_status check_copy(const struct hf_read *read, struct str key, con
     return RESHARD_OK;
 }
 
-static reshard_status add_tensor(struct hf_read *read, const struct hf_file *file, uint32_t entry_index, reshard_error *err)
+static reshard_status hf_read_add_tensor(struct hf_read *read, const struct hf_file *file, uint32_t entry_index, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     const struct st_entry *entry = &file->header.entries[entry_index];
@@ -285,7 +285,7 @@ static reshard_status add_tensor(struct hf_read *read, const struct hf_file *fil
                              NULL, err);
 }
 
-static reshard_status add_file(struct hf_read *read, uint32_t file_index, uint64_t *total_bytes, reshard_error *err)
+static reshard_status hf_read_add_file(struct hf_read *read, uint32_t file_index, uint64_t *total_bytes, reshard_error *err)
 {
     const struct hf_file *file = &read->files.items[file_index];
     reshard_status status = RESHARD_OK;
@@ -294,7 +294,7 @@ static reshard_status add_file(struct hf_read *read, uint32_t file_index, uint64
         uint32_t number = name_map_find(&read->index.keys, key);
         if (read->index.file_of[number] == file_index) {
             *total_bytes += number < read->mapped_count ? file->header.entries[i].end - file->header.entries[i].begin : 0;
-            status = add_tensor(read, file, i, err);
+            status = hf_read_add_tensor(read, file, i, err);
         } else {
             status = check_copy(read, key, &read->files.items[read->index.file_of[number]], file, &file->header.entries[i], err);
         }
@@ -327,13 +327,13 @@ static reshard_status read_whole(struct hf_read *read, reshard_error *err)
         return status;
     status = hf_files_add_objects(read->source, &read->files, err);
     for (uint32_t i = 0; i < read->files.count && !status; i++)
-        status = add_file(read, i, &total_bytes, err);
+        status = hf_read_add_file(read, i, &total_bytes, err);
     if (!status)
         warn_of_odd(read, total_bytes);
     return status;
 }
 
-static reshard_status read_shards(struct hf_read *read, reshard_error *err)
+static reshard_status hf_read_read_shards(struct hf_read *read, reshard_error *err)
 {
     reshard_status status = hf_files_read(read->source, read->folder.files, read->folder.file_count, &read->files, err);
     if (status)
@@ -355,7 +355,7 @@ static reshard_status keep_state(struct hf_read *read, reshard_error *err)
     return RESHARD_OK;
 }
 
-static reshard_status add_facts(const struct hf_read *read, reshard_error *err)
+static reshard_status hf_read_add_facts(const struct hf_read *read, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     reshard_status status = catalog_add_fact(catalog, "layout", err, "%s",
@@ -377,13 +377,13 @@ reshard_status hf_read_catalog(struct source *source, reshard_error *err)
         status = error_set(err, RESHARD_ERR_FORMAT, "no safetensors files here");
         goto out;
     }
-    status = read.folder.kind == HF_DCP ? read_shards(&read, err) : read_whole(&read, err);
+    status = read.folder.kind == HF_DCP ? hf_read_read_shards(&read, err) : read_whole(&read, err);
     if (status)
         goto out;
     status = hf_read_items(&read, err);
     if (status)
         goto out;
-    status = add_facts(&read, err);
+    status = hf_read_add_facts(&read, err);
     if (status)
         goto out;
     status = keep_state(&read, err);

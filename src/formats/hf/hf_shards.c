@@ -204,7 +204,7 @@ static reshard_status merge_piece(struct hf_assembly *assembly, uint32_t file_in
     return RESHARD_OK;
 }
 
-static reshard_status add_piece(struct hf_assembly *assembly, uint32_t file_index, uint32_t entry_index, uint16_t writer,
+static reshard_status hf_shards_add_piece(struct hf_assembly *assembly, uint32_t file_index, uint32_t entry_index, uint16_t writer,
                                 reshard_error *err)
 {
     const struct hf_file *file = &assembly->read->files.items[file_index];
@@ -273,7 +273,7 @@ static reshard_status add_pieces(struct hf_assembly *assembly, reshard_error *er
         ranks = plan > ranks ? plan : ranks;
         uint64_t writer = plan ? plan - 1 : 0;
         for (uint32_t i = 0; i < file->header.count && !status; i++)
-            status = add_piece(assembly, f, i, writer < UINT16_MAX ? (uint16_t)writer : UINT16_MAX, err);
+            status = hf_shards_add_piece(assembly, f, i, writer < UINT16_MAX ? (uint16_t)writer : UINT16_MAX, err);
     }
     read->source->catalog->ranks = ranks < UINT32_MAX ? (uint32_t)ranks : UINT32_MAX;
     return status;

@@ -31,7 +31,7 @@ static struct value *new_list(struct value_graph *graph, enum value_kind kind, s
 }
 
 /* The list has room; false without memory. */
-static bool append(struct value *list, struct value *value)
+static bool mcore_bucket_objects_append(struct value *list, struct value *value)
 {
     if (!list || !value)
         return false;
@@ -42,8 +42,8 @@ static bool append(struct value *list, struct value *value)
 static struct value *new_dtype_pair(struct value_graph *graph, const struct flat_buffer *buffer)
 {
     struct value *pair = new_list(graph, VALUE_TUPLE, 2);
-    bool done = append(pair, value_new_global(graph, "torch", dtype_info(buffer->param_dtype)->torch_name)) &&
-                append(pair, value_new_global(graph, "torch", dtype_info(buffer->grad_dtype)->torch_name));
+    bool done = mcore_bucket_objects_append(pair, value_new_global(graph, "torch", dtype_info(buffer->param_dtype)->torch_name)) &&
+                mcore_bucket_objects_append(pair, value_new_global(graph, "torch", dtype_info(buffer->grad_dtype)->torch_name));
     return done ? pair : NULL;
 }
 
@@ -51,12 +51,12 @@ static struct value *new_dtype_pair(struct value_graph *graph, const struct flat
 static struct value *by_dtypes(struct value_graph *graph, const struct flat_buffer *buffer, struct value *value)
 {
     struct value *dict = new_list(graph, VALUE_DICT, 2);
-    return append(dict, new_dtype_pair(graph, buffer)) && append(dict, value) ? dict : NULL;
+    return mcore_bucket_objects_append(dict, new_dtype_pair(graph, buffer)) && mcore_bucket_objects_append(dict, value) ? dict : NULL;
 }
 
 /* ---- parameter groups ---- */
 
-static bool is_numbered(const struct value *dict)
+static bool mcore_bucket_objects_is_numbered(const struct value *dict)
 {
     return dict->kind == VALUE_DICT && dict->list.count >= 2 && dict->list.items[0]->kind == VALUE_INT;
 }
@@ -64,7 +64,7 @@ static bool is_numbered(const struct value *dict)
 /* What the source says about one optimizer; the first where it does not have that many. */
 static const struct value *optimizer_at(const struct value *all, size_t number)
 {
-    if (!is_numbered(all))
+    if (!mcore_bucket_objects_is_numbered(all))
         return all;
     return all->list.items[2 * number + 1 < all->list.count ? 2 * number + 1 : 1];
 }
@@ -76,8 +76,8 @@ static struct value *copy_group(struct adding *adding, const struct value *group
     for (size_t i = 0; copy && i + 1 < group->list.count; i += 2) {
         if (group->list.items[i]->kind == VALUE_STR && str_is(group->list.items[i]->text, "params"))
             continue;
-        append(copy, group->list.items[i]);
-        append(copy, group->list.items[i + 1]);
+        mcore_bucket_objects_append(copy, group->list.items[i]);
+        mcore_bucket_objects_append(copy, group->list.items[i + 1]);
     }
     if (!copy)
         return NULL;
@@ -134,12 +134,14 @@ static struct value *copy_groups(struct adding *adding, const struct mcore_group
         const struct value *one = groups->list.items[i];
         if (one->kind != VALUE_DICT || (is_borrowed && first_member(group, one) == group->rank.count))
             continue;
-        if (!append(list, copy_group(adding, one, step, group->is_expert)))
+        if (!mcore_bucket_objects_append(list, copy_group(adding, one, step, group->is_expert)))
             return NULL;
     }
     if (list && adding->state->optimizer_layout == MCORE_GATHERED)
         order_groups(group, list);
-    return append(dict, value_new_str(adding->graph, STR("param_groups"))) && append(dict, list) ? dict : NULL;
+    return mcore_bucket_objects_append(dict, value_new_str(adding->graph, STR("param_groups"))) && mcore_bucket_objects_append(dict, list)
+               ? dict
+               : NULL;
 }
 
 /* ---- buffers ---- */
@@ -153,10 +155,10 @@ static struct value *bucket_sizes(struct adding *adding, const struct mcore_grou
         struct value *sizes = new_list(adding->graph, VALUE_LIST, buffer->bucket_count);
         for (uint32_t i = 0; i < buffer->bucket_count; i++) {
             const struct flat_bucket *bucket = &group->made.buckets[buffer->first_bucket + i];
-            if (!append(sizes, value_new_int(adding->graph, is_unpadded ? bucket->unpadded : bucket->count)))
+            if (!mcore_bucket_objects_append(sizes, value_new_int(adding->graph, is_unpadded ? bucket->unpadded : bucket->count)))
                 return NULL;
         }
-        if (!append(buffers, by_dtypes(adding->graph, buffer, sizes)))
+        if (!mcore_bucket_objects_append(buffers, by_dtypes(adding->graph, buffer, sizes)))
             return NULL;
     }
     return buffers;
@@ -172,12 +174,13 @@ static struct value *gathered_buffer(struct adding *adding, const struct mcore_g
         struct value *leaf = value_new(adding->graph, VALUE_NONE);
         if (leaf)
             leaf->tensor = vector->first_run + 1;
-        if (!append(states, value_new_str(adding->graph, buckets->states[s].is_master ? STR(STATE_MASTER) : buckets->states[s].name)) ||
-            !append(states, leaf))
+        if (!mcore_bucket_objects_append(
+                states, value_new_str(adding->graph, buckets->states[s].is_master ? STR(STATE_MASTER) : buckets->states[s].name)) ||
+            !mcore_bucket_objects_append(states, leaf))
             return NULL;
     }
-    bool done = append(states, value_new_str(adding->graph, STR("numel_unpadded"))) &&
-                append(states, value_new_int(adding->graph, group->made.buffers[index].unpadded));
+    bool done = mcore_bucket_objects_append(states, value_new_str(adding->graph, STR("numel_unpadded"))) &&
+                mcore_bucket_objects_append(states, value_new_int(adding->graph, group->made.buffers[index].unpadded));
     return done ? states : NULL;
 }
 
@@ -185,12 +188,13 @@ static struct value *gathered_buffers(struct adding *adding, const struct mcore_
 {
     struct value *dict = new_list(adding->graph, VALUE_DICT, 2 * (size_t)group->made.buffer_count + 2),
                  *coalesced = value_new(adding->graph, VALUE_BOOL);
-    if (!append(dict, value_new_str(adding->graph, STR("buckets_coalesced"))) || !append(dict, coalesced))
+    if (!mcore_bucket_objects_append(dict, value_new_str(adding->graph, STR("buckets_coalesced"))) ||
+        !mcore_bucket_objects_append(dict, coalesced))
         return NULL;
     coalesced->boolean = true;
     for (uint32_t b = 0; b < group->made.buffer_count; b++) {
-        if (!append(dict, value_new_int(adding->graph, b)) ||
-            !append(dict, by_dtypes(adding->graph, &group->made.buffers[b], gathered_buffer(adding, group, b))))
+        if (!mcore_bucket_objects_append(dict, value_new_int(adding->graph, b)) ||
+            !mcore_bucket_objects_append(dict, by_dtypes(adding->graph, &group->made.buffers[b], gathered_buffer(adding, group, b))))
             return NULL;
     }
     return dict;
@@ -198,8 +202,8 @@ static struct value *gathered_buffers(struct adding *adding, const struct mcore_
 
 /* ---- objects ---- */
 
-static reshard_status add_object(struct adding *adding, const char *prefix, const char *name, const struct value *value, uint32_t item,
-                                 bool has_runs, reshard_error *err)
+static reshard_status mcore_bucket_objects_add_object(struct adding *adding, const char *prefix, const char *name,
+                                                      const struct value *value, uint32_t item, bool has_runs, reshard_error *err)
 {
     char *key = value ? arena_printf(&adding->state->buckets->arena, "%s%s" OBJECT_END, prefix, name) : NULL;
     if (!key)
@@ -210,21 +214,24 @@ static reshard_status add_object(struct adding *adding, const char *prefix, cons
     return dcp_stored_add(&adding->state->dcp, &stored, err);
 }
 
-static reshard_status add_group(struct adding *adding, const struct mcore_group *group, reshard_error *err)
+static reshard_status mcore_bucket_objects_add_group(struct adding *adding, const struct mcore_group *group, reshard_error *err)
 {
     const struct value *scaler = value_dict_get(optimizer_at(adding->optimizer, group->is_expert), "grad_scaler");
     char *prefix = mcore_group_prefix(&adding->state->buckets->arena, adding->state->buckets, group);
     reshard_status status = prefix ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = add_object(adding, prefix, "optimizer", copy_groups(adding, group), adding->optimizer_item, false, err);
+        status =
+            mcore_bucket_objects_add_object(adding, prefix, "optimizer", copy_groups(adding, group), adding->optimizer_item, false, err);
     if (!status && scaler)
-        status = add_object(adding, prefix, "grad_scaler", scaler, adding->optimizer_item, false, err);
+        status = mcore_bucket_objects_add_object(adding, prefix, "grad_scaler", scaler, adding->optimizer_item, false, err);
     if (!status && adding->state->optimizer_layout == MCORE_GATHERED)
-        return add_object(adding, prefix, "param_state", gathered_buffers(adding, group), CATALOG_NONE, true, err);
+        return mcore_bucket_objects_add_object(adding, prefix, "param_state", gathered_buffers(adding, group), CATALOG_NONE, true, err);
     if (!status)
-        status = add_object(adding, prefix, "per_bucket_numel", bucket_sizes(adding, group, false), CATALOG_NONE, false, err);
+        status = mcore_bucket_objects_add_object(adding, prefix, "per_bucket_numel", bucket_sizes(adding, group, false), CATALOG_NONE,
+                                                 false, err);
     return status ? status
-                  : add_object(adding, prefix, "per_bucket_numel_unpadded", bucket_sizes(adding, group, true), CATALOG_NONE, false, err);
+                  : mcore_bucket_objects_add_object(adding, prefix, "per_bucket_numel_unpadded", bucket_sizes(adding, group, true),
+                                                    CATALOG_NONE, false, err);
 }
 
 /* {"param_state_sharding_type": LAYOUT}, or that for each of two optimizers. */
@@ -234,12 +241,12 @@ static struct value *what_is_left(struct adding *adding)
     struct value *all = new_list(adding->graph, VALUE_DICT, 4), *one;
     for (int i = 0; i < 2; i++) {
         one = new_list(adding->graph, VALUE_DICT, 2);
-        if (!append(one, value_new_str(adding->graph, STR("param_state_sharding_type"))) ||
-            !append(one, value_new_str(adding->graph, str_of(layout))))
+        if (!mcore_bucket_objects_append(one, value_new_str(adding->graph, STR("param_state_sharding_type"))) ||
+            !mcore_bucket_objects_append(one, value_new_str(adding->graph, str_of(layout))))
             return NULL;
         if (!adding->state->buckets->has_experts)
             return one;
-        if (!append(all, value_new_int(adding->graph, i)) || !append(all, one))
+        if (!mcore_bucket_objects_append(all, value_new_int(adding->graph, i)) || !mcore_bucket_objects_append(all, one))
             return NULL;
     }
     return all;
@@ -258,7 +265,7 @@ reshard_status mcore_bucket_objects_add(const struct layout_request *request, st
             return error_set(err, RESHARD_ERR_UNSUPPORTED, "the source has no parameter groups of optimizer %zu", i);
     }
     for (uint32_t i = 0; i < state->buckets->group_count && !status; i++)
-        status = add_group(&adding, &state->buckets->groups[i], err);
+        status = mcore_bucket_objects_add_group(&adding, &state->buckets->groups[i], err);
     *optimizer = status ? *optimizer : what_is_left(&adding);
     /* All values are in the one graph, which has grown. */
     for (uint32_t i = first; i < state->dcp.item_count; i++)

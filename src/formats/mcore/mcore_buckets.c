@@ -43,8 +43,9 @@ static uint32_t global_rank(const struct mcore_buckets *buckets, const struct mc
 }
 
 /* A stretch of a bucket, cut where ranks begin and where it would be too large. */
-static reshard_status add_stretch(const struct layout_request *request, struct mcore_target *state, const struct mcore_group *group,
-                                  const struct flat_bucket *bucket, int64_t start, int64_t end, int64_t longest, reshard_error *err)
+static reshard_status mcore_buckets_add_stretch(const struct layout_request *request, struct mcore_target *state,
+                                                const struct mcore_group *group, const struct flat_bucket *bucket, int64_t start,
+                                                int64_t end, int64_t longest, reshard_error *err)
 {
     int64_t part = bucket->count / group->rules.dp;
     reshard_status status = RESHARD_OK;
@@ -84,12 +85,12 @@ static reshard_status add_bucket(const struct layout_request *request, struct mc
     for (uint32_t i = 0; i < bucket->place_count && !status; i++) {
         const struct flat_place *place = &group->made.places[bucket->first_place + i];
         int64_t start = place->start - bucket->start, end = start + place->count;
-        status = add_stretch(request, state, group, bucket, next, start, (int64_t)longest, err);
+        status = mcore_buckets_add_stretch(request, state, group, bucket, next, start, (int64_t)longest, err);
         if (!status)
-            status = add_stretch(request, state, group, bucket, start, end, (int64_t)longest, err);
+            status = mcore_buckets_add_stretch(request, state, group, bucket, start, end, (int64_t)longest, err);
         next = end;
     }
-    return status ? status : add_stretch(request, state, group, bucket, next, bucket->unpadded, (int64_t)longest, err);
+    return status ? status : mcore_buckets_add_stretch(request, state, group, bucket, next, bucket->unpadded, (int64_t)longest, err);
 }
 
 static reshard_status add_buckets(const struct layout_request *request, struct mcore_target *state, const struct mcore_group *group,
@@ -145,15 +146,15 @@ char *mcore_group_prefix(struct arena *arena, const struct mcore_buckets *bucket
 }
 
 /* Gradients are reduced in fp32 unless the arguments say otherwise. */
-static void set_gradients(const struct mcore_buckets *buckets, struct rank_parameters *rank)
+static void mcore_buckets_set_gradients(const struct mcore_buckets *buckets, struct rank_parameters *rank)
 {
     bool is_short = training_args_int(&buckets->model.args, "accumulate_allreduce_grads_in_fp32") == 0;
     for (uint32_t i = 0; i < rank->count; i++)
         rank->parameters[i].grad_dtype = is_short ? rank->parameters[i].param_dtype : DTYPE_F32;
 }
 
-static reshard_status add_group(const struct layout_request *request, struct mcore_target *state, const struct rank_place *place,
-                                bool is_expert, int64_t index, reshard_error *err)
+static reshard_status mcore_buckets_add_group(const struct layout_request *request, struct mcore_target *state,
+                                              const struct rank_place *place, bool is_expert, int64_t index, reshard_error *err)
 {
     struct mcore_buckets *buckets = state->buckets;
     if (!ARRAY_ROOM(buckets->groups, buckets->group_count, buckets->group_capacity))
@@ -167,7 +168,7 @@ static reshard_status add_group(const struct layout_request *request, struct mco
         return status;
     }
     buckets->group_count++;
-    set_gradients(buckets, &group->rank);
+    mcore_buckets_set_gradients(buckets, &group->rank);
     status = flat_buffer_rules_of(&run, group->rank.parameters, group->rank.count, is_expert, &group->rules, err);
     if (!status)
         status = flat_buffers_make(group->rank.parameters, group->rank.count, is_expert, &group->rules, &group->made, err);
@@ -184,11 +185,11 @@ static reshard_status add_groups(const struct layout_request *request, struct mc
     for (int64_t pp = 0; pp < layout->pp && !status; pp++) {
         for (int64_t tp = 0; tp < layout->tp && !status; tp++) {
             const struct rank_place place = { .pp = pp, .tp = tp, .etp = tp % layout->etp };
-            status = add_group(request, state, &place, false, pp * layout->tp + tp, err);
+            status = mcore_buckets_add_group(request, state, &place, false, pp * layout->tp + tp, err);
         }
         for (int64_t i = 0; buckets->has_experts && i < layout->ep * layout->etp && !status; i++) {
             const struct rank_place place = { .pp = pp, .ep = i / layout->etp, .etp = i % layout->etp };
-            status = add_group(request, state, &place, true, pp * layout->ep * layout->etp + i, err);
+            status = mcore_buckets_add_group(request, state, &place, true, pp * layout->ep * layout->etp + i, err);
         }
     }
     return status;
@@ -210,7 +211,7 @@ static reshard_status check_ranks(const struct parallel_model *model, reshard_er
 }
 
 /* Every parameter has all kinds of state, the master among them. */
-static reshard_status check_states(const struct mcore_buckets *buckets, const struct catalog *wanted, reshard_error *err)
+static reshard_status mcore_buckets_check_states(const struct mcore_buckets *buckets, const struct catalog *wanted, reshard_error *err)
 {
     bool has_master = false;
     for (uint32_t s = 0; s < buckets->state_count; s++)
@@ -243,7 +244,7 @@ reshard_status mcore_buckets_make(const struct layout_request *request, struct m
     if (!status)
         status = wanted_states_find(request->wanted, &buckets->arena, buckets->states, &buckets->state_count, err);
     if (!status)
-        status = check_states(buckets, request->wanted, err);
+        status = mcore_buckets_check_states(buckets, request->wanted, err);
     for (uint32_t i = 0; i < buckets->model.count && !status; i++)
         buckets->has_experts |= buckets->model.parameters[i].is_expert;
     if (!status)
@@ -278,7 +279,7 @@ bool mcore_is_in_buffers(const struct mcore_target *state, const struct catalog 
 /* ---- chunks ---- */
 
 /* The runs of a vector, as places for chunks. */
-static void list_parts(const struct dcp_vectors *vectors, const struct dcp_vector *vector, struct vector_part *parts)
+static void mcore_buckets_list_parts(const struct dcp_vectors *vectors, const struct dcp_vector *vector, struct vector_part *parts)
 {
     for (uint32_t i = 0; i < vector->run_count; i++) {
         const struct dcp_run *run = &vectors->runs[vector->first_run + i];
@@ -301,7 +302,7 @@ static reshard_status add_vector_chunks(struct target *target, const struct mcor
     struct vector_part *parts = calloc((size_t)vector->run_count + 1, sizeof(*parts));
     reshard_status status = parts ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        list_parts(&mcore_target_state(target)->dcp.vectors, vector, parts);
+        mcore_buckets_list_parts(&mcore_target_state(target)->dcp.vectors, vector, parts);
     const struct stored_vector stored = { .dtype = vector->dtype, .count = vector->count, .parts = parts, .part_count = vector->run_count };
     for (uint32_t i = 0; i < place_count && !status; i++) {
         const struct flat_place *place = &group->made.places[first_place + i];

@@ -67,7 +67,7 @@ struct flat_adding {
 };
 
 /* One contiguous stretch of the flat vector. element counts in the blob; driver_data passes it to the resolver. */
-static bool add_stretch(struct flat_adding *adding, int64_t flat, int64_t count, int64_t element)
+static bool mcore_cells_add_stretch(struct flat_adding *adding, int64_t flat, int64_t count, int64_t element)
 {
     const struct catalog_chunk *like = adding->like;
     struct catalog_chunk *added;
@@ -86,7 +86,7 @@ static bool add_stretch(struct flat_adding *adding, int64_t flat, int64_t count,
 }
 
 /* A box of the run: rows that lie one after the other in the real tensor are one stretch. */
-static bool add_box(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context)
+static bool mcore_cells_add_box(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context)
 {
     struct flat_adding *adding = context;
     const struct mcore_reshape *reshape = adding->reshape;
@@ -100,7 +100,7 @@ static bool add_box(const int64_t *start, const int64_t *extent, int64_t flat_in
         int64_t flat = 0;
         for (int axis = 0; axis < rank; axis++)
             flat += (adding->cell->start[axis] + start[axis] + (axis < inner ? counter[axis] : 0)) * strides[axis];
-        if (!add_stretch(adding, flat, row, element))
+        if (!mcore_cells_add_stretch(adding, flat, row, element))
             return false;
         int axis = inner - 1;
         while (axis >= 0 && ++counter[axis] == extent[axis])
@@ -126,6 +126,6 @@ reshard_status mcore_add_flattened(struct catalog *catalog, uint32_t tensor, con
     if (!reshape->is_flat)
         return add_run(catalog, tensor, &cell, begin, count, like, err);
     struct flat_adding adding = { .catalog = catalog, .tensor = tensor, .reshape = reshape, .cell = &cell, .like = like, .err = err };
-    bool all = flat_run_boxes(cell.rank, cell.extent, begin, count, add_box, &adding);
+    bool all = flat_run_boxes(cell.rank, cell.extent, begin, count, mcore_cells_add_box, &adding);
     return all ? RESHARD_OK : adding.status;
 }

@@ -15,7 +15,7 @@ static const struct {
     enum mcore_backend backend;
 } backends[] = { { "torch_dist", MCORE_TORCH_DIST }, { "fsdp_dtensor", MCORE_FSDP_DTENSOR }, { "zarr", MCORE_ZARR } };
 
-static reshard_status read_config(const struct value *root, struct mcore_config *out, reshard_error *err)
+static reshard_status mcore_config_read_config(const struct value *root, struct mcore_config *out, reshard_error *err)
 {
     struct str name;
     const struct value *backend = root->kind == VALUE_DICT ? value_dict_get(root, "sharded_backend") : NULL;
@@ -58,7 +58,7 @@ reshard_status mcore_config_read(struct store *store, const char *directory, str
     if (!status)
         status = json_parse(bytes.data, bytes.size, &limits_default, &graph, err);
     if (!status)
-        status = read_config(graph.root, out, err);
+        status = mcore_config_read_config(graph.root, out, err);
     if (status) {
         error_prefix(err, "'%s'", name);
         error_object(err, "%s", name);

@@ -64,7 +64,7 @@ static bool list_is_entered(const struct value *list, int depth, bool *is_too_de
 }
 
 /* str() of a key, in the target's arena. */
-static bool key_text(struct arena *arena, const struct value *key, struct str *out)
+static bool mcore_flatten_key_text(struct arena *arena, const struct value *key, struct str *out)
 {
     struct buffer text = { 0 };
     bool done = value_as_str(key, out);
@@ -144,10 +144,11 @@ static reshard_status name_child(struct flattening *flattening, const struct lev
         return RESHARD_OK;
     }
     *part = (struct path_part){ .kind = PATH_KEY };
-    return key_text(&flattening->target->catalog->arena, level->items[level->next], &part->key) ? RESHARD_OK : error_set_memory(err);
+    return mcore_flatten_key_text(&flattening->target->catalog->arena, level->items[level->next], &part->key) ? RESHARD_OK
+                                                                                                              : error_set_memory(err);
 }
 
-static reshard_status flatten(struct flattening *flattening, const struct value *root, reshard_error *err)
+static reshard_status mcore_flatten_flatten(struct flattening *flattening, const struct value *root, reshard_error *err)
 {
     reshard_status status = visit(flattening, root, err);
     while (flattening->depth > 0 && !status) {
@@ -181,7 +182,7 @@ static reshard_status flatten_at(const struct layout_request *request, struct ta
     flattening->shortens = mcore_target_state(target)->flavour->has_group_meta;
     flattening->base = count;
     memcpy(flattening->parts, parts, count * sizeof(*parts));
-    reshard_status status = flatten(flattening, value, err);
+    reshard_status status = mcore_flatten_flatten(flattening, value, err);
     free(flattening);
     return status;
 }

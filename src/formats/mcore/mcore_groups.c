@@ -31,7 +31,7 @@ struct groups {
     uint32_t item, graph_count;
 };
 
-static void add_group(struct groups *groups, const struct value *value)
+static void mcore_groups_add_group(struct groups *groups, const struct value *value)
 {
     struct value **members;
     size_t count;
@@ -48,7 +48,7 @@ static void add_groups_of(struct groups *groups, const struct value *optimizer)
 {
     const struct value *list = parameter_group_list(optimizer);
     for (size_t i = 0; list && i < list->list.count; i++)
-        add_group(groups, list->list.items[i]);
+        mcore_groups_add_group(groups, list->list.items[i]);
 }
 
 /* One optimizer, or several in a list or in a dict by number. */

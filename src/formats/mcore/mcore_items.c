@@ -26,7 +26,7 @@
 /* ---- ShardedObjects ---- */
 
 /* Decimal numbers between dots; how many there are, 0 if it is something else. */
-static size_t count_numbers(struct str text)
+static size_t mcore_items_count_numbers(struct str text)
 {
     size_t count = 0, digits = 0;
     for (size_t i = 0; i <= text.size; i++) {
@@ -55,8 +55,8 @@ bool mcore_object_key(struct str name, struct str *key)
     rest = (struct str){ rest.data + sizeof(prefix) - 1, rest.size - (sizeof(prefix) - 1) };
     if (!str_find_char(rest, '_', &middle))
         return false;
-    size_t offsets = count_numbers((struct str){ rest.data, middle });
-    if (offsets == 0 || offsets != count_numbers((struct str){ rest.data + middle + 1, rest.size - middle - 1 }))
+    size_t offsets = mcore_items_count_numbers((struct str){ rest.data, middle });
+    if (offsets == 0 || offsets != mcore_items_count_numbers((struct str){ rest.data + middle + 1, rest.size - middle - 1 }))
         return false;
     *key = (struct str){ name.data, slash - 1 };
     return true;
@@ -131,7 +131,7 @@ static reshard_status add_minimal_state(const struct layout_request *request, st
     return status;
 }
 
-static reshard_status add_common(const struct layout_request *request, struct target *target, reshard_error *err)
+static reshard_status mcore_items_add_common(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
     bool has_hole;
@@ -199,7 +199,7 @@ static reshard_status add_rerun_state(const struct layout_request *request, stru
     return target_note_dropped(target, NOTE_RANKS, name, err, "the first rank's is kept");
 }
 
-static reshard_status add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key,
+static reshard_status mcore_items_add_object(const struct layout_request *request, struct target *target, uint32_t item, struct str key,
                                  reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
@@ -244,7 +244,7 @@ static bool is_made_over(struct target *target, const struct catalog_item *wante
     return is_rng || (state->has_group_meta && is_leaf_of(wanted->key, "optimizer"));
 }
 
-static reshard_status add_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+static reshard_status mcore_items_add_item(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
 {
     struct mcore_target *state = mcore_target_state(target);
     const struct catalog_item *wanted = &request->wanted->items[item];
@@ -255,7 +255,7 @@ static reshard_status add_item(const struct layout_request *request, struct targ
     if (str_is(wanted->key, "metadata.json") && wanted->kind == ITEM_VALUE && mcore_is_from(request, &format_zarr))
         return RESHARD_OK;
     if (wanted->path == CATALOG_NONE && mcore_object_key(wanted->key, &key))
-        return add_object(request, target, item, key, err);
+        return mcore_items_add_object(request, target, item, key, err);
     bool is_common = state->flavour->has_common;
     reshard_status status;
     if (is_common && is_made_over(target, wanted, &status, err))
@@ -289,7 +289,7 @@ static reshard_status add_version(const struct layout_request *request, struct t
 }
 
 /* torch_dcp numbers its optimizer state by the order of parameters, and nothing else does. */
-static reshard_status check_states(const struct layout_request *request, const struct target *target, reshard_error *err)
+static reshard_status mcore_items_check_states(const struct layout_request *request, const struct target *target, reshard_error *err)
 {
     if (!mcore_is_from(request, &format_torch_dcp_megatron) || target->driver == &format_torch_dcp_megatron)
         return RESHARD_OK;
@@ -310,11 +310,11 @@ reshard_status mcore_items_make(const struct layout_request *request, struct tar
 {
     bool has_common = mcore_target_state(target)->flavour->has_common;
     mcore_optimizer_look(request, target);
-    reshard_status status = check_states(request, target, err);
+    reshard_status status = mcore_items_check_states(request, target, err);
     if (!status && has_common)
         status = mcore_sizes_choose(request, target, err);
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
-        status = add_item(request, target, i, err);
+        status = mcore_items_add_item(request, target, i, err);
         if (status)
             error_prefix(err, "item '%.*s'", STR_ARG(request->wanted->items[i].key));
     }
@@ -325,5 +325,5 @@ reshard_status mcore_items_make(const struct layout_request *request, struct tar
     if (status || !has_common)
         return status;
     status = mcore_module_states_add(request, target, mcore_target_state(target)->has_module_state, err);
-    return status ? status : add_common(request, target, err);
+    return status ? status : mcore_items_add_common(request, target, err);
 }

@@ -59,7 +59,7 @@ static reshard_status note_item(struct adding *adding, uint32_t item, reshard_er
     return RESHARD_OK;
 }
 
-static reshard_status note_items(struct adding *adding, bool *has_objects, reshard_error *err)
+static reshard_status mcore_objects_note_items(struct adding *adding, bool *has_objects, reshard_error *err)
 {
     const struct catalog *wanted = adding->request->wanted;
     reshard_status status = RESHARD_OK;
@@ -77,7 +77,7 @@ static reshard_status note_items(struct adding *adding, bool *has_objects, resha
 /* ---- modules ---- */
 
 /* Whether one of the patterns names the weight. */
-static bool is_named(struct str key)
+static bool mcore_objects_is_named(struct str key)
 {
     const struct model_data *data = model_data_find(STR(DATA_FILE));
     struct str rest = data ? data->text : (struct str){ 0 };
@@ -127,8 +127,8 @@ static bool object_name(struct arena *arena, struct buffer *scratch, struct str 
     return !scratch->failed && arena_str(arena, buffer_str(scratch), out);
 }
 
-static reshard_status add_object(struct adding *adding, struct str module, const int64_t *index, const int64_t *extent, int prepended,
-                                 reshard_error *err)
+static reshard_status mcore_objects_add_object(struct adding *adding, struct str module, const int64_t *index, const int64_t *extent,
+                                               int prepended, reshard_error *err)
 {
     static const int64_t zero[] = { 0 }, one[] = { 1 };
     struct mcore_target *state = mcore_target_state(adding->target);
@@ -163,7 +163,7 @@ static reshard_status add_module(struct adding *adding, const struct catalog_ten
     if (cells == 0)
         return RESHARD_OK;
     do {
-        reshard_status status = add_object(adding, module, index, extent, axes, err);
+        reshard_status status = mcore_objects_add_object(adding, module, index, extent, axes, err);
         if (status)
             return status;
         for (axis = axes - 1; axis >= 0 && ++index[axis] == extent[axis]; axis--)
@@ -172,7 +172,7 @@ static reshard_status add_module(struct adding *adding, const struct catalog_ten
     return RESHARD_OK;
 }
 
-static reshard_status note_unused(struct adding *adding, reshard_error *err)
+static reshard_status mcore_objects_note_unused(struct adding *adding, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < adding->names.count && !status; i++) {
@@ -188,17 +188,17 @@ reshard_status mcore_module_states_add(const struct layout_request *request, str
     struct adding adding = { .request = request, .target = target };
     const struct catalog *wanted = request->wanted;
     bool has_objects;
-    reshard_status status = note_items(&adding, &has_objects, err);
+    reshard_status status = mcore_objects_note_items(&adding, &has_objects, err);
     if (!status && !(adding.none = value_new(&mcore_target_state(target)->dcp.extra, VALUE_NONE)))
         status = error_set_memory(err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status && is_wanted && !has_objects; i++) {
         const struct catalog_tensor *tensor = &wanted->tensors[i];
         bool is_weight = !(tensor->flags & TENSOR_HIDDEN) && str_ends_with(tensor->key, WEIGHT) && !state_key_is_any(tensor->key);
-        if (is_weight && is_named(tensor->key))
+        if (is_weight && mcore_objects_is_named(tensor->key))
             status = add_module(&adding, tensor, err);
     }
     if (!status)
-        status = note_unused(&adding, err);
+        status = mcore_objects_note_unused(&adding, err);
     name_map_release(&adding.names);
     buffer_release(&adding.name);
     free(adding.items);

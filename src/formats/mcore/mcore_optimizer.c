@@ -21,7 +21,7 @@ struct found_state {
     bool has_copies, has_buckets;
 };
 
-static struct found_state look(const struct catalog *wanted)
+static struct found_state mcore_optimizer_look_here(const struct catalog *wanted)
 {
     struct found_state found = { 0 };
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
@@ -42,7 +42,7 @@ static bool is_buffered(const struct mcore_target *state)
 
 void mcore_optimizer_look(const struct layout_request *request, struct target *target)
 {
-    struct found_state found = look(request->wanted);
+    struct found_state found = mcore_optimizer_look_here(request->wanted);
     mcore_target_state(target)->has_parameter_state = (found.has_copies || is_buffered(mcore_target_state(target))) && !found.has_buckets;
     for (uint32_t i = 0; i < request->wanted->item_count && mcore_target_state(target)->flavour->has_common; i++) {
         if (state_key_is(request->wanted->items[i].key, STATE_KEY_GROUP_META))
@@ -51,8 +51,8 @@ void mcore_optimizer_look(const struct layout_request *request, struct target *t
 }
 
 /* A copy, in the target's own graph, of the value that a leaf of the tree's root has; *out NULL if there is none. */
-static reshard_status copy_leaf(const struct layout_request *request, struct mcore_target *state, const char *key, uint32_t *node,
-                                struct value **out, reshard_error *err)
+static reshard_status mcore_optimizer_copy_leaf(const struct layout_request *request, struct mcore_target *state, const char *key,
+                                                uint32_t *node, struct value **out, reshard_error *err)
 {
     *out = NULL;
     *node = path_tree_child(&state->dcp.tree, 0, str_of(key));
@@ -85,7 +85,7 @@ static bool number_members(struct value_graph *graph, struct value *list)
     return true;
 }
 
-static bool is_numbered(const struct value *dict)
+static bool mcore_optimizer_is_numbered(const struct value *dict)
 {
     return dict->list.count >= 2 && dict->list.items[0]->kind == VALUE_INT;
 }
@@ -132,7 +132,7 @@ bool mcore_optimizer_takes(const struct target *target, struct str key)
 /* The dict of the numbered optimizer: the only one, or the member of that number. */
 static struct value *optimizer_of(struct value *optimizer, uint64_t number)
 {
-    if (!is_numbered(optimizer))
+    if (!mcore_optimizer_is_numbered(optimizer))
         return optimizer;
     for (size_t i = 0; i + 1 < optimizer->list.count; i += 2) {
         int64_t key;
@@ -171,8 +171,8 @@ static struct value *copy_with_storages(struct mcore_target *state, const struct
 }
 
 /* What the layouts by bucket keep in an object is part of the common state in the one by parameter. */
-static reshard_status take_object(const struct layout_request *request, struct mcore_target *state, uint32_t item, struct value *optimizer,
-                                  reshard_error *err)
+static reshard_status mcore_optimizer_take_object(const struct layout_request *request, struct mcore_target *state, uint32_t item,
+                                                  struct value *optimizer, reshard_error *err)
 {
     struct object_part part;
     struct str key;
@@ -260,7 +260,7 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
     struct value *optimizer;
     uint32_t node;
     bool failed = false;
-    reshard_status status = copy_leaf(request, state, OPTIMIZER_KEY, &node, &optimizer, err);
+    reshard_status status = mcore_optimizer_copy_leaf(request, state, OPTIMIZER_KEY, &node, &optimizer, err);
     if (!status && made) {
         optimizer = made;
         status = mcore_add_value(state, OPTIMIZER_KEY, made, err);
@@ -270,14 +270,15 @@ static reshard_status adapt_optimizer(const struct layout_request *request, stru
         return status;
     if (optimizer->kind == VALUE_LIST && !number_members(&state->dcp.extra, optimizer))
         return error_set_memory(err);
-    if (is_distributed && optimizer->kind == VALUE_DICT && !is_numbered(optimizer))
+    if (is_distributed && optimizer->kind == VALUE_DICT && !mcore_optimizer_is_numbered(optimizer))
         set_layout(state, optimizer, &failed);
-    for (size_t i = 1; is_distributed && optimizer->kind == VALUE_DICT && is_numbered(optimizer) && i < optimizer->list.count; i += 2)
+    for (size_t i = 1;
+         is_distributed && optimizer->kind == VALUE_DICT && mcore_optimizer_is_numbered(optimizer) && i < optimizer->list.count; i += 2)
         set_layout(state, optimizer->list.items[i], &failed);
     if (failed)
         return error_set_memory(err);
     for (uint32_t i = 0; i < request->wanted->item_count && is_distributed && optimizer->kind == VALUE_DICT && !status; i++)
-        status = take_object(request, state, i, optimizer, err);
+        status = mcore_optimizer_take_object(request, state, i, optimizer, err);
     mcore_groups_drop_numbers(optimizer);
     if (!status)
         status = mcore_optimizers_regroup(request, target, &optimizer, err);
@@ -292,7 +293,7 @@ static reshard_status adapt_content(const struct layout_request *request, struct
 {
     struct value *content;
     uint32_t node;
-    reshard_status status = copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
+    reshard_status status = mcore_optimizer_copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
     bool is_new = !content;
     if (status || (node != CATALOG_NONE && is_new))
         return status;
@@ -329,7 +330,7 @@ static bool is_described(const struct layout_request *request, struct mcore_targ
         return false;
     if (state->buckets)
         return false;
-    *status = copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
+    *status = mcore_optimizer_copy_leaf(request, state, CONTENT_KEY, &node, &content, err);
     const struct value *type = content && content->kind == VALUE_DICT ? value_dict_get(content, "distrib_optim_sharding_type") : NULL;
     return *status || !is_distributed || (type && value_as_str(type, &layout) && str_is(layout, layout_of(state)));
 }

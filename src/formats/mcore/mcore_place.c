@@ -20,7 +20,7 @@
 /* The name parts that stand for a stacked axis where no index follows them. */
 static const char *const stacked_parts[] = { "layers", "experts" };
 
-static bool is_number(struct str part)
+static bool mcore_place_is_number(struct str part)
 {
     uint64_t number;
     return part.size > 0 && (str_to_u64(part, &number) || part.data[0] == '0');
@@ -34,7 +34,7 @@ int mcore_prepended_axes(struct str key, int rank)
     while (rest.size) {
         struct str part = str_take(&rest, '.'), after = rest, following = str_take(&after, '.');
         bool is_list = str_is(part, stacked_parts[0]) || (str_is(part, stacked_parts[1]) && str_is(previous, stacked_parts[1]));
-        axes += is_list && following.size && !is_number(following);
+        axes += is_list && following.size && !mcore_place_is_number(following);
         previous = part;
     }
     return axes < rank ? axes : rank;
@@ -50,7 +50,7 @@ reshard_status mcore_chunk_bytes(const struct layout_request *request, uint64_t 
 }
 
 /* Makes the block small enough, cutting axis after axis. */
-static void shrink(enum dtype dtype, int rank, int first_axis, uint64_t bytes_max, int64_t *block)
+static void mcore_place_shrink(enum dtype dtype, int rank, int first_axis, uint64_t bytes_max, int64_t *block)
 {
     for (int axis = first_axis; axis < rank; axis++) {
         uint64_t bytes = 0;
@@ -153,7 +153,7 @@ static reshard_status place_blocks(struct dcp_placing *placing, uint32_t index, 
     status = mcore_cut_block(mcore_target_state(placing->target), tensor, prepended, false, block, err);
     if (status)
         return status;
-    shrink(tensor->dtype, rank, prepended, bytes_max, block);
+    mcore_place_shrink(tensor->dtype, rank, prepended, bytes_max, block);
     uint64_t count = block_count(rank, shape, block);
     if (count == 0 || count > placing->request->limits.chunks)
         return error_set_limit(err, "chunks", count, placing->request->limits.chunks);

@@ -27,7 +27,7 @@ static bool has_common_file(struct store *store, const char *directory, reshard_
     return found;
 }
 
-static struct mcore_look look_at(struct store *store, const char *name, reshard_error *err)
+static struct mcore_look mcore_probe_look_at(struct store *store, const char *name, reshard_error *err)
 {
     struct mcore_look look = { .seen = dcp_look(store, name, err) };
     struct mcore_config config = { .backend = MCORE_ABSENT };
@@ -72,7 +72,7 @@ out:
 }
 
 /* A directory with .metadata that is no torch_dist checkpoint. */
-static bool is_plain(const struct mcore_look *look)
+static bool mcore_probe_is_plain(const struct mcore_look *look)
 {
     return look->backend == MCORE_ABSENT && (look->seen & DCP_HAS_METADATA) && !look->has_common;
 }
@@ -81,22 +81,22 @@ int mcore_probe_torch_dcp(struct store *store, const char *name, reshard_error *
 {
     if (!mcore_is_iteration(store, name))
         return 0;
-    struct mcore_look look = look_at(store, name, err);
-    return is_plain(&look) ? 92 : 0;
+    struct mcore_look look = mcore_probe_look_at(store, name, err);
+    return mcore_probe_is_plain(&look) ? 92 : 0;
 }
 
 /* In an iteration's folder either mark is enough; elsewhere others wrap modules in 'model.module.' too. */
 int mcore_probe_fsdp_dtensor(struct store *store, const char *name, reshard_error *err)
 {
-    struct mcore_look look = look_at(store, name, err);
+    struct mcore_look look = mcore_probe_look_at(store, name, err);
     if (look.backend == MCORE_FSDP_DTENSOR)
         return 100;
-    return is_plain(&look) && begins_with_mark(store, name, mcore_is_iteration(store, name) ? 2 : 1, err) ? 94 : 0;
+    return mcore_probe_is_plain(&look) && begins_with_mark(store, name, mcore_is_iteration(store, name) ? 2 : 1, err) ? 94 : 0;
 }
 
 int mcore_probe_torch_dist(struct store *store, const char *name, reshard_error *err)
 {
-    struct mcore_look look = look_at(store, name, err);
+    struct mcore_look look = mcore_probe_look_at(store, name, err);
     if (look.backend == MCORE_TORCH_DIST)
         return 100;
     /* metadata.json is written last: without it, or with a torn one, this is a save that was not finished, which the reader says. */

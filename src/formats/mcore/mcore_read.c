@@ -50,7 +50,8 @@ static reshard_status add_common_item(struct source *source, struct dcp_archive 
 }
 
 /* The dict, or the one dict of a list, member by member. */
-static reshard_status add_common(struct source *source, struct dcp_archive *archive, const struct value_graph *graph, reshard_error *err)
+static reshard_status mcore_read_add_common(struct source *source, struct dcp_archive *archive, const struct value_graph *graph,
+                                            reshard_error *err)
 {
     const struct value *state = graph->root;
     struct value **items;
@@ -72,7 +73,7 @@ static reshard_status read_common(struct source *source, uint32_t object, uint64
     const struct value_graph *graph;
     reshard_status status = dcp_archive_open(source, object, offset, bytes, codec, &archive, &graph, err);
     if (!status)
-        status = add_common(source, archive, graph, err);
+        status = mcore_read_add_common(source, archive, graph, err);
     if (status) {
         error_prefix(err, "%s", what);
         error_object(err, "%.*s", STR_ARG(source->catalog->objects[object].name));
@@ -102,7 +103,7 @@ reshard_status mcore_common_file_read(struct source *source, bool *has_file, res
 /* ---- optimizer state ---- */
 
 /* Whether any of it was flattened. */
-static bool has_flattened_state(const struct mcore_reading *reading)
+static bool mcore_read_has_flattened_state(const struct mcore_reading *reading)
 {
     const struct catalog *catalog = reading->source->catalog;
     struct mcore_reshape reshape;
@@ -135,7 +136,7 @@ static bool find_reshape(const struct mcore_reading *reading, struct str name, s
     return true;
 }
 
-static bool reshape(void *context, struct str name, int *rank, int64_t *shape)
+static bool mcore_read_reshape(void *context, struct str name, int *rank, int64_t *shape)
 {
     struct mcore_reshape found;
     int64_t flat;
@@ -224,7 +225,7 @@ static reshard_status check_config(struct source *source, reshard_error *err)
 }
 
 /* The tokenizer lies in a directory of its own; a quantizer's state there is a checkpoint by itself. */
-static reshard_status add_files(struct source *source, reshard_error *err)
+static reshard_status mcore_read_add_files(struct source *source, reshard_error *err)
 {
     static const char tokenizer[] = "tokenizer/";
     bool is_directory;
@@ -248,7 +249,9 @@ static reshard_status add_files(struct source *source, reshard_error *err)
 reshard_status mcore_read_torch_dist(struct source *source, reshard_error *err)
 {
     struct mcore_reading reading = { .source = source };
-    const struct dcp_read_hooks hooks = { .context = &reading, .reshape = reshape, .add_chunk = add_flattened, .take_item = take_item };
+    const struct dcp_read_hooks hooks = {
+        .context = &reading, .reshape = mcore_read_reshape, .add_chunk = add_flattened, .take_item = take_item
+    };
     reshard_status status = dcp_read_open(source, err);
     if (!status)
         status = check_config(source, err);
@@ -259,9 +262,9 @@ reshard_status mcore_read_torch_dist(struct source *source, reshard_error *err)
     if (!status)
         status = dcp_read_tensors(source, &hooks, err);
     if (!status)
-        status = mcore_stored_read(source, &reading.stored, has_flattened_state(&reading), err);
+        status = mcore_stored_read(source, &reading.stored, mcore_read_has_flattened_state(&reading), err);
     if (!status)
-        status = add_files(source, err);
+        status = mcore_read_add_files(source, err);
     if (!status)
         status = mcore_note_parallel_sizes(source, err);
     mcore_stored_release(&reading.stored);

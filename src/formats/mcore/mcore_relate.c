@@ -71,7 +71,7 @@ bool optimizer_state_key(struct arena *arena, struct str key, bool is_flattened,
 
 /* ---- buckets ---- */
 
-static int compare(int64_t a, int64_t b)
+static int mcore_relate_compare(int64_t a, int64_t b)
 {
     return a < b ? -1 : a > b;
 }
@@ -79,11 +79,11 @@ static int compare(int64_t a, int64_t b)
 static int by_bucket(const void *a, const void *b)
 {
     const struct bucket *x = a, *y = b;
-    int order = compare(x->chain, y->chain);
-    order = order ? order : compare(x->group, y->group);
+    int order = mcore_relate_compare(x->chain, y->chain);
+    order = order ? order : mcore_relate_compare(x->group, y->group);
     order = order ? order : str_compare(x->state, y->state);
-    order = order ? order : compare(x->buffer, y->buffer);
-    return order ? order : compare(x->index, y->index);
+    order = order ? order : mcore_relate_compare(x->buffer, y->buffer);
+    return order ? order : mcore_relate_compare(x->index, y->index);
 }
 
 static reshard_status list_buckets(struct relating *relating, reshard_error *err)
@@ -112,11 +112,11 @@ static reshard_status list_buckets(struct relating *relating, reshard_error *err
 
 static int by_start(const void *a, const void *b)
 {
-    return compare(((const struct vector_part *)a)->start, ((const struct vector_part *)b)->start);
+    return mcore_relate_compare(((const struct vector_part *)a)->start, ((const struct vector_part *)b)->start);
 }
 
 /* The chunks of every bucket. They are not grouped by tensor yet: counted first, then dealt out. */
-static reshard_status list_parts(struct relating *relating, reshard_error *err)
+static reshard_status mcore_relate_list_parts(struct relating *relating, reshard_error *err)
 {
     const struct catalog *catalog = relating->catalog;
     uint32_t *bucket_of = calloc((size_t)relating->tensor_count + 1, sizeof(*bucket_of)), total = 0;
@@ -171,8 +171,8 @@ static reshard_status list_parts(struct relating *relating, reshard_error *err)
 /* ---- logical tensors ---- */
 
 /* The tensor of a weight's state, added on first use. */
-static reshard_status state_tensor(struct relating *relating, struct str state, uint32_t weight, enum dtype dtype, uint32_t *out,
-                                   reshard_error *err)
+static reshard_status mcore_relate_state_tensor(struct relating *relating, struct str state, uint32_t weight, enum dtype dtype,
+                                                uint32_t *out, reshard_error *err)
 {
     struct catalog *catalog = relating->catalog;
     uint32_t index = 0;
@@ -244,7 +244,7 @@ static reshard_status group_place(const struct parallel_model *model, int64_t ch
     return RESHARD_OK;
 }
 
-static void set_gradients(struct rank_parameters *rank, const struct bucket *buckets, uint32_t count)
+static void mcore_relate_set_gradients(struct rank_parameters *rank, const struct bucket *buckets, uint32_t count)
 {
     for (uint32_t i = 0; i < rank->count; i++) {
         for (uint32_t k = 0; k < count; k++) {
@@ -327,7 +327,7 @@ static reshard_status emit_state(struct relating *relating, const struct flat_bu
             .dtype = dtype, .count = bucket->count, .parts = relating->parts + bucket->first_part, .part_count = bucket->part_count
         };
         uint32_t tensor;
-        status = state_tensor(relating, bucket->state, parameter->tensor, dtype, &tensor, err);
+        status = mcore_relate_state_tensor(relating, bucket->state, parameter->tensor, dtype, &tensor, err);
         if (!status)
             status = vector_chunks_add(relating->catalog, tensor, parameter, place, &vector,
                                        spot->start - made->buckets[spot->bucket].start, err);
@@ -354,7 +354,7 @@ static reshard_status relate_buckets(struct relating *relating, const struct buc
         status = rank_parameters_make(&relating->model, relating->catalog, &place, is_expert, &rank, err);
     if (!status) {
         const struct training_run run = { .args = relating->model.args.members, .stage = place.pp };
-        set_gradients(&rank, buckets, count);
+        mcore_relate_set_gradients(&rank, buckets, count);
         status = flat_buffer_rules_of(&run, rank.parameters, rank.count, is_expert, &rules, err);
     }
     if (!status) {
@@ -418,7 +418,7 @@ static reshard_status emit_object(struct relating *relating, const struct optimi
         uint32_t index;
         if (!arena_str(&relating->catalog->arena, piece->state, &state))
             return error_set_memory(err);
-        status = state_tensor(relating, state, parameter->tensor, tensor->dtype, &index, err);
+        status = mcore_relate_state_tensor(relating, state, parameter->tensor, tensor->dtype, &index, err);
         if (!status)
             status = vector_chunks_add(relating->catalog, index, parameter, place, &vector, piece->offset, err);
     }
@@ -474,7 +474,7 @@ reshard_status optimizer_dist_relate(struct catalog *catalog, const struct value
     if (!status && relating.bucket_count + object_count > 0) {
         status = parallel_model_make(catalog, namespace, &relating.model, err);
         if (!status)
-            status = list_parts(&relating, err);
+            status = mcore_relate_list_parts(&relating, err);
         if (!status)
             status = relate_all_buckets(&relating, err);
         for (uint32_t i = 0; i < object_count && !status; i++)

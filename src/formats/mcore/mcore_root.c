@@ -212,7 +212,7 @@ static int by_name(const void *a, const void *b, void *context)
 }
 
 /* Whether the object lies directly in the checkpoint's folder. */
-static bool is_listed(const struct target *target, uint32_t object)
+static bool mcore_root_is_listed(const struct target *target, uint32_t object)
 {
     const struct mcore_target *state = mcore_target_state(target);
     struct str name = target->catalog->objects[object].name;
@@ -232,7 +232,7 @@ static reshard_status integrity_text(const struct target *target, struct store_o
     char hex[DIGEST_HEX_MAX] = "0000000000000000000000000000000000000000000000000000000000000000";
     reshard_status status = order && hasher ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; i < catalog->object_count && !status; i++) {
-        if (is_listed(target, i))
+        if (mcore_root_is_listed(target, i))
             order[count++] = i;
     }
     if (!status)
@@ -255,7 +255,7 @@ static reshard_status integrity_text(const struct target *target, struct store_o
 
 /* ---- laying out and publishing ---- */
 
-static reshard_status add_file(struct target *target, const char *folder, const char *name, uint64_t bytes, uint32_t *out,
+static reshard_status mcore_root_add_file(struct target *target, const char *folder, const char *name, uint64_t bytes, uint32_t *out,
                                reshard_error *err)
 {
     char *path = arena_printf(&target->catalog->arena, "%s%s", folder, name);
@@ -269,14 +269,15 @@ reshard_status mcore_root_lay_out(struct target *target, reshard_error *err)
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < state->text_count && !status; i++) {
         struct mcore_text_file *file = &state->texts[i];
-        status = add_file(target, file->is_in_folder ? state->dcp.folder : "", file->name, strlen(file->text), &file->object, err);
+        status =
+            mcore_root_add_file(target, file->is_in_folder ? state->dcp.folder : "", file->name, strlen(file->text), &file->object, err);
     }
     state->integrity_object = CATALOG_NONE;
     if (status || !state->has_integrity)
         return status;
     status = integrity_text(target, NULL, &text, err);
     if (!status)
-        status = add_file(target, state->dcp.folder, INTEGRITY_FILE, text.size, &state->integrity_object, err);
+        status = mcore_root_add_file(target, state->dcp.folder, INTEGRITY_FILE, text.size, &state->integrity_object, err);
     buffer_release(&text);
     return status;
 }

@@ -60,7 +60,7 @@ static int64_t size_or_one(int64_t number)
     return number == TRAINING_ARG_UNKNOWN || number < 1 ? 1 : number;
 }
 
-static struct mcore_sizes sizes_of(const struct value *arguments)
+static struct mcore_sizes mcore_state_sizes_of(const struct value *arguments)
 {
     struct training_args args;
     training_args_read(arguments, &args);
@@ -122,10 +122,10 @@ reshard_status mcore_sizes_choose(const struct layout_request *request, struct t
     reshard_status status = source_arguments(request, &arguments, &graph_count, err);
     if (status)
         return status;
-    state->source_sizes = state->sizes = sizes_of(arguments);
+    state->source_sizes = state->sizes = mcore_state_sizes_of(arguments);
     if (request->like) {
         status = reference_arguments(request, &arguments, &graph_count, err);
-        struct mcore_sizes sizes = sizes_of(arguments);
+        struct mcore_sizes sizes = mcore_state_sizes_of(arguments);
         if (!status && sizes.is_known)
             state->sizes = sizes;
     }

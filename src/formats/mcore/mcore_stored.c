@@ -30,8 +30,8 @@ static reshard_status open_archive(struct source *source, uint32_t object, uint6
     return status;
 }
 
-static reshard_status take_object(struct source *source, struct mcore_stored *stored, struct str key, uint32_t object, uint64_t offset,
-                                  uint64_t bytes, reshard_error *err)
+static reshard_status mcore_stored_take_object(struct source *source, struct mcore_stored *stored, struct str key, uint32_t object,
+                                               uint64_t offset, uint64_t bytes, reshard_error *err)
 {
     if (!ARRAY_ROOM(stored->objects, stored->count, stored->capacity))
         return error_set_memory(err);
@@ -62,7 +62,7 @@ reshard_status mcore_stored_take(struct source *source, struct mcore_stored *sto
         return RESHARD_OK;
     if (codec != CODEC_NONE)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "optimizer state in a compressed object");
-    return take_object(source, stored, key, object, offset, bytes, err);
+    return mcore_stored_take_object(source, stored, key, object, offset, bytes, err);
 }
 
 void mcore_stored_release(struct mcore_stored *stored)

@@ -86,7 +86,7 @@ reshard_status mcore_target_init(const struct layout_request *request, struct ta
     return status ? status : mcore_optimizer_choose(request, target, err);
 }
 
-static reshard_status lay_out(const struct layout_request *request, struct target *target, const struct mcore_flavour *flavour,
+static reshard_status mcore_target_lay_out(const struct layout_request *request, struct target *target, const struct mcore_flavour *flavour,
                               reshard_error *err)
 {
     struct mcore_target *state = calloc(1, sizeof(*state));
@@ -101,17 +101,17 @@ static reshard_status lay_out(const struct layout_request *request, struct targe
 
 reshard_status mcore_lay_out_torch_dist(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    return lay_out(request, target, &flavour_torch_dist, err);
+    return mcore_target_lay_out(request, target, &flavour_torch_dist, err);
 }
 
 reshard_status mcore_lay_out_torch_dcp(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    return lay_out(request, target, &flavour_torch_dcp, err);
+    return mcore_target_lay_out(request, target, &flavour_torch_dcp, err);
 }
 
 reshard_status mcore_lay_out_fsdp_dtensor(const struct layout_request *request, struct target *target, reshard_error *err)
 {
-    return lay_out(request, target, &flavour_fsdp_dtensor, err);
+    return mcore_target_lay_out(request, target, &flavour_fsdp_dtensor, err);
 }
 
 reshard_status mcore_commit(const struct publish_job *job, reshard_error *err)

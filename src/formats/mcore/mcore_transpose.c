@@ -37,7 +37,7 @@ static reshard_status list_weights(struct transposing *all, const struct paralle
 }
 
 /* The weight, of those in the list, that a key is state of; CATALOG_NONE if it is of none. */
-static uint32_t weight_of(const struct transposing *all, struct str key)
+static uint32_t mcore_transpose_weight_of(const struct transposing *all, struct str key)
 {
     struct state_key read;
     if (!state_key_read(key, &read) || read.kind != STATE_KEY_PARAMETER)
@@ -47,7 +47,7 @@ static uint32_t weight_of(const struct transposing *all, struct str key)
 }
 
 /* Adds the tensor that replaces a state. */
-static reshard_status add_tensor(struct transposing *all, uint32_t index, uint32_t weight, reshard_error *err)
+static reshard_status mcore_transpose_add_tensor(struct transposing *all, uint32_t index, uint32_t weight, reshard_error *err)
 {
     struct catalog *catalog = all->catalog;
     const struct catalog_tensor *state = &catalog->tensors[index], *of = &catalog->tensors[weight];
@@ -107,7 +107,7 @@ static reshard_status add_column(const struct transposing_chunk *one, const int6
     return RESHARD_OK;
 }
 
-static bool add_box(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context)
+static bool mcore_transpose_add_box(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context)
 {
     struct transposing_chunk *one = context;
     int64_t at[RANK_MAX], row = extent[one->rank - 1];
@@ -140,7 +140,7 @@ static reshard_status transpose_chunk(const struct transposing *all, uint32_t in
     bool is_run = layout && layout->flat_count >= 0;
     int64_t begin = is_run ? layout->flat_begin : 0, count = is_run ? layout->flat_count : box_volume(one.rank, extent);
     if (count > 0)
-        flat_run_boxes(one.rank, extent, begin, count, add_box, &one);
+        flat_run_boxes(one.rank, extent, begin, count, mcore_transpose_add_box, &one);
     return one.status;
 }
 
@@ -157,9 +157,9 @@ static reshard_status transpose(struct transposing *all, reshard_error *err)
     if (!all->made || !all->is_removed)
         return error_set_memory(err);
     for (uint32_t i = 0; i < all->tensor_count && !status; i++) {
-        uint32_t weight = weight_of(all, catalog->tensors[i].key);
+        uint32_t weight = mcore_transpose_weight_of(all, catalog->tensors[i].key);
         if (weight != CATALOG_NONE)
-            status = add_tensor(all, i, weight, err);
+            status = mcore_transpose_add_tensor(all, i, weight, err);
     }
     for (uint32_t i = 0; i < all->chunk_count && !status; i++) {
         if (all->made[catalog->chunks[i].tensor])

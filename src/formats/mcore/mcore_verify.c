@@ -57,7 +57,7 @@ static void count_object(struct catalog *catalog, struct object_grid *grid, bool
 }
 
 /* Names are unique, so that as many as there are cells are all of them. */
-static reshard_status check_objects(struct source *source, reshard_error *err)
+static reshard_status mcore_verify_check_objects(struct source *source, reshard_error *err)
 {
     struct catalog *catalog = source->catalog;
     struct name_map keys = { 0 };
@@ -86,6 +86,6 @@ static reshard_status check_objects(struct source *source, reshard_error *err)
 
 reshard_status mcore_verify_torch_dist(struct source *source, bool deep, reshard_error *err)
 {
-    reshard_status status = check_objects(source, err);
+    reshard_status status = mcore_verify_check_objects(source, err);
     return status ? status : dcp_verify(source, deep, err);
 }

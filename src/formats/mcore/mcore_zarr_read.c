@@ -26,7 +26,7 @@
 
 /* ---- whose store it is ---- */
 
-static bool has_file(struct store *store, const char *directory, const char *base, reshard_error *err)
+static bool mcore_zarr_read_has_file(struct store *store, const char *directory, const char *base, reshard_error *err)
 {
     char *name = NULL;
     bool is_directory;
@@ -51,7 +51,7 @@ int mcore_zarr_probe(struct store *store, const char *name, reshard_error *err)
         return score;
     if (says_zarr(store, directory, err))
         return 100;
-    return score == ZARR_SCORE_OF_ARRAYS && has_file(store, directory, MCORE_COMMON_FILE, err) ? 96 : score;
+    return score == ZARR_SCORE_OF_ARRAYS && mcore_zarr_read_has_file(store, directory, MCORE_COMMON_FILE, err) ? 96 : score;
 }
 
 /* Plain stores have no state. */
@@ -88,7 +88,7 @@ static reshard_status decide_flavour(struct zarr_reading *reading, bool *has_com
 /* ---- metadata.json ---- */
 
 /* has_common: there is a common.pt, and metadata.json a mark of the format, as in torch_dist; else it is all that is beside the arrays. */
-static reshard_status add_config(struct zarr_reading *reading, bool has_common, reshard_error *err)
+static reshard_status mcore_zarr_read_add_config(struct zarr_reading *reading, bool has_common, reshard_error *err)
 {
     struct source *source = reading->source;
     struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR(MCORE_CONFIG_FILE));
@@ -132,7 +132,7 @@ struct shard_name {
     struct str key, offsets, shape;
 };
 
-static size_t count_numbers(struct str numbers)
+static size_t mcore_zarr_read_count_numbers(struct str numbers)
 {
     size_t count = 1;
     for (size_t i = 0; i < numbers.size; i++)
@@ -189,7 +189,7 @@ static uint64_t lost_extent(const struct zarr_keys *keys, uint32_t entry, struct
     return largest + 1;
 }
 
-static reshard_status add_item(struct source *source, struct str key, uint32_t object, uint64_t bytes, reshard_error *err)
+static reshard_status mcore_zarr_read_add_item(struct source *source, struct str key, uint32_t object, uint64_t bytes, reshard_error *err)
 {
     struct dcp_archive *archive;
     const struct value_graph *graph;
@@ -208,8 +208,8 @@ static reshard_status add_item(struct source *source, struct str key, uint32_t o
     return status ? status : dcp_item_set_archive(source, index, archive, err);
 }
 
-static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_index, const struct shard_name *name, uint64_t lost,
-                                 struct mcore_stored *stored, reshard_error *err)
+static reshard_status mcore_zarr_read_add_object(struct zarr_reading *reading, uint32_t entry_index, const struct shard_name *name,
+                                                 uint64_t lost, struct mcore_stored *stored, reshard_error *err)
 {
     struct source *source = reading->source;
     const struct zarr_entry *entry = &reading->keys.entries[entry_index];
@@ -225,7 +225,7 @@ static reshard_status add_object(struct zarr_reading *reading, uint32_t entry_in
     if (!status)
         status = mcore_stored_take(source, stored, buffer_str(&key), object, 0, entry->bytes, CODEC_NONE, &taken, err);
     if (!status && !taken)
-        status = add_item(source, buffer_str(&key), object, entry->bytes, err);
+        status = mcore_zarr_read_add_item(source, buffer_str(&key), object, entry->bytes, err);
     if (status) {
         error_prefix(err, "'%.*s'", STR_ARG(entry->name));
         error_object(err, "%.*s", STR_ARG(entry->name));
@@ -245,18 +245,18 @@ static reshard_status add_objects(struct zarr_reading *reading, struct mcore_sto
         if (entry->is_used || !shard_name_parse(entry->name, &name))
             continue;
         entry->is_used = true;
-        size_t offsets = count_numbers(name.offsets), extents = count_numbers(name.shape);
+        size_t offsets = mcore_zarr_read_count_numbers(name.offsets), extents = mcore_zarr_read_count_numbers(name.shape);
         if (extents + 1 == offsets && !str_equal(name.key, last_key))
             last_lost = lost_extent(&reading->keys, i, name.key);
         last_key = name.key;
-        status = add_object(reading, i, &name, extents + 1 == offsets ? last_lost : 0, stored, err);
+        status = mcore_zarr_read_add_object(reading, i, &name, extents + 1 == offsets ? last_lost : 0, stored, err);
     }
     return status;
 }
 
 /* Flattened state is stored as arrays of the real shape. What tells is that only the distributed optimizer flattens, and calls its copies
  * fp32_param. */
-static bool has_flattened_state(const struct catalog *catalog)
+static bool mcore_zarr_read_has_flattened_state(const struct catalog *catalog)
 {
     const struct value *namespace = mcore_item_value(catalog, "args");
     struct training_args args;
@@ -274,7 +274,7 @@ static reshard_status read_objects(struct zarr_reading *reading, bool has_common
 {
     struct mcore_stored stored = { 0 };
     struct source *source = reading->source;
-    reshard_status status = add_config(reading, has_common, err);
+    reshard_status status = mcore_zarr_read_add_config(reading, has_common, err);
     if (!status)
         status = mcore_common_file_read(source, &has_common, err);
     struct zarr_entry *entry = zarr_keys_find(&reading->keys, STR(MCORE_COMMON_FILE));
@@ -283,7 +283,7 @@ static reshard_status read_objects(struct zarr_reading *reading, bool has_common
     if (!status)
         status = add_objects(reading, &stored, err);
     if (!status)
-        status = mcore_stored_read(source, &stored, has_flattened_state(source->catalog), err);
+        status = mcore_stored_read(source, &stored, mcore_zarr_read_has_flattened_state(source->catalog), err);
     mcore_stored_release(&stored);
     return status ? status : mcore_note_parallel_sizes(source, err);
 }

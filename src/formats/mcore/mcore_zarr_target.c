@@ -83,7 +83,7 @@ static const struct zarr_flavour plain_arrays = { 0 }, megatron_arrays = {
 };
 
 /* Everything that is no array: the items, each a file, and what lies in the root. */
-static reshard_status lay_out_items(const struct layout_request *request, struct target *target, reshard_error *err)
+static reshard_status mcore_zarr_target_lay_out_items(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     reshard_status status = dcp_item_files_lay_out(request, target, err);
     return status ? status : mcore_root_lay_out(target, err);
@@ -107,7 +107,7 @@ reshard_status mcore_zarr_lay_out(const struct layout_request *request, struct t
     if (!status)
         status = target_add_tensors(request, target, err);
     if (!status && is_megatron)
-        status = lay_out_items(request, target, err);
+        status = mcore_zarr_target_lay_out_items(request, target, err);
     style.folder = state->mcore.dcp.folder;
     return status ? status : zarr_lay_out(request, target, &style, &state->zarr, err);
 }

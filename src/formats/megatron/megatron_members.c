@@ -135,8 +135,8 @@ static reshard_status put_parameters(struct making *making, reshard_error *err)
 enum item_use { ITEM_UNUSED, ITEM_TOP, ITEM_MODEL, ITEM_FOREIGN };
 
 /* What is left of an item's path below the folder of a rank; *folder "" if it stands for all. */
-static const struct path_part *item_path(const struct layout_request *request, uint32_t index, struct path_part *single, size_t *count,
-                                         struct str *folder)
+static const struct path_part *megatron_members_item_path(const struct layout_request *request, uint32_t index, struct path_part *single,
+                                                          size_t *count, struct str *folder)
 {
     const struct path_part *parts;
     struct rank_folder parsed;
@@ -317,7 +317,7 @@ static reshard_status put_item(struct making *making, uint32_t index, const stru
     struct partition_key key;
     struct str folder, name;
     size_t count;
-    const struct path_part *parts = item_path(making->request, index, &single, &count, &folder);
+    const struct path_part *parts = megatron_members_item_path(making->request, index, &single, &count, &folder);
     if (folder.size > 0 ? !source || source_rank == TORCH_NONE || !str_equal(folder, source->ranks[source_rank].folder)
                         : is_overruled(making, index, own))
         return RESHARD_OK;
@@ -564,7 +564,7 @@ reshard_status megatron_note_items(const struct layout_request *request, struct 
         struct partition_key key;
         struct str folder, name = request->wanted->items[i].key;
         size_t count;
-        const struct path_part *parts = item_path(request, i, &single, &count, &folder);
+        const struct path_part *parts = megatron_members_item_path(request, i, &single, &count, &folder);
         bool is_used = folder.size == 0;
         for (uint32_t j = 0; j < state->rank_count && !is_used; j++) {
             const struct megatron_source *source = megatron_folder_state(request->source);

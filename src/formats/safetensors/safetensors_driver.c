@@ -38,7 +38,8 @@ static int st_probe(struct store *store, const char *name, reshard_error *err)
     return score;
 }
 
-static reshard_status add_entries(struct catalog *catalog, const struct st_header *header, uint32_t object, reshard_error *err)
+static reshard_status safetensors_driver_add_entries(struct catalog *catalog, const struct st_header *header, uint32_t object,
+                                                     reshard_error *err)
 {
     for (uint32_t i = 0; i < header->count; i++) {
         const struct st_entry *entry = &header->entries[i];
@@ -55,7 +56,7 @@ static reshard_status add_entries(struct catalog *catalog, const struct st_heade
     return RESHARD_OK;
 }
 
-static reshard_status add_metadata(struct catalog *catalog, const struct st_header *header, reshard_error *err)
+static reshard_status safetensors_driver_add_metadata(struct catalog *catalog, const struct st_header *header, reshard_error *err)
 {
     struct st_metadata metadata = { 0 };
     reshard_status status = RESHARD_OK;
@@ -89,10 +90,10 @@ static reshard_status fill_catalog(struct source *source, const struct store_obj
     status = catalog_add_fact(catalog, "header", err, "%" PRIu64 " bytes", header.data_start - 8);
     if (status)
         goto out;
-    status = add_entries(catalog, &header, index, err);
+    status = safetensors_driver_add_entries(catalog, &header, index, err);
     if (status)
         goto out;
-    status = add_metadata(catalog, &header, err);
+    status = safetensors_driver_add_metadata(catalog, &header, err);
 
 out:
     st_header_release(&header);

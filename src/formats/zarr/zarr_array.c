@@ -3,7 +3,7 @@
 
 #include <inttypes.h>
 
-static reshard_status take_member(const struct value *document, const char *name, const struct value **out, reshard_error *err)
+static reshard_status zarr_array_take_member(const struct value *document, const char *name, const struct value **out, reshard_error *err)
 {
     *out = value_dict_get(document, name);
     return *out ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "member '%s' is missing", name);
@@ -14,7 +14,7 @@ static reshard_status take_format(const struct value *document, int64_t wanted, 
     const struct value *value;
     if (document->kind != VALUE_DICT)
         return error_set(err, RESHARD_ERR_FORMAT, "the document is no object");
-    reshard_status status = take_member(document, "zarr_format", &value, err);
+    reshard_status status = zarr_array_take_member(document, "zarr_format", &value, err);
     int64_t format;
     if (status)
         return status;
@@ -103,7 +103,7 @@ reshard_status zarr_array_parse_v2(const struct value *document, const struct za
     *out = (struct zarr_array){ .format = 2, .key_form = ZARR_KEY_V2 };
     reshard_status status = take_format(document, 2, err);
     for (int i = 0; i < MEMBERS && !status; i++)
-        status = take_member(document, members[i], &values[i], err);
+        status = zarr_array_take_member(document, members[i], &values[i], err);
     if (!status)
         status = take_grid(values[SHAPE], values[CHUNKS], "chunks", out, err);
     if (!status)
@@ -123,7 +123,7 @@ reshard_status zarr_array_parse_v2(const struct value *document, const struct za
 
 /* ---- format 3 ---- */
 
-static reshard_status check_members(const struct value *document, reshard_error *err)
+static reshard_status zarr_array_check_members(const struct value *document, reshard_error *err)
 {
     static const char *const known[] = { "zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value",
                                          "codecs", "attributes", "storage_transformers", "dimension_names" };
@@ -210,9 +210,9 @@ reshard_status zarr_array_parse_v3(const struct value *document, struct zarr_arr
     *out = (struct zarr_array){ .format = 3, .has_fill = true };
     reshard_status status = take_format(document, 3, err);
     for (int i = 0; i < MEMBERS && !status; i++)
-        status = take_member(document, members[i], &values[i], err);
+        status = zarr_array_take_member(document, members[i], &values[i], err);
     if (!status)
-        status = check_members(document, err);
+        status = zarr_array_check_members(document, err);
     if (!status)
         status = take_chunk_grid(values[GRID], values[SHAPE], out, err);
     if (!status)

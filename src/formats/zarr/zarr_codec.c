@@ -27,17 +27,17 @@ reshard_status zarr_extension(const struct value *value, const char *what, struc
 
 /* ---- single codecs ---- */
 
-static const struct value *member(const struct value *configuration, const char *name)
+static const struct value *zarr_codec_member(const struct value *configuration, const char *name)
 {
     const struct value *value = configuration ? value_dict_get(configuration, name) : NULL;
     return value && value->kind != VALUE_NONE ? value : NULL;
 }
 
-static reshard_status take_number(const struct value *configuration, const char *name, const struct chain_number *or_else,
+static reshard_status zarr_codec_take_number(const struct value *configuration, const char *name, const struct chain_number *or_else,
                                   struct chain_number *out, reshard_error *err)
 {
     static const struct zarr_hints no_hints;
-    const struct value *value = member(configuration, name);
+    const struct value *value = zarr_codec_member(configuration, name);
     if (!value && or_else) {
         *out = *or_else;
         return RESHARD_OK;
@@ -49,16 +49,16 @@ static reshard_status take_number(const struct value *configuration, const char 
 
 static bool take_real(const struct value *configuration, const char *name, double *out)
 {
-    const struct value *value = member(configuration, name);
+    const struct value *value = zarr_codec_member(configuration, name);
     if (!value || (value->kind != VALUE_INT && value->kind != VALUE_FLOAT))
         return false;
     *out = value->kind == VALUE_INT ? (double)value->integer : value->real;
     return true;
 }
 
-static reshard_status take_checksum(const struct value *configuration, struct chain_step *step, reshard_error *err)
+static reshard_status zarr_codec_take_checksum(const struct value *configuration, struct chain_step *step, reshard_error *err)
 {
-    const struct value *location = member(configuration, "location");
+    const struct value *location = zarr_codec_member(configuration, "location");
     step->at_start = step->kind != CHAIN_CRC32C;
     if (!location)
         return RESHARD_OK;
@@ -71,7 +71,7 @@ static reshard_status take_checksum(const struct value *configuration, struct ch
 static reshard_status take_lzma(const struct value *configuration, reshard_error *err)
 {
     enum { LZMA_XZ = 1, LZMA_ALONE = 2 }; /* Python's numbers */
-    const struct value *format = member(configuration, "format");
+    const struct value *format = zarr_codec_member(configuration, "format");
     if (format && (format->kind != VALUE_INT || (format->integer != LZMA_XZ && format->integer != LZMA_ALONE)))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "lzma without a header; the formats xz (1) and alone (2) are supported");
     return RESHARD_OK;
@@ -85,28 +85,28 @@ static reshard_status configure(const struct value *configuration, struct chain_
     case CHAIN_CRC32C:
     case CHAIN_CRC32:
     case CHAIN_ADLER32:
-        return take_checksum(configuration, step, err);
+        return zarr_codec_take_checksum(configuration, step, err);
     case CHAIN_LZMA:
         return take_lzma(configuration, err);
     case CHAIN_SHUFFLE:
         step->element_bytes = 4;
-        if (!member(configuration, "elementsize"))
+        if (!zarr_codec_member(configuration, "elementsize"))
             return RESHARD_OK;
-        if (!value_as_int(member(configuration, "elementsize"), &width) || width < 1 || width > UINT16_MAX)
+        if (!value_as_int(zarr_codec_member(configuration, "elementsize"), &width) || width < 1 || width > UINT16_MAX)
             return error_set(err, RESHARD_ERR_FORMAT, "elementsize is no size");
         step->element_bytes = (uint32_t)width;
         return RESHARD_OK;
     case CHAIN_DELTA:
-        status = take_number(configuration, "dtype", NULL, &step->shown, err);
-        return status ? status : take_number(configuration, "astype", &step->shown, &step->stored, err);
+        status = zarr_codec_take_number(configuration, "dtype", NULL, &step->shown, err);
+        return status ? status : zarr_codec_take_number(configuration, "astype", &step->shown, &step->stored, err);
     case CHAIN_ASTYPE:
-        status = take_number(configuration, "decode_dtype", NULL, &step->shown, err);
-        return status ? status : take_number(configuration, "encode_dtype", NULL, &step->stored, err);
+        status = zarr_codec_take_number(configuration, "decode_dtype", NULL, &step->shown, err);
+        return status ? status : zarr_codec_take_number(configuration, "encode_dtype", NULL, &step->stored, err);
     case CHAIN_SCALE:
         if (!take_real(configuration, "scale", &step->scale) || !take_real(configuration, "offset", &step->offset))
             return error_set(err, RESHARD_ERR_FORMAT, "scale or offset is no number");
-        status = take_number(configuration, "dtype", NULL, &step->shown, err);
-        return status ? status : take_number(configuration, "astype", &step->shown, &step->stored, err);
+        status = zarr_codec_take_number(configuration, "dtype", NULL, &step->shown, err);
+        return status ? status : zarr_codec_take_number(configuration, "astype", &step->shown, &step->stored, err);
     default:
         return RESHARD_OK;
     }
@@ -187,7 +187,7 @@ reshard_status zarr_codecs_v2(const struct value *compressor, const struct value
 
 static reshard_status take_endian(const struct value *configuration, unsigned item_bytes, bool *is_big, reshard_error *err)
 {
-    const struct value *endian = member(configuration, "endian");
+    const struct value *endian = zarr_codec_member(configuration, "endian");
     *is_big = false;
     if (!endian && item_bytes == 1)
         return RESHARD_OK;
@@ -200,7 +200,7 @@ static reshard_status take_endian(const struct value *configuration, unsigned it
 /* Applies another transposition to the level's axes. */
 static reshard_status add_transpose(const struct value *configuration, int rank, struct zarr_level *level, reshard_error *err)
 {
-    const struct value *order = member(configuration, "order");
+    const struct value *order = zarr_codec_member(configuration, "order");
     uint8_t combined[RANK_MAX];
     bool is_taken[RANK_MAX] = { false };
     int64_t axes[RANK_MAX];
@@ -244,7 +244,8 @@ static reshard_status take_index_codecs(const struct value *codecs, struct zarr_
 static reshard_status take_sharding(const struct value *configuration, int rank, int64_t *extent, struct zarr_level *level,
                                     const struct value **inner_codecs, reshard_error *err)
 {
-    const struct value *shape = member(configuration, "chunk_shape"), *location = member(configuration, "index_location");
+    const struct value *shape = zarr_codec_member(configuration, "chunk_shape"),
+                       *location = zarr_codec_member(configuration, "index_location");
     size_t count;
     level->is_shard = true;
     if (!shape || !value_as_ints(shape, level->inner, RANK_MAX, &count) || count != (size_t)rank)
@@ -258,8 +259,8 @@ static reshard_status take_sharding(const struct value *configuration, int rank,
     if (location && (location->kind != VALUE_STR || (!str_is(location->text, "start") && !str_is(location->text, "end"))))
         return error_set(err, RESHARD_ERR_FORMAT, "sharding_indexed: index_location is neither \"start\" nor \"end\"");
     level->index_at_start = location && str_is(location->text, "start");
-    *inner_codecs = member(configuration, "codecs");
-    return take_index_codecs(member(configuration, "index_codecs"), level, err);
+    *inner_codecs = zarr_codec_member(configuration, "codecs");
+    return take_index_codecs(zarr_codec_member(configuration, "index_codecs"), level, err);
 }
 
 /* Bytes to bytes codecs as they stand in the document; the level has them the other way round. */

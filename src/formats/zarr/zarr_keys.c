@@ -24,7 +24,7 @@ static reshard_status entry_add(struct zarr_keys *keys, const struct limits *lim
     return RESHARD_OK;
 }
 
-static int entry_order(const void *a, const void *b)
+static int zarr_keys_entry_order(const void *a, const void *b)
 {
     const struct zarr_entry *x = a, *y = b;
     return str_compare(x->name, y->name);
@@ -158,7 +158,7 @@ reshard_status zarr_keys_list(struct store *store, const char *name, const struc
         return error_set(err, RESHARD_ERR_IO, "'%s' does not exist", name);
     reshard_status status = is_directory ? list_tree(store, name, limits, out, err) : list_zip(store, name, limits, out, err);
     if (!status && out->count)
-        qsort(out->entries, out->count, sizeof(*out->entries), entry_order);
+        qsort(out->entries, out->count, sizeof(*out->entries), zarr_keys_entry_order);
     return status;
 }
 

@@ -35,7 +35,7 @@ static reshard_status key_check(const struct zarr_laying *laying, struct str key
     return RESHARD_ERR_UNSUPPORTED;
 }
 
-static bool is_stored(const struct catalog_tensor *tensor)
+static bool zarr_layout_is_stored(const struct catalog_tensor *tensor)
 {
     return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
 }
@@ -46,7 +46,7 @@ static reshard_status collect_arrays(struct zarr_laying *laying, reshard_error *
     for (uint32_t i = 0; i < wanted->tensor_count; i++) {
         const struct catalog_tensor *tensor = &wanted->tensors[i];
         bool was_new;
-        if (!is_stored(tensor))
+        if (!zarr_layout_is_stored(tensor))
             continue;
         reshard_status status = key_check(laying, tensor->key, err);
         if (status)
@@ -128,7 +128,7 @@ static reshard_status item_text(struct zarr_laying *laying, struct str node, con
     return value_to_json(value, out, NAMED_LIMIT(&laying->request->limits, json_bytes), err);
 }
 
-static reshard_status note_items(struct zarr_laying *laying, reshard_error *err)
+static reshard_status zarr_layout_note_items(struct zarr_laying *laying, reshard_error *err)
 {
     const struct catalog *wanted = laying->request->wanted;
     reshard_status status = RESHARD_OK;
@@ -235,7 +235,7 @@ static reshard_status nodes_add(struct zarr_laying *laying, reshard_error *err)
     for (uint32_t i = 0; i < laying->groups.count && !status && !laying->style.flavour->arrays_only; i++)
         status = group_add(laying, name_map_at(&laying->groups, i), err);
     for (uint32_t i = 0; i < wanted->tensor_count && !status; i++)
-        if (is_stored(&wanted->tensors[i]))
+        if (zarr_layout_is_stored(&wanted->tensors[i]))
             status = array_add(laying, i, err);
     return status;
 }
@@ -252,7 +252,7 @@ reshard_status zarr_lay_out(const struct layout_request *request, struct target 
     if (!status)
         status = nodes_add(&laying, err);
     if (!status && !style->flavour->arrays_only)
-        status = note_items(&laying, err);
+        status = zarr_layout_note_items(&laying, err);
     name_map_release(&laying.arrays);
     name_map_release(&laying.groups);
     name_map_release(&laying.items);

@@ -7,7 +7,7 @@
 
 #define FOLDERS_LOOKED_AT 64
 
-static bool has_file(struct store *store, const char *directory, const char *base)
+static bool zarr_probe_has_file(struct store *store, const char *directory, const char *base)
 {
     char name[4096];
     bool is_directory;
@@ -30,7 +30,7 @@ static bool holds_arrays(struct store *store, const char *directory, reshard_err
         if (entries[i].is_directory && !name)
             error_set_memory(err);
         looked += name != NULL;
-        found = name && (has_file(store, name, ".zarray") || has_file(store, name, "zarr.json"));
+        found = name && (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, "zarr.json"));
     }
     arena_release(&arena);
     return found;
@@ -44,8 +44,8 @@ int zarr_probe(struct store *store, const char *name, reshard_error *err)
         return 0;
     if (!is_directory)
         return zarr_zip_probe(store, name, err) ? 95 : 0;
-    if (has_file(store, name, ".zarray") || has_file(store, name, ".zgroup") || has_file(store, name, "zarr.json") ||
-        has_file(store, name, ".zmetadata"))
+    if (zarr_probe_has_file(store, name, ".zarray") || zarr_probe_has_file(store, name, ".zgroup") ||
+        zarr_probe_has_file(store, name, "zarr.json") || zarr_probe_has_file(store, name, ".zmetadata"))
         return 90;
     return holds_arrays(store, name, err) ? ZARR_SCORE_OF_ARRAYS : 0;
 }

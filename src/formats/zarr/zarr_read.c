@@ -9,7 +9,7 @@
 #define ATTRIBUTES ".zattrs"
 #define DIMENSION_NAMES "dimension_names"
 
-static struct str base_of(struct str name)
+static struct str zarr_read_base_of(struct str name)
 {
     size_t start = name.size;
     while (start > 0 && name.data[start - 1] != '/')
@@ -20,7 +20,7 @@ static struct str base_of(struct str name)
 /* What stands before the entry's last component, with the '/'. */
 static struct str prefix_of(struct str name)
 {
-    return (struct str){ name.data, name.size - base_of(name).size };
+    return (struct str){ name.data, name.size - zarr_read_base_of(name).size };
 }
 
 /* ---- documents ---- */
@@ -258,7 +258,7 @@ reshard_status zarr_read_documents(struct zarr_reading *reading, reshard_error *
 {
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < reading->keys.count && !status; i++) {
-        struct str base = base_of(reading->keys.entries[i].name);
+        struct str base = zarr_read_base_of(reading->keys.entries[i].name);
         for (size_t kind = 0; kind < sizeof(documents) / sizeof(documents[0]) && !status; kind++)
             if (str_is(base, documents[kind].name) && !is_lock(&reading->keys.entries[i]))
                 status = read_document(reading, i, kind, err);
