@@ -123,7 +123,7 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     if (!conversion->file_name || !conversion->target.catalog)
         return error_set_memory(err);
     conversion->target.catalog->limits = conversion->source->source->limits;
-    conversion->target.catalog->limits.budget = NULL; /* how finely the target is cut is the caller's wish, not the input's */
+    conversion->target.catalog->limits.budget = NULL; /* how finely the target is cut is the caller's choice, not the input's */
     struct layout_request *request = &conversion->request;
     *request = (struct layout_request){
         .wanted = conversion->selection.wanted,

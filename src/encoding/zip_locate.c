@@ -39,8 +39,8 @@ static reshard_status window_fill(struct window *window, uint64_t offset, size_t
     return RESHARD_OK;
 }
 
-/* The archive's bytes [offset, offset + size), which lie before the directory; when they must be read, up to `wish` bytes are. */
-static reshard_status window_view(struct window *window, uint64_t offset, size_t size, size_t wish, const uint8_t **out, reshard_error *err)
+/* The archive's bytes [offset, offset + size), which lie before the directory; when they must be read, up to `most` bytes are. */
+static reshard_status window_view(struct window *window, uint64_t offset, size_t size, size_t most, const uint8_t **out, reshard_error *err)
 {
     *out = zip_cached(window->archive, offset, size);
     if (*out)
@@ -50,7 +50,7 @@ static reshard_status window_view(struct window *window, uint64_t offset, size_t
         return error_set(err, RESHARD_ERR_FORMAT, "%zu bytes reach into the directory at byte %" PRIu64, size,
                          window->archive->directory_offset);
     if (offset < window->offset || !range_fits(offset - window->offset, size, window->size)) {
-        size_t step = wish > size ? wish : size;
+        size_t step = most > size ? most : size;
         reshard_status status = window_fill(window, offset, step < left ? step : (size_t)left, err);
         if (status)
             return status;
@@ -119,13 +119,13 @@ static reshard_status check_local(const struct local *local, const uint8_t *name
     return RESHARD_OK;
 }
 
-static reshard_status locate(struct window *window, struct zip_member *member, size_t wish, reshard_error *err)
+static reshard_status locate(struct window *window, struct zip_member *member, size_t most, reshard_error *err)
 {
     uint64_t at = member->header_offset;
     size_t fixed = ZIP_LOCAL_BYTES + member->name.size;
     const uint8_t *bytes;
     struct local local = { 0 };
-    reshard_status status = window_view(window, at, fixed, wish, &bytes, err);
+    reshard_status status = window_view(window, at, fixed, most, &bytes, err);
     if (status)
         return status;
     struct cursor c = cursor_over(bytes, fixed);
@@ -133,7 +133,7 @@ static reshard_status locate(struct window *window, struct zip_member *member, s
         return error_set(err, RESHARD_ERR_FORMAT, "starts with %02x %02x %02x %02x, not with 50 4b 03 04", bytes[0], bytes[1], bytes[2],
                          bytes[3]);
     size_t whole = ZIP_LOCAL_BYTES + (size_t)local.name_bytes + local.extra_bytes;
-    status = window_view(window, at, whole, wish, &bytes, err);
+    status = window_view(window, at, whole, most, &bytes, err);
     if (!status)
         status = check_local(&local, bytes + ZIP_LOCAL_BYTES, member, err);
     if (!status)
@@ -172,7 +172,7 @@ static bool sort_members(struct zip_archive *archive, struct zip_member ***order
 }
 
 /* How much to read at a header: as much as is worth it when the next header lies near, else little more than the header. */
-static size_t wish_for(const struct zip_member *member, const struct zip_member *next)
+static size_t window_for(const struct zip_member *member, const struct zip_member *next)
 {
     if (next && next->header_offset - member->header_offset < WINDOW_BYTES / 4)
         return WINDOW_BYTES;
@@ -194,7 +194,7 @@ static reshard_status locate_in_order(struct window *window, struct zip_archive 
         else if (before && member->header_offset < end)
             status = error_set(err, RESHARD_ERR_FORMAT, "overlaps '%.*s', which ends at byte %" PRIu64, STR_ARG(before->name), end);
         else
-            status = locate(window, member, wish_for(member, next), err);
+            status = locate(window, member, window_for(member, next), err);
         if (status) {
             error_prefix(err, "zip member '%.*s': local header", STR_ARG(member->name));
             if (err && err->offset < 0)

@@ -37,7 +37,7 @@ static reshard_status target_new(const struct limits *limits, struct catalog **o
     if (!*out)
         return error_set_memory(err);
     (*out)->limits = *limits;
-    (*out)->limits.budget = NULL; /* what is asked for is the caller's wish, not the input's; and several threads stream at once */
+    (*out)->limits.budget = NULL; /* what is asked for is the caller's choice, not the input's; and several threads stream at once */
     reshard_status status = catalog_add_object(*out, STR("stream"), 0, &object, err);
     if (status) {
         catalog_free(*out);

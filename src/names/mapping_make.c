@@ -188,32 +188,32 @@ static bool is_word(const char *text, const char *word)
 }
 
 /* What options ask for about names: nothing, what is recognised, or a family. */
-struct wish {
+struct wanted_rules {
     bool is_asked;   /* by --rules: not to be able to is an error */
     bool is_wanted;
     struct str family;
 };
 
-static struct wish wish_of(const struct mapping_request *request)
+static struct wanted_rules wanted_rules_of(const struct mapping_request *request)
 {
     const struct mapping_options *options = request->options;
-    struct wish wish = { .is_asked = options && (options->rules_text || (options->rules && !is_word(options->rules, "none"))) };
+    struct wanted_rules wanted = { .is_asked = options && (options->rules_text || (options->rules && !is_word(options->rules, "none"))) };
     bool is_container_target = request->target_names ? mapping_make_is_container(request->target_names) : true;
     if (options && !options->rules_text && is_word(options->rules, "none"))
-        return wish;
-    if (wish.is_asked && options->rules && !is_word(options->rules, "auto"))
-        wish.family = str_of(options->rules);
+        return wanted;
+    if (wanted.is_asked && options->rules && !is_word(options->rules, "auto"))
+        wanted.family = str_of(options->rules);
     /* A folder or file takes any names, so theirs stay unless the caller says otherwise. */
     bool is_implied = !(options && options->text_count) && (request->other || !is_container_target);
-    wish.is_wanted = wish.is_asked || is_implied;
-    if (wish.is_asked)
-        return wish;
+    wanted.is_wanted = wanted.is_asked || is_implied;
+    if (wanted.is_asked)
+        return wanted;
     const char *own = request->source->driver->name_space;
     if (request->other && keys_are_among(request->source->catalog, request->other->catalog))
-        wish.is_wanted = false;
+        wanted.is_wanted = false;
     if (!request->other && own && is_word(request->target_names, own))
-        wish.is_wanted = false;
-    return wish;
+        wanted.is_wanted = false;
+    return wanted;
 }
 
 static reshard_status check_family(const struct mapping_rules *rules, struct str family, reshard_error *err)
@@ -240,9 +240,9 @@ static reshard_status check_family(const struct mapping_rules *rules, struct str
     return RESHARD_ERR_USAGE;
 }
 
-/* ---- making ---- */
+/* ---- choosing ---- */
 
-struct making {
+struct mapping_choice {
     const struct mapping_request *request;
     struct mapping_rules rules;
     struct numbers numbers;
@@ -274,16 +274,16 @@ static reshard_status mapping_make_note(char **out, reshard_error *err, const ch
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status say_failure(struct making *making, const struct wish *wish, enum mapping_way way, const char *goal, struct str said,
-                                  reshard_error *err)
+static reshard_status say_failure(struct mapping_choice *choice, const struct wanted_rules *wanted, enum mapping_way way, const char *goal,
+                                  struct str said, reshard_error *err)
 {
-    const char *from = making->request->source->driver->name_space;
+    const char *from = choice->request->source->driver->name_space;
     char what[400];
     if (way == MAPPING_WAY_AMBIGUOUS)
         snprintf(what, sizeof(what), "more than one family fits: %.*s", (int)(said.size < 300 ? said.size : 300), said.data);
     else
         snprintf(what, sizeof(what), "the model's family is not recognised");
-    if (wish->is_asked) {
+    if (wanted->is_asked) {
         error_set(err, RESHARD_ERR_USAGE, "reshard_map_options.rules: names of %s do not become those of %s: %s",
                   from ? from : "the source", goal, what);
         error_hint(err, way == MAPPING_WAY_AMBIGUOUS
@@ -292,140 +292,141 @@ static reshard_status say_failure(struct making *making, const struct wish *wish
         return RESHARD_ERR_USAGE;
     }
     return mapping_make_note(
-        &making->out->warning, err,
+        &choice->out->warning, err,
         "names are kept as they are, %s: reshard_map_options.rules FAMILY|FILE or reshard_map_options.texts FILE makes them those of %s",
         what, goal);
 }
 
 /* The settings of the model whose names have changed, and its weights without padding. */
-static reshard_status find_settings(struct making *making, const struct wish *wish, const struct mapping_walked *walked, reshard_error *err)
+static reshard_status find_settings(struct mapping_choice *choice, const struct wanted_rules *wanted, const struct mapping_walked *walked,
+                                    reshard_error *err)
 {
-    const struct mapping_options *given = making->request->options;
+    const struct mapping_options *given = choice->request->options;
     const struct model_settings_request request = {
         .walked = walked,
-        .source = making->request->source,
+        .source = choice->request->source,
         .given = given,
-        .options = &making->numbers.options,
-        .family = wish->family,
-        .is_asked = wish->is_asked && !making->request->is_comparison,
-        .is_lenient = making->request->is_comparison,
-        .has_own_config = has_config(making->request->source->catalog) && !(given && given->config.size),
+        .options = &choice->numbers.options,
+        .family = wanted->family,
+        .is_asked = wanted->is_asked && !choice->request->is_comparison,
+        .is_lenient = choice->request->is_comparison,
+        .has_own_config = has_config(choice->request->source->catalog) && !(given && given->config.size),
     };
     int64_t rows = 0;
     /* A comparison needs no settings but those that tell padding. */
-    if (!walked->family || !model_settings_relate(&making->rules, walked->family) || (making->request->is_comparison && !walked->is_back))
+    if (!walked->family || !model_settings_relate(&choice->rules, walked->family) || (choice->request->is_comparison && !walked->is_back))
         return RESHARD_OK;
-    reshard_status status = model_settings_make(&request, &making->out->settings, err);
-    struct model_settings *settings = making->out->settings;
-    const struct mapping_stage *before = making->stage;
+    reshard_status status = model_settings_make(&request, &choice->out->settings, err);
+    struct model_settings *settings = choice->out->settings;
+    const struct mapping_stage *before = choice->stage;
     if (status || !settings || !settings->is_config_made)
         return status;
     status = model_settings_vocabulary(settings, &rows, err);
     if (!status)
-        status = mapping_trim(&making->stage, settings, rows, err);
-    settings->kept_rows = making->stage != before ? rows : 0;
+        status = mapping_trim(&choice->stage, settings, rows, err);
+    settings->kept_rows = choice->stage != before ? rows : 0;
     return status;
 }
 
 /* Walks from the source's names to those wanted. */
-static reshard_status relate(struct making *making, const struct wish *wish, reshard_error *err)
+static reshard_status relate(struct mapping_choice *choice, const struct wanted_rules *wanted, reshard_error *err)
 {
-    const struct mapping_request *request = making->request;
+    const struct mapping_request *request = choice->request;
     const char *own = request->source->driver->name_space;
     const char *goal_names = request->other ? request->other->driver->name_space : request->target_names;
-    struct mapping_stage *before = making->stage;
+    struct mapping_stage *before = choice->stage;
     struct mapping_walked walked = { 0 };
-    struct mapping_goal goal = { .name_space = request->other || goal_names ? goal_names : CONTAINER_NAMES, .family = wish->family };
+    struct mapping_goal goal = { .name_space = request->other || goal_names ? goal_names : CONTAINER_NAMES, .family = wanted->family };
     reshard_status status = RESHARD_OK;
     if (request->other) {
-        status = map_space_from_catalog(request->other->catalog, &making->other, err);
-        goal.reference = &making->other;
-        if (!status && !mapping_names_of(&making->rules, goal_names, &making->other) && !wish->is_asked)
+        status = map_space_from_catalog(request->other->catalog, &choice->other, err);
+        goal.reference = &choice->other;
+        if (!status && !mapping_names_of(&choice->rules, goal_names, &choice->other) && !wanted->is_asked)
             return RESHARD_OK;
     }
     if (!status)
-        status = read_marks(&making->rules, request->source, &goal, err);
+        status = read_marks(&choice->rules, request->source, &goal, err);
     if (!status)
         status =
-            mapping_relate(&making->rules, own, &goal, &making->context, request->source->catalog, &making->stage, &walked, err);
+            mapping_relate(&choice->rules, own, &goal, &choice->context, request->source->catalog, &choice->stage, &walked, err);
     const char *target = goal.name_space ? goal.name_space : "the other checkpoint";
     if (!status && (walked.way == MAPPING_WAY_NONE || walked.way == MAPPING_WAY_AMBIGUOUS)) {
-        unwind(&making->stage, before);
-        status = say_failure(making, wish, walked.way, target, buffer_str(&walked.said), err);
+        unwind(&choice->stage, before);
+        status = say_failure(choice, wanted, walked.way, target, buffer_str(&walked.said), err);
     } else if (!status && walked.way == MAPPING_WAY_WALKED) {
-        status = mapping_make_note(&making->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target,
+        status = mapping_make_note(&choice->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target,
                       STR_ARG(buffer_str(&walked.said)));
         if (!status)
-            status = find_settings(making, wish, &walked, err);
+            status = find_settings(choice, wanted, &walked, err);
     }
     buffer_release(&walked.said);
     return status;
 }
 
-static reshard_status run_texts(struct making *making, reshard_error *err)
+static reshard_status run_texts(struct mapping_choice *choice, reshard_error *err)
 {
-    const struct mapping_options *options = making->request->options;
+    const struct mapping_options *options = choice->request->options;
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; options && i < options->text_count && !status; i++) {
-        status = mapping_apply(&making->stage, making->request->source->catalog, &making->context, &options->texts[i],
+        status = mapping_apply(&choice->stage, choice->request->source->catalog, &choice->context, &options->texts[i],
                                i + 1 == options->text_count, err);
     }
     return status;
 }
 
-static reshard_status mapping_make_make(struct making *making, const struct wish *wish, reshard_error *err)
+static reshard_status mapping_make_make(struct mapping_choice *choice, const struct wanted_rules *wanted, reshard_error *err)
 {
-    const struct mapping_request *request = making->request;
+    const struct mapping_request *request = choice->request;
     const struct mapping_options *options = request->options;
     bool has_texts = options && options->text_count;
-    reshard_status status = mapping_rules_load(options ? options->rules_text : NULL, &making->rules, err);
+    reshard_status status = mapping_rules_load(options ? options->rules_text : NULL, &choice->rules, err);
     if (!status)
-        status = check_family(&making->rules, wish->family, err);
+        status = check_family(&choice->rules, wanted->family, err);
     if (!status)
-        status = find_numbers(request, &making->rules, &making->numbers, err);
+        status = find_numbers(request, &choice->rules, &choice->numbers, err);
     if (!status)
-        status = mapping_begin(request->source->catalog, &making->stage, err);
+        status = mapping_begin(request->source->catalog, &choice->stage, err);
     if (!status && request->other)
         status = mapping_check_keys(request->other->catalog, err);
     /* What nobody asked for need not be possible. */
-    if (status == RESHARD_ERR_UNSUPPORTED && !has_texts && !wish->is_asked)
+    if (status == RESHARD_ERR_UNSUPPORTED && !has_texts && !wanted->is_asked)
         return RESHARD_OK;
     if (status)
         return status;
-    making->context = (struct mapping_context){ .options = &making->numbers.options, .limits = &request->source->limits };
+    choice->context = (struct mapping_context){ .options = &choice->numbers.options, .limits = &request->source->limits };
     if (request->is_comparison)
-        making->context.pattern = request->other->catalog;
+        choice->context.pattern = request->other->catalog;
     else
-        making->context.reference = request->other ? request->other->catalog : NULL;
-    if (wish->is_wanted)
-        status = relate(making, wish, err);
-    return status ? status : run_texts(making, err);
+        choice->context.reference = request->other ? request->other->catalog : NULL;
+    if (wanted->is_wanted)
+        status = relate(choice, wanted, err);
+    return status ? status : run_texts(choice, err);
 }
 
 reshard_status mapping_make(const struct mapping_request *request, struct mapping_made *out, reshard_error *err)
 {
     const struct mapping_options *options = request->options;
     *out = (struct mapping_made){ 0 };
-    struct wish wish = wish_of(request);
-    if (!wish.is_wanted && !(options && options->text_count))
+    struct wanted_rules wanted = wanted_rules_of(request);
+    if (!wanted.is_wanted && !(options && options->text_count))
         return RESHARD_OK;
-    struct making *making = calloc(1, sizeof(*making));
-    if (!making)
+    struct mapping_choice *choice = calloc(1, sizeof(*choice));
+    if (!choice)
         return error_set_memory(err);
-    making->request = request;
-    making->out = out;
-    reshard_status status = mapping_make_make(making, &wish, err);
+    choice->request = request;
+    choice->out = out;
+    reshard_status status = mapping_make_make(choice, &wanted, err);
     /* Nothing ran: the source is as it is. */
-    if (!status && making->stage && making->stage->before) {
-        out->stage = making->stage;
-        making->stage = NULL;
+    if (!status && choice->stage && choice->stage->before) {
+        out->stage = choice->stage;
+        choice->stage = NULL;
     }
-    mapping_free(making->stage);
-    map_space_release(&making->other);
-    mapping_rules_release(&making->rules);
-    buffer_release(&making->numbers.config);
-    arena_release(&making->numbers.arena);
-    free(making);
+    mapping_free(choice->stage);
+    map_space_release(&choice->other);
+    mapping_rules_release(&choice->rules);
+    buffer_release(&choice->numbers.config);
+    arena_release(&choice->numbers.arena);
+    free(choice);
     if (status)
         mapping_made_release(out);
     return status;

@@ -88,7 +88,7 @@ static bool is_better(const struct walk *walk, const struct step *a, const struc
     return mapping_node_is_plain(walk->rules, a->end) && !mapping_node_is_plain(walk->rules, b->end);
 }
 
-static void offer(const struct walk *walk, struct step *best, const struct step *other)
+static void take_better(const struct walk *walk, struct step *best, const struct step *other)
 {
     if (!best->relation || is_better(walk, other, best))
         *best = *other;
@@ -121,7 +121,7 @@ static struct step find_step(const struct walk *walk, uint64_t here, const struc
                 continue;
             bool is_named = by_name && relation->family_count && walk->goal->family.size;
             if (is_named || mapping_relation_fits(relation, space, back))
-                offer(walk, &best, &step);
+                take_better(walk, &best, &step);
         }
     }
     return best;

@@ -175,7 +175,7 @@ struct spelling_run {
     const struct mapping_spelling *spelling;
     const struct mapping_stage *before;
     struct mapping_stage *stage;
-    enum mapping_masters wish;
+    enum mapping_masters masters_are;
     const enum dtype *weights; /* dtype of weights that are not their masters; NULL: as stored */
     bool is_back;
     struct masters masters;
@@ -207,7 +207,7 @@ static bool weight_below(const struct mapping_spelling *spelling, struct str key
 static bool is_doubled(const struct spelling_run *run, struct str key)
 {
     struct str name;
-    return run->is_back && run->wish == MAPPING_MASTERS_ARE_STATES && weight_below(run->spelling, key, &name) &&
+    return run->is_back && run->masters_are == MAPPING_MASTERS_ARE_STATES && weight_below(run->spelling, key, &name) &&
            name_map_find(&run->masters.stated, name) != NAME_NONE && name_map_find(&run->masters.kept, name) == NAME_NONE;
 }
 
@@ -215,7 +215,7 @@ static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, res
 {
     const struct mapping_spelling *spelling = run->spelling;
     struct str key = run->before->space->tensors[index].key, name, state;
-    bool takes_place = run->wish == MAPPING_MASTERS_ARE_WEIGHTS && run->masters.kept.count;
+    bool takes_place = run->masters_are == MAPPING_MASTERS_ARE_WEIGHTS && run->masters.kept.count;
     run->place[index] = MAP_NONE;
     if (takes_place && name_map_find(&run->masters.kept, key) != NAME_NONE)
         return RESHARD_OK;
@@ -291,7 +291,7 @@ reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct
     struct spelling_run run = { .spelling = spelling,
                                 .before = *stage,
                                 .is_back = is_back,
-                                .wish = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED,
+                                .masters_are = spelling->masters.size ? masters : MAPPING_MASTERS_AS_STORED,
                                 .weights = weights };
     run.stage = calloc(1, sizeof(*run.stage));
     run.place = calloc(count, sizeof(*run.place));

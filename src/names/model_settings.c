@@ -105,7 +105,7 @@ static void drop(struct choice *choice, uint32_t index)
     }
 }
 
-static bool yields(const struct choice *choice, uint32_t index)
+static bool gives_way(const struct choice *choice, uint32_t index)
 {
     const struct settings *settings = &choice->settings[index];
     for (uint32_t r = 0; r < settings->rather_count; r++) {
@@ -176,7 +176,7 @@ static reshard_status model_settings_choose(struct choice *choice, struct str na
     if (named.size && (choice->count || choice->unfit.size))
         return fail_named(choice, named, is_asked, err);
     for (uint32_t i = choice->count; i-- > 0;) {
-        if (choice->count > 1 && yields(choice, i))
+        if (choice->count > 1 && gives_way(choice, i))
             drop(choice, i);
     }
     if (choice->count > 1)
@@ -242,7 +242,7 @@ static reshard_status read_constants(const struct mapping_options *options, stru
     return is_done ? RESHARD_OK : error_set_memory(err);
 }
 
-/* ---- making ---- */
+/* ---- values ---- */
 
 static reshard_status remark(struct model_settings *made, reshard_error *err, const char *format, ...) PRINTF_LIKE(3, 4);
 static reshard_status remark(struct model_settings *made, reshard_error *err, const char *format, ...)

@@ -32,6 +32,7 @@ TREE = {
     "src/formats/hf/hf.c": LICENSE + '#include "formats/driver.h"\n' + DRIVER.format("hf"),
     "cli/meson.build": HASHED + "files('main.c')\n",
     "cli/main.c": LICENSE + '#include "reshard/error.h"\n\nint main(void)\n{\n    return error_of();\n}\n',
+    "docs/decisions/001-one.md": "# 001 One\n",
     "tools/tool.py": "#!/usr/bin/env python3\n" + HASHED,
 }
 LONG_FUNCTION = "\nint long_one(void)\n{\n" + "    text_of();\n" * 80 + "    return 0;\n}\n"
@@ -73,6 +74,11 @@ PLANTED = [
     ("a Python line of 141 columns", "tools/tool.py", appended("#" + "x" * 140 + "\n"),
      "tools/tool.py:3: 1 lines of more than 140 columns"),
     ("a long function", "src/engine/run.c", appended(LONG_FUNCTION), "long_one has 84 lines"),
+    ("a label that is not out", "src/engine/run.c", appended("\nint jump(void)\n{\n    goto fail;\nfail:\n    return 0;\n}\n"),
+     "goto fail: the only label is out"),
+    ("functions of one name", "src/engine/run.c", appended("\nstatic int text_of(void)\n{\n    return 1;\n}\n"),
+     "text_of: is a function of several files: text.c, run.c"),
+    ("two decisions of one number", "docs/decisions/001-two.md", lambda old: "# 001 Two\n", "number is taken twice: 001-one.md, 001-two.md"),
     ("a long file", "src/engine/run.c", appended("\n" * 1000), "lines, at most 1000"),
     ("a file without its licence", "src/engine/run.c", replaced(LICENSE, "/* mine */\n"),
      "expected 'SPDX-License-Identifier: Apache-2.0' here"),

@@ -15,7 +15,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-struct making {
+struct rank_pickle {
     const struct layout_request *request;
     struct target *target;
     struct megatron_target *state;
@@ -39,29 +39,30 @@ reshard_status megatron_record_add(struct megatron_target *state, uint32_t wante
 
 /* ---- places in the dict ---- */
 
-static bool put(struct making *making, const struct path_part *parts, size_t count, struct value *leaf)
+static bool put(struct rank_pickle *pickle, const struct path_part *parts, size_t count, struct value *leaf)
 {
     bool is_taken;
-    return nest_put(&making->nest, parts, count, leaf, &is_taken);
+    return nest_put(&pickle->nest, parts, count, leaf, &is_taken);
 }
 
 /* The path below the chunk of a model. Names are local ones: layers of the stage, experts of the rank. */
-static reshard_status put_in_model(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts,
-                                   size_t count, int64_t stage, int64_t first_layer, struct value *leaf, reshard_error *err)
+static reshard_status put_in_model(struct rank_pickle *pickle, const struct partition_key *key, struct str name,
+                                   const struct path_part *parts, size_t count, int64_t stage, int64_t first_layer, struct value *leaf,
+                                   reshard_error *err)
 {
-    struct megatron_target *state = making->state;
+    struct megatron_target *state = pickle->state;
     int64_t chunk = stage / state->layout.pp, experts = state->experts / state->layout.ep;
-    struct path_part *local = arena_array(&making->graph.arena, count + 1, sizeof(*local));
+    struct path_part *local = arena_array(&pickle->graph.arena, count + 1, sizeof(*local));
     char *model =
-        state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
+        state->layout.vp > 1 ? arena_printf(&pickle->graph.arena, "model%" PRId64, chunk) : arena_printf(&pickle->graph.arena, "model");
     if (!local || !model)
         return error_set_memory(err);
     local[0] = (struct path_part){ .kind = PATH_KEY, .key = str_of(model) };
     memcpy(local + 1, parts, count * sizeof(*parts));
     int64_t expert = key->expert_size > 0 && experts > 0 ? key->expert % experts : key->expert;
     reshard_status status =
-        partition_renumber_parts(&making->graph.arena, name, key, local + 1, count, key->layer - first_layer, expert, err);
-    if (!status && !put(making, local, count + 1, leaf))
+        partition_renumber_parts(&pickle->graph.arena, name, key, local + 1, count, key->layer - first_layer, expert, err);
+    if (!status && !put(pickle, local, count + 1, leaf))
         status = error_set_memory(err);
     return status;
 }
@@ -73,38 +74,38 @@ static bool holds_expert(const struct megatron_target *state, const struct parti
 }
 
 /* A matrix of experts, for which the parameter stands. */
-static reshard_status put_matrix(struct making *making, const struct target_parameter *parameter, reshard_error *err)
+static reshard_status put_matrix(struct rank_pickle *pickle, const struct target_parameter *parameter, reshard_error *err)
 {
-    struct megatron_target *state = making->state;
+    struct megatron_target *state = pickle->state;
     struct str name = state->matrices[parameter->matrix - 1].name;
     struct path_part part = { .kind = PATH_KEY, .key = name };
     struct partition_key key;
     uint32_t record;
-    struct value *leaf = value_new(&making->graph, VALUE_NONE);
+    struct value *leaf = value_new(&pickle->graph, VALUE_NONE);
     if (!leaf)
         return error_set_memory(err);
-    reshard_status status = megatron_matrix_record(making->request, state, (uint32_t)(parameter - state->parameters), NULL, &record, err);
+    reshard_status status = megatron_matrix_record(pickle->request, state, (uint32_t)(parameter - state->parameters), NULL, &record, err);
     if (status)
         return status;
-    leaf->tensor = record - state->ranks[making->rank].first_record + 1;
+    leaf->tensor = record - state->ranks[pickle->rank].first_record + 1;
     leaf->storage = (uint32_t)(parameter - state->parameters);
     partition_key_read(&state->rules, name, &key);
-    return put_in_model(making, &key, name, &part, 1, parameter->stage, megatron_first_layer(state, parameter), leaf, err);
+    return put_in_model(pickle, &key, name, &part, 1, parameter->stage, megatron_first_layer(state, parameter), leaf, err);
 }
 
-static reshard_status members_put_parameter(struct making *making, const struct target_parameter *parameter, reshard_error *err)
+static reshard_status members_put_parameter(struct rank_pickle *pickle, const struct target_parameter *parameter, reshard_error *err)
 {
-    struct megatron_target *state = making->state;
-    const struct catalog_tensor *tensor = &making->request->wanted->tensors[parameter->wanted];
+    struct megatron_target *state = pickle->state;
+    const struct catalog_tensor *tensor = &pickle->request->wanted->tensors[parameter->wanted];
     uint64_t bytes;
     uint32_t record;
-    if (!holds_expert(state, &parameter->key, &state->ranks[making->rank].place))
+    if (!holds_expert(state, &parameter->key, &state->ranks[pickle->rank].place))
         return RESHARD_OK;
     if (parameter->matrix)
-        return megatron_stands_for_matrix(state, parameter) ? put_matrix(making, parameter, err) : RESHARD_OK;
+        return megatron_stands_for_matrix(state, parameter) ? put_matrix(pickle, parameter, err) : RESHARD_OK;
     if (!dtype_bytes(tensor->dtype, (uint64_t)box_volume(parameter->cut.rank, parameter->cut.local), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s' is too large", STR_ARG(tensor->key));
-    struct value *leaf = value_new(&making->graph, VALUE_NONE);
+    struct value *leaf = value_new(&pickle->graph, VALUE_NONE);
     if (!leaf)
         return error_set_memory(err);
     reshard_status status = megatron_record_add(state, parameter->wanted, bytes, &record, err);
@@ -112,20 +113,20 @@ static reshard_status members_put_parameter(struct making *making, const struct 
         return status;
     state->records[record].parameter = (uint32_t)(parameter - state->parameters) + 1;
     /* The record's number in the file is its number in the target less the file's first. */
-    leaf->tensor = record - state->ranks[making->rank].first_record + 1;
+    leaf->tensor = record - state->ranks[pickle->rank].first_record + 1;
     leaf->storage = (uint32_t)(parameter - state->parameters);
-    return put_in_model(making, &parameter->key, parameter->name, parameter->parts, parameter->part_count, parameter->stage,
+    return put_in_model(pickle, &parameter->key, parameter->name, parameter->parts, parameter->part_count, parameter->stage,
                         megatron_first_layer(state, parameter), leaf, err);
 }
 
-static reshard_status put_parameters(struct making *making, reshard_error *err)
+static reshard_status put_parameters(struct rank_pickle *pickle, reshard_error *err)
 {
-    struct megatron_target *state = making->state;
+    struct megatron_target *state = pickle->state;
     reshard_status status = RESHARD_OK;
     for (int64_t chunk = 0; !status && chunk < state->layout.vp; chunk++) {
-        int64_t stage = chunk * state->layout.pp + state->ranks[making->rank].place.pp;
+        int64_t stage = chunk * state->layout.pp + state->ranks[pickle->rank].place.pp;
         for (uint32_t i = state->stage_first[stage]; !status && i < state->stage_first[stage + 1]; i++)
-            status = members_put_parameter(making, &state->parameters[i], err);
+            status = members_put_parameter(pickle, &state->parameters[i], err);
     }
     return status;
 }
@@ -176,31 +177,31 @@ static enum item_use item_use(const struct megatron_target *state, const struct 
     return partition_key_stage(&state->rules, name, &is_last) ? ITEM_MODEL : ITEM_TOP;
 }
 
-static reshard_status item_value(struct making *making, uint32_t index, struct value **out, reshard_error *err)
+static reshard_status item_value(struct rank_pickle *pickle, uint32_t index, struct value **out, reshard_error *err)
 {
-    struct target_rank *rank = &making->state->ranks[making->rank];
+    struct target_rank *rank = &pickle->state->ranks[pickle->rank];
     const struct catalog_item *item;
-    uint32_t first = making->graph.count;
+    uint32_t first = pickle->graph.count;
     *out = NULL;
-    reshard_status status = layout_item(making->request, index, &item, err);
+    reshard_status status = layout_item(pickle->request, index, &item, err);
     if (status == RESHARD_ERR_UNSUPPORTED)
         return RESHARD_OK;
     if (status || !item->value || !item->graph)
         return status;
-    *out = value_copy(&making->graph, item->value, item->graph->count);
+    *out = value_copy(&pickle->graph, item->value, item->graph->count);
     if (!*out)
         return error_set_memory(err);
     if (!ARRAY_ROOM(rank->items, rank->item_count, rank->item_capacity))
         return error_set_memory(err);
-    rank->items[rank->item_count++] = (struct item_nodes){ first, making->graph.count, index };
+    rank->items[rank->item_count++] = (struct item_nodes){ first, pickle->graph.count, index };
     return RESHARD_OK;
 }
 
-static reshard_status put_model_item(struct making *making, const struct partition_key *key, struct str name, const struct path_part *parts,
-                                     size_t count, struct value *value, reshard_error *err)
+static reshard_status put_model_item(struct rank_pickle *pickle, const struct partition_key *key, struct str name,
+                                     const struct path_part *parts, size_t count, struct value *value, reshard_error *err)
 {
-    struct megatron_target *state = making->state;
-    const struct rank_place *place = &state->ranks[making->rank].place;
+    struct megatron_target *state = pickle->state;
+    const struct rank_place *place = &state->ranks[pickle->rank].place;
     int64_t stages = state->layout.pp * state->layout.vp, stage = 0, first = 0;
     bool is_last = false;
     if (key->stack && !key->stack->is_own && stages > 1) {
@@ -213,18 +214,18 @@ static reshard_status put_model_item(struct making *making, const struct partiti
     }
     if (stage % state->layout.pp != place->pp || !holds_expert(state, key, place))
         return RESHARD_OK;
-    return put_in_model(making, key, name, parts, count, stage, first, value, err);
+    return put_in_model(pickle, key, name, parts, count, stage, first, value, err);
 }
 
 /* Whether another wanted item is this one's value for exactly the source rank that stands for the target's. */
-static bool is_overruled(const struct making *making, uint32_t index, const struct name_map *own)
+static bool is_overruled(const struct rank_pickle *pickle, uint32_t index, const struct name_map *own)
 {
-    const struct megatron_source *source = megatron_folder_state(making->request->source);
-    uint32_t rank = making->state->ranks[making->rank].source;
+    const struct megatron_source *source = megatron_folder_state(pickle->request->source);
+    uint32_t rank = pickle->state->ranks[pickle->rank].source;
     if (!source || rank == TORCH_NONE)
         return false;
     struct buffer text = { 0 };
-    struct str key = making->request->wanted->items[index].key;
+    struct str key = pickle->request->wanted->items[index].key;
     bool found = buffer_printf(&text, "%.*s.", STR_ARG(source->ranks[rank].folder)) && buffer_append_str(&text, key) &&
                  name_map_find(own, buffer_str(&text)) != NAME_NONE;
     buffer_release(&text);
@@ -254,10 +255,10 @@ static bool rng_object(struct str key, int64_t *pp, int64_t *tp)
 }
 
 /* The random number state of a distributed checkpoint: that of the same place, else the first one. */
-static reshard_status put_rng_object(struct making *making, reshard_error *err)
+static reshard_status put_rng_object(struct rank_pickle *pickle, reshard_error *err)
 {
-    const struct catalog *wanted = making->request->wanted;
-    const struct rank_place *place = &making->state->ranks[making->rank].place;
+    const struct catalog *wanted = pickle->request->wanted;
+    const struct rank_place *place = &pickle->state->ranks[pickle->rank].place;
     uint32_t found = TORCH_NONE;
     for (uint32_t i = 0; i < wanted->item_count; i++) {
         int64_t pp, tp;
@@ -266,87 +267,87 @@ static reshard_status put_rng_object(struct making *making, reshard_error *err)
     }
     struct value *value = NULL, **items;
     size_t count;
-    reshard_status status = found == TORCH_NONE ? RESHARD_OK : item_value(making, found, &value, err);
+    reshard_status status = found == TORCH_NONE ? RESHARD_OK : item_value(pickle, found, &value, err);
     if (status || !value || !value_as_sequence(value, &items, &count) || count != 1)
         return status;
     struct path_part part = { .kind = PATH_KEY, .key = STR("rng_state") };
-    return put(making, &part, 1, items[0]) ? RESHARD_OK : error_set_memory(err);
+    return put(pickle, &part, 1, items[0]) ? RESHARD_OK : error_set_memory(err);
 }
 
 /* "args", changed. One that the source lacks is made of what is known. */
-static reshard_status members_put_args(struct making *making, reshard_error *err)
+static reshard_status members_put_args(struct rank_pickle *pickle, reshard_error *err)
 {
     struct value *value = NULL;
-    uint32_t item = making->state->args_item;
-    reshard_status status = item == TORCH_NONE ? RESHARD_OK : item_value(making, item, &value, err);
+    uint32_t item = pickle->state->args_item;
+    reshard_status status = item == TORCH_NONE ? RESHARD_OK : item_value(pickle, item, &value, err);
     if (status)
         return status;
     struct path_part part = { .kind = PATH_KEY, .key = STR("args") };
-    value = megatron_write_args(making->request, making->state, making->rank, value, &making->graph);
-    return value && put(making, &part, 1, value) ? RESHARD_OK : error_set_memory(err);
+    value = megatron_write_args(pickle->request, pickle->state, pickle->rank, value, &pickle->graph);
+    return value && put(pickle, &part, 1, value) ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status put_version(struct making *making, reshard_error *err)
+static reshard_status put_version(struct rank_pickle *pickle, reshard_error *err)
 {
     struct path_part part = { .kind = PATH_KEY, .key = STR("checkpoint_version") };
-    struct value *version = value_new(&making->graph, VALUE_FLOAT);
+    struct value *version = value_new(&pickle->graph, VALUE_FLOAT);
     if (version)
         version->real = 3.0;
-    return version && put(making, &part, 1, version) ? RESHARD_OK : error_set_memory(err);
+    return version && put(pickle, &part, 1, version) ? RESHARD_OK : error_set_memory(err);
 }
 
 /* Megatron reads the iteration with the arguments, of a release too: weights that come with arguments and no run begin at 0. */
-static reshard_status put_iteration(struct making *making, reshard_error *err)
+static reshard_status put_iteration(struct rank_pickle *pickle, reshard_error *err)
 {
-    const struct catalog *wanted = making->request->wanted;
+    const struct catalog *wanted = pickle->request->wanted;
     struct path_part part = { .kind = PATH_KEY, .key = STR("iteration") };
-    bool is_of_run = making->state->args_item == TORCH_NONE || catalog_find_item(wanted, STR("checkpoint_version")) != CATALOG_NONE ||
+    bool is_of_run = pickle->state->args_item == TORCH_NONE || catalog_find_item(wanted, STR("checkpoint_version")) != CATALOG_NONE ||
                      catalog_find_item(wanted, STR("iteration")) != CATALOG_NONE;
     if (is_of_run)
         return RESHARD_OK;
-    struct value *value = value_new_int(&making->graph, 0);
-    return value && put(making, &part, 1, value) ? RESHARD_OK : error_set_memory(err);
+    struct value *value = value_new_int(&pickle->graph, 0);
+    return value && put(pickle, &part, 1, value) ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status put_item(struct making *making, uint32_t index, const struct name_map *own, reshard_error *err)
+static reshard_status put_item(struct rank_pickle *pickle, uint32_t index, const struct name_map *own, reshard_error *err)
 {
-    struct megatron_target *state = making->state;
-    const struct megatron_source *source = megatron_folder_state(making->request->source);
-    uint32_t source_rank = state->ranks[making->rank].source;
+    struct megatron_target *state = pickle->state;
+    const struct megatron_source *source = megatron_folder_state(pickle->request->source);
+    uint32_t source_rank = state->ranks[pickle->rank].source;
     struct path_part single;
     struct partition_key key;
     struct str folder, name;
     size_t count;
-    const struct path_part *parts = megatron_members_item_path(making->request, index, &single, &count, &folder);
+    const struct path_part *parts = megatron_members_item_path(pickle->request, index, &single, &count, &folder);
     if (folder.size > 0 ? !source || source_rank == TORCH_NONE || !str_equal(folder, source->ranks[source_rank].folder)
-                        : is_overruled(making, index, own))
+                        : is_overruled(pickle, index, own))
         return RESHARD_OK;
     struct buffer joined = { 0 };
-    bool is_good = path_join(parts, count, &joined) && arena_str(&making->graph.arena, buffer_str(&joined), &name);
+    bool is_good = path_join(parts, count, &joined) && arena_str(&pickle->graph.arena, buffer_str(&joined), &name);
     buffer_release(&joined);
     if (!is_good)
         return error_set_memory(err);
-    enum item_use use = item_use(state, &making->request->wanted->items[index], name, &key);
+    enum item_use use = item_use(state, &pickle->request->wanted->items[index], name, &key);
     if (use == ITEM_FOREIGN || str_is(name, "args") || str_is(name, "checkpoint_version") ||
         /* Optimizer state by number belongs to one rank of one layout. */
-        (str_is(name, "optimizer") && !megatron_same_ranks(making->request, state)) ||
-        (megatron_is_rerun(name) && !megatron_keeps_rerun(making->request, state)))
+        (str_is(name, "optimizer") && !megatron_same_ranks(pickle->request, state)) ||
+        (megatron_is_rerun(name) && !megatron_keeps_rerun(pickle->request, state)))
         return RESHARD_OK;
     if ((state->optimizer && optimizer_item_is_known(name)) || is_rng_leaf(parts, count))
         return RESHARD_OK; /* put_optimizer; note_items */
     struct value *value;
-    reshard_status status = item_value(making, index, &value, err);
+    reshard_status status = item_value(pickle, index, &value, err);
     if (status || !value)
         return status;
     if (use == ITEM_MODEL)
-        return put_model_item(making, &key, name, parts, count, value, err);
-    return put(making, parts, count, value) ? RESHARD_OK : error_set_memory(err);
+        return put_model_item(pickle, &key, name, parts, count, value, err);
+    return put(pickle, parts, count, value) ? RESHARD_OK : error_set_memory(err);
 }
 
 /* Extra state that says nothing: the reference has it where its layers have a place for it. */
-static reshard_status put_like_items(struct making *making, reshard_error *err)
+static reshard_status put_like_items(struct rank_pickle *pickle, reshard_error *err)
 {
-    const struct source *like = making->request->like;
+    const struct source *like = pickle->request->like;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && megatron_folder_state(like) && i < like->catalog->item_count; i++) {
         const struct catalog_item *item = &like->catalog->items[i];
@@ -354,73 +355,73 @@ static reshard_status put_like_items(struct making *making, reshard_error *err)
         const struct path_part *parts;
         struct partition_key key;
         size_t count = catalog_item_path(like->catalog, item, &single, &parts);
-        if (!item->value || item->value->kind != VALUE_NONE || !partition_key_read(&making->state->rules, item->key, &key) ||
+        if (!item->value || item->value->kind != VALUE_NONE || !partition_key_read(&pickle->state->rules, item->key, &key) ||
             !key.rule->is_item)
             continue;
-        struct value *value = value_new(&making->graph, VALUE_NONE);
-        status = value ? put_model_item(making, &key, item->key, parts, count, value, err) : error_set_memory(err);
+        struct value *value = value_new(&pickle->graph, VALUE_NONE);
+        status = value ? put_model_item(pickle, &key, item->key, parts, count, value, err) : error_set_memory(err);
     }
     return status;
 }
 
 /* Member "optimizer", made of what the source says about groups and of state by number. */
-static reshard_status put_optimizer(struct making *making, reshard_error *err)
+static reshard_status put_optimizer(struct rank_pickle *pickle, reshard_error *err)
 {
-    const struct catalog *wanted = making->request->wanted;
+    const struct catalog *wanted = pickle->request->wanted;
     const struct path_part part = { .kind = PATH_KEY, .key = STR("optimizer") };
     uint32_t count = 0;
     struct value *value = NULL;
-    if (!making->state->optimizer)
+    if (!pickle->state->optimizer)
         return RESHARD_OK;
-    struct optimizer_item *items = arena_array(&making->graph.arena, (size_t)wanted->item_count + 1, sizeof(*items));
+    struct optimizer_item *items = arena_array(&pickle->graph.arena, (size_t)wanted->item_count + 1, sizeof(*items));
     reshard_status status = items ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++) {
         struct optimizer_item item = { .key = wanted->items[i].key };
         if (!optimizer_item_is_known(item.key))
             continue;
-        status = item_value(making, i, &item.value, err);
+        status = item_value(pickle, i, &item.value, err);
         if (item.value)
             items[count++] = item;
     }
     if (!status)
-        status = megatron_optimizer_value(making->request, making->target, making->rank, items, count, &making->graph, &value, err);
-    if (!status && value && !put(making, &part, 1, value))
+        status = megatron_optimizer_value(pickle->request, pickle->target, pickle->rank, items, count, &pickle->graph, &value, err);
+    if (!status && value && !put(pickle, &part, 1, value))
         status = error_set_memory(err);
     return status;
 }
 
-static reshard_status put_like_rerun(struct making *making, reshard_error *err)
+static reshard_status put_like_rerun(struct rank_pickle *pickle, reshard_error *err)
 {
     const struct path_part part = { .kind = PATH_KEY, .key = STR("rerun_state_machine") };
     struct value *value;
-    reshard_status status = megatron_like_rerun(making->request, making->state, making->rank, &making->graph, &value, err);
-    if (!status && value && !put(making, &part, 1, value))
+    reshard_status status = megatron_like_rerun(pickle->request, pickle->state, pickle->rank, &pickle->graph, &value, err);
+    if (!status && value && !put(pickle, &part, 1, value))
         status = error_set_memory(err);
     return status;
 }
 
-static reshard_status members_put_items(struct making *making, reshard_error *err)
+static reshard_status members_put_items(struct rank_pickle *pickle, reshard_error *err)
 {
-    const struct catalog *wanted = making->request->wanted;
+    const struct catalog *wanted = pickle->request->wanted;
     struct name_map own = { 0 }; /* keys of items of single ranks */
-    reshard_status status = members_put_args(making, err);
+    reshard_status status = members_put_args(pickle, err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++)
         if (str_starts_with(wanted->items[i].key, "mp_rank_") && name_map_intern(&own, wanted->items[i].key, NULL) == NAME_NONE)
             status = error_set_memory(err);
     if (!status)
-        status = put_version(making, err);
+        status = put_version(pickle, err);
     if (!status)
-        status = put_iteration(making, err);
+        status = put_iteration(pickle, err);
     for (uint32_t i = 0; !status && i < wanted->item_count; i++)
-        status = put_item(making, i, &own, err);
+        status = put_item(pickle, i, &own, err);
     if (!status)
-        status = put_optimizer(making, err);
+        status = put_optimizer(pickle, err);
     if (!status)
-        status = put_rng_object(making, err);
+        status = put_rng_object(pickle, err);
     if (!status)
-        status = put_like_items(making, err);
+        status = put_like_items(pickle, err);
     if (!status)
-        status = put_like_rerun(making, err);
+        status = put_like_rerun(pickle, err);
     name_map_release(&own);
     return status;
 }
@@ -429,10 +430,10 @@ static reshard_status members_put_items(struct making *making, reshard_error *er
 
 static reshard_status members_find_storage(void *context, const struct value *persid, uint32_t *record, uint64_t *bytes)
 {
-    struct making *making = context;
-    struct megatron_target *state = making->state;
-    struct target_rank *rank = &state->ranks[making->rank];
-    const struct layout_request *request = making->request;
+    struct rank_pickle *pickle = context;
+    struct megatron_target *state = pickle->state;
+    struct target_rank *rank = &state->ranks[pickle->rank];
+    const struct layout_request *request = pickle->request;
     uint32_t number = persid->storage - 1;
     reshard_status status = RESHARD_OK;
     if (request->items.read_storage) {
@@ -441,21 +442,21 @@ static reshard_status members_find_storage(void *context, const struct value *pe
             if (persid->id >= rank->items[i].first && persid->id < rank->items[i].end)
                 item = rank->items[i].item;
         if (item == TORCH_NONE)
-            return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "a storage outside of items");
-        struct buffer content = { .limit = (size_t)making->request->limits.item_bytes, .limit_name = "item_bytes" };
-        status = layout_item_storage(request, item, number, &content, making->err);
+            return error_set(pickle->err, RESHARD_ERR_UNSUPPORTED, "a storage outside of items");
+        struct buffer content = { .limit = (size_t)pickle->request->limits.item_bytes, .limit_name = "item_bytes" };
+        status = layout_item_storage(request, item, number, &content, pickle->err);
         if (!status)
-            status = megatron_record_add(state, TORCH_NONE, content.size, record, making->err);
+            status = megatron_record_add(state, TORCH_NONE, content.size, record, pickle->err);
         if (status)
             buffer_release(&content);
         else
             state->records[*record].memory = content;
     } else if (number >= request->source_catalog->tensor_count || state->hidden_records[number] == 0) {
-        return error_set(making->err, RESHARD_ERR_UNSUPPORTED, "an item refers to a storage that is not converted");
+        return error_set(pickle->err, RESHARD_ERR_UNSUPPORTED, "an item refers to a storage that is not converted");
     } else {
         uint32_t wanted = state->hidden_records[number] - 1;
         status = megatron_record_add(
-            state, wanted, catalog_tensor_bytes(making->request->wanted, &making->request->wanted->tensors[wanted]), record, making->err);
+            state, wanted, catalog_tensor_bytes(pickle->request->wanted, &pickle->request->wanted->tensors[wanted]), record, pickle->err);
     }
     if (status)
         return status;
@@ -466,13 +467,13 @@ static reshard_status members_find_storage(void *context, const struct value *pe
 
 static bool members_substitute(const struct value *value, struct buffer *out, void *context)
 {
-    struct making *making = context;
-    struct megatron_target *state = making->state;
+    struct rank_pickle *pickle = context;
+    struct megatron_target *state = pickle->state;
     if (value->kind == VALUE_NONE && value->tensor > 0) {
         const struct target_parameter *parameter = &state->parameters[value->storage];
         uint32_t number = value->tensor - 1;
-        const struct target_record *record = &state->records[state->ranks[making->rank].first_record + number];
-        const struct catalog_tensor *tensor = &making->request->wanted->tensors[record->wanted];
+        const struct target_record *record = &state->records[state->ranks[pickle->rank].first_record + number];
+        const struct catalog_tensor *tensor = &pickle->request->wanted->tensors[record->wanted];
         bool is_matrix = record->matrix[0] > 0;
         char key[16];
         snprintf(key, sizeof(key), "%" PRIu32, number);
@@ -480,14 +481,14 @@ static bool members_substitute(const struct value *value, struct buffer *out, vo
                               NULL, 0, key, record->bytes, false);
         return true;
     }
-    struct torch_storage_finder finder = { members_find_storage, making };
-    return torch_spell(value, &finder, &making->status, out);
+    struct torch_storage_finder finder = { members_find_storage, pickle };
+    return torch_spell(value, &finder, &pickle->status, out);
 }
 
 /* Models of today are an OrderedDict; the nested ones of old are dicts all through. A chunk without layers is an empty one. */
-static reshard_status finish_models(struct making *making, reshard_error *err)
+static reshard_status finish_models(struct rank_pickle *pickle, reshard_error *err)
 {
-    struct value *root = making->graph.root;
+    struct value *root = pickle->graph.root;
     for (size_t i = 0; i + 1 < root->list.count; i += 2) {
         struct value *inner = root->list.items[i + 1];
         if (!str_starts_with(root->list.items[i]->text, "model") || inner->kind != VALUE_DICT)
@@ -497,8 +498,8 @@ static reshard_status finish_models(struct making *making, reshard_error *err)
             is_flat = is_flat && inner->list.items[j]->kind != VALUE_DICT;
         if (!is_flat)
             continue;
-        struct value *callable = value_new_global(&making->graph, "collections", "OrderedDict");
-        struct value *ordered = callable ? value_new_call(&making->graph, callable, NULL, 0) : NULL;
+        struct value *callable = value_new_global(&pickle->graph, "collections", "OrderedDict");
+        struct value *ordered = callable ? value_new_call(&pickle->graph, callable, NULL, 0) : NULL;
         if (!ordered)
             return error_set_memory(err);
         ordered->object->dict_items = inner->list.items;
@@ -508,20 +509,20 @@ static reshard_status finish_models(struct making *making, reshard_error *err)
     return RESHARD_OK;
 }
 
-static reshard_status put_empty_models(struct making *making, reshard_error *err)
+static reshard_status put_empty_models(struct rank_pickle *pickle, reshard_error *err)
 {
-    struct megatron_target *state = making->state;
+    struct megatron_target *state = pickle->state;
     for (int64_t chunk = 0; chunk < state->layout.vp; chunk++) {
-        int64_t stage = chunk * state->layout.pp + state->ranks[making->rank].place.pp;
+        int64_t stage = chunk * state->layout.pp + state->ranks[pickle->rank].place.pp;
         if (state->stage_first[stage + 1] > state->stage_first[stage])
             continue;
         char *name =
-            state->layout.vp > 1 ? arena_printf(&making->graph.arena, "model%" PRId64, chunk) : arena_printf(&making->graph.arena, "model");
-        struct value *empty = value_new_list(&making->graph, VALUE_DICT, NULL, 0);
+            state->layout.vp > 1 ? arena_printf(&pickle->graph.arena, "model%" PRId64, chunk) : arena_printf(&pickle->graph.arena, "model");
+        struct value *empty = value_new_list(&pickle->graph, VALUE_DICT, NULL, 0);
         if (!name || !empty)
             return error_set_memory(err);
         struct path_part part = { .kind = PATH_KEY, .key = str_of(name) };
-        if (!put(making, &part, 1, empty))
+        if (!put(pickle, &part, 1, empty))
             return error_set_memory(err);
     }
     return RESHARD_OK;
@@ -530,25 +531,25 @@ static reshard_status put_empty_models(struct making *making, reshard_error *err
 reshard_status megatron_emit_rank(const struct layout_request *request, struct target *target, uint32_t rank, struct buffer *out,
                                   reshard_error *err)
 {
-    struct making making = { .request = request, .target = target, .state = target->driver_state, .rank = rank, .err = err };
-    making.state->ranks[rank].first_record = making.state->record_count;
-    reshard_status status = nest_begin(&making.nest, &making.graph) ? RESHARD_OK : error_set_memory(err);
+    struct rank_pickle pickle = { .request = request, .target = target, .state = target->driver_state, .rank = rank, .err = err };
+    pickle.state->ranks[rank].first_record = pickle.state->record_count;
+    reshard_status status = nest_begin(&pickle.nest, &pickle.graph) ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = put_parameters(&making, err);
+        status = put_parameters(&pickle, err);
     if (!status)
-        status = put_empty_models(&making, err);
+        status = put_empty_models(&pickle, err);
     if (!status)
-        status = members_put_items(&making, err);
+        status = members_put_items(&pickle, err);
     if (!status)
-        status = nest_finish(&making.nest, err);
+        status = nest_finish(&pickle.nest, err);
     if (!status)
-        status = finish_models(&making, err);
+        status = finish_models(&pickle, err);
     if (!status)
-        status = pickle_write(making.graph.root, making.graph.count, NULL, members_substitute, &making, out, err);
-    making.state->ranks[rank].record_count = making.state->record_count - making.state->ranks[rank].first_record;
-    nest_release(&making.nest);
-    value_graph_release(&making.graph);
-    return making.status ? making.status : status;
+        status = pickle_write(pickle.graph.root, pickle.graph.count, NULL, members_substitute, &pickle, out, err);
+    pickle.state->ranks[rank].record_count = pickle.state->record_count - pickle.state->ranks[rank].first_record;
+    nest_release(&pickle.nest);
+    value_graph_release(&pickle.graph);
+    return pickle.status ? pickle.status : status;
 }
 
 /* ---- what is left out ---- */

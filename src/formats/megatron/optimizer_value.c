@@ -19,7 +19,7 @@ struct group_source {
     struct value *groups, *scaler; /* a list; a dict or NULL */
 };
 
-struct making_value {
+struct value_writer {
     const struct layout_request *request;
     struct megatron_target *state;
     struct target_rank *rank;
@@ -62,7 +62,7 @@ static void take_source(struct group_source *source, struct value *optimizer)
         source->scaler = scaler;
 }
 
-static void optimizer_value_take_item(struct making_value *making, const struct optimizer_item *item)
+static void optimizer_value_take_item(struct value_writer *writer, const struct optimizer_item *item)
 {
     struct value *value = item->value;
     uint32_t number;
@@ -70,38 +70,38 @@ static void optimizer_value_take_item(struct making_value *making, const struct 
     if (optimizer_value_read_object_key(item->key, &number, &is_scaler)) {
         bool is_one = value->kind == VALUE_LIST && value->list.count == 1 && value->list.items[0]->kind == VALUE_DICT;
         if (is_one && is_scaler)
-            making->sources[number].scaler = value->list.items[0];
+            writer->sources[number].scaler = value->list.items[0];
         else if (is_one)
-            take_source(&making->sources[number], value->list.items[0]);
+            take_source(&writer->sources[number], value->list.items[0]);
     } else if (value->kind == VALUE_LIST) {
         for (size_t i = 0; i < value->list.count && i < OPTIMIZERS_MAX; i++) {
             if (value->list.items[i]->kind == VALUE_DICT)
-                take_source(&making->sources[i], value->list.items[i]);
+                take_source(&writer->sources[i], value->list.items[i]);
         }
     } else if (value->kind == VALUE_DICT) {
-        take_source(&making->sources[0], value);
+        take_source(&writer->sources[0], value);
         for (size_t i = 0; i + 1 < value->list.count; i += 2) {
             int64_t index;
             if (value_as_int(value->list.items[i], &index) && index >= 0 && index < OPTIMIZERS_MAX &&
                 value->list.items[i + 1]->kind == VALUE_DICT)
-                take_source(&making->sources[index], value->list.items[i + 1]);
+                take_source(&writer->sources[index], value->list.items[i + 1]);
         }
     }
 }
 
 /* Takes the items of whatever form; those that lie parameter by parameter become the groups of one optimizer. */
-static reshard_status take_items(struct making_value *making, const struct optimizer_item *items, uint32_t count, reshard_error *err)
+static reshard_status take_items(struct value_writer *writer, const struct optimizer_item *items, uint32_t count, reshard_error *err)
 {
-    struct group_meta meta = { .graph = making->graph };
+    struct group_meta meta = { .graph = writer->graph };
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < count && !status; i++) {
         if (state_key_is(items[i].key, STATE_KEY_GROUP_META))
             status = group_meta_add(&meta, items[i].key, items[i].value, err);
         else
-            optimizer_value_take_item(making, &items[i]);
+            optimizer_value_take_item(writer, &items[i]);
     }
-    if (!status && meta.parameters.count && !making->sources[0].groups)
-        status = group_meta_list(&meta, false, &making->sources[0].groups, err);
+    if (!status && meta.parameters.count && !writer->sources[0].groups)
+        status = group_meta_list(&meta, false, &writer->sources[0].groups, err);
     group_meta_release(&meta);
     return status;
 }
@@ -124,13 +124,13 @@ static struct value *optimizer_value_copy_group(struct value_graph *graph, const
 }
 
 /* Whether a parameter of the optimizer in hand, on whatever rank, would be in such a group. */
-static bool has_use(const struct making_value *making, bool of_experts, const struct value *group)
+static bool has_use(const struct value_writer *writer, bool of_experts, const struct value *group)
 {
     const struct value *decay = parameter_group_decay(group);
-    const struct megatron_target *state = making->state;
+    const struct megatron_target *state = writer->state;
     for (uint32_t i = 0; decay && i < state->parameter_count; i++) {
         struct rank_parameter parameter;
-        bool is_one = megatron_optimizer_parameter(making->request, state, i, &parameter) && parameter.is_expert == of_experts;
+        bool is_one = megatron_optimizer_parameter(writer->request, state, i, &parameter) && parameter.is_expert == of_experts;
         if (is_one && parameter_has_decay(&parameter) != weight_decay_is_zero(decay) &&
             (!parameter_group_is_decoupled(group) || parameter.is_embedding))
             return true;
@@ -142,15 +142,15 @@ static bool has_use(const struct making_value *making, bool of_experts, const st
  * Groups of the optimizer in hand. Where the source had one optimizer for everything, the experts' has copies of those that it needs; where
  * it had two and the target has one, the dense ones serve.
  */
-static struct value *optimizer_value_copy_groups(struct making_value *making, bool of_experts)
+static struct value *optimizer_value_copy_groups(struct value_writer *writer, bool of_experts)
 {
-    struct value_graph *graph = making->graph;
-    struct value *source = making->sources[of_experts].groups ? making->sources[of_experts].groups : making->sources[0].groups;
+    struct value_graph *graph = writer->graph;
+    struct value *source = writer->sources[of_experts].groups ? writer->sources[of_experts].groups : writer->sources[0].groups;
     struct value **groups = arena_array(&graph->arena, source->list.count + 1, sizeof(struct value *));
-    bool is_borrowed = source != making->sources[of_experts].groups;
+    bool is_borrowed = source != writer->sources[of_experts].groups;
     size_t count = 0;
     for (size_t i = 0; groups && i < source->list.count; i++) {
-        if (source->list.items[i]->kind != VALUE_DICT || (is_borrowed && !has_use(making, of_experts, source->list.items[i])))
+        if (source->list.items[i]->kind != VALUE_DICT || (is_borrowed && !has_use(writer, of_experts, source->list.items[i])))
             continue;
         struct value *group = optimizer_value_copy_group(graph, source->list.items[i]);
         if (!group)
@@ -189,20 +189,20 @@ static bool is_member(const struct rank_parameter *parameter, bool of_experts, c
 }
 
 /* Position of the group's first parameter on this rank; their number if it has none. */
-static uint32_t first_of(const struct making_value *making, bool of_experts, const struct value *group, bool has_decoupled)
+static uint32_t first_of(const struct value_writer *writer, bool of_experts, const struct value *group, bool has_decoupled)
 {
     const struct value *decay = parameter_group_decay(group);
     uint32_t first = 0;
-    while (decay && first < making->count && !is_member(&making->parameters[first], of_experts, group, decay, has_decoupled))
+    while (decay && first < writer->count && !is_member(&writer->parameters[first], of_experts, group, decay, has_decoupled))
         first++;
-    return decay ? first : making->count;
+    return decay ? first : writer->count;
 }
 
 /*
  * Releases up to 0.15 make a group when they come to its first parameter, and match the groups of a file by position. Later ones, whose
  * groups have the member default_config, sort them, and the source's order is theirs.
  */
-static void optimizer_value_order_groups(const struct making_value *making, bool of_experts, struct value *groups)
+static void optimizer_value_order_groups(const struct value_writer *writer, bool of_experts, struct value *groups)
 {
     bool has_decoupled = some_decoupled(groups), is_sorted = groups->list.count > ORDERED_GROUPS_MAX;
     for (size_t i = 0; i < groups->list.count && !is_sorted; i++)
@@ -211,9 +211,9 @@ static void optimizer_value_order_groups(const struct making_value *making, bool
         return;
     for (size_t i = 1; i < groups->list.count; i++) {
         struct value *group = groups->list.items[i];
-        uint32_t first = first_of(making, of_experts, group, has_decoupled);
+        uint32_t first = first_of(writer, of_experts, group, has_decoupled);
         size_t at = i;
-        for (; at > 0 && first_of(making, of_experts, groups->list.items[at - 1], has_decoupled) > first; at--)
+        for (; at > 0 && first_of(writer, of_experts, groups->list.items[at - 1], has_decoupled) > first; at--)
             groups->list.items[at] = groups->list.items[at - 1];
         groups->list.items[at] = group;
     }
@@ -237,43 +237,43 @@ static struct value *optimizer_value_new_dict(struct value_graph *graph, size_t 
     return items ? value_new_list(graph, VALUE_DICT, items, 0) : NULL;
 }
 
-static reshard_status optimizer_value_add_tensor(struct making_value *making, uint32_t parameter, const struct wanted_state *kind,
+static reshard_status optimizer_value_add_tensor(struct value_writer *writer, uint32_t parameter, const struct wanted_state *kind,
                                                  struct value **out, reshard_error *err)
 {
-    struct megatron_target *state = making->state;
-    const struct target_parameter *info = &state->parameters[making->indices[parameter]];
+    struct megatron_target *state = writer->state;
+    const struct target_parameter *info = &state->parameters[writer->indices[parameter]];
     uint32_t tensor = kind->tensors[info->wanted] - 1, record;
     uint64_t bytes = 0;
     if (!info->matrix &&
-        !dtype_bytes(making->request->wanted->tensors[tensor].dtype, (uint64_t)box_volume(info->cut.rank, info->cut.local), &bytes))
+        !dtype_bytes(writer->request->wanted->tensors[tensor].dtype, (uint64_t)box_volume(info->cut.rank, info->cut.local), &bytes))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "state of '%.*s' is too large", STR_ARG(info->name));
     reshard_status status = info->matrix
-                                ? megatron_matrix_record(making->request, state, making->indices[parameter], kind->tensors, &record, err)
+                                ? megatron_matrix_record(writer->request, state, writer->indices[parameter], kind->tensors, &record, err)
                                 : megatron_record_add(state, tensor, bytes, &record, err);
     if (status)
         return status;
     if (!info->matrix)
-        state->records[record].parameter = making->indices[parameter] + 1;
-    *out = value_new(making->graph, VALUE_NONE);
+        state->records[record].parameter = writer->indices[parameter] + 1;
+    *out = value_new(writer->graph, VALUE_NONE);
     if (!*out)
         return error_set_memory(err);
-    (*out)->tensor = record - making->rank->first_record + 1;
-    (*out)->storage = making->indices[parameter];
+    (*out)->tensor = record - writer->rank->first_record + 1;
+    (*out)->storage = writer->indices[parameter];
     return RESHARD_OK;
 }
 
 /* {STATE: tensor} of one parameter; masters lie apart. */
-static reshard_status optimizer_value_add_entry(struct making_value *making, uint32_t parameter, struct value **out, reshard_error *err)
+static reshard_status optimizer_value_add_entry(struct value_writer *writer, uint32_t parameter, struct value **out, reshard_error *err)
 {
-    const struct target_optimizer *optimizer = making->state->optimizer;
+    const struct target_optimizer *optimizer = writer->state->optimizer;
     reshard_status status = RESHARD_OK;
-    *out = optimizer_value_new_dict(making->graph, optimizer->state_count);
+    *out = optimizer_value_new_dict(writer->graph, optimizer->state_count);
     for (uint32_t s = 0; s < optimizer->state_count && *out && !status; s++) {
         struct value *tensor;
         if (optimizer->states[s].is_master)
             continue;
-        status = optimizer_value_add_tensor(making, parameter, &optimizer->states[s], &tensor, err);
-        if (!status && !optimizer_value_set_member(making->graph, *out, value_new_str(making->graph, optimizer->states[s].name), tensor))
+        status = optimizer_value_add_tensor(writer, parameter, &optimizer->states[s], &tensor, err);
+        if (!status && !optimizer_value_set_member(writer->graph, *out, value_new_str(writer->graph, optimizer->states[s].name), tensor))
             status = error_set_memory(err);
     }
     return *out ? status : error_set_memory(err);
@@ -295,29 +295,29 @@ struct dealing {
 };
 
 /* A group's parameters get numbers, entries and masters. */
-static reshard_status deal_group(struct making_value *making, bool of_experts, bool has_decoupled, struct value *group,
+static reshard_status deal_group(struct value_writer *writer, bool of_experts, bool has_decoupled, struct value *group,
                                  struct dealing *dealing, reshard_error *err)
 {
-    struct value_graph *graph = making->graph;
-    const struct wanted_state *master = master_of(making->state->optimizer);
-    struct value **numbers = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
-    struct value **masters = arena_array(&graph->arena, (size_t)making->count + 1, sizeof(struct value *));
+    struct value_graph *graph = writer->graph;
+    const struct wanted_state *master = master_of(writer->state->optimizer);
+    struct value **numbers = arena_array(&graph->arena, (size_t)writer->count + 1, sizeof(struct value *));
+    struct value **masters = arena_array(&graph->arena, (size_t)writer->count + 1, sizeof(struct value *));
     size_t number_count = 0, master_count = 0;
     const struct value *decay = parameter_group_decay(group);
     reshard_status status = numbers && masters ? RESHARD_OK : error_set_memory(err);
-    for (uint32_t i = 0; i < making->count && !status; i++) {
-        const struct rank_parameter *parameter = &making->parameters[i];
+    for (uint32_t i = 0; i < writer->count && !status; i++) {
+        const struct rank_parameter *parameter = &writer->parameters[i];
         struct value *entry;
         if (!is_member(parameter, of_experts, group, decay, has_decoupled))
             continue;
         numbers[number_count] = value_new_int(graph, dealing->number);
         if (!numbers[number_count++])
             return error_set_memory(err);
-        status = optimizer_value_add_entry(making, i, &entry, err);
+        status = optimizer_value_add_entry(writer, i, &entry, err);
         if (!status && !optimizer_value_set_member(graph, dealing->state, value_new_int(graph, dealing->number++), entry))
             status = error_set_memory(err);
         if (!status && master && dtype_info(parameter->param_dtype)->bits == 16)
-            status = optimizer_value_add_tensor(making, i, master, &masters[master_count++], err);
+            status = optimizer_value_add_tensor(writer, i, master, &masters[master_count++], err);
     }
     if (status)
         return status;
@@ -329,20 +329,20 @@ static reshard_status deal_group(struct making_value *making, bool of_experts, b
     return RESHARD_OK;
 }
 
-static uint32_t count_kind(const struct making_value *making, bool of_experts)
+static uint32_t count_kind(const struct value_writer *writer, bool of_experts)
 {
     uint32_t members = 0;
-    for (uint32_t i = 0; i < making->count; i++)
-        members += making->parameters[i].is_expert == of_experts;
+    for (uint32_t i = 0; i < writer->count; i++)
+        members += writer->parameters[i].is_expert == of_experts;
     return members;
 }
 
-static reshard_status optimizer_value_deal(struct making_value *making, bool of_experts, struct value *groups, struct dealing *out,
+static reshard_status optimizer_value_deal(struct value_writer *writer, bool of_experts, struct value *groups, struct dealing *out,
                                            reshard_error *err)
 {
-    struct value_graph *graph = making->graph;
+    struct value_graph *graph = writer->graph;
     struct value **lists = arena_array(&graph->arena, groups->list.count + 1, sizeof(struct value *));
-    *out = (struct dealing){ .state = optimizer_value_new_dict(graph, making->count),
+    *out = (struct dealing){ .state = optimizer_value_new_dict(graph, writer->count),
                              .masters = lists ? value_new_list(graph, VALUE_LIST, lists, 0) : NULL };
     if (!out->state || !out->masters)
         return error_set_memory(err);
@@ -351,25 +351,25 @@ static reshard_status optimizer_value_deal(struct making_value *making, bool of_
     for (size_t i = 0; i < groups->list.count && !status; i++) {
         struct value *group = groups->list.items[i];
         status = parameter_group_decay(group)
-                     ? deal_group(making, of_experts, has_decoupled, group, out, err)
+                     ? deal_group(writer, of_experts, has_decoupled, group, out, err)
                      : error_set(err, RESHARD_ERR_UNSUPPORTED,
                                  "parameter group %zu has no 'wd_mult': which parameters it holds cannot be told", i);
     }
-    if (!status && out->number != count_kind(making, of_experts))
+    if (!status && out->number != count_kind(writer, of_experts))
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "the source's parameter groups take %" PRId64 " of %" PRIu32 " parameters",
-                           out->number, count_kind(making, of_experts));
+                           out->number, count_kind(writer, of_experts));
     return status;
 }
 
 /* ---- one optimizer ---- */
 
-static reshard_status make_plain(struct making_value *making, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
+static reshard_status make_plain(struct value_writer *writer, bool of_experts, struct value *groups, struct value **out, reshard_error *err)
 {
-    struct value_graph *graph = making->graph;
-    struct value *scaler = making->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 2);
-    bool has_master = master_of(making->state->optimizer) != NULL;
+    struct value_graph *graph = writer->graph;
+    struct value *scaler = writer->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 2);
+    bool has_master = master_of(writer->state->optimizer) != NULL;
     struct dealing dealing;
-    reshard_status status = optimizer_value_deal(making, of_experts, groups, &dealing, err);
+    reshard_status status = optimizer_value_deal(writer, of_experts, groups, &dealing, err);
     if (status)
         return status;
     bool is_good = optimizer_value_set_member(graph, inner, value_new_str(graph, STR("state")), dealing.state) &&
@@ -384,11 +384,11 @@ static reshard_status make_plain(struct making_value *making, bool of_experts, s
     return is_good ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status make_distributed(struct making_value *making, bool of_experts, struct value *groups, struct value **out,
+static reshard_status make_distributed(struct value_writer *writer, bool of_experts, struct value *groups, struct value **out,
                                        reshard_error *err)
 {
-    struct value_graph *graph = making->graph;
-    struct value *scaler = making->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 1);
+    struct value_graph *graph = writer->graph;
+    struct value *scaler = writer->sources[of_experts].scaler, *inner = optimizer_value_new_dict(graph, 1);
     *out = optimizer_value_new_dict(graph, 2);
     bool is_good = *out && optimizer_value_set_member(graph, inner, value_new_str(graph, STR("param_groups")), groups) &&
                    optimizer_value_set_member(graph, *out, value_new_str(graph, STR("optimizer")), inner) &&
@@ -396,32 +396,32 @@ static reshard_status make_distributed(struct making_value *making, bool of_expe
     return is_good ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status make_one(struct making_value *making, bool of_experts, struct value **out, reshard_error *err)
+static reshard_status make_one(struct value_writer *writer, bool of_experts, struct value **out, reshard_error *err)
 {
-    struct value *groups = optimizer_value_copy_groups(making, of_experts);
+    struct value *groups = optimizer_value_copy_groups(writer, of_experts);
     if (!groups)
         return error_set_memory(err);
     reshard_status status = RESHARD_OK;
     for (size_t i = 0; i < groups->list.count && !status; i++)
-        status = optimizer_like_settings(making->request, of_experts, groups->list.items[i], making->graph, &making->settings, err);
+        status = optimizer_like_settings(writer->request, of_experts, groups->list.items[i], writer->graph, &writer->settings, err);
     if (status)
         return status;
-    optimizer_value_order_groups(making, of_experts, groups);
-    bool is_distributed = making->state->optimizer->is_distributed;
-    return is_distributed ? make_distributed(making, of_experts, groups, out, err) : make_plain(making, of_experts, groups, out, err);
+    optimizer_value_order_groups(writer, of_experts, groups);
+    bool is_distributed = writer->state->optimizer->is_distributed;
+    return is_distributed ? make_distributed(writer, of_experts, groups, out, err) : make_plain(writer, of_experts, groups, out, err);
 }
 
-static reshard_status make_all(struct making_value *making, struct value **out, reshard_error *err)
+static reshard_status make_all(struct value_writer *writer, struct value **out, reshard_error *err)
 {
-    if (!megatron_has_two_optimizers(making->request, making->state, making->rank))
-        return make_one(making, false, out, err);
-    struct value **both = arena_array(&making->graph->arena, 2, sizeof(struct value *));
-    reshard_status status = both ? make_one(making, false, &both[0], err) : error_set_memory(err);
+    if (!megatron_has_two_optimizers(writer->request, writer->state, writer->rank))
+        return make_one(writer, false, out, err);
+    struct value **both = arena_array(&writer->graph->arena, 2, sizeof(struct value *));
+    reshard_status status = both ? make_one(writer, false, &both[0], err) : error_set_memory(err);
     if (!status)
-        status = make_one(making, true, &both[1], err);
+        status = make_one(writer, true, &both[1], err);
     if (status)
         return status;
-    *out = value_new_list(making->graph, VALUE_LIST, both, 2);
+    *out = value_new_list(writer->graph, VALUE_LIST, both, 2);
     return *out ? RESHARD_OK : error_set_memory(err);
 }
 
@@ -430,25 +430,25 @@ reshard_status megatron_optimizer_value(const struct layout_request *request, st
                                         struct value **out, reshard_error *err)
 {
     struct megatron_target *state = target->driver_state;
-    struct making_value making = { .request = request, .state = state, .rank = &state->ranks[rank], .graph = graph };
+    struct value_writer writer = { .request = request, .state = state, .rank = &state->ranks[rank], .graph = graph };
     *out = NULL;
-    reshard_status status = take_items(&making, items, item_count, err);
+    reshard_status status = take_items(&writer, items, item_count, err);
     if (status)
         return status;
-    if (!making.sources[0].groups && !state->optimizer->is_distributed)
+    if (!writer.sources[0].groups && !state->optimizer->is_distributed)
         return error_set(err, RESHARD_ERR_UNSUPPORTED,
                          "the source says nothing about parameter groups, by which the state would be numbered");
-    if (!making.sources[0].groups)
+    if (!writer.sources[0].groups)
         return RESHARD_OK;
-    status = megatron_rank_parameters(request, state, making.rank, &making.parameters, &making.indices, &making.count, err);
+    status = megatron_rank_parameters(request, state, writer.rank, &writer.parameters, &writer.indices, &writer.count, err);
     if (!status)
-        status = make_all(&making, out, err);
-    if (!status && making.settings.are_removed && rank == 0)
+        status = make_all(&writer, out, err);
+    if (!status && writer.settings.are_removed && rank == 0)
         status = target_note_dropped(target, NOTE_GROUPS, STR("optimizer"), err, "settings of parameter groups that the reference has not");
-    if (!status && making.settings.are_added && rank == 0)
+    if (!status && writer.settings.are_added && rank == 0)
         status = target_note_changed(target, NOTE_GROUPS, STR("optimizer"), err,
                                      "settings of parameter groups that the source has not are the reference's");
-    free(making.parameters);
-    free(making.indices);
+    free(writer.parameters);
+    free(writer.indices);
     return status;
 }
