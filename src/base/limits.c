@@ -53,6 +53,16 @@ bool limits_set(struct limits *limits, struct str name, uint64_t value)
     return false;
 }
 
+struct limits limits_raised(const struct limits *limits)
+{
+    struct limits raised = limits_default, given = *limits;
+    for (int i = 0; i < LIMIT_COUNT; i++) {
+        uint64_t *field = limit_field(&raised, i), *other = limit_field(&given, i);
+        *field = *other > *field ? *other : *field;
+    }
+    return raised;
+}
+
 const char *limits_describe(int index, const char **help, uint64_t *value)
 {
     if (index < 0 || index >= LIMIT_COUNT)

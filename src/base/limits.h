@@ -65,6 +65,9 @@ reshard_status limit_error_bytes(reshard_error *err, struct named_limit limit, c
 /* Sets the named limit; false if there is no such name. */
 bool limits_set(struct limits *limits, struct str name, uint64_t value);
 
+/* The defaults, and those above them that were raised; without a budget. */
+struct limits limits_raised(const struct limits *limits);
+
 /* Walks the table: index 0, 1, … until NULL is returned; *help and *value are set. */
 const char *limits_describe(int index, const char **help, uint64_t *value);
 

@@ -121,7 +121,8 @@ static reshard_status run_write(struct run *run, const char *target_path, reshar
     return run_publish(run, err);
 }
 
-/* Reads the unpublished target back, as a stranger would. */
+/* Reads the unpublished target back, as a stranger would; but what the source needed raised limits for, the target may need them for too.
+ */
 static reshard_status run_check(struct run *run, reshard_error *err)
 {
     const struct conversion_options *options = run->conversion->options;
@@ -129,7 +130,9 @@ static reshard_status run_check(struct run *run, reshard_error *err)
         return RESHARD_OK;
     struct checkpoint *written = NULL;
     const struct checkpoint_options open = {
-        .open = { .format = run->conversion->target.driver->name, .limits = limits_default, .iteration = -1 }
+        .open = { .format = run->conversion->target.driver->name,
+                  .limits = limits_raised(&run->conversion->source->source->limits),
+                  .iteration = -1 }
     };
     reshard_status status = checkpoint_open(store_txn_path(run->txn), &open, &written, err);
     /* What was converted were tensors of parameters, however the target keeps optimizer state. */

@@ -332,6 +332,17 @@ def limits_of(binary):
     return [limit["name"] for limit in json.loads(done.stdout)["limits"]]
 
 
+def raised_limits_hold_when_read_back(binary, work):
+    """What a source needs a raised limit for, the target holds too: --verify opens it under the same limits."""
+    source = torch_pickle(work, b"\x80\x02}(X\x01\x00\x00\x00n\x8b" + struct.pack("<i", 1025) + b"\x01" * 1025 + b"u.")
+    for words in (["--verify"], ["--checksum", "crc32c"]):
+        command = [binary, "convert", str(source), "out.pt", "--to", "torch", "--limit", "bigint_bytes=4096", "--overwrite", *words]
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=60)
+        if done.returncode:
+            return f"{words}: exit {done.returncode}: {done.stderr}"
+    return None
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True, type=pathlib.Path)
@@ -353,6 +364,12 @@ def main():
                 problem = check(binary, work, limit, *getattr(cases, row)(work))
             number += 1
             print(f"{'not ok' if problem else 'ok'} {number} - {row}" + (f"\n# {problem}" if problem else ""), flush=True)
+    if not args.case:
+        number += 1
+        with tempfile.TemporaryDirectory(prefix="reshard-limits-") as folder:
+            problem = raised_limits_hold_when_read_back(binary, pathlib.Path(folder))
+        print(f"{'not ok' if problem else 'ok'} {number} - raised limits hold when the result is read back"
+              + (f"\n# {problem}" if problem else ""))
     print(f"1..{number}")
 
 
