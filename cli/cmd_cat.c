@@ -151,7 +151,9 @@ static int cat_member(const struct options *options, reshard_checkpoint *checkpo
     for (size_t i = 0; i < reshard_item_count(checkpoint) && !search->is_found; i++) {
         reshard_error err = { 0 };
         reshard_item item = RESHARD_ITEM_INIT;
-        reshard_item_at(checkpoint, i, &item);
+        reshard_status looked = reshard_item_at(checkpoint, i, &item);
+        if (looked)
+            return print_failure(options, looked, NULL, "item %zu cannot be looked at", i);
         if (strncmp(search->key, item.key.data, item.key.size) != 0 || search->key[item.key.size] != '.')
             continue;
         reshard_status status = reshard_item_members(checkpoint, i, print_member, search, &err);

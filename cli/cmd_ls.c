@@ -86,14 +86,22 @@ static int json_members(const struct options *options, reshard_checkpoint *check
     return status && status != RESHARD_ERR_LIMIT ? print_error(options, status, &err) : 0;
 }
 
+static int look_at_item(const struct options *options, const reshard_checkpoint *checkpoint, size_t index, reshard_item *item)
+{
+    reshard_status status = reshard_item_at(checkpoint, index, item);
+    return status ? print_failure(options, status, NULL, "item %zu cannot be shown", index) : 0;
+}
+
 /* Loads the item first, so that its kind is known. */
 static int json_item(const struct options *options, reshard_checkpoint *checkpoint, size_t index)
 {
     reshard_error err = { 0 };
     reshard_item item = RESHARD_ITEM_INIT;
-    char *json;
+    char *json = NULL;
     size_t size;
-    reshard_item_at(checkpoint, index, &item);
+    int failed = look_at_item(options, checkpoint, index, &item);
+    if (failed)
+        return failed;
     bool is_file = strcmp(item.kind, "file") == 0;
     fputs("{\"key\":", stdout);
     json_string(stdout, item.key.data, item.key.size);
@@ -102,7 +110,11 @@ static int json_item(const struct options *options, reshard_checkpoint *checkpoi
         return 0;
     }
     reshard_status status = reshard_item_json(checkpoint, index, &json, &size, &err);
-    reshard_item_at(checkpoint, index, &item);
+    failed = look_at_item(options, checkpoint, index, &item);
+    if (failed) {
+        reshard_free(json);
+        return failed;
+    }
     printf(",\"kind\":\"%s\"", *item.kind ? item.kind : "object");
     if (item.class_name.size) {
         fputs(",\"class\":", stdout);
@@ -199,13 +211,18 @@ static int list_item(const struct options *options, reshard_checkpoint *checkpoi
     reshard_item item = RESHARD_ITEM_INIT;
     char *json = NULL;
     size_t size = 0;
-    int exit_status = 0;
-    reshard_item_at(checkpoint, index, &item);
+    int exit_status = look_at_item(options, checkpoint, index, &item);
+    if (exit_status)
+        return exit_status;
     bool is_file = strcmp(item.kind, "file") == 0;
     reshard_status status = is_file ? RESHARD_OK : reshard_item_json(checkpoint, index, &json, &size, &err);
     if (status && status != RESHARD_ERR_LIMIT)
         exit_status = print_error(options, status, &err);
-    reshard_item_at(checkpoint, index, &item);
+    int failed = look_at_item(options, checkpoint, index, &item);
+    if (failed) {
+        reshard_free(json);
+        return failed;
+    }
     print_escaped(table_cell(table), item.key.data, item.key.size);
     if (item.class_name.size)
         print_escaped(table_cell(table), item.class_name.data, item.class_name.size);

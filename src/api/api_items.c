@@ -14,18 +14,20 @@ API_EXPORT size_t reshard_item_count(const reshard_checkpoint *checkpoint)
     return checkpoint ? checkpoint_catalog(checkpoint)->item_count : 0;
 }
 
-/* The name of an object's class; "" if it is none, or without memory. Under the lock. */
-static struct str class_name_of(reshard_checkpoint *checkpoint, const struct value *value)
+/* The name of an object's class, "" if it is none; false without memory. Under the lock. */
+static bool class_name_of(reshard_checkpoint *checkpoint, const struct value *value, struct str *out)
 {
     struct buffer name = { 0 };
-    struct str found = STR("");
-    if (value_class_name(value, &name) && !name.failed) {
+    *out = STR("");
+    bool is_object = value_class_name(value, &name), is_made = !name.failed;
+    if (is_object && is_made) {
         uint32_t number = name_map_intern(&checkpoint->classes, buffer_str(&name), NULL);
-        if (number != NAME_NONE)
-            found = name_map_at(&checkpoint->classes, number);
+        is_made = number != NAME_NONE;
+        if (is_made)
+            *out = name_map_at(&checkpoint->classes, number);
     }
     buffer_release(&name);
-    return found;
+    return is_made;
 }
 
 API_EXPORT reshard_status reshard_item_at(const reshard_checkpoint *checkpoint, size_t index, reshard_item *out)
@@ -37,13 +39,18 @@ API_EXPORT reshard_status reshard_item_at(const reshard_checkpoint *checkpoint, 
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
     const struct catalog_item *item = &checkpoint_catalog(handle)->items[index];
     reshard_item made = { .key = public_str(item->key), .kind = "", .class_name = { "", 0 }, .bytes = item->bytes };
+    struct str class_name = STR("");
+    bool is_made = true;
     if (item->kind == ITEM_FILE) {
         made.kind = "file";
     } else if (item->value) {
         made.kind = value_kind_name(item->value);
-        made.class_name = public_str(class_name_of(handle, item->value));
+        is_made = class_name_of(handle, item->value, &class_name);
+        made.class_name = public_str(class_name);
     }
     checkpoint_unlock(handle);
+    if (!is_made)
+        return RESHARD_ERR_MEMORY;
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
 }
@@ -176,10 +183,15 @@ struct member_listing {
 static bool list_member(void *context, struct str key, const struct value *value)
 {
     struct member_listing *listing = context;
+    struct str class_name;
+    if (!class_name_of(listing->checkpoint, value, &class_name)) {
+        listing->status = error_set_memory(listing->err);
+        return false;
+    }
     const reshard_item member = { .struct_size = sizeof(member),
                                   .key = public_str(key),
                                   .kind = value_kind_name(value),
-                                  .class_name = public_str(class_name_of(listing->checkpoint, value)) };
+                                  .class_name = public_str(class_name) };
     buffer_clear(&listing->json);
     struct work *work = checkpoint_source(listing->checkpoint)->limits.budget;
     listing->status = value_to_json(value, &listing->json, (struct named_limit){ "shown_bytes", listing->bytes_left, work }, listing->err);
@@ -327,7 +339,7 @@ static bool value_info_fill(reshard_checkpoint *checkpoint, const struct value *
     case RESHARD_VALUE_BIG_INT:
     case RESHARD_VALUE_TEXT: text = value->text; break;
     case RESHARD_VALUE_BYTES: is_made = made_bytes(checkpoint, value, &text); break;
-    case RESHARD_VALUE_OBJECT: text = class_name_of(checkpoint, value); break;
+    case RESHARD_VALUE_OBJECT: is_made = class_name_of(checkpoint, value, &text); break;
     case RESHARD_VALUE_SET: info->count = value->list.count; break;
     case RESHARD_VALUE_LIST: value_as_sequence(value, &items, &info->count); break;
     case RESHARD_VALUE_DICT:

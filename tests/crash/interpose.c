@@ -4,17 +4,20 @@
  * what some kernels lack, shortens transfers and flips bits that are written. Tests set (tests/crash/shim.py does it for them):
  *
  *   SHIM_CALLS=NAME,…      the calls that SHIM_ACT is about: names of CALLS in interpose.h, or a group of interpose_rules.c (disk, look, …)
- *   SHIM_ACT=WORD[:ERRNO]  fail, fail-on (that and all later ones), kill-before, kill-after, flip (one bit in the middle of what is
- * written) SHIM_NTH=N             the Nth of these calls, counted from 1 SHIM_PATH=TEXT         only calls about a file whose path contains
- * this SHIM_REFUSE=NAME=ERRNO,…  always: calls, or O_DIRECT, RENAME_EXCHANGE, RENAME_NOREPLACE SHIM_SHORT=BYTES       no read, write or
- * copy moves more than this at once SHIM_HURRY=SECONDS     each look at the monotonic clock finds it so much later SHIM_LOG=FILE every call
- * that changes files, in order, and with FILE.data the bytes; disk_model.py reads it SHIM_RUNS=A-B SHIM_DIRECTORY=DIR SHIM_REPORT=FILE main
- * runs once for each N in A..B, in directory DIR/N, with DIR/N.out and DIR/N.err as output; a line for each is appended to FILE
- * (interpose_serve.c)
+ *   SHIM_ACT=WORD[:ERRNO]  fail, fail-on (that and all later ones), kill-before, kill-after, flip (one bit in the middle of what
+ *                          is written)
+ *   SHIM_NTH=N             the Nth of these calls, counted from 1
+ *   SHIM_PATH=TEXT         only calls about a file whose path contains this
+ *   SHIM_REFUSE=NAME=ERRNO,…  always: calls, or O_DIRECT, RENAME_EXCHANGE, RENAME_NOREPLACE
+ *   SHIM_SHORT=BYTES       no read, write or copy moves more than this at once
+ *   SHIM_HURRY=SECONDS     each look at the monotonic clock finds it so much later
+ *   SHIM_LOG=FILE          every call that changes files, in order, and with FILE.data the bytes; disk_model.py reads it
+ *   SHIM_RUNS=A-B SHIM_DIRECTORY=DIR SHIM_REPORT=FILE  main runs once for each N in A..B, in directory DIR/N, with DIR/N.out and DIR/N.err
+ *                          as output; a line for each is appended to FILE (interpose_serve.c)
  *
- * One corrupted byte:  LD_PRELOAD=build/tests/crash/libinterpose.so SHIM_CALLS=pwrite,copy_file_range SHIM_ACT=flip SHIM_NTH=1 reshard
- * convert … Allocations are counted when libreshard or the command ask for them ("alloc"), or when any other library but libc does
- * ("library_alloc").
+ * One corrupted byte:  LD_PRELOAD=build/tests/crash/libinterpose.so SHIM_CALLS=pwrite,copy_file_range SHIM_ACT=flip
+ *                      SHIM_NTH=1 reshard convert …
+ * Allocations are counted when libreshard or the command ask for them ("alloc"), or when any other library but libc does ("library_alloc").
  */
 #undef _FILE_OFFSET_BITS
 #include "interpose.h"

@@ -304,7 +304,7 @@ reshard_status dcp_verify(struct source *source, bool deep, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct dcp_metadata_file *files;
-    uint32_t count;
+    uint32_t count = 0;
     bool is_per_rank;
     reshard_status status = integrity_verify(source, dcp_state(source)->directory, err);
     if (!status)
