@@ -85,7 +85,7 @@ static void check_written(struct store *store, const struct format_driver *drive
         assert_int_equal(catalog_tensor_bytes(source->catalog, &source->catalog->tensors[found]),
                          catalog_tensor_bytes(live->catalog, tensor));
     }
-    if (driver->abilities & FORMAT_HOLDS_ITEMS && live->loads) {
+    if (live->loads) {
         uint32_t item = catalog_find_item(source->catalog, STR(ITEM));
         struct str text;
         assert_int_not_equal(item, CATALOG_NONE);
@@ -117,7 +117,9 @@ static void lay_out_live(const struct format_driver *driver)
     printf("# %s\n", driver->name);
     CHECK_OK(lay_out(driver->name, &request, &target, &err));
     CHECK_OK(write_live(store, &request, &target, &err));
-    assert_true(live.loads <= 1);
+    /* A store of zarr without Megatron's flavour has a place for attributes of its nodes only. */
+    bool has_place = driver->abilities & FORMAT_HOLDS_ITEMS && strcmp(driver->name, "zarr") != 0;
+    assert_int_equal(live.loads, has_place);
     check_written(store, driver, &live);
     target_free(&target);
     catalog_free(live.catalog);
