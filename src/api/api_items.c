@@ -32,9 +32,7 @@ static bool class_name_of(reshard_checkpoint *checkpoint, const struct value *va
 
 API_EXPORT reshard_status reshard_item_at(const reshard_checkpoint *checkpoint, size_t index, reshard_item *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_item", NULL);
-    if (status || index >= reshard_item_count(checkpoint))
+    if (!entry_begin(out, "reshard_item", index, reshard_item_count(checkpoint)))
         return RESHARD_ERR_USAGE;
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
     const struct catalog_item *item = &checkpoint_catalog(handle)->items[index];

@@ -21,9 +21,7 @@ API_EXPORT size_t reshard_tensor_count(const reshard_checkpoint *checkpoint)
 
 API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint, size_t index, reshard_tensor *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_tensor", NULL);
-    if (status || index >= reshard_tensor_count(checkpoint))
+    if (!entry_begin(out, "reshard_tensor", index, reshard_tensor_count(checkpoint)))
         return RESHARD_ERR_USAGE;
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, index)];
@@ -204,9 +202,7 @@ API_EXPORT size_t reshard_warning_count(const reshard_checkpoint *checkpoint)
 
 API_EXPORT reshard_status reshard_warning_at(const reshard_checkpoint *checkpoint, size_t index, reshard_warning *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_warning", NULL);
-    if (status || index >= reshard_warning_count(checkpoint))
+    if (!entry_begin(out, "reshard_warning", index, reshard_warning_count(checkpoint)))
         return RESHARD_ERR_USAGE;
     const struct catalog_warning *warning = &checkpoint_catalog(checkpoint)->warnings[index];
     const reshard_warning made = { .text = warning->text.data, .is_damage = warning->is_damage };
@@ -221,9 +217,7 @@ API_EXPORT size_t reshard_fact_count(const reshard_checkpoint *checkpoint)
 
 API_EXPORT reshard_status reshard_fact_at(const reshard_checkpoint *checkpoint, size_t index, reshard_fact *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_fact", NULL);
-    if (status || index >= reshard_fact_count(checkpoint))
+    if (!entry_begin(out, "reshard_fact", index, reshard_fact_count(checkpoint)))
         return RESHARD_ERR_USAGE;
     const struct catalog_fact *fact = &checkpoint_catalog(checkpoint)->facts[index];
     const reshard_fact made = { .name = fact->name.data, .value = fact->value.data };
@@ -238,9 +232,7 @@ API_EXPORT size_t reshard_file_count(const reshard_checkpoint *checkpoint)
 
 API_EXPORT reshard_status reshard_file_at(const reshard_checkpoint *checkpoint, size_t index, reshard_file *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_file", NULL);
-    if (status || index >= reshard_file_count(checkpoint))
+    if (!entry_begin(out, "reshard_file", index, reshard_file_count(checkpoint)))
         return RESHARD_ERR_USAGE;
     const struct catalog_object *object = &checkpoint_catalog(checkpoint)->objects[index];
     const reshard_file made = { .name = public_str(object->name), .bytes = object->bytes };

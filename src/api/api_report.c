@@ -150,9 +150,7 @@ API_EXPORT void reshard_report_release(reshard_report *report)
 API_EXPORT reshard_status reshard_report_file_at(const reshard_report *report, size_t index, reshard_report_file *out)
 {
     const struct reshard_report_lists *lists = lists_of(report);
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_report_file", NULL);
-    if (status || !lists || index >= lists->file_count)
+    if (!entry_begin(out, "reshard_report_file", index, (lists ? lists->file_count : 0)))
         return RESHARD_ERR_USAGE;
     struct_give(out, &lists->files[index], sizeof(lists->files[index]));
     return RESHARD_OK;
@@ -161,9 +159,7 @@ API_EXPORT reshard_status reshard_report_file_at(const reshard_report *report, s
 API_EXPORT reshard_status reshard_report_note_at(const reshard_report *report, size_t index, reshard_note *out)
 {
     const struct reshard_report_lists *lists = lists_of(report);
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_note", NULL);
-    if (status || !lists || index >= lists->note_count)
+    if (!entry_begin(out, "reshard_note", index, (lists ? lists->note_count : 0)))
         return RESHARD_ERR_USAGE;
     struct_give(out, &lists->notes[index], sizeof(lists->notes[index]));
     return RESHARD_OK;

@@ -51,9 +51,7 @@ static size_t option_count(const struct format_driver *driver)
 
 API_EXPORT reshard_status reshard_format_at(size_t index, reshard_format *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_format", NULL);
-    if (status || index >= reshard_format_count())
+    if (!entry_begin(out, "reshard_format", index, reshard_format_count()))
         return RESHARD_ERR_USAGE;
     const struct format_driver *driver = format_driver_at((int)index);
     const reshard_format made = {
@@ -99,9 +97,7 @@ API_EXPORT size_t reshard_dtype_count(void)
 
 API_EXPORT reshard_status reshard_dtype_at(size_t index, reshard_dtype *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_dtype", NULL);
-    if (status || index >= DTYPE_COUNT)
+    if (!entry_begin(out, "reshard_dtype", index, DTYPE_COUNT))
         return RESHARD_ERR_USAGE;
     dtype_give((enum dtype)index, out);
     return RESHARD_OK;
@@ -132,9 +128,7 @@ API_EXPORT size_t reshard_limit_count(void)
 
 API_EXPORT reshard_status reshard_limit_at(size_t index, reshard_limit *out)
 {
-    NEEDS(out, NULL);
-    reshard_status status = struct_clear(out, "reshard_limit", NULL);
-    if (status || index >= reshard_limit_count())
+    if (!entry_begin(out, "reshard_limit", index, reshard_limit_count()))
         return RESHARD_ERR_USAGE;
     reshard_limit made = { 0 };
     made.name = limits_describe((int)index, &made.help, &made.default_value);

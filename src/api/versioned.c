@@ -90,6 +90,11 @@ reshard_status struct_clear(void *out, const char *name, reshard_error *err)
     return RESHARD_OK;
 }
 
+bool entry_begin(void *out, const char *name, size_t index, size_t count)
+{
+    return out && !struct_clear(out, name, NULL) && index < count;
+}
+
 void struct_give(void *out, const void *made, size_t size)
 {
     size_t theirs = size_of(out), shared = theirs < size ? theirs : size;

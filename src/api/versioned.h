@@ -23,6 +23,9 @@ reshard_status array_take(const void *given, size_t count, size_t stride, size_t
 /* Zeroes a struct of the caller's behind struct_size: before anything can fail. out may be NULL. */
 reshard_status struct_clear(void *out, const char *name, reshard_error *err);
 
+/* How a function NAME_at begins: clears *out; false if out is missing or no struct of ours, or the list of `count` has no such entry. */
+bool entry_begin(void *out, const char *name, size_t index, size_t count);
+
 /* Copies ours, of `size` bytes, into the caller's, which was cleared. */
 void struct_give(void *out, const void *made, size_t size);
 
