@@ -30,6 +30,17 @@ struct pickle_report {
 reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
                             struct value_graph *graph, struct pickle_report *report, reshard_error *err);
 
+/* Bytes that were left out of a pickle: what stands at `at` and behind lay that much further on (encoding/pickle_skim.h). */
+struct pickle_gap {
+    size_t at;
+    uint64_t bytes;
+};
+
+/* The same for a pickle with gaps, in rising order: offsets count the bytes that were left out. */
+reshard_status pickle_parse_with_gaps(const void *bytes, size_t size, const struct pickle_gap *gaps, size_t gap_count,
+                                      const struct limits *limits, struct value_graph *graph, struct pickle_report *report,
+                                      reshard_error *err);
+
 /* What a node is, for messages: "a list", "the result of a call of os.system". Returns out. */
 #define PICKLE_DESCRIBE_MAX 256
 const char *pickle_describe(const struct value *value, char out[PICKLE_DESCRIBE_MAX]);

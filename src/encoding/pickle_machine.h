@@ -16,7 +16,9 @@
 struct pickle_machine {
     struct cursor input;
     size_t op_start;          /* of the opcode that is being executed */
-    uint64_t base_offset;
+    uint64_t base_offset;     /* grows with each gap that is passed */
+    const struct pickle_gap *gaps;
+    size_t gaps_left;
     const struct limits *limits;
     struct value_graph *graph;
     struct pickle_report report;

@@ -502,6 +502,8 @@ static reshard_status run(struct pickle_machine *m)
     while (!m->result) {
         uint8_t byte;
         m->op_start = m->input.pos;
+        for (; m->gaps_left && m->gaps->at <= m->op_start; m->gaps++, m->gaps_left--)
+            m->base_offset += m->gaps->bytes;
         if (!cursor_u8(&m->input, &byte))
             return pickle_fail(m, RESHARD_ERR_FORMAT, m->input.size ? "the pickle ends without STOP" : "the pickle is empty");
         const struct opcode *opcode = &opcodes[byte];
@@ -516,21 +518,36 @@ static reshard_status run(struct pickle_machine *m)
     return RESHARD_OK;
 }
 
+static reshard_status parse(struct pickle_machine *m, struct pickle_report *report)
+{
+    m->graph->arena.work = m->limits->budget;
+    reshard_status status = work_explain(m->limits->budget, run(m), m->err);
+    if (!status) {
+        m->graph->root = m->result;
+        if (report)
+            *report = m->report;
+    }
+    free(m->stack);
+    free(m->marks);
+    free(m->memo);
+    return status;
+}
+
 reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
                             struct value_graph *graph, struct pickle_report *report, reshard_error *err)
 {
     struct pickle_machine m = {
         .input = cursor_over(bytes, size), .base_offset = base_offset, .limits = limits, .graph = graph, .err = err,
     };
-    graph->arena.work = limits->budget;
-    reshard_status status = work_explain(limits->budget, run(&m), err);
-    if (!status) {
-        graph->root = m.result;
-        if (report)
-            *report = m.report;
-    }
-    free(m.stack);
-    free(m.marks);
-    free(m.memo);
-    return status;
+    return parse(&m, report);
+}
+
+reshard_status pickle_parse_with_gaps(const void *bytes, size_t size, const struct pickle_gap *gaps, size_t gap_count,
+                                      const struct limits *limits, struct value_graph *graph, struct pickle_report *report,
+                                      reshard_error *err)
+{
+    struct pickle_machine m = {
+        .input = cursor_over(bytes, size), .gaps = gaps, .gaps_left = gap_count, .limits = limits, .graph = graph, .err = err,
+    };
+    return parse(&m, report);
 }
