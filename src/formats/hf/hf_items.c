@@ -12,8 +12,8 @@ static bool is_of_pieces(struct str key)
 
 static bool all_agree(const struct hf_read *read, struct str key, struct str value)
 {
-    for (uint32_t f = 1; f < read->files.count; f++) {
-        const struct st_header *header = &read->files.items[f].header;
+    for (uint32_t f = 1; f < read->set.files.count; f++) {
+        const struct st_header *header = &read->set.files.items[f].header;
         uint32_t number = name_map_find(&header->metadata_keys, key);
         if (number == NAME_NONE || !str_equal(header->metadata_values[number], value))
             return false;
@@ -32,21 +32,21 @@ static uint32_t count_of_model(const struct st_header *header)
 /* The pairs that every file has. A difference is odd but harmless: it is told. */
 static reshard_status merge_metadata(const struct hf_read *read, struct st_metadata *out, reshard_error *err)
 {
-    const struct st_header *first = &read->files.items[0].header;
+    const struct st_header *first = &read->set.files.items[0].header;
     reshard_status status = RESHARD_OK;
     out->is_present = true;
-    for (uint32_t f = 0; f < read->files.count; f++)
-        out->is_present = out->is_present && read->files.items[f].header.has_metadata;
+    for (uint32_t f = 0; f < read->set.files.count; f++)
+        out->is_present = out->is_present && read->set.files.items[f].header.has_metadata;
     for (uint32_t i = 0; i < first->metadata_keys.count && out->is_present && !status; i++) {
         struct str key = name_map_at(&first->metadata_keys, i);
         if (!is_of_pieces(key) && all_agree(read, key, first->metadata_values[i]))
             status = st_metadata_put(out, key, first->metadata_values[i], err);
     }
-    for (uint32_t f = 0; f < read->files.count && !status; f++) {
-        if (count_of_model(&read->files.items[f].header) == out->count)
+    for (uint32_t f = 0; f < read->set.files.count && !status; f++) {
+        if (count_of_model(&read->set.files.items[f].header) == out->count)
             continue;
         catalog_warn(read->source->catalog, false, "'%.*s' has metadata that other files do not have; only what all have is kept",
-                     STR_ARG(read->files.items[f].name));
+                     STR_ARG(read->set.files.items[f].name));
         break;
     }
     return status;
@@ -55,7 +55,7 @@ static reshard_status merge_metadata(const struct hf_read *read, struct st_metad
 static reshard_status hf_items_add_metadata(const struct hf_read *read, reshard_error *err)
 {
     struct st_metadata metadata = { 0 };
-    if (!read->files.count)
+    if (!read->set.files.count)
         return RESHARD_OK;
     reshard_status status = merge_metadata(read, &metadata, err);
     bool is_item = metadata.count || (metadata.is_present && read->folder.kind != HF_DCP);
@@ -71,7 +71,7 @@ static reshard_status hf_items_add_metadata(const struct hf_read *read, reshard_
 /* The index's metadata without total_size, which is counted anew by whoever writes one. */
 static reshard_status add_index_metadata(struct hf_read *read, reshard_error *err)
 {
-    struct value *root = read->index.graph.root;
+    struct value *root = read->set.index.graph.root;
     size_t kept = 0;
     if (!root || root->kind != VALUE_DICT)
         return RESHARD_OK;
@@ -86,8 +86,8 @@ static reshard_status add_index_metadata(struct hf_read *read, reshard_error *er
     root->list.count = kept;
     if (!kept)
         return RESHARD_OK;
-    struct value_graph *graph = catalog_adopt_graph(read->source->catalog, read->index.graph);
-    read->index.graph = (struct value_graph){ 0 };
+    struct value_graph *graph = catalog_adopt_graph(read->source->catalog, read->set.index.graph);
+    read->set.index.graph = (struct value_graph){ 0 };
     if (!graph)
         return error_set_memory(err);
     struct catalog_item item = { .key = STR(ST_INDEX_METADATA_KEY), .kind = ITEM_VALUE, .value = graph->root, .graph = graph };

@@ -2,234 +2,14 @@
 #include "formats/hf/hf_read.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
-
-#define COMPARE_BYTES ((size_t)1 << 20)
-
-/* ---- files ---- */
-
-void hf_files_release(struct hf_files *files)
-{
-    for (uint32_t i = 0; i < files->count; i++)
-        st_header_release(&files->items[i].header);
-    free(files->items);
-    *files = (struct hf_files){ 0 };
-}
-
-static reshard_status read_file(struct source *source, struct hf_file *file, reshard_error *err)
-{
-    struct store_object *object = NULL;
-    reshard_status status = store_open_object(source->store, file->name.data, &object, err);
-    if (status)
-        return status;
-    struct reader reader = store_object_reader(object);
-    status = st_header_read(&reader, &source->limits, source->lenient, &file->header, err);
-    file->bytes = reader.size;
-    store_object_close(object);
-    if (status) {
-        error_prefix(err, "shard '%.*s'", STR_ARG(file->name));
-        error_object(err, "%.*s", STR_ARG(file->name));
-    }
-    return status;
-}
-
-reshard_status hf_files_read(struct source *source, const struct str *names, size_t count, struct hf_files *out, reshard_error *err)
-{
-    struct hf_files files = { 0 };
-    reshard_status status = RESHARD_OK;
-    if (count > source->limits.objects || count >= UINT32_MAX)
-        return error_set_limit(err, "objects", count, source->limits.objects);
-    files.items = calloc(count + 1, sizeof(*files.items));
-    if (!files.items)
-        return error_set_memory(err);
-    while (files.count < count && !status) {
-        struct hf_file *file = &files.items[files.count];
-        file->name = names[files.count++];
-        status = read_file(source, file, err);
-    }
-    if (status)
-        hf_files_release(&files);
-    else
-        *out = files;
-    return status;
-}
-
-reshard_status hf_files_add_objects(struct source *source, struct hf_files *files, reshard_error *err)
-{
-    reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; i < files->count && !status; i++) {
-        struct hf_file *file = &files->items[i];
-        status = catalog_add_object(source->catalog, file->name, file->bytes, &file->object, err);
-        if (file->header.starts_with_space)
-            catalog_warn(source->catalog, false, "'%.*s': white space before the header's object, which the format does not allow",
-                         STR_ARG(file->name));
-    }
-    return status;
-}
-
-static reshard_status hf_read_compare_objects(const struct store_object *a, uint64_t a_offset, const struct store_object *b,
-                                              uint64_t b_offset, uint64_t bytes, bool *equal, reshard_error *err)
-{
-    uint8_t *buffers = malloc(2 * COMPARE_BYTES);
-    reshard_status status = buffers ? RESHARD_OK : error_set_memory(err);
-    *equal = true;
-    for (uint64_t done = 0; done < bytes && *equal && !status;) {
-        size_t part = bytes - done < COMPARE_BYTES ? (size_t)(bytes - done) : COMPARE_BYTES;
-        status = store_read_at(a, a_offset + done, buffers, part, err);
-        if (!status)
-            status = store_read_at(b, b_offset + done, buffers + COMPARE_BYTES, part, err);
-        if (!status)
-            *equal = memcmp(buffers, buffers + COMPARE_BYTES, part) == 0;
-        done += part;
-    }
-    free(buffers);
-    return status;
-}
-
-reshard_status hf_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes,
-                               bool *equal, reshard_error *err)
-{
-    struct store_object *a_object = NULL, *b_object = NULL;
-    reshard_status status = store_open_object(store, a.data, &a_object, err);
-    if (!status)
-        status = store_open_object(store, b.data, &b_object, err);
-    if (!status)
-        status = hf_read_compare_objects(a_object, a_offset, b_object, b_offset, bytes, equal, err);
-    store_object_close(a_object);
-    store_object_close(b_object);
-    return status;
-}
-
-/* ---- the index ---- */
-
-static int hf_read_name_order(const void *a, const void *b)
-{
-    const struct str *x = a, *y = b;
-    return str_compare(*x, *y);
-}
-
-/* The index's files in the order of their names, with the folder's directory before them; file_of is renumbered. */
-static reshard_status sort_index_files(struct hf_read *read, struct str **out, reshard_error *err)
-{
-    struct hf_index *index = &read->index;
-    uint32_t count = index->files.count;
-    struct str *names = arena_array(&read->arena, (size_t)count + 1, sizeof(*names));
-    uint32_t *new_number = arena_array(&read->arena, (size_t)count + 1, sizeof(*new_number));
-    if (!names || !new_number)
-        return error_set_memory(err);
-    for (uint32_t i = 0; i < count; i++)
-        names[i] = name_map_at(&index->files, i);
-    if (count)
-        qsort(names, count, sizeof(*names), hf_read_name_order);
-    for (uint32_t i = 0; i < count; i++)
-        new_number[name_map_find(&index->files, names[i])] = i;
-    for (uint32_t i = 0; i < index->keys.count; i++)
-        index->file_of[i] = new_number[index->file_of[i]];
-    for (uint32_t i = 0; i < count; i++) {
-        char *path = arena_printf(&read->arena, "%s%s", read->folder.directory.data, names[i].data);
-        if (!path)
-            return error_set_memory(err);
-        names[i] = str_of(path);
-    }
-    *out = names;
-    return RESHARD_OK;
-}
-
-static reshard_status check_files_exist(const struct hf_read *read, const struct str *names, reshard_error *err)
-{
-    for (uint32_t i = 0; i < read->index.files.count; i++) {
-        bool is_directory = false;
-        uint64_t bytes;
-        if (store_exists(read->source->store, names[i].data, &is_directory, &bytes) && !is_directory)
-            continue;
-        error_set(err, RESHARD_ERR_FORMAT, "'%.*s' names the file '%.*s', which is not there", STR_ARG(read->folder.index),
-                  STR_ARG(names[i]));
-        error_object(err, "%.*s", STR_ARG(names[i]));
-        return RESHARD_ERR_FORMAT;
-    }
-    return RESHARD_OK;
-}
-
-static reshard_status read_index_text(struct hf_read *read, reshard_error *err)
-{
-    struct buffer text = { 0 };
-    struct source *source = read->source;
-    reshard_status status = store_read_all(source->store, read->folder.index.data, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
-    if (!status)
-        status = hf_index_parse(buffer_str(&text), &source->limits, source->lenient, &read->index, err);
-    buffer_release(&text);
-    if (status) {
-        st_error_place(err, "index");
-        error_prefix(err, "'%.*s'", STR_ARG(read->folder.index));
-        error_object(err, "%.*s", STR_ARG(read->folder.index));
-    }
-    return status;
-}
-
-/* Every mapped name must be in its file: what is promised and absent is a damaged checkpoint, not a smaller one. */
-static reshard_status check_mapped(const struct hf_read *read, reshard_error *err)
-{
-    for (uint32_t i = 0; i < read->index.keys.count; i++) {
-        struct str key = name_map_at(&read->index.keys, i);
-        const struct hf_file *file = &read->files.items[read->index.file_of[i]];
-        if (name_map_find(&file->header.names, key) != NAME_NONE)
-            continue;
-        error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it",
-                  STR_ARG(read->folder.index), STR_ARG(key), STR_ARG(file->name));
-        error_object(err, "%.*s", STR_ARG(file->name));
-        return RESHARD_ERR_FORMAT;
-    }
-    return RESHARD_OK;
-}
-
-/* Names that no map has are read too, as the hub's loader does, which takes whole files; the first file that has one owns it. */
-static reshard_status add_unmapped(struct hf_read *read, bool has_index, reshard_error *err)
-{
-    read->mapped_count = read->index.keys.count;
-    for (uint32_t f = 0; f < read->files.count; f++) {
-        const struct hf_file *file = &read->files.items[f];
-        for (uint32_t i = 0; i < file->header.count; i++) {
-            struct str key = name_map_at(&file->header.names, i);
-            bool was_new;
-            if (!hf_index_add(&read->index, key, f, &was_new))
-                return error_set_memory(err);
-            if (was_new && has_index)
-                catalog_warn(read->source->catalog, false, "tensor '%.*s' of '%.*s' is not in the index", STR_ARG(key),
-                             STR_ARG(file->name));
-        }
-    }
-    return RESHARD_OK;
-}
-
-static reshard_status load_indexed(struct hf_read *read, reshard_error *err)
-{
-    struct str *names;
-    reshard_status status = read_index_text(read, err);
-    if (status)
-        return status;
-    status = sort_index_files(read, &names, err);
-    if (status)
-        return status;
-    status = check_files_exist(read, names, err);
-    if (status)
-        return status;
-    status = hf_files_read(read->source, names, read->index.files.count, &read->files, err);
-    if (status)
-        return status;
-    status = check_mapped(read, err);
-    return status ? status : add_unmapped(read, true, err);
-}
 
 static reshard_status load_listed(struct hf_read *read, reshard_error *err)
 {
-    reshard_status status = hf_files_read(read->source, read->folder.files, read->folder.file_count, &read->files, err);
-    if (status)
-        return status;
-    status = add_unmapped(read, false, err);
+    reshard_status status = st_set_read_listed(read->source, read->folder.files, read->folder.file_count, &read->set, err);
     if (status)
         return status;
     if (read->folder.kind != HF_SINGLE)
-        catalog_warn(read->source->catalog, false, "no index file: %" PRIu32 " files are read as one model", read->files.count);
+        catalog_warn(read->source->catalog, false, "no index file: %" PRIu32 " files are read as one model", read->set.files.count);
     if (read->folder.incomplete.size)
         catalog_warn(read->source->catalog, true, "'%.*s' is one of several files, not all of which are here, and there is no index",
                      STR_ARG(read->folder.incomplete));
@@ -238,7 +18,7 @@ static reshard_status load_listed(struct hf_read *read, reshard_error *err)
 
 /* ---- the catalog ---- */
 
-static reshard_status refuse_copy(struct str key, const struct hf_file *owner, const struct hf_file *other, const char *what,
+static reshard_status refuse_copy(struct str key, const struct st_file *owner, const struct st_file *other, const char *what,
                                   reshard_error *err)
 {
     error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' is in '%.*s' and in '%.*s' with %s", STR_ARG(key), STR_ARG(owner->name),
@@ -248,7 +28,7 @@ static reshard_status refuse_copy(struct str key, const struct hf_file *owner, c
 }
 
 /* A name in two files is harmless only if both mean the same. Readers disagree on which one counts, so their bytes are compared now. */
-static reshard_status check_copy(const struct hf_read *read, struct str key, const struct hf_file *owner, const struct hf_file *other,
+static reshard_status check_copy(const struct hf_read *read, struct str key, const struct st_file *owner, const struct st_file *other,
                                  const struct st_entry *entry, reshard_error *err)
 {
     const struct st_entry *owned = &owner->header.entries[name_map_find(&owner->header.names, key)];
@@ -257,7 +37,7 @@ static reshard_status check_copy(const struct hf_read *read, struct str key, con
         equal = st_entry_shape(&owner->header, owned)[i] == st_entry_shape(&other->header, entry)[i];
     if (!equal)
         return refuse_copy(key, owner, other, "another dtype or shape", err);
-    reshard_status status = hf_ranges_equal(read->source->store, owner->name, owner->header.data_start + owned->begin, other->name,
+    reshard_status status = st_ranges_equal(read->source->store, owner->name, owner->header.data_start + owned->begin, other->name,
                                             other->header.data_start + entry->begin, entry->end - entry->begin, &equal, err);
     if (status)
         return status;
@@ -267,7 +47,7 @@ static reshard_status check_copy(const struct hf_read *read, struct str key, con
     return RESHARD_OK;
 }
 
-static reshard_status hf_read_add_tensor(struct hf_read *read, const struct hf_file *file, uint32_t entry_index, reshard_error *err)
+static reshard_status hf_read_add_tensor(struct hf_read *read, const struct st_file *file, uint32_t entry_index, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     const struct st_entry *entry = &file->header.entries[entry_index];
@@ -287,16 +67,16 @@ static reshard_status hf_read_add_tensor(struct hf_read *read, const struct hf_f
 
 static reshard_status hf_read_add_file(struct hf_read *read, uint32_t file_index, uint64_t *total_bytes, reshard_error *err)
 {
-    const struct hf_file *file = &read->files.items[file_index];
+    const struct st_file *file = &read->set.files.items[file_index];
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < file->header.count && !status; i++) {
         struct str key = name_map_at(&file->header.names, i);
-        uint32_t number = name_map_find(&read->index.keys, key);
-        if (read->index.file_of[number] == file_index) {
-            *total_bytes += number < read->mapped_count ? file->header.entries[i].end - file->header.entries[i].begin : 0;
+        uint32_t number = name_map_find(&read->set.index.keys, key);
+        if (read->set.index.file_of[number] == file_index) {
+            *total_bytes += number < read->set.mapped_count ? file->header.entries[i].end - file->header.entries[i].begin : 0;
             status = hf_read_add_tensor(read, file, i, err);
         } else {
-            status = check_copy(read, key, &read->files.items[read->index.file_of[number]], file, &file->header.entries[i], err);
+            status = check_copy(read, key, &read->set.files.items[read->set.index.file_of[number]], file, &file->header.entries[i], err);
         }
     }
     return status;
@@ -305,7 +85,7 @@ static reshard_status hf_read_add_file(struct hf_read *read, uint32_t file_index
 static void warn_of_odd(const struct hf_read *read, uint64_t total_bytes)
 {
     struct catalog *catalog = read->source->catalog;
-    const struct hf_index *index = &read->index;
+    const struct st_index *index = &read->set.index;
     if (index->has_total_size && index->total_size != total_bytes)
         catalog_warn(catalog, false, "index: total_size is %" PRIu64 ", the tensors take %" PRIu64 " bytes", index->total_size,
                      total_bytes);
@@ -322,11 +102,13 @@ static void warn_of_odd(const struct hf_read *read, uint64_t total_bytes)
 static reshard_status read_whole(struct hf_read *read, reshard_error *err)
 {
     uint64_t total_bytes = 0;
-    reshard_status status = read->folder.kind == HF_INDEXED ? load_indexed(read, err) : load_listed(read, err);
+    reshard_status status = read->folder.kind == HF_INDEXED ? st_set_read_indexed(read->source, read->folder.index, read->folder.directory,
+                                                                                  &read->arena, &read->set, err)
+                                                            : load_listed(read, err);
     if (status)
         return status;
-    status = hf_files_add_objects(read->source, &read->files, err);
-    for (uint32_t i = 0; i < read->files.count && !status; i++)
+    status = st_files_add_objects(read->source, &read->set.files, err);
+    for (uint32_t i = 0; i < read->set.files.count && !status; i++)
         status = hf_read_add_file(read, i, &total_bytes, err);
     if (!status)
         warn_of_odd(read, total_bytes);
@@ -335,10 +117,10 @@ static reshard_status read_whole(struct hf_read *read, reshard_error *err)
 
 static reshard_status hf_read_read_shards(struct hf_read *read, reshard_error *err)
 {
-    reshard_status status = hf_files_read(read->source, read->folder.files, read->folder.file_count, &read->files, err);
+    reshard_status status = st_files_read(read->source, read->folder.files, read->folder.file_count, &read->set.files, err);
     if (status)
         return status;
-    status = hf_files_add_objects(read->source, &read->files, err);
+    status = st_files_add_objects(read->source, &read->set.files, err);
     return status ? status : hf_read_shards(read, err);
 }
 
@@ -389,9 +171,8 @@ reshard_status hf_read_catalog(struct source *source, reshard_error *err)
     status = keep_state(&read, err);
 
 out:
-    hf_files_release(&read.files);
-    hf_files_release(&read.sharded);
-    hf_index_release(&read.index);
+    st_set_release(&read.set);
+    st_files_release(&read.sharded);
     arena_release(&read.arena);
     return status;
 }

@@ -22,24 +22,24 @@ static reshard_status load_sharded(struct hf_read *read, reshard_error *err)
     reshard_status status = hf_folder_scan(store, path, &read->arena, &folder, err);
     if (status || folder.kind != HF_DCP)
         return status;
-    status = hf_files_read(read->source, folder.files, folder.file_count, &read->sharded, err);
-    return status ? status : hf_files_add_objects(read->source, &read->sharded, err);
+    status = st_files_read(read->source, folder.files, folder.file_count, &read->sharded, err);
+    return status ? status : st_files_add_objects(read->source, &read->sharded, err);
 }
 
-reshard_status hf_scalar_find(struct hf_read *read, const struct hf_file **file, const struct st_entry **entry, struct str key,
+reshard_status hf_scalar_find(struct hf_read *read, const struct st_file **file, const struct st_entry **entry, struct str key,
                               reshard_error *err)
 {
     reshard_status status = read->looked_for_sharded ? RESHARD_OK : load_sharded(read, err);
     if (status)
         return status;
     for (uint32_t i = 0; i < read->sharded.count; i++) {
-        const struct hf_file *shard = &read->sharded.items[i];
+        const struct st_file *shard = &read->sharded.items[i];
         uint32_t found = name_map_find(&shard->header.names, key);
         const struct st_entry *piece = found == NAME_NONE ? NULL : &shard->header.entries[found];
         if (!piece || piece->rank != 0 || piece->dtype != (*entry)->dtype)
             continue;
         bool equal;
-        status = hf_ranges_equal(read->source->store, (*file)->name, (*file)->header.data_start + (*entry)->begin, shard->name,
+        status = st_ranges_equal(read->source->store, (*file)->name, (*file)->header.data_start + (*entry)->begin, shard->name,
                                  shard->header.data_start + piece->begin, piece->end - piece->begin, &equal, err);
         if (status || equal)
             return status;

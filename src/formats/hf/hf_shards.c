@@ -15,7 +15,7 @@
 
 struct info_parse {
     struct json_parser *json;
-    const struct hf_file *file;
+    const struct st_file *file;
     struct hf_offsets *offsets;
     bool *seen; /* by entry */
 };
@@ -99,7 +99,7 @@ static reshard_status parse_info(struct info_parse *p, reshard_error *err)
     return status;
 }
 
-static reshard_status parse_text(const struct hf_file *file, struct str info, const struct limits *limits, struct hf_offsets *offsets,
+static reshard_status parse_text(const struct st_file *file, struct str info, const struct limits *limits, struct hf_offsets *offsets,
                                  bool *seen, reshard_error *err)
 {
     struct info_parse parse = { .file = file, .offsets = offsets, .seen = seen };
@@ -115,7 +115,7 @@ static reshard_status parse_text(const struct hf_file *file, struct str info, co
     return status;
 }
 
-reshard_status hf_offsets_read(const struct hf_file *file, const struct limits *limits, struct arena *arena, struct hf_offsets *out,
+reshard_status hf_offsets_read(const struct st_file *file, const struct limits *limits, struct arena *arena, struct hf_offsets *out,
                                reshard_error *err)
 {
     const struct st_header *header = &file->header;
@@ -165,7 +165,7 @@ struct hf_assembly {
 static reshard_status refuse_piece(const struct hf_assembly *assembly, struct str key, uint32_t a, uint32_t b, const char *what,
                                    reshard_error *err)
 {
-    const struct hf_file *files = assembly->read->files.items;
+    const struct st_file *files = assembly->read->set.files.items;
     error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': '%.*s' and '%.*s' disagree on its %s", STR_ARG(key), STR_ARG(files[a].name),
               STR_ARG(files[b].name), what);
     error_object(err, "%.*s", STR_ARG(key));
@@ -174,7 +174,7 @@ static reshard_status refuse_piece(const struct hf_assembly *assembly, struct st
 
 static reshard_status merge_piece(struct hf_assembly *assembly, uint32_t file_index, uint32_t entry_index, reshard_error *err)
 {
-    const struct hf_file *file = &assembly->read->files.items[file_index];
+    const struct st_file *file = &assembly->read->set.files.items[file_index];
     const struct st_entry *entry = &file->header.entries[entry_index];
     const int64_t *extent = st_entry_shape(&file->header, entry);
     const int64_t *start = assembly->offsets[file_index].values + assembly->offsets[file_index].at[entry_index];
@@ -207,7 +207,7 @@ static reshard_status merge_piece(struct hf_assembly *assembly, uint32_t file_in
 static reshard_status hf_shards_add_piece(struct hf_assembly *assembly, uint32_t file_index, uint32_t entry_index, uint16_t writer,
                                 reshard_error *err)
 {
-    const struct hf_file *file = &assembly->read->files.items[file_index];
+    const struct st_file *file = &assembly->read->set.files.items[file_index];
     const struct st_entry *entry = &file->header.entries[entry_index];
     const struct hf_offsets *offsets = &assembly->offsets[file_index];
     uint32_t number = name_map_find(&assembly->names, name_map_at(&file->header.names, entry_index));
@@ -220,7 +220,7 @@ static reshard_status hf_shards_add_piece(struct hf_assembly *assembly, uint32_t
     return status;
 }
 
-static uint64_t count_entries(const struct hf_files *files, uint64_t *dimensions)
+static uint64_t count_entries(const struct st_files *files, uint64_t *dimensions)
 {
     uint64_t entries = 0;
     *dimensions = 0;
@@ -234,15 +234,15 @@ static uint64_t count_entries(const struct hf_files *files, uint64_t *dimensions
 static reshard_status merge_files(struct hf_assembly *assembly, reshard_error *err)
 {
     struct hf_read *read = assembly->read;
-    uint64_t dimensions, entries = count_entries(&read->files, &dimensions);
+    uint64_t dimensions, entries = count_entries(&read->set.files, &dimensions);
     reshard_status status = RESHARD_OK;
-    assembly->offsets = arena_array(&read->arena, (size_t)read->files.count + 1, sizeof(*assembly->offsets));
+    assembly->offsets = arena_array(&read->arena, (size_t)read->set.files.count + 1, sizeof(*assembly->offsets));
     assembly->wholes = arena_array(&read->arena, (size_t)entries + 1, sizeof(*assembly->wholes));
     assembly->shapes = arena_zalloc(&read->arena, ((size_t)dimensions + 1) * sizeof(*assembly->shapes));
     if (!assembly->offsets || !assembly->wholes || !assembly->shapes)
         return error_set_memory(err);
-    for (uint32_t f = 0; f < read->files.count && !status; f++) {
-        const struct hf_file *file = &read->files.items[f];
+    for (uint32_t f = 0; f < read->set.files.count && !status; f++) {
+        const struct st_file *file = &read->set.files.items[f];
         status = hf_offsets_read(file, &read->source->limits, &read->arena, &assembly->offsets[f], err);
         for (uint32_t i = 0; i < file->header.count && !status; i++)
             status = merge_piece(assembly, f, i, err);
@@ -266,8 +266,8 @@ static reshard_status add_pieces(struct hf_assembly *assembly, reshard_error *er
     struct hf_read *read = assembly->read;
     uint64_t ranks = 0;
     reshard_status status = RESHARD_OK;
-    for (uint32_t f = 0; f < read->files.count && !status; f++) {
-        const struct hf_file *file = &read->files.items[f];
+    for (uint32_t f = 0; f < read->set.files.count && !status; f++) {
+        const struct st_file *file = &read->set.files.items[f];
         uint64_t plan = 1, number, total;
         hf_parse_shard_name(hf_base_name(&read->folder, file->name), &plan, &number, &total);
         ranks = plan > ranks ? plan : ranks;
@@ -283,11 +283,11 @@ static reshard_status add_pieces(struct hf_assembly *assembly, reshard_error *er
 static reshard_status check_set(const struct hf_read *read, reshard_error *err)
 {
     uint64_t plan, number, total = 0, found = 0;
-    const struct hf_file *first = &read->files.items[0];
+    const struct st_file *first = &read->set.files.items[0];
     struct name_map numbers = { 0 };
     reshard_status status = RESHARD_OK;
-    for (uint32_t f = 0; f < read->files.count && !status; f++) {
-        const struct hf_file *file = &read->files.items[f];
+    for (uint32_t f = 0; f < read->set.files.count && !status; f++) {
+        const struct st_file *file = &read->set.files.items[f];
         uint64_t set_total;
         hf_parse_shard_name(hf_base_name(&read->folder, file->name), &plan, &number, &set_total);
         total = f == 0 ? set_total : total;

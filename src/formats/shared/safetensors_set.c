@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/shared/safetensors_set.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define COMPARE_BYTES ((size_t)1 << 20)
+
+/* ---- files ---- */
+
+void st_files_release(struct st_files *files)
+{
+    for (uint32_t i = 0; i < files->count; i++)
+        st_header_release(&files->items[i].header);
+    free(files->items);
+    *files = (struct st_files){ 0 };
+}
+
+static reshard_status safetensors_set_read_file(struct source *source, struct st_file *file, reshard_error *err)
+{
+    struct store_object *object = NULL;
+    reshard_status status = store_open_object(source->store, file->name.data, &object, err);
+    if (status)
+        return status;
+    struct reader reader = store_object_reader(object);
+    status = st_header_read(&reader, &source->limits, source->lenient, &file->header, err);
+    file->bytes = reader.size;
+    store_object_close(object);
+    if (status) {
+        error_prefix(err, "shard '%.*s'", STR_ARG(file->name));
+        error_object(err, "%.*s", STR_ARG(file->name));
+    }
+    return status;
+}
+
+reshard_status st_files_read(struct source *source, const struct str *names, size_t count, struct st_files *out, reshard_error *err)
+{
+    struct st_files files = { 0 };
+    reshard_status status = RESHARD_OK;
+    if (count > source->limits.objects || count >= UINT32_MAX)
+        return error_set_limit(err, "objects", count, source->limits.objects);
+    files.items = calloc(count + 1, sizeof(*files.items));
+    if (!files.items)
+        return error_set_memory(err);
+    while (files.count < count && !status) {
+        struct st_file *file = &files.items[files.count];
+        file->name = names[files.count++];
+        status = safetensors_set_read_file(source, file, err);
+    }
+    if (status)
+        st_files_release(&files);
+    else
+        *out = files;
+    return status;
+}
+
+reshard_status st_files_add_objects(struct source *source, struct st_files *files, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < files->count && !status; i++) {
+        struct st_file *file = &files->items[i];
+        status = catalog_add_object(source->catalog, file->name, file->bytes, &file->object, err);
+        if (file->header.starts_with_space)
+            catalog_warn(source->catalog, false, "'%.*s': white space before the header's object, which the format does not allow",
+                         STR_ARG(file->name));
+    }
+    return status;
+}
+
+static reshard_status safetensors_set_compare(const struct store_object *a, uint64_t a_offset, const struct store_object *b,
+                                              uint64_t b_offset, uint64_t bytes, bool *equal, reshard_error *err)
+{
+    uint8_t *buffers = malloc(2 * COMPARE_BYTES);
+    reshard_status status = buffers ? RESHARD_OK : error_set_memory(err);
+    *equal = true;
+    for (uint64_t done = 0; done < bytes && *equal && !status;) {
+        size_t part = bytes - done < COMPARE_BYTES ? (size_t)(bytes - done) : COMPARE_BYTES;
+        status = store_read_at(a, a_offset + done, buffers, part, err);
+        if (!status)
+            status = store_read_at(b, b_offset + done, buffers + COMPARE_BYTES, part, err);
+        if (!status)
+            *equal = memcmp(buffers, buffers + COMPARE_BYTES, part) == 0;
+        done += part;
+    }
+    free(buffers);
+    return status;
+}
+
+reshard_status st_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes,
+                               bool *equal, reshard_error *err)
+{
+    struct store_object *a_object = NULL, *b_object = NULL;
+    reshard_status status = store_open_object(store, a.data, &a_object, err);
+    if (!status)
+        status = store_open_object(store, b.data, &b_object, err);
+    if (!status)
+        status = safetensors_set_compare(a_object, a_offset, b_object, b_offset, bytes, equal, err);
+    store_object_close(a_object);
+    store_object_close(b_object);
+    return status;
+}
+
+/* ---- the index ---- */
+
+static int safetensors_set_name_order(const void *a, const void *b)
+{
+    const struct str *x = a, *y = b;
+    return str_compare(*x, *y);
+}
+
+/* The index's files in the order of their names, with the folder's directory before them; file_of is renumbered. */
+static reshard_status sort_index_files(struct st_set *set, struct str directory, struct arena *arena, struct str **out,
+                                       reshard_error *err)
+{
+    struct st_index *index = &set->index;
+    uint32_t count = index->files.count;
+    struct str *names = arena_array(arena, (size_t)count + 1, sizeof(*names));
+    uint32_t *new_number = arena_array(arena, (size_t)count + 1, sizeof(*new_number));
+    if (!names || !new_number)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < count; i++)
+        names[i] = name_map_at(&index->files, i);
+    if (count)
+        qsort(names, count, sizeof(*names), safetensors_set_name_order);
+    for (uint32_t i = 0; i < count; i++)
+        new_number[name_map_find(&index->files, names[i])] = i;
+    for (uint32_t i = 0; i < index->keys.count; i++)
+        index->file_of[i] = new_number[index->file_of[i]];
+    for (uint32_t i = 0; i < count; i++) {
+        char *path = arena_printf(arena, "%s%s", directory.data, names[i].data);
+        if (!path)
+            return error_set_memory(err);
+        names[i] = str_of(path);
+    }
+    *out = names;
+    return RESHARD_OK;
+}
+
+static reshard_status check_files_exist(const struct source *source, const struct st_set *set, const struct str *names,
+                                        reshard_error *err)
+{
+    for (uint32_t i = 0; i < set->index.files.count; i++) {
+        bool is_directory = false;
+        uint64_t bytes;
+        if (store_exists(source->store, names[i].data, &is_directory, &bytes) && !is_directory)
+            continue;
+        error_set(err, RESHARD_ERR_FORMAT, "'%.*s' names the file '%.*s', which is not there", STR_ARG(set->index_name),
+                  STR_ARG(names[i]));
+        error_object(err, "%.*s", STR_ARG(names[i]));
+        return RESHARD_ERR_FORMAT;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status read_index_text(struct source *source, struct st_set *set, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    reshard_status status = store_read_all(source->store, set->index_name.data, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
+    if (!status)
+        status = st_index_parse(buffer_str(&text), &source->limits, source->lenient, &set->index, err);
+    if (!status && !set->index.has_map)
+        status = error_set(err, RESHARD_ERR_FORMAT, "the index has no weight_map");
+    buffer_release(&text);
+    if (status) {
+        st_error_place(err, "index");
+        error_prefix(err, "'%.*s'", STR_ARG(set->index_name));
+        error_object(err, "%.*s", STR_ARG(set->index_name));
+    }
+    return status;
+}
+
+/* Every mapped name must be in its file: what is promised and absent is a damaged checkpoint, not a smaller one. */
+static reshard_status check_mapped(const struct st_set *set, reshard_error *err)
+{
+    for (uint32_t i = 0; i < set->index.keys.count; i++) {
+        struct str key = name_map_at(&set->index.keys, i);
+        const struct st_file *file = &set->files.items[set->index.file_of[i]];
+        if (name_map_find(&file->header.names, key) != NAME_NONE)
+            continue;
+        error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: tensor '%.*s' is mapped to '%.*s', which does not hold it",
+                  STR_ARG(set->index_name), STR_ARG(key), STR_ARG(file->name));
+        error_object(err, "%.*s", STR_ARG(file->name));
+        return RESHARD_ERR_FORMAT;
+    }
+    return RESHARD_OK;
+}
+
+/* Names that no map has are read too, as the hub's loader does, which takes whole files; the first file that has one owns it. */
+static reshard_status add_unmapped(struct source *source, struct st_set *set, reshard_error *err)
+{
+    set->mapped_count = set->index.keys.count;
+    for (uint32_t f = 0; f < set->files.count; f++) {
+        const struct st_file *file = &set->files.items[f];
+        for (uint32_t i = 0; i < file->header.count; i++) {
+            struct str key = name_map_at(&file->header.names, i);
+            bool was_new;
+            if (!st_index_add(&set->index, key, f, &was_new))
+                return error_set_memory(err);
+            if (was_new && set->index_name.size)
+                catalog_warn(source->catalog, false, "tensor '%.*s' of '%.*s' is not in the index", STR_ARG(key),
+                             STR_ARG(file->name));
+        }
+    }
+    return RESHARD_OK;
+}
+
+reshard_status st_set_read_indexed(struct source *source, struct str index_name, struct str directory, struct arena *arena,
+                                   struct st_set *out, reshard_error *err)
+{
+    struct str *names;
+    out->index_name = index_name;
+    reshard_status status = read_index_text(source, out, err);
+    if (status)
+        return status;
+    status = sort_index_files(out, directory, arena, &names, err);
+    if (status)
+        return status;
+    status = check_files_exist(source, out, names, err);
+    if (status)
+        return status;
+    status = st_files_read(source, names, out->index.files.count, &out->files, err);
+    if (status)
+        return status;
+    status = check_mapped(out, err);
+    return status ? status : add_unmapped(source, out, err);
+}
+
+reshard_status st_set_read_listed(struct source *source, const struct str *names, size_t count, struct st_set *out, reshard_error *err)
+{
+    reshard_status status = st_files_read(source, names, count, &out->files, err);
+    return status ? status : add_unmapped(source, out, err);
+}
+
+void st_set_release(struct st_set *set)
+{
+    st_files_release(&set->files);
+    st_index_release(&set->index);
+    *set = (struct st_set){ 0 };
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Safetensors files that are one set of tensors, with an index beside them or without: what a driver reads of it before its catalog. */
+#ifndef FORMATS_SAFETENSORS_SET_H
+#define FORMATS_SAFETENSORS_SET_H
+
+#include "encoding/safetensors_header.h"
+#include "formats/driver.h"
+#include "formats/shared/safetensors_index.h"
+
+struct st_file {
+    struct str name; /* relative to the store's root, NUL-terminated */
+    struct st_header header;
+    uint64_t bytes;
+    uint32_t object; /* of the catalog, once it is added */
+};
+
+struct st_files {
+    struct st_file *items;
+    uint32_t count;
+};
+
+/* Reads the headers of all named files; names stay where they are. */
+reshard_status st_files_read(struct source *source, const struct str *names, size_t count, struct st_files *out, reshard_error *err);
+void st_files_release(struct st_files *files);
+reshard_status st_files_add_objects(struct source *source, struct st_files *files, reshard_error *err);
+
+/* Whether two ranges of equal size in two files hold the same bytes. */
+reshard_status st_ranges_equal(struct store *store, struct str a, uint64_t a_offset, struct str b, uint64_t b_offset, uint64_t bytes,
+                               bool *equal, reshard_error *err);
+
+struct st_set {
+    struct str index_name; /* relative to the store's root, NUL-terminated; empty: there is none */
+    struct st_index index; /* of all tensors of the files; file_of counts files.items */
+    uint32_t mapped_count; /* keys that the index file has; those behind them it does not */
+    struct st_files files;
+};
+
+/* Reads an index and the headers of all its files, in the order of their names. Fails if a file is not there, or lacks a tensor that is
+ * mapped to it; tensors that no map has come along with a warning. directory ends with '/' or is empty. Names live in arena. */
+reshard_status st_set_read_indexed(struct source *source, struct str index_name, struct str directory, struct arena *arena,
+                                   struct st_set *out, reshard_error *err);
+
+/* The same of named files without an index. */
+reshard_status st_set_read_listed(struct source *source, const struct str *names, size_t count, struct st_set *out, reshard_error *err);
+void st_set_release(struct st_set *set);
+
+#endif
