@@ -8,7 +8,7 @@
 #define ITERATIONS_SHOWN 8
 
 /* What the sub-directories of a root are called: the prefix, then a number. */
-static const char *const root_prefixes[] = { "iter_", "global_step", "checkpoint-", "step-", "step_" };
+static const char *const root_prefixes[] = { "iter_", "global_step_", "global_step", "checkpoint-", "step-", "step_" };
 
 #define ROOT_PREFIX_COUNT (sizeof(root_prefixes) / sizeof(root_prefixes[0]))
 

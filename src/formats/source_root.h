@@ -4,6 +4,7 @@
  *
  *   latest_checkpointed_iteration.txt ("10")   iter_0000010/          Megatron, atorch (there: iter_10)
  *   latest ("global_step10")                   global_step10/         DeepSpeed
+ *   latest_checkpointed_iteration.txt ("10")   global_step_10/        verl
  *   none                                       checkpoint-10/ step-10/ and the like: the highest number is the latest
  */
 #ifndef FORMATS_SOURCE_ROOT_H

@@ -67,6 +67,8 @@ reshard_status dcp_read_catalog(struct source *source, reshard_error *err)
         status = dcp_read_tensors(source, NULL, err);
     if (!status)
         status = megatron_keys_note(source->catalog, err);
+    if (!status)
+        dcp_strip_model(source);
     return status ? status : dcp_add_side_files(source, "", NULL, err);
 }
 

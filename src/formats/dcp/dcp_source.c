@@ -79,7 +79,7 @@ reshard_status dcp_directory_find(struct store *store, const char *name, char **
             return error_set(err, RESHARD_ERR_FORMAT, "'%s' is no directory and no .metadata file", name);
         directory = parent_of(directory);
     }
-    char *found = malloc(directory.size + 2);
+    char *found = malloc(directory.size + 2 + DCP_MODEL_FOLDER_MAX);
     if (!found)
         return error_set_memory(err);
     if (directory.size)
@@ -87,6 +87,7 @@ reshard_status dcp_directory_find(struct store *store, const char *name, char **
     if (directory.size && directory.data[directory.size - 1] != '/')
         found[directory.size++] = '/';
     found[directory.size] = '\0';
+    strcat(found, dcp_model_folder(store, found));
     *out = found;
     return RESHARD_OK;
 }

@@ -107,6 +107,16 @@ reshard_status dcp_add_side_files(struct source *source, const char *sub_directo
 /* Whether the name is in a list that ends with NULL, or is NULL. */
 bool dcp_is_listed(const char *const *names, struct str name);
 
+/* ---- dcp_accelerate.c ---- */
+
+#define DCP_MODEL_FOLDER_MAX 32
+
+/* The folder of the model beneath a directory of accelerate, with its '/'; "": the directory is none. */
+const char *dcp_model_folder(struct store *store, const char *directory);
+
+/* Keys of such a model are its own, without accelerate's "model.". */
+void dcp_strip_model(struct source *source);
+
 /* ---- dcp_resolve.c, dcp_repair.c, dcp_safetensors.c ---- */
 
 reshard_status dcp_resolve(struct source *source, const uint32_t *chunks, uint32_t count, reshard_error *err);

@@ -1,39 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The model group's files become tensors: a DTensor or shard is a chunk of the whole that it says it belongs to, a plain tensor is the same
- * on all ranks. Of what lies beside (optimizer and extra state) the top-level entries without tensors become items; entries with
- * tensors (optimizer moments, random number states) are named in a warning: they belong to ranks, not to the model, and their
- * own group can be opened. Items of further ranks are kept as "rank_N.KEY" where they differ from rank 0's.
- */
 #include "formats/torch/fsdp_assemble.h"
+
+#include "formats/source_probe.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "encoding/json.h"
 
-/* A tensor by its key, and the CRC of the plain tensor that rank 0 or a later one has for it. */
-struct known_tensor {
-    uint32_t tensor;
-    bool has_crc;
-    uint32_t crc32;
-};
-
-struct assembling {
-    struct source *source;
-    struct torch_source *state;
-    uint32_t file, rank;
-    struct name_map keys;       /* of tensors: number -> tensors[number] */
-    struct known_tensor *tensors;
-    uint32_t tensor_capacity;
-    struct name_map item_keys;  /* of rank 0's items: number -> index of the catalog's item */
-    uint32_t *items;
-    uint32_t item_capacity;
-    struct name_map partials;   /* keys of tensors that would have to be added up */
-    struct value **item_values; /* of this file */
-    size_t item_count, item_value_capacity;
-    struct buffer key;
-};
+#define CONFIG_NAME "fsdp_config.json"
+#define CONFIG_BYTES_MAX 65536
 
 /* ---- tensors ---- */
 
@@ -65,7 +42,9 @@ static reshard_status tensor_for(struct assembling *assembling, const struct tor
         return check_same(assembling, (*out)->tensor, dtype, rank, shape, err);
     **out = (struct known_tensor){ 0 };
     reshard_status status = catalog_add_tensor(catalog, buffer_str(&assembling->key), dtype, rank, shape, &(*out)->tensor, err);
-    bool is_key_path = leaf->part_count == 1 && leaf->parts[0].kind == PATH_KEY;
+    if (!status && assembling->is_hidden)
+        catalog->tensors[(*out)->tensor].flags |= TENSOR_HIDDEN;
+    bool is_key_path = assembling->is_hidden || (leaf->part_count == 1 && leaf->parts[0].kind == PATH_KEY);
     if (!status && !is_key_path)
         status = catalog_set_tensor_path(catalog, (*out)->tensor, leaf->parts, leaf->part_count, err);
     return status;
@@ -110,7 +89,8 @@ static reshard_status note_partial(struct assembling *assembling, reshard_error 
     return RESHARD_OK;
 }
 
-static reshard_status add_shards(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t first, reshard_error *err)
+static reshard_status add_shards(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t first, uint32_t *out,
+                                 reshard_error *err)
 {
     const struct torch_archive *archive = &assembling->state->files[assembling->file].archive;
     const struct torch_shard *shard = &archive->shards[first];
@@ -122,6 +102,7 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
                          "tensor '%.*s': its file does not say where in the device mesh rank %" PRIu32 " stands",
                          STR_ARG(buffer_str(&assembling->key)), assembling->rank);
     reshard_status status = tensor_for(assembling, leaf, shard->dtype, shard->rank, shard->global_shape, &known, err);
+    *out = status ? CATALOG_NONE : known->tensor;
     for (uint32_t i = first; !status && i < archive->shard_count && archive->shards[i].node == leaf->value; i++)
         if (archive->shards[i].tensor != UINT32_MAX)
             status = fsdp_assemble_add_chunk(assembling, known->tensor, archive->shards[i].start, archive->shards[i].tensor, err);
@@ -150,78 +131,25 @@ static reshard_status check_replica(const struct assembling *assembling, struct 
     return RESHARD_OK;
 }
 
-static reshard_status add_replica(struct assembling *assembling, const struct torch_leaf *leaf, reshard_error *err)
+static reshard_status add_replica(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err)
 {
     uint32_t index = leaf->value->tensor - 1;
     const struct torch_tensor *found = &assembling->state->files[assembling->file].archive.tensors[index];
     struct known_tensor *known;
     reshard_status status = tensor_for(assembling, leaf, found->dtype, found->rank, found->shape, &known, err);
+    *out = status ? CATALOG_NONE : known->tensor;
     if (!status)
         status = check_replica(assembling, known, found, err);
     return status ? status : fsdp_assemble_add_chunk(assembling, known->tensor, NULL, index, err);
 }
 
-/* ---- items ---- */
-
-static reshard_status keep_item_value(struct assembling *assembling, struct value *value, reshard_error *err)
+reshard_status fsdp_add_tensor(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err)
 {
-    if (!ARRAY_ROOM(assembling->item_values, assembling->item_count, assembling->item_value_capacity))
-        return error_set_memory(err);
-    assembling->item_values[assembling->item_count++] = value;
-    return RESHARD_OK;
-}
-
-static bool note_storage(const struct value *value, void *context)
-{
-    bool *found = context;
-    *found = *found || value->kind == VALUE_PERSID;
-    return !*found;
-}
-
-/* Whether a storage lies somewhere inside the value of this file. */
-static reshard_status has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
-{
-    *out = false;
-    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, assembling->source->limits.budget,
-                             note_storage, out, NULL);
-    return walked || *out ? RESHARD_OK : error_set_memory(err);
-}
-
-/* Storage numbers in values count a file's own tables, so equal structure is not equal content where a storage lies inside. */
-static reshard_status is_same_item(struct assembling *assembling, const struct catalog_item *known, const struct value *value, bool *out,
-                                   reshard_error *err)
-{
-    bool found;
-    reshard_status status = has_storage(assembling, value, &found, err);
-    *out = false;
-    return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
-}
-
-static reshard_status fsdp_assemble_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count,
-                                             struct value *value, reshard_error *err)
-{
-    struct catalog *catalog = assembling->source->catalog;
-    bool was_new, is_same;
-    uint32_t number = name_map_intern(&assembling->item_keys, buffer_str(&assembling->key), &was_new);
-    if (number == NAME_NONE || !ARRAY_ROOM(assembling->items, number, assembling->item_capacity))
-        return error_set_memory(err);
-    struct str key = buffer_str(&assembling->key);
-    if (!was_new) {
-        reshard_status status = is_same_item(assembling, &catalog->items[assembling->items[number]], value, &is_same, err);
-        if (status || is_same)
-            return status;
-        char *text = arena_printf(&catalog->arena, "rank_%" PRIu32 ".%.*s", assembling->rank, STR_ARG(key));
-        if (!text)
-            return error_set_memory(err);
-        key = str_of(text);
-        part_count = 0;
-    }
-    bool is_key_path = part_count == 1 && parts[0].kind == PATH_KEY;
-    reshard_status status =
-        torch_source_add_item(assembling->source, assembling->file, key, parts, is_key_path ? 0 : part_count, value, err);
-    if (!status && was_new)
-        assembling->items[number] = catalog->item_count - 1;
-    return status ? status : keep_item_value(assembling, value, err);
+    uint32_t shard = find_shard(&assembling->state->files[assembling->file].archive, leaf->value);
+    *out = CATALOG_NONE;
+    if (shard != TORCH_NONE)
+        return add_shards(assembling, leaf, shard, out, err);
+    return leaf->value->tensor > 0 ? add_replica(assembling, leaf, out, err) : RESHARD_OK;
 }
 
 /* ---- files ---- */
@@ -229,55 +157,18 @@ static reshard_status fsdp_assemble_add_item(struct assembling *assembling, cons
 static reshard_status fsdp_assemble_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
     struct assembling *assembling = context;
+    uint32_t tensor;
     buffer_clear(&assembling->key);
     if (!path_join(leaf->parts, leaf->part_count, &assembling->key))
         return error_set_memory(err);
-    uint32_t shard = find_shard(&assembling->state->files[assembling->file].archive, leaf->value);
-    if (shard != TORCH_NONE)
-        return add_shards(assembling, leaf, shard, err);
-    if (leaf->value->tensor > 0)
-        return add_replica(assembling, leaf, err);
-    return fsdp_assemble_add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
+    bool is_tensor = leaf->value->tensor > 0 ||
+                     find_shard(&assembling->state->files[assembling->file].archive, leaf->value) != TORCH_NONE;
+    return is_tensor ? fsdp_add_tensor(assembling, leaf, &tensor, err)
+                     : fsdp_add_item(assembling, leaf->parts, leaf->part_count, leaf->value, err);
 }
 
-static reshard_status fsdp_assemble_add_entry(struct assembling *assembling, struct value *value, const struct fsdp_file *file,
-                                              reshard_error *err)
-{
-    bool found;
-    reshard_status status = has_storage(assembling, value, &found, err);
-    if (status)
-        return status;
-    if (!found)
-        return fsdp_assemble_add_item(assembling, NULL, 0, value, err);
-    if (file->rank == 0)
-        catalog_warn(assembling->source->catalog, false,
-                     "'%.*s' of '%.*s' and the other ranks holds tensors that are no part of the model: it is left out; "
-                     "reshard_open_options.format fsdp-ranks opens that file's own group",
-                     STR_ARG(buffer_str(&assembling->key)), STR_ARG(file->name));
-    return RESHARD_OK;
-}
-
-/* The top-level entries of a file beside the model, each whole. */
-static reshard_status fsdp_assemble_add_entries(struct assembling *assembling, const struct fsdp_file *file, reshard_error *err)
-{
-    struct value *root = assembling->state->files[assembling->file].graph->root, **pairs;
-    size_t count;
-    reshard_status status = RESHARD_OK;
-    if (!value_as_mapping(root, &pairs, &count)) {
-        buffer_clear(&assembling->key);
-        return buffer_append_str(&assembling->key, file->prefix) ? fsdp_assemble_add_entry(assembling, root, file, err)
-                                                                 : error_set_memory(err);
-    }
-    for (size_t i = 0; !status && i + 1 < count; i += 2) {
-        buffer_clear(&assembling->key);
-        bool good = pairs[i]->kind == VALUE_STR ? buffer_append_str(&assembling->key, pairs[i]->text)
-                                                : value_to_repr(pairs[i], &assembling->key, assembling->source->limits.budget);
-        status = good ? fsdp_assemble_add_entry(assembling, pairs[i + 1], file, err) : error_set_memory(err);
-    }
-    return status;
-}
-
-static reshard_status fsdp_assemble_add_file(struct assembling *assembling, const struct fsdp_file *file, bool is_model, reshard_error *err)
+static reshard_status fsdp_assemble_add_file(struct assembling *assembling, const struct fsdp_file *file, enum fsdp_kind kind,
+                                             reshard_error *err)
 {
     struct source *source = assembling->source;
     char *name = strndup(file->name.data, file->name.size);
@@ -291,10 +182,13 @@ static reshard_status fsdp_assemble_add_file(struct assembling *assembling, cons
     bool *wanted = calloc((size_t)opened->archive.storage_count + 1, sizeof(*wanted));
     if (!wanted)
         return error_set_memory(err);
-    status = is_model ? torch_flatten(opened->graph, &source->limits, fsdp_assemble_add_leaf, assembling, err)
-                      : fsdp_assemble_add_entries(assembling, file, err);
+    status = kind == FSDP_MODEL ? torch_flatten(opened->graph, &source->limits, fsdp_assemble_add_leaf, assembling, err)
+                                : fsdp_add_beside(assembling, kind, file, err);
     if (!status)
         status = torch_source_hide_storages(source, assembling->file, assembling->item_values, assembling->item_count, wanted, err);
+    if (!status && assembling->is_merged && file->rank == 0)
+        status = fsdp_name_wholes(assembling, err);
+    assembling->is_hidden = assembling->is_merged = false;
     if (!status && file->rank == 0)
         status = torch_source_add_facts(source, assembling->file, err);
     free(wanted);
@@ -305,12 +199,82 @@ static reshard_status fsdp_assemble_add_file(struct assembling *assembling, cons
     return status;
 }
 
+/* The first group is what is opened, whatever it is called. */
 static reshard_status fsdp_assemble_add_groups(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
 {
     reshard_status status = RESHARD_OK;
-    for (uint32_t i = 0; !status && i < groups->count; i++)
-        for (uint32_t j = 0; !status && j < groups->groups[i].count; j++)
-            status = fsdp_assemble_add_file(assembling, &groups->groups[i].files[j], i == 0, err);
+    for (uint32_t i = 0; !status && i < groups->count; i++) {
+        const struct fsdp_group *group = &groups->groups[i];
+        enum fsdp_kind kind = i == 0 ? FSDP_MODEL : fsdp_file_kind(&group->files[0]);
+        if (kind == FSDP_MODEL && i > 0)
+            kind = FSDP_OTHER;
+        assembling->is_one_file = group->count == 1;
+        for (uint32_t j = 0; !status && j < group->count; j++)
+            status = fsdp_assemble_add_file(assembling, &group->files[j], kind, err);
+    }
+    return status;
+}
+
+/* ---- what lies beside ---- */
+
+/* What fsdp_config.json says goes against the files at most in their number. */
+static void check_ranks_said(struct source *source, const struct value *config, uint32_t ranks)
+{
+    int64_t world;
+    const struct value *said = value_dict_get(config, "world_size");
+    if (said && value_as_int(said, &world) && world != ranks)
+        catalog_warn(source->catalog, true, CONFIG_NAME " says %" PRId64 " ranks, but there are files of %" PRIu32, world, ranks);
+}
+
+static reshard_status fsdp_add_config(struct source *source, uint32_t ranks, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    struct value_graph graph = { 0 };
+    int64_t version;
+    bool is_directory = true;
+    uint64_t bytes;
+    char *name = arena_printf(&source->catalog->arena, "%s%s" CONFIG_NAME, source->name, source->name[0] ? "/" : "");
+    if (!name)
+        return error_set_memory(err);
+    if (!store_exists(source->store, name, &is_directory, &bytes) || is_directory)
+        return RESHARD_OK;
+    reshard_status status = store_read_all(source->store, name, AT_MOST(CONFIG_BYTES_MAX), &text, err);
+    if (!status)
+        status = json_parse(text.data, text.size, &source->limits, &graph, err);
+    if (!status) {
+        check_ranks_said(source, graph.root, ranks);
+        const struct value *said = value_dict_get(graph.root, "FSDP_version");
+        if (said && value_as_int(said, &version))
+            status = catalog_add_fact(source->catalog, "FSDP version", err, "%" PRId64, version);
+    } else {
+        error_prefix(err, "'%s'", name);
+        error_object(err, "%s", name);
+    }
+    value_graph_release(&graph);
+    buffer_release(&text);
+    return status;
+}
+
+static reshard_status add_huggingface(struct source *source, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count = 0;
+    char *folder = arena_printf(&arena, "%s%shuggingface", source->name, source->name[0] ? "/" : "");
+    reshard_status status = folder ? RESHARD_OK : error_set_memory(err);
+    if (!status && store_is_directory(source->store, folder))
+        status = store_list(source->store, folder, &arena, &entries, &count, err);
+    for (size_t i = 0; !status && i < count; i++) {
+        struct str name = entries[i].name, base = { name.data + strlen(folder) + 1, name.size - strlen(folder) - 1 };
+        bool is_weights = str_ends_with(base, ".safetensors") || str_ends_with(base, ".bin") || str_ends_with(base, ".index.json");
+        if (entries[i].is_directory || entries[i].leads_out || is_weights || base.data[0] == '.')
+            continue;
+        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entries[i].bytes };
+        status = catalog_add_object(source->catalog, name, entries[i].bytes, &item.object, err);
+        if (!status)
+            status = catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+    }
+    arena_release(&arena);
     return status;
 }
 
@@ -322,7 +286,41 @@ static void assembling_release(struct assembling *assembling)
     free(assembling->tensors);
     free(assembling->items);
     free(assembling->item_values);
+    free(assembling->merged);
     buffer_release(&assembling->key);
+}
+
+/* The step folder of verl holds one of the model for each of its roles. */
+static reshard_status enter_folder(struct source *source, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    const char *other;
+    char *found = fsdp_folder_find(source->store, source->name, &arena, &other), *name = found ? strdup(found) : NULL;
+    arena_release(&arena);
+    if (!name)
+        return error_set_memory(err);
+    if (other)
+        catalog_warn(source->catalog, false, "'%s' is read; the folder has other models, such as '%s', which open by their own path", name,
+                     other);
+    free(source->name);
+    source->name = name;
+    return RESHARD_OK;
+}
+
+static reshard_status read_files(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
+{
+    struct source *source = assembling->source;
+    if (groups->count == 0)
+        return error_set(err, RESHARD_ERR_FORMAT, "no file of a rank (NAME_rank_N.pt) in '%s'", source->name);
+    uint32_t ranks = groups->groups[0].count;
+    source->catalog->ranks = ranks;
+    reshard_status status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, ranks);
+    if (!status)
+        status = fsdp_assemble_add_groups(assembling, groups, err);
+    if (status || !store_is_directory(source->store, source->name))
+        return status;
+    status = fsdp_add_config(source, ranks, err);
+    return status ? status : add_huggingface(source, err);
 }
 
 reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
@@ -332,15 +330,11 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
     reshard_status status = torch_source_new(source, err);
     assembling.state = torch_source_of(source);
     if (!status)
-        status = fsdp_groups_find(source->store, source->name, &groups, err);
-    if (!status && groups.count == 0)
-        status = error_set(err, RESHARD_ERR_FORMAT, "no file of a rank (NAME_rank_N.pt) in '%s'", source->name);
-    if (!status) {
-        source->catalog->ranks = groups.groups[0].count;
-        status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, groups.groups[0].count);
-    }
+        status = enter_folder(source, err);
     if (!status)
-        status = fsdp_assemble_add_groups(&assembling, &groups, err);
+        status = fsdp_groups_find(source->store, source->name, &groups, err);
+    if (!status)
+        status = read_files(&assembling, &groups, err);
     assembling_release(&assembling);
     fsdp_groups_release(&groups);
     return status;

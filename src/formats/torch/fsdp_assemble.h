@@ -1,11 +1,69 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts the files of all ranks together into one catalog. */
+/*
+ * Puts the files of all ranks together into one catalog.
+ *
+ *   model        a DTensor or shard is a chunk of the whole that it says it belongs to, a plain tensor is the same on all ranks
+ *   optimizer    one item "optimizer", the nested state dict as rank 0 has it. Where its moments are DTensors or ShardedTensors, or
+ *                there is but one file, their wholes are hidden tensors that the item's storages name. Flat local pieces (FSDP1) do not
+ *                say what part of the whole they are: the item of each further rank is "rank_N.optimizer", with that rank's storages
+ *   extra state  items "extra_state.KEY", those of further ranks "rank_N.extra_state.KEY" where they differ from rank 0's
+ *
+ * Entries of files beside the model that hold no tensor are listed under their own name too, once.
+ */
 #ifndef FORMATS_TORCH_FSDP_ASSEMBLE_H
 #define FORMATS_TORCH_FSDP_ASSEMBLE_H
 
 #include "formats/torch/fsdp_groups.h"
 #include "formats/shared/torch_source.h"
 
+#define FSDP_OPTIMIZER_KEY "optimizer"
+#define FSDP_EXTRA_KEY "extra_state"
+
+/* A tensor by its key, and the CRC of the plain tensor that rank 0 or a later one has for it. */
+struct known_tensor {
+    uint32_t tensor;
+    bool has_crc;
+    uint32_t crc32;
+};
+
+/* A node of the optimizer's state that stands for a whole tensor. */
+struct merged_node {
+    struct value *node;
+    uint32_t tensor;
+};
+
+struct assembling {
+    struct source *source;
+    struct torch_source *state;
+    uint32_t file, rank;
+    struct name_map keys;       /* of tensors: number -> tensors[number] */
+    struct known_tensor *tensors;
+    uint32_t tensor_capacity;
+    struct name_map item_keys;  /* of rank 0's items: number -> index of the catalog's item */
+    uint32_t *items;
+    uint32_t item_capacity;
+    struct name_map partials;   /* keys of tensors that would have to be added up */
+    struct value **item_values; /* of this file: their storages are kept as they are */
+    size_t item_count, item_value_capacity;
+    bool is_one_file;           /* the group has one file, which holds the whole */
+    bool is_hidden;             /* tensors are the optimizer's: they are in its item, not in the listing */
+    bool is_merged;             /* the optimizer's tensors say what part of the whole they are */
+    struct merged_node *merged; /* of rank 0's optimizer */
+    size_t merged_count, merged_capacity, merged_seen;
+    struct buffer key;
+};
+
 reshard_status fsdp_read_catalog(struct source *source, reshard_error *err);
+
+/* fsdp_assemble.c: adds what a leaf of a file is, a piece of a tensor; *out CATALOG_NONE: it is none. The key is assembling->key. */
+reshard_status fsdp_add_tensor(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err);
+
+/* fsdp_items.c */
+reshard_status fsdp_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
+                             reshard_error *err);
+reshard_status fsdp_add_beside(struct assembling *assembling, enum fsdp_kind kind, const struct fsdp_file *file, reshard_error *err);
+
+/* After the file's storages were hidden: rank 0's optimizer names the whole tensors as storages. */
+reshard_status fsdp_name_wholes(struct assembling *assembling, reshard_error *err);
 
 #endif

@@ -1,38 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/torch.h"
 
+#include "formats/source_probe.h"
 #include "formats/torch/fsdp_assemble.h"
 
 #include <stdlib.h>
+
+/* Whether the file of that name begins as a container of torch.save. */
+static bool is_container(struct store *store, struct str name, reshard_error *err)
+{
+    struct store_object *object = NULL;
+    enum torch_container container = TORCH_NO_CONTAINER;
+    char *plain = strndup(name.data, name.size);
+    if (!plain)
+        error_set_memory(err);
+    if (plain && !store_open_object(store, plain, &object, err)) {
+        struct reader reader = store_object_reader(object);
+        if (torch_save_probe(&reader, &container, err))
+            container = TORCH_NO_CONTAINER;
+        store_object_close(object);
+    }
+    free(plain);
+    return container != TORCH_NO_CONTAINER;
+}
+
+/* A file of some rank, or a whole model; the optimizer that accelerate saves beside any model is not enough. */
+static bool is_rank_file(struct str base)
+{
+    struct fsdp_file file;
+    return fsdp_file_parse(base, &file) && !str_is(base, "optimizer.bin");
+}
 
 /* Names decide, and the first bytes of one file: what else is wrong is said when it is read. */
 static int fsdp_probe(struct store *store, const char *name, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
-    bool is_directory = name[0] == '\0', is_torch = false;
-    uint64_t bytes;
-    if ((!is_directory && !(store_exists(store, name, &is_directory, &bytes) && is_directory)) ||
-        store_list(store, name, &arena, &entries, &count, err)) {
-        arena_release(&arena);
-        return 0;
-    }
+    size_t count = 0;
+    const char *other, *folder = fsdp_folder_find(store, name, &arena, &other);
+    bool is_torch = false;
+    if (!folder)
+        error_set_memory(err);
+    if (!folder || !store_is_directory(store, folder) || store_list(store, folder, &arena, &entries, &count, err))
+        count = 0;
+    size_t skip = folder && folder[0] ? strlen(folder) + 1 : 0;
     for (size_t i = 0; i < count && !is_torch; i++) {
-        struct fsdp_file file;
-        struct store_object *object = NULL;
-        if (entries[i].is_directory || !fsdp_file_parse((struct str){ entries[i].name.data + skip, entries[i].name.size - skip }, &file))
-            continue;
-        char *plain = strndup(entries[i].name.data, entries[i].name.size);
-        if (!plain)
-            error_set_memory(err);
-        if (plain && !store_open_object(store, plain, &object, err)) {
-            struct reader reader = store_object_reader(object);
-            enum torch_container container;
-            is_torch = !torch_save_probe(&reader, &container, err) && container != TORCH_NO_CONTAINER;
-            store_object_close(object);
-        }
-        free(plain);
+        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        is_torch = !entries[i].is_directory && is_rank_file(base) && is_container(store, entries[i].name, err);
     }
     arena_release(&arena);
     return is_torch ? 50 : 0;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/torch/fsdp_groups.h"
 
+#include "formats/source_probe.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -11,10 +13,25 @@ static bool fsdp_groups_is_digit(char c)
     return c >= '0' && c <= '9';
 }
 
+/* accelerate's full state dicts. */
+static bool parse_full(struct str name, struct fsdp_file *out)
+{
+    static const char *const full[] = { "pytorch_model_fsdp.bin", "optimizer.bin" };
+    for (size_t i = 0; i < sizeof(full) / sizeof(*full); i++) {
+        if (!str_is(name, full[i]))
+            continue;
+        *out = (struct fsdp_file){ .name = name, .prefix = { name.data, name.size - 4 }, .extension = STR(".bin") };
+        return true;
+    }
+    return false;
+}
+
 bool fsdp_file_parse(struct str name, struct fsdp_file *out)
 {
     static const char *const extensions[] = { ".pt", ".bin", ".pth", ".ckpt" };
     struct str extension = { 0 };
+    if (parse_full(name, out))
+        return true;
     for (size_t i = 0; i < sizeof(extensions) / sizeof(*extensions) && !extension.size; i++)
         if (str_ends_with(name, extensions[i]))
             extension = str_of(extensions[i]);
@@ -45,18 +62,19 @@ static uint32_t said_world(struct str prefix)
     return world;
 }
 
-/* Model files first, so that their order is the checkpoint's. */
-static int prefix_class(struct str prefix)
+enum fsdp_kind fsdp_file_kind(const struct fsdp_file *file)
 {
-    if (str_starts_with(prefix, "model") || str_starts_with(prefix, "pytorch_model"))
-        return 0;
-    return str_starts_with(prefix, "optim") || str_starts_with(prefix, "extra") ? 2 : 1;
+    if (str_starts_with(file->prefix, "model") || str_starts_with(file->prefix, "pytorch_model"))
+        return FSDP_MODEL;
+    if (str_starts_with(file->prefix, "optim"))
+        return FSDP_OPTIMIZER;
+    return str_starts_with(file->prefix, "extra") ? FSDP_EXTRA : FSDP_OTHER;
 }
 
 static int fsdp_groups_file_order(const void *a, const void *b)
 {
     const struct fsdp_file *x = a, *y = b;
-    int order = prefix_class(x->prefix) - prefix_class(y->prefix);
+    int order = (int)fsdp_file_kind(x) - (int)fsdp_file_kind(y); /* the model first, so that its order is the checkpoint's */
     if (!order)
         order = str_compare(x->prefix, y->prefix);
     if (!order)
@@ -121,6 +139,36 @@ static reshard_status list_files(struct store *store, const char *directory, str
         (*out)[(*count)++].name = name;
     }
     return RESHARD_OK;
+}
+
+/* Whether files of ranks lie in the folder. What cannot be listed has none. */
+static bool has_rank_files(struct store *store, const char *directory, struct arena *arena)
+{
+    reshard_error seen = { 0 };
+    struct fsdp_file *files;
+    size_t count;
+    return !list_files(store, directory, arena, &files, &count, &seen) && count > 0;
+}
+
+char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other)
+{
+    static const char *const roles[] = { "actor", "critic", "ref", "reward" };
+    char *found = arena_printf(arena, "%s", name);
+    bool is_chosen = false;
+    *other = NULL;
+    if (!found || (name[0] && !store_is_directory(store, name)) || has_rank_files(store, name, arena))
+        return found;
+    for (size_t i = 0; i < sizeof(roles) / sizeof(*roles) && !*other; i++) {
+        char *folder = arena_printf(arena, "%s%s%s", name, name[0] ? "/" : "", roles[i]);
+        if (!folder)
+            return NULL;
+        if (!store_is_directory(store, folder) || !has_rank_files(store, folder, arena))
+            continue;
+        *other = is_chosen ? roles[i] : NULL;
+        found = is_chosen ? found : folder;
+        is_chosen = true;
+    }
+    return found;
 }
 
 /* Directory part of a name, in the arena. */

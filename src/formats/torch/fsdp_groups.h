@@ -2,16 +2,18 @@
 /*
  * Which files of a directory belong together: names that differ in their rank only ("model_world_size_4_rank_0.pt",
  * "pytorch_model_fsdp_0_rank1.bin") are one group, with a file for every rank. One group is the model; optimizer and extra state come
- * beside it.
+ * beside it. accelerate's full state dicts ("pytorch_model_fsdp.bin", "optimizer.bin") are groups of one file.
  */
 #ifndef FORMATS_TORCH_FSDP_GROUPS_H
 #define FORMATS_TORCH_FSDP_GROUPS_H
 
 #include "store/store.h"
 
+enum fsdp_kind { FSDP_MODEL, FSDP_OTHER, FSDP_OPTIMIZER, FSDP_EXTRA };
+
 struct fsdp_file {
     struct str name;   /* in the store */
-    struct str prefix; /* base name up to "rank" */
+    struct str prefix; /* base name up to "rank"; all of it before the extension where no rank is said */
     struct str extension;
     uint32_t rank;
 };
@@ -29,6 +31,13 @@ struct fsdp_groups {
 
 /* Whether a base name is one rank's. The parts point into name. */
 bool fsdp_file_parse(struct str name, struct fsdp_file *out);
+
+/* What a file's name says it holds. */
+enum fsdp_kind fsdp_file_kind(const struct fsdp_file *file);
+
+/* The folder with the files of ranks that a name means: itself, a file as it is, or in the folder of a verl step the one of its model
+ * ("actor"; of others there, "critic", *other says one). In the arena; NULL without memory. */
+char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other);
 
 /* The groups of a directory; with a file name, only its group. *model_count is 0 if there is none: no error. Missing and surplus ranks, and
  * a left-over file of another world size, are errors. */

@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of ranks hold that is no tensor of the model: its own items, the optimizer, extra state. */
+#include "formats/torch/fsdp_assemble.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "base/array.h"
+
+static reshard_status keep_item_value(struct assembling *assembling, struct value *value, reshard_error *err)
+{
+    if (!ARRAY_ROOM(assembling->item_values, assembling->item_count, assembling->item_value_capacity))
+        return error_set_memory(err);
+    assembling->item_values[assembling->item_count++] = value;
+    return RESHARD_OK;
+}
+
+static bool note_storage(const struct value *value, void *context)
+{
+    bool *found = context;
+    *found = *found || value->kind == VALUE_PERSID;
+    return !*found;
+}
+
+/* Whether a storage lies somewhere inside the value of this file. */
+static reshard_status has_storage(const struct assembling *assembling, const struct value *value, bool *out, reshard_error *err)
+{
+    *out = false;
+    bool walked = value_walk(value, assembling->state->files[assembling->file].graph->count, assembling->source->limits.budget,
+                             note_storage, out, NULL);
+    return walked || *out ? RESHARD_OK : error_set_memory(err);
+}
+
+/* Storage numbers in values count a file's own tables, so equal structure is not equal content where a storage lies inside. */
+static reshard_status is_same_item(struct assembling *assembling, const struct catalog_item *known, const struct value *value, bool *out,
+                                   reshard_error *err)
+{
+    bool found;
+    reshard_status status = has_storage(assembling, value, &found, err);
+    *out = false;
+    return status || found ? status : value_compare(known->value, value, assembling->source->limits.budget, out, err);
+}
+
+reshard_status fsdp_add_item(struct assembling *assembling, const struct path_part *parts, size_t part_count, struct value *value,
+                             reshard_error *err)
+{
+    struct catalog *catalog = assembling->source->catalog;
+    bool was_new, is_same;
+    uint32_t number = name_map_intern(&assembling->item_keys, buffer_str(&assembling->key), &was_new);
+    if (number == NAME_NONE || !ARRAY_ROOM(assembling->items, number, assembling->item_capacity))
+        return error_set_memory(err);
+    struct str key = buffer_str(&assembling->key);
+    if (!was_new) {
+        reshard_status status = is_same_item(assembling, &catalog->items[assembling->items[number]], value, &is_same, err);
+        if (status || is_same)
+            return status;
+        char *text = arena_printf(&catalog->arena, "rank_%" PRIu32 ".%.*s", assembling->rank, STR_ARG(key));
+        if (!text)
+            return error_set_memory(err);
+        key = str_of(text);
+        part_count = 0;
+    }
+    bool is_key_path = part_count == 1 && parts[0].kind == PATH_KEY;
+    reshard_status status =
+        torch_source_add_item(assembling->source, assembling->file, key, parts, is_key_path ? 0 : part_count, value, err);
+    if (!status && was_new)
+        assembling->items[number] = catalog->item_count - 1;
+    return status ? status : keep_item_value(assembling, value, err);
+}
+
+/* ---- optimizer ---- */
+
+/* A tensor of the state becomes a piece of a hidden whole; what is none stays in the item, with the storages it may have. */
+static reshard_status add_state_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
+{
+    static const char prefix[] = "?" FSDP_OPTIMIZER_KEY ":";
+    struct assembling *assembling = context;
+    uint32_t tensor;
+    buffer_clear(&assembling->key);
+    buffer_append(&assembling->key, prefix, sizeof(prefix) - 1);
+    if (!path_join(leaf->parts, leaf->part_count, &assembling->key))
+        return error_set_memory(err);
+    assembling->key.data[0] = '\0'; /* keeps it apart from every key that a path can give */
+    reshard_status status = fsdp_add_tensor(assembling, leaf, &tensor, err);
+    if (status || tensor == CATALOG_NONE)
+        return status ? status : keep_item_value(assembling, leaf->value, err);
+    assembling->merged_seen++;
+    if (assembling->rank > 0)
+        return RESHARD_OK;
+    if (!ARRAY_ROOM(assembling->merged, assembling->merged_count, assembling->merged_capacity))
+        return error_set_memory(err);
+    assembling->merged[assembling->merged_count++] = (struct merged_node){ leaf->value, tensor };
+    return RESHARD_OK;
+}
+
+/* The state of one rank: pieces of wholes, and from rank 0 the item that names them. */
+static reshard_status add_merged(struct assembling *assembling, reshard_error *err)
+{
+    struct value_graph *graph = assembling->state->files[assembling->file].graph;
+    assembling->is_hidden = true;
+    assembling->merged_seen = 0;
+    reshard_status status = torch_flatten(graph, &assembling->source->limits, add_state_leaf, assembling, err);
+    if (status)
+        return status;
+    if (assembling->merged_seen != assembling->merged_count)
+        return error_set(err, RESHARD_ERR_FORMAT, "the optimizer's state has %zu tensors, on rank 0 %zu", assembling->merged_seen,
+                         assembling->merged_count);
+    struct str key = STR(FSDP_OPTIMIZER_KEY);
+    return assembling->rank == 0 ? torch_source_add_item(assembling->source, assembling->file, key, NULL, 0, graph->root, err) : RESHARD_OK;
+}
+
+static reshard_status fsdp_add_optimizer(struct assembling *assembling, reshard_error *err)
+{
+    const struct torch_file *file = &assembling->state->files[assembling->file];
+    assembling->is_merged = file->archive.shard_count > 0 || assembling->is_one_file || assembling->merged_count > 0;
+    if (assembling->is_merged)
+        return add_merged(assembling, err);
+    buffer_clear(&assembling->key);
+    if (!buffer_append_str(&assembling->key, STR(FSDP_OPTIMIZER_KEY)))
+        return error_set_memory(err);
+    if (assembling->rank == 0 && file->archive.tensor_count > 0)
+        catalog_warn(assembling->source->catalog, false,
+                     "the optimizer's tensors are flat pieces of FSDP1: no file says what part of a parameter each is, so that they are "
+                     "kept rank by rank");
+    return fsdp_add_item(assembling, NULL, 0, file->graph->root, err);
+}
+
+/* A tuple of numbers; NULL without memory. */
+static struct value *new_ints(struct value_graph *graph, const int64_t *numbers, int count)
+{
+    struct value **items = arena_array(&graph->arena, (size_t)count + 1, sizeof(*items));
+    bool good = items != NULL;
+    for (int i = 0; good && i < count; i++)
+        good = (items[i] = value_new_int(graph, numbers[i])) != NULL;
+    return good ? value_new_list(graph, VALUE_TUPLE, items, (size_t)count) : NULL;
+}
+
+static bool all_made(struct value *const *values, size_t count)
+{
+    bool good = true;
+    for (size_t i = 0; i < count; i++)
+        good = good && values[i];
+    return good;
+}
+
+/* The persistent id of a storage that is the hidden tensor's bytes. */
+static struct value *new_storage(struct value_graph *graph, const struct dtype_info *info, uint32_t tensor, int64_t elements)
+{
+    bool is_typed = info->torch_storage[0] != '\0';
+    struct value **id = arena_array(&graph->arena, 5, sizeof(*id)), *persid = value_new(graph, VALUE_PERSID);
+    if (!id || !persid)
+        return NULL;
+    id[0] = value_new_str(graph, STR("storage"));
+    id[1] = value_new_global(graph, is_typed ? "torch" : "torch.storage", is_typed ? info->torch_storage : "UntypedStorage");
+    id[2] = value_new_str(graph, STR("0"));
+    id[3] = value_new_str(graph, STR("cpu"));
+    id[4] = value_new_int(graph, is_typed ? elements : elements * info->bits / 8);
+    persid->inner = all_made(id, 5) ? value_new_list(graph, VALUE_TUPLE, id, 5) : NULL;
+    persid->storage = tensor + 1;
+    return persid->inner ? persid : NULL;
+}
+
+/* torch._utils._rebuild_tensor_v2(storage, 0, shape, strides, False, OrderedDict()), or v3 with the type. */
+static bool name_whole(struct value_graph *graph, const struct catalog *catalog, const struct merged_node *merged)
+{
+    const struct catalog_tensor *tensor = &catalog->tensors[merged->tensor];
+    const struct dtype_info *info = dtype_info(tensor->dtype);
+    const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
+    bool is_typed = info->torch_storage[0] != '\0';
+    size_t count = is_typed ? 6 : 7;
+    int64_t strides[RANK_MAX];
+    strides_row_major(tensor->rank, shape, strides);
+    struct value **args = arena_array(&graph->arena, 7, sizeof(*args));
+    struct value *ordered = value_new_global(graph, "collections", "OrderedDict");
+    struct value *function = value_new_global(graph, "torch._utils", is_typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    if (!args || !ordered || !function)
+        return false;
+    args[0] = new_storage(graph, info, merged->tensor, box_volume(tensor->rank, shape));
+    args[1] = value_new_int(graph, 0);
+    args[2] = new_ints(graph, shape, tensor->rank);
+    args[3] = new_ints(graph, strides, tensor->rank);
+    args[4] = value_new(graph, VALUE_BOOL);
+    args[5] = value_new_call(graph, ordered, NULL, 0);
+    args[6] = value_new_global(graph, "torch", info->torch_name);
+    struct value *call = all_made(args, 7) ? value_new_call(graph, function, args, count) : NULL;
+    if (!call)
+        return false;
+    merged->node->kind = call->kind;
+    merged->node->object = call->object;
+    merged->node->tensor = 0;
+    return true;
+}
+
+reshard_status fsdp_name_wholes(struct assembling *assembling, reshard_error *err)
+{
+    struct value_graph *graph = assembling->state->files[assembling->file].graph;
+    for (size_t i = 0; i < assembling->merged_count; i++)
+        if (!name_whole(graph, assembling->source->catalog, &assembling->merged[i]))
+            return error_set_memory(err);
+    return RESHARD_OK;
+}
+
+/* ---- extra state ---- */
+
+/* The item KEY.ENTRY, or KEY.ENTRY.NAME if name is given. */
+static reshard_status add_extra(struct assembling *assembling, struct str word, struct str entry, const struct str *name,
+                                struct value *value, reshard_error *err)
+{
+    struct path_part parts[3] = { { .kind = PATH_KEY, .key = word }, { .kind = PATH_KEY, .key = entry } };
+    size_t count = 2;
+    if (name)
+        parts[count++] = (struct path_part){ .kind = PATH_KEY, .key = *name };
+    buffer_clear(&assembling->key);
+    return path_join(parts, count, &assembling->key) ? fsdp_add_item(assembling, parts, count, value, err) : error_set_memory(err);
+}
+
+static bool has_text_keys(struct value *const *pairs, size_t count)
+{
+    bool good = count > 0;
+    for (size_t i = 0; i + 1 < count; i += 2)
+        good = good && pairs[i]->kind == VALUE_STR;
+    return good;
+}
+
+/* A member of an extra file: with storages inside whole, else a dict's members one by one. */
+static reshard_status add_extra_entry(struct assembling *assembling, struct str word, struct str entry, struct value *value,
+                                      reshard_error *err)
+{
+    bool found;
+    struct value **pairs;
+    size_t count;
+    reshard_status status = has_storage(assembling, value, &found, err);
+    if (status)
+        return status;
+    if (found || value->kind != VALUE_DICT || !value_as_mapping(value, &pairs, &count) || !has_text_keys(pairs, count))
+        return add_extra(assembling, word, entry, NULL, value, err);
+    for (size_t i = 0; !status && i + 1 < count; i += 2)
+        status = add_extra(assembling, word, entry, &pairs[i]->text, pairs[i + 1], err);
+    return status;
+}
+
+/* Rank 0's entry without tensors under its own name, if that is free. */
+static reshard_status add_plain_entry(struct assembling *assembling, struct value *value, reshard_error *err)
+{
+    bool found;
+    struct catalog_item item = { .kind = ITEM_VALUE, .value = value, .graph = assembling->state->files[assembling->file].graph };
+    reshard_status status = has_storage(assembling, value, &found, err);
+    if (status || found || name_map_find(&assembling->item_keys, buffer_str(&assembling->key)) != NAME_NONE)
+        return status;
+    item.key = buffer_str(&assembling->key);
+    return catalog_add_item(assembling->source->catalog, &item, NULL, 0, NULL, err);
+}
+
+static reshard_status add_entry(struct assembling *assembling, enum fsdp_kind kind, struct str word, struct value *key,
+                                struct value *value, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    struct buffer text = { 0 };
+    bool good = key->kind == VALUE_STR ? buffer_append_str(&text, key->text)
+                                       : value_to_repr(key, &text, assembling->source->limits.budget);
+    if (!good)
+        status = error_set_memory(err);
+    if (!status && kind != FSDP_OPTIMIZER)
+        status = add_extra_entry(assembling, word, buffer_str(&text), value, err);
+    if (!status && assembling->rank == 0) {
+        buffer_clear(&assembling->key);
+        status = buffer_append_str(&assembling->key, buffer_str(&text)) ? add_plain_entry(assembling, value, err) : error_set_memory(err);
+    }
+    buffer_release(&text);
+    return status;
+}
+
+/* What items of a file beside the model are called: "extra_state", or what its name begins with. */
+static struct str word_of(enum fsdp_kind kind, const struct fsdp_file *file)
+{
+    struct str word = file->prefix;
+    const char *world = memmem(word.data, word.size, "_world_size_", 12);
+    if (kind == FSDP_EXTRA)
+        return STR(FSDP_EXTRA_KEY);
+    if (world)
+        word.size = (size_t)(world - word.data);
+    while (word.size && word.data[word.size - 1] == '_')
+        word.size--;
+    return word.size ? word : STR("other");
+}
+
+reshard_status fsdp_add_beside(struct assembling *assembling, enum fsdp_kind kind, const struct fsdp_file *file, reshard_error *err)
+{
+    struct value *root = assembling->state->files[assembling->file].graph->root, **pairs;
+    size_t count;
+    struct str word = word_of(kind, file);
+    reshard_status status = kind == FSDP_OPTIMIZER ? fsdp_add_optimizer(assembling, err) : RESHARD_OK;
+    if (!value_as_mapping(root, &pairs, &count)) {
+        buffer_clear(&assembling->key);
+        if (status || kind == FSDP_OPTIMIZER)
+            return status;
+        return buffer_append_str(&assembling->key, word) ? fsdp_add_item(assembling, NULL, 0, root, err) : error_set_memory(err);
+    }
+    for (size_t i = 0; !status && i + 1 < count; i += 2)
+        status = add_entry(assembling, kind, word, pairs[i], pairs[i + 1], err);
+    return status;
+}
