@@ -24,7 +24,7 @@
 #define REOPENED_MAX 1000 /* plus ten a node: bounds what cycles make longer */
 
 enum { OP_POP = '0', OP_POP_MARK = '1', OP_LONG_BINGET = 'j', OP_BINGET = 'h', OP_LONG_BINPUT = 'r', OP_BINPUT = 'q', OP_ADDITEMS = 0x90,
-       OP_STACK_GLOBAL = 0x93, OP_LONG1 = 0x8A, OP_LONG4 = 0x8B };
+       OP_STACK_GLOBAL = 0x93, OP_LONG1 = 0x8A, OP_LONG4 = 0x8B, OP_BINBYTES = 'B', OP_BINBYTES8 = 0x8E };
 
 /* What comes next in the writing of a CALL or NEW. */
 enum object_stage { OBJECT_CALLABLE, OBJECT_ARGS, OBJECT_KWARGS, OBJECT_MAKE, OBJECT_LIST, OBJECT_DICT, OBJECT_SET, OBJECT_STATES };
@@ -70,6 +70,7 @@ struct writer {
     uint64_t reopened;  /* how often a node was begun while it was open */
     uint32_t memo_next;
     uint32_t node_count;
+    bool is_part;       /* of a pickle of protocol 4 or 5; else it is a whole one of protocol 2 */
     struct work *work;
     pickle_substitute substitute;
     void *context;
@@ -265,12 +266,13 @@ static void pickle_write_put_global(struct writer *w, const struct value *node)
     struct str module = node->global.module, name = node->global.name;
     size_t index;
     bool is_nested = node->reserved & NODE_NESTED_NAME;
-    if (!is_nested)
+    if (!is_nested && !w->is_part)
         pickle_name_age(&module, &name);
     struct str back_module = module, back_name = name;
     pickle_name_modernise(&back_module, &back_name);
     /* What protocol 2 would take for an old name, or would not look up, is said under protocol 4. */
-    bool is_modern = is_nested || !str_equal(back_module, node->global.module) || !str_equal(back_name, node->global.name);
+    bool is_modern =
+        !w->is_part && (is_nested || !str_equal(back_module, node->global.module) || !str_equal(back_name, node->global.name));
     if (is_modern)
         buffer_append(w->out, "\x80\x04", 2);
     if (str_find_char(module, '\n', &index) || str_find_char(name, '\n', &index)) {
@@ -320,12 +322,33 @@ static void put_latin1(struct writer *w, struct str bytes)
     }
 }
 
+/* The module of Python's own names. */
+static const char *builtins_of(const struct writer *w)
+{
+    return w->is_part ? "builtins" : "__builtin__";
+}
+
+static void put_plain_bytes(struct writer *w, struct str bytes)
+{
+    buffer_append_byte(w->out, bytes.size <= UINT32_MAX ? OP_BINBYTES : OP_BINBYTES8);
+    if (bytes.size <= UINT32_MAX)
+        buffer_append_u32le(w->out, (uint32_t)bytes.size);
+    else
+        buffer_append_u64le(w->out, bytes.size);
+    buffer_append_str(w->out, bytes);
+}
+
 /* Protocol 2 has no bytes: a call makes them of text. */
 static void pickle_write_put_bytes(struct writer *w, const struct value *node)
 {
     bool is_array = node->kind == VALUE_BYTEARRAY;
+    if (w->is_part && !is_array) {
+        put_plain_bytes(w, node->text);
+        pickle_write_put_memo(w, node);
+        return;
+    }
     if (is_array || !node->text.size)
-        pickle_put_global(w->out, "__builtin__", is_array ? "bytearray" : "bytes");
+        pickle_put_global(w->out, builtins_of(w), is_array ? "bytearray" : "bytes");
     else
         pickle_put_global(w->out, "_codecs", "encode");
     if (node->text.size) {
@@ -556,7 +579,7 @@ static reshard_status step_set(struct writer *w, struct frame *frame)
     const struct value *node = frame->node;
     if (frame->stage == 0) {
         frame->stage = 1;
-        pickle_put_global(w->out, "__builtin__", node->kind == VALUE_SET ? "set" : "frozenset");
+        pickle_put_global(w->out, builtins_of(w), node->kind == VALUE_SET ? "set" : "frozenset");
         pickle_put_opcode(w->out, PICKLE_EMPTY_LIST);
         return run_push(w, node->list.items, node->list.count, 1, PICKLE_APPEND, PICKLE_APPENDS);
     }
@@ -642,7 +665,7 @@ static reshard_status step_object(struct writer *w, struct frame *frame)
     case OBJECT_CALLABLE:
         frame->stage = OBJECT_ARGS;
         if (object->kwargs)
-            pickle_put_global(w->out, "copy_reg", "__newobj_ex__");
+            pickle_put_global(w->out, w->is_part ? "copyreg" : "copy_reg", "__newobj_ex__");
         if (is_bare_instance(node))
             pickle_put_opcode(w->out, PICKLE_MARK);
         return write_node(w, object->callable);
@@ -691,23 +714,45 @@ static reshard_status step(struct writer *w)
     }
 }
 
+static void writer_release(struct writer *w)
+{
+    free(w->notes);
+    free(w->slots);
+    free(w->frames);
+}
+
+/* All that the root reaches. */
+static reshard_status write_root(struct writer *w, const struct value *root)
+{
+    w->multiplier = hash_random_seed() | 1;
+    reshard_status status = count_uses(w, root);
+    if (status)
+        return status;
+    if (!w->is_part)
+        pickle_put_begin(w->out);
+    status = write_node(w, root);
+    while (!status && w->frame_count && !w->out->failed)
+        status = step(w);
+    if (!w->is_part)
+        pickle_put_end(w->out);
+    return !status && w->out->failed ? buffer_error(w->out, w->err) : status;
+}
+
 reshard_status pickle_write(const struct value *root, uint32_t graph_count, struct work *work, pickle_substitute substitute, void *context,
                             struct buffer *out, reshard_error *err)
 {
     struct writer w = { .out = out, .node_count = graph_count, .work = work, .substitute = substitute, .context = context, .err = err };
-    w.multiplier = hash_random_seed() | 1;
-    reshard_status status = count_uses(&w, root);
-    if (!status) {
-        pickle_put_begin(out);
-        status = write_node(&w, root);
-        while (!status && w.frame_count && !out->failed)
-            status = step(&w);
-        pickle_put_end(out);
-    }
-    if (!status && out->failed)
-        status = buffer_error(out, err);
-    free(w.notes);
-    free(w.slots);
-    free(w.frames);
+    reshard_status status = write_root(&w, root);
+    writer_release(&w);
+    return status;
+}
+
+reshard_status pickle_write_part(const struct value *root, uint32_t graph_count, struct work *work, uint32_t *memo_count,
+                                 struct buffer *out, reshard_error *err)
+{
+    struct writer w = { .out = out, .node_count = graph_count, .work = work, .memo_next = *memo_count, .is_part = true, .err = err };
+    reshard_status status = write_root(&w, root);
+    *memo_count = w.memo_next;
+    writer_release(&w);
     return status;
 }

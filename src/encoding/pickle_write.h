@@ -40,4 +40,11 @@ typedef bool (*pickle_substitute)(const struct value *value, struct buffer *out,
 reshard_status pickle_write(const struct value *root, uint32_t graph_count, struct work *work, pickle_substitute substitute, void *context,
                             struct buffer *out, reshard_error *err);
 
+/*
+ * Appends the node to a pickle of protocol 4 or 5 that is being written: no PROTO and no STOP, names as Python 3 has them, bytes as they
+ * are. *memo_count: entries that the reader's memo has; those that this adds are counted.
+ */
+reshard_status pickle_write_part(const struct value *root, uint32_t graph_count, struct work *work, uint32_t *memo_count,
+                                 struct buffer *out, reshard_error *err);
+
 #endif
