@@ -35,7 +35,7 @@ extern "C" {
 #endif
 
 #define RESHARD_VERSION_MAJOR 0
-#define RESHARD_VERSION_MINOR 2
+#define RESHARD_VERSION_MINOR 3
 #define RESHARD_VERSION_PATCH 0
 
 typedef struct reshard_str {
@@ -43,7 +43,7 @@ typedef struct reshard_str {
     size_t size;
 } reshard_str;
 
-/* "0.2.0" */
+/* "0.3.0" */
 const char *reshard_version(void);
 
 /* Frees what a function here documents as "free with reshard_free". */

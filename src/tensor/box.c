@@ -125,6 +125,49 @@ bool flat_run_boxes(int rank, const int64_t *shape, int64_t begin, int64_t count
     return true;
 }
 
+int64_t shape_ravel(int rank, const int64_t *shape, const int64_t *index)
+{
+    int64_t flat = 0;
+    for (int i = 0; i < rank; i++)
+        flat = flat * shape[i] + index[i];
+    return flat;
+}
+
+void shape_unravel(int rank, const int64_t *shape, int64_t flat, int64_t *index)
+{
+    for (int i = rank - 1; i >= 0; i--) {
+        index[i] = flat % shape[i];
+        flat /= shape[i];
+    }
+}
+
+/* Up to the first axis where the ends differ there is one index; from the next one on the run goes over the edge, and takes all. */
+void flat_run_hull(int rank, const int64_t *shape, int64_t begin, int64_t count, int64_t *start, int64_t *extent)
+{
+    int64_t last[RANK_MAX];
+    bool differs = false;
+    shape_unravel(rank, shape, begin, start);
+    shape_unravel(rank, shape, begin + count - 1, last);
+    for (int i = 0; i < rank; i++) {
+        if (differs)
+            start[i] = 0;
+        extent[i] = differs ? shape[i] : last[i] - start[i] + 1;
+        differs |= extent[i] > 1;
+    }
+}
+
+bool box_is_flat_run(int rank, const int64_t *shape, const int64_t *extent)
+{
+    int axis = 0;
+    while (axis < rank && extent[axis] == 1)
+        axis++;
+    for (axis++; axis < rank; axis++) {
+        if (extent[axis] != shape[axis])
+            return false;
+    }
+    return true;
+}
+
 void strides_row_major(int rank, const int64_t *shape, int64_t *strides)
 {
     int64_t stride = 1;

@@ -40,6 +40,16 @@ int64_t box_volume(int rank, const int64_t *extent);
 bool flat_run_boxes(int rank, const int64_t *shape, int64_t begin, int64_t count,
                     bool (*emit)(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context), void *context);
 
+/* The row-major number of an index in a shape, and back. The index lies in the shape, whose volume fits. */
+int64_t shape_ravel(int rank, const int64_t *shape, const int64_t *index);
+void shape_unravel(int rank, const int64_t *shape, int64_t flat, int64_t *index);
+
+/* The smallest box that holds the flat run, whose count is above 0; in that box, too, the run is consecutive. */
+void flat_run_hull(int rank, const int64_t *shape, int64_t begin, int64_t count, int64_t *start, int64_t *extent);
+
+/* Whether the elements of a box that is not empty are consecutive in the row-major order of the shape. */
+bool box_is_flat_run(int rank, const int64_t *shape, const int64_t *extent);
+
 /* Row-major strides in elements: strides[rank-1] = 1. shape has passed shape_volume; zero extents count as 1. */
 void strides_row_major(int rank, const int64_t *shape, int64_t *strides);
 

@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+HEADERS = ("error.h", "reshard.h", "geometry.h")
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Wpadded", "-Werror"]
 
 
@@ -34,8 +35,8 @@ def members(body):
 
 def probe(include):
     """A program that prints every struct's size, and every member's place and size."""
-    lines = ['#include "reshard/reshard.h"', "#include <stdio.h>", "int main(void)", "{"]
-    for header in ("error.h", "reshard.h"):
+    lines = ['#include "reshard/geometry.h"', "#include <stdio.h>", "int main(void)", "{"]
+    for header in HEADERS:
         text = (include / "reshard" / header).read_text()
         for name, body in re.findall(r"typedef struct (\w+) \{\n(.*?)\n\} \1;", text, re.S):
             lines.append(f'    printf("struct {name} %zu\\n", sizeof({name}));')
@@ -94,7 +95,7 @@ def check_headers(tap, cc, include, work):
     languages = [("C99", [cc, "-std=c99", "-xc"])]
     if shutil.which("c++"):
         languages.append(("C++17", ["c++", "-std=c++17", "-xc++"]))
-    for header in ("error.h", "reshard.h"):
+    for header in HEADERS:
         macros = re.findall(r"#define (RESHARD_(\w+)_INIT)\b", (include / "reshard" / header).read_text())
         uses = "\n".join(f"reshard_{name.lower()} make_{name.lower()}(void);\nreshard_{name.lower()} make_{name.lower()}(void)\n"
                          f"{{\n    const reshard_{name.lower()} made = {macro};\n    return made;\n}}" for macro, name in macros)

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tensor/shard.h"
+
+#include <inttypes.h>
+
+reshard_status shard_check(const struct shard *shard, reshard_error *err)
+{
+    int64_t volume;
+    int axis;
+    if (!shape_volume(shard->rank, shard->shape, &volume))
+        return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': the global shape has a negative extent or too many elements",
+                         STR_ARG(shard->key));
+    if (!box_check(shard->rank, shard->start, shard->extent, shard->shape, &axis))
+        return error_set(err, RESHARD_ERR_USAGE,
+                         "shard of '%.*s': axis %d: offset %" PRId64 " and extent %" PRId64 " leave the global extent of %" PRId64,
+                         STR_ARG(shard->key), axis, shard->start[axis], shard->extent[axis], shard->shape[axis]);
+    volume = box_volume(shard->rank, shard->extent);
+    if (shard->is_flattened && (shard->flat_begin < 0 || shard->flat_begin >= shard->flat_end || shard->flat_end > volume))
+        return error_set(err, RESHARD_ERR_USAGE,
+                         "shard of '%.*s': flat range [%" PRId64 ", %" PRId64 ") is empty or leaves the box of %" PRId64 " elements",
+                         STR_ARG(shard->key), shard->flat_begin, shard->flat_end, volume);
+    return RESHARD_OK;
+}
+
+struct run_boxes {
+    const struct shard *shard;
+    shard_box_emit emit;
+    void *context;
+};
+
+static bool run_box_in_whole(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context)
+{
+    const struct run_boxes *run = context;
+    int64_t moved[RANK_MAX + 1];
+    (void)flat_index;
+    for (int axis = 0; axis < run->shard->rank; axis++)
+        moved[axis] = run->shard->start[axis] + start[axis];
+    return run->emit(moved, extent, run->context);
+}
+
+bool shard_boxes(const struct shard *shard, shard_box_emit emit, void *context)
+{
+    struct run_boxes run = { shard, emit, context };
+    if (!shard->is_flattened)
+        return box_is_empty(shard->rank, shard->extent) || emit(shard->start, shard->extent, context);
+    return flat_run_boxes(shard->rank, shard->extent, shard->flat_begin, shard->flat_end - shard->flat_begin, run_box_in_whole, &run);
+}

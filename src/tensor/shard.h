@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A shard: the box of a whole tensor that one rank holds, or a flat run of that box (sharded optimizers cut tensors so). Its values, if it
+ * has any, lie row-major in memory: those of the box, or those of the run alone.
+ */
+#ifndef TENSOR_SHARD_H
+#define TENSOR_SHARD_H
+
+#include "base/error.h"
+#include "base/str.h"
+#include "tensor/box.h"
+#include "tensor/dtype.h"
+
+struct shard {
+    struct str key;
+    enum dtype dtype;
+    int rank;
+    const int64_t *shape;         /* of the whole */
+    const int64_t *start, *extent; /* its box */
+    bool is_flattened;
+    int64_t flat_begin, flat_end; /* of the row-major order of the box */
+    uint8_t *data;                /* may be NULL */
+};
+
+/* Proves what all functions on shards rely on: the box lies in the whole, the run in the box, and volumes fit. USAGE names the axis. */
+reshard_status shard_check(const struct shard *shard, reshard_error *err);
+
+/* The boxes, in indices of the whole, that together are the shard: its box, or those of its run. Stops when emit returns false. */
+typedef bool (*shard_box_emit)(const int64_t *start, const int64_t *extent, void *context);
+bool shard_boxes(const struct shard *shard, shard_box_emit emit, void *context);
+
+#endif
