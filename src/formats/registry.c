@@ -6,6 +6,7 @@
 #include "formats/hf/hf.h"
 #include "formats/mcore/mcore.h"
 #include "formats/megatron/megatron.h"
+#include "formats/paddle/paddle.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/torch/torch.h"
 
@@ -20,6 +21,7 @@ static const struct format_driver *const registry[] = {
     &format_fsdp_ranks,         /* "fsdp-ranks" */
     &format_megatron,           /* "megatron" */
     &format_zarr,               /* "zarr" */
+    &format_paddle_uc,          /* "paddle-uc" */
 };
 
 #define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/hf/hf_folder.h"
 
-#include "formats/driver.h"
+#include "formats/shared/safetensors_names.h"
 
 #include <inttypes.h>
 
 #define SUFFIX ".safetensors"
-#define DIGITS 5
 
 /* Where a folder holds several models, these names are the model. */
 static const char *const preferred_stems[] = { "model", "diffusion_pytorch_model", "adapter_model", "pytorch_model" };
@@ -20,73 +19,11 @@ struct str hf_base_name(const struct hf_folder *folder, struct str name)
 
 /* ---- names ---- */
 
-static bool hf_folder_take_text(struct str *rest, const char *text)
-{
-    if (!str_starts_with(*rest, text))
-        return false;
-    size_t size = strlen(text);
-    *rest = (struct str){ rest->data + size, rest->size - size };
-    return true;
-}
-
-/* At least five digits, as "%05d" prints them. */
-static bool hf_folder_take_number(struct str *rest, uint64_t *out)
-{
-    size_t digits = 0, zeros = 0;
-    while (digits < rest->size && rest->data[digits] >= '0' && rest->data[digits] <= '9')
-        digits++;
-    while (zeros + 1 < digits && rest->data[zeros] == '0')
-        zeros++;
-    if (digits < DIGITS || !str_to_u64((struct str){ rest->data + zeros, digits - zeros }, out))
-        return false;
-    *rest = (struct str){ rest->data + digits, rest->size - digits };
-    return true;
-}
-
 bool hf_parse_shard_name(struct str base, uint64_t *plan, uint64_t *file, uint64_t *file_count)
 {
-    return hf_folder_take_text(&base, "shard-") && hf_folder_take_number(&base, plan) && hf_folder_take_text(&base, "-model-") &&
-           hf_folder_take_number(&base, file) && hf_folder_take_text(&base, "-of-") && hf_folder_take_number(&base, file_count) &&
+    return st_name_take_text(&base, "shard-") && st_name_take_number(&base, plan) && st_name_take_text(&base, "-model-") &&
+           st_name_take_number(&base, file) && st_name_take_text(&base, "-of-") && st_name_take_number(&base, file_count) &&
            str_is(base, SUFFIX);
-}
-
-/* STEM-0000i-of-0000N.safetensors */
-static bool parse_numbered_name(struct str base, struct str *stem, uint64_t *file, uint64_t *file_count)
-{
-    for (size_t i = base.size; i-- > 0;) {
-        struct str rest = { base.data + i, base.size - i };
-        if (hf_folder_take_text(&rest, "-") && hf_folder_take_number(&rest, file) && hf_folder_take_text(&rest, "-of-") &&
-            hf_folder_take_number(&rest, file_count) && str_is(rest, SUFFIX)) {
-            *stem = (struct str){ base.data, i };
-            return true;
-        }
-    }
-    return false;
-}
-
-/* model.safetensors.index.json, model.fp16.safetensors.index.json, model.safetensors.index.fp16.json */
-static bool is_index_name(struct str base)
-{
-    static const char middle[] = SUFFIX ".index.";
-    if (!str_ends_with(base, ".json"))
-        return false;
-    for (size_t i = 0; i + sizeof(middle) - 1 <= base.size; i++) {
-        if (memcmp(base.data + i, middle, sizeof(middle) - 1) == 0)
-            return true;
-    }
-    return false;
-}
-
-bool hf_is_side_file(struct str base)
-{
-    static const char *const suffixes[] = { ".json", ".txt", ".model", ".jinja", ".py", ".md", ".tiktoken", ".spm", ".yaml", ".yml" };
-    if (!base.size || base.data[0] == '.' || str_is(base, SIDECAR_NAME) || str_ends_with(base, ".index.json") || is_index_name(base))
-        return false;
-    for (size_t i = 0; i < sizeof(suffixes) / sizeof(suffixes[0]); i++) {
-        if (str_ends_with(base, suffixes[i]))
-            return true;
-    }
-    return str_starts_with(base, "tokenizer") || str_starts_with(base, "LICENSE");
 }
 
 /* ---- choosing ---- */
@@ -97,7 +34,7 @@ static const struct str *find_preferred(const struct hf_folder *folder, const st
     for (size_t s = 0; s < PREFERRED_COUNT; s++) {
         for (size_t i = 0; i < count; i++) {
             struct str rest = hf_base_name(folder, names[i]);
-            if (hf_folder_take_text(&rest, preferred_stems[s]) && str_is(rest, tail))
+            if (st_name_take_text(&rest, preferred_stems[s]) && str_is(rest, tail))
                 return &names[i];
         }
     }
@@ -129,7 +66,7 @@ static reshard_status check_numbered(const struct hf_folder *folder, bool *is_se
     for (size_t i = 0; i < folder->file_count; i++) {
         struct str stem;
         uint64_t number, total;
-        if (!parse_numbered_name(hf_base_name(folder, folder->files[i]), &stem, &number, &total))
+        if (!st_name_parse_numbered(hf_base_name(folder, folder->files[i]), &stem, &number, &total))
             return RESHARD_OK;
         if (i == 0) {
             first_stem = stem;
@@ -157,7 +94,7 @@ static struct str find_incomplete(const struct hf_folder *folder)
     for (size_t i = 0; i < folder->file_count; i++) {
         struct str own;
         uint64_t number, total;
-        if (!parse_numbered_name(hf_base_name(folder, folder->files[i]), &own, &number, &total))
+        if (!st_name_parse_numbered(hf_base_name(folder, folder->files[i]), &own, &number, &total))
             continue;
         bool goes_on = str_equal(own, stem) && total == wanted_total;
         if (!goes_on && expected <= wanted_total)
@@ -177,7 +114,7 @@ static reshard_status choose_files(struct hf_folder *folder, reshard_error *err)
     const struct str *preferred = find_preferred(folder, folder->files, folder->file_count, SUFFIX);
     struct str stem;
     uint64_t number, total;
-    if (preferred || (folder->file_count == 1 && !parse_numbered_name(hf_base_name(folder, folder->files[0]), &stem, &number, &total))) {
+    if (preferred || (folder->file_count == 1 && !st_name_parse_numbered(hf_base_name(folder, folder->files[0]), &stem, &number, &total))) {
         folder->files[0] = preferred ? *preferred : folder->files[0];
         folder->file_count = 1;
         folder->kind = HF_SINGLE;
@@ -212,7 +149,7 @@ static void sort_files(const struct hf_folder *folder, struct str *whole, size_t
             shards[(*shard_count)++] = name;
         else if (str_ends_with(base, SUFFIX))
             whole[(*whole_count)++] = name;
-        else if (is_index_name(base))
+        else if (st_name_is_index(base))
             indexes[(*index_count)++] = name;
         *has_foreign = *has_foreign || is_foreign_metadata(base);
     }
@@ -250,7 +187,7 @@ static bool is_index_file(struct store *store, struct str name)
 {
     bool is_directory = false;
     uint64_t bytes;
-    return is_index_name(name) && store_exists(store, name.data, &is_directory, &bytes) && !is_directory;
+    return st_name_is_index(name) && store_exists(store, name.data, &is_directory, &bytes) && !is_directory;
 }
 
 reshard_status hf_folder_scan(struct store *store, const char *name, struct arena *arena, struct hf_folder *out, reshard_error *err)

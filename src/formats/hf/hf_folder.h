@@ -39,7 +39,4 @@ struct str hf_base_name(const struct hf_folder *folder, struct str name);
 /* shard-PPPPP-model-IIIII-of-NNNNN.safetensors; false if the base name is none. */
 bool hf_parse_shard_name(struct str base, uint64_t *plan, uint64_t *file, uint64_t *file_count);
 
-/* Whether a file beside the weights belongs to the model: configuration, tokenizer, templates, code, texts. */
-bool hf_is_side_file(struct str base);
-
 #endif

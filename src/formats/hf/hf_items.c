@@ -3,6 +3,7 @@
 #include "formats/hf/hf_read.h"
 
 #include "formats/shared/safetensors_items.h"
+#include "formats/shared/safetensors_names.h"
 
 /* What belongs to one file's pieces, not to the model. */
 static bool is_of_pieces(struct str key)
@@ -101,7 +102,7 @@ static reshard_status hf_items_add_side_files(const struct hf_read *read, reshar
     for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
         const struct store_entry *entry = &read->folder.entries[i];
         struct str base = hf_base_name(&read->folder, entry->name);
-        if (entry->is_directory || entry->leads_out || !hf_is_side_file(base))
+        if (entry->is_directory || entry->leads_out || !st_name_is_side_file(base))
             continue;
         struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
         status = catalog_add_object(catalog, entry->name, entry->bytes, &item.object, err);

@@ -158,7 +158,7 @@ static reshard_status read_index_text(struct source *source, struct st_set *set,
     reshard_status status = store_read_all(source->store, set->index_name.data, NAMED_LIMIT(&source->limits, json_bytes), &text, err);
     if (!status)
         status = st_index_parse(buffer_str(&text), &source->limits, source->lenient, &set->index, err);
-    if (!status && !set->index.has_map)
+    if (!status && !set->index.has_map && !set->may_lack_map)
         status = error_set(err, RESHARD_ERR_FORMAT, "the index has no weight_map");
     buffer_release(&text);
     if (status) {

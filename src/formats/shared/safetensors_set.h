@@ -29,6 +29,7 @@ reshard_status st_ranges_equal(struct store *store, struct str a, uint64_t a_off
                                bool *equal, reshard_error *err);
 
 struct st_set {
+    bool may_lack_map;     /* an index without a weight_map says nothing of files: none are read. To be set before */
     struct str index_name; /* relative to the store's root, NUL-terminated; empty: there is none */
     struct st_index index; /* of all tensors of the files; file_of counts files.items */
     uint32_t mapped_count; /* keys that the index file has; those behind them it does not */

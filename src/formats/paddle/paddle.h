@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Paddle's formats. */
+#ifndef FORMATS_PADDLE_H
+#define FORMATS_PADDLE_H
+
+#include "formats/driver.h"
+
+extern const struct format_driver format_paddle_uc;
+
+#endif

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/paddle/paddle.h"
+#include "formats/paddle/unified.h"
+
+#include "formats/shared/safetensors_target.h"
+
+/* Weights alone are what Hugging Face has too: then that driver takes them, unless this one is asked for. */
+static int unified_driver_probe(struct store *store, const char *name, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct uc_folder folder = { 0 };
+    bool is_directory = true;
+    uint64_t bytes;
+    if (name[0] && (!store_exists(store, name, &is_directory, &bytes) || !is_directory))
+        return 0;
+    int score = 0;
+    if (!uc_folder_scan(store, name, &arena, &folder, err)) {
+        bool is_own = uc_family_is_there(&folder, UC_OPTIMIZER) || uc_family_is_there(&folder, UC_MASTERS) ||
+                      uc_family_is_there(&folder, UC_PEFT);
+        score = is_own ? 95 : uc_family_is_there(&folder, UC_MODEL) ? 30 : 0;
+    }
+    arena_release(&arena);
+    return score;
+}
+
+static const struct layout_word unified_words[] = {
+    { "tp", "ranks", "tensor parallel: files of each family", true },
+    { "ranks", "ranks", NULL, true },
+    { NULL, NULL, NULL, false },
+};
+
+static const char *const unified_entries[] = {
+    "model*.safetensors", "peft_model*.safetensors", "optimizer*.safetensors*", "master_weights*.safetensors*",
+    "*.safetensors.index.json", "scheduler.pdparams", "scaler.pdparams", "rng_state*.pth", "training_args.bin", NULL,
+};
+
+const struct format_driver format_paddle_uc = {
+    .name = "paddle-uc",
+    .summary = "Paddle Unified Checkpoint: safetensors files of weights, optimizer states and master weights, with indexes",
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY,
+    .words = unified_words,
+    .folder_entries = unified_entries,
+    .probe = unified_driver_probe,
+    .read_catalog = uc_read_catalog,
+    .lay_out = uc_lay_out,
+    .publish_object = st_target_publish_object,
+    .commit = st_target_commit,
+    .close_target = st_target_close,
+};

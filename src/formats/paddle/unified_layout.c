@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lays a Unified Checkpoint out: the tensors of each family dealt over its files, then its index, then what is carried along. */
+#include "formats/paddle/unified.h"
+
+#include "formats/shared/safetensors_items.h"
+#include "formats/shared/safetensors_target.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct uc_write {
+    const struct layout_request *request;
+    struct target *target;
+    const struct uc_state *like; /* of the reference, or NULL */
+    struct st_pieces pieces[UC_FAMILIES];
+    uint32_t files[UC_FAMILIES];
+    const struct value *settings; /* UC_ITEM of the source, a dict, or NULL */
+    struct st_metadata metadata;
+};
+
+/* ---- families ---- */
+
+/* Which family a key names, and the key in it; one that names none is a weight's. */
+static enum uc_family unified_layout_family(struct str *key)
+{
+    for (int f = 0; f < UC_FAMILIES; f++) {
+        size_t size = strlen(uc_stems[f]);
+        if (key->size <= size + 1 || !str_starts_with(*key, uc_stems[f]) || key->data[size] != ':')
+            continue;
+        *key = (struct str){ key->data + size + 1, key->size - size - 1 };
+        return f;
+    }
+    return UC_MODEL;
+}
+
+/* Paddle reads U16 as bfloat16, and knows none of the other types that it has no name for. */
+static bool unified_layout_has_dtype(enum dtype dtype)
+{
+    static const enum dtype known[] = { DTYPE_BOOL, DTYPE_U8,  DTYPE_I8,  DTYPE_I16, DTYPE_I32,     DTYPE_I64,     DTYPE_F16,
+                                        DTYPE_BF16, DTYPE_F32, DTYPE_F64, DTYPE_C64, DTYPE_F8_E4M3, DTYPE_F8_E5M2 };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        if (known[i] == dtype)
+            return true;
+    }
+    return false;
+}
+
+static reshard_status unified_layout_sort(struct uc_write *write, struct st_pieces *all, reshard_error *err)
+{
+    struct name_map names[UC_FAMILIES] = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < all->count && !status; i++) {
+        struct st_piece piece = all->items[i];
+        bool was_new = true;
+        enum uc_family family = unified_layout_family(&piece.name);
+        if (!unified_layout_has_dtype(piece.dtype)) {
+            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': Paddle has no dtype %s", STR_ARG(all->items[i].name),
+                               dtype_info(piece.dtype)->name);
+            error_object(err, "%.*s", STR_ARG(all->items[i].name));
+        } else if (name_map_intern(&names[family], piece.name, &was_new) == NAME_NONE) {
+            status = error_set_memory(err);
+        } else if (!was_new) {
+            status = error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': two tensors would have this key in the family '%s'",
+                               STR_ARG(piece.name), uc_stems[family]);
+            error_object(err, "%.*s", STR_ARG(all->items[i].name));
+        }
+        if (!status)
+            status = st_pieces_add(&write->pieces[family], &piece, err);
+    }
+    for (int f = 0; f < UC_FAMILIES; f++)
+        name_map_release(&names[f]);
+    return status;
+}
+
+/* ---- which tensor goes to which file ---- */
+
+static uint64_t unified_layout_bytes(const struct st_pieces *pieces)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < pieces->count; i++)
+        bytes += pieces->items[i].bytes;
+    return bytes;
+}
+
+/* As the trainer deals a family over the tensor-parallel ranks: each takes from the running total its share of the bytes, and as many
+ * tensors are left as there are ranks to come. A last file may stay without a tensor. */
+static void unified_layout_deal(struct st_pieces *pieces, uint32_t files)
+{
+    uint64_t total = unified_layout_bytes(pieces), limit = total / files + (total % files != 0), running = 0;
+    uint32_t block = 0, in_block = 0;
+    for (uint32_t i = 0; i < pieces->count; i++) {
+        uint64_t bytes = pieces->items[i].bytes;
+        bool is_over = (running + bytes) / (block + 1) > limit || ((running + bytes) / (block + 1) == limit && (running + bytes) % (block + 1));
+        bool is_short = pieces->count - i < files - block;
+        if ((is_over || is_short) && in_block && block + 1 < files) {
+            block++;
+            in_block = 0;
+        }
+        pieces->items[i].file = block;
+        in_block++;
+        running += bytes;
+    }
+}
+
+/* By size: a file is closed before it would get too large. */
+static uint32_t unified_layout_split(struct st_pieces *pieces, uint64_t bytes_max)
+{
+    uint32_t file = 0;
+    uint64_t open_bytes = 0;
+    for (uint32_t i = 0; i < pieces->count; i++) {
+        uint64_t bytes = pieces->items[i].bytes;
+        if (bytes_max && open_bytes && (bytes > bytes_max || open_bytes > bytes_max - bytes)) {
+            file++;
+            open_bytes = 0;
+        }
+        pieces->items[i].file = file;
+        open_bytes += bytes;
+    }
+    return file + 1;
+}
+
+/* The number of a reference's file: 0-based, as the chunk of its tensor says; files if it does not have the tensor. */
+static uint32_t unified_layout_reference_file(const struct uc_write *write, const struct st_piece *piece)
+{
+    const struct catalog *catalog = write->request->like->catalog;
+    struct str key = write->request->wanted->tensors[piece->tensor].key;
+    uint32_t tensor = catalog_find(catalog, key);
+    if (tensor == CATALOG_NONE || !catalog->tensors[tensor].chunk_count)
+        return UINT32_MAX;
+    return catalog->chunks[catalog->tensors[tensor].first_chunk].writer;
+}
+
+static uint32_t unified_layout_files_like(const struct uc_write *write, enum uc_family family)
+{
+    uint32_t files = write->like->files[family];
+    for (int f = 0; f < UC_FAMILIES && !files; f++)
+        files = write->like->files[f];
+    return files ? files : 1;
+}
+
+static void unified_layout_assign_like(struct uc_write *write, enum uc_family family)
+{
+    struct st_pieces *pieces = &write->pieces[family];
+    uint32_t files = unified_layout_files_like(write, family);
+    unified_layout_deal(pieces, files);
+    for (uint32_t i = 0; i < pieces->count && write->like->files[family]; i++) {
+        uint32_t file = unified_layout_reference_file(write, &pieces->items[i]);
+        pieces->items[i].file = file < files ? file : files - 1;
+    }
+    write->files[family] = files;
+}
+
+static void unified_layout_assign(struct uc_write *write, enum uc_family family)
+{
+    const struct layout_request *request = write->request;
+    struct st_pieces *pieces = &write->pieces[family];
+    uint32_t tp = layout_number(request, "tp"), files = tp ? tp : request->ranks ? request->ranks : 1;
+    if (write->like) {
+        unified_layout_assign_like(write, family);
+    } else if (files == 1 && request->max_shard_bytes > 0) {
+        write->files[family] = unified_layout_split(pieces, (uint64_t)request->max_shard_bytes);
+    } else {
+        unified_layout_deal(pieces, files);
+        write->files[family] = files;
+    }
+}
+
+/* ---- files ---- */
+
+static int unified_layout_file_order(const void *a, const void *b)
+{
+    const struct st_piece *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return x->tensor < y->tensor ? -1 : x->tensor > y->tensor;
+}
+
+static bool unified_layout_is_single(const struct uc_write *write, enum uc_family family)
+{
+    return write->like && write->files[family] == 1 && write->like->files[family] == 1 && !write->like->is_indexed[family];
+}
+
+static char *unified_layout_name(const struct uc_write *write, enum uc_family family, uint32_t file)
+{
+    struct arena *arena = &write->target->catalog->arena;
+    if (unified_layout_is_single(write, family))
+        return arena_printf(arena, "%s.safetensors", uc_stems[family]);
+    return arena_printf(arena, "%s-%05" PRIu32 "-of-%05" PRIu32 ".safetensors", uc_stems[family], file + 1, write->files[family]);
+}
+
+static void unified_layout_print_settings(const struct uc_write *write, struct buffer *out)
+{
+    const struct value *stage = write->settings ? value_dict_get(write->settings, "ckpt_quant_stage") : NULL,
+                       *times = write->settings ? value_dict_get(write->settings, "quant_ckpt_resume_times") : NULL,
+                       *flag = write->settings ? value_dict_get(write->settings, "master_weights") : NULL;
+    bool has_masters = write->pieces[UC_MASTERS].count || (flag && flag->kind == VALUE_BOOL && flag->boolean);
+    struct str text;
+    int64_t count = 0;
+    if (stage && value_as_str(stage, &text)) {
+        buffer_append_text(out, ",\n    \"ckpt_quant_stage\": ");
+        buffer_append_json_string(out, text);
+    }
+    if (!times || !value_as_int(times, &count))
+        count = 0;
+    buffer_printf(out, ",\n    \"quant_ckpt_resume_times\": %" PRId64 ",\n    \"master_weights\": %s", count, has_masters ? "true" : "false");
+}
+
+/* As Python's json prints it with four blanks, the tensors file by file in the order that they have in the model. */
+static reshard_status unified_layout_add_index(struct uc_write *write, enum uc_family family, reshard_error *err)
+{
+    const struct st_pieces *pieces = &write->pieces[family];
+    struct buffer text = { 0 };
+    char *name = arena_printf(&write->target->catalog->arena, "%s.safetensors.index.json", uc_stems[family]);
+    if (!name)
+        return error_set_memory(err);
+    buffer_printf(&text, "{\n    \"metadata\": {\n        \"total_size\": %" PRIu64 "\n    },\n    \"weight_map\": {", unified_layout_bytes(pieces));
+    for (uint32_t i = 0; i < pieces->count; i++) {
+        buffer_append_text(&text, i ? ",\n        " : "\n        ");
+        buffer_append_json_string(&text, pieces->items[i].name);
+        buffer_printf(&text, ": \"%s-%05" PRIu32 "-of-%05" PRIu32 ".safetensors\"", uc_stems[family], pieces->items[i].file + 1,
+                      write->files[family]);
+    }
+    buffer_append_text(&text, pieces->count ? "\n    }" : "}");
+    if (family == UC_OPTIMIZER)
+        unified_layout_print_settings(write, &text);
+    if (!buffer_append_text(&text, "\n}")) {
+        buffer_release(&text);
+        return error_set_memory(err);
+    }
+    return st_target_add_text(write->target, str_of(name), &text, err);
+}
+
+static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_family family, reshard_error *err)
+{
+    struct st_pieces *pieces = &write->pieces[family];
+    reshard_status status = RESHARD_OK;
+    uint32_t begin = 0;
+    if (!pieces->count)
+        return RESHARD_OK;
+    unified_layout_assign(write, family);
+    qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
+    /* The index first: a file's pieces are put into the order of its bytes. */
+    if (!unified_layout_is_single(write, family))
+        status = unified_layout_add_index(write, family, err);
+    for (uint32_t f = 0; f < write->files[family] && !status; f++) {
+        uint32_t end = begin;
+        while (end < pieces->count && pieces->items[end].file == f)
+            end++;
+        char *name = unified_layout_name(write, family, f);
+        status = name ? st_target_add_file(write->target, str_of(name), pieces->items + begin, end - begin, &write->metadata,
+                                           &write->request->limits, err)
+                      : error_set_memory(err);
+        begin = end;
+    }
+    return status;
+}
+
+/* ---- items ---- */
+
+static reshard_status unified_layout_take_settings(struct uc_write *write, reshard_error *err)
+{
+    const struct catalog_item *item;
+    reshard_status status = layout_item_named(write->request, UC_ITEM, &item, err);
+    if (!status && item && item->value && item->value->kind == VALUE_DICT)
+        write->settings = item->value;
+    return status;
+}
+
+static reshard_status unified_layout_add_side_files(struct uc_write *write, reshard_error *err)
+{
+    const struct layout_request *request = write->request;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
+        const struct catalog_item *item = &request->wanted->items[i];
+        bool is_known = str_is(item->key, UC_ITEM) || str_is(item->key, ST_METADATA_KEY);
+        bool fits = item->kind == ITEM_FILE && uc_is_side_file(item->key) && !store_name_check(item->key, NULL) &&
+                    name_map_find(&write->target->catalog->object_names, item->key) == NAME_NONE;
+        if (fits)
+            status = st_target_add_copy(write->target, item->key, request->source, layout_item_stored(request, i)->object, err);
+        else if (!is_known)
+            status = target_note_dropped(write->target, NOTE_NO_PLACE, item->key, err, "a Unified Checkpoint has no place for it");
+    }
+    return status;
+}
+
+reshard_status uc_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct uc_write write = { .request = request, .target = target, .like = request->like ? request->like->driver_state : NULL };
+    struct st_pieces all = { 0 };
+    struct st_metadata ties = { 0 };
+    target->driver_state = st_target_new();
+    reshard_status status = target->driver_state ? target_add_tensors(request, target, err) : error_set_memory(err);
+    if (!status)
+        status = st_pieces_collect(request, target, false, &all, &ties, err);
+    if (!status)
+        status = unified_layout_sort(&write, &all, err);
+    if (!status)
+        status = unified_layout_take_settings(&write, err);
+    if (!status)
+        status = st_metadata_put(&write.metadata, STR("format"), STR("np"), err);
+    for (int f = 0; f < UC_FAMILIES && !status; f++)
+        status = unified_layout_add_files(&write, f, err);
+    if (!status)
+        status = unified_layout_add_side_files(&write, err);
+    for (int f = 0; f < UC_FAMILIES; f++)
+        st_pieces_release(&write.pieces[f]);
+    st_metadata_release(&write.metadata);
+    st_metadata_release(&ties);
+    st_pieces_release(&all);
+    return status;
+}

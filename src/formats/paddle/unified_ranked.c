@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer states that were not merged (ignore_merge_optimizer): each rank's file has the states as the rank had them, for its part of
+ * the weights. Where tensor-parallel ranks share a weight, the weight itself, which is merged, says how: one axis is as many times
+ * shorter as there are ranks. That holds for no matrix that is several in one (q, k and v; gate and up), whose parts are cut one by one.
+ */
+#include "formats/paddle/unified.h"
+
+#include "base/checked.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct uc_pieces {
+    struct uc_read *read;
+    const struct uc_members *members;
+    struct st_set *set;
+    enum uc_family family;
+    uint32_t tp; /* ranks */
+    uint32_t *ranks; /* by file */
+};
+
+/* How the states of a weight lie on the ranks. */
+struct uc_cut {
+    const int64_t *whole; /* NULL: each rank has all of it */
+    int axis;
+};
+
+static uint32_t unified_ranked_rank(const struct uc_members *members, struct str name)
+{
+    for (size_t i = 0; i < members->ranked_count; i++) {
+        if (str_equal(members->ranked[i].name, name))
+            return members->ranked[i].tp;
+    }
+    return 0;
+}
+
+static bool unified_ranked_is_fused(struct str key)
+{
+    static const char *const words[] = { "qkv", "gate_up", "up_gate", "kv_proj" };
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        if (memmem(key.data, key.size, words[i], strlen(words[i])))
+            return true;
+    }
+    return false;
+}
+
+static reshard_status unified_ranked_refuse(const struct uc_pieces *pieces, struct str key, const struct st_file *file, const char *why,
+                                            reshard_error *err)
+{
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': tensor '%.*s' is a piece of what %" PRIu32 " tensor-parallel ranks had (%s)",
+              STR_ARG(file->name), STR_ARG(key), pieces->tp, why);
+    error_object(err, "%s:%.*s", uc_stems[pieces->family], STR_ARG(key));
+    error_hint(err, "save without ignore_merge_optimizer, or open the files one by one");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+/* The merged weight that a state belongs to: what is before the first '/'. NULL: it is not here. */
+static const struct st_entry *unified_ranked_weight(const struct uc_pieces *pieces, struct str key, const struct st_header **header)
+{
+    const struct st_set *model = &pieces->read->sets[UC_MODEL];
+    struct str rest = key;
+    struct str weight = str_take(&rest, '/');
+    uint32_t number = name_map_find(&model->index.keys, weight);
+    if (number == NAME_NONE)
+        return NULL;
+    *header = &model->files.items[model->index.file_of[number]].header;
+    return &(*header)->entries[name_map_find(&(*header)->names, weight)];
+}
+
+/* Finds how a piece of this shape is cut out of its weight. *why: it cannot be told. */
+static struct uc_cut unified_ranked_cut(const struct uc_pieces *pieces, struct str key, const struct st_entry *entry, const int64_t *shape,
+                                        const char **why)
+{
+    const struct st_header *header = NULL;
+    const struct st_entry *weight = unified_ranked_weight(pieces, key, &header);
+    const int64_t *whole = weight ? st_entry_shape(header, weight) : NULL;
+    struct uc_cut cut = { .axis = -1 };
+    if (pieces->tp == 1 || entry->rank == 0 || (entry->rank == 1 && shape[0] == 1))
+        return cut;
+    *why = !weight ? "and its weight is not here" : weight->rank != entry->rank ? "and its weight has another number of axes" : NULL;
+    for (int i = 0; i < entry->rank && !*why; i++) {
+        int64_t total;
+        if (shape[i] == whole[i])
+            continue;
+        bool is_part = checked_mul_i64(shape[i], (int64_t)pieces->tp, &total) && total == whole[i];
+        if (!is_part || cut.axis >= 0)
+            *why = "and its shape is no part of its weight's";
+        cut.axis = i;
+    }
+    if (cut.axis < 0 || *why)
+        return cut;
+    cut.whole = whole;
+    if (unified_ranked_is_fused(key))
+        *why = "of a matrix that looks fused, whose parts are cut one by one";
+    return cut;
+}
+
+static reshard_status unified_ranked_add_piece(struct uc_pieces *pieces, uint32_t tensor, uint32_t file_index, struct str key,
+                                               const struct uc_cut *cut, reshard_error *err)
+{
+    struct catalog *catalog = pieces->read->source->catalog;
+    const struct st_file *file = &pieces->set->files.items[file_index];
+    uint32_t found = name_map_find(&file->header.names, key);
+    const struct st_entry *entry = &file->header.entries[found];
+    int64_t start[RANK_MAX] = { 0 };
+    struct catalog_chunk *chunk;
+    if (cut->axis >= 0)
+        start[cut->axis] = (int64_t)pieces->ranks[file_index] * st_entry_shape(&file->header, entry)[cut->axis];
+    reshard_status status = catalog_add_chunk(catalog, tensor, start, st_entry_shape(&file->header, entry), file->object,
+                                              file->header.data_start + entry->begin, entry->end - entry->begin, &chunk, err);
+    if (!status)
+        chunk->writer = file_index < UINT16_MAX ? (uint16_t)file_index : UINT16_MAX;
+    return status;
+}
+
+/* Whether two ranks have the same part of a tensor. */
+static bool unified_ranked_is_copy(const struct uc_pieces *pieces, const struct uc_cut *cut, uint32_t a, uint32_t b)
+{
+    return cut->axis < 0 || pieces->ranks[a] == pieces->ranks[b];
+}
+
+/* What two ranks have of one key must be of one kind, and the same where it is the same part. */
+static reshard_status unified_ranked_check_piece(const struct uc_pieces *pieces, struct str key, uint32_t owner_index, uint32_t file_index,
+                                                 const struct uc_cut *cut, reshard_error *err)
+{
+    const struct st_file *owner = &pieces->set->files.items[owner_index], *file = &pieces->set->files.items[file_index];
+    const struct st_entry *first = &owner->header.entries[name_map_find(&owner->header.names, key)],
+                          *entry = &file->header.entries[name_map_find(&file->header.names, key)];
+    bool same_kind = entry->dtype == first->dtype && entry->rank == first->rank, same = true;
+    for (int i = 0; i < first->rank && same_kind; i++)
+        same_kind = st_entry_shape(&file->header, entry)[i] == st_entry_shape(&owner->header, first)[i];
+    reshard_status status = RESHARD_OK;
+    if (same_kind && owner_index != file_index && unified_ranked_is_copy(pieces, cut, owner_index, file_index))
+        status = st_ranges_equal(pieces->read->source->store, owner->name, owner->header.data_start + first->begin, file->name,
+                                 file->header.data_start + entry->begin, entry->end - entry->begin, &same, err);
+    if (status || (same_kind && same))
+        return status;
+    error_set(err, RESHARD_ERR_FORMAT, "tensor '%s:%.*s' is in '%.*s' and in '%.*s' with %s", uc_stems[pieces->family], STR_ARG(key),
+              STR_ARG(owner->name), STR_ARG(file->name), same_kind ? "other bytes" : "another dtype or shape");
+    error_object(err, "%.*s", STR_ARG(key));
+    return RESHARD_ERR_FORMAT;
+}
+
+static reshard_status unified_ranked_add_pieces(struct uc_pieces *pieces, struct str key, uint32_t owner_index,
+                                                const struct uc_cut *cut, reshard_error *err)
+{
+    struct uc_read *read = pieces->read;
+    const struct st_file *owner = &pieces->set->files.items[owner_index];
+    const struct st_entry *first = &owner->header.entries[name_map_find(&owner->header.names, key)];
+    uint32_t tensor;
+    buffer_clear(&read->key);
+    buffer_printf(&read->key, "%s:", uc_stems[pieces->family]);
+    if (!buffer_append_str(&read->key, key))
+        return error_set_memory(err);
+    const int64_t *shape = cut->whole ? cut->whole : st_entry_shape(&owner->header, first);
+    reshard_status status = catalog_add_tensor(read->source->catalog, buffer_str(&read->key), first->dtype, first->rank, shape, &tensor, err);
+    for (uint32_t f = 0; f < pieces->set->files.count && !status; f++) {
+        const struct st_file *file = &pieces->set->files.items[f];
+        if (name_map_find(&file->header.names, key) == NAME_NONE)
+            continue;
+        status = unified_ranked_check_piece(pieces, key, owner_index, f, cut, err);
+        if (!status)
+            status = unified_ranked_add_piece(pieces, tensor, f, key, cut, err);
+    }
+    return status;
+}
+
+static reshard_status unified_ranked_add_key(struct uc_pieces *pieces, struct str key, uint32_t owner_index, reshard_error *err)
+{
+    const struct st_file *owner = &pieces->set->files.items[owner_index];
+    const struct st_entry *first = &owner->header.entries[name_map_find(&owner->header.names, key)];
+    const int64_t *shape = st_entry_shape(&owner->header, first);
+    const char *why = NULL;
+    struct uc_cut cut = unified_ranked_cut(pieces, key, first, shape, &why);
+    if (!why)
+        return unified_ranked_add_pieces(pieces, key, owner_index, &cut, err);
+    if (!pieces->read->source->skip_unsupported)
+        return unified_ranked_refuse(pieces, key, owner, why, err);
+    catalog_warn(pieces->read->source->catalog, true, "'%s:%.*s' is left out: '%.*s' has a piece of it, %s", uc_stems[pieces->family],
+                 STR_ARG(key), STR_ARG(owner->name), why);
+    return RESHARD_OK;
+}
+
+reshard_status uc_add_ranked(struct uc_read *read, enum uc_family family, reshard_error *err)
+{
+    struct uc_pieces pieces = { .read = read, .members = &read->folder.families[family], .set = &read->sets[family], .family = family };
+    reshard_status status = RESHARD_OK;
+    pieces.ranks = calloc((size_t)pieces.set->files.count + 1, sizeof(*pieces.ranks));
+    if (!pieces.ranks)
+        return error_set_memory(err);
+    for (uint32_t f = 0; f < pieces.set->files.count; f++) {
+        pieces.ranks[f] = unified_ranked_rank(pieces.members, pieces.set->files.items[f].name);
+        pieces.tp = pieces.ranks[f] + 1 > pieces.tp ? pieces.ranks[f] + 1 : pieces.tp;
+    }
+    const struct st_index *index = &pieces.set->index;
+    for (uint32_t k = 0; k < index->keys.count && !status; k++)
+        status = unified_ranked_add_key(&pieces, name_map_at(&index->keys, k), index->file_of[k], err);
+    free(pieces.ranks);
+    return status;
+}

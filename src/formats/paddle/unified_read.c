@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a Unified Checkpoint: family by family, the weights first, then what is of the checkpoint as a whole. */
+#include "formats/paddle/unified.h"
+
+#include "formats/shared/safetensors_items.h"
+#include "formats/shared/safetensors_names.h"
+
+#include <inttypes.h>
+
+reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const struct st_file *file, uint32_t file_index,
+                             uint32_t entry_index, struct str name, reshard_error *err)
+{
+    struct catalog *catalog = read->source->catalog;
+    const struct st_entry *entry = &file->header.entries[entry_index];
+    struct catalog_chunk *chunk;
+    uint32_t tensor;
+    buffer_clear(&read->key);
+    buffer_printf(&read->key, "%s:", uc_stems[family]);
+    if (!buffer_append_str(&read->key, name))
+        return error_set_memory(err);
+    reshard_status status = catalog_add_tensor(catalog, buffer_str(&read->key), entry->dtype, entry->rank,
+                                               st_entry_shape(&file->header, entry), &tensor, err);
+    if (!status)
+        status = catalog_add_chunk(catalog, tensor, NULL, NULL, file->object, file->header.data_start + entry->begin,
+                                   entry->end - entry->begin, &chunk, err);
+    if (!status)
+        chunk->writer = file_index < UINT16_MAX ? (uint16_t)file_index : UINT16_MAX;
+    return status;
+}
+
+/* ---- the files of a family ---- */
+
+/* Without an index the numbers in the names say how many files there are. */
+static reshard_status unified_read_check_numbered(const struct uc_read *read, const struct uc_members *members, reshard_error *err)
+{
+    size_t prefix = read->folder.directory.size;
+    for (size_t i = 0; i < members->numbered_count; i++) {
+        struct str name = members->numbered[i], base = { name.data + prefix, name.size - prefix }, stem;
+        uint64_t number = 0, total = 0;
+        st_name_parse_numbered(base, &stem, &number, &total);
+        if (number == i + 1 && total == members->numbered_count)
+            continue;
+        error_set(err, RESHARD_ERR_FORMAT, "'%.*s': there is no index, and of %" PRIu64 " files there are %zu", STR_ARG(name), total,
+                  members->numbered_count);
+        error_object(err, "%.*s", STR_ARG(name));
+        return RESHARD_ERR_FORMAT;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status unified_read_load_ranked(struct uc_read *read, const struct uc_members *members, struct st_set *set,
+                                               reshard_error *err)
+{
+    struct str *names = arena_array(&read->arena, members->ranked_count + 1, sizeof(*names));
+    if (!names)
+        return error_set_memory(err);
+    for (size_t i = 0; i < members->ranked_count; i++)
+        names[i] = members->ranked[i].name;
+    set->index_name = (struct str){ 0 };
+    return st_set_read_listed(read->source, names, members->ranked_count, set, err);
+}
+
+static reshard_status unified_read_load(struct uc_read *read, enum uc_family family, bool *is_ranked, reshard_error *err)
+{
+    const struct uc_members *members = &read->folder.families[family];
+    struct st_set *set = &read->sets[family];
+    reshard_status status = RESHARD_OK;
+    *is_ranked = false;
+    set->may_lack_map = members->ranked_count > 0;
+    if (members->index.size)
+        status = st_set_read_indexed(read->source, members->index, read->folder.directory, &read->arena, set, err);
+    if (status || set->index.has_map)
+        return status;
+    *is_ranked = members->ranked_count > 0;
+    if (*is_ranked)
+        return unified_read_load_ranked(read, members, set, err);
+    if (members->single.size)
+        return st_set_read_listed(read->source, &members->single, 1, set, err);
+    status = unified_read_check_numbered(read, members, err);
+    return status ? status : st_set_read_listed(read->source, members->numbered, members->numbered_count, set, err);
+}
+
+/* The trainer's own loader takes whole files and believes the map, so the two must agree. */
+static reshard_status unified_read_check_map(const struct uc_read *read, const struct st_set *set, reshard_error *err)
+{
+    if (!set->index_name.size || !set->index.has_map || read->source->lenient || set->index.keys.count == set->mapped_count)
+        return RESHARD_OK;
+    struct str file = set->files.items[set->index.file_of[set->mapped_count]].name;
+    error_set(err, RESHARD_ERR_FORMAT, "'%.*s': index: the tensor '%.*s' of '%.*s' is not in weight_map", STR_ARG(set->index_name),
+              STR_ARG(name_map_at(&set->index.keys, set->mapped_count)), STR_ARG(file));
+    error_object(err, "%.*s", STR_ARG(file));
+    error_hint(err, "reshard_open_options.lenient reads it all the same");
+    return RESHARD_ERR_FORMAT;
+}
+
+static void unified_read_check_size(const struct uc_read *read, const struct st_set *set)
+{
+    uint64_t bytes = 0;
+    if (!set->index.has_total_size || read->renumbered)
+        return;
+    for (uint32_t k = 0; k < set->mapped_count; k++) {
+        const struct st_header *header = &set->files.items[set->index.file_of[k]].header;
+        const struct st_entry *entry = &header->entries[name_map_find(&header->names, name_map_at(&set->index.keys, k))];
+        bytes += entry->end - entry->begin;
+    }
+    if (bytes != set->index.total_size)
+        catalog_warn(read->source->catalog, false, "'%.*s': total_size is %" PRIu64 ", the tensors take %" PRIu64 " bytes",
+                     STR_ARG(set->index_name), set->index.total_size, bytes);
+}
+
+static reshard_status unified_read_family(struct uc_read *read, enum uc_family family, reshard_error *err)
+{
+    struct st_set *set = &read->sets[family];
+    bool is_ranked;
+    if (!uc_family_is_there(&read->folder, family))
+        return RESHARD_OK;
+    reshard_status status = unified_read_load(read, family, &is_ranked, err);
+    if (status)
+        return status;
+    status = unified_read_check_map(read, set, err);
+    if (status)
+        return status;
+    status = st_files_add_objects(read->source, &set->files, err);
+    if (status)
+        return status;
+    status = is_ranked ? uc_add_ranked(read, family, err) : uc_add_whole(read, family, err);
+    if (status)
+        return status;
+    unified_read_check_size(read, set);
+    if (set->files.count > read->source->catalog->ranks)
+        read->source->catalog->ranks = set->files.count;
+    return catalog_add_fact(read->source->catalog, uc_stems[family], err, "%" PRIu32 " file%s%s", set->files.count,
+                            set->files.count == 1 ? "" : "s", is_ranked ? ", not merged (ignore_merge_optimizer)" : "");
+}
+
+/* ---- the whole ---- */
+
+/* In skip_save_model_weight mode the weights under the model's names are the master weights: float32 where the optimizer has states. */
+static bool unified_read_is_skip(const struct uc_read *read)
+{
+    const struct st_set *model = &read->sets[UC_MODEL], *optimizer = &read->sets[UC_OPTIMIZER];
+    const struct value *flag = st_index_find(&optimizer->index, "master_weights");
+    if (uc_family_is_there(&read->folder, UC_MASTERS) || !model->files.count || !flag || flag->kind != VALUE_BOOL || !flag->boolean)
+        return false;
+    for (uint32_t f = 0; f < model->files.count; f++) {
+        const struct st_header *header = &model->files.items[f].header;
+        for (uint32_t i = 0; i < header->count; i++) {
+            if (header->entries[i].dtype != DTYPE_F32)
+                return false;
+        }
+    }
+    return true;
+}
+
+static struct value *unified_read_copy_member(struct value_graph *graph, const struct value *value)
+{
+    if (value->kind == VALUE_STR)
+        return value_new_str(graph, value->text);
+    struct value *copy = value_new(graph, value->kind);
+    if (copy && value->kind == VALUE_BOOL)
+        copy->boolean = value->boolean;
+    else if (copy)
+        copy->integer = value->integer;
+    return copy;
+}
+
+/* What the optimizer's index says beside its map, and whether the weights are masters, as one item. */
+static reshard_status unified_read_add_item(struct uc_read *read, bool is_skip, reshard_error *err)
+{
+    const struct st_index *index = &read->sets[UC_OPTIMIZER].index;
+    struct value_graph graph = { 0 };
+    size_t count = (size_t)index->member_count + is_skip, used = 0;
+    if (!count)
+        return RESHARD_OK;
+    struct value **nodes = arena_array(&graph.arena, 2 * count, sizeof(*nodes));
+    for (uint32_t i = 0; nodes && i < index->member_count; i++) {
+        nodes[used++] = value_new_str(&graph, index->members[i].name);
+        nodes[used++] = unified_read_copy_member(&graph, &index->members[i].value);
+    }
+    if (nodes && is_skip) {
+        nodes[used++] = value_new_str(&graph, STR("skip_save_model_weight"));
+        nodes[used] = value_new(&graph, VALUE_BOOL);
+        if (nodes[used])
+            nodes[used]->boolean = true;
+        used++;
+    }
+    bool made = nodes != NULL;
+    for (size_t i = 0; made && i < used; i++)
+        made = nodes[i] != NULL;
+    graph.root = made ? value_new_list(&graph, VALUE_DICT, nodes, used) : NULL;
+    if (!graph.root) {
+        value_graph_release(&graph);
+        return error_set_memory(err);
+    }
+    struct value_graph *kept = catalog_adopt_graph(read->source->catalog, graph);
+    if (!kept)
+        return error_set_memory(err);
+    struct catalog_item item = { .key = STR(UC_ITEM), .kind = ITEM_VALUE, .value = kept->root, .graph = kept };
+    return catalog_add_item(read->source->catalog, &item, NULL, 0, NULL, err);
+}
+
+static reshard_status unified_read_add_mode(struct uc_read *read, reshard_error *err)
+{
+    struct catalog *catalog = read->source->catalog;
+    bool is_skip = unified_read_is_skip(read);
+    const struct value *stage = st_index_find(&read->sets[UC_OPTIMIZER].index, "ckpt_quant_stage");
+    reshard_status status = unified_read_add_item(read, is_skip, err);
+    if (!status && is_skip) {
+        status = catalog_add_fact(catalog, "mode", err, "skip_save_model_weight");
+        catalog_warn(catalog, false, "the weights are not stored: what has their names are the float32 master weights, from which the trainer "
+                                     "casts them (--dtype 'model:*=bf16')");
+    } else if (!status && uc_family_is_there(&read->folder, UC_OPTIMIZER) && !uc_family_is_there(&read->folder, UC_MASTERS)) {
+        status = catalog_add_fact(catalog, "mode", err, "no master weights: the trainer makes them of the weights");
+    } else if (!status && uc_family_is_there(&read->folder, UC_MASTERS) && !uc_family_is_there(&read->folder, UC_MODEL)) {
+        catalog_warn(catalog, false, "there are no weights, but master weights, from which the trainer casts them");
+    }
+    if (!status && stage && stage->kind == VALUE_STR && !str_is(stage->text, "O0"))
+        catalog_warn(catalog, false, "optimizer states are quantised (ckpt_quant_stage %.*s): they are listed and moved as they are stored, "
+                                     "with their scales beside them (@scales, @min_scales, @max_scales)", STR_ARG(stage->text));
+    return status;
+}
+
+static reshard_status unified_read_add_side_files(struct uc_read *read, reshard_error *err)
+{
+    struct catalog *catalog = read->source->catalog;
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < read->folder.entry_count && !status; i++) {
+        const struct store_entry *entry = &read->folder.entries[i];
+        struct str base = { entry->name.data + read->folder.directory.size, entry->name.size - read->folder.directory.size };
+        if (!entry->is_directory && !entry->leads_out && str_ends_with(base, ".safetensors") &&
+            name_map_find(&catalog->object_names, entry->name) == NAME_NONE)
+            catalog_warn(catalog, false, "'%.*s' is no part of the checkpoint", STR_ARG(entry->name));
+        if (entry->is_directory || entry->leads_out || !uc_is_side_file(base))
+            continue;
+        struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
+        status = catalog_add_object(catalog, entry->name, entry->bytes, &item.object, err);
+        if (!status)
+            status = catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+    }
+    return status;
+}
+
+static reshard_status unified_read_keep_state(struct uc_read *read, reshard_error *err)
+{
+    struct catalog *catalog = read->source->catalog;
+    struct uc_state *state = arena_zalloc(&catalog->arena, sizeof(*state));
+    if (!state || !arena_str(&catalog->arena, read->folder.directory, &state->directory))
+        return error_set_memory(err);
+    for (int f = 0; f < UC_FAMILIES; f++) {
+        state->has[f] = uc_family_is_there(&read->folder, f);
+        state->is_indexed[f] = read->folder.families[f].index.size > 0;
+        state->files[f] = read->sets[f].files.count;
+    }
+    read->source->driver_state = state;
+    return RESHARD_OK;
+}
+
+reshard_status uc_read_catalog(struct source *source, reshard_error *err)
+{
+    struct uc_read read = { .source = source };
+    uint32_t families = 0;
+    reshard_status status = uc_folder_scan(source->store, source->name, &read.arena, &read.folder, err);
+    for (int f = 0; f < UC_FAMILIES && !status; f++) {
+        families += uc_family_is_there(&read.folder, f);
+        status = unified_read_family(&read, f, err);
+    }
+    if (!status && !families)
+        status = error_set(err, RESHARD_ERR_FORMAT, "no files of a Unified Checkpoint here, such as model.safetensors.index.json");
+    if (!status)
+        status = unified_read_add_mode(&read, err);
+    if (!status)
+        status = unified_read_add_side_files(&read, err);
+    if (!status)
+        status = unified_read_keep_state(&read, err);
+    for (int f = 0; f < UC_FAMILIES; f++)
+        st_set_release(&read.sets[f]);
+    buffer_release(&read.key);
+    arena_release(&read.arena);
+    return status;
+}
