@@ -25,20 +25,27 @@ static const struct npy_kind {
 
 #define NPY_KIND_COUNT (sizeof(npy_kinds) / sizeof(npy_kinds[0]))
 
+bool npy_dtype(char kind, uint64_t bytes, enum dtype *out)
+{
+    for (size_t i = 0; i < NPY_KIND_COUNT; i++) {
+        if (npy_kinds[i].kind != kind || npy_kinds[i].bytes != bytes)
+            continue;
+        *out = npy_kinds[i].dtype;
+        return true;
+    }
+    return false;
+}
+
 /* "<f4": byte order, kind, size. */
 static reshard_status parse_type(struct str text, struct npy_header *out, reshard_error *err)
 {
     uint64_t bytes;
     bool has_order = text.size > 0 && strchr("<>|=", text.data[0]) != NULL;
     size_t at = has_order;
-    if (text.size > at + 1 && str_to_u64((struct str){ text.data + at + 1, text.size - at - 1 }, &bytes)) {
-        for (size_t i = 0; i < NPY_KIND_COUNT; i++) {
-            if (npy_kinds[i].kind != text.data[at] || npy_kinds[i].bytes != bytes)
-                continue;
-            out->dtype = npy_kinds[i].dtype;
-            out->is_big_endian = text.data[0] == '>' && dtype_info(out->dtype)->swap_bytes > 1;
-            return RESHARD_OK;
-        }
+    if (text.size > at + 1 && str_to_u64((struct str){ text.data + at + 1, text.size - at - 1 }, &bytes) &&
+        npy_dtype(text.data[at], bytes, &out->dtype)) {
+        out->is_big_endian = text.data[0] == '>' && dtype_info(out->dtype)->swap_bytes > 1;
+        return RESHARD_OK;
     }
     return error_set(err, RESHARD_ERR_UNSUPPORTED, "npy: type '%.*s' is not one of b1 i1-8 u1-8 f2-8 c8 c16", STR_ARG(text));
 }

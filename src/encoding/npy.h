@@ -16,6 +16,9 @@ struct npy_header {
     uint64_t data_offset;
 };
 
+/* The type of a kind and size, as in "f4" and "<f4": b i u f c V. */
+bool npy_dtype(char kind, uint64_t bytes, enum dtype *out);
+
 reshard_status npy_parse(const void *bytes, size_t size, struct npy_header *out, reshard_error *err);
 
 /* Appends a version 1.0 header (2.0 if it is long), padded to 64 bytes. Types that NumPy lacks (BF16, F8 …) are written as the

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Files that paddle.save writes: .pdparams, .pdopt, .distcp, single tensors. A pickle of protocol 2 to 5 with arrays of NumPy in it, or (with
- * use_binary_format) one tensor behind a TensorDesc. Reading finds where the bytes of each array lie; it reads no payload, and calls nothing.
+ * Files that paddle.save writes: .pdparams, .pdopt, .distcp, single tensors. A pickle of protocol 2 to 5 with arrays of NumPy in it, or
+ * (with use_binary_format) one tensor behind a TensorDesc. Reading finds where the bytes of each array lie; it reads no payload, and calls
+ * nothing.
  * Spec: docs/formats/paddle.md.
  */
 #ifndef ENCODING_PADDLE_SAVE_H
 #define ENCODING_PADDLE_SAVE_H
 
 #include "base/limits.h"
+#include "base/name_map.h"
 #include "base/reader.h"
 #include "base/value.h"
 #include "encoding/pickle_skim.h"
@@ -28,20 +30,22 @@ struct paddle_tensor {
     enum dtype dtype;      /* as stored: bfloat16 is U16 (see is_bfloat16), float8 is I8 */
     bool is_big_endian;
     bool is_fortran;       /* the elements lie in column-major order */
+    bool is_pair;          /* its array stands in a tuple (name, array) */
     bool is_bfloat16;      /* U16 that paddle.load takes for bfloat16: all but arrays that it leaves to NumPy */
     int rank;
     const int64_t *shape;  /* arena */
     const struct paddle_part *parts; /* arena; in the order of the elements. One, but for what was cut */
     uint32_t part_count;
-    struct str name;       /* the framework's own name: of the name table, or of a tuple (name, array). "" if there is none */
-    const struct value *node; /* what it is in the graph; the value of the first slice for what was cut */
+    struct str name;       /* the framework's own name, if a tuple (name, array) says it; else "" */
+    const struct value *node; /* the array in the graph; that of the first slice for what was cut */
 };
 
 /* A member of the outermost dict, helper tables aside. */
 struct paddle_entry {
     struct str key;        /* as it is; of an integer key the decimal number */
-    const struct value *value;
+    const struct value *value; /* NULL: PADDLE_BINARY */
     uint32_t tensor;       /* 1 + index, or 0: it is something else, in which tensors may be nested */
+    struct str name;       /* the framework's own name, of the name table or of the tensor; else "" */
 };
 
 enum paddle_container { PADDLE_PICKLE, PADDLE_BINARY };
@@ -51,10 +55,13 @@ struct paddle_archive {
     struct value_graph graph;  /* nodes that denote tensors have .tensor = 1 + index, also their wrappers. No root for PADDLE_BINARY */
     struct paddle_tensor *tensors;
     uint32_t tensor_count;
-    struct paddle_entry *entries; /* in file order; none if the outermost value is no dict */
+    struct paddle_entry *entries; /* in file order. One without a key if the file is one tensor; none if it is neither that nor a dict */
     uint32_t entry_count;
+    struct name_map keys;      /* of the entries, numbered like them */
     const struct value *name_table; /* key -> framework name, or NULL */
     const struct value *big_table;  /* the slices of what was cut, or NULL */
+    struct str *unknown_globals; /* lenient: "module.name" of what paddle.save never names, each once */
+    uint32_t unknown_global_count;
     int protocol;
     uint64_t end;              /* of the pickle, or of the tensor; what follows in the file means nothing */
     struct arena arena;
@@ -66,7 +73,7 @@ bool paddle_save_probe(const uint8_t *head, size_t size);
 
 struct paddle_open_options {
     const struct limits *limits;
-    bool lenient; /* calls of what paddle.save never writes become inert values; else they are an error */
+    bool lenient; /* what paddle.save never names (other classes, functions) becomes inert values; else it is an error */
 };
 
 reshard_status paddle_save_open(const struct reader *reader, const struct paddle_open_options *options, struct paddle_archive *out,

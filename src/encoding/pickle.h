@@ -30,10 +30,10 @@ struct pickle_report {
 reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
                             struct value_graph *graph, struct pickle_report *report, reshard_error *err);
 
-/* Bytes that were left out of a pickle: what stands at `at` and behind lay that much further on (encoding/pickle_skim.h). */
+/* Bytes were left out of a pickle (encoding/pickle_skim.h): what stands at `at` and behind lay that much further on. */
 struct pickle_gap {
     size_t at;
-    uint64_t bytes;
+    uint64_t shift; /* of this gap and those before it */
 };
 
 /* The same for a pickle with gaps, in rising order: offsets count the bytes that were left out. */

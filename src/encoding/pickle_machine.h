@@ -16,7 +16,7 @@
 struct pickle_machine {
     struct cursor input;
     size_t op_start;          /* of the opcode that is being executed */
-    uint64_t base_offset;     /* grows with each gap that is passed */
+    uint64_t base_offset;     /* with gaps: the shift of the last one that was passed */
     const struct pickle_gap *gaps;
     size_t gaps_left;
     const struct limits *limits;

@@ -503,7 +503,7 @@ static reshard_status run(struct pickle_machine *m)
         uint8_t byte;
         m->op_start = m->input.pos;
         for (; m->gaps_left && m->gaps->at <= m->op_start; m->gaps++, m->gaps_left--)
-            m->base_offset += m->gaps->bytes;
+            m->base_offset = m->gaps->shift;
         if (!cursor_u8(&m->input, &byte))
             return pickle_fail(m, RESHARD_ERR_FORMAT, m->input.size ? "the pickle ends without STOP" : "the pickle is empty");
         const struct opcode *opcode = &opcodes[byte];
@@ -518,7 +518,7 @@ static reshard_status run(struct pickle_machine *m)
     return RESHARD_OK;
 }
 
-static reshard_status parse(struct pickle_machine *m, struct pickle_report *report)
+static reshard_status pickle_read_whole(struct pickle_machine *m, struct pickle_report *report)
 {
     m->graph->arena.work = m->limits->budget;
     reshard_status status = work_explain(m->limits->budget, run(m), m->err);
@@ -539,7 +539,7 @@ reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset
     struct pickle_machine m = {
         .input = cursor_over(bytes, size), .base_offset = base_offset, .limits = limits, .graph = graph, .err = err,
     };
-    return parse(&m, report);
+    return pickle_read_whole(&m, report);
 }
 
 reshard_status pickle_parse_with_gaps(const void *bytes, size_t size, const struct pickle_gap *gaps, size_t gap_count,
@@ -549,5 +549,5 @@ reshard_status pickle_parse_with_gaps(const void *bytes, size_t size, const stru
     struct pickle_machine m = {
         .input = cursor_over(bytes, size), .gaps = gaps, .gaps_left = gap_count, .limits = limits, .graph = graph, .err = err,
     };
-    return parse(&m, report);
+    return pickle_read_whole(&m, report);
 }

@@ -17,7 +17,6 @@
 struct pickle_skipped {
     size_t at;              /* in the small pickle, behind the string's length */
     uint64_t offset, bytes; /* in the file */
-    bool is_text;           /* its opcode makes a str, so that the bytes are UTF-8 */
 };
 
 struct pickle_skim {
@@ -38,7 +37,11 @@ reshard_status pickle_skim_parse(const struct pickle_skim *skim, const struct li
                                  struct pickle_report *report, reshard_error *err);
 
 /* Where in the file the bytes of a STR, BYTES or BYTEARRAY lie. false: nowhere, since the pickle spells them another way (protocol 0). */
-bool pickle_skim_locate(const struct pickle_skim *skim, const struct value *string, uint64_t *offset, uint64_t *bytes);
+struct pickle_place {
+    uint64_t offset, bytes;
+    bool is_text; /* its opcode makes a str, so that the bytes are UTF-8; else they are as they are, also for a str of Python 2 */
+};
+bool pickle_skim_locate(const struct pickle_skim *skim, const struct value *string, struct pickle_place *out);
 
 /* Whether the string was left out, so that text says nothing; NULL if it was not. */
 const struct pickle_skipped *pickle_skim_skipped(const struct pickle_skim *skim, const struct value *string);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
 #include "base/cursor.h"
+#include "encoding/pickle_forms.h"
 #include "encoding/torch_save_parts.h"
 
 #include <inttypes.h>
@@ -8,55 +9,7 @@
 #define WINDOW_BYTES 65536
 #define LINE_BYTES_MAX 65536
 
-/* What follows an opcode. */
-enum argument {
-    ARG_NONE,
-    ARG_1,
-    ARG_2,
-    ARG_4,
-    ARG_8,
-    ARG_LINE,
-    ARG_TWO_LINES,
-    ARG_COUNT_1,
-    ARG_COUNT_4,
-    ARG_COUNT_8,
-    ARG_END,
-    ARG_UNKNOWN
-};
-
 enum scan_result { SCAN_DONE, SCAN_MORE, SCAN_SENSELESS };
-
-static enum argument argument_of(uint8_t opcode)
-{
-    switch (opcode) {
-    case '.':
-        return ARG_END;
-    case 0x80: case 'K': case 'h': case 'q': case 0x82:
-        return ARG_1;
-    case 'M': case 0x83:
-        return ARG_2;
-    case 'J': case 'j': case 'r': case 0x84:
-        return ARG_4;
-    case 0x95: case 'G':
-        return ARG_8;
-    case 'I': case 'L': case 'F': case 'S': case 'V': case 'g': case 'p': case 'P':
-        return ARG_LINE;
-    case 'c': case 'i':
-        return ARG_TWO_LINES;
-    case 0x8A: case 'U': case 'C': case 0x8C:
-        return ARG_COUNT_1;
-    case 0x8B: case 'T': case 'B': case 'X':
-        return ARG_COUNT_4;
-    case 0x8E: case 0x96: case 0x8D:
-        return ARG_COUNT_8;
-    case '(': case '0': case '1': case '2': case 'N': case 0x88: case 0x89: case ']': case ')': case '}': case 0x8F: case 'l': case 't':
-    case 0x85: case 0x86: case 0x87: case 'd': case 0x91: case 'a': case 'e': case 's': case 'u': case 0x90: case 0x94: case 0x93: case 'R':
-    case 'b': case 'o': case 0x81: case 0x92: case 'Q': case 0x97: case 0x98:
-        return ARG_NONE;
-    default:
-        return ARG_UNKNOWN;
-    }
-}
 
 static bool skip_counted(struct cursor *c, int width, uint64_t *missing)
 {
@@ -78,26 +31,25 @@ static enum scan_result scan_opcode(struct cursor *c, uint64_t *missing)
     if (!cursor_u8(c, &opcode))
         return SCAN_MORE;
     bool good = true;
-    enum argument argument = argument_of(opcode);
-    switch (argument) {
-    case ARG_END: return SCAN_DONE;
-    case ARG_UNKNOWN: return SCAN_SENSELESS;
-    case ARG_NONE: break;
-    case ARG_1: case ARG_2: case ARG_4: case ARG_8:
-        *missing = UINT64_C(1) << (argument - ARG_1);
-        good = cursor_skip(c, *missing);
-        break;
-    case ARG_LINE: case ARG_TWO_LINES:
-        for (int i = ARG_LINE; good && i <= (int)argument; i++) {
+    struct pickle_form form = pickle_forms[opcode];
+    switch (form.argument) {
+    case PICKLE_ARG_UNKNOWN:
+        return SCAN_SENSELESS;
+    case PICKLE_ARG_LINES:
+        for (int i = 0; good && i < form.size; i++) {
             good = cursor_line(c, LINE_BYTES_MAX, &line);
             if (!good && cursor_left(c) >= LINE_BYTES_MAX)
                 return SCAN_SENSELESS;
         }
         *missing = LINE_BYTES_MAX;
         break;
-    case ARG_COUNT_1: good = skip_counted(c, 1, missing); break;
-    case ARG_COUNT_4: good = skip_counted(c, 4, missing); break;
-    case ARG_COUNT_8: good = skip_counted(c, 8, missing); break;
+    case PICKLE_ARG_STRING:
+    case PICKLE_ARG_INTEGER:
+        good = skip_counted(c, form.size, missing);
+        break;
+    default:
+        *missing = form.size;
+        good = cursor_skip(c, *missing);
     }
     *missing = good ? 0 : *missing;
     return good ? SCAN_DONE : SCAN_MORE;

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the nodes of a paddle.save pickle are. Arrays come first, then what wraps them, in the order in which the pickle made them, so that
+ * a wrapper finds what it wraps. Strings that the scan left out, and that are no array's elements, are read here.
+ */
+#include "base/array.h"
+#include "encoding/paddle_save_parts.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- names ---- */
+
+/* What paddle's own restricted loader takes, and what older releases write. Names of one module, between blanks. */
+static const struct {
+    const char *module, *names;
+} known_names[] = {
+    { "numpy", " ndarray memmap dtype float16 float32 float64 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool_ bool complex64 "
+               "complex128 bfloat16 str_ bytes_ " },
+    { "numpy.core.multiarray", " _reconstruct scalar " },
+    { "numpy._core.multiarray", " _reconstruct scalar " },
+    { "numpy.core.numeric", " _frombuffer " },
+    { "numpy._core.numeric", " _frombuffer " },
+    { "collections", " OrderedDict defaultdict Counter deque " },
+    { "builtins", " dict list tuple set frozenset bytes bytearray str int float bool complex slice range type object eval " },
+    { "copyreg", " _reconstructor " },
+    { "_codecs", " encode " },
+    { "paddle.framework.io_utils", " _reconstruct_dense_tensor_data " },
+    { "paddle.base.libpaddle", " GeneratorState " },
+    { "paddle.fluid.libpaddle", " GeneratorState " },
+    { "paddle.distributed.flex_checkpoint.dcp.metadata", " Metadata LocalTensorMetadata LocalTensorIndex " },
+    { "paddle.distributed.checkpoint.metadata", " Metadata LocalTensorMetadata LocalTensorIndex " },
+};
+
+static bool names_have(const char *names, struct str name)
+{
+    for (const char *at = names; name.size && (at = strstr(at, " ")) != NULL; at++)
+        if (strncmp(at + 1, name.data, name.size) == 0 && at[1 + name.size] == ' ')
+            return !memchr(name.data, ' ', name.size);
+    return false;
+}
+
+static bool is_known_global(const struct value *global)
+{
+    for (size_t i = 0; i < sizeof(known_names) / sizeof(*known_names); i++)
+        if (str_is(global->global.module, known_names[i].module) && names_have(known_names[i].names, global->global.name))
+            return true;
+    return false;
+}
+
+static reshard_status note_unknown(struct paddle_reading *reading, const struct value *global, reshard_error *err)
+{
+    struct paddle_archive *archive = reading->archive;
+    bool was_new;
+    char *text =
+        arena_printf(&archive->arena, "%.*s.%.*s", STR_ARG(global->global.module), STR_ARG(global->global.name));
+    if (!text || name_map_intern(&reading->globals, str_of(text), &was_new) == NAME_NONE)
+        return work_error(reading->limits->budget, err);
+    if (!was_new)
+        return RESHARD_OK;
+    if (!ARRAY_ROOM(archive->unknown_globals, archive->unknown_global_count, reading->unknown_capacity))
+        return error_set_memory(err);
+    archive->unknown_globals[archive->unknown_global_count++] = str_of(text);
+    return RESHARD_OK;
+}
+
+static reshard_status check_global(struct paddle_reading *reading, const struct value *global, reshard_error *err)
+{
+    if (is_known_global(global))
+        return RESHARD_OK;
+    if (reading->lenient)
+        return note_unknown(reading, global, err);
+    error_set_at(err, RESHARD_ERR_UNSUPPORTED, global->offset,
+                 "byte %" PRIu64 ": the pickle names %.*s.%.*s, which is none of what paddle.save writes", global->offset,
+                 STR_ARG(global->global.module), STR_ARG(global->global.name));
+    error_hint(err, "nothing was called; --lenient keeps what it would make as an inert value");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+/* ---- arrays and what wraps them ---- */
+
+static reshard_status note_array(struct paddle_reading *reading, struct value *node, reshard_error *err)
+{
+    struct pickle_array array;
+    bool is_plain;
+    uint32_t index;
+    reshard_status status = pickle_array_read(&reading->archive->skim, node, &array, &is_plain, err);
+    if (status || !is_plain)
+        return status;
+    struct paddle_part part = { array.offset, array.stored_bytes, array.bytes, array.is_latin1 };
+    struct paddle_tensor tensor = {
+        .dtype = array.dtype, .is_big_endian = array.is_big_endian, .is_fortran = array.is_fortran, .rank = array.rank,
+        .shape = array.shape, .parts = &part, .part_count = 1, .node = node,
+    };
+    status = paddle_add_tensor(reading, &tensor, &index, err);
+    node->tensor = index + 1;
+    const struct value *payload = pickle_array_payload(node);
+    if (payload)
+        reading->is_payload[payload->id] = true;
+    return status;
+}
+
+/* (name, array), as tensors have been saved since 2.1. */
+static void note_pair(struct paddle_reading *reading, struct value *pair)
+{
+    struct value *const *items = pair->list.items;
+    if (pair->list.count != 2 || items[0]->kind != VALUE_STR || !items[1]->tensor || !pickle_array_is(items[1]))
+        return;
+    pair->tensor = items[1]->tensor;
+    struct paddle_tensor *tensor = &reading->archive->tensors[pair->tensor - 1];
+    tensor->name = items[0]->text;
+    tensor->is_pair = true;
+}
+
+/* The one argument of a call that only wraps it; NULL if the call is none of these. */
+static struct value *wrapped(const struct value *node)
+{
+    const struct value_object *object = node->object;
+    if (!value_is_global(object->callable, "builtins", "tuple") &&
+        !value_is_global(object->callable, "paddle.framework.io_utils", "_reconstruct_dense_tensor_data"))
+        return NULL;
+    return object->args->list.count == 1 && !object->state_count ? object->args->list.items[0] : NULL;
+}
+
+/* eval('data', {'data': array}) is how a DenseTensor has been spelled for years. It is taken for what it says, and nothing else is. */
+static reshard_status note_eval(struct value *node, reshard_error *err)
+{
+    const struct value *args = node->object->args;
+    struct value *const *items = args->list.items;
+    struct str text, key;
+    bool is_data = args->list.count == 2 && value_as_str(items[0], &text) && str_is(text, "data") && items[1]->kind == VALUE_DICT &&
+                   items[1]->list.count == 2 && value_as_str(items[1]->list.items[0], &key) && str_is(key, "data") &&
+                   items[1]->list.items[1]->tensor;
+    if (!is_data)
+        return paddle_fail(node, err, "the pickle calls eval; only eval('data', {'data': array}) is a tensor,"
+                                      " and nothing is ever evaluated");
+    node->tensor = items[1]->list.items[1]->tensor;
+    return RESHARD_OK;
+}
+
+static reshard_status note_if_wrapper(struct paddle_reading *reading, struct value *node, reshard_error *err)
+{
+    if (node->kind == VALUE_TUPLE)
+        note_pair(reading, node);
+    if (node->kind != VALUE_CALL && node->kind != VALUE_NEW)
+        return RESHARD_OK;
+    if (value_is_global(node->object->callable, "builtins", "eval"))
+        return note_eval(node, err);
+    const struct value *inner = wrapped(node);
+    if (inner && inner->tensor)
+        node->tensor = inner->tensor;
+    return RESHARD_OK;
+}
+
+/* ---- all nodes ---- */
+
+static bool collect_node(const struct value *value, void *context)
+{
+    struct paddle_reading *reading = context;
+    reading->by_id[value->id] = (struct value *)(uintptr_t)value; /* the graph is this reading's own */
+    return true;
+}
+
+static bool is_string(const struct value *value)
+{
+    return value->kind == VALUE_STR || value->kind == VALUE_BYTES || value->kind == VALUE_BYTEARRAY;
+}
+
+static reshard_status note_first(struct paddle_reading *reading, struct value *node, reshard_error *err)
+{
+    if (node->kind == VALUE_GLOBAL)
+        return check_global(reading, node, err);
+    return pickle_array_is(node) ? note_array(reading, node, err) : RESHARD_OK;
+}
+
+static reshard_status note_second(struct paddle_reading *reading, struct value *node, reshard_error *err)
+{
+    struct paddle_archive *archive = reading->archive;
+    if (is_string(node) && !reading->is_payload[node->id])
+        return pickle_skim_load(&archive->skim, reading->reader, reading->limits, &archive->graph, node, err);
+    return note_if_wrapper(reading, node, err);
+}
+
+reshard_status paddle_read_nodes(struct paddle_reading *reading, reshard_error *err)
+{
+    struct value_graph *graph = &reading->archive->graph;
+    uint32_t count = graph->count;
+    bool no_memory = false;
+    reading->by_id = calloc(count ? count : 1, sizeof(*reading->by_id));
+    reading->is_payload = calloc(count ? count : 1, sizeof(*reading->is_payload));
+    if (!reading->by_id || !reading->is_payload ||
+        !value_walk(graph->root, count, reading->limits->budget, collect_node, reading, &no_memory))
+        return work_error(reading->limits->budget, err);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t id = 0; !status && id < count; id++)
+        if (reading->by_id[id])
+            status = note_first(reading, reading->by_id[id], err);
+    for (uint32_t id = 0; !status && id < count; id++)
+        if (reading->by_id[id])
+            status = note_second(reading, reading->by_id[id], err);
+    return status;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "encoding/pickle_forms.h"
+
+const struct pickle_form pickle_forms[256] = {
+    ['('] = { PICKLE_ARG_NONE }, [')'] = { PICKLE_ARG_NONE }, ['.'] = { PICKLE_ARG_NONE }, ['0'] = { PICKLE_ARG_NONE },
+    ['1'] = { PICKLE_ARG_NONE }, ['2'] = { PICKLE_ARG_NONE }, ['N'] = { PICKLE_ARG_NONE }, ['Q'] = { PICKLE_ARG_NONE },
+    ['R'] = { PICKLE_ARG_NONE }, ['a'] = { PICKLE_ARG_NONE }, ['b'] = { PICKLE_ARG_NONE }, ['d'] = { PICKLE_ARG_NONE },
+    ['e'] = { PICKLE_ARG_NONE }, ['l'] = { PICKLE_ARG_NONE }, ['o'] = { PICKLE_ARG_NONE }, ['s'] = { PICKLE_ARG_NONE },
+    ['t'] = { PICKLE_ARG_NONE }, ['u'] = { PICKLE_ARG_NONE }, [']'] = { PICKLE_ARG_NONE }, ['}'] = { PICKLE_ARG_NONE },
+    [0x81] = { PICKLE_ARG_NONE }, [0x85] = { PICKLE_ARG_NONE }, [0x86] = { PICKLE_ARG_NONE }, [0x87] = { PICKLE_ARG_NONE },
+    [0x88] = { PICKLE_ARG_NONE }, [0x89] = { PICKLE_ARG_NONE }, [0x8F] = { PICKLE_ARG_NONE }, [0x90] = { PICKLE_ARG_NONE },
+    [0x91] = { PICKLE_ARG_NONE }, [0x92] = { PICKLE_ARG_NONE }, [0x93] = { PICKLE_ARG_NONE }, [0x94] = { PICKLE_ARG_NONE },
+    [0x97] = { PICKLE_ARG_NONE }, [0x98] = { PICKLE_ARG_NONE },
+    ['B'] = { PICKLE_ARG_STRING, 4 }, ['T'] = { PICKLE_ARG_STRING, 4 },
+    ['C'] = { PICKLE_ARG_STRING, 1 }, ['U'] = { PICKLE_ARG_STRING, 1 },
+    ['F'] = { PICKLE_ARG_LINES, 1 }, ['I'] = { PICKLE_ARG_LINES, 1 }, ['L'] = { PICKLE_ARG_LINES, 1 }, ['P'] = { PICKLE_ARG_LINES, 1 },
+    ['S'] = { PICKLE_ARG_LINES, 1 }, ['V'] = { PICKLE_ARG_LINES, 1 }, ['g'] = { PICKLE_ARG_LINES, 1 }, ['p'] = { PICKLE_ARG_LINES, 1 },
+    ['G'] = { PICKLE_ARG_FIXED, 8 },
+    ['J'] = { PICKLE_ARG_FIXED, 4 }, ['j'] = { PICKLE_ARG_FIXED, 4 }, ['r'] = { PICKLE_ARG_FIXED, 4 }, [0x84] = { PICKLE_ARG_FIXED, 4 },
+    ['K'] = { PICKLE_ARG_FIXED, 1 }, ['h'] = { PICKLE_ARG_FIXED, 1 }, ['q'] = { PICKLE_ARG_FIXED, 1 }, [0x80] = { PICKLE_ARG_FIXED, 1 },
+    [0x82] = { PICKLE_ARG_FIXED, 1 },
+    ['M'] = { PICKLE_ARG_FIXED, 2 }, [0x83] = { PICKLE_ARG_FIXED, 2 },
+    ['X'] = { PICKLE_ARG_STRING, 4, true },
+    ['c'] = { PICKLE_ARG_LINES, 2 }, ['i'] = { PICKLE_ARG_LINES, 2 },
+    [0x8A] = { PICKLE_ARG_INTEGER, 1 },
+    [0x8B] = { PICKLE_ARG_INTEGER, 4 },
+    [0x8C] = { PICKLE_ARG_STRING, 1, true },
+    [0x8D] = { PICKLE_ARG_STRING, 8, true },
+    [0x8E] = { PICKLE_ARG_STRING, 8 }, [0x96] = { PICKLE_ARG_STRING, 8 },
+    [0x95] = { PICKLE_ARG_FRAME, 8 },
+};

@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Files of paddle.save: the vectors of the format's description, one a protocol, and what may be wrong with such files. */
+#include "encoding/paddle_save.h"
+#include "encoding/pickle_write.h"
+
+#include "check.h"
+
+static reshard_error err;
+
+static const char *const vectors[] = {
+    /* protocol 2 */
+    "gAJ9cQAoWAEAAAB3cQFjbnVtcHkuY29yZS5tdWx0aWFycmF5Cl9yZWNvbnN0cnVjdApxAmNudW1weQpuZGFycmF5CnEDSwCFcQRjX2Nv"
+    "ZGVjcwplbmNvZGUKcQVYAQAAAGJxBlgGAAAAbGF0aW4xcQeGcQhScQmHcQpScQsoSwFLAksDhnEMY251bXB5CmR0eXBlCnENWAIAAABm"
+    "NHEOiYiHcQ9ScRAoSwNYAQAAADxxEU5OTkr/////Sv////9LAHRxEmKJaAVYHAAAAAAAwoA/AAAAQAAAQEAAAMKAQAAAwqBAAADDgEBx"
+    "E2gHhnEUUnEVdHEWYlgBAAAAYnEXaAJoA0sAhXEYaAmHcRlScRooSwFLAoVxG2gNWAIAAAB1MnEciYiHcR1ScR4oSwNoEU5OTkr/////"
+    "Sv////9LAHRxH2KJaAVYBQAAAMKAPwBAcSBoB4ZxIVJxInRxI2JYGwAAAFN0cnVjdHVyZWRUb1BhcmFtZXRlck5hbWVAQHEkfXElKGgB"
+    "WAwAAABsaW5lYXJfMC53XzBxJmgXWAwAAABsaW5lYXJfMC5iXzBxJ3V1Lg==",
+    /* protocol 4 */
+    "gASVNgEAAAAAAAB9lCiMAXeUjBVudW1weS5jb3JlLm11bHRpYXJyYXmUjAxfcmVjb25zdHJ1Y3SUk5SMBW51bXB5lIwHbmRhcnJheZST"
+    "lEsAhZRDAWKUh5RSlChLAUsCSwOGlGgFjAVkdHlwZZSTlIwCZjSUiYiHlFKUKEsDjAE8lE5OTkr/////Sv////9LAHSUYolDGAAAgD8A"
+    "AABAAABAQAAAgEAAAKBAAADAQJR0lGKMAWKUaARoB0sAhZRoCYeUUpQoSwFLAoWUaA6MAnUylImIh5RSlChLA2gSTk5OSv////9K////"
+    "/0sAdJRiiUMEgD8AQJR0lGKMG1N0cnVjdHVyZWRUb1BhcmFtZXRlck5hbWVAQJR9lChoAYwMbGluZWFyXzAud18wlGgWjAxsaW5lYXJf"
+    "MC5iXzCUdXUu",
+    /* protocol 5 */
+    "gAWVHAEAAAAAAAB9lCiMAXeUjBJudW1weS5jb3JlLm51bWVyaWOUjAtfZnJvbWJ1ZmZlcpSTlCiWGAAAAAAAAAAAAIA/AAAAQAAAQEAA"
+    "AIBAAACgQAAAwECUjAVudW1weZSMBWR0eXBllJOUjAJmNJSJiIeUUpQoSwOMATyUTk5OSv////9K/////0sAdJRiSwJLA4aUjAFDlHSU"
+    "UpSMAWKUaAQolgQAAAAAAAAAgD8AQJRoCIwCdTKUiYiHlFKUKEsDaAxOTk5K/////0r/////SwB0lGJLAoWUaA90lFKUjBtTdHJ1Y3R1"
+    "cmVkVG9QYXJhbWV0ZXJOYW1lQECUfZQoaAGMDGxpbmVhcl8wLndfMJRoEowMbGluZWFyXzAuYl8wlHV1Lg==",
+};
+
+static int base64_value(char c)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const char *at = c && c != '=' ? strchr(letters, c) : NULL;
+    return at ? (int)(at - letters) : -1;
+}
+
+static struct buffer bytes_of_base64(const char *text)
+{
+    struct buffer bytes = { 0 };
+    unsigned bits = 0, value = 0;
+    for (; base64_value(*text) >= 0; text++) {
+        value = value << 6 | (unsigned)base64_value(*text);
+        bits += 6;
+        if (bits >= 8) {
+            bits -= 8;
+            buffer_append_byte(&bytes, (uint8_t)(value >> bits));
+        }
+    }
+    return bytes;
+}
+
+static reshard_status open_bytes(const struct buffer *bytes, bool lenient, struct paddle_archive *out)
+{
+    struct reader reader = reader_over_memory(bytes->data, bytes->size, "test");
+    struct paddle_open_options options = { &limits_default, lenient };
+    return paddle_save_open(&reader, &options, out, &err);
+}
+
+static const struct paddle_tensor *tensor_at(const struct paddle_archive *archive, const char *key)
+{
+    uint32_t entry = paddle_save_find(archive, str_of(key));
+    assert_int_not_equal(entry, NAME_NONE);
+    assert_true(str_is(archive->entries[entry].key, key));
+    assert_int_not_equal(archive->entries[entry].tensor, 0);
+    return &archive->tensors[archive->entries[entry].tensor - 1];
+}
+
+TEST(one_state_dict_reads_alike_in_three_protocols)
+{
+    static const struct {
+        int protocol;
+        uint64_t w_offset, w_stored, b_offset, b_stored;
+        bool is_latin1;
+    } expected[] = { { 2, 205, 28, 331, 5, true }, { 4, 151, 24, 243, 4, false }, { 5, 65, 24, 174, 4, false } };
+    for (size_t i = 0; i < 3; i++) {
+        struct buffer bytes = bytes_of_base64(vectors[i]);
+        struct paddle_archive archive;
+        CHECK_OK(open_bytes(&bytes, false, &archive));
+        assert_int_equal(archive.protocol, expected[i].protocol);
+        assert_int_equal(archive.end, bytes.size);
+        assert_int_equal(archive.entry_count, 2);
+        const struct paddle_tensor *w = tensor_at(&archive, "w"), *b = tensor_at(&archive, "b");
+        assert_int_equal(w->dtype, DTYPE_F32);
+        assert_int_equal(w->rank, 2);
+        assert_int_equal(w->shape[0], 2);
+        assert_int_equal(w->shape[1], 3);
+        assert_int_equal(w->part_count, 1);
+        assert_int_equal(w->parts[0].offset, expected[i].w_offset);
+        assert_int_equal(w->parts[0].stored_bytes, expected[i].w_stored);
+        assert_int_equal(w->parts[0].bytes, 24);
+        assert_int_equal(w->parts[0].is_latin1, expected[i].is_latin1);
+        assert_int_equal(b->dtype, DTYPE_U16);
+        assert_true(b->is_bfloat16);
+        assert_int_equal(b->parts[0].offset, expected[i].b_offset);
+        assert_int_equal(b->parts[0].stored_bytes, expected[i].b_stored);
+        assert_true(str_is(archive.entries[0].name, "linear_0.w_0"));
+        assert_true(str_is(archive.entries[1].name, "linear_0.b_0"));
+        paddle_save_release(&archive);
+        buffer_release(&bytes);
+    }
+}
+
+/* Elements of n floats as protocol 4 writes them: in one frame, or outside of frames from 64 KiB on. */
+static struct buffer big_vector(uint32_t n, uint64_t *payload)
+{
+    static const char head[] = "}\x94\x8C\x01w\x94\x8C\x15numpy.core.multiarray\x94\x8C\x0C_reconstruct\x94\x93\x94\x8C\x05numpy\x94"
+                               "\x8C\x07ndarray\x94\x93\x94K\0\x85\x94" "C\x01" "b\x94\x87\x94R\x94(K\x01";
+    static const char type[] = "\x85\x94h\x05\x8C\x05" "dtype\x94\x93\x94\x8C\x02" "f4\x94\x89\x88\x87\x94R\x94"
+                               "(K\x03\x8C\x01<\x94NNNJ\xFF\xFF\xFF\xFFJ\xFF\xFF\xFF\xFFK\0t\x94" "b\x89";
+    static const char tail[] = "\x94t\x94" "bs.";
+    struct buffer bytes = { 0 };
+    bool is_framed = n * 4 < 65536;
+    size_t inner = sizeof(head) - 1 + 3 + sizeof(type) - 1 + (is_framed ? 5 + n * 4 + sizeof(tail) - 1 : 0);
+    buffer_append(&bytes, "\x80\x04\x95", 3);
+    buffer_append_u64le(&bytes, inner);
+    buffer_append(&bytes, head, sizeof(head) - 1);
+    buffer_append_byte(&bytes, 'M');
+    buffer_append_u16le(&bytes, (uint16_t)n);
+    buffer_append(&bytes, type, sizeof(type) - 1);
+    buffer_append_byte(&bytes, 'B');
+    buffer_append_u32le(&bytes, n * 4);
+    *payload = bytes.size;
+    buffer_append_fill(&bytes, 0x95, n * 4);
+    if (!is_framed) {
+        buffer_append_byte(&bytes, 0x95);
+        buffer_append_u64le(&bytes, sizeof(tail) - 1);
+    }
+    buffer_append(&bytes, tail, sizeof(tail) - 1);
+    assert_false(bytes.failed);
+    return bytes;
+}
+
+TEST(elements_in_a_frame_and_outside_of_frames_are_found)
+{
+    for (uint32_t n = 16383; n <= 16385; n++) {
+        uint64_t payload;
+        struct paddle_archive archive;
+        struct buffer bytes = big_vector(n, &payload);
+        CHECK_OK(open_bytes(&bytes, false, &archive));
+        const struct paddle_tensor *w = tensor_at(&archive, "w");
+        assert_int_equal(w->shape[0], n);
+        assert_int_equal(w->parts[0].offset, payload);
+        assert_int_equal(payload, 147 + 5);
+        assert_int_equal(w->parts[0].bytes, 4 * n);
+        assert_int_equal(archive.end, bytes.size);
+        assert_true(archive.skim.bytes.size < 400); /* no payload */
+        paddle_save_release(&archive);
+        buffer_release(&bytes);
+    }
+}
+
+/* A reader that counts what it reads. */
+struct guarded {
+    const uint8_t *bytes;
+    
+    uint64_t read;
+};
+
+static reshard_status read_guarded(const struct reader *reader, uint64_t offset, void *out, size_t size, reshard_error *error)
+{
+    struct guarded *guard = (struct guarded *)(uintptr_t)reader->context;
+    if (offset + size > reader->size)
+        return error_set(error, RESHARD_ERR_IO, "beyond the end");
+    guard->read += size;
+    memcpy(out, guard->bytes + offset, size);
+    return RESHARD_OK;
+}
+
+TEST(payload_is_not_read)
+{
+    uint64_t payload;
+    struct buffer bytes = big_vector(60000, &payload);
+    struct guarded guard = { .bytes = bytes.data };
+    struct reader reader = { .read_at = read_guarded, .size = bytes.size, .context = &guard, .name = "test" };
+    struct paddle_archive archive;
+    CHECK_OK(paddle_save_open(&reader, &(struct paddle_open_options){ &limits_default, false }, &archive, &err));
+    assert_true(guard.read < 10000);
+    paddle_save_release(&archive);
+    buffer_release(&bytes);
+}
+
+TEST(every_cut_of_a_file_is_refused)
+{
+    for (size_t i = 0; i < 3; i++) {
+        struct buffer bytes = bytes_of_base64(vectors[i]);
+        size_t whole = bytes.size;
+        for (bytes.size = 0; bytes.size < whole; bytes.size++) {
+            struct paddle_archive archive;
+            CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_FORMAT);
+            assert_in_range(err.offset, 0, bytes.size);
+        }
+        buffer_release(&bytes);
+    }
+}
+
+TEST(bytes_behind_the_pickle_are_told)
+{
+    struct buffer bytes = bytes_of_base64(vectors[1]);
+    struct paddle_archive archive;
+    uint64_t end = bytes.size;
+    buffer_append_text(&bytes, "more");
+    CHECK_OK(open_bytes(&bytes, false, &archive));
+    assert_int_equal(archive.end, end);
+    paddle_save_release(&archive);
+    buffer_release(&bytes);
+}
+
+/* The protocol 4 vector with `count` bytes at `at` replaced. */
+static reshard_status open_changed(size_t at, const char *change, size_t count, bool lenient)
+{
+    struct buffer bytes = bytes_of_base64(vectors[1]);
+    struct paddle_archive archive;
+    memcpy(bytes.data + at, change, count);
+    reshard_status status = open_bytes(&bytes, lenient, &archive);
+    if (!status)
+        paddle_save_release(&archive);
+    buffer_release(&bytes);
+    return status;
+}
+
+TEST(arrays_that_cannot_be_right_are_refused)
+{
+    struct buffer bytes = bytes_of_base64(vectors[1]);
+    const uint8_t *shape = memmem(bytes.data, bytes.size, "K\x02K\x03\x86", 5), *type = memmem(bytes.data, bytes.size, "f4", 2);
+    const uint8_t *name = memmem(bytes.data, bytes.size, "ndarray", 7);
+    size_t shape_at = (size_t)(shape - bytes.data), type_at = (size_t)(type - bytes.data), name_at = (size_t)(name - bytes.data);
+    buffer_release(&bytes);
+    CHECK_OK(open_changed(0, "\x80", 1, false));
+    CHECK_FAILS(open_changed(shape_at + 1, "\x03", 1, false), RESHARD_ERR_FORMAT); /* more elements than bytes */
+    assert_non_null(strstr(err.message, "its shape needs 36"));
+    CHECK_FAILS(open_changed(shape_at + 1, "\x01", 1, false), RESHARD_ERR_FORMAT); /* fewer */
+    CHECK_FAILS(open_changed(type_at, "f8", 2, false), RESHARD_ERR_FORMAT);
+    CHECK_FAILS(open_changed(type_at, "O8", 2, false), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "Python objects"));
+    CHECK_FAILS(open_changed(name_at, "ndarraz", 7, false), RESHARD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "numpy.ndarraz"));
+}
+
+/* A dict with one member "x" whose pickle expression is given. */
+static struct buffer dict_of(const char *expression, size_t size)
+{
+    struct buffer bytes = { 0 };
+    buffer_append(&bytes, "\x80\x04}\x8C\x01x", 6);
+    buffer_append(&bytes, expression, size);
+    buffer_append_text(&bytes, "s.");
+    return bytes;
+}
+
+TEST(what_paddle_never_writes_is_refused_or_inert)
+{
+    static const char call[] = "\x8C\x05posix\x8C\x06system\x93\x8C\x02id\x85R";
+    struct buffer bytes = dict_of(call, sizeof(call) - 1);
+    struct paddle_archive archive;
+    CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "posix.system"));
+    CHECK_OK(open_bytes(&bytes, true, &archive));
+    assert_int_equal(archive.unknown_global_count, 1);
+    assert_true(str_is(archive.unknown_globals[0], "posix.system"));
+    assert_int_equal(archive.entries[0].tensor, 0);
+    paddle_save_release(&archive);
+    buffer_release(&bytes);
+}
+
+TEST(eval_of_anything_but_the_old_form_is_refused)
+{
+    static const char *const texts[] = { "\x8C\x08" "builtins\x8C\x04" "eval\x93\x8C\x04" "open}\x8C\x04" "dataNs\x86R",
+                                         "\x8C\x08" "builtins\x8C\x04" "eval\x93\x8C\x04" "data}\x8C\x04" "dataNs\x86R",
+                                         "\x8C\x08" "builtins\x8C\x04" "eval\x93\x8C\x04" "data\x85R" };
+    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+        struct buffer bytes = dict_of(texts[i], strlen(texts[i]));
+        struct paddle_archive archive;
+        CHECK_FAILS(open_bytes(&bytes, true, &archive), RESHARD_ERR_FORMAT);
+        assert_non_null(strstr(err.message, "eval"));
+        buffer_release(&bytes);
+    }
+}
+
+TEST(a_long_string_that_is_no_array_is_read)
+{
+    struct buffer text = { 0 };
+    buffer_append_byte(&text, 'X');
+    buffer_append_u32le(&text, 5000);
+    buffer_append_fill(&text, 'z', 5000);
+    struct buffer bytes = dict_of((const char *)text.data, text.size);
+    struct paddle_archive archive;
+    CHECK_OK(open_bytes(&bytes, false, &archive));
+    assert_int_equal(archive.entries[0].value->text.size, 5000);
+    assert_int_equal(archive.entries[0].value->text.data[4999], 'z');
+    assert_true(archive.skim.bytes.size < 100);
+    paddle_save_release(&archive);
+    bytes.data[20] = 0xFF; /* inside the text */
+    CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_FORMAT);
+    buffer_release(&bytes);
+    buffer_release(&text);
+}
+
+TEST(keys_that_occur_twice_are_refused)
+{
+    struct buffer bytes = { 0 };
+    struct paddle_archive archive;
+    buffer_append_text(&bytes, "\x80\x04}(\x8C\x01xN\x8C\x01xNu.");
+    CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "'x' occurs twice"));
+    buffer_release(&bytes);
+}
+
+TEST(binary_tensors_are_read)
+{
+    static const uint8_t head[] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 8, 22, 16, 3, 16, 2 };
+    struct buffer bytes = { 0 };
+    struct paddle_archive archive;
+    buffer_append(&bytes, head, sizeof(head));
+    buffer_append_fill(&bytes, 1, 12);
+    CHECK_OK(open_bytes(&bytes, false, &archive));
+    const struct paddle_tensor *tensor = tensor_at(&archive, "");
+    assert_int_equal(archive.container, PADDLE_BINARY);
+    assert_int_equal(tensor->dtype, DTYPE_BF16);
+    assert_int_equal(tensor->rank, 2);
+    assert_int_equal(tensor->shape[0], 3);
+    assert_int_equal(tensor->shape[1], 2);
+    assert_int_equal(tensor->parts[0].offset, 26);
+    assert_int_equal(tensor->parts[0].bytes, 12);
+    paddle_save_release(&archive);
+    bytes.size--;
+    CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_FORMAT);
+    bytes.size++;
+    bytes.data[21] = 19;
+    CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_UNSUPPORTED);
+    buffer_release(&bytes);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_state_dict_reads_alike_in_three_protocols),
+        cmocka_unit_test(elements_in_a_frame_and_outside_of_frames_are_found),
+        cmocka_unit_test(payload_is_not_read),
+        cmocka_unit_test(every_cut_of_a_file_is_refused),
+        cmocka_unit_test(bytes_behind_the_pickle_are_told),
+        cmocka_unit_test(arrays_that_cannot_be_right_are_refused),
+        cmocka_unit_test(what_paddle_never_writes_is_refused_or_inert),
+        cmocka_unit_test(eval_of_anything_but_the_old_form_is_refused),
+        cmocka_unit_test(a_long_string_that_is_no_array_is_read),
+        cmocka_unit_test(keys_that_occur_twice_are_refused),
+        cmocka_unit_test(binary_tensors_are_read),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
