@@ -30,14 +30,14 @@ struct pickle_report {
 reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset, const struct limits *limits,
                             struct value_graph *graph, struct pickle_report *report, reshard_error *err);
 
-/* Bytes were left out of a pickle (encoding/pickle_skim.h): what stands at `at` and behind lay that much further on. */
-struct pickle_gap {
+/* Bytes were left out of a pickle (encoding/pickle_skim.h): what stands at `at` and behind lay so many bytes further on, all told. */
+struct pickle_shift {
     size_t at;
-    uint64_t shift; /* of this gap and those before it */
+    uint64_t bytes;
 };
 
-/* The same for a pickle with gaps, in rising order: offsets count the bytes that were left out. */
-reshard_status pickle_parse_with_gaps(const void *bytes, size_t size, const struct pickle_gap *gaps, size_t gap_count,
+/* The same for a pickle that is not all there: offsets are those of the whole. Shifts rise. */
+reshard_status pickle_parse_shifted(const void *bytes, size_t size, const struct pickle_shift *shifts, size_t shift_count,
                                       const struct limits *limits, struct value_graph *graph, struct pickle_report *report,
                                       reshard_error *err);
 

@@ -16,9 +16,9 @@
 struct pickle_machine {
     struct cursor input;
     size_t op_start;          /* of the opcode that is being executed */
-    uint64_t base_offset;     /* with gaps: the shift of the last one that was passed */
-    const struct pickle_gap *gaps;
-    size_t gaps_left;
+    uint64_t base_offset;     /* with shifts: the last one that was passed */
+    const struct pickle_shift *shifts;
+    size_t shifts_left;
     const struct limits *limits;
     struct value_graph *graph;
     struct pickle_report report;

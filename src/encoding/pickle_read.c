@@ -502,8 +502,8 @@ static reshard_status run(struct pickle_machine *m)
     while (!m->result) {
         uint8_t byte;
         m->op_start = m->input.pos;
-        for (; m->gaps_left && m->gaps->at <= m->op_start; m->gaps++, m->gaps_left--)
-            m->base_offset = m->gaps->shift;
+        for (; m->shifts_left && m->shifts->at <= m->op_start; m->shifts++, m->shifts_left--)
+            m->base_offset = m->shifts->bytes;
         if (!cursor_u8(&m->input, &byte))
             return pickle_fail(m, RESHARD_ERR_FORMAT, m->input.size ? "the pickle ends without STOP" : "the pickle is empty");
         const struct opcode *opcode = &opcodes[byte];
@@ -542,12 +542,12 @@ reshard_status pickle_parse(const void *bytes, size_t size, uint64_t base_offset
     return pickle_read_whole(&m, report);
 }
 
-reshard_status pickle_parse_with_gaps(const void *bytes, size_t size, const struct pickle_gap *gaps, size_t gap_count,
+reshard_status pickle_parse_shifted(const void *bytes, size_t size, const struct pickle_shift *shifts, size_t shift_count,
                                       const struct limits *limits, struct value_graph *graph, struct pickle_report *report,
                                       reshard_error *err)
 {
     struct pickle_machine m = {
-        .input = cursor_over(bytes, size), .gaps = gaps, .gaps_left = gap_count, .limits = limits, .graph = graph, .err = err,
+        .input = cursor_over(bytes, size), .shifts = shifts, .shifts_left = shift_count, .limits = limits, .graph = graph, .err = err,
     };
     return pickle_read_whole(&m, report);
 }

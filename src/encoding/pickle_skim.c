@@ -104,19 +104,19 @@ static reshard_status scan_copy_line(struct scan *scan)
 }
 
 /* So many bytes of the file are left out here. */
-static reshard_status scan_note_gap(struct scan *scan, uint64_t bytes)
+static reshard_status scan_note_shift(struct scan *scan, uint64_t bytes)
 {
     struct pickle_skim *out = scan->out;
-    struct pickle_gap *last = out->gap_count ? &out->gaps[out->gap_count - 1] : NULL;
+    struct pickle_shift *last = out->shift_count ? &out->shifts[out->shift_count - 1] : NULL;
     if (last && last->at == out->bytes.size) {
-        last->shift += bytes;
+        last->bytes += bytes;
         return RESHARD_OK;
     }
-    uint64_t shift = (last ? last->shift : 0) + bytes;
-    if (!ARRAY_ROOM(out->gaps, out->gap_count, out->gap_capacity))
+    uint64_t shift = (last ? last->bytes : 0) + bytes;
+    if (!ARRAY_ROOM(out->shifts, out->shift_count, out->shift_capacity))
         return error_set_memory(scan->err);
-    out->gaps[out->gap_count++] = (struct pickle_gap){ out->bytes.size, shift };
-    return work_spend(scan->limits->budget, sizeof(*out->gaps), scan->err);
+    out->shifts[out->shift_count++] = (struct pickle_shift){ out->bytes.size, shift };
+    return work_spend(scan->limits->budget, sizeof(*out->shifts), scan->err);
 }
 
 static reshard_status scan_frame(struct scan *scan)
@@ -129,7 +129,7 @@ static reshard_status scan_frame(struct scan *scan)
     uint64_t left = scan->reader->size - scan_offset(scan);
     if (length > left)
         return scan_fail(scan, "a frame of %" PRIu64 " bytes, but only %" PRIu64 " follow", length, left);
-    return scan_note_gap(scan, 9);
+    return scan_note_shift(scan, 9);
 }
 
 /* Moves behind a string that is left out. */
@@ -147,7 +147,7 @@ static reshard_status scan_jump(struct scan *scan, uint64_t bytes)
         scan->pos = scan->have = 0;
         scan->read_bytes = FIRST_READ_BYTES;
     }
-    return scan_note_gap(scan, bytes);
+    return scan_note_shift(scan, bytes);
 }
 
 static reshard_status scan_string(struct scan *scan, struct pickle_form form)
@@ -228,7 +228,7 @@ reshard_status pickle_skim(const struct reader *reader, const struct limits *lim
 void pickle_skim_release(struct pickle_skim *skim)
 {
     buffer_release(&skim->bytes);
-    free(skim->gaps);
+    free(skim->shifts);
     free(skim->skipped);
     *skim = (struct pickle_skim){ 0 };
 }
@@ -236,7 +236,7 @@ void pickle_skim_release(struct pickle_skim *skim)
 reshard_status pickle_skim_parse(const struct pickle_skim *skim, const struct limits *limits, struct value_graph *graph,
                                  struct pickle_report *report, reshard_error *err)
 {
-    return pickle_parse_with_gaps(skim->bytes.data, skim->bytes.size, skim->gaps, skim->gap_count, limits, graph, report, err);
+    return pickle_parse_shifted(skim->bytes.data, skim->bytes.size, skim->shifts, skim->shift_count, limits, graph, report, err);
 }
 
 /* ---- where strings lie ---- */
@@ -268,15 +268,15 @@ const struct pickle_skipped *pickle_skim_skipped(const struct pickle_skim *skim,
 
 static uint64_t skim_shift(const struct pickle_skim *skim, size_t at)
 {
-    size_t low = 0, high = skim->gap_count;
+    size_t low = 0, high = skim->shift_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (skim->gaps[middle].at <= at)
+        if (skim->shifts[middle].at <= at)
             low = middle + 1;
         else
             high = middle;
     }
-    return low ? skim->gaps[low - 1].shift : 0;
+    return low ? skim->shifts[low - 1].bytes : 0;
 }
 
 bool pickle_skim_locate(const struct pickle_skim *skim, const struct value *string, struct pickle_place *out)

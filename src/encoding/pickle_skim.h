@@ -21,8 +21,8 @@ struct pickle_skipped {
 
 struct pickle_skim {
     struct buffer bytes;     /* the small pickle. Texts of the graph point into it */
-    struct pickle_gap *gaps; /* where bytes of the file were left out */
-    size_t gap_count, gap_capacity;
+    struct pickle_shift *shifts; /* where bytes of the file were left out */
+    size_t shift_count, shift_capacity;
     struct pickle_skipped *skipped; /* by at */
     size_t skipped_count, skipped_capacity;
     uint64_t consumed; /* bytes of the file up to and including STOP */

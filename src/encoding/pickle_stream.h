@@ -17,6 +17,12 @@
 #define PICKLE_BATCH 1000 /* items that one APPENDS or SETITEMS takes */
 #define PICKLE_NO_MEMO UINT32_MAX
 
+/* Payload between the bytes of a frame: behind the first `at` of them. */
+struct pickle_gap {
+    size_t at;
+    uint64_t bytes;
+};
+
 /* Gets every byte that is no payload, in ascending order. */
 typedef reshard_status (*pickle_sink)(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err);
 
