@@ -2,7 +2,6 @@
 #include "formats/dcp/metadata_build.h"
 
 #include "base/buffer.h"
-#include "base/hash.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
@@ -179,106 +178,12 @@ reshard_status dcp_build_init(struct dcp_build *build, const struct limits *limi
     *out = (struct dcp_metadata){
         .checkpoint_id = DCP_NONE, .save_id = DCP_NONE, .load_id = DCP_NONE, .version = DCP_NONE, .root_class = DCP_NONE
     };
-    build->vector_slot_count = 1024;
-    build->vector_slots = calloc(build->vector_slot_count, sizeof(*build->vector_slots));
-    if (!build->vector_slots)
-        return error_set_memory(err);
-    build->vector_seed = hash_random_seed();
-    memset(build->last_vector, 0xFF, sizeof(build->last_vector));
-    return RESHARD_OK;
-}
-
-void dcp_build_release(struct dcp_build *build)
-{
-    free(build->vector_slots);
-    build->vector_slots = NULL;
-}
-
-static uint32_t metadata_build_vector_hash(const struct dcp_build *build, const int64_t *values, size_t rank)
-{
-    return (uint32_t)hash64(values, rank * sizeof(*values), build->vector_seed + rank);
-}
-
-static bool vector_is(const struct dcp_build *build, uint32_t vector, const int64_t *values, size_t rank)
-{
-    const int64_t *stored = build->out->vectors + vector;
-    if ((size_t)stored[0] != rank)
-        return false;
-    for (size_t i = 0; i < rank; i++)
-        if (stored[i + 1] != values[i])
-            return false;
-    return true;
-}
-
-static reshard_status vector_slots_grow(struct dcp_build *build)
-{
-    uint32_t count = build->vector_slot_count * 2;
-    uint32_t *slots = count ? calloc(count, sizeof(*slots)) : NULL;
-    if (!slots)
-        return error_set_memory(build->err);
-    const int64_t *vectors = build->out->vectors;
-    for (uint64_t v = 0; v < build->out->vector_count; v += 1 + (uint64_t)vectors[v]) {
-        uint32_t slot = metadata_build_vector_hash(build, vectors + v + 1, (size_t)vectors[v]) & (count - 1);
-        while (slots[slot])
-            slot = (slot + 1) & (count - 1);
-        slots[slot] = (uint32_t)v + 1;
-    }
-    free(build->vector_slots);
-    build->vector_slots = slots;
-    build->vector_slot_count = count;
-    return RESHARD_OK;
-}
-
-static reshard_status vector_append(struct dcp_build *build, const int64_t *values, size_t rank, uint32_t *out)
-{
-    struct dcp_metadata *metadata = build->out;
-    uint64_t needed = metadata->vector_count + 1 + rank;
-    if (needed > UINT32_MAX - 1)
-        return error_set(build->err, RESHARD_ERR_LIMIT, "index vectors of more than %" PRIu32 " numbers", UINT32_MAX - 1);
-    if (needed > build->vector_capacity) {
-        uint64_t capacity = build->vector_capacity + build->vector_capacity / 2 + 256;
-        if (capacity < needed)
-            capacity = needed;
-        int64_t *grown = reallocarray(metadata->vectors, capacity, sizeof(*grown));
-        if (!grown)
-            return error_set_memory(build->err);
-        metadata->vectors = grown;
-        build->vector_capacity = capacity;
-    }
-    *out = (uint32_t)metadata->vector_count;
-    metadata->vectors[metadata->vector_count] = (int64_t)rank;
-    if (rank)
-        memcpy(metadata->vectors + metadata->vector_count + 1, values, rank * sizeof(*values));
-    metadata->vector_count = needed;
-    return RESHARD_OK;
+    return vector_pool_init(&out->vectors, err);
 }
 
 reshard_status dcp_build_vector(struct dcp_build *build, const int64_t *values, size_t rank, uint32_t *out)
 {
-    uint32_t hash = metadata_build_vector_hash(build, values, rank);
-    uint32_t *last = &build->last_vector[hash % COUNT(build->last_vector)];
-    if (*last != DCP_NONE && vector_is(build, *last, values, rank)) {
-        *out = *last;
-        return RESHARD_OK;
-    }
-    if (build->vector_slots_used >= build->vector_slot_count / 2) {
-        reshard_status status = vector_slots_grow(build);
-        if (status)
-            return status;
-    }
-    uint32_t mask = build->vector_slot_count - 1, slot = hash & mask;
-    while (build->vector_slots[slot] && !vector_is(build, build->vector_slots[slot] - 1, values, rank))
-        slot = (slot + 1) & mask;
-    if (!build->vector_slots[slot]) {
-        uint32_t made = 0;
-        reshard_status status = vector_append(build, values, rank, &made);
-        if (status)
-            return status;
-        build->vector_slots[slot] = made + 1;
-        build->vector_slots_used++;
-    }
-    *out = *last = build->vector_slots[slot] - 1;
-    return RESHARD_OK;
+    return vector_pool_keep(&build->out->vectors, values, rank, out, build->err);
 }
 
 reshard_status dcp_build_name(struct dcp_build *build, struct str name, uint32_t *out)
@@ -549,6 +454,6 @@ reshard_status dcp_build_finish(struct dcp_build *build)
     metadata_build_shrink(&metadata->chunks, metadata->chunk_count, sizeof(*metadata->chunks));
     metadata_build_shrink(&metadata->indexes, metadata->storage_count, sizeof(*metadata->indexes));
     metadata_build_shrink(&metadata->ranges, metadata->storage_count, sizeof(*metadata->ranges));
-    metadata_build_shrink(&metadata->vectors, metadata->vector_count, sizeof(*metadata->vectors));
+    vector_pool_finish(&metadata->vectors);
     return index_names(build);
 }

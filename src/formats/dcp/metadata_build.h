@@ -42,18 +42,12 @@ struct dcp_build {
     struct dcp_metadata *out;
     const struct limits *limits;
     reshard_error *err;
-    uint32_t *vector_slots;  /* hash table: vector + 1 */
-    uint32_t vector_slot_count, vector_slots_used;
-    uint32_t last_vector[4]; /* a direct-mapped cache in front of it */
-    uint64_t vector_capacity;
-    uint64_t vector_seed;    /* of the table's hash, against numbers chosen to collide */
     uint32_t entry_capacity, chunk_capacity, index_capacity, range_capacity, path_capacity, path_part_capacity, transform_list_capacity,
         transform_text_capacity, class_module_capacity, extra_attribute_capacity, unknown_global_capacity;
     uint32_t index_count, range_count; /* made so far; storage_count is set at the end */
 };
 
 reshard_status dcp_build_init(struct dcp_build *build, const struct limits *limits, struct dcp_metadata *out, reshard_error *err);
-void dcp_build_release(struct dcp_build *build); /* its own tables, not out */
 
 /* Each adds one element and gives its number; failures are memory or a limit. */
 reshard_status dcp_build_vector(struct dcp_build *build, const int64_t *values, size_t rank, uint32_t *out);

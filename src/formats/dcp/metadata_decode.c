@@ -9,7 +9,7 @@ void dcp_metadata_release(struct dcp_metadata *metadata)
 {
     name_map_release(&metadata->names);
     name_map_release(&metadata->texts);
-    free(metadata->vectors);
+    vector_pool_release(&metadata->vectors);
     free(metadata->entries);
     free(metadata->chunks);
     free(metadata->indexes);
@@ -35,7 +35,7 @@ static uint64_t map_memory(const struct name_map *map)
 uint64_t dcp_metadata_memory(const struct dcp_metadata *metadata)
 {
     const struct dcp_metadata *m = metadata;
-    return sizeof(*m) + map_memory(&m->names) + map_memory(&m->texts) + m->vector_count * sizeof(*m->vectors) +
+    return sizeof(*m) + map_memory(&m->names) + map_memory(&m->texts) + m->vectors.count * sizeof(*m->vectors.numbers) +
            (uint64_t)m->entry_count * sizeof(*m->entries) + (uint64_t)m->chunk_count * sizeof(*m->chunks) +
            (uint64_t)m->storage_count * (sizeof(*m->indexes) + sizeof(*m->ranges)) +
            (uint64_t)m->transform_list_count * sizeof(*m->transform_lists) +
@@ -56,7 +56,6 @@ static reshard_status decode_one_way(const void *bytes, size_t size, const struc
         status = dcp_decode_general(bytes, size, &build);
     if (!status && *is_done)
         status = dcp_build_finish(&build);
-    dcp_build_release(&build);
     out->is_fast = is_fast;
     if (status || !*is_done)
         dcp_metadata_release(out);

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "base/name_map.h"
+#include "base/vector_pool.h"
 
 #define DCP_NONE UINT32_MAX
 
@@ -61,7 +62,7 @@ struct dcp_path_part {
 
 struct dcp_metadata {
     struct name_map names, texts;
-    int64_t *vectors;      /* a vector v is vectors[v] numbers from vectors[v + 1] on; equal ones are one */
+    struct vector_pool vectors;
     struct dcp_entry *entries;
     struct dcp_chunk *chunks;    /* may hold some that no entry has */
     struct dcp_index *indexes;
@@ -72,7 +73,6 @@ struct dcp_metadata {
     struct dcp_path_part *path_parts;
     uint32_t *entry_of_name;     /* by name: the last entry of that name, or DCP_NONE */
     uint32_t *path_of_name;      /* by name: the last path of that name, or DCP_NONE */
-    uint64_t vector_count;       /* numbers in vectors */
     uint32_t entry_count, chunk_count, storage_count, transform_list_count, transform_text_count, path_count, path_part_count;
     bool has_planner_data, has_storage_data, has_storage_meta; /* present and not None */
 
@@ -93,12 +93,12 @@ struct dcp_metadata {
 
 static inline int dcp_vector_rank(const struct dcp_metadata *metadata, uint32_t vector)
 {
-    return (int)metadata->vectors[vector];
+    return vector_pool_rank(&metadata->vectors, vector);
 }
 
 static inline const int64_t *dcp_vector_at(const struct dcp_metadata *metadata, uint32_t vector)
 {
-    return metadata->vectors + vector + 1;
+    return vector_pool_at(&metadata->vectors, vector);
 }
 
 static inline struct str dcp_text(const struct dcp_metadata *metadata, uint32_t text)
