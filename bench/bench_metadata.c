@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decodes a `.metadata` file of torch.distributed.checkpoint five times and prints the median rate. usage: bench_metadata FILE */
+/* Decodes a `.metadata` file of torch.distributed.checkpoint, or with --flex of Paddle, five times and prints the median rate. usage:
+ * bench_metadata [--flex] FILE */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "formats/dcp/metadata_decode.h"
+#include "formats/paddle/flex_metadata.h"
 
 #define ROUNDS 5
 
@@ -37,27 +39,43 @@ static uint8_t *read_file(const char *path, size_t *size)
     return bytes;
 }
 
+static reshard_status decode_dcp(const uint8_t *bytes, size_t size, uint32_t *chunks, reshard_error *err)
+{
+    struct dcp_metadata metadata;
+    reshard_status status = dcp_metadata_decode(bytes, size, &limits_default, DCP_DECODE_BEST, &metadata, err);
+    *chunks = metadata.chunk_count;
+    dcp_metadata_release(&metadata);
+    return status;
+}
+
+static reshard_status decode_flex(const uint8_t *bytes, size_t size, uint32_t *chunks, reshard_error *err)
+{
+    struct flex_metadata metadata;
+    reshard_status status = flex_metadata_decode(bytes, size, &limits_default, FLEX_DECODE_BEST, &metadata, err);
+    *chunks = metadata.index_count;
+    flex_metadata_release(&metadata);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
     size_t size = 0;
-    uint8_t *bytes = argc == 2 ? read_file(argv[1], &size) : NULL;
+    bool is_flex = argc == 3 && strcmp(argv[1], "--flex") == 0;
+    uint8_t *bytes = argc == 2 || is_flex ? read_file(argv[argc - 1], &size) : NULL;
     double seconds[ROUNDS];
     uint32_t chunks = 0;
     if (!bytes) {
-        fprintf(stderr, "usage: bench_metadata FILE\n");
+        fprintf(stderr, "usage: bench_metadata [--flex] FILE\n");
         return 2;
     }
     for (int round = 0; round < ROUNDS; round++) {
-        struct dcp_metadata metadata;
         reshard_error err = { 0 };
         double started = now();
-        if (dcp_metadata_decode(bytes, size, &limits_default, DCP_DECODE_BEST, &metadata, &err)) {
+        if ((is_flex ? decode_flex : decode_dcp)(bytes, size, &chunks, &err)) {
             fprintf(stderr, "bench_metadata: %s\n", err.message);
             return 1;
         }
         seconds[round] = now() - started;
-        chunks = metadata.chunk_count;
-        dcp_metadata_release(&metadata);
     }
     qsort(seconds, ROUNDS, sizeof(seconds[0]), compare);
     printf("%.1f M chunks/s, %.2f GB/s\n", chunks / seconds[ROUNDS / 2] / 1e6, (double)size / seconds[ROUNDS / 2] / 1e9);

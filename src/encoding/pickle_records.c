@@ -68,6 +68,18 @@ struct str records_text(const struct records *m, records_word w)
     return text;
 }
 
+struct str records_bytes(const struct records *m, records_word w)
+{
+    struct cursor cursor = m->input;
+    uint8_t opcode = 0, u8 = 0;
+    uint32_t size = 0;
+    struct str bytes = { 0 };
+    cursor.pos = (size_t)records_payload(w);
+    if (cursor_u8(&cursor, &opcode) && (opcode == 'C' ? cursor_u8(&cursor, &u8) : cursor_u32le(&cursor, &size)))
+        cursor_bytes(&cursor, opcode == 'C' ? u8 : size, &bytes);
+    return bytes;
+}
+
 enum records_step records_read_string(struct records *m, size_t position, records_word *out, size_t *end)
 {
     struct str text;
@@ -262,12 +274,12 @@ static enum records_step op_framing(struct records *m, uint8_t opcode)
     return RECORDS_ON;
 }
 
-/* Floats and bytes: nothing that we understand holds any. */
+/* Floats, which nothing that we understand holds, and bytes. */
 static enum records_step op_opaque(struct records *m, uint8_t opcode)
 {
     uint8_t u8 = 0;
     uint32_t u32 = 0;
-    uint64_t length = 8;
+    uint64_t length = 8, position = m->input.pos - 1;
     bool ok = true;
     if (opcode == 'C') {
         ok = cursor_u8(&m->input, &u8);
@@ -278,7 +290,7 @@ static enum records_step op_opaque(struct records *m, uint8_t opcode)
     }
     if (!ok || !cursor_skip(&m->input, length) || length > m->limits->pickle_string_bytes)
         return RECORDS_GIVE_UP;
-    return records_push(m, records_word_of(RECORDS_OPAQUE, 0));
+    return records_push(m, opcode == 'G' ? records_word_of(RECORDS_OPAQUE, 0) : records_word_of(RECORDS_BYTES, position));
 }
 
 static enum records_step op_object(struct records *m, uint8_t opcode)

@@ -32,6 +32,7 @@ enum records_tag {
     RECORDS_INT,    /* the number */
     RECORDS_STR,    /* position of the opcode << 8 | attribute */
     RECORDS_GLOBAL, /* in globals */
+    RECORDS_BYTES,  /* position of the opcode */
     RECORDS_OPAQUE, /* anything whose content does not matter; 1: an object, which may take items and a state */
     RECORDS_VECTOR, /* tuple of integers: the driver's vector */
     RECORDS_TUPLE,  /* other tuple: pool[i] is the count, the items follow */
@@ -82,6 +83,7 @@ enum records_role {
     RECORDS_IS_OPAQUE, /* what is made of it does not matter */
     RECORDS_IS_OBJECT, /* an object is NEW until `build` gets its state */
     RECORDS_IS_SIZE,   /* a call with a tuple of integers is SIZE: torch.Size */
+    RECORDS_IS_SCALAR, /* a call with one of the driver's words, its type, and bytes is the INT that `scalar` says: numpy's scalars */
     RECORDS_IS_CALL    /* `call` says what a call gives */
 };
 
@@ -103,7 +105,7 @@ struct records_container {
 /* ---- records ---- */
 
 #define RECORDS_KEYS_MAX 8
-#define RECORDS_SLOTS_MAX 3
+#define RECORDS_SLOTS_MAX 4
 #define RECORDS_SPACES 2 /* kinds of strings, which the driver keeps apart */
 
 /* What an attribute of a record is, and in which of the slots of its type it goes; the slot of a string is its space. */
@@ -112,6 +114,7 @@ struct records_field {
     enum {
         RECORDS_FIELD_SIZE, RECORDS_FIELD_TUPLE,     /* vectors: of a RECORDS_IS_SIZE class, and plain */
         RECORDS_FIELD_NUMBER, RECORDS_FIELD_NATURAL, /* any integer, and one that is not negative */
+        RECORDS_FIELD_BOOL,                          /* a number, 0 or 1 */
         RECORDS_FIELD_STRING,
         RECORDS_FIELD_NONE                           /* always None */
     } type;
@@ -157,6 +160,12 @@ struct records_shapes {
 
     /* What the call of a RECORDS_IS_CALL class gives. */
     enum records_step (*call)(struct records *m, int kind, records_word args, records_word *out);
+
+    /* The number that a RECORDS_IS_SCALAR class makes of a type and bytes; false gives up. NULL: there are none. */
+    bool (*scalar)(struct records *m, records_word type, struct str bytes, int64_t *out);
+
+    /* What one of the driver's own words is with a state. NULL gives up. */
+    enum records_step (*restate)(struct records *m, records_word w, records_word state, records_word *out);
 
     /* What an object with that state is, in words of the driver's tags. */
     enum records_step (*build)(struct records *m, records_word object, records_word state, records_word *out);
@@ -239,6 +248,9 @@ const struct records_global *records_class(const struct records *m, records_word
 
 /* The text of a STR word, which lies in the input. */
 struct str records_text(const struct records *m, records_word w);
+
+/* The content of a BYTES word, which lies in the input. */
+struct str records_bytes(const struct records *m, records_word w);
 
 /* The number of a STR word's text in a space. */
 enum records_step records_string(struct records *m, int space, records_word w, uint32_t *out);

@@ -235,6 +235,19 @@ enum records_step records_shape_add(struct records *m, const records_word *items
 
 /* ---- calls ---- */
 
+/* (type, bytes): a number. */
+static enum records_step scalar_call(struct records *m, records_word args, records_word *out)
+{
+    size_t count = 0;
+    int64_t number;
+    const records_word *items = records_tag(args) == RECORDS_TUPLE ? records_tuple(m, args, &count) : NULL;
+    if (count != 2 || records_tag(items[0]) < RECORDS_OWN || records_tag(items[1]) != RECORDS_BYTES || !m->shapes->scalar ||
+        !m->shapes->scalar(m, items[0], records_bytes(m, items[1]), &number) || number > RECORDS_INT_MAX || number < -RECORDS_INT_MAX)
+        return RECORDS_GIVE_UP;
+    *out = records_word_of(RECORDS_INT, (uint64_t)number);
+    return RECORDS_ON;
+}
+
 enum records_step records_shape_reduce(struct records *m)
 {
     records_word args = m->stack[m->stack_count - 1], callable = m->stack[m->stack_count - 2];
@@ -251,6 +264,8 @@ enum records_step records_shape_reduce(struct records *m)
         if (count != 1 || records_tag(items[0]) != RECORDS_VECTOR)
             return RECORDS_GIVE_UP;
         made = records_word_of(RECORDS_SIZE, records_payload(items[0]));
+    } else if (role == RECORDS_IS_SCALAR) {
+        step = scalar_call(m, args, &made);
     } else if (role == RECORDS_IS_CALL) {
         step = m->shapes->call(m, class->kind, args, &made);
     }
@@ -295,9 +310,11 @@ enum records_step records_shape_build(struct records *m)
     records_word state = records_resolve(m, m->stack[m->stack_count - 1]), *top = &m->stack[m->stack_count - 2];
     records_word object = records_resolve(m, *top), built = RECORDS_OPAQUE_OBJECT;
     if (object != RECORDS_OPAQUE_OBJECT) {
-        if (records_tag(object) != RECORDS_NEW)
-            return RECORDS_GIVE_UP;
-        enum records_step step = m->shapes->build(m, object, state, &built);
+        enum records_step step = RECORDS_GIVE_UP;
+        if (records_tag(object) == RECORDS_NEW)
+            step = m->shapes->build(m, object, state, &built);
+        else if (records_tag(object) >= RECORDS_OWN && m->shapes->restate)
+            step = m->shapes->restate(m, object, state, &built);
         if (step)
             return step;
     }

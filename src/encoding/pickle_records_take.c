@@ -11,7 +11,8 @@
 
 #include "tensor/box.h"
 
-/* Of the object, its dict, and of each value: tuple, argument tuple and size. */
+/* MEMOIZEs that are looked at together. Most records have fewer: of the object, its dict, and of each value: tuple, argument tuple and
+ * size. */
 #define MEMOIZES_MAX (2 + 3 * RECORDS_KEYS_MAX)
 
 /* What a record has given so far. Nothing of it is in the decoder until the record is complete. */
@@ -22,7 +23,7 @@ struct record {
     struct records_seen *seen;
     struct records_values values;
     unsigned has;                /* bitmap of fields */
-    bool is_free;                /* no MEMOIZE of this record is asked for */
+    uint64_t free_until;         /* no MEMOIZE of this record before it is asked for */
 };
 
 /* What a GET that was not seen at this place before leads to. */
@@ -63,6 +64,11 @@ static inline bool read_exact(struct record *r, const char *bytes, size_t size)
     return true;
 }
 
+static inline bool memo_is_asked_for(const struct records *m, const struct record *r)
+{
+    return r->memo >= r->free_until && records_memo_is_kept(m, r->memo);
+}
+
 static inline bool read_int(struct record *r, int64_t *out)
 {
     size_t left = (size_t)(r->end - r->at);
@@ -95,37 +101,74 @@ static inline bool read_int(struct record *r, int64_t *out)
 /* A MEMOIZE whose entry nobody asks for. */
 static inline bool skip_memoize(const struct records *m, struct record *r)
 {
-    if (r->at == r->end || *r->at != 0x94 || (!r->is_free && records_memo_is_kept(m, r->memo)))
+    if (r->at == r->end || *r->at != 0x94 || memo_is_asked_for(m, r))
         return false;
     r->at++;
     r->memo++;
     return true;
 }
 
+/* The MEMOIZE of a value that others may share. That it is kept now does no harm if the record turns out to be for the opcodes. */
+static inline bool memoize_value(struct records *m, struct record *r, records_word w)
+{
+    if (r->at == r->end || *r->at != 0x94)
+        return false;
+    r->at++;
+    if (memo_is_asked_for(m, r))
+        *records_memo_slot(m, r->memo) = w;
+    r->memo++;
+    return true;
+}
+
+/* A number that is a call, or a GET of one: scalars of numpy. GET class, GET type, SHORT_BINBYTES, TUPLE2, REDUCE. */
+static bool read_scalar(struct records *m, struct record *r, int64_t *out)
+{
+    struct records_get unused = { 0 };
+    records_word w, type;
+    if (!read_get(m, r, &unused, &w))
+        return false;
+    if (records_tag(w) == RECORDS_INT) {
+        *out = records_int(w);
+        return true;
+    }
+    unused.mask = 0;
+    if (records_tag(w) != RECORDS_GLOBAL || m->globals[records_payload(w)].role != RECORDS_IS_SCALAR || !m->shapes->scalar ||
+        !read_get(m, r, &unused, &type) || records_tag(type) < RECORDS_OWN || r->end - r->at < 2 || r->at[0] != 'C' ||
+        r->end - r->at < 2 + r->at[1])
+        return false;
+    struct str bytes = { (const char *)r->at + 2, r->at[1] };
+    r->at += 2 + bytes.size;
+    if (!m->shapes->scalar(m, type, bytes, out) || *out > RECORDS_INT_MAX || *out < -RECORDS_INT_MAX || !skip_memoize(m, r) ||
+        !read_exact(r, "\x86", 1) || !skip_memoize(m, r) || !read_exact(r, "R", 1))
+        return false;
+    return memoize_value(m, r, records_word_of(RECORDS_INT, (uint64_t)*out));
+}
+
+static inline bool read_number(struct records *m, struct record *r, int64_t *out)
+{
+    if (read_int(r, out))
+        return true;
+    const uint8_t *at = r->at;
+    uint64_t memo = r->memo;
+    if (at < r->end && (*at == 'h' || *at == 'j') && read_scalar(m, r, out))
+        return true;
+    r->at = at;
+    r->memo = memo;
+    return false;
+}
+
 /* A tuple of up to RANK_MAX numbers, without the MEMOIZE behind it. */
-static inline bool pickle_records_take_read_numbers(struct record *r, int64_t *values, size_t *count)
+static inline bool pickle_records_take_read_numbers(struct records *m, struct record *r, int64_t *values, size_t *count)
 {
     bool is_marked = r->at < r->end && *r->at == '(';
     *count = 0;
     r->at += is_marked;
-    while (*count < RANK_MAX && read_int(r, &values[*count]))
+    while (*count < RANK_MAX && read_number(m, r, &values[*count]))
         ++*count;
     if (r->at == r->end)
         return false;
     uint8_t opcode = *r->at++;
     return is_marked ? opcode == 't' && *count > 0 : *count == 0 ? opcode == ')' : *count <= 3 && opcode == 0x84 + *count;
-}
-
-/* The MEMOIZE of a vector, which others may share. That it is kept now does no harm if the record turns out to be for the opcodes. */
-static inline bool memoize_vector(struct records *m, struct record *r, records_word w)
-{
-    if (r->at == r->end || *r->at != 0x94)
-        return false;
-    r->at++;
-    if (!r->is_free && records_memo_is_kept(m, r->memo))
-        *records_memo_slot(m, r->memo) = w;
-    r->memo++;
-    return true;
 }
 
 /* A size: GET of one, or the call of torch.Size with a tuple. */
@@ -142,11 +185,11 @@ static bool read_size(struct records *m, struct record *r, uint32_t *out)
     }
     if (records_tag(class) != RECORDS_GLOBAL || m->globals[records_payload(class)].role != RECORDS_IS_SIZE)
         return false;
-    if (!pickle_records_take_read_numbers(r, values, &count) || (count && !skip_memoize(m, r)))
+    if (!pickle_records_take_read_numbers(m, r, values, &count) || (count && !skip_memoize(m, r)))
         return false;
     if (!read_exact(r, "\x85", 1) || !skip_memoize(m, r) || !read_exact(r, "R", 1))
         return false;
-    return !records_vector(m, values, count, out) && memoize_vector(m, r, records_word_of(RECORDS_SIZE, *out));
+    return !records_vector(m, values, count, out) && memoize_value(m, r, records_word_of(RECORDS_SIZE, *out));
 }
 
 /* A tuple of numbers: GET of one, or a new one. */
@@ -156,13 +199,16 @@ static bool read_tuple(struct records *m, struct record *r, uint32_t *out)
     size_t count;
     records_word known;
     if (r->at < r->end && (*r->at == 'h' || *r->at == 'j')) {
-        bool is_vector = read_get(m, r, &r->seen->size_class, &known) && records_tag(known) == RECORDS_VECTOR;
-        *out = is_vector ? (uint32_t)records_payload(known) : RECORDS_ABSENT;
-        return is_vector;
+        const uint8_t *before = r->at;
+        if (read_get(m, r, &r->seen->size_class, &known) && records_tag(known) == RECORDS_VECTOR) {
+            *out = (uint32_t)records_payload(known);
+            return true;
+        }
+        r->at = before; /* it may be the first of two or three numbers */
     }
-    if (!pickle_records_take_read_numbers(r, values, &count) || records_vector(m, values, count, out))
+    if (!pickle_records_take_read_numbers(m, r, values, &count) || records_vector(m, values, count, out))
         return false;
-    return count == 0 || memoize_vector(m, r, records_word_of(RECORDS_VECTOR, *out));
+    return count == 0 || memoize_value(m, r, records_word_of(RECORDS_VECTOR, *out));
 }
 
 /* A string: GET of one, or a new one. */
@@ -207,6 +253,14 @@ static bool read_none(struct record *r, const struct records_field *field)
     return true;
 }
 
+static inline bool read_bool(struct record *r, int64_t *out)
+{
+    if (r->at == r->end || (*r->at != 0x88 && *r->at != 0x89))
+        return false;
+    *out = *r->at++ == 0x88;
+    return true;
+}
+
 static inline bool pickle_records_take_read_value(struct records *m, struct record *r, const struct records_field *field)
 {
     int64_t *number = &r->values.numbers[field->slot];
@@ -219,6 +273,8 @@ static inline bool pickle_records_take_read_value(struct records *m, struct reco
         return read_size(m, r, &r->values.vectors[field->slot]);
     case RECORDS_FIELD_NUMBER:
         return read_int(r, number);
+    case RECORDS_FIELD_BOOL:
+        return read_bool(r, number);
     case RECORDS_FIELD_NATURAL:
         return read_int(r, number) && *number >= 0;
     case RECORDS_FIELD_STRING:
@@ -256,8 +312,8 @@ static bool has_required(const struct record *r)
 
 static bool pickle_records_take_read_record(struct records *m, struct record *r)
 {
-    r->is_free = records_memo_is_free(m, r->memo, MEMOIZES_MAX);
-    if (!read_exact(r, ")\x81\x94}\x94(", 6) || (!r->is_free && !records_memo_is_free(m, r->memo, 2)))
+    r->free_until = records_memo_is_free(m, r->memo, MEMOIZES_MAX) ? r->memo + MEMOIZES_MAX : r->memo;
+    if (!read_exact(r, ")\x81\x94}\x94(", 6) || (r->free_until == r->memo && !records_memo_is_free(m, r->memo, 2)))
         return false;
     r->memo += 2;
     for (int key = 0; r->at < r->end && *r->at != 'u'; key++) {
@@ -274,9 +330,9 @@ enum records_step records_take(struct records *m, unsigned shape)
     struct record r = {
         .at = m->data + m->input.pos, .end = m->data + m->input.size, .memo = m->memo_count, .shape = &m->shapes->shapes[shape],
         .seen = &m->seen[shape],
-        .values = { .vectors = { RECORDS_ABSENT, RECORDS_ABSENT, RECORDS_ABSENT },
+        .values = { .vectors = { RECORDS_ABSENT, RECORDS_ABSENT, RECORDS_ABSENT, RECORDS_ABSENT },
                     .strings = { RECORDS_ABSENT, RECORDS_ABSENT },
-                    .numbers = { -1, -1, -1 } },
+                    .numbers = { -1, -1, -1, -1 } },
     };
     if (m->uses_put || !pickle_records_take_read_record(m, &r))
         return m->status ? RECORDS_FAILED : RECORDS_ON;

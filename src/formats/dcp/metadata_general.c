@@ -4,6 +4,7 @@
 
 #include "base/array.h"
 #include "encoding/pickle.h"
+#include "encoding/pickle_objects.h"
 #include "tensor/box.h"
 
 #include <inttypes.h>
@@ -37,57 +38,16 @@ static reshard_status fail_absent(const struct place *place, const struct value 
 
 /* ---- objects ---- */
 
-static bool metadata_general_is_object(const struct value *value)
-{
-    return value->kind == VALUE_CALL || value->kind == VALUE_NEW;
-}
-
-/* The class that an object is an instance of; protocols 0 and 1 say copyreg._reconstructor(class, object, None). */
-static const struct value *class_node(const struct value *value)
-{
-    if (!metadata_general_is_object(value))
-        return NULL;
-    const struct value *class = value->object->callable;
-    if (value_is_global(class, "copyreg", "_reconstructor") && value->object->args->list.count)
-        class = value->object->args->list.items[0];
-    return class->kind == VALUE_GLOBAL ? class : NULL;
-}
-
 static enum dcp_class metadata_general_class_of(const struct value *value)
 {
-    const struct value *class = class_node(value);
+    const struct value *class = pickle_object_class(value);
     bool is_harmless;
     return class ? dcp_class_of(class->global.module, class->global.name, &is_harmless) : DCP_CLASS_UNKNOWN;
 }
 
-/* A state is a dict, or a pair of dicts of which either may be None. The last one that has the attribute counts. */
 static const struct value *metadata_general_attribute_of(const struct value *object, enum dcp_attribute attribute)
 {
-    const char *name = dcp_attribute_name(attribute);
-    for (uint32_t i = object->object->state_count; i > 0; i--) {
-        const struct value *state = object->object->states[i - 1], *found = NULL;
-        if (state->kind == VALUE_DICT)
-            found = value_dict_get(state, name);
-        for (size_t j = state->kind == VALUE_TUPLE && state->list.count == 2 ? 2 : 0; j > 0 && !found; j--)
-            if (state->list.items[j - 1]->kind == VALUE_DICT)
-                found = value_dict_get(state->list.items[j - 1], name);
-        if (found)
-            return found;
-    }
-    return NULL;
-}
-
-/* Looking an attribute up goes through all that the states hold, and objects may be named many times. */
-static reshard_status spend_look(const struct dcp_build *build, const struct value *object)
-{
-    uint64_t steps = 1;
-    for (uint32_t i = 0; (object->kind == VALUE_CALL || object->kind == VALUE_NEW) && i < object->object->state_count; i++) {
-        const struct value *state = object->object->states[i];
-        for (size_t j = 0; state->kind == VALUE_TUPLE && state->list.count == 2 && j < 2; j++)
-            steps += state->list.items[j]->kind == VALUE_DICT ? state->list.items[j]->list.count : 0;
-        steps += state->kind == VALUE_DICT ? state->list.count : 1;
-    }
-    return work_spend_steps(build->limits->budget, steps, build->err);
+    return pickle_object_attribute(object, dcp_attribute_name(attribute));
 }
 
 /* As attribute_of, for one that may be absent or None: both give NULL. */
@@ -189,7 +149,7 @@ static reshard_status metadata_general_read_tensor(const struct place *place, co
         uint32_t offsets, sizes, number;
         if (metadata_general_class_of(items[i]) != DCP_CLASS_CHUNK)
             return metadata_general_fail_at(place, items[i], "chunks", "ChunkStorageMetadata");
-        status = spend_look(place->build, items[i]);
+        status = pickle_object_spend(items[i], place->build->limits->budget, place->build->err);
         if (!status)
             status = metadata_general_read_vector(place, items[i], DCP_ATTR_OFFSETS, &offsets);
         if (!status)
@@ -457,7 +417,7 @@ static reshard_status metadata_general_read_root(struct dcp_build *build, const 
     if (metadata_general_class_of(root) != DCP_CLASS_METADATA)
         return metadata_general_fail_at(&(struct place){ build, "root", { 0 } }, root, NULL,
                                         "a Metadata object of torch.distributed.checkpoint");
-    const struct value *class = class_node(root);
+    const struct value *class = pickle_object_class(root);
     reshard_status status = dcp_build_class_name(build, class->global.module, class->global.name, &build->out->root_class);
     if (!status)
         status = read_entries(build, root);

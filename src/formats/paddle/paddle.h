@@ -5,6 +5,7 @@
 
 #include "formats/driver.h"
 
+extern const struct format_driver format_paddle_flex; /* Flex Checkpoint: .distcp files and <uid>.metadata */
 extern const struct format_driver format_paddle_uc;
 
 #endif
