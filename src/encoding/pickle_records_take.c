@@ -144,7 +144,7 @@ static bool read_scalar(struct records *m, struct record *r, int64_t *out)
     return memoize_value(m, r, records_word_of(RECORDS_INT, (uint64_t)*out));
 }
 
-static inline bool read_number(struct records *m, struct record *r, int64_t *out)
+static inline bool take_number(struct records *m, struct record *r, int64_t *out)
 {
     if (read_int(r, out))
         return true;
@@ -163,7 +163,7 @@ static inline bool pickle_records_take_read_numbers(struct records *m, struct re
     bool is_marked = r->at < r->end && *r->at == '(';
     *count = 0;
     r->at += is_marked;
-    while (*count < RANK_MAX && read_number(m, r, &values[*count]))
+    while (*count < RANK_MAX && take_number(m, r, &values[*count]))
         ++*count;
     if (r->at == r->end)
         return false;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Prints Flex Checkpoint metadata as Python pickles it, as C arrays, for test_flex_metadata.c: every generation and protocol, plain ints and
-scalars of NumPy. usage: make_flex_vectors.py > flex_vectors.h (needs numpy)"""
+"""Prints Flex Checkpoint metadata as Python pickles it, as C arrays, for test_flex_metadata.c: every generation and protocol, plain ints
+and scalars of NumPy. usage: make_flex_vectors.py > flex_vectors.h (needs numpy), or make_flex_vectors.py --bench SHARDS OUT"""
 import pickle
 import sys
 import types
@@ -54,7 +54,8 @@ def metadata(module, shard, index, keys=3, ranks=4, number=int, sequence=tuple):
     return new(m.Metadata, state_dict_metadata=state, storage_metadata=storage, flat_mapping=mapping if shard >= 0 else None)
 
 
-CASES = [("v_1_p4", (OLD, -1, 0), {}, 4), ("v0_p2", (OLD, 0, 0), {}, 2), ("v0_p4", (OLD, 0, 0), {}, 4), ("v1_lists", (NEW, 1, 1), {"sequence": list}, 4),
+CASES = [("v_1_p4", (OLD, -1, 0), {}, 4), ("v0_p2", (OLD, 0, 0), {}, 2), ("v0_p4", (OLD, 0, 0), {}, 4),
+         ("v1_lists", (NEW, 1, 1), {"sequence": list}, 4),
          ("v2_p3", (NEW, 1, 2), {}, 3), ("v2_p5", (NEW, 1, 2), {}, 5), ("v2_many", (NEW, 1, 2), {"keys": 14}, 4),
          ("v2_numpy", (NEW, 1, 2), {"keys": 14, "number": numpy.int64}, 4), ("v2_numpy_p2", (NEW, 1, 2), {"number": numpy.int64}, 2)]
 

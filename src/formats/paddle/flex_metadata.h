@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decoder of Paddle's Flex Checkpoint metadata, `<uid>.metadata`: one pickle of a Metadata object, in every generation (below), into compact
- * arrays; names and index vectors are interned, nothing points into the input.
+ * Decoder of Paddle's Flex Checkpoint metadata, `<uid>.metadata`: one pickle of a Metadata object, in every generation (below), into
+ * compact arrays; names and index vectors are interned, nothing points into the input.
  *
  *   Metadata             state_dict_metadata {key: [LocalTensorMetadata, …]}, storage_metadata {LocalTensorIndex: file name},
  *                        flat_mapping {key: (path, …)} (not in 2.6), model_type and other strings (after 3.3)

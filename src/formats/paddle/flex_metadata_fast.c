@@ -65,7 +65,7 @@ static bool fast_scalar(struct records *m, records_word type, struct str bytes, 
 /* ---- objects ---- */
 
 /* The attribute's vector: a tuple, or a list of integers. Absent or None gives FLEX_NONE. */
-static enum records_step vector_of(struct records *m, records_word w, uint32_t *out)
+static enum records_step fast_vector_of(struct records *m, records_word w, uint32_t *out)
 {
     int64_t numbers[RANK_MAX];
     *out = FLEX_NONE;
@@ -105,7 +105,7 @@ static bool is_plausible(const struct records *m, uint32_t offset, uint32_t rang
     return offset != FLEX_NONE && (range == FLEX_NONE || flex_vector_rank(build_of(m)->out, range) == 2);
 }
 
-static enum records_step add_shard(struct records *m, const struct flex_shard *shard, bool has_flag, records_word *out)
+static enum records_step fast_add_shard(struct records *m, const struct flex_shard *shard, bool has_flag, records_word *out)
 {
     uint32_t number = 0;
     if (!is_plausible(m, shard->offset, shard->range) || shard->shape == FLEX_NONE)
@@ -116,7 +116,7 @@ static enum records_step add_shard(struct records *m, const struct flex_shard *s
     return step_of(m, status);
 }
 
-static enum records_step add_index(struct records *m, const struct flex_index *index, bool has_flag, records_word *out)
+static enum records_step fast_add_index(struct records *m, const struct flex_index *index, bool has_flag, records_word *out)
 {
     uint32_t number = 0;
     if (!is_plausible(m, index->offset, index->range))
@@ -127,35 +127,35 @@ static enum records_step add_index(struct records *m, const struct flex_index *i
     return step_of(m, status);
 }
 
-static enum records_step build_shard(struct records *m, const records_word *given, records_word *out)
+static enum records_step fast_build_shard(struct records *m, const records_word *given, records_word *out)
 {
     struct flex_shard shard = { .dtype = FLEX_NONE };
     records_word dtype = given[FLEX_ATTR_DTYPE], flag = given[FLEX_ATTR_IS_FLATTENED];
-    enum records_step step = vector_of(m, given[FLEX_ATTR_GLOBAL_OFFSET], &shard.offset);
+    enum records_step step = fast_vector_of(m, given[FLEX_ATTR_GLOBAL_OFFSET], &shard.offset);
     if (!step)
-        step = vector_of(m, given[FLEX_ATTR_LOCAL_SHAPE], &shard.shape);
+        step = fast_vector_of(m, given[FLEX_ATTR_LOCAL_SHAPE], &shard.shape);
     if (!step)
-        step = vector_of(m, given[FLEX_ATTR_GLOBAL_SHAPE], &shard.global_shape);
+        step = fast_vector_of(m, given[FLEX_ATTR_GLOBAL_SHAPE], &shard.global_shape);
     if (!step)
-        step = vector_of(m, given[FLEX_ATTR_FLATTENED_RANGE], &shard.range);
+        step = fast_vector_of(m, given[FLEX_ATTR_FLATTENED_RANGE], &shard.range);
     if (!step)
         step = flag_of(flag, &shard.is_flattened);
     if (!step && !records_is_absent(dtype))
         step = records_tag(dtype) == RECORDS_STR ? records_string(m, FAST_TEXTS, dtype, &shard.dtype) : RECORDS_GIVE_UP;
-    return step ? step : add_shard(m, &shard, records_tag(flag) != RECORDS_UNSET, out);
+    return step ? step : fast_add_shard(m, &shard, records_tag(flag) != RECORDS_UNSET, out);
 }
 
-static enum records_step build_index(struct records *m, const records_word *given, records_word *out)
+static enum records_step fast_build_index(struct records *m, const records_word *given, records_word *out)
 {
     struct flex_index index = { .file = FLEX_NONE, .replica = -1 };
     records_word key = given[FLEX_ATTR_TENSOR_KEY], replica = given[FLEX_ATTR_REPLICA_ID], flag = given[FLEX_ATTR_IS_FLATTENED];
     enum records_step step = records_tag(key) == RECORDS_STR ? records_string(m, FAST_NAMES, key, &index.name) : RECORDS_GIVE_UP;
     if (!step)
-        step = vector_of(m, given[FLEX_ATTR_GLOBAL_OFFSET], &index.offset);
+        step = fast_vector_of(m, given[FLEX_ATTR_GLOBAL_OFFSET], &index.offset);
     if (!step)
-        step = vector_of(m, given[FLEX_ATTR_LOCAL_SHAPE], &index.shape);
+        step = fast_vector_of(m, given[FLEX_ATTR_LOCAL_SHAPE], &index.shape);
     if (!step)
-        step = vector_of(m, given[FLEX_ATTR_FLATTENED_RANGE], &index.range);
+        step = fast_vector_of(m, given[FLEX_ATTR_FLATTENED_RANGE], &index.range);
     if (!step)
         step = flag_of(flag, &index.is_flattened);
     if (!step && !records_is_absent(replica)) {
@@ -163,10 +163,10 @@ static enum records_step build_index(struct records *m, const records_word *give
             return RECORDS_GIVE_UP;
         index.replica = (int32_t)records_int(replica);
     }
-    return step ? step : add_index(m, &index, records_tag(flag) != RECORDS_UNSET, out);
+    return step ? step : fast_add_index(m, &index, records_tag(flag) != RECORDS_UNSET, out);
 }
 
-static enum records_step build_object(struct records *m, records_word object, records_word state, records_word *out)
+static enum records_step fast_build_object(struct records *m, records_word object, records_word state, records_word *out)
 {
     enum flex_class class = (enum flex_class)records_class(m, object)->kind;
     records_word given[FLEX_ATTR_COUNT];
@@ -179,7 +179,7 @@ static enum records_step build_object(struct records *m, records_word object, re
     }
     if (!records_read_attributes(m, state, given, FLEX_ATTR_COUNT) || records_tag(given[FLEX_ATTR_NONE]) != RECORDS_UNSET)
         return RECORDS_GIVE_UP;
-    return class == FLEX_CLASS_SHARD ? build_shard(m, given, out) : build_index(m, given, out);
+    return class == FLEX_CLASS_SHARD ? fast_build_shard(m, given, out) : fast_build_index(m, given, out);
 }
 
 /* ---- records: shards and indexes, which make up nearly all of a large file ---- */
@@ -194,12 +194,12 @@ static const struct records_field shard_fields[] = {
 };
 
 /* FLEX_NONE is RECORDS_ABSENT. A step that gives up where the range is no pair is an error of the general way: both give up here. */
-static reshard_status make_shard(struct records *m, const struct records_values *values, records_word *out)
+static reshard_status fast_make_shard(struct records *m, const struct records_values *values, records_word *out)
 {
     const struct flex_shard shard = { .offset = values->vectors[0], .shape = values->vectors[1], .global_shape = values->vectors[2],
                                       .range = values->vectors[3], .dtype = values->strings[FAST_TEXTS],
                                       .is_flattened = values->numbers[0] > 0 };
-    enum records_step step = add_shard(m, &shard, values->numbers[0] >= 0, out);
+    enum records_step step = fast_add_shard(m, &shard, values->numbers[0] >= 0, out);
     if (step == RECORDS_GIVE_UP)
         *out = RECORDS_NONE; /* no list takes it, so that the whole decoder gives up */
     return step == RECORDS_FAILED ? m->status : RESHARD_OK;
@@ -214,12 +214,12 @@ static const struct records_field index_fields[] = {
     { FLEX_ATTR_REPLICA_ID, RECORDS_FIELD_NATURAL, 1, false, true },
 };
 
-static reshard_status make_index(struct records *m, const struct records_values *values, records_word *out)
+static reshard_status fast_make_index(struct records *m, const struct records_values *values, records_word *out)
 {
     const struct flex_index index = { .name = values->strings[FAST_NAMES], .offset = values->vectors[0], .shape = values->vectors[1],
                                       .range = values->vectors[2], .file = FLEX_NONE, .is_flattened = values->numbers[0] > 0,
                                       .replica = values->numbers[1] <= INT32_MAX ? (int32_t)values->numbers[1] : INT32_MAX };
-    enum records_step step = add_index(m, &index, values->numbers[0] >= 0, out);
+    enum records_step step = fast_add_index(m, &index, values->numbers[0] >= 0, out);
     if (step == RECORDS_GIVE_UP)
         *out = RECORDS_NONE;
     return step == RECORDS_FAILED ? m->status : RESHARD_OK;
@@ -228,8 +228,8 @@ static reshard_status make_index(struct records *m, const struct records_values 
 #define FIELDS(fields) fields, sizeof(fields) / sizeof((fields)[0])
 
 static const struct records_shape flex_record_shapes[] = {
-    { FLEX_CLASS_SHARD, FIELDS(shard_fields), make_shard },
-    { FLEX_CLASS_INDEX, FIELDS(index_fields), make_index },
+    { FLEX_CLASS_SHARD, FIELDS(shard_fields), fast_make_shard },
+    { FLEX_CLASS_INDEX, FIELDS(index_fields), fast_make_index },
 };
 
 /* ---- the root ---- */
@@ -411,7 +411,7 @@ static const struct records_shapes flex_shapes = {
     .call = call_dtype,
     .scalar = fast_scalar,
     .restate = restate_dtype,
-    .build = build_object,
+    .build = fast_build_object,
     .finish = finish_root,
 };
 

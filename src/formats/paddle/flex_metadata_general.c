@@ -47,19 +47,19 @@ static const struct value *given(const struct value *object, enum flex_attribute
     return found && found->kind != VALUE_NONE ? found : NULL;
 }
 
-/* The argument of a call, or NULL. */
-static const struct value *argument(const struct value *call, size_t index)
+/* The general_argument of a call, or NULL. */
+static const struct value *general_argument(const struct value *call, size_t index)
 {
     const struct value *args = call->object->args;
     return args && args->kind == VALUE_TUPLE && index < args->list.count ? args->list.items[index] : NULL;
 }
 
 /* numpy.dtype("i8", False, True), whose state is (3, byte order, …). */
-static bool read_type(const struct value *type, bool *is_signed, size_t *bytes)
+static bool general_type(const struct value *type, bool *is_signed, size_t *bytes)
 {
     if (!type || class_at(type) != FLEX_CLASS_DTYPE)
         return false;
-    const struct value *name = argument(type, 0);
+    const struct value *name = general_argument(type, 0);
     for (uint32_t i = 0; i < type->object->state_count; i++) {
         const struct value *state = type->object->states[i];
         if (state->kind != VALUE_TUPLE || state->list.count < 2 || state->list.items[1]->kind != VALUE_STR ||
@@ -70,7 +70,7 @@ static bool read_type(const struct value *type, bool *is_signed, size_t *bytes)
 }
 
 /* An int, or a scalar of NumPy: numpy._core.multiarray.scalar(dtype, bytes). */
-static bool read_integer(const struct value *value, int64_t *out)
+static bool general_integer(const struct value *value, int64_t *out)
 {
     bool is_signed, done = false;
     size_t bytes;
@@ -78,9 +78,9 @@ static bool read_integer(const struct value *value, int64_t *out)
         *out = value->integer;
         return true;
     }
-    if (class_at(value) != FLEX_CLASS_SCALAR || !read_type(argument(value, 0), &is_signed, &bytes))
+    if (class_at(value) != FLEX_CLASS_SCALAR || !general_type(general_argument(value, 0), &is_signed, &bytes))
         return false;
-    const struct value *content = argument(value, 1);
+    const struct value *content = general_argument(value, 1);
     struct buffer text = { 0 };
     if (content && value_as_bytes(content, &text))
         done = text.size == bytes && flex_integer_of(buffer_str(&text), is_signed, out);
@@ -89,7 +89,7 @@ static bool read_integer(const struct value *value, int64_t *out)
 }
 
 /* FLEX_NONE if it is absent or None. */
-static reshard_status read_vector(const struct flex_spot *spot, const struct value *object, enum flex_attribute attribute, uint32_t *out)
+static reshard_status general_vector(const struct flex_spot *spot, const struct value *object, enum flex_attribute attribute, uint32_t *out)
 {
     const struct value *value = given(object, attribute);
     struct value **items;
@@ -101,10 +101,10 @@ static reshard_status read_vector(const struct flex_spot *spot, const struct val
     if (!value_as_sequence(value, &items, &count))
         return spot_fail(spot, value, flex_attribute_name(attribute), "a tuple of ints");
     if (count > RANK_MAX)
-        return error_set_at(spot->build->err, RESHARD_ERR_UNSUPPORTED, value->offset, "%s '%.*s': %s: %zu numbers, at most %d are supported",
-                            spot->what, STR_ARG(spot->name), flex_attribute_name(attribute), count, RANK_MAX);
+        return error_set_at(spot->build->err, RESHARD_ERR_UNSUPPORTED, value->offset,
+                            "%s '%.*s': %s: %zu numbers, at most %d are supported", spot->what, STR_ARG(spot->name), flex_attribute_name(attribute), count, RANK_MAX);
     for (size_t i = 0; i < count; i++) {
-        if (!read_integer(items[i], &numbers[i]))
+        if (!general_integer(items[i], &numbers[i]))
             return spot_fail(spot, items[i], flex_attribute_name(attribute), "an int of 64 bits");
     }
     if (attribute == FLEX_ATTR_FLATTENED_RANGE && count != 2)
@@ -112,13 +112,13 @@ static reshard_status read_vector(const struct flex_spot *spot, const struct val
     return flex_build_vector(spot->build, numbers, count, out);
 }
 
-static reshard_status read_box(const struct flex_spot *spot, const struct value *object, enum flex_attribute attribute, uint32_t *out)
+static reshard_status general_box(const struct flex_spot *spot, const struct value *object, enum flex_attribute attribute, uint32_t *out)
 {
-    reshard_status status = read_vector(spot, object, attribute, out);
+    reshard_status status = general_vector(spot, object, attribute, out);
     return !status && *out == FLEX_NONE ? spot_fail_absent(spot, object, attribute) : status;
 }
 
-static reshard_status read_flag(const struct flex_spot *spot, const struct value *object, bool *is_there, bool *out)
+static reshard_status general_flag(const struct flex_spot *spot, const struct value *object, bool *is_there, bool *out)
 {
     const struct value *flag = pickle_object_attribute(object, flex_attribute_name(FLEX_ATTR_IS_FLATTENED));
     *is_there = flag != NULL;
@@ -143,22 +143,22 @@ static reshard_status note_extras(struct flex_build *build, const struct value *
 
 /* ---- state_dict_metadata ---- */
 
-static reshard_status read_shard(const struct flex_spot *spot, const struct value *object, uint32_t *number)
+static reshard_status general_shard(const struct flex_spot *spot, const struct value *object, uint32_t *number)
 {
     struct flex_shard shard = { .dtype = FLEX_NONE };
     const struct value *dtype = given(object, FLEX_ATTR_DTYPE);
     bool has_flag = false;
     reshard_status status = note_extras(spot->build, object);
     if (!status)
-        status = read_box(spot, object, FLEX_ATTR_GLOBAL_OFFSET, &shard.offset);
+        status = general_box(spot, object, FLEX_ATTR_GLOBAL_OFFSET, &shard.offset);
     if (!status)
-        status = read_box(spot, object, FLEX_ATTR_LOCAL_SHAPE, &shard.shape);
+        status = general_box(spot, object, FLEX_ATTR_LOCAL_SHAPE, &shard.shape);
     if (!status)
-        status = read_vector(spot, object, FLEX_ATTR_GLOBAL_SHAPE, &shard.global_shape);
+        status = general_vector(spot, object, FLEX_ATTR_GLOBAL_SHAPE, &shard.global_shape);
     if (!status)
-        status = read_vector(spot, object, FLEX_ATTR_FLATTENED_RANGE, &shard.range);
+        status = general_vector(spot, object, FLEX_ATTR_FLATTENED_RANGE, &shard.range);
     if (!status)
-        status = read_flag(spot, object, &has_flag, &shard.is_flattened);
+        status = general_flag(spot, object, &has_flag, &shard.is_flattened);
     if (!status && dtype && dtype->kind != VALUE_STR)
         status = spot_fail(spot, dtype, "dtype", "a str");
     if (!status && dtype)
@@ -168,7 +168,7 @@ static reshard_status read_shard(const struct flex_spot *spot, const struct valu
     return status ? status : flex_build_shard(spot->build, shard, number);
 }
 
-static reshard_status read_key(struct flex_build *build, const struct value *name, const struct value *list)
+static reshard_status general_key(struct flex_build *build, const struct value *name, const struct value *list)
 {
     struct flex_spot spot = { build, "state_dict_metadata", { 0 } };
     struct flex_key key = { .offset = name->offset, .first_shard = build->out->shard_count };
@@ -182,7 +182,7 @@ static reshard_status read_key(struct flex_build *build, const struct value *nam
         return spot_fail(&spot, list, "shards", "a list of LocalTensorMetadata");
     reshard_status status = flex_build_name(build, name->text, &key.name);
     for (size_t i = 0; !status && i < count; i++)
-        status = class_at(items[i]) == FLEX_CLASS_SHARD ? read_shard(&spot, items[i], &number)
+        status = class_at(items[i]) == FLEX_CLASS_SHARD ? general_shard(&spot, items[i], &number)
                                                         : spot_fail(&spot, items[i], "shards", "a LocalTensorMetadata");
     key.shard_count = (uint32_t)count;
     return status ? status : flex_build_key(build, key);
@@ -190,7 +190,7 @@ static reshard_status read_key(struct flex_build *build, const struct value *nam
 
 /* ---- storage_metadata ---- */
 
-static reshard_status read_index(struct flex_build *build, const struct value *object, const struct value *file)
+static reshard_status general_index(struct flex_build *build, const struct value *object, const struct value *file)
 {
     struct flex_spot spot = { build, "storage_metadata", { 0 } };
     struct flex_index index = { .replica = -1 };
@@ -207,7 +207,7 @@ static reshard_status read_index(struct flex_build *build, const struct value *o
     if (file->kind != VALUE_STR)
         return spot_fail(&spot, file, "file", "a str");
     int64_t number_of_replica = -1;
-    if (replica && (!read_integer(replica, &number_of_replica) || number_of_replica < 0 || number_of_replica > INT32_MAX))
+    if (replica && (!general_integer(replica, &number_of_replica) || number_of_replica < 0 || number_of_replica > INT32_MAX))
         return spot_fail(&spot, replica, "replica_id", "an int that is not negative");
     index.replica = (int32_t)number_of_replica;
     reshard_status status = note_extras(build, object);
@@ -216,13 +216,13 @@ static reshard_status read_index(struct flex_build *build, const struct value *o
     if (!status)
         status = flex_build_text(build, file->text, &index.file);
     if (!status)
-        status = read_box(&spot, object, FLEX_ATTR_GLOBAL_OFFSET, &index.offset);
+        status = general_box(&spot, object, FLEX_ATTR_GLOBAL_OFFSET, &index.offset);
     if (!status)
-        status = read_vector(&spot, object, FLEX_ATTR_LOCAL_SHAPE, &index.shape);
+        status = general_vector(&spot, object, FLEX_ATTR_LOCAL_SHAPE, &index.shape);
     if (!status)
-        status = read_vector(&spot, object, FLEX_ATTR_FLATTENED_RANGE, &index.range);
+        status = general_vector(&spot, object, FLEX_ATTR_FLATTENED_RANGE, &index.range);
     if (!status)
-        status = read_flag(&spot, object, &has_flag, &index.is_flattened);
+        status = general_flag(&spot, object, &has_flag, &index.is_flattened);
     if (has_flag && build->out->generation.index < 1)
         build->out->generation.index = 1;
     return status ? status : flex_build_index(build, index, &number);
@@ -230,7 +230,7 @@ static reshard_status read_index(struct flex_build *build, const struct value *o
 
 /* ---- flat_mapping ---- */
 
-static reshard_status read_path(struct flex_build *build, const struct value *name, const struct value *path)
+static reshard_status general_path(struct flex_build *build, const struct value *name, const struct value *path)
 {
     const struct flex_spot spot = { build, "flat_mapping", { 0 } };
     struct value **items;
@@ -248,10 +248,10 @@ static reshard_status read_path(struct flex_build *build, const struct value *na
 
 /* ---- the root ---- */
 
-typedef reshard_status (*read_pair)(struct flex_build *build, const struct value *key, const struct value *value);
+typedef reshard_status (*general_pair)(struct flex_build *build, const struct value *key, const struct value *value);
 
-static reshard_status read_dict(struct flex_build *build, const struct value *root, enum flex_attribute attribute, bool is_required,
-                                read_pair read)
+static reshard_status general_dict(struct flex_build *build, const struct value *root, enum flex_attribute attribute, bool is_required,
+                                general_pair read)
 {
     const struct flex_spot spot = { build, "Metadata", { 0 } };
     const struct value *dict = given(root, attribute);
@@ -267,7 +267,7 @@ static reshard_status read_dict(struct flex_build *build, const struct value *ro
     return status;
 }
 
-static reshard_status read_labels(struct flex_build *build, const struct value *root)
+static reshard_status general_labels(struct flex_build *build, const struct value *root)
 {
     reshard_status status = RESHARD_OK;
     for (int i = 0; !status && i < FLEX_LABELS; i++) {
@@ -278,7 +278,7 @@ static reshard_status read_labels(struct flex_build *build, const struct value *
     return status;
 }
 
-static reshard_status read_metadata(struct flex_build *build, const struct value *root)
+static reshard_status general_metadata(struct flex_build *build, const struct value *root)
 {
     const struct flex_spot spot = { build, "Metadata", { 0 } };
     if (class_at(root) != FLEX_CLASS_METADATA)
@@ -287,16 +287,16 @@ static reshard_status read_metadata(struct flex_build *build, const struct value
     build->out->has_flat_mapping = given(root, FLEX_ATTR_FLAT_MAPPING) != NULL;
     reshard_status status = note_extras(build, root);
     if (!status)
-        status = read_dict(build, root, FLEX_ATTR_STATE_DICT_METADATA, true, read_key);
+        status = general_dict(build, root, FLEX_ATTR_STATE_DICT_METADATA, true, general_key);
     if (!status)
-        status = read_dict(build, root, FLEX_ATTR_STORAGE_METADATA, true, read_index);
+        status = general_dict(build, root, FLEX_ATTR_STORAGE_METADATA, true, general_index);
     if (!status)
-        status = read_dict(build, root, FLEX_ATTR_FLAT_MAPPING, false, read_path);
-    return status ? status : read_labels(build, root);
+        status = general_dict(build, root, FLEX_ATTR_FLAT_MAPPING, false, general_path);
+    return status ? status : general_labels(build, root);
 }
 
 /* The first global that is not allowed. */
-static bool is_allowed(const struct value *value, void *context)
+static bool general_is_allowed(const struct value *value, void *context)
 {
     const struct value **refused = context;
     if (value->kind != VALUE_GLOBAL || flex_class_of(value->global.module, value->global.name) != FLEX_CLASS_UNKNOWN)
@@ -309,7 +309,7 @@ static reshard_status check_globals(const struct flex_build *build, const struct
 {
     const struct value *refused = NULL;
     bool no_memory = false;
-    value_walk(graph->root, graph->count, build->limits->budget, is_allowed, &refused, &no_memory);
+    value_walk(graph->root, graph->count, build->limits->budget, general_is_allowed, &refused, &no_memory);
     if (no_memory)
         return work_error(build->limits->budget, build->err);
     if (!refused)
@@ -328,7 +328,7 @@ reshard_status flex_decode_general(const void *bytes, size_t size, struct flex_b
     if (!status)
         status = check_globals(build, &graph);
     if (!status)
-        status = read_metadata(build, graph.root);
+        status = general_metadata(build, graph.root);
     value_graph_release(&graph);
     return status;
 }
