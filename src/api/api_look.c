@@ -53,7 +53,8 @@ API_EXPORT int64_t reshard_tensor_find(const reshard_checkpoint *checkpoint, con
 
 static const char *encoding_name(const struct chunk_layout *layout)
 {
-    static const char *const names[CODEC_COUNT] = { [CODEC_NONE] = "", [CODEC_DEFLATE] = "deflate", [CODEC_ZSTD] = "zstd" };
+    static const char *const names[CODEC_COUNT] = { [CODEC_NONE] = "", [CODEC_DEFLATE] = "deflate", [CODEC_ZSTD] = "zstd",
+                                                  [CODEC_LATIN1] = "latin1" };
     if (!layout)
         return "";
     if (layout->chain && layout->chain->literal)

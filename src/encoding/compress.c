@@ -25,6 +25,7 @@ struct decoder {
 static const struct codec_library *const libraries[CODEC_COUNT] = {
     [CODEC_DEFLATE] = &codec_zlib,
     [CODEC_ZSTD] = &codec_zstd,
+    [CODEC_LATIN1] = &codec_latin1,
 };
 
 reshard_status decoder_new(enum codec codec, const struct reader *reader, uint64_t offset, uint64_t length, const struct limits *limits,
@@ -131,6 +132,10 @@ static reshard_status decode_step(struct decoder *decoder, reshard_error *err)
     reshard_status status = refill(decoder, err);
     if (status)
         return status;
+    if (decoder->library->may_end && !decoder->span.in_size && decoder->library->may_end(decoder->state)) {
+        decoder->is_finished = true;
+        return RESHARD_OK;
+    }
     size_t in_before = decoder->span.in_size, out_before = decoder->span.out_size;
     uint64_t at = coded_position(decoder);
     enum codec_result result = decoder->library->decode(decoder->state, &decoder->span);

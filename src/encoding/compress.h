@@ -9,7 +9,8 @@
 #include "base/limits.h"
 #include "base/reader.h"
 
-enum codec { CODEC_NONE, CODEC_DEFLATE, CODEC_ZSTD, CODEC_COUNT };
+/* CODEC_LATIN1: bytes as the code points U+0000 to U+00FF of UTF-8 text, the way pickles of protocol 2 hold them. */
+enum codec { CODEC_NONE, CODEC_DEFLATE, CODEC_ZSTD, CODEC_LATIN1, CODEC_COUNT };
 
 struct decoder;
 

@@ -27,12 +27,13 @@ struct codec_library {
     void *(*open)(void);
     void (*close)(void *state);
     bool (*restart)(void *state); /* before a further stream */
+    bool (*may_end)(const void *state); /* whether the stream ends where its bytes do; NULL: the stream itself says where it ends */
     enum codec_result (*decode)(void *state, struct codec_span *span);
     /* Why decode said CODEC_DAMAGED. */
     const char *(*complaint)(const void *state);
     reshard_status (*encode)(int level, const void *bytes, size_t size, struct buffer *out, reshard_error *err);
 };
 
-extern const struct codec_library codec_zlib, codec_zstd;
+extern const struct codec_library codec_zlib, codec_zstd, codec_latin1;
 
 #endif

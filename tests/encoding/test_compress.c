@@ -88,6 +88,19 @@ TEST(cut_and_damaged_streams_are_refused_and_leave_the_output_alone)
     }
 }
 
+TEST(text_that_is_no_bytes_is_refused)
+{
+    static const char *const texts[] = { "a\xC3", "\xC1\x80", "\xC4\x80", "\x80", "\xC3z", "\xE2\x82\xAC" };
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct buffer coded = { 0 }, out = { 0 };
+        buffer_append_text(&coded, texts[i]);
+        CHECK_FAILS(decode(CODEC_LATIN1, &coded, &out), RESHARD_ERR_FORMAT);
+        assert_int_equal(out.size, 0);
+        buffer_release(&coded);
+        buffer_release(&out);
+    }
+}
+
 TEST(zstd_frames_may_follow_one_another_and_say_no_size)
 {
     struct buffer coded = { 0 }, out = { 0 };
@@ -168,6 +181,7 @@ int main(void)
         cmocka_unit_test(what_is_encoded_decodes_to_itself),
         cmocka_unit_test(decoding_in_small_steps_gives_the_same_and_then_ends),
         cmocka_unit_test(cut_and_damaged_streams_are_refused_and_leave_the_output_alone),
+        cmocka_unit_test(text_that_is_no_bytes_is_refused),
         cmocka_unit_test(zstd_frames_may_follow_one_another_and_say_no_size),
         cmocka_unit_test(expansion_is_limited),
         cmocka_unit_test(ranges_beyond_the_object_are_refused),
