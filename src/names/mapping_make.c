@@ -5,6 +5,7 @@
 #include "names/mapping_relate.h"
 #include "names/mapping_trim.h"
 
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -167,11 +168,6 @@ static reshard_status find_numbers(const struct mapping_request *request, const 
 
 /* ---- which names ---- */
 
-static bool mapping_make_is_container(const char *name_space)
-{
-    return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
-}
-
 /* Whether every listed key of one is one of the other: then there is nothing to relate. */
 static bool keys_are_among(const struct catalog *a, const struct catalog *b)
 {
@@ -198,7 +194,7 @@ static struct wanted_rules wanted_rules_of(const struct mapping_request *request
 {
     const struct mapping_options *options = request->options;
     struct wanted_rules wanted = { .is_asked = options && (options->rules_text || (options->rules && !is_word(options->rules, "none"))) };
-    bool is_container_target = request->target_names ? mapping_make_is_container(request->target_names) : true;
+    bool is_container_target = request->target_names ? mapping_is_container(request->target_names) : true;
     if (options && !options->rules_text && is_word(options->rules, "none"))
         return wanted;
     if (wanted.is_asked && options->rules && !is_word(options->rules, "auto"))
@@ -354,8 +350,11 @@ static reshard_status relate(struct mapping_choice *choice, const struct wanted_
         unwind(&choice->stage, before);
         status = say_failure(choice, wanted, walked.way, target, buffer_str(&walked.said), err);
     } else if (!status && walked.way == MAPPING_WAY_WALKED) {
-        status = mapping_make_note(&choice->out->names, err, "names: %s to %s, by %.*s", own ? own : "the source's", target,
-                      STR_ARG(buffer_str(&walked.said)));
+        char made[80] = "";
+        if (walked.made)
+            snprintf(made, sizeof(made), "; %" PRIu32 " weights are cast from their master weights", walked.made);
+        status = mapping_make_note(&choice->out->names, err, "names: %s to %s, by %.*s%s", own ? own : "the source's", target,
+                                   STR_ARG(buffer_str(&walked.said)), made);
         if (!status)
             status = find_settings(choice, wanted, &walked, err);
     }

@@ -5,7 +5,7 @@
 
 #define STEPS_MAX 8
 
-/* Folders and files that hold names of any origin, though mostly their own. */
+/* Names of what is in folders and files of no framework. */
 #define CONTAINER_NAMES "hf"
 
 /* The number by which callers ask for masters as weights. */
@@ -21,9 +21,14 @@ struct walk {
     struct buffer *said;              /* the result's */
 };
 
-static bool mapping_relate_is_container(const char *name_space)
+bool mapping_is_container(const char *name_space)
 {
-    return !name_space || strcmp(name_space, CONTAINER_NAMES) == 0;
+    static const char *const containers[] = { CONTAINER_NAMES, "paddle", "paddle_uc" };
+    for (size_t i = 0; name_space && i < sizeof(containers) / sizeof(containers[0]); i++) {
+        if (strcmp(name_space, containers[i]) == 0)
+            return true;
+    }
+    return !name_space;
 }
 
 uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_space, const struct map_space *space)
@@ -34,7 +39,7 @@ uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_sp
     if (own)
         return own;
     /* Optimizer state by parameter has a legacy Megatron checkpoint listed under the names of distributed ones. */
-    return mapping_relate_is_container(name_space) ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
+    return mapping_is_container(name_space) ? mapping_recognise(rules, space, UINT64_MAX) : mapping_recognise_spelling(rules, space);
 }
 
 /* With a family named, relations of others do not count. */
@@ -207,11 +212,12 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
     struct mapping_text text = { relation->name, relation->text, step->is_back };
     struct mapping_context own = *context;
     struct mapping_options options = context->options ? *context->options : defaults;
-    bool is_kept = mapping_relate_is_container(walk->goal->name_space);
+    bool is_kept = !walk->goal->name_space || strcmp(walk->goal->name_space, CONTAINER_NAMES) == 0;
+    uint32_t made = 0;
     enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
     enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;
     reshard_status status = step->is_back ? mapping_apply_spelling(stage, &relation->spelling, true, back,
-                                                                   walk->goal->has_weights ? &walk->goal->weights : NULL, err)
+                                                                   walk->goal->has_weights ? &walk->goal->weights : NULL, &made, err)
                                           : RESHARD_OK;
     if (status || !relation->ratio_count) {
         if (!status)
@@ -224,7 +230,10 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
             status = mapping_apply(stage, source, &own, &text, false, err);
         ratios_release(&ratios);
     }
-    return status || step->is_back ? status : mapping_apply_spelling(stage, &relation->spelling, false, forth, NULL, err);
+    if (!status && !step->is_back)
+        status = mapping_apply_spelling(stage, &relation->spelling, false, forth, NULL, &made, err);
+    walk->out->made += made;
+    return status;
 }
 
 static reshard_status walk_on(struct walk *walk, uint64_t here, const struct mapping_context *context, const struct catalog *source,

@@ -27,6 +27,7 @@ struct mapping_walked {
     enum mapping_way way;
     struct buffer said;                    /* which texts were used, or which would fit equally well */
     const struct mapping_relation *family; /* the last one of model families, NULL: none */
+    uint32_t made;                         /* weights that are cast from their masters */
     bool is_back;                          /* it was walked from right to left */
     const struct map_space *left;          /* the names on its left side; of a stage of the mapping */
 };
@@ -37,8 +38,11 @@ reshard_status mapping_relate(const struct mapping_rules *rules, const char *nam
                               const struct mapping_context *context, const struct catalog *source, struct mapping_stage **stage,
                               struct mapping_walked *out, reshard_error *err);
 
-/* Whether the checkpoint's keys are recognised as its format's name space, or, if the format has none or is only a container of names
- * (`hf`), as any. */
+/* Whether formats with these names hold names of any origin, though mostly their own: names change only where that is asked for. */
+bool mapping_is_container(const char *name_space);
+
+/* Whether the checkpoint's keys are recognised as its format's name space, or, if the format has none or is only a container of names,
+ * as any. */
 uint64_t mapping_names_of(const struct mapping_rules *rules, const char *name_space, const struct map_space *space);
 
 #endif

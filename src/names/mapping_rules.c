@@ -164,6 +164,10 @@ static void read_spelling(struct mapping_spelling *spelling, struct str word, st
         spelling->without = str_take_word(&rest);
     } else if (str_is(word, "masters")) {
         spelling->masters = rest;
+    } else if (str_is(word, "masters-below")) {
+        spelling->masters_below = str_take_word(&rest);
+    } else if (str_is(word, "state-words")) {
+        spelling->words = rest;
     } else if (str_is(word, "alias")) {
         spelling->alias = str_take_word(&rest);
         spelling->alias_of = str_take_word(&rest);
@@ -290,9 +294,21 @@ static uint32_t find_key(const struct map_space *space, struct str name, struct 
     return MAP_NONE;
 }
 
+/* ~GLOB: of the keys of tensors, states too. */
+static bool has_globbed(const struct map_space *space, struct str glob)
+{
+    for (uint32_t i = 0; i < map_space_tensor_count(space); i++) {
+        if (str_matches_glob(space->tensors[i].key, glob))
+            return true;
+    }
+    return false;
+}
+
 static bool has_key(const struct map_space *space, struct str name)
 {
     struct str values[MAP_HOLE_KINDS];
+    if (name.size && name.data[0] == '~')
+        return has_globbed(space, (struct str){ name.data + 1, name.size - 1 });
     return find_key(space, name, values) != MAP_NONE;
 }
 

@@ -75,7 +75,7 @@ uint64_t mapping_recognise_spelling(const struct mapping_rules *rules, const str
 /* Whether the keys are recognised as what the relation reads: from left to right, or back. */
 bool mapping_relation_fits(const struct mapping_relation *relation, const struct map_space *space, bool is_back);
 
-/* Whether some line's patterns all have a key in the space, and those with ! before them none. */
+/* Whether some line's patterns all have a key in the space, and those with ! before them none. ~GLOB: a glob on keys of any tensors. */
 bool mapping_keys_fit(const struct map_space *space, const struct str *lines, uint32_t count);
 
 /* What a ratio is in a space; false if its weights are not there, or it is no whole number. */

@@ -42,7 +42,7 @@ static bool starts_with(struct str text, struct str part)
     return text.size >= part.size && (!part.size || memcmp(text.data, part.data, part.size) == 0);
 }
 
-/* Cuts a state's key. The word for the state is one part between dots, so there is one way to. */
+/* Cuts a state's key. The word for the state has nothing of what is between, so there is one way to. */
 static bool match_state(const struct state_pattern *pattern, struct str key, struct str *name, struct str *state)
 {
     size_t fixed = pattern->begin.size + pattern->end.size;
@@ -52,10 +52,10 @@ static bool match_state(const struct state_pattern *pattern, struct str key, str
     struct str rest = { key.data + pattern->begin.size, key.size - fixed };
     size_t word = 0;
     if (pattern->is_name_first) {
-        while (word < rest.size && rest.data[rest.size - word - 1] != '.')
+        while (word < rest.size && rest.data[rest.size - word - 1] != pattern->between.data[pattern->between.size - 1])
             word++;
     } else {
-        while (word < rest.size && rest.data[word] != '.')
+        while (word < rest.size && rest.data[word] != pattern->between.data[0])
             word++;
     }
     size_t used = word + pattern->between.size;
@@ -74,6 +74,72 @@ static void append_state(const struct state_pattern *pattern, struct str name, s
     buffer_append_str(out, pattern->between);
     buffer_append_str(out, pattern->is_name_first ? state : name);
     buffer_append_str(out, pattern->end);
+}
+
+/* The keys of states on both sides. */
+struct state_keys {
+    struct state_pattern plain, below;
+    struct str words, masters, master_begin, master_end; /* masters_below around $NAME; empty: masters are states like others */
+    bool is_there;
+};
+
+static bool has_word(struct str words, struct str word)
+{
+    struct str rest = words, one;
+    while ((one = str_take_word(&rest)).size) {
+        if (str_equal(one, word))
+            return true;
+    }
+    return false;
+}
+
+static struct state_keys state_keys_of(const struct mapping_spelling *spelling)
+{
+    struct state_keys keys = { .words = spelling->words, .masters = spelling->masters };
+    size_t name;
+    keys.is_there = read_pattern(spelling->states, &keys.plain) && read_pattern(spelling->states_below, &keys.below);
+    if (find_text(spelling->masters_below, NAME, &name)) {
+        struct str text = spelling->masters_below;
+        keys.master_begin = (struct str){ text.data, name };
+        keys.master_end = (struct str){ text.data + name + strlen(NAME), text.size - name - strlen(NAME) };
+    }
+    return keys;
+}
+
+/* Whether a word on the side of the text is one of a state. */
+static bool state_keys_know(const struct state_keys *keys, struct str word)
+{
+    size_t at;
+    if (!keys->words.size || has_word(keys->masters, word))
+        return true;
+    return has_word(keys->words, str_find_char(word, '@', &at) ? (struct str){ word.data, at } : word);
+}
+
+/* Cuts the key of a state on one side: is_below, that of the spelling. */
+static bool state_keys_match(const struct state_keys *keys, struct str key, bool is_below, struct str *name, struct str *state)
+{
+    size_t fixed = keys->master_begin.size + keys->master_end.size;
+    if (!keys->is_there)
+        return false;
+    if (is_below && fixed && key.size > fixed && starts_with(key, keys->master_begin) &&
+        starts_with((struct str){ key.data + key.size - keys->master_end.size, keys->master_end.size }, keys->master_end)) {
+        struct str words = keys->masters;
+        *name = (struct str){ key.data + keys->master_begin.size, key.size - fixed };
+        *state = str_take_word(&words);
+        return true;
+    }
+    return match_state(is_below ? &keys->below : &keys->plain, key, name, state) && (is_below || state_keys_know(keys, *state));
+}
+
+static void state_keys_append(const struct state_keys *keys, struct str name, struct str state, bool is_below, struct buffer *out)
+{
+    if (is_below && keys->master_begin.size && has_word(keys->masters, state)) {
+        buffer_append_str(out, keys->master_begin);
+        buffer_append_str(out, name);
+        buffer_append_str(out, keys->master_end);
+    } else {
+        append_state(is_below ? &keys->below : &keys->plain, name, state, out);
+    }
 }
 
 /* Appends the name with one part in place of another; false if it has none. */
@@ -104,13 +170,12 @@ static void mapping_spelling_append_name(const struct mapping_spelling *spelling
 /* The key in the spelling, or, backwards, without it. false without memory. */
 static bool spell_key(const struct mapping_spelling *spelling, struct str key, bool is_back, struct buffer *out)
 {
-    struct state_pattern plain, below;
+    struct state_keys keys = state_keys_of(spelling);
     struct str name, state;
-    bool has_states = read_pattern(spelling->states, &plain) && read_pattern(spelling->states_below, &below);
-    if (has_states && match_state(is_back ? &below : &plain, key, &name, &state)) {
+    if (state_keys_match(&keys, key, is_back, &name, &state)) {
         struct buffer own = { 0 };
         mapping_spelling_append_name(spelling, name, is_back, &own);
-        append_state(is_back ? &plain : &below, buffer_str(&own), state, out);
+        state_keys_append(&keys, buffer_str(&own), state, !is_back, out);
         out->failed |= own.failed;
         buffer_release(&own);
     } else if (spelling->apart.size && starts_with(key, spelling->apart)) {
@@ -134,7 +199,7 @@ static bool spell_key(const struct mapping_spelling *spelling, struct str key, b
  */
 struct masters {
     struct name_map stated, kept;
-    struct state_pattern plain, below;
+    struct state_keys keys;
 };
 
 static void masters_release(struct masters *masters)
@@ -143,26 +208,15 @@ static void masters_release(struct masters *masters)
     name_map_release(&masters->kept);
 }
 
-static bool is_master(const struct mapping_spelling *spelling, struct str state)
-{
-    struct str rest = spelling->masters, word;
-    while ((word = str_take_word(&rest)).size) {
-        if (str_equal(word, state))
-            return true;
-    }
-    return false;
-}
-
 static reshard_status find_masters(const struct map_space *space, const struct mapping_spelling *spelling, bool is_back,
                                    struct masters *out, reshard_error *err)
 {
-    if (!read_pattern(spelling->states, &out->plain) || !read_pattern(spelling->states_below, &out->below))
-        return RESHARD_OK;
+    out->keys = state_keys_of(spelling);
     for (uint32_t i = 0; i < map_space_tensor_count(space); i++) {
         struct str name, state;
-        if (!match_state(is_back ? &out->below : &out->plain, space->tensors[i].key, &name, &state))
+        if (!state_keys_match(&out->keys, space->tensors[i].key, is_back, &name, &state))
             continue;
-        struct name_map *names = is_master(spelling, state) ? &out->kept : &out->stated;
+        struct name_map *names = has_word(spelling->masters, state) ? &out->kept : &out->stated;
         if (name_map_intern(names, name, NULL) == NAME_NONE)
             return error_set_memory(err);
     }
@@ -181,7 +235,7 @@ struct spelling_run {
     struct masters masters;
     uint32_t *place;  /* tensor of before -> of stage, or MAP_NONE */
     uint32_t *copied; /* tensors of before that come once more, behind all others */
-    uint32_t copied_count;
+    uint32_t copied_count, made;
     struct buffer key;
 };
 
@@ -207,6 +261,8 @@ static bool weight_below(const struct mapping_spelling *spelling, struct str key
 static bool is_doubled(const struct spelling_run *run, struct str key)
 {
     struct str name;
+    if (run->spelling->masters_below.size && !run->weights)
+        return false;
     return run->is_back && run->masters_are == MAPPING_MASTERS_ARE_STATES && weight_below(run->spelling, key, &name) &&
            name_map_find(&run->masters.stated, name) != NAME_NONE && name_map_find(&run->masters.kept, name) == NAME_NONE;
 }
@@ -223,7 +279,7 @@ static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, res
         return RESHARD_OK;
     run->place[index] = map_space_tensor_count(&run->stage->own);
     buffer_clear(&run->key);
-    if (takes_place && match_state(&run->masters.plain, key, &name, &state) && is_master(spelling, state)) {
+    if (takes_place && state_keys_match(&run->masters.keys, key, false, &name, &state) && has_word(spelling->masters, state)) {
         buffer_append_str(&run->key, spelling->below);
         buffer_append_str(&run->key, name);
     } else if (!spell_key(spelling, key, run->is_back, &run->key)) {
@@ -243,11 +299,38 @@ static reshard_status copy_master(struct spelling_run *run, uint32_t index, resh
         return RESHARD_OK;
     buffer_clear(&run->key);
     mapping_spelling_append_name(run->spelling, name, true, &own);
-    append_state(&run->masters.plain, buffer_str(&own), str_take_word(&words), &run->key);
+    state_keys_append(&run->masters.keys, buffer_str(&own), str_take_word(&words), false, &run->key);
     run->key.failed |= own.failed;
     buffer_release(&own);
     run->copied[run->copied_count++] = index;
     return mapping_spelling_add_tensor(run, index, tensor->dtype, err);
+}
+
+/* Whether the weight of that name is there before. */
+static bool has_weight(const struct spelling_run *run, struct str name, struct buffer *key)
+{
+    buffer_clear(key);
+    if (run->is_back)
+        buffer_append_str(key, run->spelling->below);
+    buffer_append_str(key, name);
+    return name_map_find(&run->before->space->keys, buffer_str(key)) != NAME_NONE;
+}
+
+/* The weight that a master without one is cast to. */
+static reshard_status make_weight(struct spelling_run *run, uint32_t index, reshard_error *err)
+{
+    const struct map_tensor *tensor = &run->before->space->tensors[index];
+    struct str name, state;
+    if (!state_keys_match(&run->masters.keys, tensor->key, run->is_back, &name, &state) || !has_word(run->spelling->masters, state) ||
+        has_weight(run, name, &run->key))
+        return run->key.failed ? error_set_memory(err) : RESHARD_OK;
+    buffer_clear(&run->key);
+    if (!run->is_back)
+        buffer_append_str(&run->key, run->spelling->below);
+    mapping_spelling_append_name(run->spelling, name, run->is_back, &run->key);
+    run->copied[run->copied_count++] = index;
+    run->made++;
+    return mapping_spelling_add_tensor(run, index, run->weights ? *run->weights : DTYPE_BF16, err);
 }
 
 static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err)
@@ -258,6 +341,8 @@ static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err
         status = spell_tensor(run, i, err);
     for (uint32_t i = 0; i < count && !status && run->masters.stated.count; i++)
         status = copy_master(run, i, err);
+    for (uint32_t i = 0; i < count && !status && run->masters.kept.count && run->spelling->masters_below.size; i++)
+        status = make_weight(run, i, err);
     return status ? status : map_space_seal(&run->stage->own, err);
 }
 
@@ -283,8 +368,9 @@ static reshard_status copy_recipes(struct spelling_run *run, reshard_error *err)
 }
 
 reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back,
-                                      enum mapping_masters masters, const enum dtype *weights, reshard_error *err)
+                                      enum mapping_masters masters, const enum dtype *weights, uint32_t *made, reshard_error *err)
 {
+    *made = 0;
     if (!spelling->below.size && !spelling->pair_count)
         return RESHARD_OK;
     size_t count = (size_t)map_space_tensor_count((*stage)->space) + 1;
@@ -295,7 +381,7 @@ reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct
                                 .weights = weights };
     run.stage = calloc(1, sizeof(*run.stage));
     run.place = calloc(count, sizeof(*run.place));
-    run.copied = calloc(count, sizeof(*run.copied));
+    run.copied = calloc(2 * count, sizeof(*run.copied));
     reshard_status status = run.stage && run.place && run.copied ? RESHARD_OK : error_set_memory(err);
     if (!status) {
         run.stage->space = &run.stage->own;
@@ -313,5 +399,6 @@ reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct
     }
     run.stage->before = *stage;
     *stage = run.stage;
+    *made = run.made;
     return RESHARD_OK;
 }

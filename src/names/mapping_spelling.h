@@ -17,6 +17,8 @@ struct mapping_spelling {
     struct str below;                /* every key begins with it */
     struct str apart;                /* but those that begin with this one */
     struct str states, states_below; /* keys of states on either side, with $NAME and $STATE; empty: as weights */
+    struct str words;                /* for $STATE where the text gives the name, each may have @… behind it; empty: any word */
+    struct str masters_below;        /* with $NAME: keys of masters are not as those of other states; empty: they are */
     struct str alias, alias_of;      /* on the way back: a part of a key, and what it is called there */
     struct str without;              /* on the way back, keys that begin with it stay behind; empty: none */
     struct str masters;              /* words for a state that the weights below are themselves; empty: there is none */
@@ -33,9 +35,11 @@ enum mapping_masters {
 
 /*
  * Gives every tensor of *stage its key in the spelling, or without it; the tensors stay as they are, but for masters: a weight that becomes
- * a state too gets the dtype that weights have (NULL: keeps its own), the state has that of the master. On failure *stage stays as it was.
+ * a state too gets the dtype that weights have (NULL: keeps its own), the state has that of the master. Where masters have keys of their
+ * own, a weight is its own master only if that dtype is known, and a master without its weight makes one (NULL: BF16): *made of them. On
+ * failure *stage stays as it was.
  */
 reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct mapping_spelling *spelling, bool is_back,
-                                      enum mapping_masters masters, const enum dtype *weights, reshard_error *err);
+                                      enum mapping_masters masters, const enum dtype *weights, uint32_t *made, reshard_error *err);
 
 #endif

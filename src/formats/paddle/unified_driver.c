@@ -4,6 +4,8 @@
 
 #include "formats/shared/safetensors_target.h"
 
+#define UC_NAMES "paddle_uc"
+
 /* Weights alone are what Hugging Face has too: then that driver takes them, unless this one is asked for. */
 static int unified_driver_probe(struct store *store, const char *name, reshard_error *err)
 {
@@ -34,8 +36,21 @@ static const char *const unified_entries[] = {
     "*.safetensors.index.json", "scheduler.pdparams", "scaler.pdparams", "rng_state*.pth", "training_args.bin", NULL,
 };
 
+/* Names with optimizer states are dealt over the families; those of weights alone stay, all of one family. */
+static const char *unified_driver_names(const struct layout_request *request)
+{
+    const struct catalog *catalog = request->source_catalog;
+    bool has_own = request->source && request->source->driver->name_space &&
+                   strcmp(request->source->driver->name_space, UC_NAMES) == 0;
+    for (uint32_t i = 0; i < catalog->tensor_count && !has_own; i++)
+        has_own = str_ends_with(catalog->tensors[i].key, ".moment1_0") || str_ends_with(catalog->tensors[i].key, ".w_0");
+    return has_own ? UC_NAMES : "paddle";
+}
+
 const struct format_driver format_paddle_uc = {
     .name = "paddle-uc",
+    .name_space = UC_NAMES,
+    .target_names = unified_driver_names,
     .summary = "Paddle Unified Checkpoint: safetensors files of weights, optimizer states and master weights, with indexes",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY,
     .words = unified_words,

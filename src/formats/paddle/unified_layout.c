@@ -90,7 +90,8 @@ static void unified_layout_deal(struct st_pieces *pieces, uint32_t files)
     uint32_t block = 0, in_block = 0;
     for (uint32_t i = 0; i < pieces->count; i++) {
         uint64_t bytes = pieces->items[i].bytes;
-        bool is_over = (running + bytes) / (block + 1) > limit || ((running + bytes) / (block + 1) == limit && (running + bytes) % (block + 1));
+        uint64_t share = (running + bytes) / (block + 1), rest = (running + bytes) % (block + 1);
+        bool is_over = share > limit || (share == limit && rest > 0);
         bool is_short = pieces->count - i < files - block;
         if ((is_over || is_short) && in_block && block + 1 < files) {
             block++;
@@ -202,7 +203,8 @@ static void unified_layout_print_settings(const struct uc_write *write, struct b
     }
     if (!times || !value_as_int(times, &count))
         count = 0;
-    buffer_printf(out, ",\n    \"quant_ckpt_resume_times\": %" PRId64 ",\n    \"master_weights\": %s", count, has_masters ? "true" : "false");
+    buffer_printf(out, ",\n    \"quant_ckpt_resume_times\": %" PRId64 ",\n    \"master_weights\": %s", count,
+                  has_masters ? "true" : "false");
 }
 
 /* As Python's json prints it with four blanks, the tensors file by file in the order that they have in the model. */
@@ -213,7 +215,8 @@ static reshard_status unified_layout_add_index(struct uc_write *write, enum uc_f
     char *name = arena_printf(&write->target->catalog->arena, "%s.safetensors.index.json", uc_stems[family]);
     if (!name)
         return error_set_memory(err);
-    buffer_printf(&text, "{\n    \"metadata\": {\n        \"total_size\": %" PRIu64 "\n    },\n    \"weight_map\": {", unified_layout_bytes(pieces));
+    buffer_printf(&text, "{\n    \"metadata\": {\n        \"total_size\": %" PRIu64 "\n    },\n    \"weight_map\": {",
+                  unified_layout_bytes(pieces));
     for (uint32_t i = 0; i < pieces->count; i++) {
         buffer_append_text(&text, i ? ",\n        " : "\n        ");
         buffer_append_json_string(&text, pieces->items[i].name);

@@ -154,7 +154,8 @@ static reshard_status unified_ranked_add_pieces(struct uc_pieces *pieces, struct
     if (!buffer_append_str(&read->key, key))
         return error_set_memory(err);
     const int64_t *shape = cut->whole ? cut->whole : st_entry_shape(&owner->header, first);
-    reshard_status status = catalog_add_tensor(read->source->catalog, buffer_str(&read->key), first->dtype, first->rank, shape, &tensor, err);
+    reshard_status status = catalog_add_tensor(read->source->catalog, buffer_str(&read->key), first->dtype, first->rank, shape, &tensor,
+                                               err);
     for (uint32_t f = 0; f < pieces->set->files.count && !status; f++) {
         const struct st_file *file = &pieces->set->files.items[f];
         if (name_map_find(&file->header.names, key) == NAME_NONE)

@@ -207,16 +207,16 @@ static reshard_status unified_read_add_mode(struct uc_read *read, reshard_error 
     reshard_status status = unified_read_add_item(read, is_skip, err);
     if (!status && is_skip) {
         status = catalog_add_fact(catalog, "mode", err, "skip_save_model_weight");
-        catalog_warn(catalog, false, "the weights are not stored: what has their names are the float32 master weights, from which the trainer "
-                                     "casts them (--dtype 'model:*=bf16')");
+        catalog_warn(catalog, false, "the weights are not stored: what has their names are the float32 master weights, from which the "
+                                     "trainer casts them");
     } else if (!status && uc_family_is_there(&read->folder, UC_OPTIMIZER) && !uc_family_is_there(&read->folder, UC_MASTERS)) {
         status = catalog_add_fact(catalog, "mode", err, "no master weights: the trainer makes them of the weights");
     } else if (!status && uc_family_is_there(&read->folder, UC_MASTERS) && !uc_family_is_there(&read->folder, UC_MODEL)) {
         catalog_warn(catalog, false, "there are no weights, but master weights, from which the trainer casts them");
     }
     if (!status && stage && stage->kind == VALUE_STR && !str_is(stage->text, "O0"))
-        catalog_warn(catalog, false, "optimizer states are quantised (ckpt_quant_stage %.*s): they are listed and moved as they are stored, "
-                                     "with their scales beside them (@scales, @min_scales, @max_scales)", STR_ARG(stage->text));
+        catalog_warn(catalog, false, "optimizer states are quantised (ckpt_quant_stage %.*s): they are listed and moved as they are "
+                                     "stored, with their scales beside them (@scales, @min_scales, @max_scales)", STR_ARG(stage->text));
     return status;
 }
 
