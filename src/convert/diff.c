@@ -70,6 +70,13 @@ static bool diff_same_shape(const struct catalog *a, const struct catalog_tensor
            memcmp(catalog_vector_at(a, x->shape), catalog_vector_at(b, y->shape), (size_t)x->rank * sizeof(int64_t)) == 0;
 }
 
+/* Some writers forget the shape of a tensor without elements, which then has one axis (dlrover's shared memory does). */
+static bool diff_lost_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b, const struct catalog_tensor *y)
+{
+    bool is_lost = (x->rank == 1 && catalog_vector_at(a, x->shape)[0] == 0) || (y->rank == 1 && catalog_vector_at(b, y->shape)[0] == 0);
+    return is_lost && x->dtype == y->dtype && !catalog_tensor_bytes(a, x) && !catalog_tensor_bytes(b, y);
+}
+
 /* Finds partners, reports what has none or cannot be compared, and lists the rest in diff->pairs. */
 static reshard_status match_tensors(struct diff *diff, reshard_error *err)
 {
@@ -91,8 +98,9 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
         if (!diff_same_shape(a, x, b, y)) {
             diff_shape_text(a, x, &shape_a);
             diff_shape_text(b, y, &shape_b);
-            finding_report(diff->findings, FINDING_FAILURE, "shape", x->key, "shape %s against %s", (char *)shape_a.data,
-                           (char *)shape_b.data);
+            bool is_lost = diff_lost_shape(a, x, b, y);
+            finding_report(diff->findings, is_lost ? FINDING_WARNING : FINDING_FAILURE, "shape", x->key, "shape %s against %s%s",
+                           (char *)shape_a.data, (char *)shape_b.data, is_lost ? ", both without elements" : "");
         } else if (x->dtype != y->dtype) {
             finding_report(diff->findings, FINDING_FAILURE, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name,
                            dtype_info(y->dtype)->name);

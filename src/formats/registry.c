@@ -2,6 +2,7 @@
 /* Every driver has one row here. The order is that of `reshard formats`, and of probing where two are equally sure. */
 #include "formats/driver.h"
 
+#include "formats/atorch/atorch.h"
 #include "formats/dcp/dcp.h"
 #include "formats/hf/hf.h"
 #include "formats/mcore/mcore.h"
@@ -18,6 +19,7 @@ static const struct format_driver *const registry[] = {
     &format_torch_dcp_megatron, /* "torch_dcp" */
     &format_fsdp_dtensor,       /* "fsdp_dtensor" */
     &format_torch_dcp,          /* "torch-dcp" */
+    &format_atorch,             /* "atorch" */
     &format_fsdp_ranks,         /* "fsdp-ranks" */
     &format_megatron,           /* "megatron" */
     &format_zarr,               /* "zarr" */

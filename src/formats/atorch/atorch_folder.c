@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Nothing marks a checkpoint as complete, and a save with another number of ranks leaves the old files behind: the names alone must show
+ * that every rank is there once, and nobody else.
+ */
+#include "formats/atorch/atorch_source.h"
+
+#include "base/array.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define DIGITS_MIN 5
+
+static const char *const stems[] = { "flat_param", "flat_meta", "optim_param", "buffers", "ckpt_meta", "optim_meta" };
+
+const char *atorch_file_stem(enum atorch_file_kind kind)
+{
+    return stems[kind];
+}
+
+/* Five digits, or more without a leading zero. */
+static bool folder_number(struct str text, uint64_t *out)
+{
+    size_t zeros = 0;
+    while (zeros + 1 < text.size && text.data[zeros] == '0')
+        zeros++;
+    bool is_padded = text.size == DIGITS_MIN || (text.size > DIGITS_MIN && zeros == 0);
+    return is_padded && str_to_u64((struct str){ text.data + zeros, text.size - zeros }, out);
+}
+
+enum atorch_file_kind atorch_file_of(struct str name, uint64_t *rank, uint64_t *world)
+{
+    for (int kind = 0; kind < ATORCH_BESIDE; kind++) {
+        size_t stem = strlen(stems[kind]), dash;
+        if (kind >= ATORCH_RANK_FILES && str_is(name, stems[kind]))
+            return (enum atorch_file_kind)kind;
+        if (kind >= ATORCH_RANK_FILES || !str_starts_with(name, stems[kind]) || name.size <= stem || name.data[stem] != '.')
+            continue;
+        struct str rest = { name.data + stem + 1, name.size - stem - 1 };
+        if (str_find_char(rest, '-', &dash) && folder_number((struct str){ rest.data, dash }, rank) &&
+            folder_number((struct str){ rest.data + dash + 1, rest.size - dash - 1 }, world))
+            return (enum atorch_file_kind)kind;
+    }
+    return ATORCH_BESIDE;
+}
+
+struct folder_reading {
+    struct atorch_folder *folder;
+    const struct store_entry *entries;
+    size_t count, skip;
+    uint64_t world;
+    const struct store_entry *first; /* the file that said world first */
+    reshard_error *err;
+};
+
+static struct str folder_base(const struct folder_reading *reading, const struct store_entry *entry)
+{
+    return (struct str){ entry->name.data + reading->skip, entry->name.size - reading->skip };
+}
+
+/* All files of ranks say the same number of them. */
+static reshard_status folder_find_world(struct folder_reading *reading, uint32_t counts[ATORCH_RANK_FILES])
+{
+    for (size_t i = 0; i < reading->count; i++) {
+        const struct store_entry *entry = &reading->entries[i];
+        uint64_t rank, world;
+        struct str base = folder_base(reading, entry);
+        enum atorch_file_kind kind = entry->is_directory ? ATORCH_BESIDE : atorch_file_of(base, &rank, &world);
+        if (kind >= ATORCH_RANK_FILES)
+            continue;
+        if (!reading->first) {
+            reading->first = entry;
+            reading->world = world;
+        }
+        if (world != reading->world) {
+            struct str first = folder_base(reading, reading->first);
+            error_set(reading->err, RESHARD_ERR_FORMAT, "files of two world sizes lie in one directory: '%.*s' of %" PRIu64
+                      " ranks and '%.*s' of %" PRIu64, STR_ARG(first), reading->world, STR_ARG(base), world);
+            error_hint(reading->err, "a save by another number of ranks leaves old files behind: move those of one of them away");
+            return RESHARD_ERR_FORMAT;
+        }
+        if (rank >= world)
+            return error_set(reading->err, RESHARD_ERR_FORMAT, "'%.*s' is of rank %" PRIu64 " of %" PRIu64, STR_ARG(base), rank, world);
+        counts[kind]++;
+    }
+    return RESHARD_OK;
+}
+
+/* The first rank without a file of the kind. */
+static reshard_status folder_missing(const struct folder_reading *reading, enum atorch_file_kind kind)
+{
+    struct atorch_folder *folder = reading->folder;
+    uint64_t rank = 0;
+    while (folder->ranked[kind] && rank < reading->world && folder->ranked[kind][rank])
+        rank++;
+    error_set(reading->err, RESHARD_ERR_FORMAT, "'%s.%05" PRIu64 "-%05" PRIu64 "' is missing", stems[kind], rank, reading->world);
+    error_object(reading->err, "%s.%05" PRIu64 "-%05" PRIu64, stems[kind], rank, reading->world);
+    return RESHARD_ERR_FORMAT;
+}
+
+static reshard_status folder_sort(struct folder_reading *reading, const uint32_t counts[ATORCH_RANK_FILES])
+{
+    struct atorch_folder *folder = reading->folder;
+    folder->beside = arena_array(&folder->arena, reading->count + 1, sizeof(const struct store_entry *));
+    /* A number of ranks without as many files is not worth a table. */
+    for (int kind = 0; kind < ATORCH_RANK_FILES; kind++) {
+        size_t room = reading->world < reading->count ? (size_t)reading->world : reading->count;
+        if (counts[kind] && !(folder->ranked[kind] = arena_zalloc(&folder->arena, (room + 1) * sizeof(const struct store_entry *))))
+            return error_set_memory(reading->err);
+    }
+    if (!folder->beside)
+        return error_set_memory(reading->err);
+    for (size_t i = 0; i < reading->count; i++) {
+        const struct store_entry *entry = &reading->entries[i];
+        uint64_t rank, world;
+        enum atorch_file_kind kind = atorch_file_of(folder_base(reading, entry), &rank, &world);
+        if (entry->is_directory)
+            continue;
+        if (kind == ATORCH_BESIDE)
+            folder->beside[folder->beside_count++] = entry;
+        else if (kind >= ATORCH_RANK_FILES)
+            folder->single[kind] = entry;
+        else if (counts[kind] == reading->world || rank < reading->count)
+            folder->ranked[kind][rank] = entry;
+    }
+    return RESHARD_OK;
+}
+
+/* Files of other names that atorch's own loader, which asks for a beginning only, would take for ranks' files. */
+static void folder_warn(const struct folder_reading *reading, struct catalog *catalog)
+{
+    for (uint32_t i = 0; i < reading->folder->beside_count; i++) {
+        struct str base = folder_base(reading, reading->folder->beside[i]);
+        for (int kind = 0; kind < ATORCH_RANK_FILES; kind++) {
+            if (str_starts_with(base, stems[kind]))
+                catalog_warn(catalog, false, "'%.*s' is no file of a rank; atorch itself would take it for one", STR_ARG(base));
+        }
+    }
+}
+
+reshard_status atorch_folder_read(struct store *store, const char *directory, struct catalog *catalog, struct atorch_folder *out,
+                                  reshard_error *err)
+{
+    struct folder_reading reading = { .folder = out, .skip = directory[0] ? strlen(directory) + 1 : 0, .err = err };
+    uint32_t counts[ATORCH_RANK_FILES] = { 0 };
+    struct store_entry *entries;
+    reshard_status status = store_list(store, directory, &out->arena, &entries, &reading.count, err);
+    if (status)
+        return status;
+    reading.entries = entries;
+    status = folder_find_world(&reading, counts);
+    if (!status)
+        status = folder_sort(&reading, counts);
+    if (status)
+        return status;
+    for (int kind = 0; kind < ATORCH_RANK_FILES; kind++) {
+        bool is_wanted = counts[kind] || (kind != ATORCH_OPTIM && (counts[ATORCH_PARAM] || counts[ATORCH_META])) ||
+                         (kind == ATORCH_OPTIM && out->single[ATORCH_OPTIM_META] && reading.world);
+        if (is_wanted && counts[kind] != reading.world)
+            return folder_missing(&reading, (enum atorch_file_kind)kind);
+    }
+    if (reading.world > UINT32_MAX / 2)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "%" PRIu64 " ranks", reading.world);
+    out->ranks = (uint32_t)reading.world;
+    folder_warn(&reading, catalog);
+    return RESHARD_OK;
+}
+
+void atorch_folder_release(struct atorch_folder *folder)
+{
+    arena_release(&folder->arena);
+    *folder = (struct atorch_folder){ 0 };
+}
