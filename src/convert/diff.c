@@ -71,7 +71,8 @@ static bool diff_same_shape(const struct catalog *a, const struct catalog_tensor
 }
 
 /* Some writers forget the shape of a tensor without elements, which then has one axis (dlrover's shared memory does). */
-static bool diff_lost_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b, const struct catalog_tensor *y)
+static bool diff_lost_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b,
+                            const struct catalog_tensor *y)
 {
     bool is_lost = (x->rank == 1 && catalog_vector_at(a, x->shape)[0] == 0) || (y->rank == 1 && catalog_vector_at(b, y->shape)[0] == 0);
     return is_lost && x->dtype == y->dtype && !catalog_tensor_bytes(a, x) && !catalog_tensor_bytes(b, y);

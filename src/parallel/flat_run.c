@@ -23,10 +23,9 @@ static bool run_add_box(const int64_t *start, const int64_t *extent, int64_t fla
         own_start[emission->axes[i]] = start[i];
         own_extent[emission->axes[i]] = extent[i];
     }
-    emission->status =
-        catalog_add_chunk(emission->catalog, emission->tensor, own_start, own_extent, emission->run->object,
-                          emission->run->offset + (uint64_t)flat_index * emission->element_bytes,
-                          (uint64_t)box_volume(emission->rank, own_extent) * emission->element_bytes, &chunk, emission->err);
+    emission->status = catalog_add_chunk(emission->catalog, emission->tensor, own_start, own_extent, emission->run->object,
+                                         emission->run->offset + (uint64_t)flat_index * emission->element_bytes,
+                                         (uint64_t)box_volume(emission->rank, own_extent) * emission->element_bytes, &chunk, emission->err);
     if (emission->status)
         return false;
     chunk->writer = emission->run->writer;
@@ -65,8 +64,9 @@ reshard_status flat_run_add(struct catalog *catalog, uint32_t tensor, const stru
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': pieces of a flattened %s tensor", STR_ARG(owner.key),
                          dtype_info(owner.dtype)->name);
     if (run->strides && run->count && !strides_are_row_major(owner.rank, shape, run->strides)) {
-        struct run_emission emission = { .catalog = catalog, .run = run, .tensor = tensor, .rank = owner.rank, .element_bytes = bytes,
-                                         .err = err };
+        struct run_emission emission = {
+            .catalog = catalog, .run = run, .tensor = tensor, .rank = owner.rank, .element_bytes = bytes, .err = err
+        };
         return run_add_strided(&emission, shape);
     }
     reshard_status status =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run of a flattened parameter that lies in one place, as chunks of the parameter's tensor: how FSDP1 cuts, whatever order it flattens in. */
+/* A run of a flattened parameter that lies in one place, as chunks of the parameter's tensor: how FSDP1 cuts, in whatever order. */
 #ifndef PARALLEL_FLAT_RUN_H
 #define PARALLEL_FLAT_RUN_H
 

@@ -83,8 +83,13 @@ static reshard_status building_unit(struct atorch_building *building, uint32_t r
     if (!*is_new)
         return RESHARD_OK;
     model->unit_count++;
-    **out = (struct atorch_unit){ .name = name_map_at(&model->unit_names, number), .dtype = DTYPE_COUNT, .shard = -1, .experts = 1,
-                                  .shards = model->ranks, .alignment = 1, .meta_file = rank };
+    **out = (struct atorch_unit){ .name = name_map_at(&model->unit_names, number),
+                                  .dtype = DTYPE_COUNT,
+                                  .shard = -1,
+                                  .experts = 1,
+                                  .shards = model->ranks,
+                                  .alignment = 1,
+                                  .meta_file = rank };
     return RESHARD_OK;
 }
 
@@ -95,11 +100,13 @@ static reshard_status building_place(struct atorch_building *building, uint32_t 
     struct atorch_model *model = building->model;
     uint64_t experts = said->place.ranks.count, shards = said->place.fsdp_ranks.count, product;
     if (!checked_mul_u64(experts, shards, &product) || product != model->ranks)
-        return error_set(err, RESHARD_ERR_FORMAT, "unit '%.*s' has %" PRIu64 " expert ranks times %" PRIu64 " ranks, but there are %" PRIu32,
-                         STR_ARG(unit->name), experts, shards, model->ranks);
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         "unit '%.*s' has %" PRIu64 " expert ranks times %" PRIu64 " ranks, but there are %" PRIu32, STR_ARG(unit->name),
+                         experts, shards, model->ranks);
     if ((uint64_t)said->place.rank >= experts || (uint64_t)said->place.fsdp_rank >= shards)
-        return error_set(err, RESHARD_ERR_FORMAT, "unit '%.*s': expert_rank %" PRId64 " or expert_fsdp_rank %" PRId64
-                         " lies outside of its group", STR_ARG(unit->name), said->place.rank, said->place.fsdp_rank);
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         "unit '%.*s': expert_rank %" PRId64 " or expert_fsdp_rank %" PRId64 " lies outside of its group",
+                         STR_ARG(unit->name), said->place.rank, said->place.fsdp_rank);
     if (!unit->places) {
         unit->places = arena_zalloc(&model->arena, model->ranks * sizeof(*unit->places));
         unit->holders = arena_zalloc(&model->arena, model->ranks * sizeof(*unit->holders));
@@ -174,8 +181,9 @@ static reshard_status building_add_flat(struct atorch_building *building, uint32
     }
     if (unit->dtype != flat->dtype || unit->shard != flat->count)
         return error_set(err, RESHARD_ERR_FORMAT,
-                         FILE_NAME("flat_param") ": unit '%.*s' has %" PRId64 " elements of %s, on other ranks %" PRId64 " of %s", rank, ranks,
-                         STR_ARG(flat->unit), flat->count, dtype_info(flat->dtype)->name, unit->shard, dtype_info(unit->dtype)->name);
+                         FILE_NAME("flat_param") ": unit '%.*s' has %" PRId64 " elements of %s, on other ranks %" PRId64 " of %s", rank,
+                         ranks, STR_ARG(flat->unit), flat->count, dtype_info(flat->dtype)->name, unit->shard,
+                         dtype_info(unit->dtype)->name);
     unit->file_count++;
     return RESHARD_OK;
 }
@@ -188,8 +196,8 @@ static reshard_status building_check_flats(const struct atorch_building *buildin
         const struct atorch_unit *unit = &model->units[i];
         if (unit->file_count != rank + 1)
             return error_set(err, RESHARD_ERR_FORMAT,
-                             FILE_NAME("flat_param") " has no tensor of unit '%.*s', which " FILE_NAME("flat_meta") " tells of", rank, model->ranks,
-                             STR_ARG(unit->name), unit->meta_file, model->ranks);
+                             FILE_NAME("flat_param") " has no tensor of unit '%.*s', which " FILE_NAME("flat_meta") " tells of", rank,
+                             model->ranks, STR_ARG(unit->name), unit->meta_file, model->ranks);
     }
     for (uint32_t i = 0; i < meta->unit_count; i++) {
         const struct atorch_unit *unit = &model->units[name_map_find(&model->unit_names, meta->units[i].name)];
@@ -206,7 +214,7 @@ static reshard_status building_check_flats(const struct atorch_building *buildin
 
 /* ---- parameters ---- */
 
-static bool same_axes(int rank, const int64_t *a, const int64_t *b)
+static bool building_same_axes(int rank, const int64_t *a, const int64_t *b)
 {
     return (!a && !b) || (a && b && (!rank || memcmp(a, b, (size_t)rank * sizeof(*a)) == 0));
 }
@@ -219,7 +227,7 @@ static const int64_t *copy_axes(struct arena *arena, int rank, const int64_t *ax
     return copy;
 }
 
-static bool new_parameter(struct atorch_model *model, struct str name, uint32_t unit, const struct atorch_meta_entry *entry)
+static bool building_new_parameter(struct atorch_model *model, struct str name, uint32_t unit, const struct atorch_meta_entry *entry)
 {
     if (!ARRAY_ROOM(model->parameters, model->parameter_count, model->parameter_capacity))
         return false;
@@ -237,12 +245,13 @@ static reshard_status building_parameter(struct atorch_building *building, uint3
     struct atorch_model *model = building->model;
     bool is_new;
     uint32_t number = name_map_intern(&model->parameter_names, entry->name, &is_new);
-    if (number == NAME_NONE || (is_new && !new_parameter(model, name_map_at(&model->parameter_names, number), unit, entry)))
+    if (number == NAME_NONE || (is_new && !building_new_parameter(model, name_map_at(&model->parameter_names, number), unit, entry)))
         return error_set_memory(err);
     const struct atorch_parameter *parameter = &model->parameters[number];
     *out = number;
     if (parameter->unit != unit || parameter->rank != entry->rank || parameter->numel != entry->numel ||
-        !same_axes(entry->rank, parameter->shape, entry->shape) || !same_axes(entry->rank, parameter->strides, entry->strides))
+        !building_same_axes(entry->rank, parameter->shape, entry->shape) ||
+        !building_same_axes(entry->rank, parameter->strides, entry->strides))
         return error_set(err, RESHARD_ERR_FORMAT, "parameter '%.*s' has another unit, shape or strides on rank %" PRIu32 " than before",
                          STR_ARG(entry->name), (uint32_t)entry->data_rank);
     return RESHARD_OK;
@@ -252,16 +261,19 @@ static reshard_status building_check_entry(const struct atorch_building *buildin
                                            const struct atorch_meta_entry *entry, reshard_error *err)
 {
     if (entry->data_rank != rank)
-        return error_set(err, RESHARD_ERR_FORMAT, "parameter '%.*s' says rank %" PRId64 ": the file is not the one that rank %" PRIu32
-                         " wrote", STR_ARG(entry->name), entry->data_rank, rank);
+        return error_set(err, RESHARD_ERR_FORMAT,
+                         "parameter '%.*s' says rank %" PRId64 ": the file is not the one that rank %" PRIu32 " wrote",
+                         STR_ARG(entry->name), entry->data_rank, rank);
     if (entry->shard >= 0 && entry->shard != unit->shard)
         return error_set(err, RESHARD_ERR_FORMAT,
                          "flat_numel of parameter '%.*s' is %" PRId64 ", but " FILE_NAME("flat_param") " holds %" PRId64
-                         " elements of its unit", STR_ARG(entry->name), entry->shard, rank, building->model->ranks, unit->shard);
+                                                                                                       " elements of its unit",
+                         STR_ARG(entry->name), entry->shard, rank, building->model->ranks, unit->shard);
     if (entry->end > unit->shard)
         return error_set(err, RESHARD_ERR_FORMAT,
                          "param_offsets of parameter '%.*s' are %" PRId64 " to %" PRId64 ", past the end of the shard of %" PRId64
-                         " elements", STR_ARG(entry->name), entry->begin, entry->end, unit->shard);
+                         " elements",
+                         STR_ARG(entry->name), entry->begin, entry->end, unit->shard);
     return RESHARD_OK;
 }
 
@@ -322,7 +334,7 @@ reshard_status atorch_building_add(struct atorch_building *building, uint32_t ra
 
 /* ---- putting together ---- */
 
-static int piece_order(const void *a, const void *b)
+static int building_piece_order(const void *a, const void *b)
 {
     const struct building_piece *x = a, *y = b;
     if (x->parameter != y->parameter)
@@ -363,7 +375,7 @@ static reshard_status building_find_starts(struct atorch_building *building, res
 {
     struct atorch_model *model = building->model;
     if (building->piece_count)
-        qsort(building->pieces, building->piece_count, sizeof(*building->pieces), piece_order);
+        qsort(building->pieces, building->piece_count, sizeof(*building->pieces), building_piece_order);
     uint32_t next = 0;
     for (uint32_t i = 0; i < model->parameter_count; i++) {
         struct atorch_parameter *parameter = &model->parameters[i];
@@ -387,7 +399,7 @@ static reshard_status building_find_starts(struct atorch_building *building, res
     return RESHARD_OK;
 }
 
-static int parameter_order(const void *a, const void *b)
+static int building_parameter_order(const void *a, const void *b)
 {
     const struct atorch_parameter *x = a, *y = b;
     if (x->unit != y->unit)
@@ -405,7 +417,7 @@ static void building_sort(struct atorch_model *model)
     for (uint32_t i = 0; i < model->parameter_count; i++)
         model->parameters[i].tensor = i;
     if (model->parameter_count)
-        qsort(model->parameters, model->parameter_count, sizeof(*model->parameters), parameter_order);
+        qsort(model->parameters, model->parameter_count, sizeof(*model->parameters), building_parameter_order);
     uint32_t next = 0;
     for (uint32_t i = 0; i < model->unit_count; i++) {
         model->units[i].first = next;
@@ -449,7 +461,8 @@ static reshard_status wrong_run(const struct atorch_unit *unit, size_t run, cons
         return error_set(err, RESHARD_ERR_FORMAT, "unit '%.*s': run %zu of numels_with_padding is no parameter that flat_meta tells of",
                          STR_ARG(unit->name), run);
     return error_set(err, RESHARD_ERR_FORMAT,
-                     "param_offsets put parameter '%.*s' at elements %" PRId64 " to %" PRId64 " of unit '%.*s', numels_with_padding does not",
+                     "param_offsets put parameter '%.*s' at elements %" PRId64 " to %" PRId64
+                     " of unit '%.*s', numels_with_padding does not",
                      STR_ARG(parameter->name), parameter->start, parameter->start + parameter->numel, STR_ARG(unit->name));
 }
 
@@ -474,14 +487,15 @@ static reshard_status check_runs(struct atorch_model *model, uint32_t number, ui
         next += !unit->said.is_padding[i] && fits;
         if (!checked_add_i64(at, runs->items[i], &at) || at > total)
             return error_set(err, RESHARD_ERR_FORMAT,
-                             "numels_with_padding of unit '%.*s' has more elements than the %" PRIu32 " shards of %" PRId64, STR_ARG(unit->name),
-                             unit->shards, unit->shard);
+                             "numels_with_padding of unit '%.*s' has more elements than the %" PRIu32 " shards of %" PRId64,
+                             STR_ARG(unit->name), unit->shards, unit->shard);
     }
     if (next != end)
         return wrong_run(unit, runs->count, &model->parameters[next], err);
     if (total - at >= unit->shards && total != at)
         return error_set(err, RESHARD_ERR_FORMAT,
-                         "numels_with_padding of unit '%.*s' has %" PRId64 " elements, the %" PRIu32 " shards of %" PRId64 " do not fit that",
+                         "numels_with_padding of unit '%.*s' has %" PRId64 " elements, the %" PRIu32 " shards of %" PRId64
+                         " do not fit that",
                          STR_ARG(unit->name), at, unit->shards, unit->shard);
     model->is_original &= at == total;
     return RESHARD_OK;

@@ -3,7 +3,7 @@
 
 #include "formats/atorch/atorch_source.h"
 
-static const char *const folder_entries[] = { "flat_param.*", "flat_meta.*", "buffers",       "ckpt_meta", "optim_param.*",
+static const char *const folder_entries[] = { "flat_param.*", "flat_meta.*",  "buffers",    "ckpt_meta",   "optim_param.*",
                                               "optim_meta",   "lora_weight*", "lora_optim", "lora_meta.*", NULL };
 
 const struct format_driver format_atorch = {

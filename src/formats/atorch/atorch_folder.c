@@ -75,8 +75,9 @@ static reshard_status folder_find_world(struct folder_reading *reading, uint32_t
         }
         if (world != reading->world) {
             struct str first = folder_base(reading, reading->first);
-            error_set(reading->err, RESHARD_ERR_FORMAT, "files of two world sizes lie in one directory: '%.*s' of %" PRIu64
-                      " ranks and '%.*s' of %" PRIu64, STR_ARG(first), reading->world, STR_ARG(base), world);
+            error_set(reading->err, RESHARD_ERR_FORMAT,
+                      "files of two world sizes lie in one directory: '%.*s' of %" PRIu64 " ranks and '%.*s' of %" PRIu64, STR_ARG(first),
+                      reading->world, STR_ARG(base), world);
             error_hint(reading->err, "a save by another number of ranks leaves old files behind: move those of one of them away");
             return RESHARD_ERR_FORMAT;
         }

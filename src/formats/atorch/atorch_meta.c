@@ -20,8 +20,8 @@ static reshard_status meta_wrong(const struct meta_reading *reading, const char 
     char text[PICKLE_DESCRIBE_MAX];
     if (!found)
         return error_set(reading->err, RESHARD_ERR_FORMAT, "%s '%.*s' has no %s", reading->what, STR_ARG(reading->name), member);
-    return error_set_at(reading->err, RESHARD_ERR_FORMAT, found->offset, "%s of %s '%.*s' is %s, expected %s", member,
-                     reading->what, STR_ARG(reading->name), pickle_describe(found, text), expected);
+    return error_set_at(reading->err, RESHARD_ERR_FORMAT, found->offset, "%s of %s '%.*s' is %s, expected %s", member, reading->what,
+                        STR_ARG(reading->name), pickle_describe(found, text), expected);
 }
 
 /* A whole number from 0 on. */
@@ -32,7 +32,7 @@ static reshard_status meta_int(const struct meta_reading *reading, const struct 
         return meta_wrong(reading, member, found, "a whole number");
     if (*out < 0)
         return error_set_at(reading->err, RESHARD_ERR_FORMAT, found->offset, "%s of %s '%.*s' is %" PRId64 ", below 0", member,
-                         reading->what, STR_ARG(reading->name), *out);
+                            reading->what, STR_ARG(reading->name), *out);
     return RESHARD_OK;
 }
 
@@ -70,7 +70,8 @@ static reshard_status meta_numbers(const struct meta_reading *reading, const str
         if (!value_as_int(items[i], &numbers[i]))
             return meta_wrong(reading, member, items[i], "whole numbers");
         if (numbers[i] < 0)
-            return error_set_at(reading->err, RESHARD_ERR_FORMAT, items[i]->offset, "%s of %s '%.*s' has %" PRId64 ", below 0", member, reading->what, STR_ARG(reading->name), numbers[i]);
+            return error_set_at(reading->err, RESHARD_ERR_FORMAT, items[i]->offset, "%s of %s '%.*s' has %" PRId64 ", below 0", member,
+                                reading->what, STR_ARG(reading->name), numbers[i]);
     }
     out->items = numbers;
     return RESHARD_OK;
@@ -84,8 +85,9 @@ static reshard_status meta_mask(const struct meta_reading *reading, const struct
     if (!found || !value_as_sequence(found, &items, &found_count))
         return meta_wrong(reading, "is_padding_mask", found, "a list of booleans");
     if (found_count != count)
-        return error_set_at(reading->err, RESHARD_ERR_FORMAT, found->offset, "is_padding_mask of %s '%.*s' has %zu members, numels_with_padding %zu",
-                         reading->what, STR_ARG(reading->name), found_count, count);
+        return error_set_at(reading->err, RESHARD_ERR_FORMAT, found->offset,
+                            "is_padding_mask of %s '%.*s' has %zu members, numels_with_padding %zu", reading->what, STR_ARG(reading->name),
+                            found_count, count);
     bool *mask = arena_array(reading->arena, count, sizeof(*mask));
     if (!mask)
         return error_set_memory(reading->err);
@@ -186,14 +188,16 @@ static reshard_status meta_shape(const struct meta_reading *reading, const struc
     if (status)
         return status;
     if (!shape_volume(out->rank, out->shape, &volume) || volume != out->numel)
-        return error_set_at(reading->err, RESHARD_ERR_FORMAT, value_dict_get(said, "param_shapes")->offset, "param_shapes of parameter '%.*s' does not have the %" PRId64 " elements that param_numels says", STR_ARG(out->name), out->numel);
+        return error_set_at(reading->err, RESHARD_ERR_FORMAT, value_dict_get(said, "param_shapes")->offset,
+                            "param_shapes of parameter '%.*s' does not have the %" PRId64 " elements that param_numels says",
+                            STR_ARG(out->name), out->numel);
     const struct value *strides = value_dict_get(said, "param_strides");
     if (!strides)
         return RESHARD_OK;
     status = meta_axes(reading, said, "param_strides", &stride_count, &out->strides);
     if (!status && (stride_count != out->rank || !axes_are_dense(out->rank, out->shape, out->strides, out->numel)))
-        return error_set_at(reading->err, RESHARD_ERR_FORMAT, strides->offset, "param_strides of parameter '%.*s' do not order its elements without a gap",
-                         STR_ARG(out->name));
+        return error_set_at(reading->err, RESHARD_ERR_FORMAT, strides->offset,
+                            "param_strides of parameter '%.*s' do not order its elements without a gap", STR_ARG(out->name));
     return status;
 }
 
@@ -206,11 +210,13 @@ static reshard_status meta_offsets(const struct meta_reading *reading, const str
     uint64_t at = value_dict_get(said, "param_offsets")->offset;
     if (offsets.count != 2)
         return error_set_at(reading->err, RESHARD_ERR_FORMAT, at, "param_offsets of parameter '%.*s' has %zu numbers, expected 2",
-                         STR_ARG(out->name), offsets.count);
+                            STR_ARG(out->name), offsets.count);
     out->begin = offsets.items[0];
     out->end = offsets.items[1];
     if (out->end < out->begin || out->end - out->begin > out->numel)
-        return error_set_at(reading->err, RESHARD_ERR_FORMAT, at, "param_offsets of parameter '%.*s' are %" PRId64 " to %" PRId64 ", but it has %" PRId64 " elements", STR_ARG(out->name), out->begin, out->end, out->numel);
+        return error_set_at(reading->err, RESHARD_ERR_FORMAT, at,
+                            "param_offsets of parameter '%.*s' are %" PRId64 " to %" PRId64 ", but it has %" PRId64 " elements",
+                            STR_ARG(out->name), out->begin, out->end, out->numel);
     return RESHARD_OK;
 }
 
@@ -251,7 +257,7 @@ static reshard_status meta_pairs(const struct value *value, const char *what, st
     for (size_t i = 1; i < *count; i += 2) {
         if ((*pairs)[i]->kind != VALUE_DICT)
             return error_set_at(err, RESHARD_ERR_FORMAT, (*pairs)[i]->offset, "a member of %s is %s, expected a dict", what,
-                             pickle_describe((*pairs)[i], text));
+                                pickle_describe((*pairs)[i], text));
     }
     return RESHARD_OK;
 }

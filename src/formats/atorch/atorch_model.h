@@ -87,7 +87,7 @@ void atorch_building_free(struct atorch_building *building);
 reshard_status atorch_building_add(struct atorch_building *building, uint32_t rank, const struct atorch_meta *meta,
                                    const struct atorch_flat *flats, uint32_t flat_count, reshard_error *err);
 
-/* Proves that pieces make up the parameters, and parameters and padding the units. lost: parameters without elements of which no file tells. */
+/* Proves that pieces make up the parameters, and parameters and padding the units. lost: parameters without elements that no file names. */
 reshard_status atorch_building_finish(struct atorch_building *building, uint32_t *lost, reshard_error *err);
 
 #endif

@@ -13,14 +13,14 @@
 
 /* What a rank's file holds of a state. */
 struct state_record {
-    uint32_t owner;     /* parameter of the model; unit, if is_unit; stray name otherwise */
-    uint32_t state;     /* number of its name */
+    uint32_t owner; /* parameter of the model; unit, if is_unit; stray name otherwise */
+    uint32_t state; /* number of its name */
     uint32_t rank, object;
     uint64_t offset, bytes;
-    int64_t count;      /* elements */
+    int64_t count; /* elements */
     uint8_t kind, dtype;
-    int8_t axes;        /* at most 2 tell enough; more are 2 */
-    bool is_natural;    /* its shape is the parameter's */
+    int8_t axes;     /* at most 2 tell enough; more are 2 */
+    bool is_natural; /* its shape is the parameter's */
 };
 
 enum record_kind { STATE_OF_PARAMETER, STATE_OF_UNIT, STATE_OF_NOBODY };
@@ -80,7 +80,7 @@ static bool state_read_key(struct state_reading *reading, struct str key, struct
     return record->owner != NAME_NONE && record->state != NAME_NONE;
 }
 
-static bool has_shape(const struct atorch_parameter *parameter, int rank, const int64_t *shape)
+static bool state_has_shape(const struct atorch_parameter *parameter, int rank, const int64_t *shape)
 {
     return parameter->rank == rank && (!rank || memcmp(parameter->shape, shape, (size_t)rank * sizeof(*shape)) == 0);
 }
@@ -93,8 +93,12 @@ static reshard_status state_read_file(struct state_reading *reading, uint32_t ra
     for (uint32_t i = 0; !status && i < header.count; i++) {
         const struct st_entry *entry = &header.entries[i];
         const int64_t *shape = st_entry_shape(&header, entry);
-        struct state_record record = { .rank = rank, .object = object, .offset = header.data_start + entry->begin,
-                                       .bytes = entry->end - entry->begin, .dtype = entry->dtype, .axes = entry->rank < 2 ? (int8_t)entry->rank : 2 };
+        struct state_record record = { .rank = rank,
+                                       .object = object,
+                                       .offset = header.data_start + entry->begin,
+                                       .bytes = entry->end - entry->begin,
+                                       .dtype = entry->dtype,
+                                       .axes = entry->rank < 2 ? (int8_t)entry->rank : 2 };
         if (!state_read_key(reading, name_map_at(&header.names, i), &record) ||
             !ARRAY_ROOM(reading->records, reading->count, reading->capacity)) {
             status = error_set_memory(err);
@@ -103,7 +107,7 @@ static reshard_status state_read_file(struct state_reading *reading, uint32_t ra
         if (!shape_volume(entry->rank, shape, &record.count))
             status = error_set(err, RESHARD_ERR_FORMAT, "'%.*s' has more than 2^63 elements", STR_ARG(name_map_at(&header.names, i)));
         if (record.kind == STATE_OF_PARAMETER)
-            record.is_natural = has_shape(&state_model(reading)->parameters[record.owner], entry->rank, shape);
+            record.is_natural = state_has_shape(&state_model(reading)->parameters[record.owner], entry->rank, shape);
         reading->records[reading->count++] = record;
     }
     st_header_release(&header);
@@ -188,7 +192,10 @@ static reshard_status state_add_whole(struct state_reading *reading, uint32_t te
 static reshard_status state_add_part(struct state_reading *reading, const struct atorch_parameter *parameter, uint32_t tensor,
                                      const struct state_record *record, const struct atorch_part *part, int64_t place, reshard_error *err)
 {
-    const struct flat_run run = { .begin = part->begin, .count = part->count, .strides = parameter->strides, .object = record->object,
+    const struct flat_run run = { .begin = part->begin,
+                                  .count = part->count,
+                                  .strides = parameter->strides,
+                                  .object = record->object,
                                   .offset = record->offset + (uint64_t)place * dtype_element_bytes(record->dtype),
                                   .writer = state_writer(record->rank) };
     return flat_run_add(reading->source->catalog, tensor, &run, err);
@@ -230,7 +237,8 @@ static reshard_status state_add_pieces(struct state_reading *reading, const stru
         if (record->count != (is_there ? part.count : 0))
             return state_wrong(reading, group, record, parameter->name, "another length than the parameter's piece in param_offsets", err);
         if (is_there || !parameter->numel)
-            status = is_there ? state_add_part(reading, parameter, tensor, record, &part, 0, err) : state_add_whole(reading, tensor, record, err);
+            status = is_there ? state_add_part(reading, parameter, tensor, record, &part, 0, err)
+                              : state_add_whole(reading, tensor, record, err);
     }
     return status;
 }
@@ -365,7 +373,8 @@ reshard_status atorch_read_optimizer(struct source *source, const struct atorch_
     if (!status)
         status = state_add_groups(&reading, err);
     if (!status && reading.strays.count)
-        catalog_warn(source->catalog, false, "%" PRIu32 " optimizer states are of no parameter that is stored, such as '%.*s': they are listed as one axis",
+        catalog_warn(source->catalog, false,
+                     "%" PRIu32 " optimizer states are of no parameter that is stored, such as '%.*s': they are listed as one axis",
                      reading.strays.count, STR_ARG(name_map_at(&reading.strays, 0)));
     name_map_release(&reading.states);
     name_map_release(&reading.strays);

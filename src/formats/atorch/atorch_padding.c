@@ -6,7 +6,9 @@ static const struct padding_bits {
     enum dtype dtype;
     uint64_t bits;
 } padding_bits[] = {
-    { DTYPE_F64, UINT64_C(0x4045000000000000) }, { DTYPE_F32, UINT64_C(0x42280000) }, { DTYPE_F16, UINT64_C(0x5140) },
+    { DTYPE_F64, UINT64_C(0x4045000000000000) },
+    { DTYPE_F32, UINT64_C(0x42280000) },
+    { DTYPE_F16, UINT64_C(0x5140) },
     { DTYPE_BF16, UINT64_C(0x4228) },
 };
 
@@ -55,8 +57,7 @@ bool atorch_gaps_next(struct atorch_gaps *gaps, struct atorch_gap *out)
     const struct atorch_unit *unit = gaps->unit;
     int64_t to = gaps->from + unit->shard;
     while (gaps->at < to) {
-        const struct atorch_parameter *parameter =
-            gaps->next < unit->count ? &gaps->model->parameters[unit->first + gaps->next++] : NULL;
+        const struct atorch_parameter *parameter = gaps->next < unit->count ? &gaps->model->parameters[unit->first + gaps->next++] : NULL;
         int64_t begin = parameter && parameter->start < to ? parameter->start : to, at = gaps->at;
         gaps->at = parameter && parameter->start < to ? parameter->start + parameter->numel : to;
         if (gaps->at > to)

@@ -86,7 +86,9 @@ static bool read_take_flats(struct flat_reading *reading, const struct st_header
     reading->flats = flats;
     for (uint32_t i = 0; i < header->count; i++) {
         const struct st_entry *entry = &header->entries[i];
-        flats[i] = (struct atorch_flat){ .unit = name_map_at(&header->names, i), .dtype = entry->dtype, .rank = entry->rank,
+        flats[i] = (struct atorch_flat){ .unit = name_map_at(&header->names, i),
+                                         .dtype = entry->dtype,
+                                         .rank = entry->rank,
                                          .count = entry->rank ? st_entry_shape(header, entry)[0] : 1 };
     }
     return true;
@@ -125,7 +127,7 @@ static reshard_status read_keep_offsets(struct flat_reading *reading, uint32_t r
     return RESHARD_OK;
 }
 
-static reshard_status read_rank(struct flat_reading *reading, uint32_t rank, reshard_error *err)
+static reshard_status atorch_read_rank(struct flat_reading *reading, uint32_t rank, reshard_error *err)
 {
     struct atorch_source *state = atorch_source_of(reading->source);
     const struct store_entry *entry = reading->folder->ranked[ATORCH_META][rank];
@@ -152,7 +154,7 @@ out:
     return status;
 }
 
-static reshard_status read_model(struct source *source, const struct atorch_folder *folder, reshard_error *err)
+static reshard_status atorch_read_model(struct source *source, const struct atorch_folder *folder, reshard_error *err)
 {
     struct atorch_source *state = atorch_source_of(source);
     struct flat_reading reading = { .source = source, .folder = folder };
@@ -163,12 +165,12 @@ static reshard_status read_model(struct source *source, const struct atorch_fold
     if (!reading.building || !state->flat_objects)
         status = error_set_memory(err);
     for (uint32_t rank = 0; rank < folder->ranks && !status; rank++)
-        status = read_rank(&reading, rank, err);
+        status = atorch_read_rank(&reading, rank, err);
     if (!status)
         status = atorch_building_finish(reading.building, &lost, err);
     if (!status && lost)
-        catalog_warn(source->catalog, false,
-                     "%" PRIu32 " parameters without elements lie between two shards: no file has their names", lost);
+        catalog_warn(source->catalog, false, "%" PRIu32 " parameters without elements lie between two shards: no file has their names",
+                     lost);
     atorch_building_free(reading.building);
     buffer_release(&reading.bytes);
     free(reading.flats);
@@ -177,8 +179,8 @@ static reshard_status read_model(struct source *source, const struct atorch_fold
 
 /* ---- tensors ---- */
 
-static reshard_status add_parts(struct source *source, const struct atorch_unit *unit, const struct atorch_parameter *parameter,
-                                uint32_t tensor, uint32_t expert, reshard_error *err)
+static reshard_status atorch_add_parts(struct source *source, const struct atorch_unit *unit, const struct atorch_parameter *parameter,
+                                       uint32_t tensor, uint32_t expert, reshard_error *err)
 {
     const struct atorch_source *state = atorch_source_of(source);
     uint64_t size = dtype_element_bytes(unit->dtype);
@@ -189,7 +191,10 @@ static reshard_status add_parts(struct source *source, const struct atorch_unit 
         atorch_place_of(unit, rank, &own, &shard);
         if (own != expert || !atorch_part_of(unit, parameter, shard, &part))
             continue;
-        struct flat_run run = { .begin = part.begin, .count = part.count, .strides = parameter->strides, .object = state->flat_objects[rank],
+        struct flat_run run = { .begin = part.begin,
+                                .count = part.count,
+                                .strides = parameter->strides,
+                                .object = state->flat_objects[rank],
                                 .writer = rank > UINT16_MAX ? UINT16_MAX : (uint16_t)rank };
         run.offset = state->offsets[(size_t)(unit - state->model.units) * state->model.ranks + rank] + (uint64_t)part.place * size;
         status = flat_run_add(source->catalog, tensor, &run, err);
@@ -197,8 +202,8 @@ static reshard_status add_parts(struct source *source, const struct atorch_unit 
     return status;
 }
 
-static reshard_status add_parameter(struct source *source, const struct atorch_unit *unit, struct atorch_parameter *parameter,
-                                    reshard_error *err)
+static reshard_status atorch_add_parameter(struct source *source, const struct atorch_unit *unit, struct atorch_parameter *parameter,
+                                           reshard_error *err)
 {
     struct buffer key = { 0 };
     reshard_status status = RESHARD_OK;
@@ -206,32 +211,33 @@ static reshard_status add_parameter(struct source *source, const struct atorch_u
         uint32_t tensor;
         buffer_clear(&key);
         atorch_put_key(unit, parameter->name, expert, &key);
-        status = key.failed ? buffer_error(&key, err)
-                            : catalog_add_tensor(source->catalog, buffer_str(&key), unit->dtype, parameter->rank, parameter->shape, &tensor, err);
+        status = key.failed
+                     ? buffer_error(&key, err)
+                     : catalog_add_tensor(source->catalog, buffer_str(&key), unit->dtype, parameter->rank, parameter->shape, &tensor, err);
         if (status)
             break;
         source->catalog->tensors[tensor].flags |= TENSOR_PARAMETER;
         if (expert == 0)
             parameter->tensor = tensor;
-        status = add_parts(source, unit, parameter, tensor, expert, err);
+        status = atorch_add_parts(source, unit, parameter, tensor, expert, err);
     }
     buffer_release(&key);
     return status;
 }
 
-static reshard_status add_parameters(struct source *source, reshard_error *err)
+static reshard_status atorch_add_parameters(struct source *source, reshard_error *err)
 {
     struct atorch_model *model = &atorch_source_of(source)->model;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < model->parameter_count && !status; i++) {
         struct atorch_parameter *parameter = &model->parameters[i];
         if (parameter->name.size || parameter->numel)
-            status = add_parameter(source, &model->units[parameter->unit], parameter, err);
+            status = atorch_add_parameter(source, &model->units[parameter->unit], parameter, err);
     }
     return status;
 }
 
-static reshard_status add_buffers(struct source *source, const struct store_entry *entry, reshard_error *err)
+static reshard_status atorch_add_buffers(struct source *source, const struct store_entry *entry, reshard_error *err)
 {
     struct atorch_source *state = atorch_source_of(source);
     struct catalog *catalog = source->catalog;
@@ -257,7 +263,7 @@ static reshard_status add_buffers(struct source *source, const struct store_entr
 
 /* ---- the checkpoint ---- */
 
-static reshard_status add_facts(struct source *source, reshard_error *err)
+static reshard_status atorch_add_facts(struct source *source, reshard_error *err)
 {
     const struct atorch_source *state = atorch_source_of(source);
     const struct atorch_model *model = &state->model;
@@ -286,18 +292,18 @@ reshard_status atorch_read_catalog(struct source *source, reshard_error *err)
         return error_set_memory(err);
     reshard_status status = atorch_folder_read(source->store, source->name, source->catalog, &folder, err);
     if (!status && folder.ranked[ATORCH_PARAM])
-        status = read_model(source, &folder, err);
+        status = atorch_read_model(source, &folder, err);
     if (!status)
-        status = add_parameters(source, err);
+        status = atorch_add_parameters(source, err);
     if (!status)
-        status = add_buffers(source, folder.single[ATORCH_BUFFERS], err);
+        status = atorch_add_buffers(source, folder.single[ATORCH_BUFFERS], err);
     if (!status && folder.ranked[ATORCH_OPTIM])
         status = atorch_read_optimizer(source, &folder, err);
     if (!status)
         status = atorch_read_items(source, &folder, err);
     if (!status) {
         source->catalog->ranks = folder.ranks;
-        status = add_facts(source, err);
+        status = atorch_add_facts(source, err);
     }
     atorch_folder_release(&folder);
     return status;

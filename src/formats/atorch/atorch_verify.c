@@ -30,7 +30,8 @@ static reshard_status check_padding(const struct padding_check *check, const str
         bool is_known = atorch_padding_fill(unit->dtype, state->model.is_original, check->expected, (size_t)part);
         if (is_known && memcmp(check->bytes, check->expected, (size_t)part * size) != 0) {
             catalog_warn(check->source->catalog, false,
-                         "%s: bytes %" PRIu64 " to %" PRIu64 " are padding of unit '%.*s', but not all %s: offsets and bytes may not belong together",
+                         "%s: bytes %" PRIu64 " to %" PRIu64
+                         " are padding of unit '%.*s', but not all %s: offsets and bytes may not belong together",
                          store_object_name(check->file), offset, offset + (uint64_t)part * size, STR_ARG(unit->name),
                          state->model.is_original ? "42" : "0");
             return RESHARD_OK;
