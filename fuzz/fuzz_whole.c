@@ -28,7 +28,7 @@ static void read_view(struct checkpoint *stored, bool has_payload)
 {
     struct source *view;
     struct checkpoint *checkpoint;
-    if (source_by_parameter(stored->source, &view, NULL) || checkpoint_of(view, "", &checkpoint, NULL))
+    if (!stored->source->has_other_view || source_by_parameter(stored->source, &view, NULL) || checkpoint_of(view, "", &checkpoint, NULL))
         return;
     read_all(checkpoint, has_payload);
     checkpoint_close(checkpoint);

@@ -204,6 +204,22 @@ reshard_status catalog_add_item(struct catalog *catalog, const struct catalog_it
  * number. */
 reshard_status catalog_remove_tensors(struct catalog *catalog, const uint8_t *is_removed, reshard_error *err);
 
+/*
+ * Adds all that another, sealed catalog has to one that is being built, but its tree: from must outlive it, as texts and values are shared.
+ * Objects keep their numbers; those of tensors and items are told. For views (formats/driver.h), which replace some of it.
+ */
+struct catalog_copying {
+    const struct catalog *from;
+    uint32_t warning_count;  /* the first of its warnings that are taken */
+    void *context;           /* of the functions below, which may be NULL */
+    /* Adds what stands in the tensor's place, without its chunks, and returns true in *is_replaced; else it is copied. */
+    reshard_status (*replace_tensor)(void *context, uint32_t tensor, bool *is_replaced, reshard_error *err);
+    bool (*skips_item)(void *context, uint32_t item);
+    uint32_t *tensors;       /* made: by tensor of from, what it or the first in its place became. The caller frees both, always */
+    uint32_t *items;         /* made: by item of the copy, the item of from */
+};
+reshard_status catalog_copy(struct catalog *into, struct catalog_copying *copying, reshard_error *err);
+
 /* Gives the catalog a graph to own. On failure the graph is released. */
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)

@@ -55,7 +55,9 @@ struct source {
     bool is_borrowed_store;
     bool is_in_root;           /* name is the sub-directory that a root's choice names */
     bool lenient;
-    bool is_by_parameter;      /* a view that source_by_parameter made; read_catalog fills it so */
+    struct source *stored;     /* of a view that source_by_parameter made: the source that it is a view of; else NULL */
+    uint32_t *stored_items;    /* of a view: by item, the item of stored that it is */
+    uint32_t read_warnings;    /* warnings of its catalog that were there before it was sealed */
     bool has_other_view;       /* set by read_catalog: optimizer state, or experts in one matrix, are listed as they are stored, not by
                                   parameter */
     bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */
@@ -70,6 +72,9 @@ reshard_status source_verify(struct source *source, bool is_deep, reshard_error 
 
 /* Makes sure that item->value is set where the item can have one (not ITEM_FILE). */
 reshard_status source_load_item(struct source *source, uint32_t item, reshard_error *err);
+
+/* Appends the bytes of a storage inside a loaded item, as read_item_storage of the driver, which must have that. */
+reshard_status source_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err);
 
 /* Opens store's name ("" for its root): probes, or takes the driver named by format (may be NULL), reads the catalog, seals it.
  * Takes over store in every case unless borrow. */
@@ -87,10 +92,11 @@ void source_free(struct source *source);
 
 /*
  * The view of an opened source in which optimizer state that is stored by bucket or flattened is one tensor for each parameter and state,
- * and experts in one matrix are tensors of their own. It is a source by itself, which borrows the store of the first: that one outlives it.
- * UNSUPPORTED or FORMAT says why state cannot be related to parameters. Where has_other_view is not set it lists what the source does.
+ * and experts in one matrix are tensors of their own. It is made of what the first has read, and no metadata is read again; it borrows the
+ * store, the texts and the values of the first, and loads its items: that one outlives it.
+ * UNSUPPORTED or FORMAT says why state cannot be related to parameters. Only where has_other_view is set.
  */
-reshard_status source_by_parameter(const struct source *stored, struct source **out, reshard_error *err);
+reshard_status source_by_parameter(struct source *stored, struct source **out, reshard_error *err);
 
 /* What the caller said: the value of a format option, the number of a word of --layout. Arrays of them end with a NULL name. */
 struct option_value {
@@ -223,6 +229,11 @@ struct format_driver {
 
     /* Fills source->catalog (made by the caller, not sealed). */
     reshard_status (*read_catalog)(struct source *source, reshard_error *err);
+
+    /* Fills view->catalog and view->stored_items from stored, a sealed source of this driver with has_other_view, without reading what that
+     * has read. view->driver_state is the driver's own for views, which resolve and close_source get; items are stored's. NULL: no such
+     * source. */
+    reshard_status (*view_by_parameter)(struct source *view, reshard_error *err);
 
     /* Finds the payload of chunks with CHUNK_UNRESOLVED among the given ones: sets offset, bytes, layout, flags; checks dtype and shape
      * against the stored ones. NULL: chunks are born resolved. Called from one thread. */

@@ -9,8 +9,7 @@ static reshard_status load_of_source(void *context, uint32_t item, reshard_error
 
 static reshard_status storage_of_source(void *context, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err)
 {
-    struct source *source = context;
-    return source->driver->read_item_storage(source, item, storage, out, err);
+    return source_read_item_storage(context, item, storage, out, err);
 }
 
 void layout_of_source(struct layout_request *request, struct source *source)

@@ -18,6 +18,7 @@ void source_free(struct source *source)
     if (!source->is_borrowed_store)
         store_free(source->store);
     free(source->name);
+    free(source->stored_items);
     free(source);
 }
 
@@ -118,6 +119,14 @@ static void warn_of_links(const struct source *source)
         catalog_warn(source->catalog, false, "further symbolic links lead out of the checkpoint's directory and are not followed");
 }
 
+static reshard_status source_seal(struct source *source, reshard_error *err)
+{
+    bool allow_holes = source->lenient || (source->driver->abilities & FORMAT_ALLOWS_HOLES);
+    source->read_warnings = source->catalog->warning_count;
+    reshard_status status = catalog_seal(source->catalog, allow_holes, err);
+    return status ? status : catalog_check_made(source->catalog, err);
+}
+
 static reshard_status read_source(struct source *source, const struct root_choice *choice, reshard_error *err)
 {
     const struct format_driver *driver = source->driver;
@@ -134,9 +143,7 @@ static reshard_status read_source(struct source *source, const struct root_choic
     if (status)
         return status;
     warn_of_links(source);
-    bool allow_holes = source->lenient || (driver->abilities & FORMAT_ALLOWS_HOLES);
-    status = catalog_seal(source->catalog, allow_holes, err);
-    return status ? status : catalog_check_made(source->catalog, err);
+    return source_seal(source, err);
 }
 
 /* What lies behind a link that is not followed may be what is missed. */
@@ -202,21 +209,40 @@ out:
     return status;
 }
 
-reshard_status source_by_parameter(const struct source *stored, struct source **out, reshard_error *err)
+/* ---- the view by parameter ---- */
+
+/* What was read allows the view the work that it allowed the source. */
+static struct source *view_new(struct source *stored)
 {
     const struct open_options options = { .limits = stored->limits,
                                           .iteration = stored->iteration,
                                           .borrow_store = true,
                                           .lenient = stored->lenient,
                                           .skip_unsupported = stored->skip_unsupported };
-    const struct root_choice none = { .iteration = -1 };
     struct source *view = source_new(stored->store, stored->name, &options);
     if (!view)
-        return error_set_memory(err);
+        return NULL;
+    work_add_input(&view->work, stored->work.read);
     view->driver = stored->driver;
     view->is_in_root = stored->is_in_root;
-    view->is_by_parameter = true;
-    reshard_status status = or_failure(view, read_source(view, &none, err), err);
+    view->stored = stored;
+    view->catalog = catalog_new(stored->driver->name);
+    if (view->catalog) {
+        view->catalog->limits = view->limits;
+        return view;
+    }
+    source_free(view);
+    return NULL;
+}
+
+reshard_status source_by_parameter(struct source *stored, struct source **out, reshard_error *err)
+{
+    struct source *view = view_new(stored);
+    if (!view)
+        return error_set_memory(err);
+    reshard_status status = or_failure(view, view->driver->view_by_parameter(view, err), err);
+    if (!status)
+        status = source_seal(view, err);
     if (status)
         source_free(view);
     else
@@ -296,11 +322,28 @@ reshard_status source_resolve(struct source *source, const uint32_t *tensors, ui
     return or_failure(source, status, err);
 }
 
+/* An item of a view has the value of what it is in the source: both stay with that. */
+static reshard_status load_stored(struct source *view, uint32_t item_index, reshard_error *err)
+{
+    uint32_t index = view->stored_items[item_index];
+    reshard_status status = source_load_item(view->stored, index, err);
+    if (status)
+        return status;
+    const struct catalog_item *stored = &view->stored->catalog->items[index];
+    struct catalog_item *item = &view->catalog->items[item_index];
+    item->value = stored->value;
+    item->graph = stored->graph;
+    item->is_checked = stored->is_checked;
+    return RESHARD_OK;
+}
+
 reshard_status source_load_item(struct source *source, uint32_t item_index, reshard_error *err)
 {
     const struct catalog_item *item = &source->catalog->items[item_index];
     if (item->kind == ITEM_FILE || item->value)
         return RESHARD_OK;
+    if (source->stored)
+        return load_stored(source, item_index, err);
     if (source->driver->load_item)
         return or_failure(source, source->driver->load_item(source, item_index, err), err);
     error_set(err, RESHARD_ERR_UNSUPPORTED, "item '%.*s': the format keeps it as bytes only", STR_ARG(item->key));
@@ -308,8 +351,17 @@ reshard_status source_load_item(struct source *source, uint32_t item_index, resh
     return RESHARD_ERR_UNSUPPORTED;
 }
 
+reshard_status source_read_item_storage(struct source *source, uint32_t item, uint32_t storage, struct buffer *out, reshard_error *err)
+{
+    if (source->stored)
+        return source_read_item_storage(source->stored, source->stored_items[item], storage, out, err);
+    return source->driver->read_item_storage(source, item, storage, out, err);
+}
+
 reshard_status source_verify(struct source *source, bool is_deep, reshard_error *err)
 {
+    if (source->stored)
+        return source_verify(source->stored, is_deep, err);
     if (!source->driver->verify)
         return RESHARD_OK;
     return or_failure(source, source->driver->verify(source, is_deep, err), err);

@@ -534,6 +534,27 @@ static reshard_status add_own_file(struct source *source, const char *name, resh
     return catalog_add_object(source->catalog, str_of(name), bytes, &object, err);
 }
 
+/* One of the files: its entries become tensors and items. */
+static reshard_status dcp_catalog_read_file(struct building *building, const char *name, bool is_first, reshard_error *err)
+{
+    const struct dcp_read_hooks *hooks = building->hooks;
+    struct dcp_metadata metadata = { 0 };
+    struct buffer pickle = { 0 };
+    bool is_seen = hooks && hooks->see_metadata && !building->is_per_rank;
+    reshard_status status = add_own_file(building->source, name, err);
+    if (!status)
+        status = dcp_metadata_read(building->source, name, is_seen ? &pickle : NULL, &metadata, err);
+    if (!status && is_seen)
+        status = hooks->see_metadata(hooks->context, &pickle, err);
+    buffer_release(&pickle);
+    if (!status && is_first)
+        status = dcp_catalog_add_facts(building, &metadata, err);
+    if (!status)
+        status = dcp_catalog_add_metadata(building, &metadata, name, err);
+    dcp_metadata_release(&metadata);
+    return status;
+}
+
 reshard_status dcp_read_tensors(struct source *source, const struct dcp_read_hooks *hooks, reshard_error *err)
 {
     struct building building = { .source = source, .hooks = hooks };
@@ -548,19 +569,8 @@ reshard_status dcp_read_tensors(struct source *source, const struct dcp_read_hoo
         status = error_set_memory(err);
         goto out;
     }
-    for (uint32_t i = 0; i < count && !status; i++) {
-        struct dcp_metadata metadata = { 0 };
-        status = add_own_file(source, files[i].name, err);
-        if (!status)
-            status = dcp_metadata_read(source, files[i].name, NULL, &metadata, err);
-        if (status)
-            break;
-        if (i == 0)
-            status = dcp_catalog_add_facts(&building, &metadata, err);
-        if (!status)
-            status = dcp_catalog_add_metadata(&building, &metadata, files[i].name, err);
-        dcp_metadata_release(&metadata);
-    }
+    for (uint32_t i = 0; i < count && !status; i++)
+        status = dcp_catalog_read_file(&building, files[i].name, i == 0, err);
     if (!status)
         status = add_totals(&building, count, err);
 

@@ -22,6 +22,9 @@ struct dcp_form {
 struct dcp_read_hooks {
     void *context;
 
+    /* Gets the pickle of .metadata before its entries come, for what plain DCP does not know in it. */
+    reshard_status (*see_metadata)(void *context, const struct buffer *pickle, reshard_error *err);
+
     /* Whether the entry is stored in another form than its tensor's own; then fills in the tensor's, and add_chunk gets its chunks. */
     bool (*reshape)(void *context, struct str name, int *rank, int64_t *shape);
 

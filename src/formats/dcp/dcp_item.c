@@ -57,20 +57,36 @@ static reshard_status dcp_item_open_container(struct dcp_archive *archive, const
     reshard_status status = torch_save_probe(reader, &container, err);
     if (!status && container == TORCH_NO_CONTAINER)
         return open_raw(reader, &archive->archive.graph, err);
-    if (!status)
-        status = torch_save_open(reader, limits, -1, &archive->archive, err);
-    if (status)
-        return status;
-    bool no_memory = false;
-    struct value_graph *graph = &archive->archive.graph;
-    if (graph->root && !value_walk(graph->root, graph->count, limits->budget, forget_tensor, NULL, &no_memory))
-        return error_set_memory(err);
-    return RESHARD_OK;
+    return status ? status : torch_save_open(reader, limits, -1, &archive->archive, err);
 }
 
-reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
-                                struct dcp_archive **out, const struct value_graph **out_graph, reshard_error *err)
+/* The graph that the catalog gets: the archive's own, or a copy of it, without numbers of tensors. */
+static reshard_status give_graph(struct source *source, struct dcp_archive *archive, bool is_copied, struct value_graph **out,
+                                 reshard_error *err)
 {
+    struct value_graph given = { 0 }, *own = &archive->archive.graph;
+    struct work *work = source->limits.budget;
+    given.arena.work = work;
+    if (is_copied && !(given.root = value_copy(&given, own->root, own->count))) {
+        value_graph_release(&given);
+        return work_error(work, err);
+    }
+    if (!is_copied) {
+        given = *own;
+        *own = (struct value_graph){ 0 };
+    }
+    if (given.root && !value_walk(given.root, given.count, work, forget_tensor, NULL, NULL)) {
+        value_graph_release(&given);
+        return work_error(work, err);
+    }
+    *out = catalog_adopt_graph(source->catalog, given);
+    return *out ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status archive_open(struct source *source, const struct dcp_archive *wanted, bool is_numbered, struct dcp_archive **out,
+                                   struct value_graph **out_graph, reshard_error *err)
+{
+    uint64_t bytes = wanted->bytes;
     struct store_object *file = NULL;
     struct reader reader, all;
     if (bytes > source->limits.item_bytes)
@@ -78,8 +94,8 @@ reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t
     struct dcp_archive *archive = calloc(1, sizeof(*archive));
     if (!archive)
         return error_set_memory(err);
-    *archive = (struct dcp_archive){ .object = object, .offset = offset, .bytes = bytes, .codec = codec };
-    reshard_status status = dcp_open_object(source, object, &file, err);
+    *archive = *wanted;
+    reshard_status status = dcp_open_object(source, archive->object, &file, err);
     if (status)
         goto out;
     all = store_object_reader(file);
@@ -87,19 +103,15 @@ reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t
     if (!status)
         status = dcp_item_open_container(archive, &reader, &source->limits, err);
     if (status) {
-        error_shift(err, codec == CODEC_NONE ? offset : 0);
+        error_shift(err, archive->codec == CODEC_NONE ? archive->offset : 0);
         goto out;
     }
-    struct value_graph *graph = catalog_adopt_graph(source->catalog, archive->archive.graph);
-    archive->archive.graph = (struct value_graph){ 0 };
-    if (!graph) {
-        status = error_set_memory(err);
+    status = give_graph(source, archive, is_numbered, out_graph, err);
+    if (status)
         goto out;
-    }
     archive->next = dcp_state(source)->archives;
     dcp_state(source)->archives = archive;
     *out = archive;
-    *out_graph = graph;
     archive = NULL;
 
 out:
@@ -110,6 +122,31 @@ out:
         free(archive);
     }
     return status;
+}
+
+reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
+                                struct dcp_archive **out, const struct value_graph **out_graph, reshard_error *err)
+{
+    const struct dcp_archive wanted = { .object = object, .offset = offset, .bytes = bytes, .codec = codec };
+    struct value_graph *graph;
+    reshard_status status = archive_open(source, &wanted, false, out, &graph, err);
+    if (!status)
+        *out_graph = graph;
+    return status;
+}
+
+reshard_status dcp_archive_open_numbered(struct source *source, uint32_t object, uint64_t bytes, struct dcp_archive **out,
+                                         struct value_graph **graph, reshard_error *err)
+{
+    const struct dcp_archive wanted = { .object = object, .bytes = bytes };
+    return archive_open(source, &wanted, true, out, graph, err);
+}
+
+const struct torch_archive *dcp_numbered_archive(struct source *source, uint32_t item)
+{
+    const struct dcp_source *state = dcp_state(source);
+    const struct dcp_archive *archive = item < state->item_count ? state->item_archive[item] : NULL;
+    return archive && archive->archive.graph.root ? &archive->archive : NULL;
 }
 
 reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct dcp_archive *archive, reshard_error *err)

@@ -180,7 +180,7 @@ static reshard_status storage_crc(const struct publish_job *job, uint32_t item, 
     }
     struct buffer bytes = { 0 };
     uint64_t at = blob->offset + pickle->frame.members[pickle->frame.first_storage + number].payload_offset;
-    reshard_status status = job->source->driver->read_item_storage(job->source, storage->item, storage->index, &bytes, err);
+    reshard_status status = source_read_item_storage(job->source, storage->item, storage->index, &bytes, err);
     if (!status && bytes.size != storage->bytes)
         status = error_set(err, RESHARD_ERR_FORMAT, "storage %u of the item has %zu bytes, its pickle says %" PRIu64, storage->index,
                            bytes.size, storage->bytes);

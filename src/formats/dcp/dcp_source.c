@@ -26,6 +26,8 @@ void dcp_close_source(struct source *source)
         buffer_release(&archive->decoded);
         free(archive);
     }
+    if (state->flavour_free)
+        state->flavour_free(state->flavour_state);
     dcp_safetensors_release(&state->safetensors);
     free(state->item_archive);
     free(state->directory);

@@ -43,6 +43,8 @@ struct dcp_source {
     struct dcp_archive **item_archive; /* by item, NULL: not loaded */
     uint32_t item_count;
     struct dcp_safetensors safetensors;
+    void *flavour_state;               /* what whoever stands on this driver keeps with the source */
+    void (*flavour_free)(void *state); /* of that; NULL: there is none */
 };
 
 static inline struct dcp_source *dcp_state(struct source *source)
@@ -152,6 +154,13 @@ reshard_status dcp_read_item_storage(struct source *source, uint32_t item, uint3
 /* Opens a container and gives its graph to the catalog. The archive is kept in the state. */
 reshard_status dcp_archive_open(struct source *source, uint32_t object, uint64_t offset, uint64_t bytes, enum codec codec,
                                 struct dcp_archive **out, const struct value_graph **graph, reshard_error *err);
+
+/* The same, and archive.graph keeps the numbers of its tensors: the catalog gets a copy. */
+reshard_status dcp_archive_open_numbered(struct source *source, uint32_t object, uint64_t bytes, struct dcp_archive **out,
+                                         struct value_graph **graph, reshard_error *err);
+
+/* The archive of an item that was opened so; NULL: it was not. */
+const struct torch_archive *dcp_numbered_archive(struct source *source, uint32_t item);
 
 /* Remembers that item's value came out of archive. */
 reshard_status dcp_item_set_archive(struct source *source, uint32_t item, struct dcp_archive *archive, reshard_error *err);

@@ -2,6 +2,7 @@
 #include "formats/mcore/mcore.h"
 
 #include "formats/mcore/mcore_source.h"
+#include "formats/mcore/mcore_stored.h"
 #include "formats/mcore/mcore_zarr.h"
 #include "formats/shared/parallel_words.h"
 #include "formats/zarr/zarr.h"
@@ -23,6 +24,7 @@ const struct format_driver format_torch_dist = {
     .folder_entries = folder_entries,
     .probe = mcore_probe_torch_dist,
     .read_catalog = mcore_read_torch_dist,
+    .view_by_parameter = mcore_view_by_parameter,
     .resolve = dcp_resolve,
     .load_item = dcp_load_item,
     .read_item_storage = dcp_read_item_storage,
@@ -86,6 +88,7 @@ const struct format_driver format_zarr = {
     .folder_entries = zarr_entries,
     .probe = mcore_zarr_probe,
     .read_catalog = mcore_zarr_read,
+    .view_by_parameter = mcore_view_by_parameter,
     .load_item = dcp_load_item,
     .read_item_storage = dcp_read_item_storage,
     .verify = mcore_zarr_verify,

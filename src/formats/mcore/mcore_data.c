@@ -48,33 +48,18 @@ static reshard_status take_data(const struct value *root, struct mcore_data *out
     return status;
 }
 
-reshard_status mcore_data_read(struct source *source, struct mcore_data *out, reshard_error *err)
+reshard_status mcore_data_read(const struct buffer *pickle, const struct limits *limits, struct mcore_data *out, reshard_error *err)
 {
-    struct buffer bytes = { 0 };
     struct value_graph graph = { 0 };
     struct pickle_report report;
-    char *name = NULL;
-    bool is_directory;
-    uint64_t size;
-    reshard_status status = dcp_name_join(dcp_state(source)->directory, STR(DCP_METADATA), &name, err);
-    if (status)
-        return status;
-    /* Whatever is wrong with the file is for its decoder to say. */
-    if (!store_exists(source->store, name, &is_directory, &size) || is_directory)
-        goto out;
-    status = store_read_all(source->store, name, NAMED_LIMIT(&source->limits, metadata_bytes), &bytes, err);
-    if (status || !bytes.size || !memmem(bytes.data, bytes.size, ATTRIBUTE, strlen(ATTRIBUTE)))
-        goto out;
-    status = pickle_parse(bytes.data, bytes.size, 0, &source->limits, &graph, &report, err);
+    if (!pickle->size || !memmem(pickle->data, pickle->size, ATTRIBUTE, strlen(ATTRIBUTE)))
+        return RESHARD_OK;
+    reshard_status status = pickle_parse(pickle->data, pickle->size, 0, limits, &graph, &report, err);
     if (!status)
         status = take_data(graph.root, out, err);
     if (status)
-        error_prefix(err, "'%s'", name);
-
-out:
+        error_prefix(err, "'" DCP_METADATA "'");
     value_graph_release(&graph);
-    buffer_release(&bytes);
-    free(name);
     return status;
 }
 

@@ -18,8 +18,8 @@ struct mcore_data {
     uint32_t capacity;
 };
 
-/* Leaves out empty if .metadata has no such attribute. */
-reshard_status mcore_data_read(struct source *source, struct mcore_data *out, reshard_error *err);
+/* From the pickle of .metadata. Leaves out empty if that has no such attribute. */
+reshard_status mcore_data_read(const struct buffer *pickle, const struct limits *limits, struct mcore_data *out, reshard_error *err);
 
 /* False if the tensor was not flattened. */
 bool mcore_data_find(const struct mcore_data *data, struct str name, struct mcore_reshape *out);

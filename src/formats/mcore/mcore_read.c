@@ -19,9 +19,8 @@
 
 struct mcore_reading {
     struct source *source;
-    struct mcore_data mcore;
     bool has_common_file;
-    struct mcore_stored stored;
+    struct mcore_stored *stored;
 };
 
 /* ---- common state ---- */
@@ -109,8 +108,14 @@ static bool mcore_read_has_flattened_state(const struct mcore_reading *reading)
     struct mcore_reshape reshape;
     bool found = false;
     for (uint32_t i = 0; i < catalog->tensor_count && !found; i++)
-        found = state_key_is_any(catalog->tensors[i].key) && mcore_data_find(&reading->mcore, catalog->tensors[i].key, &reshape);
+        found = state_key_is_any(catalog->tensors[i].key) && mcore_data_find(&reading->stored->data, catalog->tensors[i].key, &reshape);
     return found;
+}
+
+static reshard_status see_metadata(void *context, const struct buffer *pickle, reshard_error *err)
+{
+    const struct mcore_reading *reading = context;
+    return mcore_data_read(pickle, &reading->source->limits, &reading->stored->data, err);
 }
 
 /* common.pt takes precedence over the object, as upstream. */
@@ -118,29 +123,18 @@ static reshard_status take_item(void *context, struct str name, uint32_t object,
                                 bool *taken, reshard_error *err)
 {
     struct mcore_reading *reading = context;
-    reshard_status status = mcore_stored_take(reading->source, &reading->stored, name, object, offset, bytes, codec, taken, err);
-    if (status || *taken)
-        return status;
     if (reading->has_common_file || !str_is(name, COMMON_ITEM))
         return RESHARD_OK;
     *taken = true;
     return read_common(reading->source, object, offset, bytes, codec, "common state", err);
 }
 
-/* The real shape of a flattened tensor; false if it was not flattened. What is related to parameters is not listed as a vector. */
-static bool find_reshape(const struct mcore_reading *reading, struct str name, struct mcore_reshape *out)
-{
-    if (!mcore_data_find(&reading->mcore, name, out))
-        return false;
-    out->is_flat &= !reading->source->is_by_parameter;
-    return true;
-}
-
 static bool mcore_read_reshape(void *context, struct str name, int *rank, int64_t *shape)
 {
+    const struct mcore_reading *reading = context;
     struct mcore_reshape found;
     int64_t flat;
-    if (!find_reshape(context, name, &found))
+    if (!mcore_data_find(&reading->stored->data, name, &found))
         return false;
     *rank = found.rank;
     memcpy(shape, found.shape, (size_t)found.rank * sizeof(*shape));
@@ -156,9 +150,10 @@ static reshard_status add_flattened(void *context, struct str name, uint32_t ten
 {
     struct mcore_reading *reading = context;
     struct mcore_reshape found;
-    if (!find_reshape(reading, name, &found))
+    if (!mcore_data_find(&reading->stored->data, name, &found))
         return error_set(err, RESHARD_ERR_FORMAT, "its original shape is not known");
-    return mcore_add_flattened(reading->source->catalog, tensor, &found, stored, like, err);
+    reshard_status status = found.is_flat ? mcore_stored_keep(reading->stored, tensor, stored, like, err) : RESHARD_OK;
+    return status ? status : mcore_add_flattened(reading->source->catalog, tensor, &found, stored, like, err);
 }
 
 /* ---- facts ---- */
@@ -250,26 +245,24 @@ reshard_status mcore_read_torch_dist(struct source *source, reshard_error *err)
 {
     struct mcore_reading reading = { .source = source };
     const struct dcp_read_hooks hooks = {
-        .context = &reading, .reshape = mcore_read_reshape, .add_chunk = add_flattened, .take_item = take_item
+        .context = &reading, .see_metadata = see_metadata, .reshape = mcore_read_reshape, .add_chunk = add_flattened, .take_item = take_item
     };
     reshard_status status = dcp_read_open(source, err);
     if (!status)
         status = check_config(source, err);
     if (!status)
-        status = mcore_data_read(source, &reading.mcore, err);
+        status = mcore_stored_new(source, &reading.stored, err);
     if (!status)
         status = mcore_common_file_read(source, &reading.has_common_file, err);
     if (!status)
         status = dcp_read_tensors(source, &hooks, err);
-    if (!status)
-        status = mcore_stored_read(source, &reading.stored, mcore_read_has_flattened_state(&reading), err);
+    if (!status) {
+        reading.stored->is_flattened = mcore_read_has_flattened_state(&reading);
+        status = mcore_stored_note(source, reading.stored, err);
+    }
     if (!status)
         status = mcore_read_add_files(source, err);
-    if (!status)
-        status = mcore_note_parallel_sizes(source, err);
-    mcore_stored_release(&reading.stored);
-    mcore_data_release(&reading.mcore);
-    return status;
+    return status ? status : mcore_note_parallel_sizes(source, err);
 }
 
 reshard_status mcore_read_plain(struct source *source, reshard_error *err)

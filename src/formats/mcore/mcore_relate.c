@@ -284,7 +284,7 @@ static reshard_status take_sizes(const struct relating *relating, const struct b
         bool is_one = state_key_read(relating->objects[i].name, &name) && name.kind == STATE_KEY_UNPADDED_SIZES &&
                       name.chain == buckets->chain && name.group == buckets->group;
         if (is_one)
-            return read_sizes(relating->objects[i].archive->graph.root, buckets, count, per_bucket, err);
+            return read_sizes(relating->objects[i].root, buckets, count, per_bucket, err);
     }
     for (uint32_t i = 0; i < count; i++)
         per_bucket[i] = buckets[i].count;
@@ -432,7 +432,7 @@ static reshard_status relate_object(struct relating *relating, const struct opti
     struct rank_place place;
     struct state_key name;
     bool is_expert;
-    const struct value *state = object->archive->graph.root;
+    const struct value *state = object->root;
     if (state->kind == VALUE_LIST && state->list.count == 1)
         state = state->list.items[0];
     if (!state_key_read(object->name, &name) || name.kind != STATE_KEY_BUFFERS)

@@ -19,7 +19,8 @@
 /* An object param_state or per_bucket_numel_unpadded. The archive lives as long as the catalog is being filled. */
 struct optimizer_object {
     struct str name;
-    struct torch_archive *archive;
+    const struct torch_archive *archive;
+    const struct value *root;  /* what it holds, with the numbers of the archive's tensors */
     uint32_t object;           /* of the catalog */
     uint64_t offset;           /* of the archive in it */
 };

@@ -192,12 +192,11 @@ static uint64_t lost_extent(const struct zarr_keys *keys, uint32_t entry, struct
 static reshard_status mcore_zarr_read_add_item(struct source *source, struct str key, uint32_t object, uint64_t bytes, reshard_error *err)
 {
     struct dcp_archive *archive;
-    const struct value_graph *graph;
+    struct value_graph *own; /* the catalog's, to which the list is added */
     uint32_t index;
-    reshard_status status = dcp_archive_open(source, object, 0, bytes, CODEC_NONE, &archive, &graph, err);
+    reshard_status status = dcp_archive_open_numbered(source, object, bytes, &archive, &own, err);
     if (status)
         return status;
-    struct value_graph *own = (struct value_graph *)graph; /* the catalog's, to which the list is added */
     struct value **items = arena_array(&own->arena, 1, sizeof(struct value *));
     struct value *list = items ? value_new_list(own, VALUE_LIST, items, 1) : NULL;
     if (!list)
@@ -209,13 +208,12 @@ static reshard_status mcore_zarr_read_add_item(struct source *source, struct str
 }
 
 static reshard_status mcore_zarr_read_add_object(struct zarr_reading *reading, uint32_t entry_index, const struct shard_name *name,
-                                                 uint64_t lost, struct mcore_stored *stored, reshard_error *err)
+                                                 uint64_t lost, reshard_error *err)
 {
     struct source *source = reading->source;
     const struct zarr_entry *entry = &reading->keys.entries[entry_index];
     struct buffer key = { 0 };
     uint32_t object;
-    bool taken = false;
     buffer_printf(&key, "%.*s/shard_%.*s_%.*s", STR_ARG(name->key), STR_ARG(name->offsets), STR_ARG(name->shape));
     if (lost)
         buffer_printf(&key, ".%" PRIu64, lost);
@@ -223,8 +221,6 @@ static reshard_status mcore_zarr_read_add_object(struct zarr_reading *reading, u
     if (!status)
         status = catalog_add_object(source->catalog, entry->object, entry->bytes, &object, err);
     if (!status)
-        status = mcore_stored_take(source, stored, buffer_str(&key), object, 0, entry->bytes, CODEC_NONE, &taken, err);
-    if (!status && !taken)
         status = mcore_zarr_read_add_item(source, buffer_str(&key), object, entry->bytes, err);
     if (status) {
         error_prefix(err, "'%.*s'", STR_ARG(entry->name));
@@ -234,7 +230,7 @@ static reshard_status mcore_zarr_read_add_object(struct zarr_reading *reading, u
     return status;
 }
 
-static reshard_status add_objects(struct zarr_reading *reading, struct mcore_stored *stored, reshard_error *err)
+static reshard_status add_objects(struct zarr_reading *reading, reshard_error *err)
 {
     struct str last_key = { 0 };
     uint64_t last_lost = 0;
@@ -249,7 +245,7 @@ static reshard_status add_objects(struct zarr_reading *reading, struct mcore_sto
         if (extents + 1 == offsets && !str_equal(name.key, last_key))
             last_lost = lost_extent(&reading->keys, i, name.key);
         last_key = name.key;
-        status = mcore_zarr_read_add_object(reading, i, &name, extents + 1 == offsets ? last_lost : 0, stored, err);
+        status = mcore_zarr_read_add_object(reading, i, &name, extents + 1 == offsets ? last_lost : 0, err);
     }
     return status;
 }
@@ -272,7 +268,7 @@ static bool mcore_zarr_read_has_flattened_state(const struct catalog *catalog)
 /* What Megatron has beside the arrays. */
 static reshard_status read_objects(struct zarr_reading *reading, bool has_common, reshard_error *err)
 {
-    struct mcore_stored stored = { 0 };
+    struct mcore_stored *stored;
     struct source *source = reading->source;
     reshard_status status = mcore_zarr_read_add_config(reading, has_common, err);
     if (!status)
@@ -281,10 +277,13 @@ static reshard_status read_objects(struct zarr_reading *reading, bool has_common
     if (entry)
         entry->is_used = true;
     if (!status)
-        status = add_objects(reading, &stored, err);
+        status = add_objects(reading, err);
     if (!status)
-        status = mcore_stored_read(source, &stored, mcore_zarr_read_has_flattened_state(source->catalog), err);
-    mcore_stored_release(&stored);
+        status = mcore_stored_new(source, &stored, err);
+    if (!status) {
+        stored->is_flattened = mcore_zarr_read_has_flattened_state(source->catalog);
+        status = mcore_stored_note(source, stored, err);
+    }
     return status ? status : mcore_note_parallel_sizes(source, err);
 }
 

@@ -111,7 +111,9 @@ reshard_status megatron_read_catalog(struct source *source, reshard_error *err)
 static void megatron_close_source(struct source *source)
 {
     struct megatron_source *state = source->driver_state;
-    if (!state)
+    if (source->stored)
+        megatron_close_view(source);
+    if (source->stored || !state)
         return;
     arena_release(&state->arena);
     free(state->leaves);
@@ -138,6 +140,7 @@ const struct format_driver format_megatron = {
     .folder_entries = folder_entries,
     .probe = megatron_probe,
     .read_catalog = megatron_read_catalog,
+    .view_by_parameter = megatron_view_by_parameter,
     .verify = torch_source_verify,
     .lay_out = megatron_lay_out,
     .publish_object = megatron_publish_object,

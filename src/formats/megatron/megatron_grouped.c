@@ -5,6 +5,7 @@
  * shape says.
  */
 #include "formats/megatron/megatron_source.h"
+#include "base/value_parts.h"
 #include "parallel/parameter_names.h"
 
 #include <inttypes.h>
@@ -82,7 +83,7 @@ reshard_status megatron_split_grouped(struct source *source, reshard_error *err)
         if (!grouping)
             continue;
         /* Optimizer state has the names of distributed checkpoints, which know experts, not matrices. */
-        if (source->is_by_parameter || state->has_optimizer)
+        if (source->stored || state->has_optimizer)
             status = split_parameter(state, parameter, grouping, prefix, err);
         else
             source->has_other_view = true;
@@ -135,4 +136,124 @@ reshard_status megatron_add_members(struct source *source, const struct megatron
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a matrix of experts that is no contiguous run of memory",
                          STR_ARG(leaf->name));
     return megatron_each_member(&state->parameters[leaf->parameter], &rank->place, grouped_add_member, &adding, err);
+}
+
+/* ---- the view by parameter ---- */
+
+struct viewing {
+    struct source *view;
+    const struct catalog *from;
+    uint32_t *parameter_of;    /* by tensor of from: 1 + the matrix that it is */
+    struct catalog_copying copying;
+    uint32_t tensor_count;     /* of from */
+};
+
+static reshard_status view_replace_tensor(void *context, uint32_t tensor, bool *is_replaced, reshard_error *err)
+{
+    const struct viewing *viewing = context;
+    struct megatron_source *state = megatron_source_of(viewing->view);
+    *is_replaced = viewing->parameter_of[tensor] > 0;
+    struct megatron_parameter *matrix = *is_replaced ? &state->parameters[viewing->parameter_of[tensor] - 1] : NULL;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < (matrix ? matrix->member_count : 0); i++)
+        status = megatron_add_tensor(viewing->view, &matrix->members[i], err);
+    return status;
+}
+
+/* Items count tensors: those of the view have other numbers. */
+static bool view_renumber(const struct value *value, void *context)
+{
+    const struct viewing *viewing = context;
+    struct value *node = (struct value *)value;
+    if (node->tensor > 0 && node->tensor <= viewing->tensor_count)
+        node->tensor = viewing->copying.tensors[node->tensor - 1] + 1;
+    if (node->kind == VALUE_PERSID && node->storage > 0 && node->storage <= viewing->tensor_count)
+        node->storage = viewing->copying.tensors[node->storage - 1] + 1;
+    return true;
+}
+
+static reshard_status view_copy_items(struct viewing *viewing, reshard_error *err)
+{
+    struct catalog *catalog = viewing->view->catalog;
+    struct work *work = viewing->view->limits.budget;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        struct catalog_item *item = &catalog->items[i];
+        struct value_graph graph = { .arena.work = work };
+        if (!item->value || value_is_leaf(item->value))
+            continue;
+        graph.root = value_copy(&graph, item->value, item->graph->count);
+        if (!graph.root || !value_walk(graph.root, graph.count, work, view_renumber, viewing, NULL)) {
+            value_graph_release(&graph);
+            return work_error(work, err);
+        }
+        struct value_graph *kept = catalog_adopt_graph(catalog, graph);
+        if (!kept)
+            return error_set_memory(err);
+        item->value = kept->root;
+        item->graph = kept;
+    }
+    return RESHARD_OK;
+}
+
+/* The state of a view is a copy of the source's, whose files it shares, with matrices taken apart. */
+static reshard_status view_new_state(struct source *view, reshard_error *err)
+{
+    const struct megatron_source *stored = megatron_source_of(view->stored);
+    struct megatron_source *state = calloc(1, sizeof(*state));
+    if (!state)
+        return error_set_memory(err);
+    view->driver_state = state;
+    *state = *stored;
+    state->arena = (struct arena){ 0 };
+    state->torch.origins = NULL;
+    state->torch.origin_count = state->torch.origin_capacity = 0;
+    state->context.rules = &state->rules;
+    state->context.args = &state->args;
+    state->parameters = calloc((size_t)stored->parameter_count + 1, sizeof(*state->parameters));
+    if (!state->parameters)
+        return error_set_memory(err);
+    memcpy(state->parameters, stored->parameters, stored->parameter_count * sizeof(*state->parameters));
+    return megatron_split_grouped(view, err);
+}
+
+void megatron_close_view(struct source *view)
+{
+    struct megatron_source *state = megatron_source_of(view);
+    if (!state)
+        return;
+    arena_release(&state->arena);
+    free(state->parameters);
+    free(state->torch.origins);
+    free(state);
+}
+
+static reshard_status view_fill(struct viewing *viewing, reshard_error *err)
+{
+    const struct megatron_source *state = megatron_source_of(viewing->view);
+    for (uint32_t i = 0; i < state->parameter_count; i++)
+        if (state->parameters[i].member_count > 0)
+            viewing->parameter_of[state->parameters[i].tensor] = i + 1;
+    reshard_status status = catalog_copy(viewing->view->catalog, &viewing->copying, err);
+    viewing->view->stored_items = viewing->copying.items;
+    for (uint32_t i = 0; !status && i < state->leaf_count; i++)
+        if (state->parameters[state->leaves[i].parameter].member_count > 0)
+            status = megatron_add_members(viewing->view, &state->leaves[i], err);
+    return status ? status : view_copy_items(viewing, err);
+}
+
+reshard_status megatron_view_by_parameter(struct source *view, reshard_error *err)
+{
+    const struct catalog *from = view->stored->catalog;
+    struct viewing viewing = { .view = view, .from = from, .tensor_count = from->tensor_count };
+    viewing.copying = (struct catalog_copying){ .from = from,
+                                                .warning_count = view->stored->read_warnings,
+                                                .context = &viewing,
+                                                .replace_tensor = view_replace_tensor };
+    viewing.parameter_of = calloc((size_t)from->tensor_count + 1, sizeof(*viewing.parameter_of));
+    reshard_status status = viewing.parameter_of ? view_new_state(view, err) : error_set_memory(err);
+    if (!status)
+        status = view_fill(&viewing, err);
+    free(viewing.parameter_of);
+    free(viewing.copying.tensors);
+    return status;
 }

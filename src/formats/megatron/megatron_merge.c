@@ -245,7 +245,7 @@ static reshard_status find_copies(struct megatron_source *state, reshard_error *
 
 /* ---- the catalog ---- */
 
-static reshard_status merge_add_tensor(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
+reshard_status megatron_add_tensor(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
 {
     struct megatron_source *state = megatron_source_of(source);
     const struct megatron_leaf *leaf = &state->leaves[parameter->first_leaf];
@@ -262,9 +262,9 @@ static reshard_status merge_add_tensor(struct source *source, struct megatron_pa
 /* A parameter's tensor, or those of what it is taken apart into. */
 static reshard_status add_tensors(struct source *source, struct megatron_parameter *parameter, reshard_error *err)
 {
-    reshard_status status = parameter->member_count > 0 ? RESHARD_OK : merge_add_tensor(source, parameter, err);
+    reshard_status status = parameter->member_count > 0 ? RESHARD_OK : megatron_add_tensor(source, parameter, err);
     for (uint32_t i = 0; !status && i < parameter->member_count; i++)
-        status = merge_add_tensor(source, &parameter->members[i], err);
+        status = megatron_add_tensor(source, &parameter->members[i], err);
     return status;
 }
 

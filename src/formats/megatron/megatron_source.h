@@ -93,6 +93,9 @@ reshard_status megatron_collect_leaves(struct source *source, struct megatron_it
 /* megatron_merge.c: parameters, tensors, chunks. */
 reshard_status megatron_merge(struct source *source, reshard_error *err);
 
+/* Adds the tensor of a parameter, without chunks. */
+reshard_status megatron_add_tensor(struct source *source, struct megatron_parameter *parameter, reshard_error *err);
+
 /* Adds the chunks of one rank's part of a parameter to a tensor: in archive tensor `tensor` of the file, from element `offset` on,
  * with these strides. */
 struct megatron_part {
@@ -104,7 +107,7 @@ struct megatron_part {
 };
 reshard_status megatron_add_part(struct source *source, const struct megatron_part *part, reshard_error *err);
 
-/* megatron_grouped.c: the first takes matrices of experts apart if the source was opened so or has optimizer state, or notes that it could
+/* megatron_grouped.c: the first takes matrices of experts apart if the source is a view or has optimizer state, or notes that it could
  * be. */
 reshard_status megatron_split_grouped(struct source *source, reshard_error *err);
 
@@ -117,6 +120,10 @@ reshard_status megatron_each_member(const struct megatron_parameter *matrix, con
 
 /* Adds the chunks of one rank's matrix. */
 reshard_status megatron_add_members(struct source *source, const struct megatron_leaf *leaf, reshard_error *err);
+
+/* Of the driver. The files of a view are its source's. */
+reshard_status megatron_view_by_parameter(struct source *view, reshard_error *err);
+void megatron_close_view(struct source *view);
 
 /* Under which names of parameters are read: experts that are taken apart have the names of modules. */
 unsigned megatron_source_conditions(const struct megatron_source *state);
