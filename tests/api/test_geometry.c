@@ -131,7 +131,8 @@ TEST(every_flat_range_of_small_shapes)
     static const struct {
         size_t rank;
         int64_t shape[4];
-    } shapes[] = { { 1, { 5 } }, { 2, { 4, 3 } }, { 3, { 2, 2, 2 } }, { 3, { 2, 3, 2 } }, { 3, { 3, 4, 5 } }, { 4, { 2, 2, 2, 2 } }, { 3, { 3, 1, 4 } } };
+    } shapes[] = { { 1, { 5 } },       { 2, { 4, 3 } },       { 3, { 2, 2, 2 } },   { 3, { 2, 3, 2 } },
+                   { 3, { 3, 4, 5 } }, { 4, { 2, 2, 2, 2 } }, { 3, { 3, 1, 4 } } };
     int tried = 0;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
         int64_t volume = 1;
