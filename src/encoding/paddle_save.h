@@ -52,7 +52,8 @@ enum paddle_container { PADDLE_PICKLE, PADDLE_BINARY };
 
 struct paddle_archive {
     enum paddle_container container;
-    struct value_graph graph;  /* nodes that denote tensors have .tensor = 1 + index, also their wrappers. No root for PADDLE_BINARY */
+    struct value_graph graph;  /* nodes that denote tensors have .tensor = 1 + index, also their wrappers. What was cut stands in the
+                                * outermost dict as one tensor. No root for PADDLE_BINARY */
     struct paddle_tensor *tensors;
     uint32_t tensor_count;
     struct paddle_entry *entries; /* in file order. One without a key if the file is one tensor; none if it is neither that nor a dict */
@@ -78,6 +79,11 @@ struct paddle_open_options {
 
 reshard_status paddle_save_open(const struct reader *reader, const struct paddle_open_options *options, struct paddle_archive *out,
                                 reshard_error *err);
+
+/* Makes an array that stands inside of a value (a set, an object) part of the value: its node denotes no tensor any more, and the elements
+ * are read. For what is not listed as a tensor. */
+reshard_status paddle_save_load_value(struct paddle_archive *archive, const struct reader *reader, const struct limits *limits,
+                                      struct value_graph *graph, const struct value *value, reshard_error *err);
 void paddle_save_release(struct paddle_archive *archive);
 
 /* Entry by key: index, or UINT32_MAX. */

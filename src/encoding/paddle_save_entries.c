@@ -156,6 +156,40 @@ static reshard_status join_cut(struct paddle_reading *reading, const struct cut 
     return RESHARD_OK;
 }
 
+/* The outermost dict as if nothing had been cut: members as the entries are, behind them the table of names. */
+static reshard_status rewrite_root(struct paddle_reading *reading, reshard_error *err)
+{
+    struct paddle_archive *archive = reading->archive;
+    struct value_graph *graph = &archive->graph;
+    struct value **items = arena_array(&graph->arena, 2 * ((size_t)archive->entry_count + 1), sizeof(*items));
+    size_t count = 0;
+    bool good = items != NULL;
+    for (uint32_t i = 0; i < archive->entry_count && good; i++) {
+        struct paddle_entry *entry = &archive->entries[i];
+        struct value *value = (struct value *)(uintptr_t)entry->value;
+        if (value->tensor != entry->tensor && entry->tensor) { /* of slices, the first one stands for all */
+            struct value *first = value;
+            value = value_new(graph, VALUE_NONE);
+            if (value)
+                *value = (struct value){ .kind = VALUE_NONE, .id = value->id, .offset = first->offset, .tensor = entry->tensor };
+            entry->value = value;
+        }
+        items[count++] = value_new_str(graph, entry->key);
+        items[count++] = value;
+        good = items[count - 2] && value;
+    }
+    if (good && archive->name_table) {
+        items[count++] = value_new_str(graph, STR(PADDLE_NAME_TABLE));
+        items[count++] = (struct value *)(uintptr_t)archive->name_table;
+        good = items[count - 2] != NULL;
+    }
+    struct value *root = good ? value_new_list(graph, VALUE_DICT, items, count) : NULL;
+    if (!root)
+        return work_error(reading->limits->budget, err);
+    graph->root = root;
+    return RESHARD_OK;
+}
+
 /* The entries that stay, with a new index of their keys. */
 static reshard_status drop_slices(struct paddle_reading *reading, const uint8_t *is_gone, reshard_error *err)
 {
@@ -171,7 +205,7 @@ static reshard_status drop_slices(struct paddle_reading *reading, const uint8_t 
             status = paddle_add_entry(reading, &entry, err);
     }
     name_map_release(&old);
-    return status;
+    return status ? status : rewrite_root(reading, err);
 }
 
 static reshard_status join_all(struct paddle_reading *reading, reshard_error *err)

@@ -181,6 +181,40 @@ static reshard_status note_second(struct paddle_reading *reading, struct value *
     return note_if_wrapper(reading, node, err);
 }
 
+/* ---- values with arrays in them ---- */
+
+struct loading {
+    struct paddle_archive *archive;
+    struct value_graph *graph;
+    const struct reader *reader;
+    const struct limits *limits;
+    reshard_status status;
+    reshard_error *err;
+};
+
+static bool load_node(const struct value *value, void *context)
+{
+    struct loading *loading = context;
+    struct value *node = (struct value *)(uintptr_t)value; /* the graph is the archive's, whoever keeps it */
+    node->tensor = 0;
+    if (is_string(node))
+        loading->status =
+            pickle_skim_load(&loading->archive->skim, loading->reader, loading->limits, loading->graph, node, loading->err);
+    return !loading->status;
+}
+
+reshard_status paddle_save_load_value(struct paddle_archive *archive, const struct reader *reader, const struct limits *limits,
+                                      struct value_graph *graph, const struct value *value, reshard_error *err)
+{
+    struct loading loading = { archive, graph, reader, limits, RESHARD_OK, err };
+    bool no_memory = false;
+    if (value_walk(value, graph->count, limits->budget, load_node, &loading, &no_memory) || !no_memory)
+        return loading.status;
+    return work_error(limits->budget, err);
+}
+
+/* ---- the whole graph ---- */
+
 reshard_status paddle_read_nodes(struct paddle_reading *reading, reshard_error *err)
 {
     struct value_graph *graph = &reading->archive->graph;

@@ -24,6 +24,7 @@ static const struct format_driver *const registry[] = {
     &format_megatron,           /* "megatron" */
     &format_zarr,               /* "zarr" */
     &format_paddle_uc,          /* "paddle-uc" */
+    &format_paddle,             /* "paddle" */
 };
 
 #define REGISTRY_COUNT ((int)(sizeof(registry) / sizeof(registry[0])))

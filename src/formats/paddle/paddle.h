@@ -7,5 +7,6 @@
 
 extern const struct format_driver format_paddle_flex; /* Flex Checkpoint: .distcp files and <uid>.metadata */
 extern const struct format_driver format_paddle_uc;
+extern const struct format_driver format_paddle; /* files of paddle.save */
 
 #endif

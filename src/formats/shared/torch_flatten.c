@@ -13,6 +13,8 @@ enum container_kind { NOT_CONTAINER, SEQUENCE, MAPPING };
 
 static enum container_kind container_kind(const struct value *value)
 {
+    if (value->tensor)
+        return NOT_CONTAINER; /* a tuple may spell a tensor */
     switch (value->kind) {
     case VALUE_LIST:
     case VALUE_TUPLE:
@@ -315,6 +317,7 @@ struct walk {
     struct arena keys;
     uint64_t leaf_count, leaf_max;
     const char *const *closed;
+    bool opens_all;
     torch_leaf_sink sink;
     void *context;
 };
@@ -356,7 +359,9 @@ static bool is_opened(const struct walk *walk, const struct value *value)
     if (is_closed(walk))
         return false;
     uint32_t number = walk->survey->number[value->id];
-    return container_kind(value) != NOT_CONTAINER && number > 0 && walk->survey->holds_tensor[number - 1] && !walk->is_open[number - 1];
+    if (container_kind(value) == NOT_CONTAINER || number == 0 || walk->is_open[number - 1])
+        return false;
+    return walk->opens_all ? member_count(value) > 0 : walk->survey->holds_tensor[number - 1];
 }
 
 static reshard_status torch_flatten_emit(struct walk *walk, struct value *value, reshard_error *err)
@@ -389,12 +394,12 @@ reshard_status torch_flatten(const struct value_graph *graph, const struct limit
     return torch_flatten_closed(graph, limits, NULL, sink, context, err);
 }
 
-reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
-                                    torch_leaf_sink sink, void *context, reshard_error *err)
+static reshard_status torch_flatten_any(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
+                                        bool opens_all, torch_leaf_sink sink, void *context, reshard_error *err)
 {
     struct survey survey = { 0 };
     struct walk walk = { .survey = &survey, .depth_max = (size_t)limits->pickle_depth, .closed = closed, .sink = sink, .context = context,
-                         .keys.work = limits->budget };
+                         .opens_all = opens_all, .keys.work = limits->budget };
     walk.leaf_max = (uint64_t)graph->count * LEAVES_PER_NODE_MAX + 1000;
     if (container_kind(graph->root) == NOT_CONTAINER)
         return torch_flatten_emit(&walk, graph->root, err);
@@ -418,4 +423,16 @@ reshard_status torch_flatten_closed(const struct value_graph *graph, const struc
     arena_release(&walk.keys);
     survey_release(&survey);
     return status;
+}
+
+reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
+                                    torch_leaf_sink sink, void *context, reshard_error *err)
+{
+    return torch_flatten_any(graph, limits, closed, false, sink, context, err);
+}
+
+reshard_status torch_flatten_all(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
+                                 torch_leaf_sink sink, void *context, reshard_error *err)
+{
+    return torch_flatten_any(graph, limits, closed, true, sink, context, err);
 }

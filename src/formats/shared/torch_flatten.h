@@ -23,6 +23,10 @@ typedef reshard_status (*torch_leaf_sink)(const struct torch_leaf *leaf, void *c
 reshard_status torch_flatten_closed(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
                                     torch_leaf_sink sink, void *context, reshard_error *err);
 
+/* The same, with every container opened that has members: leaves are tensors, plain values and empty containers. */
+reshard_status torch_flatten_all(const struct value_graph *graph, const struct limits *limits, const char *const *closed,
+                                 torch_leaf_sink sink, void *context, reshard_error *err);
+
 /* Calls sink for every leaf, in order. Fails when sink does, or when containers that are reached over many paths make more
  * leaves than the graph can reasonably mean. */
 reshard_status torch_flatten(const struct value_graph *graph, const struct limits *limits, torch_leaf_sink sink, void *context,

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/paddle/paddle.h"
+#include "formats/paddle/params.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define PROBE_BYTES 4096
+
+bool params_is_name(struct str name)
+{
+    static const char *const globs[] = { "*.pdparams", "*.pdopt", "*.pdtensor", "*.pdstates", "*.pdema" };
+    for (size_t i = 0; i < sizeof(globs) / sizeof(globs[0]); i++)
+        if (str_matches_glob(name, str_of(globs[i])))
+            return true;
+    return false;
+}
+
+static bool params_driver_is_folder(struct store *store, const char *name)
+{
+    bool is_directory = false;
+    uint64_t bytes;
+    return name[0] == '\0' || (store_exists(store, name, &is_directory, &bytes) && is_directory);
+}
+
+/* Any pickle may begin so; with another name a file has to show an array, or the table of names. */
+static bool shows_arrays(const uint8_t *head, size_t size)
+{
+    static const char *const words[] = { "numpy.core.", "numpy._core.", PADDLE_NAME_TABLE };
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (memmem(head, size, words[i], strlen(words[i])))
+            return true;
+    return false;
+}
+
+static int probe_file(struct store *store, const char *name, reshard_error *err)
+{
+    uint8_t head[PROBE_BYTES];
+    struct store_object *object = NULL;
+    if (store_open_object(store, name, &object, err))
+        return 0;
+    struct reader reader = store_object_reader(object);
+    size_t size = reader.size < sizeof(head) ? (size_t)reader.size : sizeof(head);
+    bool is_read = !size || !reader_read(&reader, 0, head, size, err), is_named = params_is_name(str_of(name));
+    bool is_good = is_read && paddle_save_probe(head, size);
+    store_object_close(object);
+    if (is_named)
+        return is_good ? 85 : 50;
+    return is_good && shows_arrays(head, size) ? 40 : 0;
+}
+
+static int params_driver_probe(struct store *store, const char *name, reshard_error *err)
+{
+    enum params_folder_kind kind;
+    if (!params_driver_is_folder(store, name))
+        return probe_file(store, name, err);
+    if (params_look_at_folder(store, name, &kind, err))
+        return 0;
+    return kind == PARAMS_FOLDER_OF_RANKS ? 70 : kind == PARAMS_FOLDER_OF_FILES ? 45 : 0;
+}
+
+static reshard_status read_files(struct source *source, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    size_t count = 0, skip = source->name[0] ? strlen(source->name) + 1 : 0;
+    uint32_t file;
+    reshard_status status = store_list(source->store, source->name, &arena, &entries, &count, err);
+    for (size_t i = 0; i < count && !status; i++) {
+        if (entries[i].is_directory || !params_is_name(entries[i].name))
+            continue;
+        status = params_open_file(source, entries[i].name.data, &file, err);
+        if (!status)
+            status = params_add_file(source, file, entries[i].name.data + skip, err);
+    }
+    arena_release(&arena);
+    return status;
+}
+
+static reshard_status read_single(struct source *source, reshard_error *err)
+{
+    uint32_t file;
+    reshard_status status = params_open_file(source, source->name, &file, err);
+    return status ? status : params_add_file(source, file, NULL, err);
+}
+
+static reshard_status params_driver_read(struct source *source, reshard_error *err)
+{
+    bool is_family = false;
+    reshard_status status = RESHARD_OK;
+    source->driver_state = calloc(1, sizeof(struct params_source));
+    if (!source->driver_state)
+        return error_set_memory(err);
+    if (!params_driver_is_folder(source->store, source->name))
+        status = read_single(source, err);
+    else
+        status = params_read_family(source, &is_family, err);
+    if (!status && !is_family && params_driver_is_folder(source->store, source->name))
+        status = read_files(source, err);
+    return status ? status : params_add_facts(source, err);
+}
+
+const struct format_driver format_paddle = {
+    .name = "paddle",
+    .summary = "files of paddle.save: .pdparams, .pdopt, single tensors, and the folders of them that ranks write",
+    .name_space = "paddle",
+    .abilities = FORMAT_READS | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS,
+    .probe = params_driver_probe,
+    .read_catalog = params_driver_read,
+    .verify = params_verify,
+    .close_source = params_close_source,
+};
