@@ -153,6 +153,19 @@ class Bench:
                  f"{found['inspect'][1]:.0f} MiB")
         shutil.rmtree(source)
 
+    def reading(self):
+        """The library's reads into callers' memory."""
+        program, source = self.program("bench_read"), self.make("dcp", 1, 4)
+        if not os.path.exists(program):
+            return
+        subprocess.run([self.args.reshard, "convert", source, self.root + "/read-hf", "--to", "hf", "--quiet"], check=True)
+        for line in subprocess.run([program, self.root + "/read-hf"], capture_output=True, text=True, check=True).stdout.splitlines():
+            found = re.match(r"(.*?): (\d+) boxes, (\d+) MB: ([\d.]+x) of pread \((.*)\)", line)
+            self.row(f"`reshard_read_many`, {found[1]}: {int(found[2]):,} boxes, {found[3]} MB, warm, against pread of the same ranges", found[4],
+                     "0.7x", "0.95x", found[5])
+        shutil.rmtree(self.root + "/read-hf")
+        shutil.rmtree(source)
+
     def mapping(self):
         """50 statements over a million keys; Paddle's own engine over a part of them, where PADDLE_PYTHON names a Python that has it."""
         program = self.program("bench_mapping")
@@ -271,6 +284,8 @@ def main():
                 bench.convert(int(gigabytes))
         if bench.wants("metadata"):
             bench.metadata()
+        if bench.wants("reading"):
+            bench.reading()
         if bench.wants("mapping"):
             bench.mapping()
         if bench.wants("megatron"):

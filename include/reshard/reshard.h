@@ -258,16 +258,43 @@ typedef struct reshard_run_options {
 } reshard_run_options;
 #define RESHARD_RUN_OPTIONS_INIT { sizeof(reshard_run_options), 0, 0, NULL, NULL, NULL }
 
-/* Receives consecutive parts of a value. */
+/* Receives consecutive parts of a value. It may look at the handle, but not read from it. */
 typedef int (*reshard_sink)(const void *bytes, size_t size, void *context);
 
 /* Box [start, start + extent) of a tensor (both NULL: all) as row-major little-endian bytes. */
-reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+reshard_status reshard_read(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
                             const reshard_run_options *run, reshard_sink sink, void *context, reshard_error *err);
 
 /* The same into memory of size bytes, which must be exactly enough. */
-reshard_status reshard_read_into(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+reshard_status reshard_read_into(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
                                  const reshard_run_options *run, void *out, size_t size, reshard_error *err);
+
+/* A box of a tensor, and memory of the caller's that it is to fill. An array's member. */
+typedef struct reshard_box {
+    size_t tensor;
+    const int64_t *start, *extent; /* of the tensor's rank; both NULL: all of it */
+    const int64_t *strides;        /* of the memory, in elements; NULL: row-major. 0 or more, and no two elements in one place */
+    const char *dtype;             /* that the memory is to have, a cast; NULL: the tensor's own */
+    void *out;                     /* where element (0, ..., 0) of the box goes */
+    size_t size;                   /* bytes from out on, at least those that the box spans; what lies between its elements stays */
+} reshard_box;
+
+typedef struct reshard_box_list {
+    size_t struct_size;
+    const reshard_box *boxes;
+    size_t box_stride, box_count;
+    unsigned char *is_done; /* NULL, or box_count of them: set to 1 where all elements are there, to 0 elsewhere, on failure too */
+} reshard_box_list;
+#define RESHARD_BOX_LIST_INIT { sizeof(reshard_box_list), NULL, sizeof(reshard_box), 0, NULL }
+
+/*
+ * Fills many boxes in one run: what lies together in files is read together, in the order of files and offsets, each byte once, by the
+ * threads and within the memory that run allows; long runs of bytes are read right into the caller's memory. Memory of different boxes must
+ * not overlap. Any number of threads may read from one handle at once (reshard_read and reshard_read_into too); files that were read stay
+ * open until it is closed, at most 128 of them. Nothing is read if a box is wrong (RESHARD_ERR_USAGE, which names it).
+ */
+reshard_status reshard_read_many(const reshard_checkpoint *checkpoint, const reshard_box_list *list, const reshard_run_options *run,
+                                 reshard_error *err);
 
 /* The .npy header for a tensor's box (extent NULL: all of it); free with reshard_free. */
 reshard_status reshard_npy_header(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *extent, void **header, size_t *size,

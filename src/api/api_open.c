@@ -16,13 +16,23 @@ static reshard_status lock_make(pthread_mutex_t *lock, reshard_error *err)
     return failure ? error_set_memory(err) : RESHARD_OK;
 }
 
+static reshard_status locks_make(reshard_checkpoint *handle, reshard_error *err)
+{
+    reshard_status status = lock_make(&handle->lock, err);
+    if (!status && pthread_rwlock_init(&handle->places, NULL)) {
+        pthread_mutex_destroy(&handle->lock);
+        status = error_set_memory(err);
+    }
+    return status;
+}
+
 /* The handle of an open checkpoint, which it takes over, also on failure. */
 static reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err)
 {
     const struct catalog *catalog = opened->source->catalog;
     reshard_checkpoint *handle = calloc(1, sizeof(*handle));
     uint32_t *public_index = malloc(((size_t)catalog->tensor_count + 1) * sizeof(*public_index));
-    if (!handle || !public_index || lock_make(&handle->lock, err)) {
+    if (!handle || !public_index || locks_make(handle, err)) {
         free(handle);
         free(public_index);
         checkpoint_close(opened);
@@ -55,8 +65,10 @@ API_EXPORT void reshard_close(reshard_checkpoint *checkpoint)
 {
     if (!checkpoint)
         return;
+    engine_files_free(checkpoint->files);
     checkpoint_close(checkpoint->opened);
     pthread_mutex_destroy(&checkpoint->lock);
+    pthread_rwlock_destroy(&checkpoint->places);
     name_map_release(&checkpoint->classes);
     name_map_release(&checkpoint->text_values);
     arena_release(&checkpoint->text_arena);

@@ -7,6 +7,7 @@
 
 #include "encoding/npy.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 static reshard_status tensor_number(const reshard_checkpoint *checkpoint, size_t index, reshard_error *err)
@@ -15,6 +16,7 @@ static reshard_status tensor_number(const reshard_checkpoint *checkpoint, size_t
     return index < count ? RESHARD_OK : error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %zu", index, count);
 }
 
+/* Checks a box, and gives the catalog's number of its tensor. */
 static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_t index, const int64_t *start, const int64_t *extent,
                                      uint32_t *tensor_index, reshard_error *err)
 {
@@ -31,23 +33,78 @@ static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': box [%lld, +%lld) on axis %d, the tensor has %lld", STR_ARG(tensor->key),
                          (long long)start[bad_axis], (long long)extent[bad_axis], bad_axis,
                          (long long)catalog_vector_at(catalog, tensor->shape)[bad_axis]);
-    return source_resolve(checkpoint_source(checkpoint), tensor_index, 1, err);
+    return RESHARD_OK;
 }
 
-static reshard_status read_box(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+/* ---- any number of threads read at once ---- */
+
+static bool tensors_are_placed(const struct catalog *catalog, const uint32_t *tensors, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[tensors[i]];
+        for (uint32_t c = tensor->first_chunk; c < tensor->first_chunk + tensor->chunk_count; c++) {
+            if (catalog->chunks[c].flags & CHUNK_UNRESOLVED)
+                return false;
+        }
+    }
+    return true;
+}
+
+static reshard_status files_keep(const reshard_checkpoint *checkpoint, struct engine_source *out, reshard_error *err)
+{
+    reshard_checkpoint *handle = checkpoint_lock(checkpoint);
+    *out = checkpoint_engine_source(handle->opened);
+    reshard_status status = handle->files ? RESHARD_OK : engine_files_new(out, &handle->files, err);
+    out->files = handle->files;
+    checkpoint_unlock(handle);
+    return status;
+}
+
+/*
+ * Begins a reading of these tensors: finds where their payload lies, which only one thread can do, and holds it so until reading_end. What
+ * was found once stays.
+ */
+static reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_t *tensors, uint32_t count,
+                                    struct engine_source *out, reshard_error *err)
+{
+    pthread_rwlock_t *places = (pthread_rwlock_t *)(uintptr_t)&checkpoint->places;
+    reshard_status status = files_keep(checkpoint, out, err);
+    if (status)
+        return status;
+    pthread_rwlock_rdlock(places);
+    if (tensors_are_placed(checkpoint_catalog(checkpoint), tensors, count))
+        return RESHARD_OK;
+    pthread_rwlock_unlock(places);
+    pthread_rwlock_wrlock(places);
+    work_renew(&checkpoint_source(checkpoint)->work);
+    status = source_resolve(checkpoint_source(checkpoint), tensors, count, err);
+    pthread_rwlock_unlock(places);
+    if (!status)
+        pthread_rwlock_rdlock(places);
+    return status;
+}
+
+static void reading_end(const reshard_checkpoint *checkpoint)
+{
+    pthread_rwlock_unlock((pthread_rwlock_t *)(uintptr_t)&checkpoint->places);
+}
+
+static reshard_status read_box(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
                                const reshard_run_options *run, engine_sink sink, void *context, reshard_error *err)
 {
     uint32_t tensor_index;
     struct run_call running;
+    struct engine_source source;
     reshard_status status = run_options_read(run, &running, err);
+    if (!status)
+        status = box_of_request(checkpoint, tensor, start, extent, &tensor_index, err);
+    if (!status)
+        status = reading_begin(checkpoint, &tensor_index, 1, &source, err);
     if (status)
         return status;
-    work_renew(&checkpoint_source(checkpoint)->work);
-    status = box_of_request(checkpoint, tensor, start, extent, &tensor_index, err);
-    if (status)
-        return status;
-    struct engine_source source = checkpoint_engine_source(checkpoint->opened);
-    return engine_stream(&source, &tensor_index, 1, start, extent, &running.engine, sink, context, err);
+    status = engine_stream(&source, &tensor_index, 1, start, extent, &running.engine, sink, context, err);
+    reading_end(checkpoint);
+    return status;
 }
 
 struct read_context {
@@ -64,7 +121,7 @@ static reshard_status read_sink(void *context, uint32_t tensor, uint64_t offset,
     return status ? error_set(err, status, "stopped by the receiver") : RESHARD_OK;
 }
 
-API_EXPORT reshard_status reshard_read(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+API_EXPORT reshard_status reshard_read(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
                                        const reshard_run_options *run, reshard_sink sink, void *context, reshard_error *err)
 {
     struct read_context read = { sink, context };
@@ -97,7 +154,7 @@ static reshard_status into_sink(void *context, uint32_t tensor, uint64_t offset,
     return RESHARD_OK;
 }
 
-API_EXPORT reshard_status reshard_read_into(reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
+API_EXPORT reshard_status reshard_read_into(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
                                             const reshard_run_options *run, void *out, size_t size, reshard_error *err)
 {
     struct into_context into = { .out = out, .size = size };
@@ -107,6 +164,85 @@ API_EXPORT reshard_status reshard_read_into(reshard_checkpoint *checkpoint, size
         NEEDS(out, err);
     reshard_status status = read_box(checkpoint, tensor, start, extent, run, into_sink, &into, err);
     return !status && into.used != size ? refuse_room(&into, into.used, err) : status;
+}
+
+/* ---- many boxes ---- */
+
+static reshard_status read_dtype(const struct catalog_tensor *tensor, const char *name, enum dtype *out, reshard_error *err)
+{
+    *out = tensor->dtype;
+    if (name && !dtype_from_name(str_of(name), out))
+        return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': unknown dtype '%s'", STR_ARG(tensor->key), name);
+    return RESHARD_OK;
+}
+
+static reshard_status boxes_of_list(const reshard_checkpoint *checkpoint, const reshard_box *given, uint32_t count,
+                                    struct engine_box *boxes, uint32_t *tensors, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < count && !status; i++) {
+        const reshard_box *box = &given[i];
+        boxes[i] = (struct engine_box){
+            .start = box->start, .extent = box->extent, .strides = box->strides, .out = box->out, .bytes = box->size
+        };
+        status = box_of_request(checkpoint, box->tensor, box->start, box->extent, &tensors[i], err);
+        boxes[i].tensor = tensors[i];
+        if (!status)
+            status = read_dtype(&checkpoint_catalog(checkpoint)->tensors[tensors[i]], box->dtype, &boxes[i].dtype, err);
+        if (!status && box->size && !box->out)
+            status = error_set(err, RESHARD_ERR_USAGE, "box %" PRIu32 ": %zu bytes of memory at NULL", i, box->size);
+        if (status)
+            error_prefix(err, "box %" PRIu32, i);
+    }
+    return status;
+}
+
+static reshard_status list_read(const reshard_checkpoint *checkpoint, const reshard_box_list *list, const reshard_box *given,
+                                const struct engine_options *options, reshard_error *err)
+{
+    struct engine_source source;
+    uint32_t count = (uint32_t)list->box_count;
+    struct engine_box *boxes = calloc((size_t)count + 1, sizeof(*boxes));
+    uint32_t *tensors = calloc((size_t)count + 1, sizeof(*tensors));
+    reshard_status status =
+        boxes && tensors ? boxes_of_list(checkpoint, given, count, boxes, tensors, err) : error_set_memory(err);
+    if (!status)
+        status = reading_begin(checkpoint, tensors, count, &source, err);
+    if (!status) {
+        status = engine_read_boxes(&source, boxes, count, options, err);
+        reading_end(checkpoint);
+    }
+    for (uint32_t i = 0; boxes && list->is_done && i < count; i++)
+        list->is_done[i] = boxes[i].is_done;
+    free(boxes);
+    free(tensors);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_read_many(const reshard_checkpoint *checkpoint, const reshard_box_list *list,
+                                            const reshard_run_options *run, reshard_error *err)
+{
+    struct run_call running;
+    reshard_box_list taken;
+    void *boxes = NULL;
+    ERROR_SCOPE(err);
+    NEEDS(checkpoint, err);
+    NEEDS(list, err);
+    reshard_status status = struct_take(&taken, sizeof(taken), list, "reshard_box_list", err);
+    if (!status && taken.box_count)
+        NEEDS(taken.boxes, err);
+    if (!status && taken.box_count >= UINT32_MAX)
+        status = error_set(err, RESHARD_ERR_LIMIT, "%zu boxes in one list", taken.box_count);
+    if (!status && taken.is_done)
+        memset(taken.is_done, 0, taken.box_count);
+    if (!status)
+        status = run_options_read(run, &running, err);
+    if (!status)
+        status = array_take(taken.boxes, taken.box_count, taken.box_stride, sizeof(reshard_box), "reshard_box", &boxes, err);
+    if (!status)
+        status = list_read(checkpoint, &taken, boxes, &running.engine, err);
+    free(boxes);
+    return status;
 }
 
 API_EXPORT reshard_status reshard_npy_header(const reshard_checkpoint *checkpoint, size_t tensor_index, const int64_t *extent,

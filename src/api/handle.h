@@ -18,6 +18,8 @@ struct reshard_checkpoint {
     struct checkpoint *opened;
     uint32_t *public_index; /* by catalog index; CATALOG_NONE for hidden tensors */
     pthread_mutex_t lock;   /* recursive: callbacks may look */
+    pthread_rwlock_t places; /* where payload lies: held to be read by those who read payload, to be written by those who look for it */
+    struct engine_files *files; /* what reading has opened; made on first use */
     size_t *order;          /* public indices by key; made on first use */
     size_t json_item, members_item; /* 1 + the last one shown: going back begins another run, with a full budget of work */
     struct name_map classes;        /* names of classes */

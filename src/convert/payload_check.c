@@ -164,7 +164,7 @@ static void report_crc(struct payload_job *job, const struct catalog_chunk *chun
 
 static reshard_status stream_values(struct payload_job *job, uint32_t index, struct range_read *range, reshard_error *err)
 {
-    struct engine_source source = { job->source->store, job->catalog, &job->source->limits };
+    struct engine_source source = { .store = job->source->store, .catalog = job->catalog, .limits = &job->source->limits };
     struct engine_options options = { .threads = 1,
                                       .memory_bytes = (uint64_t)8 << 20,
                                       .chunk_memory = engine_chunk_memory_max(job->options) };

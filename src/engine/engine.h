@@ -35,13 +35,23 @@ struct engine_options {
 /* The flags with which a store opens what is read that way (store_open_object_as). */
 unsigned engine_access(enum engine_io io);
 
+struct engine_files;
+
 /* Where a plan's source chunks are read: a sealed catalog whose chunks in question are resolved, and the store that its object
  * names are relative to. */
 struct engine_source {
     struct store *store;
     const struct catalog *catalog;
     const struct limits *limits;
+    struct engine_files *files; /* NULL: each run opens its objects */
 };
+
+/*
+ * Objects of a source that stay open from run to run, up to a bound: for many small reads. Any number of runs may use them at once; what
+ * lies in source must outlive them. Runs that ask for a way of reading of their own (io) open objects themselves.
+ */
+reshard_status engine_files_new(const struct engine_source *source, struct engine_files **out, reshard_error *err);
+void engine_files_free(struct engine_files *files); /* NULL is fine */
 
 /* Memory that one such chunk takes while it is decoded, and the most that one may. */
 uint64_t engine_chunk_memory(const struct catalog *catalog, const struct catalog_chunk *chunk);
@@ -89,6 +99,24 @@ struct engine_made {
 reshard_status engine_stream_made(const struct engine_source *source, const struct engine_made *made, const uint32_t *tensors,
                                   uint32_t count, const struct engine_options *options, engine_sink sink, void *context,
                                   reshard_error *err);
+
+/* A box of a tensor, and the memory that it is to fill. */
+struct engine_box {
+    uint32_t tensor;
+    const int64_t *start, *extent; /* both NULL: the whole tensor */
+    enum dtype dtype;              /* that of the elements in memory: the tensor's, or one that it can be cast to */
+    const int64_t *strides;        /* of the memory, in elements, not negative; NULL: row-major. No two elements may have one place */
+    void *out;
+    uint64_t bytes;                /* from out on; more than the elements span is left alone */
+    bool is_done;                  /* set: all elements are there, also where the run has failed */
+};
+
+/*
+ * Fills the boxes, whose start and extent lie in their tensors. All are one run: source ranges are merged and read in order of file and
+ * offset, by the threads and within the memory that the options allow. Memory of different boxes must not overlap.
+ */
+reshard_status engine_read_boxes(const struct engine_source *source, struct engine_box *boxes, uint32_t count,
+                                 const struct engine_options *options, reshard_error *err);
 
 /* Streams one chunk's own content (row-major order of its box), for comparing replicas and checking parts. */
 reshard_status engine_stream_chunk(const struct engine_source *source, uint32_t chunk, const struct engine_options *options,

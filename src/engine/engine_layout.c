@@ -190,11 +190,21 @@ static uint64_t memory_place(uint64_t *used, uint64_t offset, uint64_t bytes, ui
     return place;
 }
 
-static void pieces_place(struct job_memory *memory, uint64_t *used)
+/* Where the piece is to be in the end, if that is memory: made there, it need not be moved. */
+static uint8_t *piece_room(const struct layout_mode *mode, const struct piece *piece)
+{
+    uint8_t *room = mode->objects && !piece->is_spread ? store_object_room(mode->objects[piece->object]) : NULL;
+    return room ? room + piece->offset : NULL;
+}
+
+static void pieces_place(const struct layout_mode *mode, struct job_memory *memory, uint64_t *used)
 {
     for (uint32_t i = 0; i < memory->piece_count; i++) {
         struct piece *piece = &memory->pieces[i];
         if (piece->is_direct)
+            continue;
+        piece->memory = piece_room(mode, piece);
+        if (piece->memory)
             continue;
         uint64_t place = memory_place(used, piece->offset, piece->bytes, MEMORY_ALIGN);
         piece->memory = place < memory->data_bytes ? memory->data + place : NULL;
@@ -332,7 +342,7 @@ static reshard_status layout_try(const struct layout_mode *mode, const struct jo
     if (status || !*fits)
         return status;
     uint32_t count = parts_by_source(memory);
-    pieces_place(memory, &used);
+    pieces_place(mode, memory, &used);
     blocks_place(memory, &used);
     ranges_make(mode, memory, count, true);
     *fits = ranges_place(mode, memory, used);

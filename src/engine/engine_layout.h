@@ -96,6 +96,7 @@ struct job_memory {
 struct layout_mode {
     const struct plan *plan;
     bool is_stream;        /* pieces go to a sink in order, not to objects */
+    struct store_object **objects; /* of the target, when its jobs run; NULL while they are cut, and for streams */
     uint64_t source_align; /* ranges begin and end at multiples of it: 4096 for direct reads, else 1 */
 };
 

@@ -38,6 +38,28 @@ void origins_release(struct origins *origins)
     *origins = (struct origins){ 0 };
 }
 
+reshard_status engine_files_new(const struct engine_source *source, struct engine_files **out, reshard_error *err)
+{
+    struct engine_files *files = calloc(1, sizeof(*files));
+    *out = NULL;
+    if (!files)
+        return error_set_memory(err);
+    files->source = *source;
+    reshard_status status = origins_init(&files->origins, &files->source, ENGINE_IO_AUTO, err);
+    if (status)
+        free(files);
+    else
+        *out = files;
+    return status;
+}
+
+void engine_files_free(struct engine_files *files)
+{
+    if (files)
+        origins_release(&files->origins);
+    free(files);
+}
+
 /* Closes one object that nobody uses, the first that a walking hand meets. */
 static void origins_make_room(struct origins *origins)
 {

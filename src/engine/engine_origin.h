@@ -34,6 +34,12 @@ void origins_release(struct origins *origins);
 reshard_status origin_take(struct origins *origins, uint32_t number, struct store_object **out, reshard_error *err);
 void origin_give(struct origins *origins, uint32_t number);
 
+/* What a caller keeps between runs. */
+struct engine_files {
+    struct engine_source source;
+    struct origins origins;
+};
+
 /* ---- streams: each worker has its own ---- */
 
 struct origin_stream;

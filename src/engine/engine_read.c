@@ -26,7 +26,7 @@ static void name_part(const struct worker *worker, const struct part *part, resh
 static reshard_status map_find(const struct worker *worker, const struct store_object *object, uint64_t offset, uint64_t bytes,
                                const uint8_t **out, reshard_error *err)
 {
-    const uint8_t *map = worker->engine->origins.use_maps ? store_object_map(object) : NULL;
+    const uint8_t *map = worker->engine->origins->use_maps ? store_object_map(object) : NULL;
     *out = NULL;
     if (!map)
         return RESHARD_OK;
@@ -39,7 +39,7 @@ static reshard_status map_find(const struct worker *worker, const struct store_o
 
 static reshard_status range_read(struct worker *worker, struct range *range, reshard_error *err)
 {
-    struct origins *origins = &worker->engine->origins;
+    struct origins *origins = worker->engine->origins;
     struct store_object *object;
     size_t size = (size_t)(range->end - range->begin);
     worker->bytes_read += size;
@@ -152,7 +152,7 @@ static reshard_status blocks_read(struct worker *worker, const struct store_obje
 /* Reads a part that has its bytes for itself. */
 static reshard_status part_read(struct worker *worker, const struct job_shape *shape, struct part *part, reshard_error *err)
 {
-    struct origins *origins = &worker->engine->origins;
+    struct origins *origins = worker->engine->origins;
     struct store_object *object;
     struct plan_copy copy;
     reshard_status status = part_copy(&worker->engine->mode, shape, part, &copy, err);
@@ -268,7 +268,7 @@ static uint32_t parts_in_row(const struct job_memory *memory, uint32_t first, ui
 /* Reads such a row at once; *count is 0 if the object is mapped, where there is nothing to gain. */
 static reshard_status row_read(struct worker *worker, uint32_t first, uint32_t *count, reshard_error *err)
 {
-    struct origins *origins = &worker->engine->origins;
+    struct origins *origins = worker->engine->origins;
     const struct part *part = &worker->memory.parts[first];
     struct store_object *object;
     uint64_t bytes;
@@ -335,12 +335,12 @@ void job_unpin(struct worker *worker)
     struct job_memory *memory = &worker->memory;
     for (uint32_t i = 0; i < memory->range_count; i++) {
         if (memory->ranges[i].pinned)
-            origin_give(&worker->engine->origins, memory->ranges[i].origin);
+            origin_give(worker->engine->origins, memory->ranges[i].origin);
         memory->ranges[i].pinned = NULL;
     }
     for (uint32_t i = 0; i < memory->part_count; i++) {
         if (memory->parts[i].pinned)
-            origin_give(&worker->engine->origins, memory->parts[i].origin);
+            origin_give(worker->engine->origins, memory->parts[i].origin);
         memory->parts[i].pinned = NULL;
         if (memory->parts[i].is_held)
             decoded_unhold(&worker->engine->decoded, memory->parts[i].origin);

@@ -63,7 +63,7 @@ reshard_status engine_run(const struct plan *plan, const struct engine_source *s
     reshard_status status = engine_init(&engine, plan, source, options, false, err);
     if (status)
         return status;
-    engine.objects = objects;
+    engine.objects = engine.mode.objects = objects;
     status = run_work(&engine, crcs, journal, err);
     engine_release(&engine);
     return status;

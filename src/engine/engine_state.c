@@ -45,7 +45,7 @@ static reshard_status workers_init(struct engine *engine, reshard_error *err)
         worker->lane = JOB_NONE;
         job_memory_init(&worker->memory, engine->pool + i * budget->share_bytes, budget->share_bytes, budget->data_bytes,
                         budget->parts_max);
-        reshard_status status = streams_init(&worker->streams, &engine->origins, budget->decoders_max, err);
+        reshard_status status = streams_init(&worker->streams, engine->origins, budget->decoders_max, err);
         if (status)
             return status;
     }
@@ -67,9 +67,11 @@ reshard_status engine_init(struct engine *engine, const struct plan *plan, const
         status = locks_init(engine, err);
     if (status)
         return status;
-    status = origins_init(&engine->origins, source, options->io, err);
+    bool is_kept = source->files && options->io == ENGINE_IO_AUTO;
+    engine->origins = is_kept ? &source->files->origins : &engine->own_origins;
+    status = is_kept ? RESHARD_OK : origins_init(&engine->own_origins, source, options->io, err);
     if (!status)
-        status = decoded_init(&engine->decoded, &engine->origins, &engine->budget, err);
+        status = decoded_init(&engine->decoded, engine->origins, &engine->budget, err);
     if (!status)
         status = workers_init(engine, err);
     if (!status)
@@ -88,7 +90,7 @@ void engine_release(struct engine *engine)
     free(engine->crc_parts);
     job_list_release(&engine->list);
     decoded_release(&engine->decoded);
-    origins_release(&engine->origins);
+    origins_release(&engine->own_origins);
     journal_release(&engine->journal);
     pthread_mutex_destroy(&engine->lock);
     pthread_mutex_destroy(&engine->progress_lock);

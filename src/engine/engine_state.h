@@ -48,7 +48,7 @@ struct engine {
     const struct engine_options *options;
     struct layout_mode mode;
     struct engine_budget budget;
-    struct origins origins;
+    struct origins own_origins, *origins; /* those of the source, if it keeps them, else its own */
     struct decoded_chunks decoded;
     struct job_list list;
     uint8_t *pool;

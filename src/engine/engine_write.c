@@ -125,7 +125,7 @@ static reshard_status copy_through_memory(struct worker *worker, const struct st
                                           struct store_object *target, uint64_t target_offset, uint64_t bytes, reshard_error *err)
 {
     size_t window = worker->memory.data_bytes < FALLBACK_WINDOW_MAX ? worker->memory.data_bytes : FALLBACK_WINDOW_MAX;
-    const uint8_t *map = worker->engine->origins.use_maps ? store_object_map(source) : NULL;
+    const uint8_t *map = worker->engine->origins->use_maps ? store_object_map(source) : NULL;
     while (bytes > 0) {
         size_t size = bytes < window ? (size_t)bytes : window;
         bool is_mapped = map && range_fits(source_offset, size, store_object_size(source));
@@ -152,7 +152,7 @@ reshard_status job_copy(struct worker *worker, const struct job_shape *shape, re
     reshard_status status = plan_step_copy(engine->plan, step, &copy, err);
     if (status)
         return status;
-    status = origin_take(&engine->origins, source_chunk->object, &source, err);
+    status = origin_take(engine->origins, source_chunk->object, &source, err);
     if (status)
         return status;
     uint64_t from = copy.source_offset + shape->run_begin, to = copy.target_offset + shape->run_begin;
@@ -161,7 +161,7 @@ reshard_status job_copy(struct worker *worker, const struct job_shape *shape, re
         worker->copy_refused = true;
         status = copy_through_memory(worker, source, from, target, to, shape->run_bytes, err);
     }
-    origin_give(&engine->origins, source_chunk->object);
+    origin_give(engine->origins, source_chunk->object);
     if (!status && !engine->options->no_sync)
         store_write_behind(target, to, shape->run_bytes);
     worker->bytes_read += shape->run_bytes;

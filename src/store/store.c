@@ -216,6 +216,11 @@ const char *store_object_name(const struct store_object *object)
     return object->name;
 }
 
+uint8_t *store_object_room(struct store_object *object)
+{
+    return object && object->ops->room ? object->ops->room(object) : NULL;
+}
+
 const void *store_object_map(const struct store_object *object)
 {
     return object->ops->map ? object->ops->map(object) : NULL;

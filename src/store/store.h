@@ -146,9 +146,21 @@ reshard_status store_write_at(struct store_object *object, uint64_t offset, cons
 /* Gives a created object another size: what was written beyond `bytes` is gone, what is new is zero. Nobody else may use it meanwhile. */
 reshard_status store_resize(struct store_object *object, uint64_t bytes, reshard_error *err);
 
-/* Kernel-side copy between two objects of file systems; RESHARD_ERR_UNSUPPORTED if it cannot be done here: then use buffers. */
+/* Copies without a buffer of ours: in the kernel between files, or right into a caller's memory. RESHARD_ERR_UNSUPPORTED if it cannot be
+ * done here: then use buffers. */
 reshard_status store_copy_range(const struct store_object *source, uint64_t source_offset, struct store_object *target,
                                 uint64_t target_offset, uint64_t bytes, reshard_error *err);
+
+/* Where the object's bytes may be put at once, if it is memory; store_write_at of bytes that lie there already only takes notice. NULL: it
+ * is none. */
+uint8_t *store_object_room(struct store_object *object);
+
+/*
+ * An object over memory of a caller's, which is written and read where it lies. store_memory_written counts the bytes that were written so
+ * far, those written again too; from any thread.
+ */
+reshard_status store_object_over(void *memory, uint64_t bytes, struct store_object **out, reshard_error *err);
+uint64_t store_memory_written(const struct store_object *object);
 
 /* Starts writing dirty pages of the range back without waiting, so that the final sync is short. Never fails. */
 void store_write_behind(struct store_object *object, uint64_t offset, uint64_t bytes);

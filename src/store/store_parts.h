@@ -58,8 +58,11 @@ struct object_ops {
     void (*close)(struct store_object *object);
     reshard_status (*read_at)(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err);
     reshard_status (*write_at)(struct store_object *object, uint64_t offset, const void *bytes, size_t size, reshard_error *err);
+    reshard_status (*copy_from)(struct store_object *object, uint64_t offset, const struct store_object *source, uint64_t source_offset,
+                                uint64_t bytes, reshard_error *err); /* without a buffer between; NULL: through files' descriptors */
     reshard_status (*resize)(struct store_object *object, uint64_t bytes, reshard_error *err);
     const void *(*map)(const struct store_object *object);
+    uint8_t *(*room)(struct store_object *object);
     int (*fd)(const struct store_object *object);
 };
 

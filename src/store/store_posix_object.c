@@ -398,13 +398,15 @@ static reshard_status copy_failed(const struct store_object *source, uint64_t of
 reshard_status store_copy_range(const struct store_object *source, uint64_t source_offset, struct store_object *target,
                                 uint64_t target_offset, uint64_t bytes, reshard_error *err)
 {
-    int from = store_object_fd(source), to = store_object_fd(target);
-    if (from < 0 || to < 0 || !mark_dirty(target))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' and '%s' are not both files", source->name, target->name);
     if (source_offset > source->size || bytes > source->size - source_offset || target_offset > target->size ||
         bytes > target->size - target_offset)
         return error_set(err, RESHARD_ERR_USAGE, "%" PRIu64 " bytes from '%s' to '%s' lie outside of one of them", bytes, source->name,
                          target->name);
+    if (target->ops->copy_from)
+        return target->ops->copy_from(target, target_offset, source, source_offset, bytes, err);
+    int from = store_object_fd(source), to = store_object_fd(target);
+    if (from < 0 || to < 0 || !mark_dirty(target))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s' and '%s' are not both files", source->name, target->name);
     loff_t read_at = (loff_t)source_offset, write_at = (loff_t)target_offset;
     while (bytes) {
         size_t step = bytes < TRANSFER_BYTES_MAX ? (size_t)bytes : TRANSFER_BYTES_MAX;

@@ -48,6 +48,11 @@ static reshard_status call_run(void *given)
     return reshard_read_into(source, 0, NULL, NULL, given, bytes, tensor.bytes, &err);
 }
 
+static reshard_status call_read_many(void *given)
+{
+    return reshard_read_many(source, given, NULL, &err);
+}
+
 static reshard_status estimate(const reshard_convert_options *options, reshard_report *report)
 {
     return reshard_estimate(source, NULL, options, NULL, report, &err);
@@ -202,6 +207,7 @@ static const reshard_map_constant constant_member = { "n", 1 };
 static const reshard_open_options open_init = {
     sizeof(open_init), NULL, 0, 0, 1, 1, 1, &limit_member, sizeof(limit_member), 1, go_on, NULL
 };
+static const reshard_box_list boxes_init = { sizeof(boxes_init), NULL, sizeof(reshard_box), 0, NULL };
 static const reshard_run_options run_init = { sizeof(run_init), 1 << 20, 1, "buffered", go_on, NULL };
 static const reshard_convert_options convert_init = RESHARD_CONVERT_OPTIONS_INIT;
 static const reshard_map_options map_init = { sizeof(map_init), &text_member, sizeof(text_member), 1, "none", NULL, 0, "{}", 2,
@@ -243,6 +249,9 @@ static const struct struct_case {
 #undef X
 #define X(m) AT(reshard_run_options, m)
     IN(reshard_run_options, &run_init, call_run, X(memory_bytes), X(threads), X(io), X(progress), X(context)),
+#undef X
+#define X(m) AT(reshard_box_list, m)
+    IN(reshard_box_list, &boxes_init, call_read_many, X(boxes), X(box_stride), X(box_count), X(is_done)),
 #undef X
 #define X(m) AT(reshard_convert_options, m)
     IN(reshard_convert_options, &convert_init, call_convert, X(to), X(like), X(layout), X(include), X(exclude), X(dtypes),
@@ -651,6 +660,11 @@ TEST(null_is_refused_by_runs)
     REFUSED(reshard_read(source, 0, NULL, NULL, NULL, NULL, NULL, &err));
     REFUSED(reshard_read_into(NULL, 0, NULL, NULL, NULL, &text, sizeof(text), &err));
     REFUSED(reshard_read_into(source, 0, NULL, NULL, NULL, NULL, 1, &err));
+    reshard_box_list boxes = RESHARD_BOX_LIST_INIT;
+    REFUSED(reshard_read_many(NULL, &boxes, NULL, &err));
+    REFUSED(reshard_read_many(source, NULL, NULL, &err));
+    boxes.box_count = 1;
+    REFUSED(reshard_read_many(source, &boxes, NULL, &err));
     REFUSED(reshard_npy_header(NULL, 0, NULL, &header, &size, &err));
     REFUSED(reshard_npy_header(source, 0, NULL, NULL, &size, &err));
     REFUSED(reshard_npy_header(source, 0, NULL, &header, NULL, &err));
