@@ -4,6 +4,7 @@
 #include "formats/source_probe.h"
 #include "formats/source_root.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,7 +152,8 @@ static void hint_links(const struct source *source, reshard_status status, resha
 {
     const char *name = store_link_out(source->store, 0);
     bool is_about_content = status == RESHARD_ERR_FORMAT || status == RESHARD_ERR_UNSUPPORTED || status == RESHARD_ERR_IO;
-    if (name && err && is_about_content && !strstr(err->hint, "reshard_open_options.follow_links"))
+    bool is_of_link = err && err->sys_errno == EXDEV; /* the store has said so of the very name */
+    if (name && is_about_content && !is_of_link)
         error_hint(
             err, "'%s' is a symbolic link out of the directory: reshard_open_options.follow_links follows it, if you trust where it leads",
             name);

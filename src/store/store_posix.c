@@ -81,6 +81,8 @@ static reshard_status cannot_open(const char *name, reshard_error *err)
     reshard_status status;
     if (errno == EXDEV) {
         status = error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': a symbolic link leads out of the checkpoint's directory", name);
+        if (err)
+            err->sys_errno = EXDEV;
         error_hint(err, "reshard_open_options.follow_links follows it, if you trust where it leads");
     } else {
         int number = errno;

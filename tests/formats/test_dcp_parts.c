@@ -164,6 +164,8 @@ TEST(what_is_no_piece_of_a_cell_is_refused)
         reshard_status status = mcore_add_flattened(catalog, tensor, &reshape, &cases[i].stored, &like, &err);
         if (status != RESHARD_ERR_FORMAT)
             fail_msg("%s: status %d", cases[i].why, status);
+        if (strncmp(err.message, "tensor 't': ", 12) != 0 || strstr(err.message + 12, "tensor 't'"))
+            fail_msg("%s: '%s' does not name the tensor once", cases[i].why, err.message);
         catalog_free(catalog);
     }
 }

@@ -305,6 +305,19 @@ out:
 
 /* ---- tensors ---- */
 
+static reshard_status tensor_failed(struct str name, reshard_status status, reshard_error *err)
+{
+    if (status)
+        error_prefix(err, "tensor '%.*s'", STR_ARG(name));
+    return status;
+}
+
+/* The same for what the catalog says, which names the tensor itself unless a limit or memory is at its end. */
+static reshard_status tensor_refused(struct str name, reshard_status status, reshard_error *err)
+{
+    return status == RESHARD_ERR_LIMIT || status == RESHARD_ERR_MEMORY ? tensor_failed(name, status, err) : status;
+}
+
 /* A chunk of a tensor that is stored in another form than its own. */
 static reshard_status add_reshaped_chunk(struct reading *reading, const struct dcp_entry *entry, uint32_t tensor,
                                          const struct dcp_chunk *chunk, const struct catalog_chunk *like, reshard_error *err)
@@ -319,13 +332,11 @@ static reshard_status add_reshaped_chunk(struct reading *reading, const struct d
     return hooks->add_chunk(hooks->context, name_map_at(&metadata->names, entry->name), tensor, &stored, like, err);
 }
 
-static reshard_status add_chunk(struct reading *reading, const struct dcp_entry *entry, uint32_t tensor, bool is_reshaped,
-                                const struct dcp_chunk *chunk, reshard_error *err)
+/* Where the blob of a chunk lies. */
+static reshard_status find_chunk_place(struct reading *reading, const struct dcp_entry *entry, const struct dcp_chunk *chunk,
+                                       struct place *out, reshard_error *err)
 {
     const struct dcp_metadata *metadata = reading->metadata;
-    struct catalog *catalog = reading->building->source->catalog;
-    const int64_t *start = dcp_vector_at(metadata, chunk->offsets), *extent = dcp_vector_at(metadata, chunk->sizes);
-    struct place place;
     uint32_t storage = dcp_catalog_find_storage(reading, entry->name, chunk->offsets);
     /* A plain tensor's only chunk may be indexed by the name alone. */
     if (storage == DCP_NONE && entry->chunk_count == 1)
@@ -333,29 +344,53 @@ static reshard_status add_chunk(struct reading *reading, const struct dcp_entry 
     if (storage == DCP_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "storage_data has no entry for chunk %u",
                          (unsigned)(chunk - metadata->chunks - entry->first_chunk));
-    reshard_status status = find_place(reading, storage, &place, err);
+    return find_place(reading, storage, out, err);
+}
+
+static reshard_status add_chunk(struct reading *reading, const struct dcp_entry *entry, uint32_t tensor, bool is_reshaped,
+                                const struct dcp_chunk *chunk, reshard_error *err)
+{
+    const struct dcp_metadata *metadata = reading->metadata;
+    struct catalog *catalog = reading->building->source->catalog;
+    const int64_t *start = dcp_vector_at(metadata, chunk->offsets), *extent = dcp_vector_at(metadata, chunk->sizes);
+    struct str name = name_map_at(&metadata->names, entry->name);
+    struct place place;
+    reshard_status status = find_chunk_place(reading, entry, chunk, &place, err);
+    if (!status && is_reshaped && place.codec != CODEC_NONE)
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "it is flattened and compressed");
     if (status)
-        return status;
+        return tensor_failed(name, status, err);
     struct catalog_chunk made = { .object = place.object, .offset = place.offset, .bytes = place.bytes, .writer = place.writer,
                                   .flags = CHUNK_UNRESOLVED };
-    if (is_reshaped && place.codec != CODEC_NONE)
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "it is flattened and compressed");
     if (is_reshaped)
         return add_reshaped_chunk(reading, entry, tensor, chunk, &made, err);
     struct catalog_chunk *added;
     status = catalog_add_chunk(catalog, tensor, start, extent, place.object, place.offset, place.bytes, &added, err);
     if (status)
-        return status;
+        return tensor_refused(name, status, err);
     added->flags = made.flags;
     added->writer = made.writer;
     if (place.codec != CODEC_NONE) {
         struct chunk_layout *layout = catalog_chunk_layout(catalog, added);
         if (!layout)
-            return error_set_memory(err);
+            return tensor_failed(name, error_set_memory(err), err);
         layout->codec = place.codec;
         layout->coded_offset = place.offset;
         layout->coded_bytes = place.bytes;
     }
+    return RESHARD_OK;
+}
+
+/* Whether the tensor that an earlier rank's file has made is the same. */
+static reshard_status check_known(const struct catalog *catalog, const struct known_name *known, enum dtype dtype, int rank,
+                                  const int64_t *shape, reshard_error *err)
+{
+    if (known->is_item)
+        return error_set(err, RESHARD_ERR_FORMAT, "is a tensor here and an item of another rank");
+    const struct catalog_tensor *tensor = &catalog->tensors[known->index];
+    const int64_t *known_shape = catalog_vector_at(catalog, tensor->shape);
+    if (tensor->dtype != dtype || tensor->rank != rank || (rank && memcmp(known_shape, shape, (size_t)rank * sizeof(*shape)) != 0))
+        return error_set(err, RESHARD_ERR_FORMAT, "another rank gives it another dtype or size");
     return RESHARD_OK;
 }
 
@@ -367,29 +402,31 @@ static reshard_status find_tensor(struct reading *reading, const struct dcp_entr
     struct building *building = reading->building;
     struct catalog *catalog = building->source->catalog;
     struct str dtype_name = dcp_text(metadata, entry->dtype);
-    enum dtype dtype;
-    if (!dtype_from_torch(dtype_name, &dtype))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "dtype 'torch.%.*s' is not known", STR_ARG(dtype_name));
     const struct known_name *known = known_find(building, name);
-    if (known && known->is_item)
-        return error_set(err, RESHARD_ERR_FORMAT, "is a tensor here and an item of another rank");
+    enum dtype dtype;
+    reshard_status status = RESHARD_OK;
+    if (!dtype_from_torch(dtype_name, &dtype))
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "dtype 'torch.%.*s' is not known", STR_ARG(dtype_name));
+    else if (known)
+        status = check_known(catalog, known, dtype, rank, shape, err);
+    if (status)
+        return tensor_failed(name, status, err);
     if (known) {
-        const struct catalog_tensor *tensor = &catalog->tensors[known->index];
-        const int64_t *known_shape = catalog_vector_at(catalog, tensor->shape);
         *out = known->index;
-        if (tensor->dtype != dtype || tensor->rank != rank || (rank && memcmp(known_shape, shape, (size_t)rank * sizeof(*shape)) != 0))
-            return error_set(err, RESHARD_ERR_FORMAT, "another rank gives it another dtype or size");
         return RESHARD_OK;
     }
     struct path_part *parts = NULL;
     size_t part_count;
-    reshard_status status = catalog_add_tensor(catalog, name, dtype, rank, shape, out, err);
-    if (!status)
-        status = path_of(metadata, entry->name, &parts, &part_count, err);
+    status = tensor_refused(name, catalog_add_tensor(catalog, name, dtype, rank, shape, out, err), err);
+    if (status)
+        return status;
+    status = path_of(metadata, entry->name, &parts, &part_count, err);
     if (!status && part_count)
         status = catalog_set_tensor_path(catalog, *out, parts, part_count, err);
     free(parts);
-    return status ? status : known_add(building, name, false, *out, err);
+    if (!status)
+        status = known_add(building, name, false, *out, err);
+    return tensor_failed(name, status, err);
 }
 
 static reshard_status dcp_catalog_add_tensor(struct reading *reading, const struct dcp_entry *entry, reshard_error *err)
@@ -405,12 +442,8 @@ static reshard_status dcp_catalog_add_tensor(struct reading *reading, const stru
     reshard_status status = find_tensor(reading, entry, name, rank, shape, &tensor, err);
     for (uint32_t i = 0; i < entry->chunk_count && !status; i++)
         status = add_chunk(reading, entry, tensor, is_reshaped, &metadata->chunks[entry->first_chunk + i], err);
-    if (status) {
-        /* The catalog names the tensor already. */
-        if (err && strncmp(err->message, "tensor '", 8) != 0)
-            error_prefix(err, "tensor '%.*s'", STR_ARG(name));
+    if (status)
         error_object(err, "%.*s", STR_ARG(name));
-    }
     return status;
 }
 

@@ -28,7 +28,8 @@ struct dcp_read_hooks {
     /* Whether the entry is stored in another form than its tensor's own; then fills in the tensor's, and add_chunk gets its chunks. */
     bool (*reshape)(void *context, struct str name, int *rank, int64_t *shape);
 
-    /* Adds the chunks of one stored piece of such an entry. like: object, offset and bytes of its blob, flags and writer. */
+    /* Adds the chunks of one stored piece of such an entry. like: object, offset and bytes of its blob, flags and writer. Errors name the
+     * tensor. */
     reshard_status (*add_chunk)(void *context, struct str name, uint32_t tensor, const struct dcp_form *stored,
                                 const struct catalog_chunk *like, reshard_error *err);
 

@@ -72,7 +72,8 @@ static bool mcore_cells_add_stretch(struct flat_adding *adding, int64_t flat, in
     const struct catalog_chunk *like = adding->like;
     struct catalog_chunk *added;
     if (element >= UINT32_MAX - 1) {
-        adding->status = error_set(adding->err, RESHARD_ERR_UNSUPPORTED, "a flattened piece of more than 2^32 elements");
+        adding->status = error_set(adding->err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a flattened piece of more than 2^32 elements",
+                                   STR_ARG(adding->catalog->tensors[adding->tensor].key));
         return false;
     }
     adding->status =
@@ -110,19 +111,31 @@ static bool mcore_cells_add_box(const int64_t *start, const int64_t *extent, int
     }
 }
 
+/* The cell of a piece, and the run of it that the piece is. */
+static reshard_status run_of(const struct mcore_reshape *reshape, const struct dcp_form *stored, struct cell *cell, int64_t *begin,
+                             int64_t *count, reshard_error *err)
+{
+    reshard_status status = cell_of(reshape, stored->rank, stored->size, stored->start, stored->extent, cell, err);
+    if (status)
+        return status;
+    *begin = stored->start[stored->rank - 1];
+    *count = stored->extent[stored->rank - 1];
+    if (*begin < 0 || *count < 0 || *begin > cell->volume || *count > cell->volume - *begin)
+        return error_set(err, RESHARD_ERR_FORMAT, "elements %" PRId64 " to %" PRId64 " lie outside a cell of %" PRId64, *begin,
+                         *begin + *count, cell->volume);
+    return RESHARD_OK;
+}
+
 reshard_status mcore_add_flattened(struct catalog *catalog, uint32_t tensor, const struct mcore_reshape *reshape,
                                    const struct dcp_form *stored, const struct catalog_chunk *like, reshard_error *err)
 {
     struct cell cell;
-    reshard_status status = cell_of(reshape, stored->rank, stored->size, stored->start, stored->extent, &cell, err);
+    int64_t begin, count;
+    reshard_status status = run_of(reshape, stored, &cell, &begin, &count, err);
     if (status)
+        error_prefix(err, "tensor '%.*s'", STR_ARG(catalog->tensors[tensor].key));
+    if (status || count == 0)
         return status;
-    int64_t begin = stored->start[stored->rank - 1], count = stored->extent[stored->rank - 1];
-    if (begin < 0 || count < 0 || begin > cell.volume || count > cell.volume - begin)
-        return error_set(err, RESHARD_ERR_FORMAT, "elements %" PRId64 " to %" PRId64 " lie outside a cell of %" PRId64, begin,
-                         begin + count, cell.volume);
-    if (count == 0)
-        return RESHARD_OK;
     if (!reshape->is_flat)
         return add_run(catalog, tensor, &cell, begin, count, like, err);
     struct flat_adding adding = { .catalog = catalog, .tensor = tensor, .reshape = reshape, .cell = &cell, .like = like, .err = err };

@@ -27,7 +27,7 @@ void mcore_data_release(struct mcore_data *data);
 
 /* ---- mcore_cells.c ---- */
 
-/* Adds the chunks of one stored piece of a flattened tensor, whose last axis runs through the cell. */
+/* Adds the chunks of one stored piece of a flattened tensor, whose last axis runs through the cell. Errors name it. */
 reshard_status mcore_add_flattened(struct catalog *catalog, uint32_t tensor, const struct mcore_reshape *reshape,
                                    const struct dcp_form *stored, const struct catalog_chunk *like, reshard_error *err);
 

@@ -151,7 +151,7 @@ static reshard_status add_flattened(void *context, struct str name, uint32_t ten
     struct mcore_reading *reading = context;
     struct mcore_reshape found;
     if (!mcore_data_find(&reading->stored->data, name, &found))
-        return error_set(err, RESHARD_ERR_FORMAT, "its original shape is not known");
+        return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its original shape is not known", STR_ARG(name));
     reshard_status status = found.is_flat ? mcore_stored_keep(reading->stored, tensor, stored, like, err) : RESHARD_OK;
     return status ? status : mcore_add_flattened(reading->source->catalog, tensor, &found, stored, like, err);
 }

@@ -51,8 +51,6 @@ static reshard_status view_add_pieces(const struct viewing *viewing, reshard_err
         reshape.is_flat = false;
         uint32_t tensor = viewing->copying.tensors[piece->tensor];
         status = mcore_add_flattened(viewing->view->catalog, tensor, &reshape, &form, &piece->like, err);
-        if (status)
-            error_prefix(err, "tensor '%.*s'", STR_ARG(key));
     }
     return status;
 }
