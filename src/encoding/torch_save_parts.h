@@ -107,6 +107,16 @@ reshard_status torch_interpret_shard(struct torch_reading *reading, struct value
 /* The dict in a BUILD state: the dict itself, or the one of (None, dict) that slots give. NULL if there is none. */
 const struct value *torch_state_dict(const struct value *state);
 
+/* Member of an object whose attributes were set by BUILD; NULL if there is none. */
+const struct value *torch_attribute(const struct value *object, const char *name);
+
+#define TORCH_SPLIT_MAX 4096 /* pieces that a strided placement makes */
+
+/* A placement of a DTensor of that rank. */
+struct torch_placement;
+reshard_status torch_parse_placement(const struct value *value, int tensor_rank, uint64_t at, struct torch_placement *out,
+                                     reshard_error *err);
+
 /* ---- pickles in a row (torch_save_stream.c) ---- */
 
 /* Reads pickles and raw bytes one after the other from a reader; memory is bounded by the longest pickle. */

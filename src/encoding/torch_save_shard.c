@@ -1,38 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * DTensor and ShardedTensor as torch.save writes them: one file a rank, each with its local part and enough about the whole.
- *
- * A DTensor's place follows from its mesh, its placements and the rank's coordinate: along a dimension the mesh axes cut one after
- * the other, each as torch.chunk does. _StridedShard cuts as if a later axis had cut before, so a local part is in general a list of
- * intervals; those that occur end as one.
- */
+/* DTensor and ShardedTensor as torch.save writes them: one file a rank, each with its local part and enough about the whole. */
 #include "base/checked.h"
 #include "base/array.h"
 #include "encoding/torch_save_parts.h"
+#include "encoding/torch_shard.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define MESH_RANK_MAX 16
-#define INTERVALS_MAX 4096
-
-struct interval {
-    int64_t start, length;
-};
-
-struct intervals {
-    struct interval *items;
-    size_t count;
-};
-
-struct placement {
-    enum { PLACE_REPLICATE, PLACE_SHARD, PLACE_STRIDED, PLACE_PARTIAL } kind;
-    int64_t dim, split_factor;
-};
-
 struct device_mesh {
     size_t rank;
-    int64_t shape[MESH_RANK_MAX], coordinate[MESH_RANK_MAX];
+    int64_t shape[TORCH_MESH_RANK_MAX], coordinate[TORCH_MESH_RANK_MAX];
     bool has_coordinate;
 };
 
@@ -47,8 +25,7 @@ const struct value *torch_state_dict(const struct value *state)
     return NULL;
 }
 
-/* Member of an object whose attributes were set by BUILD. */
-static const struct value *attribute(const struct value *object, const char *name)
+const struct value *torch_attribute(const struct value *object, const char *name)
 {
     if (object->kind != VALUE_NEW && object->kind != VALUE_CALL)
         return NULL;
@@ -80,25 +57,25 @@ static bool as_extent(const struct value *value, int64_t *out)
 static bool parse_mesh_shape(const struct torch_archive *archive, const struct value *mesh, struct device_mesh *out)
 {
     struct value **items;
-    const struct value *layout = attribute(mesh, "_layout"), *tensor = attribute(mesh, "mesh");
+    const struct value *layout = torch_attribute(mesh, "_layout"), *tensor = torch_attribute(mesh, "mesh");
     if (tensor && tensor->tensor > 0) {
         const struct torch_tensor *found = &archive->tensors[tensor->tensor - 1];
-        if (found->rank > MESH_RANK_MAX)
+        if (found->rank > TORCH_MESH_RANK_MAX)
             return false;
         out->rank = (size_t)found->rank;
         memcpy(out->shape, found->shape, out->rank * sizeof(*out->shape));
         return true;
     }
-    const struct value *axes = layout ? attribute(layout, "axes") : NULL, *shape = layout ? attribute(layout, "shape") : NULL;
-    if (axes && value_as_sequence(axes, &items, &out->rank) && out->rank <= MESH_RANK_MAX) {
+    const struct value *axes = layout ? torch_attribute(layout, "axes") : NULL, *shape = layout ? torch_attribute(layout, "shape") : NULL;
+    if (axes && value_as_sequence(axes, &items, &out->rank) && out->rank <= TORCH_MESH_RANK_MAX) {
         for (size_t i = 0; i < out->rank; i++) {
-            const struct value *extent = attribute(items[i], "shape");
+            const struct value *extent = torch_attribute(items[i], "shape");
             if (!extent || !as_extent(extent, &out->shape[i]))
                 return false;
         }
         return true;
     }
-    if (!shape || !value_as_sequence(shape, &items, &out->rank) || out->rank > MESH_RANK_MAX) {
+    if (!shape || !value_as_sequence(shape, &items, &out->rank) || out->rank > TORCH_MESH_RANK_MAX) {
         out->rank = 1;
         return shape && value_as_int(shape, &out->shape[0]);
     }
@@ -112,11 +89,11 @@ static bool parse_mesh_shape(const struct torch_archive *archive, const struct v
 static void parse_mesh_coordinate(const struct value *mesh, int rank, struct device_mesh *out)
 {
     size_t count;
-    const struct value *coordinate = attribute(mesh, "_coordinate_on_dim"), *flat = attribute(mesh, "_flatten_rank_map");
+    const struct value *coordinate = torch_attribute(mesh, "_coordinate_on_dim"), *flat = torch_attribute(mesh, "_flatten_rank_map");
     struct value **ranks;
     if (!flat)
-        flat = attribute(mesh, "_flatten_mesh_list");
-    out->has_coordinate = coordinate && value_as_ints(coordinate, out->coordinate, MESH_RANK_MAX, &count) && count == out->rank;
+        flat = torch_attribute(mesh, "_flatten_mesh_list");
+    out->has_coordinate = coordinate && value_as_ints(coordinate, out->coordinate, TORCH_MESH_RANK_MAX, &count) && count == out->rank;
     if (out->has_coordinate || rank < 0 || !flat || !value_as_sequence(flat, &ranks, &count))
         return;
     for (size_t i = 0; i < count; i++) {
@@ -151,9 +128,10 @@ static reshard_status parse_mesh(const struct torch_reading *reading, const stru
 
 /* ---- placements ---- */
 
-static reshard_status parse_placement(const struct value *value, int tensor_rank, uint64_t at, struct placement *out, reshard_error *err)
+reshard_status torch_parse_placement(const struct value *value, int tensor_rank, uint64_t at, struct torch_placement *out,
+                                     reshard_error *err)
 {
-    *out = (struct placement){ .kind = PLACE_REPLICATE, .split_factor = 1 };
+    *out = (struct torch_placement){ .kind = PLACE_REPLICATE, .split_factor = 1 };
     if (class_is(value, "Replicate"))
         return RESHARD_OK;
     if (class_is(value, "Partial") || class_is(value, "_Partial")) {
@@ -163,97 +141,13 @@ static reshard_status parse_placement(const struct value *value, int tensor_rank
     bool is_strided = class_is(value, "_StridedShard");
     if (!is_strided && !class_is(value, "Shard"))
         return error_set_at(err, RESHARD_ERR_UNSUPPORTED, at, "placement of a DTensor that is not Shard, Replicate or Partial");
-    const struct value *dim = attribute(value, "dim"), *factor = attribute(value, "split_factor");
+    const struct value *dim = torch_attribute(value, "dim"), *factor = torch_attribute(value, "split_factor");
     out->kind = is_strided ? PLACE_STRIDED : PLACE_SHARD;
     if (!dim || !value_as_int(dim, &out->dim) || out->dim < 0 || out->dim >= tensor_rank)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "Shard placement without a dimension of the tensor");
-    if (is_strided && (!factor || !value_as_int(factor, &out->split_factor) || out->split_factor < 1 || out->split_factor > INTERVALS_MAX))
+    if (is_strided && (!factor || !value_as_int(factor, &out->split_factor) || out->split_factor < 1 || out->split_factor > TORCH_SPLIT_MAX))
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "strided placement without a usable split factor");
     return RESHARD_OK;
-}
-
-static int64_t total_length(const struct intervals *list)
-{
-    int64_t total = 0;
-    for (size_t i = 0; i < list->count; i++)
-        total += list->items[i].length;
-    return total;
-}
-
-/* Appends what of list lies in [begin, begin + length) of its own order. */
-static bool append_range(struct intervals *out, const struct intervals *list, int64_t begin, int64_t length)
-{
-    int64_t position = 0;
-    for (size_t i = 0; i < list->count && length > 0; i++) {
-        struct interval piece = list->items[i];
-        int64_t skip = begin > position ? begin - position : 0;
-        position += piece.length;
-        if (skip >= piece.length)
-            continue;
-        int64_t take = piece.length - skip < length ? piece.length - skip : length;
-        struct interval *last = out->count ? &out->items[out->count - 1] : NULL;
-        if (last && last->start + last->length == piece.start + skip) {
-            last->length += take;
-        } else {
-            if (out->count >= INTERVALS_MAX)
-                return false;
-            out->items[out->count++] = (struct interval){ piece.start + skip, take };
-        }
-        begin += take;
-        length -= take;
-    }
-    return true;
-}
-
-/* torch.chunk: part index of count parts of total elements. */
-static void chunk_range(int64_t total, int64_t count, int64_t index, int64_t *begin, int64_t *length)
-{
-    int64_t size = total / count + (total % count != 0);
-    *begin = index > 0 && size > total / index ? total : size * index;
-    if (*begin > total)
-        *begin = total;
-    *length = total - *begin < size ? total - *begin : size;
-}
-
-/* Replaces list by the part of it that coordinate `index` of `count` gets. */
-static bool cut(struct intervals *list, struct intervals *spare, const struct placement *placement, int64_t count, int64_t index)
-{
-    int64_t total = total_length(list);
-    spare->count = 0;
-    for (int64_t piece = 0; piece < placement->split_factor; piece++) {
-        int64_t piece_begin, piece_length, begin, length;
-        chunk_range(total, placement->split_factor, piece, &piece_begin, &piece_length);
-        chunk_range(piece_length, count, index, &begin, &length);
-        if (!append_range(spare, list, piece_begin + begin, length))
-            return false;
-    }
-    struct intervals swap = *list;
-    *list = *spare;
-    *spare = swap;
-    return true;
-}
-
-/* Start and extent of the local part along one dimension. */
-static reshard_status place_dimension(const struct device_mesh *mesh, const struct placement *placements, int64_t dim, int64_t size,
-                                      uint64_t at, int64_t *start, int64_t *extent, reshard_error *err)
-{
-    struct interval *memory = calloc(2 * INTERVALS_MAX, sizeof(*memory));
-    if (!memory)
-        return error_set_memory(err);
-    struct intervals list = { memory, 0 }, spare = { memory + INTERVALS_MAX, 0 };
-    bool good = true;
-    if (size > 0)
-        list.items[list.count++] = (struct interval){ 0, size };
-    for (size_t i = 0; good && i < mesh->rank; i++)
-        if ((placements[i].kind == PLACE_SHARD || placements[i].kind == PLACE_STRIDED) && placements[i].dim == dim)
-            good = cut(&list, &spare, &placements[i], mesh->shape[i], mesh->coordinate[i]);
-    good = good && list.count <= 1;
-    *start = good && list.count ? list.items[0].start : 0;
-    *extent = good && list.count ? list.items[0].length : 0;
-    free(memory);
-    if (good)
-        return RESHARD_OK;
-    return error_set_at(err, RESHARD_ERR_UNSUPPORTED, at, "local part of a DTensor is no single box");
 }
 
 /* ---- DTensor ---- */
@@ -297,18 +191,18 @@ static reshard_status place_local(struct torch_reading *reading, const struct va
                                   int64_t *start, reshard_error *err)
 {
     struct device_mesh mesh = { 0 };
-    struct placement placements[MESH_RANK_MAX];
+    struct torch_placement placements[TORCH_MESH_RANK_MAX];
     struct value **items;
     size_t count;
     uint64_t at = shard->node->offset;
-    reshard_status status = parse_mesh(reading, attribute(spec, "mesh"), at, &mesh, err);
+    reshard_status status = parse_mesh(reading, torch_attribute(spec, "mesh"), at, &mesh, err);
     if (status)
         return status;
-    const struct value *list = attribute(spec, "placements");
+    const struct value *list = torch_attribute(spec, "placements");
     if (!list || !value_as_sequence(list, &items, &count) || count != mesh.rank)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "DTensor whose placements are not one for each dimension of its mesh");
     for (size_t i = 0; !status && i < count; i++) {
-        status = parse_placement(items[i], shard->rank, at, &placements[i], err);
+        status = torch_parse_placement(items[i], shard->rank, at, &placements[i], err);
         shard->is_partial = shard->is_partial || (!status && placements[i].kind == PLACE_PARTIAL && mesh.shape[i] > 1);
     }
     shard->mesh_coordinate_count = (uint32_t)mesh.rank;
@@ -316,14 +210,13 @@ static reshard_status place_local(struct torch_reading *reading, const struct va
     if (status || !mesh.has_coordinate)
         return status;
     const struct torch_tensor *local = &reading->archive->tensors[shard->tensor];
-    for (int dim = 0; !status && dim < shard->rank; dim++) {
-        int64_t extent;
-        status = place_dimension(&mesh, placements, dim, shape[dim], at, &start[dim], &extent, err);
-        if (!status && local->shape[dim] != extent)
+    int64_t extent[RANK_MAX];
+    status = torch_shard_box(mesh.rank, mesh.shape, mesh.coordinate, placements, shard->rank, shape, at, start, extent, err);
+    for (int dim = 0; !status && dim < shard->rank; dim++)
+        if (local->shape[dim] != extent[dim])
             return error_set_at(err, RESHARD_ERR_FORMAT, at,
                                 "local part of a DTensor has %" PRId64 " elements along dimension %d, its mesh gives it %" PRId64,
-                                local->shape[dim], dim, extent);
-    }
+                                local->shape[dim], dim, extent[dim]);
     return status;
 }
 
@@ -353,9 +246,9 @@ static reshard_status note_local_shard(struct torch_reading *reading, const stru
                                        const int64_t *shape, reshard_error *err)
 {
     uint64_t at = shard->node->offset;
-    const struct value *tensor = attribute(part, "tensor"), *metadata = attribute(part, "metadata");
-    const struct value *offsets = metadata ? attribute(metadata, "shard_offsets") : NULL;
-    const struct value *sizes = metadata ? attribute(metadata, "shard_sizes") : NULL;
+    const struct value *tensor = torch_attribute(part, "tensor"), *metadata = torch_attribute(part, "metadata");
+    const struct value *offsets = metadata ? torch_attribute(metadata, "shard_offsets") : NULL;
+    const struct value *sizes = metadata ? torch_attribute(metadata, "shard_sizes") : NULL;
     int64_t start[RANK_MAX], extent[RANK_MAX];
     size_t start_count, extent_count;
     int bad_axis;

@@ -34,6 +34,7 @@ struct torch_source {
     uint32_t origin_count, origin_capacity;
     uint32_t group_count;
     bool is_kept_whole; /* what a file's object mentions anywhere stays, not only what items do: it may be written as it is */
+    struct torch_ranks *ranks; /* fsdp-ranks: how its files are called and what they say of the ranks; lies in the catalog's arena */
     const char *const *closed_members; /* members of the outermost dict that are one item whatever they hold; ends with NULL, may be NULL */
 };
 

@@ -77,6 +77,27 @@ static uint32_t find_shard(const struct torch_archive *archive, const struct val
     return low < archive->shard_count && archive->shards[low].node == node ? low : TORCH_NONE;
 }
 
+const struct value *fsdp_shard_of(const struct source *source, uint32_t tensor)
+{
+    const struct torch_ranks *ranks = torch_source_of(source)->ranks;
+    return ranks && tensor < ranks->shard_count ? ranks->shards[tensor] : NULL;
+}
+
+/* Remembers the object that a tensor is in its file. An optimizer's nodes change later, so this keeps a copy. */
+static reshard_status note_shard(struct assembling *assembling, uint32_t tensor, const struct value *node, reshard_error *err)
+{
+    struct torch_ranks *ranks = assembling->state->ranks;
+    struct value *copy = arena_alloc(&assembling->source->catalog->arena, sizeof(*copy));
+    if (!copy || !ARRAY_ROOM(ranks->shards, tensor, ranks->shard_capacity))
+        return error_set_memory(err);
+    *copy = *node;
+    for (; ranks->shard_count <= tensor; ranks->shard_count++)
+        ranks->shards[ranks->shard_count] = NULL;
+    if (!ranks->shards[tensor])
+        ranks->shards[tensor] = copy;
+    return RESHARD_OK;
+}
+
 static reshard_status note_partial(struct assembling *assembling, reshard_error *err)
 {
     bool was_new;
@@ -103,6 +124,8 @@ static reshard_status add_shards(struct assembling *assembling, const struct tor
                          STR_ARG(buffer_str(&assembling->key)), assembling->rank);
     reshard_status status = tensor_for(assembling, leaf, shard->dtype, shard->rank, shard->global_shape, &known, err);
     *out = status ? CATALOG_NONE : known->tensor;
+    if (!status)
+        status = note_shard(assembling, known->tensor, shard->node, err);
     for (uint32_t i = first; !status && i < archive->shard_count && archive->shards[i].node == leaf->value; i++)
         if (archive->shards[i].tensor != UINT32_MAX)
             status = fsdp_assemble_add_chunk(assembling, known->tensor, archive->shards[i].start, archive->shards[i].tensor, err);
@@ -199,6 +222,23 @@ static reshard_status fsdp_assemble_add_file(struct assembling *assembling, cons
     return status;
 }
 
+/* Keeps what the file of rank 0 is called, of the first group of a kind. */
+static reshard_status fsdp_note_name(struct source *source, enum fsdp_kind kind, const struct fsdp_file *file, reshard_error *err)
+{
+    struct fsdp_file *kept = &torch_source_of(source)->ranks->names[kind];
+    struct str base = file->name;
+    size_t slash;
+    while (str_find_char(base, '/', &slash))
+        base = (struct str){ base.data + slash + 1, base.size - slash - 1 };
+    if (kept->name.data)
+        return RESHARD_OK;
+    char *copy = arena_copy(&source->catalog->arena, base.data, base.size);
+    if (!copy)
+        return error_set_memory(err);
+    fsdp_file_parse((struct str){ copy, base.size }, kept);
+    return RESHARD_OK;
+}
+
 /* The first group is what is opened, whatever it is called. */
 static reshard_status fsdp_assemble_add_groups(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
 {
@@ -209,6 +249,7 @@ static reshard_status fsdp_assemble_add_groups(struct assembling *assembling, co
         if (kind == FSDP_MODEL && i > 0)
             kind = FSDP_OTHER;
         assembling->is_one_file = group->count == 1;
+        status = fsdp_note_name(assembling->source, kind, &group->files[0], err);
         for (uint32_t j = 0; !status && j < group->count; j++)
             status = fsdp_assemble_add_file(assembling, &group->files[j], kind, err);
     }
@@ -244,7 +285,7 @@ static reshard_status fsdp_add_config(struct source *source, uint32_t ranks, res
     if (!status) {
         check_ranks_said(source, graph.root, ranks);
         const struct value *said = value_dict_get(graph.root, "FSDP_version");
-        if (said && value_as_int(said, &version))
+        if (said && value_as_int(said, &version) && (torch_source_of(source)->ranks->fsdp_version = version) > 0)
             status = catalog_add_fact(source->catalog, "FSDP version", err, "%" PRId64, version);
     } else {
         error_prefix(err, "'%s'", name);
@@ -314,6 +355,7 @@ static reshard_status read_files(struct assembling *assembling, const struct fsd
         return error_set(err, RESHARD_ERR_FORMAT, "no file of a rank (NAME_rank_N.pt) in '%s'", source->name);
     uint32_t ranks = groups->groups[0].count;
     source->catalog->ranks = ranks;
+    torch_source_of(source)->ranks->is_one_file = ranks == 1;
     reshard_status status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, ranks);
     if (!status)
         status = fsdp_assemble_add_groups(assembling, groups, err);
@@ -323,12 +365,22 @@ static reshard_status read_files(struct assembling *assembling, const struct fsd
     return status ? status : add_huggingface(source, err);
 }
 
+void fsdp_close_source(struct source *source)
+{
+    struct torch_source *state = torch_source_of(source);
+    if (state && state->ranks)
+        free(state->ranks->shards);
+    torch_source_close(source);
+}
+
 reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
 {
     struct fsdp_groups groups = { 0 };
     struct assembling assembling = { .source = source };
     reshard_status status = torch_source_new(source, err);
     assembling.state = torch_source_of(source);
+    if (!status && !(assembling.state->ranks = arena_zalloc(&source->catalog->arena, sizeof(*assembling.state->ranks))))
+        status = error_set_memory(err);
     if (!status)
         status = enter_folder(source, err);
     if (!status)

@@ -19,6 +19,25 @@
 #define FSDP_OPTIMIZER_KEY "optimizer"
 #define FSDP_EXTRA_KEY "extra_state"
 
+/* What the keys of an optimizer's hidden tensors begin with; the NUL keeps them apart from every key that a path can give. */
+#define FSDP_HIDDEN_PREFIX STR("\0" FSDP_OPTIMIZER_KEY ":")
+static inline bool fsdp_is_state(struct str key)
+{
+    return key.size > FSDP_HIDDEN_PREFIX.size && memcmp(key.data, FSDP_HIDDEN_PREFIX.data, FSDP_HIDDEN_PREFIX.size) == 0;
+}
+
+/* What an opened checkpoint of ranks says of itself, for who writes one like it. */
+struct torch_ranks {
+    struct fsdp_file names[FSDP_EXTRA + 1]; /* by kind: how the file of rank 0 is called; name.data NULL: there is none */
+    bool is_one_file;             /* of the model: nothing says how it lies on ranks */
+    int64_t fsdp_version;         /* 0: not said */
+    const struct value **shards;  /* by tensor of the catalog: DTensor or ShardedTensor in the first file that has it; NULL: a plain one */
+    uint32_t shard_count, shard_capacity;
+};
+
+/* The DTensor or ShardedTensor that a tensor of an opened fsdp-ranks is; NULL: none. */
+const struct value *fsdp_shard_of(const struct source *source, uint32_t tensor);
+
 /* A tensor by its key, and the CRC of the plain tensor that rank 0 or a later one has for it. */
 struct known_tensor {
     uint32_t tensor;
@@ -54,6 +73,7 @@ struct assembling {
 };
 
 reshard_status fsdp_read_catalog(struct source *source, reshard_error *err);
+void fsdp_close_source(struct source *source);
 
 /* fsdp_assemble.c: adds what a leaf of a file is, a piece of a tensor; *out CATALOG_NONE: it is none. The key is assembling->key. */
 reshard_status fsdp_add_tensor(struct assembling *assembling, const struct torch_leaf *leaf, uint32_t *out, reshard_error *err);

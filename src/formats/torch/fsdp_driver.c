@@ -2,7 +2,7 @@
 #include "formats/torch/torch.h"
 
 #include "formats/source_probe.h"
-#include "formats/torch/fsdp_assemble.h"
+#include "formats/torch/fsdp_target.h"
 
 #include <stdlib.h>
 
@@ -58,10 +58,14 @@ static const char *const folder_entries[] = { "*rank*.pt",        "*rank*.pth", 
 const struct format_driver format_fsdp_ranks = {
     .name = "fsdp-ranks",
     .summary = "one torch.save file a rank, holding DTensors or ShardedTensors (FSDP, verl, accelerate)",
-    .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED | FORMAT_ITEMS_NAME_TENSORS,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED |
+                 FORMAT_ITEMS_NAME_TENSORS,
     .folder_entries = folder_entries,
     .probe = fsdp_probe,
     .read_catalog = fsdp_read_catalog,
     .verify = torch_source_verify,
-    .close_source = torch_source_close,
+    .lay_out = fsdp_lay_out,
+    .publish_object = fsdp_publish_object,
+    .close_source = fsdp_close_source,
+    .close_target = fsdp_close_target,
 };

@@ -73,14 +73,12 @@ reshard_status fsdp_add_item(struct assembling *assembling, const struct path_pa
 /* A tensor of the state becomes a piece of a hidden whole; what is none stays in the item, with the storages it may have. */
 static reshard_status add_state_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
-    static const char prefix[] = "?" FSDP_OPTIMIZER_KEY ":";
     struct assembling *assembling = context;
     uint32_t tensor;
     buffer_clear(&assembling->key);
-    buffer_append(&assembling->key, prefix, sizeof(prefix) - 1);
+    buffer_append_str(&assembling->key, FSDP_HIDDEN_PREFIX);
     if (!path_join(leaf->parts, leaf->part_count, &assembling->key))
         return error_set_memory(err);
-    assembling->key.data[0] = '\0'; /* keeps it apart from every key that a path can give */
     reshard_status status = fsdp_add_tensor(assembling, leaf, &tensor, err);
     if (status || tensor == CATALOG_NONE)
         return status ? status : keep_item_value(assembling, leaf->value, err);

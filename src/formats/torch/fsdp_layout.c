@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Which files a target of ranks has, what they are called, and where each rank's pieces lie in them. */
+#include "formats/torch/fsdp_target.h"
+#include "formats/torch/torch.h"
+
+#include "base/array.h"
+#include "base/crc32.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define FRAME_ALIGNMENT 64
+#define COPY_BYTES (1u << 20)
+
+/* ---- names ---- */
+
+/* The names of the reference, else of a source of ranks; NULL: there are none to follow. */
+static const struct torch_ranks *names_of(const struct layout_request *request)
+{
+    if (request->like && request->like->driver == &format_fsdp_ranks)
+        return torch_source_of(request->like)->ranks;
+    if (request->source && request->source->driver == &format_fsdp_ranks)
+        return torch_source_of(request->source)->ranks;
+    return NULL;
+}
+
+/* Whether files are called as accelerate does: no number of ranks in them, and no file for extra state. */
+static bool is_accelerate(const struct layout_request *request)
+{
+    const struct torch_ranks *ranks = names_of(request);
+    return ranks && str_starts_with(ranks->names[FSDP_MODEL].prefix, "pytorch_model_fsdp");
+}
+
+/* Base name of a rank's file, in the target's arena; NULL without memory. */
+static char *name_file(const struct layout_request *request, struct arena *arena, enum fsdp_kind kind, uint32_t rank, uint32_t world)
+{
+    static const char *const verl[] = { [FSDP_MODEL] = "model", [FSDP_OPTIMIZER] = "optim", [FSDP_EXTRA] = "extra_state" };
+    static const char *const accelerate[] = { [FSDP_MODEL] = "pytorch_model_fsdp", [FSDP_OPTIMIZER] = "optimizer", [FSDP_EXTRA] = "extra" };
+    if (is_accelerate(request))
+        return arena_printf(arena, "%s_0_rank%" PRIu32 ".bin", accelerate[kind], rank);
+    return arena_printf(arena, "%s_world_size_%" PRIu32 "_rank_%" PRIu32 ".pt", verl[kind], world, rank);
+}
+
+/* ---- items that are left out ---- */
+
+static reshard_status leave_out(struct target *target, uint32_t item, struct str key, enum note_kind kind, const char *why, reshard_error *err)
+{
+    struct fsdp_target *state = target->driver_state;
+    state->is_left_out[item] = true;
+    return why ? target_note_dropped(target, kind, key, err, "%s", why) : RESHARD_OK;
+}
+
+/* Whether a plain item is said by the optimizer's or the extra state as well: a source of ranks lists such entries twice. */
+static bool is_said_elsewhere(const struct catalog *wanted, struct str key)
+{
+    bool has_optimizer = catalog_find_item(wanted, STR(FSDP_OPTIMIZER_KEY)) != CATALOG_NONE;
+    if (has_optimizer && (str_is(key, "param_groups") || str_is(key, "state")))
+        return true;
+    for (uint32_t i = 0; i < wanted->item_count; i++) {
+        struct path_part single;
+        const struct path_part *parts;
+        size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
+        if (count > 1 && parts[0].kind == PATH_KEY && str_is(parts[0].key, FSDP_EXTRA_KEY) && parts[1].kind == PATH_KEY &&
+            str_equal(parts[1].key, key))
+            return true;
+    }
+    return false;
+}
+
+/* On how many ranks an optimizer of flat pieces was saved, one more than the last that has an item of its own; 0: it is none. */
+static uint32_t flat_ranks(const struct layout_request *request)
+{
+    uint32_t ranks = 0;
+    for (uint32_t i = 0; i < request->wanted->item_count; i++) {
+        uint32_t rank;
+        struct str base;
+        if (fsdp_item_rank(request->wanted->items[i].key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY) && rank >= ranks)
+            ranks = rank + 1;
+    }
+    return ranks;
+}
+
+static bool is_optimizer(struct str key)
+{
+    uint32_t rank;
+    struct str base;
+    return str_is(key, FSDP_OPTIMIZER_KEY) || (fsdp_item_rank(key, &rank, &base) && str_is(base, FSDP_OPTIMIZER_KEY));
+}
+
+static reshard_status choose_item(const struct layout_request *request, struct target *target, uint32_t index, uint32_t flat,
+                                  reshard_error *err)
+{
+    const struct catalog *wanted = request->wanted;
+    const struct fsdp_target *state = target->driver_state;
+    struct str key = wanted->items[index].key, base = key;
+    uint32_t rank = 0;
+    bool is_own = fsdp_item_rank(key, &rank, &base);
+    if (is_optimizer(key) && flat && flat != state->spread.world)
+        return leave_out(target, index, key, NOTE_RANKS, "flat pieces of FSDP1, which only the ranks that saved them can take", err);
+    if (is_accelerate(request) && (str_is(base, FSDP_EXTRA_KEY) || str_starts_with(base, FSDP_EXTRA_KEY ".")))
+        return leave_out(target, index, key, NOTE_NO_PLACE, "accelerate keeps no extra state in files of ranks", err);
+    if (is_own && rank >= state->spread.world)
+        return leave_out(target, index, key, NOTE_RANKS, "there is no such rank any more", err);
+    if (!is_own && is_said_elsewhere(wanted, key))
+        return leave_out(target, index, key, NOTE_NO_PLACE, NULL, err);
+    if (is_own && request->source_catalog->ranks > 0 && rank == 1 && state->spread.world > request->source_catalog->ranks)
+        return target_note_changed(target, NOTE_RANKS, base, err, "ranks from %" PRIu32 " on get what rank 0 has", request->source_catalog->ranks);
+    return RESHARD_OK;
+}
+
+static reshard_status choose_items(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct fsdp_target *state = target->driver_state;
+    uint32_t flat = flat_ranks(request);
+    state->is_left_out = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->is_left_out));
+    reshard_status status = state->is_left_out ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < request->wanted->item_count; i++)
+        if (request->wanted->items[i].kind != ITEM_FILE)
+            status = choose_item(request, target, i, flat, err);
+    return status;
+}
+
+/* ---- files of ranks ---- */
+
+static reshard_status plan_frame(struct fsdp_target_file *file, const char *name, struct buffer *pickle, reshard_error *err)
+{
+    const char *dot = strrchr(name, '.');
+    char *top = strndup(name, dot ? (size_t)(dot - name) : strlen(name));
+    uint64_t *bytes = calloc((size_t)file->record_count + 1, sizeof(*bytes));
+    reshard_status status = top && bytes ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < file->record_count; i++)
+        bytes[i] = file->records[i].bytes;
+    if (!status)
+        status = torch_frame_plan(top, pickle, bytes, file->record_count, FRAME_ALIGNMENT, &file->frame, err);
+    free(top);
+    free(bytes);
+    return status;
+}
+
+static reshard_status add_record_chunks(struct target *target, const struct fsdp_target_file *file, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !status && i < file->record_count; i++) {
+        const struct fsdp_record *record = &file->records[i];
+        const struct zip_plan_member *member = &file->frame.members[file->frame.first_storage + i];
+        struct catalog_chunk *chunk;
+        if (record->tensor == TORCH_NONE || record->bytes == 0)
+            continue;
+        status = catalog_add_chunk(target->catalog, record->tensor, record->start, record->extent, file->object, member->payload_offset,
+                                   record->bytes, &chunk, err);
+        if (status)
+            break;
+        chunk->flags |= CHUNK_WANT_CRC;
+        chunk->driver_data = i;
+        chunk->writer = file->rank > UINT16_MAX ? UINT16_MAX : (uint16_t)file->rank;
+    }
+    return status;
+}
+
+/* A file of a kind that nothing belongs in is not written. */
+static reshard_status lay_out_rank(const struct layout_request *request, struct target *target, enum fsdp_kind kind, uint32_t rank,
+                                   reshard_error *err)
+{
+    struct fsdp_target *state = target->driver_state;
+    struct buffer pickle = { 0 };
+    bool is_empty = true;
+    char *name = name_file(request, &target->catalog->arena, kind, rank, state->spread.world);
+    if (!name || !ARRAY_ROOM(state->files, state->file_count, state->file_capacity))
+        return error_set_memory(err);
+    struct fsdp_target_file *file = &state->files[state->file_count];
+    *file = (struct fsdp_target_file){ .kind = kind, .rank = rank, .object = CATALOG_NONE };
+    state->file_count++;
+    reshard_status status = fsdp_emit_file(request, target, file, &pickle, &is_empty, err);
+    if (!status && (!is_empty || kind == FSDP_MODEL)) {
+        status = plan_frame(file, name, &pickle, err);
+        if (!status)
+            status = catalog_add_object(target->catalog, str_of(name), file->frame.bytes, &file->object, err);
+        if (!status)
+            status = add_record_chunks(target, file, err);
+    }
+    buffer_release(&pickle);
+    return status;
+}
+
+/* ---- what lies beside ---- */
+
+static reshard_status lay_out_config(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct fsdp_target *state = target->driver_state;
+    const struct torch_ranks *ranks = names_of(request);
+    bool is_sharded = state->spread.layout_count > 0 && state->spread.layouts[0].kind == TORCH_SHARDED;
+    int64_t version = ranks && ranks->fsdp_version > 0 ? ranks->fsdp_version : is_sharded ? 1 : 2;
+    state->config_object = CATALOG_NONE;
+    if (is_accelerate(request))
+        return RESHARD_OK;
+    char *text = arena_printf(&target->catalog->arena, "{\n    \"FSDP_version\": %" PRId64 ",\n    \"world_size\": %" PRIu32 "\n}", version,
+                              state->spread.world);
+    if (!text || !buffer_append_text(&state->config, text))
+        return error_set_memory(err);
+    return catalog_add_object(target->catalog, STR("fsdp_config.json"), state->config.size, &state->config_object, err);
+}
+
+static reshard_status lay_out_side_file(const struct layout_request *request, struct target *target, uint32_t item, reshard_error *err)
+{
+    struct fsdp_target *state = target->driver_state;
+    struct str key = request->wanted->items[item].key;
+    if (store_name_check(key, NULL))
+        return target_note_dropped(target, NOTE_NO_PLACE, key, err, "a file of that name does not fit beside the checkpoint");
+    const struct catalog_item *stored = layout_item_stored(request, item);
+    char *name = arena_printf(&target->catalog->arena, "%s%.*s", is_accelerate(request) ? "" : "huggingface/", STR_ARG(key));
+    if (!name || !ARRAY_ROOM(state->side_files, state->side_count, state->side_capacity))
+        return error_set_memory(err);
+    struct fsdp_side_file *file = &state->side_files[state->side_count++];
+    file->item = item;
+    return catalog_add_object(target->catalog, str_of(name), request->source_catalog->objects[stored->object].bytes, &file->object, err);
+}
+
+reshard_status fsdp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    static const enum fsdp_kind kinds[] = { FSDP_MODEL, FSDP_OPTIMIZER, FSDP_EXTRA };
+    struct fsdp_target *state = calloc(1, sizeof(*state));
+    if (!state)
+        return error_set_memory(err);
+    target->driver_state = state;
+    reshard_status status = target_add_tensors(request, target, err);
+    if (!status)
+        status = fsdp_spread_tensors(request, &state->spread, err);
+    if (!status)
+        status = choose_items(request, target, err);
+    for (size_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
+        for (uint32_t rank = 0; !status && rank < state->spread.world; rank++)
+            status = lay_out_rank(request, target, kinds[kind], rank, err);
+    if (!status)
+        status = lay_out_config(request, target, err);
+    for (uint32_t i = 0; !status && i < request->wanted->item_count; i++)
+        if (request->wanted->items[i].kind == ITEM_FILE)
+            status = lay_out_side_file(request, target, i, err);
+    target->catalog->ranks = state->spread.world;
+    return status;
+}
+
+void fsdp_close_target(struct target *target)
+{
+    struct fsdp_target *state = target->driver_state;
+    if (!state)
+        return;
+    for (uint32_t i = 0; i < state->file_count; i++) {
+        for (uint32_t j = 0; j < state->files[i].record_count; j++)
+            buffer_release(&state->files[i].records[j].memory);
+        torch_frame_release(&state->files[i].frame);
+        free(state->files[i].records);
+    }
+    fsdp_spread_release(&state->spread);
+    buffer_release(&state->config);
+    free(state->is_left_out);
+    free(state->files);
+    free(state->side_files);
+    free(state);
+    target->driver_state = NULL;
+}
+
+/* ---- publishing ---- */
+
+static reshard_status fsdp_write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+{
+    return store_write_at(context, offset, bytes, size, err);
+}
+
+static reshard_status publish_file(const struct publish_job *job, struct fsdp_target_file *file, reshard_error *err)
+{
+    const struct target *target = job->target;
+    struct store_object *object = job->objects[file->object];
+    uint32_t *crcs = calloc((size_t)file->record_count + 1, sizeof(*crcs));
+    reshard_status status = crcs ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = target->first_chunk[file->object]; !status && i < target->first_chunk[file->object + 1]; i++)
+        crcs[target->catalog->chunks[target->chunks[i]].driver_data] = job->chunk_crcs[target->chunks[i]];
+    for (uint32_t i = 0; !status && i < file->record_count; i++) {
+        const struct fsdp_record *record = &file->records[i];
+        if (record->tensor != TORCH_NONE || record->bytes == 0)
+            continue;
+        crcs[i] = crc32_zip(0, record->memory.data, record->memory.size);
+        status = store_write_at(object, file->frame.members[file->frame.first_storage + i].payload_offset, record->memory.data,
+                                record->memory.size, err);
+    }
+    if (!status)
+        status = torch_frame_write(&file->frame, crcs, fsdp_write_frame, object, err);
+    free(crcs);
+    return status;
+}
+
+static reshard_status publish_side_file(const struct publish_job *job, const struct fsdp_side_file *file, reshard_error *err)
+{
+    const struct catalog_item *stored = layout_item_stored(job->request, file->item);
+    const struct catalog_object *from = &job->source->catalog->objects[stored->object];
+    struct store_object *object = NULL;
+    char *name = strndup(from->name.data, from->name.size);
+    uint8_t *pass = malloc(COPY_BYTES);
+    reshard_status status = name && pass ? store_open_object(job->source->store, name, &object, err) : error_set_memory(err);
+    for (uint64_t done = 0; !status && done < from->bytes;) {
+        size_t size = from->bytes - done < COPY_BYTES ? (size_t)(from->bytes - done) : COPY_BYTES;
+        status = store_read_at(object, done, pass, size, err);
+        if (!status)
+            status = store_write_at(job->objects[file->object], done, pass, size, err);
+        done += size;
+    }
+    store_object_close(object);
+    free(pass);
+    free(name);
+    return status;
+}
+
+reshard_status fsdp_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err)
+{
+    struct fsdp_target *state = job->target->driver_state;
+    if (object == state->config_object)
+        return store_write_at(job->objects[object], 0, state->config.data, state->config.size, err);
+    for (uint32_t i = 0; i < state->file_count; i++)
+        if (state->files[i].object == object)
+            return publish_file(job, &state->files[i], err);
+    for (uint32_t i = 0; i < state->side_count; i++)
+        if (state->side_files[i].object == object)
+            return publish_side_file(job, &state->side_files[i], err);
+    return RESHARD_OK;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The writing side of fsdp-ranks.
+ *
+ *   model_world_size_W_rank_R.pt         tensors of the model: DTensor, ShardedTensor or plain, nested by their paths; items that are neither
+ *                                        of the following
+ *   optim_world_size_W_rank_R.pt         the item "optimizer", or tensors and items whose path begins with it
+ *   extra_state_world_size_W_rank_R.pt   what begins with "extra_state"; items "rank_N.KEY" are rank N's own "KEY"
+ *   fsdp_config.json, huggingface/       FSDP's version and the number of ranks; side files
+ *
+ * Names follow the reference (--like), as does the way tensors lie on the ranks where their number is the same.
+ */
+#ifndef FORMATS_TORCH_FSDP_TARGET_H
+#define FORMATS_TORCH_FSDP_TARGET_H
+
+#include "encoding/torch_shard.h"
+#include "formats/torch/fsdp_assemble.h"
+
+/* How tensors lie on the ranks (fsdp_spread.c). */
+struct fsdp_spread {
+    uint32_t world;
+    uint32_t *layout_of;                /* by wanted tensor: 1 + index in layouts; 0: plain, the same on all ranks */
+    struct torch_shard_layout *layouts; /* each once */
+    uint32_t layout_count, layout_capacity;
+};
+
+reshard_status fsdp_spread_tensors(const struct layout_request *request, struct fsdp_spread *out, reshard_error *err);
+void fsdp_spread_release(struct fsdp_spread *spread);
+
+/* One storage of a file. */
+struct fsdp_record {
+    uint32_t tensor;      /* wanted tensor whose box it is, or TORCH_NONE: the bytes are in memory */
+    enum dtype dtype;
+    int rank;
+    int64_t start[RANK_MAX], extent[RANK_MAX];
+    uint64_t bytes;
+    struct buffer memory;
+};
+
+struct fsdp_target_file {
+    enum fsdp_kind kind;
+    uint32_t rank, object;
+    struct torch_frame frame;
+    struct fsdp_record *records;
+    uint32_t record_count, record_capacity;
+};
+
+/* driver_state of a target. */
+struct fsdp_target {
+    struct fsdp_spread spread;
+    bool *is_left_out;              /* by wanted item: noted as dropped, or said by another one */
+    struct fsdp_target_file *files; /* by object */
+    uint32_t file_count, file_capacity;
+    struct buffer config;           /* fsdp_config.json */
+    uint32_t config_object;         /* CATALOG_NONE: there is none */
+    struct fsdp_side_file {
+        uint32_t object, item;      /* wanted item */
+    } *side_files;
+    uint32_t side_count, side_capacity;
+};
+
+/* Makes the pickle of a file and its records (fsdp_emit.c). *is_empty: nothing belongs in it. */
+reshard_status fsdp_emit_file(const struct layout_request *request, struct target *target, struct fsdp_target_file *file, struct buffer *out,
+                              bool *is_empty, reshard_error *err);
+
+/* Of an item's key "rank_3.KEY": 3 and KEY. false: it is of no single rank. */
+bool fsdp_item_rank(struct str key, uint32_t *rank, struct str *base);
+
+reshard_status fsdp_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
+reshard_status fsdp_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
+void fsdp_close_target(struct target *target);
+
+#endif
