@@ -46,12 +46,20 @@ static bool class_is(const struct value *object, const char *name)
 
 /* ---- mesh ---- */
 
-/* A number, or a tuple of one number: axes of a layout are written either way. */
+/* A number, or a tuple whose product it is: axes of a layout are written either way, and one of a single rank as (). */
 static bool as_extent(const struct value *value, int64_t *out)
 {
-    int64_t one[1];
+    int64_t parts[TORCH_MESH_RANK_MAX];
     size_t count;
-    return value_as_int(value, out) || (value_as_ints(value, one, 1, &count) && count == 1 && (*out = one[0], true));
+    if (value_as_int(value, out))
+        return true;
+    if (!value_as_ints(value, parts, TORCH_MESH_RANK_MAX, &count))
+        return false;
+    *out = 1;
+    for (size_t i = 0; i < count; i++)
+        if (parts[i] <= 0 || !checked_mul_i64(*out, parts[i], out))
+            return false;
+    return true;
 }
 
 static bool parse_mesh_shape(const struct torch_archive *archive, const struct value *mesh, struct device_mesh *out)
@@ -145,7 +153,8 @@ reshard_status torch_parse_placement(const struct value *value, int tensor_rank,
     out->kind = is_strided ? PLACE_STRIDED : PLACE_SHARD;
     if (!dim || !value_as_int(dim, &out->dim) || out->dim < 0 || out->dim >= tensor_rank)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "Shard placement without a dimension of the tensor");
-    if (is_strided && (!factor || !value_as_int(factor, &out->split_factor) || out->split_factor < 1 || out->split_factor > TORCH_SPLIT_MAX))
+    bool has_factor = factor && value_as_int(factor, &out->split_factor) && out->split_factor >= 1 && out->split_factor <= TORCH_SPLIT_MAX;
+    if (is_strided && !has_factor)
         return error_set_at(err, RESHARD_ERR_FORMAT, at, "strided placement without a usable split factor");
     return RESHARD_OK;
 }

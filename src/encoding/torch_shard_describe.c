@@ -28,11 +28,11 @@ static bool describe_axes(const struct value *layout, struct torch_mesh *out)
     for (size_t i = 0; i < out->rank; i++) {
         int64_t shape[TORCH_MESH_RANK_MAX], stride[TORCH_MESH_RANK_MAX];
         size_t count;
-        if (!as_numbers(torch_attribute(axes[i], "shape"), shape, &count) || count != 1 ||
-            !as_numbers(torch_attribute(axes[i], "stride"), stride, &strides) || strides != 1)
+        if (!as_numbers(torch_attribute(axes[i], "shape"), shape, &count) || count > 1 ||
+            !as_numbers(torch_attribute(axes[i], "stride"), stride, &strides) || strides != count)
             return false;
-        out->shape[i] = shape[0];
-        out->stride[i] = stride[0];
+        out->shape[i] = count ? shape[0] : 1; /* an axis of one rank is written as () */
+        out->stride[i] = count ? stride[0] : 1;
     }
     return true;
 }

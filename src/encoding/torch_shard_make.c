@@ -5,48 +5,47 @@
 #include "base/array.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
-
-#define RANKS_ON_STACK 16
 
 /* ---- values; without memory maker->failed, and NULL goes on ---- */
 
-static struct value *made(struct torch_shard_maker *maker, struct value *value)
+static struct value *shard_made(struct torch_shard_maker *maker, struct value *value)
 {
     maker->failed = maker->failed || !value;
     return value;
 }
 
-static struct value *make_list(struct torch_shard_maker *maker, enum value_kind kind, struct value *const *items, size_t count)
+static struct value *shard_make_list(struct torch_shard_maker *maker, enum value_kind kind, struct value *const *items, size_t count)
 {
     struct value **kept = arena_array(&maker->graph->arena, count + 1, sizeof(*kept));
     for (size_t i = 0; i < count; i++)
         maker->failed = maker->failed || !items[i];
     if (!kept || maker->failed)
-        return made(maker, NULL);
+        return shard_made(maker, NULL);
     if (count)
         memcpy(kept, items, count * sizeof(*kept));
-    return made(maker, value_new_list(maker->graph, kind, kept, count));
+    return shard_made(maker, value_new_list(maker->graph, kind, kept, count));
 }
 
 static struct value *make_int(struct torch_shard_maker *maker, int64_t number)
 {
-    return made(maker, value_new_int(maker->graph, number));
+    return shard_made(maker, value_new_int(maker->graph, number));
 }
 
 static struct value *make_text(struct torch_shard_maker *maker, const char *text)
 {
-    return made(maker, value_new_str(maker->graph, str_of(text)));
+    return shard_made(maker, value_new_str(maker->graph, str_of(text)));
 }
 
 static struct value *make_none(struct torch_shard_maker *maker)
 {
-    return made(maker, value_new(maker->graph, VALUE_NONE));
+    return shard_made(maker, value_new(maker->graph, VALUE_NONE));
 }
 
 static struct value *make_bool(struct torch_shard_maker *maker, bool boolean)
 {
-    struct value *value = made(maker, value_new(maker->graph, VALUE_BOOL));
+    struct value *value = shard_made(maker, value_new(maker->graph, VALUE_BOOL));
     if (value)
         value->boolean = boolean;
     return value;
@@ -54,7 +53,7 @@ static struct value *make_bool(struct torch_shard_maker *maker, bool boolean)
 
 static struct value *make_global(struct torch_shard_maker *maker, const char *module, const char *name)
 {
-    return made(maker, value_new_global(maker->graph, module, name));
+    return shard_made(maker, value_new_global(maker->graph, module, name));
 }
 
 static struct value *make_ints(struct torch_shard_maker *maker, enum value_kind kind, const int64_t *numbers, size_t count)
@@ -62,13 +61,13 @@ static struct value *make_ints(struct torch_shard_maker *maker, enum value_kind 
     struct value *items[RANK_MAX > TORCH_MESH_RANK_MAX ? RANK_MAX : TORCH_MESH_RANK_MAX];
     for (size_t i = 0; i < count; i++)
         items[i] = make_int(maker, numbers[i]);
-    return make_list(maker, kind, items, count);
+    return shard_make_list(maker, kind, items, count);
 }
 
 static struct value *make_call(struct torch_shard_maker *maker, struct value *callable, struct value *const *items, size_t count)
 {
-    struct value *args = make_list(maker, VALUE_TUPLE, items, count);
-    struct value *call = args && callable ? made(maker, value_new(maker->graph, VALUE_CALL)) : made(maker, NULL);
+    struct value *args = shard_make_list(maker, VALUE_TUPLE, items, count);
+    struct value *call = args && callable ? shard_made(maker, value_new(maker->graph, VALUE_CALL)) : shard_made(maker, NULL);
     if (call) {
         call->object->callable = callable;
         call->object->args = args;
@@ -79,9 +78,9 @@ static struct value *make_call(struct torch_shard_maker *maker, struct value *ca
 /* An object of a class without arguments; state may be NULL: none. */
 static struct value *make_object_of(struct torch_shard_maker *maker, struct value *class_, struct value *state)
 {
-    struct value *none = make_list(maker, VALUE_TUPLE, NULL, 0), *object = class_ && none ? value_new(maker->graph, VALUE_NEW) : NULL;
+    struct value *none = shard_make_list(maker, VALUE_TUPLE, NULL, 0), *object = class_ && none ? value_new(maker->graph, VALUE_NEW) : NULL;
     struct value **states = arena_array(&maker->graph->arena, 1, sizeof(*states));
-    if (!made(maker, object) || !made(maker, states ? object : NULL))
+    if (!shard_made(maker, object) || !shard_made(maker, states ? object : NULL))
         return NULL;
     states[0] = state;
     object->object->callable = class_;
@@ -102,18 +101,18 @@ struct member {
     struct value *value;
 };
 
-static struct value *make_dict(struct torch_shard_maker *maker, const struct member *members, size_t count)
+static struct value *shard_make_dict(struct torch_shard_maker *maker, const struct member *members, size_t count)
 {
     struct value *items[32];
     for (size_t i = 0; i < count; i++) {
         items[2 * i] = make_text(maker, members[i].name);
         items[2 * i + 1] = members[i].value;
     }
-    return make_list(maker, VALUE_DICT, items, 2 * count);
+    return shard_make_list(maker, VALUE_DICT, items, 2 * count);
 }
 
 #define MEMBERS(maker, ...)                                                                              \
-    make_dict(maker, (const struct member[]){ __VA_ARGS__ }, sizeof((const struct member[]){ __VA_ARGS__ }) / sizeof(struct member))
+    shard_make_dict(maker, (const struct member[]){ __VA_ARGS__ }, sizeof((const struct member[]){ __VA_ARGS__ }) / sizeof(struct member))
 
 /* ---- what both kinds say ---- */
 
@@ -155,7 +154,7 @@ static struct value *make_wrapper(struct torch_shard_maker *maker, struct value 
                               make_device(maker),
                               make_bool(maker, false) };
     struct value *args[] = { make_global(maker, "torch._utils", "_rebuild_wrapper_subclass"), class_,
-                             make_list(maker, VALUE_TUPLE, inner, 8), state };
+                             shard_make_list(maker, VALUE_TUPLE, inner, 8), state };
     return make_call(maker, make_global(maker, "torch._tensor", "_rebuild_from_type_v2"), args, 4);
 }
 
@@ -167,8 +166,8 @@ static struct value *make_names(struct torch_shard_maker *maker, const struct to
     if (mesh->rank == 0 || !mesh->names[0].data)
         return make_none(maker);
     for (size_t i = 0; i < mesh->rank; i++)
-        items[i] = made(maker, value_new_str(maker->graph, mesh->names[i]));
-    return make_list(maker, VALUE_TUPLE, items, mesh->rank);
+        items[i] = shard_made(maker, value_new_str(maker->graph, mesh->names[i]));
+    return shard_make_list(maker, VALUE_TUPLE, items, mesh->rank);
 }
 
 static struct value *make_coordinate(struct torch_shard_maker *maker, const struct torch_mesh *mesh, enum value_kind kind)
@@ -206,7 +205,7 @@ static struct value *make_ranks(struct torch_shard_maker *maker, const int32_t *
     struct value **items = arena_array(&maker->graph->arena, count + 1, sizeof(*items));
     for (size_t i = 0; items && i < count; i++)
         items[i] = make_int(maker, ranks[i]);
-    return items && !maker->failed ? made(maker, value_new_list(maker->graph, kind, items, count)) : made(maker, NULL);
+    return items && !maker->failed ? shard_made(maker, value_new_list(maker->graph, kind, items, count)) : shard_made(maker, NULL);
 }
 
 /* DeviceMesh as 2.6 and earlier have it: the tensor of its own ranks. */
@@ -217,22 +216,23 @@ static struct value *make_old_mesh(struct torch_shard_maker *maker, const struct
     struct value *tensor = ranks ? maker->put_integers(maker->context, (int)mesh->rank, mesh->shape, ranks) : NULL;
     struct value *list = ranks ? make_ranks(maker, ranks, count, VALUE_TUPLE) : NULL;
     free(ranks);
-    struct value *state = MEMBERS(maker, { "device_type", make_text(maker, "cpu") }, { "mesh", made(maker, tensor) },
-                                  { "mesh_dim_names", make_names(maker, mesh) }, { "_flatten_mesh_list", made(maker, list) },
-                                  { "_thread_id", make_none(maker) }, { "_dim_group_infos", make_list(maker, VALUE_LIST, NULL, 0) },
+    struct value *state = MEMBERS(maker, { "device_type", make_text(maker, "cpu") }, { "mesh", shard_made(maker, tensor) },
+                                  { "mesh_dim_names", make_names(maker, mesh) }, { "_flatten_mesh_list", shard_made(maker, list) },
+                                  { "_thread_id", make_none(maker) }, { "_dim_group_infos", shard_make_list(maker, VALUE_LIST, NULL, 0) },
                                   { "_coordinate_on_dim", make_coordinate(maker, mesh, VALUE_LIST) }, { "_hash", make_none(maker) });
     return make_object(maker, "torch.distributed.device_mesh", "DeviceMesh", state);
 }
 
+/* An axis of one rank has no numbers. */
 static struct value *make_axes(struct torch_shard_maker *maker, const struct torch_mesh *mesh)
 {
     struct value *axes[TORCH_MESH_RANK_MAX];
     for (size_t i = 0; i < mesh->rank; i++)
         axes[i] = make_object(maker, "torch.distributed._mesh_layout", "_FlatLayout",
-                              MEMBERS(maker, { "shape", make_ints(maker, VALUE_TUPLE, &mesh->shape[i], 1) },
-                                      { "stride", make_ints(maker, VALUE_TUPLE, &mesh->stride[i], 1) }));
+                              MEMBERS(maker, { "shape", make_ints(maker, VALUE_TUPLE, &mesh->shape[i], mesh->shape[i] > 1) },
+                                      { "stride", make_ints(maker, VALUE_TUPLE, &mesh->stride[i], mesh->shape[i] > 1) }));
     return make_object(maker, "torch.distributed._mesh_layout", "_MeshLayout",
-                       MEMBERS(maker, { "axes", make_list(maker, VALUE_TUPLE, axes, mesh->rank) }));
+                       MEMBERS(maker, { "axes", shard_make_list(maker, VALUE_TUPLE, axes, mesh->rank) }));
 }
 
 /* The tensor 0, 1, … of all ranks, and the same as a tuple. */
@@ -245,28 +245,53 @@ static struct value *make_rank_map(struct torch_shard_maker *maker, struct value
     int32_t *ranks = list_ranks(maker, &all, &count);
     *as_tuple = ranks ? make_ranks(maker, ranks, count, VALUE_TUPLE) : NULL;
     if (ranks && !maker->rank_map)
-        maker->rank_map = made(maker, maker->put_integers(maker->context, 1, &shape, ranks));
+        maker->rank_map = shard_made(maker, maker->put_integers(maker->context, 1, &shape, ranks));
     free(ranks);
     return maker->rank_map;
 }
 
-/* The process groups of a mesh have names in the job that saved; here, one that nobody has. */
-static struct value *make_group_names(struct torch_shard_maker *maker, const struct torch_mesh *mesh)
+/*
+ * A job names its process groups in the order that it makes them: "0" is that of all ranks, then come those of the root's axes, one after
+ * the other. What loads the file makes the same mesh first, so that its groups have the same names.
+ */
+static int64_t group_number(const struct torch_shard_maker *maker, const struct torch_mesh *root, size_t axis)
 {
-    struct value *names[TORCH_MESH_RANK_MAX];
-    for (size_t i = 0; i < mesh->rank; i++)
-        names[i] = make_text(maker, "0");
-    return make_list(maker, VALUE_LIST, names, mesh->rank);
+    int64_t before = 1, index = 0;
+    if (root->shape[axis] == maker->world)
+        return 0;
+    for (size_t i = 0; i < axis; i++)
+        before += root->shape[i] == maker->world ? 0 : maker->world / root->shape[i];
+    for (size_t i = 0; i < root->rank; i++) { /* the axis changes places with the last, which the groups then run along */
+        size_t swapped = i == axis ? root->rank - 1 : i;
+        if (i < root->rank - 1)
+            index = index * root->shape[swapped] + maker->number / root->stride[swapped] % root->shape[swapped];
+    }
+    return before + index;
 }
 
-static struct value *make_new_mesh(struct torch_shard_maker *maker, const struct torch_mesh *mesh, struct value *root)
+static struct value *make_group_names(struct torch_shard_maker *maker, const struct torch_mesh *mesh, const struct torch_mesh *root)
+{
+    struct value *names[TORCH_MESH_RANK_MAX];
+    for (size_t i = 0; i < mesh->rank; i++) {
+        char text[24];
+        size_t axis = 0;
+        while (axis + 1 < root->rank && (root->stride[axis] != mesh->stride[i] || root->shape[axis] != mesh->shape[i]))
+            axis++;
+        snprintf(text, sizeof(text), "%" PRId64, group_number(maker, root, axis));
+        names[i] = make_text(maker, text);
+    }
+    return shard_make_list(maker, VALUE_LIST, names, mesh->rank);
+}
+
+static struct value *make_new_mesh(struct torch_shard_maker *maker, const struct torch_mesh *mesh, const struct torch_mesh *root,
+                                   struct value *above)
 {
     struct value *ranks, *map = make_rank_map(maker, &ranks);
     struct value *state = MEMBERS(maker, { "_device_type", make_text(maker, "cpu") }, { "_layout", make_axes(maker, mesh) },
                                   { "_rank_map", map }, { "_mesh_dim_names", make_names(maker, mesh) },
-                                  { "_root_mesh", root ? root : make_none(maker) }, { "_flatten_rank_map", ranks },
-                                  { "_thread_id", make_none(maker) }, { "_flatten_mapping", make_list(maker, VALUE_DICT, NULL, 0) },
-                                  { "_dim_group_names", make_group_names(maker, mesh) }, { "_rank", make_int(maker, maker->number) },
+                                  { "_root_mesh", above ? above : make_none(maker) }, { "_flatten_rank_map", ranks },
+                                  { "_thread_id", make_none(maker) }, { "_flatten_mapping", shard_make_list(maker, VALUE_DICT, NULL, 0) },
+                                  { "_dim_group_names", make_group_names(maker, mesh, root) }, { "_rank", make_int(maker, maker->number) },
                                   { "_coordinate_on_dim", make_coordinate(maker, mesh, VALUE_TUPLE) }, { "_hash", make_none(maker) });
     return make_object(maker, "torch.distributed.device_mesh", "DeviceMesh", state);
 }
@@ -285,10 +310,10 @@ static struct value *mesh_node(struct torch_shard_maker *maker, const struct tor
     for (uint32_t i = 0; i < maker->mesh_count; i++)
         if (maker->meshes[i].style == style && mesh_equal(&maker->meshes[i].mesh, mesh))
             return maker->meshes[i].node;
-    struct value *above = style == TORCH_STYLE_2_13 && root && !mesh_equal(mesh, root) ? mesh_node(maker, root, NULL, style) : NULL;
-    struct value *node = style == TORCH_STYLE_2_6 ? make_old_mesh(maker, mesh) : make_new_mesh(maker, mesh, above);
+    struct value *above = style == TORCH_STYLE_2_13 && !mesh_equal(mesh, root) ? mesh_node(maker, root, root, style) : NULL;
+    struct value *node = style == TORCH_STYLE_2_6 ? make_old_mesh(maker, mesh) : make_new_mesh(maker, mesh, root, above);
     if (!ARRAY_ROOM(maker->meshes, maker->mesh_count, maker->mesh_capacity))
-        return made(maker, NULL);
+        return shard_made(maker, NULL);
     maker->meshes[maker->mesh_count++] = (struct torch_made_mesh){ *mesh, style, node };
     return node;
 }
@@ -299,7 +324,7 @@ static struct value *make_placement(struct torch_shard_maker *maker, const struc
 {
     static const char module[] = "torch.distributed.tensor.placement_types";
     if (placement->kind == PLACE_REPLICATE)
-        return make_object(maker, module, "Replicate", NULL);
+        return make_object(maker, module, "Replicate", shard_make_dict(maker, NULL, 0)); /* made in C++: without a state it is not set up */
     struct value *dim = make_int(maker, placement->dim);
     if (placement->kind == PLACE_SHARD)
         return make_object(maker, module, "Shard", MEMBERS(maker, { "dim", dim }));
@@ -308,7 +333,7 @@ static struct value *make_placement(struct torch_shard_maker *maker, const struc
 }
 
 /* Which axes of the mesh cut which dimension, in order; None where a strided one says it otherwise. */
-static struct value *make_order(struct torch_shard_maker *maker, const struct torch_shard_layout *layout, int rank)
+static struct value *shard_make_order(struct torch_shard_maker *maker, const struct torch_shard_layout *layout, int rank)
 {
     struct value *entries[RANK_MAX];
     size_t count = 0;
@@ -325,12 +350,12 @@ static struct value *make_order(struct torch_shard_maker *maker, const struct to
             continue;
         struct value *args[] = { make_int(maker, dim), make_ints(maker, VALUE_TUPLE, axes, axis_count) };
         struct value *entry = make_object(maker, "torch.distributed.tensor._dtensor_spec", "ShardOrderEntry", NULL);
-        struct value *tuple = make_list(maker, VALUE_TUPLE, args, 2);
+        struct value *tuple = shard_make_list(maker, VALUE_TUPLE, args, 2);
         if (entry && tuple)
             entry->object->args = tuple;
         entries[count++] = entry;
     }
-    return make_list(maker, VALUE_TUPLE, entries, count);
+    return shard_make_list(maker, VALUE_TUPLE, entries, count);
 }
 
 static struct value *make_spec(struct torch_shard_maker *maker, const struct torch_shard_layout *layout, enum dtype dtype, int rank,
@@ -346,17 +371,18 @@ static struct value *make_spec(struct torch_shard_maker *maker, const struct tor
         is_strided = is_strided || layout->placements[i].kind == PLACE_STRIDED;
     }
     struct value *meta = make_object(maker, module, "TensorMeta", NULL);
-    struct value *facts[] = { make_size(maker, rank, shape), make_ints(maker, VALUE_TUPLE, strides, (size_t)rank), make_dtype(maker, dtype) };
-    struct value *tuple = make_list(maker, VALUE_TUPLE, facts, 3);
+    struct value *facts[] = { make_size(maker, rank, shape), make_ints(maker, VALUE_TUPLE, strides, (size_t)rank),
+                              make_dtype(maker, dtype) };
+    struct value *tuple = shard_make_list(maker, VALUE_TUPLE, facts, 3);
     if (meta && tuple)
         meta->object->args = tuple;
     const struct member members[] = { { "mesh", mesh_node(maker, &layout->mesh, &layout->root, layout->style) },
-                                      { "placements", make_list(maker, VALUE_TUPLE, placements, layout->mesh.rank) },
+                                      { "placements", shard_make_list(maker, VALUE_TUPLE, placements, layout->mesh.rank) },
                                       { "tensor_meta", meta },
                                       { "_hash", make_none(maker) },
-                                      { "shard_order", make_order(maker, layout, rank) },
+                                      { "shard_order", shard_make_order(maker, layout, rank) },
                                       { "use_strided_shard_as_shard_order", make_bool(maker, is_strided) } };
-    return make_object(maker, module, "DTensorSpec", make_dict(maker, members, layout->style == TORCH_STYLE_2_6 ? 4 : 6));
+    return make_object(maker, module, "DTensorSpec", shard_make_dict(maker, members, layout->style == TORCH_STYLE_2_6 ? 4 : 6));
 }
 
 static struct value *make_dtensor(struct torch_shard_maker *maker, const struct torch_shard_layout *layout, enum dtype dtype, int rank,
@@ -365,7 +391,7 @@ static struct value *make_dtensor(struct torch_shard_maker *maker, const struct 
     struct value *spec = make_spec(maker, layout, dtype, rank, shape);
     struct value *state[] = { make_none(maker), MEMBERS(maker, { "_local_tensor", local }, { "_spec", spec }) };
     return make_wrapper(maker, make_global(maker, "torch.distributed.tensor", "DTensor"), dtype, rank, shape,
-                        make_list(maker, VALUE_TUPLE, state, 2));
+                        shard_make_list(maker, VALUE_TUPLE, state, 2));
 }
 
 /* ---- ShardedTensor ---- */
@@ -381,7 +407,7 @@ static struct value *make_remote_device(struct torch_shard_maker *maker, uint32_
 static struct value *make_slots(struct torch_shard_maker *maker, const char *module, const char *name, struct value *members)
 {
     struct value *pair[] = { make_none(maker), members };
-    return make_object(maker, module, name, make_list(maker, VALUE_TUPLE, pair, 2));
+    return make_object(maker, module, name, shard_make_list(maker, VALUE_TUPLE, pair, 2));
 }
 
 static struct value *make_shard_metadata(struct torch_shard_maker *maker, int rank, const int64_t *start, const int64_t *extent,
@@ -398,15 +424,16 @@ static struct value *make_properties(struct torch_shard_maker *maker, enum dtype
     struct value *zero = make_int(maker, 0);
     struct value *state[] = { make_dtype(maker, dtype), make_layout(maker), make_bool(maker, false),
                               make_call(maker, make_global(maker, module, "MEM_FORMAT_ENCODING"), &zero, 1), make_bool(maker, false) };
-    return make_object(maker, module, "TensorProperties", make_list(maker, VALUE_TUPLE, state, 5));
+    return make_object(maker, module, "TensorProperties", shard_make_list(maker, VALUE_TUPLE, state, 5));
 }
 
 static struct value *make_group_state(struct torch_shard_maker *maker, struct value *class_)
 {
     struct value *args[] = { class_, make_text(maker, "ProcessGroupState") };
     struct value *state_class = make_call(maker, make_global(maker, "builtins", "getattr"), args, 2);
+    struct value *number = make_int(maker, maker->number);
     return make_object_of(maker, state_class,
-                          MEMBERS(maker, { "local_rank", make_int(maker, maker->number) }, { "global_rank", make_int(maker, maker->number) },
+                          MEMBERS(maker, { "local_rank", number }, { "global_rank", number },
                                   { "local_world_size", make_int(maker, maker->world) },
                                   { "global_world_size", make_int(maker, maker->world) }));
 }
@@ -441,9 +468,9 @@ static struct value *make_sharding(struct torch_shard_maker *maker, const struct
     if (all->count == maker->world)
         return make_object(maker, "torch.distributed._shard.sharding_spec.chunk_sharding_spec", "ChunkShardingSpec",
                            MEMBERS(maker, { "dim", make_int(maker, layout->dim) },
-                                   { "placements", make_list(maker, VALUE_LIST, all->devices, all->count) }));
+                                   { "placements", shard_make_list(maker, VALUE_LIST, all->devices, all->count) }));
     return make_object(maker, "torch.distributed._shard.sharding_spec.api", "EnumerableShardingSpec",
-                       MEMBERS(maker, { "shards", make_list(maker, VALUE_LIST, all->metadata, all->count) }));
+                       MEMBERS(maker, { "shards", shard_make_list(maker, VALUE_LIST, all->metadata, all->count) }));
 }
 
 static struct value *make_sharded_tensor(struct torch_shard_maker *maker, const struct torch_shard_layout *layout, enum dtype dtype,
@@ -456,17 +483,18 @@ static struct value *make_sharded_tensor(struct torch_shard_maker *maker, const 
         return NULL;
     maker->failed = torch_layout_box(layout, maker->number, maker->world, rank, shape, start, extent, NULL) != RESHARD_OK;
     bool has_own = !maker->failed && !box_is_empty(rank, extent);
-    if (has_own)
+    if (has_own) {
+        struct value *place = make_shard_metadata(maker, rank, start, extent, make_remote_device(maker, maker->number));
         own = make_slots(maker, "torch.distributed._shard.sharded_tensor.shard", "Shard",
-                         MEMBERS(maker, { "tensor", local },
-                                 { "metadata", make_shard_metadata(maker, rank, start, extent, make_remote_device(maker, maker->number)) }));
+                         MEMBERS(maker, { "tensor", local }, { "metadata", place }));
+    }
     struct value *metadata = make_object(maker, "torch.distributed._shard.sharded_tensor.metadata", "ShardedTensorMetadata",
-                                         MEMBERS(maker, { "shards_metadata", make_list(maker, VALUE_LIST, all.metadata, all.count) },
+                                         MEMBERS(maker, { "shards_metadata", shard_make_list(maker, VALUE_LIST, all.metadata, all.count) },
                                                  { "size", make_size(maker, rank, shape) },
                                                  { "tensor_properties", make_properties(maker, dtype) }));
-    struct value *state[] = { make_list(maker, VALUE_LIST, &own, has_own), metadata, make_group_state(maker, class_),
+    struct value *state[] = { shard_make_list(maker, VALUE_LIST, &own, has_own), metadata, make_group_state(maker, class_),
                               make_sharding(maker, layout, &all), make_bool(maker, false) };
-    return make_wrapper(maker, class_, dtype, rank, shape, make_list(maker, VALUE_TUPLE, state, 5));
+    return make_wrapper(maker, class_, dtype, rank, shape, shard_make_list(maker, VALUE_TUPLE, state, 5));
 }
 
 struct value *torch_make_shard(struct torch_shard_maker *maker, const struct torch_shard_layout *layout, enum dtype dtype, int rank,

@@ -202,9 +202,9 @@ static reshard_status storage_record(struct emitting *emitting, uint32_t storage
     }
     struct fsdp_record record = { .tensor = TORCH_NONE, .dtype = DTYPE_U8, .rank = 1 };
     record.memory = (struct buffer){ .limit = (size_t)emitting->request->limits.item_bytes, .limit_name = "item_bytes" };
-    reshard_status status = emitting->request->items.read_storage
-                                ? layout_item_storage(emitting->request, emitting->item, storage, &record.memory, emitting->err)
-                                : error_set(emitting->err, RESHARD_ERR_UNSUPPORTED, "an item holds a tensor whose bytes the source cannot give");
+    if (!emitting->request->items.read_storage)
+        return error_set(emitting->err, RESHARD_ERR_UNSUPPORTED, "an item holds a tensor whose bytes the source cannot give");
+    reshard_status status = layout_item_storage(emitting->request, emitting->item, storage, &record.memory, emitting->err);
     record.extent[0] = (int64_t)record.memory.size;
     record.bytes = record.memory.size;
     if (!status)
@@ -274,10 +274,11 @@ static reshard_status fsdp_adapt(struct emitting *emitting, struct value *value,
 static reshard_status fsdp_copy_item(struct emitting *emitting, uint32_t index, struct value **out, reshard_error *err)
 {
     const struct catalog_item *item;
+    struct str key = emitting->request->wanted->items[index].key;
     *out = NULL;
     reshard_status status = layout_item(emitting->request, index, &item, err);
     if (status == RESHARD_ERR_UNSUPPORTED || (!status && (!item->value || !item->graph)))
-        return target_note_dropped(emitting->target, NOTE_NO_VALUE, emitting->request->wanted->items[index].key, err, "its value is not known");
+        return target_note_dropped(emitting->target, NOTE_NO_VALUE, key, err, "its value is not known");
     if (status)
         return status;
     emitting->item = index;
@@ -374,8 +375,8 @@ static reshard_status fsdp_fill(struct emitting *emitting, reshard_error *err)
     return status;
 }
 
-reshard_status fsdp_emit_file(const struct layout_request *request, struct target *target, struct fsdp_target_file *file, struct buffer *out,
-                              bool *is_empty, reshard_error *err)
+reshard_status fsdp_emit_file(const struct layout_request *request, struct target *target, struct fsdp_target_file *file,
+                              struct buffer *out, bool *is_empty, reshard_error *err)
 {
     struct fsdp_target *state = target->driver_state;
     struct emitting emitting = { .request = request, .target = target, .state = state, .file = file, .is_empty = true, .err = err };

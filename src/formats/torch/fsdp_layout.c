@@ -43,7 +43,8 @@ static char *name_file(const struct layout_request *request, struct arena *arena
 
 /* ---- items that are left out ---- */
 
-static reshard_status leave_out(struct target *target, uint32_t item, struct str key, enum note_kind kind, const char *why, reshard_error *err)
+static reshard_status leave_out(struct target *target, uint32_t item, struct str key, enum note_kind kind, const char *why,
+                                reshard_error *err)
 {
     struct fsdp_target *state = target->driver_state;
     state->is_left_out[item] = true;
@@ -103,8 +104,9 @@ static reshard_status choose_item(const struct layout_request *request, struct t
         return leave_out(target, index, key, NOTE_RANKS, "there is no such rank any more", err);
     if (!is_own && is_said_elsewhere(wanted, key))
         return leave_out(target, index, key, NOTE_NO_PLACE, NULL, err);
-    if (is_own && request->source_catalog->ranks > 0 && rank == 1 && state->spread.world > request->source_catalog->ranks)
-        return target_note_changed(target, NOTE_RANKS, base, err, "ranks from %" PRIu32 " on get what rank 0 has", request->source_catalog->ranks);
+    uint32_t ranks = request->source_catalog->ranks;
+    if (is_own && ranks > 0 && rank == 1 && state->spread.world > ranks)
+        return target_note_changed(target, NOTE_RANKS, base, err, "ranks from %" PRIu32 " on get what rank 0 has", ranks);
     return RESHARD_OK;
 }
 
@@ -158,7 +160,7 @@ static reshard_status add_record_chunks(struct target *target, const struct fsdp
 }
 
 /* A file of a kind that nothing belongs in is not written. */
-static reshard_status lay_out_rank(const struct layout_request *request, struct target *target, enum fsdp_kind kind, uint32_t rank,
+static reshard_status lay_out_rank_file(const struct layout_request *request, struct target *target, enum fsdp_kind kind, uint32_t rank,
                                    reshard_error *err)
 {
     struct fsdp_target *state = target->driver_state;
@@ -229,7 +231,7 @@ reshard_status fsdp_lay_out(const struct layout_request *request, struct target 
         status = choose_items(request, target, err);
     for (size_t kind = 0; kind < sizeof(kinds) / sizeof(*kinds); kind++)
         for (uint32_t rank = 0; !status && rank < state->spread.world; rank++)
-            status = lay_out_rank(request, target, kinds[kind], rank, err);
+            status = lay_out_rank_file(request, target, kinds[kind], rank, err);
     if (!status)
         status = lay_out_config(request, target, err);
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++)

@@ -82,7 +82,7 @@ static struct torch_shard_layout flat_layout(const struct torch_shard_layout *fr
 }
 
 /* As the node lies in an opened checkpoint. is_reference: what cannot be followed is an error. */
-static reshard_status follow(const struct source *source, const struct value *node, int rank, uint32_t world, bool is_reference,
+static reshard_status follow_node(const struct source *source, const struct value *node, int rank, uint32_t world, bool is_reference,
                              struct torch_shard_layout *out, reshard_error *err)
 {
     reshard_error seen = { 0 };
@@ -112,10 +112,10 @@ static reshard_status choose_layout(const struct spreading *spreading, uint32_t 
     const struct value *node = like != CATALOG_NONE ? fsdp_shard_of(request->like, like) : NULL;
     *out = (struct torch_shard_layout){ .kind = TORCH_PLAIN };
     if (like != CATALOG_NONE)
-        return node ? follow(request->like, node, tensor->rank, world, true, out, err) : RESHARD_OK;
+        return node ? follow_node(request->like, node, tensor->rank, world, true, out, err) : RESHARD_OK;
     if (is_own) {
         node = fsdp_shard_of(request->source, stored);
-        return node ? follow(request->source, node, tensor->rank, world, false, out, err) : RESHARD_OK;
+        return node ? follow_node(request->source, node, tensor->rank, world, false, out, err) : RESHARD_OK;
     }
     bool is_storage = tensor->flags & TENSOR_HIDDEN && !fsdp_is_state(tensor->key);
     if (!is_storage && looks_cut(tensor))

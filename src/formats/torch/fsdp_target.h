@@ -2,11 +2,10 @@
 /*
  * The writing side of fsdp-ranks.
  *
- *   model_world_size_W_rank_R.pt         tensors of the model: DTensor, ShardedTensor or plain, nested by their paths; items that are neither
- *                                        of the following
- *   optim_world_size_W_rank_R.pt         the item "optimizer", or tensors and items whose path begins with it
+ *   model_world_size_W_rank_R.pt     tensors of the model: DTensor, ShardedTensor or plain, nested by their paths; other items
+ *   optim_world_size_W_rank_R.pt     the item "optimizer", or tensors and items whose path begins with it
  *   extra_state_world_size_W_rank_R.pt   what begins with "extra_state"; items "rank_N.KEY" are rank N's own "KEY"
- *   fsdp_config.json, huggingface/       FSDP's version and the number of ranks; side files
+ *   fsdp_config.json, huggingface/   FSDP's version and the number of ranks; side files
  *
  * Names follow the reference (--like), as does the way tensors lie on the ranks where their number is the same.
  */
@@ -60,8 +59,8 @@ struct fsdp_target {
 };
 
 /* Makes the pickle of a file and its records (fsdp_emit.c). *is_empty: nothing belongs in it. */
-reshard_status fsdp_emit_file(const struct layout_request *request, struct target *target, struct fsdp_target_file *file, struct buffer *out,
-                              bool *is_empty, reshard_error *err);
+reshard_status fsdp_emit_file(const struct layout_request *request, struct target *target, struct fsdp_target_file *file,
+                              struct buffer *out, bool *is_empty, reshard_error *err);
 
 /* Of an item's key "rank_3.KEY": 3 and KEY. false: it is of no single rank. */
 bool fsdp_item_rank(struct str key, uint32_t *rank, struct str *base);
