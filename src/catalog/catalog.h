@@ -119,6 +119,7 @@ struct catalog_item {
     enum codec codec;                   /* of the extent */
     bool is_ambiguous;
     bool is_checked;                    /* a stored checksum of it was compared */
+    bool is_beside;                     /* state that lies in files of its own beside the model's: no part of the model's state dict */
 };
 
 struct catalog_warning {

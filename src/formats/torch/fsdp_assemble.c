@@ -211,7 +211,7 @@ static reshard_status fsdp_assemble_add_file(struct assembling *assembling, cons
         status = torch_source_hide_storages(source, assembling->file, assembling->item_values, assembling->item_count, wanted, err);
     if (!status && assembling->is_merged && file->rank == 0)
         status = fsdp_name_wholes(assembling, err);
-    assembling->is_hidden = assembling->is_merged = false;
+    assembling->is_hidden = assembling->is_merged = assembling->is_beside = false;
     if (!status && file->rank == 0)
         status = torch_source_add_facts(source, assembling->file, err);
     free(wanted);

@@ -65,6 +65,7 @@ struct assembling {
     struct value **item_values; /* of this file: their storages are kept as they are */
     size_t item_count, item_value_capacity;
     bool is_one_file;           /* the group has one file, which holds the whole */
+    bool is_beside;             /* items lie in files of their own beside the model */
     bool is_hidden;             /* tensors are the optimizer's: they are in its item, not in the listing */
     bool is_merged;             /* the optimizer's tensors say what part of the whole they are */
     struct merged_node *merged; /* of rank 0's optimizer */

@@ -65,6 +65,8 @@ reshard_status fsdp_add_item(struct assembling *assembling, const struct path_pa
         torch_source_add_item(assembling->source, assembling->file, key, parts, is_key_path ? 0 : part_count, value, err);
     if (!status && was_new)
         assembling->items[number] = catalog->item_count - 1;
+    if (!status)
+        catalog->items[catalog->item_count - 1].is_beside = assembling->is_beside;
     return status ? status : keep_item_value(assembling, value, err);
 }
 
@@ -104,7 +106,11 @@ static reshard_status add_merged(struct assembling *assembling, reshard_error *e
         return error_set(err, RESHARD_ERR_FORMAT, "the optimizer's state has %zu tensors, on rank 0 %zu", assembling->merged_seen,
                          assembling->merged_count);
     struct str key = STR(FSDP_OPTIMIZER_KEY);
-    return assembling->rank == 0 ? torch_source_add_item(assembling->source, assembling->file, key, NULL, 0, graph->root, err) : RESHARD_OK;
+    if (assembling->rank == 0)
+        status = torch_source_add_item(assembling->source, assembling->file, key, NULL, 0, graph->root, err);
+    if (!status && assembling->rank == 0)
+        assembling->source->catalog->items[assembling->source->catalog->item_count - 1].is_beside = true;
+    return status;
 }
 
 static reshard_status fsdp_add_optimizer(struct assembling *assembling, reshard_error *err)
@@ -287,6 +293,7 @@ reshard_status fsdp_add_beside(struct assembling *assembling, enum fsdp_kind kin
     struct value *root = assembling->state->files[assembling->file].graph->root, **pairs;
     size_t count;
     struct str word = word_of(kind, file);
+    assembling->is_beside = kind != FSDP_OTHER;
     reshard_status status = kind == FSDP_OPTIMIZER ? fsdp_add_optimizer(assembling, err) : RESHARD_OK;
     if (!value_as_mapping(root, &pairs, &count)) {
         buffer_clear(&assembling->key);
