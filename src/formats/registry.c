@@ -23,6 +23,7 @@ static const struct format_driver *const registry[] = {
     &format_fsdp_ranks,         /* "fsdp-ranks" */
     &format_megatron,           /* "megatron" */
     &format_zarr,               /* "zarr" */
+    &format_paddle_flex,        /* "paddle-flex" */
     &format_paddle_uc,          /* "paddle-uc" */
     &format_paddle,             /* "paddle" */
 };

@@ -40,6 +40,7 @@ struct flex_shard {
     uint32_t global_shape;    /* vector */
     uint32_t range;           /* vector (start, stop): of the box's elements in row-major order */
     uint32_t dtype;           /* text, such as "float32" */
+    uint32_t name;            /* of the key that has it, in names */
     bool is_flattened;
 };
 

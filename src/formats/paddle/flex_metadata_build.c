@@ -141,9 +141,12 @@ reshard_status flex_build_key(struct flex_build *build, struct flex_key key)
     if (metadata->key_count >= build->limits->tensors)
         return error_set_limit(build->err, "tensors", (uint64_t)metadata->key_count + 1, build->limits->tensors);
     reshard_status status = build_room(build, &metadata->keys, metadata->key_count, &build->key_capacity, sizeof(*metadata->keys));
-    if (!status)
-        metadata->keys[metadata->key_count++] = key;
-    return status;
+    if (status)
+        return status;
+    metadata->keys[metadata->key_count++] = key;
+    for (uint32_t i = 0; i < key.shard_count; i++)
+        metadata->shards[key.first_shard + i].name = key.name;
+    return RESHARD_OK;
 }
 
 reshard_status flex_build_path_part(struct flex_build *build, struct str part)

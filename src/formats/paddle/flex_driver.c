@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/paddle/paddle.h"
+
+#include "formats/paddle/flex.h"
+
+static const char *const flex_folder_entries[] = { FLEX_FOLDER_ENTRIES, NULL };
+
+const struct format_driver format_paddle_flex = {
+    .name = "paddle-flex",
+    .summary = "Paddle's Flex Checkpoint: <rank>_<uid>.distcp files and <uid>.metadata",
+    .name_space = "paddle",
+    .abilities = FORMAT_READS | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
+    .folder_entries = flex_folder_entries,
+    .probe = flex_probe,
+    .read_catalog = flex_read_catalog,
+    .resolve = flex_resolve,
+    .close_source = flex_close_source,
+};
