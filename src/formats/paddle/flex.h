@@ -2,7 +2,8 @@
 /*
  * Paddle's Flex Checkpoint: a folder of
  *
- *   <rank>_<uid>.distcp       what one rank keeps: paddle.save of {key: array} (encoding/paddle_save.h), or a safetensors file, whatever the name
+ *   <rank>_<uid>.distcp       what one rank keeps: paddle.save of {key: array} (encoding/paddle_save.h), or a safetensors file: the
+ *                             content says which
  *   <rank>_<uid>.safetensors  the same as safetensors, from 3.3 on
  *   <uid>.metadata            where the shards of each tensor lie (flex_metadata.h)
  *   <uid>.metadata.lock       left by a save that was killed; saved_signal_<rank>: left by asynchronous saves. Neither means anything here

@@ -49,8 +49,8 @@ static reshard_status key_check_shard(const struct flex_metadata *metadata, cons
     vector_text(metadata, shard->offset, offset);
     vector_text(metadata, shard->shape, shape);
     if (flex_vector_rank(metadata, shard->offset) != rank || flex_vector_rank(metadata, shard->shape) != rank)
-        return error_set(err, RESHARD_ERR_FORMAT, "the shard of shape %s at %s has another number of dimensions than the tensor's %d", shape,
-                         offset, rank);
+        return error_set(err, RESHARD_ERR_FORMAT, "the shard of shape %s at %s has another number of dimensions than the tensor's %d",
+                         shape, offset, rank);
     for (int i = 0; i < rank; i++) {
         if (flex_vector_at(metadata, shard->offset)[i] < 0)
             return error_set(err, RESHARD_ERR_FORMAT, "a shard has a negative offset: %s", offset);
@@ -64,7 +64,8 @@ static reshard_status key_check_shard(const struct flex_metadata *metadata, cons
         return RESHARD_OK;
     const int64_t *bounds = flex_vector_at(metadata, shard->range);
     int64_t volume;
-    if (!shape_volume(rank, flex_vector_at(metadata, shard->shape), &volume) || bounds[0] < 0 || bounds[0] > bounds[1] || bounds[1] > volume)
+    if (!shape_volume(rank, flex_vector_at(metadata, shard->shape), &volume) || bounds[0] < 0 || bounds[0] > bounds[1] ||
+        bounds[1] > volume)
         return error_set(err, RESHARD_ERR_FORMAT, "the flattened range %s lies outside its box of shape %s at %s",
                          vector_text(metadata, shard->range, range), shape, offset);
     return RESHARD_OK;
@@ -141,7 +142,7 @@ static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_ke
     if (!status)
         status = key_find_dtype(c, key, &dtype, err);
     if (status == RESHARD_ERR_UNSUPPORTED && c->source->skip_unsupported) {
-        catalog_warn(c->source->catalog, false, "tensor '%.*s' is left out: %s", STR_ARG(flex_name(metadata, key->name)), err->message);
+        catalog_warn(c->source->catalog, true, "tensor '%.*s' is left out: %s", STR_ARG(flex_name(metadata, key->name)), err->message);
         for (uint32_t i = 0; i < key->shard_count; i++)
             c->is_used[key->first_shard + i] = 1;
         return RESHARD_OK;
@@ -152,7 +153,7 @@ static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_ke
     return status;
 }
 
-static reshard_status add_tensors(struct cataloguing *c, reshard_error *err)
+static reshard_status catalog_add_tensors(struct cataloguing *c, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     for (uint32_t i = 0; i < metadata->key_count; i++) {
@@ -173,7 +174,7 @@ static reshard_status add_tensors(struct cataloguing *c, reshard_error *err)
 }
 
 /* Paths that are more than the key. */
-static reshard_status add_paths(const struct cataloguing *c, reshard_error *err)
+static reshard_status catalog_add_paths(const struct cataloguing *c, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     reshard_status status = RESHARD_OK;
@@ -237,7 +238,7 @@ static uint32_t hash_of(const struct cataloguing *c, uint32_t a, uint32_t b, uin
 }
 
 /* Equal keys may stand one after the other: what looking past them takes is spent. */
-static reshard_status index_shards(struct cataloguing *c, reshard_error *err)
+static reshard_status catalog_index_shards(struct cataloguing *c, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     for (uint32_t i = 0; i < metadata->key_count; i++) {
@@ -258,7 +259,7 @@ static reshard_status index_shards(struct cataloguing *c, reshard_error *err)
 }
 
 /* The shard that an index means, or FLEX_NONE. Before 3.3 an index does not know its shape: the first shard that it fits is meant. */
-static uint32_t find_shard(const struct cataloguing *c, const struct flex_index *index)
+static uint32_t catalog_find_shard(const struct cataloguing *c, const struct flex_index *index)
 {
     const struct flex_metadata *metadata = c->metadata;
     uint32_t slot = hash_of(c, index->name, index->offset, index->range) & c->shard_mask;
@@ -273,7 +274,7 @@ static uint32_t find_shard(const struct cataloguing *c, const struct flex_index 
 }
 
 /* Whether a file has the key already: *out is the index that says so. Else this one is remembered. */
-static bool find_place(struct cataloguing *c, uint32_t index, uint32_t *out)
+static bool catalog_find_place(struct cataloguing *c, uint32_t index, uint32_t *out)
 {
     const struct flex_index *indexes = c->metadata->indexes, *wanted = &indexes[index];
     uint32_t slot = hash_of(c, wanted->name, wanted->file, 0) & c->place_mask;
@@ -286,8 +287,8 @@ static bool find_place(struct cataloguing *c, uint32_t index, uint32_t *out)
     return false;
 }
 
-static reshard_status chunk_add(struct cataloguing *c, const struct flex_index *index, const struct flex_shard *shard, uint32_t object,
-                                reshard_error *err)
+static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex_index *index, const struct flex_shard *shard,
+                                        uint32_t object, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     struct catalog *catalog = c->source->catalog;
@@ -322,17 +323,17 @@ static reshard_status chunk_add(struct cataloguing *c, const struct flex_index *
     return RESHARD_OK;
 }
 
-static bool is_same_shard(const struct cataloguing *c, const struct flex_index *a, const struct flex_index *b)
+static bool catalog_is_same_shard(const struct cataloguing *c, const struct flex_index *a, const struct flex_index *b)
 {
-    return find_shard(c, a) == find_shard(c, b);
+    return catalog_find_shard(c, a) == catalog_find_shard(c, b);
 }
 
-static reshard_status index_add(struct cataloguing *c, uint32_t number, reshard_error *err)
+static reshard_status catalog_index_add(struct cataloguing *c, uint32_t number, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     const struct flex_index *index = &metadata->indexes[number];
     char offset[VECTOR_TEXT_MAX];
-    uint32_t shard = find_shard(c, index), earlier, object;
+    uint32_t shard = catalog_find_shard(c, index), earlier, object;
     reshard_status status = file_find(c, index->file, &object, err);
     if (status)
         return status;
@@ -342,24 +343,24 @@ static reshard_status index_add(struct cataloguing *c, uint32_t number, reshard_
     c->is_used[shard] = 1;
     if (c->tensor_of_name[index->name] == CATALOG_NONE)
         return RESHARD_OK; /* it was left out */
-    if (find_place(c, number, &earlier)) {
-        if (is_same_shard(c, index, &metadata->indexes[earlier]))
+    if (catalog_find_place(c, number, &earlier)) {
+        if (catalog_is_same_shard(c, index, &metadata->indexes[earlier]))
             return RESHARD_OK;
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is said to hold two shards of it, but a file has one array for a key",
                          STR_ARG(flex_text(metadata, index->file)));
     }
-    return chunk_add(c, index, &metadata->shards[shard], object, err);
+    return catalog_put_chunk(c, index, &metadata->shards[shard], object, err);
 }
 
 /* Copies that say so come behind what they copy. */
-static reshard_status add_chunks(struct cataloguing *c, reshard_error *err)
+static reshard_status catalog_add_chunks(struct cataloguing *c, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     for (int is_copy = 0; is_copy < 2; is_copy++) {
         for (uint32_t i = 0; i < metadata->index_count; i++) {
             if ((metadata->indexes[i].replica > 0) != is_copy)
                 continue;
-            reshard_status status = index_add(c, i, err);
+            reshard_status status = catalog_index_add(c, i, err);
             if (!status)
                 continue;
             if (err && strncmp(err->message, "tensor '", 8) != 0)
@@ -391,7 +392,7 @@ static int catalog_by_file(const void *a, const void *b, void *context)
 }
 
 /* Types of the arrays, file by file: 2.6 keeps none in the metadata. Paddle has no uint16: it is bfloat16. */
-static reshard_status read_dtypes(struct cataloguing *c, reshard_error *err)
+static reshard_status catalog_read_dtypes(struct cataloguing *c, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     struct flex_data *data = NULL;
@@ -422,7 +423,7 @@ static reshard_status read_dtypes(struct cataloguing *c, reshard_error *err)
 /* ---- files whose arrays may be in slices ---- */
 
 /* Pickles of protocols 2 and 3 may hold arrays in slices, each of which is a chunk: these are placed while chunks can still be added. */
-static reshard_status place_sliced(struct cataloguing *c, reshard_error *err)
+static reshard_status catalog_place_sliced(struct cataloguing *c, reshard_error *err)
 {
     struct catalog *catalog = c->source->catalog;
     uint32_t end = catalog->chunk_count;
@@ -485,7 +486,7 @@ static void cataloguing_release(struct cataloguing *c)
     free(c->is_used);
 }
 
-static reshard_status check_kinds(struct cataloguing *c, reshard_error *err)
+static reshard_status catalog_check_kinds(struct cataloguing *c, reshard_error *err)
 {
     c->part->is_safetensors = c->has_safetensors || c->part->is_auto;
     if (c->has_distcp && c->has_safetensors)
@@ -500,19 +501,19 @@ reshard_status flex_catalog_add(struct source *source, struct flex_part *part, c
     struct cataloguing c = { .source = source, .part = part, .metadata = metadata };
     reshard_status status = cataloguing_init(&c, err);
     if (!status && metadata->generation.shard < 0)
-        status = read_dtypes(&c, err);
+        status = catalog_read_dtypes(&c, err);
     if (!status)
-        status = add_tensors(&c, err);
+        status = catalog_add_tensors(&c, err);
     if (!status)
-        status = add_paths(&c, err);
+        status = catalog_add_paths(&c, err);
     if (!status)
-        status = index_shards(&c, err);
+        status = catalog_index_shards(&c, err);
     if (!status)
-        status = add_chunks(&c, err);
+        status = catalog_add_chunks(&c, err);
     if (!status)
-        status = check_kinds(&c, err);
+        status = catalog_check_kinds(&c, err);
     if (!status)
-        status = place_sliced(&c, err);
+        status = catalog_place_sliced(&c, err);
     cataloguing_release(&c);
     return status;
 }

@@ -161,7 +161,7 @@ reshard_status flex_data_walk(const struct flex_data *data,
 
 bool flex_dtype_from(struct str name, enum dtype *out)
 {
-    return dtype_from_torch(name, out) && dtype_info(*out)->class_ != DTYPE_CLASS_OPAQUE && (*out == DTYPE_C128 || paddle_save_can_hold(*out));
+    return dtype_from_torch(name, out) && paddle_save_can_hold(*out);
 }
 
 /* bfloat16 is stored as uint16 and float8 as int8 by NumPy's lack of them. Of safetensors files a version of the library gives other

@@ -102,7 +102,8 @@ static reshard_status general_vector(const struct flex_spot *spot, const struct 
         return spot_fail(spot, value, flex_attribute_name(attribute), "a tuple of ints");
     if (count > RANK_MAX)
         return error_set_at(spot->build->err, RESHARD_ERR_UNSUPPORTED, value->offset,
-                            "%s '%.*s': %s: %zu numbers, at most %d are supported", spot->what, STR_ARG(spot->name), flex_attribute_name(attribute), count, RANK_MAX);
+                            "%s '%.*s': %s: %zu numbers, at most %d are supported", spot->what, STR_ARG(spot->name),
+                            flex_attribute_name(attribute), count, RANK_MAX);
     for (size_t i = 0; i < count; i++) {
         if (!general_integer(items[i], &numbers[i]))
             return spot_fail(spot, items[i], flex_attribute_name(attribute), "an int of 64 bits");

@@ -18,7 +18,7 @@ struct flex_opening {
 /* ---- which metadata file ---- */
 
 /* Names of the listing's files of a kind, for messages. */
-static const char *read_names(const struct flex_listing *listing, size_t prefix, enum flex_file_kind kind, struct arena *arena)
+static const char *read_file_names(const struct flex_listing *listing, size_t prefix, enum flex_file_kind kind, struct arena *arena)
 {
     const char *text = "";
     size_t shown = 0;
@@ -49,7 +49,7 @@ static reshard_status read_choose(struct flex_opening *opening, struct str direc
     if (best)
         return RESHARD_OK;
     error_set(err, RESHARD_ERR_FORMAT, "there is no metadata file (<uid>.metadata) for %s",
-              read_names(listing, directory.size, FLEX_DISTCP, &opening->arena));
+              read_file_names(listing, directory.size, FLEX_DISTCP, &opening->arena));
     error_object(err, "%.*s", STR_ARG(directory));
     error_hint(err, "`reshard salvage` can take the layout from a checkpoint of the same run");
     return RESHARD_ERR_FORMAT;
@@ -87,7 +87,7 @@ static reshard_status read_note_others(struct flex_opening *opening, struct str 
     if (metadata_count < 2)
         return RESHARD_OK;
     return catalog_add_fact(catalog, "uid", err, "%" PRIu64 " of %s (open PATH/<uid>.metadata for another)", chosen->uid,
-                            read_names(listing, directory.size, FLEX_METADATA, &opening->arena));
+                            read_file_names(listing, directory.size, FLEX_METADATA, &opening->arena));
 }
 
 /* ---- metadata ---- */
