@@ -61,7 +61,7 @@ static const struct row {
     { "ranks", NULL, 0, FLAG, FIELD(ranks_flag), BIT(PLAN), "a line for each target file" },
     { "chunks", NULL, 'c', FLAG, FIELD(chunks), BIT(LS), "also each stored piece: box, file, offset, length" },
     { "items", NULL, 'i', FLAG, FIELD(items_flag), BIT(LS), "also non-tensor items" },
-    { "digest", "sha256|xxh3|crc32c", 0, WORD, FIELD(digest), BIT(HASH), "digest to print (sha256)" },
+    { "digest", "sha256|xxh3|crc32c|md5", 0, WORD, FIELD(digest), BIT(HASH), "digest to print (sha256)" },
     { "slice", "A:B,…", 's', TEXT, FIELD(slice), BIT(CAT), "part of the tensor: begin:end per axis, ':' for all" },
     { "as", "text|npy|raw", 0, WORD, FIELD(as), BIT(CAT), "how to print the values (text)" },
     { "deep", NULL, 0, FLAG, FIELD(deep), BIT(VERIFY), "also read all values: NaN, infinities, all zero" },

@@ -300,7 +300,7 @@ reshard_status reshard_read_many(const reshard_checkpoint *checkpoint, const res
 reshard_status reshard_npy_header(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *extent, void **header, size_t *size,
                                   reshard_error *err);
 
-/* Digest of every tensor's full content, in the order of their keys, bytewise. digest: "sha256", "xxh3", "crc32c". */
+/* Digest of every tensor's full content, in the order of their keys, bytewise. digest: "sha256", "xxh3", "crc32c", "md5". */
 typedef int (*reshard_hash_sink)(size_t tensor, const char *hex, void *context);
 reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run, reshard_hash_sink sink,
                             void *context, reshard_error *err);

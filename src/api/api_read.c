@@ -304,7 +304,7 @@ API_EXPORT reshard_status reshard_hash(reshard_checkpoint *checkpoint, const cha
     NEEDS(digest, err);
     NEEDS(sink, err);
     if (!digest_from_name(str_of(digest), &kind))
-        return error_set(err, RESHARD_ERR_USAGE, "unknown digest '%s': sha256, xxh3 or crc32c", digest);
+        return error_set(err, RESHARD_ERR_USAGE, "unknown digest '%s': sha256, xxh3, crc32c or md5", digest);
     reshard_status status = run_options_read(run, &running, err);
     if (status)
         return status;

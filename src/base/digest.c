@@ -11,12 +11,13 @@
 
 struct digest {
     enum digest_kind kind;
-    EVP_MD_CTX *sha256;
+    EVP_MD_CTX *evp; /* sha256, md5 */
     struct hash64_stream *xxh3;
     uint32_t crc;
 };
 
-static const char *const digest_names[] = { [DIGEST_SHA256] = "sha256", [DIGEST_XXH3] = "xxh3", [DIGEST_CRC32C] = "crc32c" };
+static const char *const digest_names[] = { [DIGEST_SHA256] = "sha256", [DIGEST_XXH3] = "xxh3", [DIGEST_CRC32C] = "crc32c",
+                                            [DIGEST_MD5] = "md5" };
 #define DIGEST_COUNT (sizeof(digest_names) / sizeof(digest_names[0]))
 
 bool digest_from_name(struct str name, enum digest_kind *out)
@@ -42,8 +43,9 @@ struct digest *digest_new(enum digest_kind kind)
         return NULL;
     digest->kind = kind;
     bool is_made = true;
-    if (kind == DIGEST_SHA256)
-        is_made = (digest->sha256 = EVP_MD_CTX_new()) && EVP_DigestInit_ex(digest->sha256, EVP_sha256(), NULL) == 1;
+    if (kind == DIGEST_SHA256 || kind == DIGEST_MD5)
+        is_made = (digest->evp = EVP_MD_CTX_new()) &&
+                  EVP_DigestInit_ex(digest->evp, kind == DIGEST_MD5 ? EVP_md5() : EVP_sha256(), NULL) == 1;
     else if (kind == DIGEST_XXH3)
         is_made = (digest->xxh3 = hash64_stream_new()) != NULL;
     if (!is_made) {
@@ -57,16 +59,16 @@ struct digest *digest_new(enum digest_kind kind)
 void digest_reset(struct digest *digest)
 {
     digest->crc = 0;
-    if (digest->sha256)
-        EVP_DigestInit_ex(digest->sha256, NULL, NULL);
+    if (digest->evp)
+        EVP_DigestInit_ex(digest->evp, NULL, NULL);
     if (digest->xxh3)
         hash64_stream_reset(digest->xxh3);
 }
 
 void digest_update(struct digest *digest, const void *bytes, size_t size)
 {
-    if (digest->sha256)
-        EVP_DigestUpdate(digest->sha256, bytes, size);
+    if (digest->evp)
+        EVP_DigestUpdate(digest->evp, bytes, size);
     else if (digest->xxh3)
         hash64_stream_update(digest->xxh3, bytes, size);
     else
@@ -76,9 +78,10 @@ void digest_update(struct digest *digest, const void *bytes, size_t size)
 void digest_hex(struct digest *digest, char out[DIGEST_HEX_MAX])
 {
     unsigned char raw[EVP_MAX_MD_SIZE] = { 0 };
-    if (digest->sha256) {
-        EVP_DigestFinal_ex(digest->sha256, raw, NULL);
-        for (int i = 0; i < 32; i++)
+    unsigned int size = 0;
+    if (digest->evp) {
+        EVP_DigestFinal_ex(digest->evp, raw, &size);
+        for (unsigned int i = 0; i < size && 2 * i + 2 < DIGEST_HEX_MAX; i++)
             snprintf(out + 2 * i, 3, "%02x", raw[i]);
     } else if (digest->xxh3) {
         snprintf(out, DIGEST_HEX_MAX, "%016" PRIx64, hash64_stream_digest(digest->xxh3));
@@ -91,7 +94,7 @@ void digest_free(struct digest *digest)
 {
     if (!digest)
         return;
-    EVP_MD_CTX_free(digest->sha256);
+    EVP_MD_CTX_free(digest->evp);
     hash64_stream_free(digest->xxh3);
     free(digest);
 }

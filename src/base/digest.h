@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streaming digests: sha256, xxh3 (64 bit) and CRC-32C. */
+/* Streaming digests: sha256, xxh3 (64 bit), CRC-32C and md5, which others compare by; it protects nothing. */
 #ifndef BASE_DIGEST_H
 #define BASE_DIGEST_H
 
@@ -9,13 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum digest_kind { DIGEST_SHA256, DIGEST_XXH3, DIGEST_CRC32C };
+enum digest_kind { DIGEST_SHA256, DIGEST_XXH3, DIGEST_CRC32C, DIGEST_MD5 };
 
 #define DIGEST_HEX_MAX 65 /* with the final NUL */
 
 struct digest;
 
-/* "sha256", "xxh3", "crc32c". */
+/* "sha256", "xxh3", "crc32c", "md5". */
 bool digest_from_name(struct str name, enum digest_kind *out);
 const char *digest_name(enum digest_kind kind);
 

@@ -70,6 +70,24 @@ static bool diff_same_shape(const struct catalog *a, const struct catalog_tensor
            memcmp(catalog_vector_at(a, x->shape), catalog_vector_at(b, y->shape), (size_t)x->rank * sizeof(int64_t)) == 0;
 }
 
+/* Where one axis is a whole number of times as long: a tensor that was saved as one tensor-parallel rank had it looks so. */
+static void diff_part_text(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b, const struct catalog_tensor *y,
+                           struct buffer *out)
+{
+    int64_t times = 0;
+    int axis = -1;
+    for (int i = 0; x->rank == y->rank && i < x->rank && times >= 0; i++) {
+        int64_t m = catalog_vector_at(a, x->shape)[i], n = catalog_vector_at(b, y->shape)[i], low = m < n ? m : n, high = m < n ? n : m;
+        if (m == n)
+            continue;
+        times = times == 0 && low > 0 && high % low == 0 ? high / low : -1;
+        axis = i;
+    }
+    if (times > 1)
+        buffer_printf(out, ", axis %d is %lld times as long: is one of them the part of one tensor-parallel rank, not merged?", axis,
+                      (long long)times);
+}
+
 /* Some writers forget the shape of a tensor without elements, which then has one axis (dlrover's shared memory does). */
 static bool diff_lost_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b,
                             const struct catalog_tensor *y)
@@ -82,7 +100,7 @@ static bool diff_lost_shape(const struct catalog *a, const struct catalog_tensor
 static reshard_status match_tensors(struct diff *diff, reshard_error *err)
 {
     const struct catalog *a = diff->catalog_a, *b = diff->b->source->catalog;
-    struct buffer shape_a = { 0 }, shape_b = { 0 };
+    struct buffer shape_a = { 0 }, shape_b = { 0 }, part = { 0 };
     diff->pairs = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->pairs));
     if (!diff->pairs)
         return error_set_memory(err);
@@ -100,8 +118,12 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
             diff_shape_text(a, x, &shape_a);
             diff_shape_text(b, y, &shape_b);
             bool is_lost = diff_lost_shape(a, x, b, y);
-            finding_report(diff->findings, is_lost ? FINDING_WARNING : FINDING_FAILURE, "shape", x->key, "shape %s against %s%s",
-                           (char *)shape_a.data, (char *)shape_b.data, is_lost ? ", both without elements" : "");
+            buffer_clear(&part);
+            if (!is_lost)
+                diff_part_text(a, x, b, y, &part);
+            buffer_append_byte(&part, 0);
+            finding_report(diff->findings, is_lost ? FINDING_WARNING : FINDING_FAILURE, "shape", x->key, "shape %s against %s%s%s",
+                           (char *)shape_a.data, (char *)shape_b.data, is_lost ? ", both without elements" : "", (char *)part.data);
         } else if (x->dtype != y->dtype) {
             finding_report(diff->findings, FINDING_FAILURE, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name,
                            dtype_info(y->dtype)->name);
@@ -114,7 +136,8 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
         if (find_counterpart(a, b, y) == CATALOG_NONE)
             finding_report(diff->findings, FINDING_FAILURE, "unexpected", y->key, "only in the second: %s", dtype_info(y->dtype)->name);
     }
-    bool failed = shape_a.failed || shape_b.failed;
+    bool failed = shape_a.failed || shape_b.failed || part.failed;
+    buffer_release(&part);
     buffer_release(&shape_a);
     buffer_release(&shape_b);
     return failed ? error_set_memory(err) : finding_sink_status(diff->findings, err);

@@ -83,7 +83,8 @@ static reshard_status take_members(struct sidecar *sidecar, reshard_error *err)
     if (!schema || !value_as_str(schema, &text) || !(str_is(text, SIDECAR_SCHEMA) || str_is(text, SIDECAR_SCHEMA_OLD)))
         return error_set(err, text.size ? RESHARD_ERR_UNSUPPORTED : RESHARD_ERR_FORMAT, "schema '%.*s', expected '" SIDECAR_SCHEMA "'",
                          STR_ARG(text));
-    if (!digest || !value_as_str(digest, &kind) || !digest_from_name(kind, &sidecar->kind))
+    if (!digest || !value_as_str(digest, &kind) || !digest_from_name(kind, &sidecar->kind) ||
+        sidecar->kind == DIGEST_MD5)
         return error_set(err, RESHARD_ERR_FORMAT, "no \"digest\" that reshard knows");
     sidecar->tensors = sidecar_member(sidecar, "tensors");
     if (!sidecar->tensors)

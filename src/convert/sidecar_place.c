@@ -73,7 +73,7 @@ reshard_status sidecar_make(struct checkpoint *written, const char *digest, cons
                             char **name, reshard_error *err)
 {
     enum digest_kind kind;
-    if (!digest_from_name(str_of(digest), &kind))
+    if (!digest_from_name(str_of(digest), &kind) || kind == DIGEST_MD5)
         return error_set(err, RESHARD_ERR_USAGE, "unknown checksum '%s': crc32c, sha256 or xxh3", digest);
     buffer_printf(json, "{\n  \"schema\": \"" SIDECAR_SCHEMA "\",\n  \"digest\": \"%s\",\n", digest_name(kind));
     reshard_status status = put_tensors(written, kind, options, json, err);

@@ -212,7 +212,8 @@ static reshard_status take_step(const struct walk *walk, const struct step *step
     struct mapping_text text = { relation->name, relation->text, step->is_back };
     struct mapping_context own = *context;
     struct mapping_options options = context->options ? *context->options : defaults;
-    bool is_kept = !walk->goal->name_space || strcmp(walk->goal->name_space, CONTAINER_NAMES) == 0;
+    const char *names = walk->goal->name_space;
+    bool is_kept = (!names || strcmp(names, CONTAINER_NAMES) == 0) && !relation->spelling.masters_below.size;
     uint32_t made = 0;
     enum mapping_masters back = is_kept ? MAPPING_MASTERS_AS_STORED : MAPPING_MASTERS_ARE_STATES;
     enum mapping_masters forth = wants_masters(context->options) ? MAPPING_MASTERS_ARE_WEIGHTS : MAPPING_MASTERS_AS_STORED;

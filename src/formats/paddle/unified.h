@@ -63,9 +63,14 @@ struct uc_read {
     struct arena arena;
     struct uc_folder folder;
     struct st_set sets[UC_FAMILIES];
+    uint32_t files[UC_FAMILIES]; /* as their names count them, those without a tensor too */
     struct buffer key;
     bool renumbered; /* experts of some layer have got other numbers */
 };
+
+/* The number of a file, from 0 on, as its name says it, else the given one; *count is made larger than it, and as large as the name
+ * says. */
+uint16_t uc_file_number(const struct uc_read *read, struct str name, uint32_t index, uint32_t *count);
 
 /* Adds the tensor of an entry under the family's prefix and the given name, and its bytes. */
 reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const struct st_file *file, uint32_t file_index,

@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#define PADDLE_RANK_MAX 9
+
 struct uc_write {
     const struct layout_request *request;
     struct target *target;
@@ -69,6 +71,32 @@ static reshard_status unified_layout_sort(struct uc_write *write, struct st_piec
     }
     for (int f = 0; f < UC_FAMILIES; f++)
         name_map_release(&names[f]);
+    return status;
+}
+
+/* What is written as it is, though the trainer does not take it so. */
+static reshard_status unified_layout_note_piece(struct uc_write *write, const struct st_piece *piece, uint32_t *states, reshard_error *err)
+{
+    struct str key = write->request->wanted->tensors[piece->tensor].key;
+    *states += str_ends_with(key, ".moment1_0") || str_ends_with(key, ".w_0");
+    if (piece->rank > PADDLE_RANK_MAX)
+        return target_note_changed(write->target, NOTE_RELEASE, key, err, "Paddle loads no tensors of more than %d dimensions",
+                                   PADDLE_RANK_MAX);
+    if (piece->dtype == DTYPE_C64)
+        return target_note_changed(write->target, NOTE_RELEASE, key, err, "PaddleFormers 1.2 does not load C64 from safetensors");
+    return RESHARD_OK;
+}
+
+static reshard_status unified_layout_note(struct uc_write *write, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    uint32_t states = 0;
+    for (uint32_t i = 0; i < write->pieces[UC_MODEL].count && !status; i++)
+        status = unified_layout_note_piece(write, &write->pieces[UC_MODEL].items[i], &states, err);
+    if (!status && states)
+        status = target_note_changed(write->target, NOTE_NAMES, (struct str){ 0 }, err,
+                                     "%" PRIu32 " optimizer states are written among the weights under the names that they have: "
+                                     "reshard_map_options.rules auto deals them over the families", states);
     return status;
 }
 
@@ -249,6 +277,8 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
         uint32_t end = begin;
         while (end < pieces->count && pieces->items[end].file == f)
             end++;
+        if (end == begin)
+            continue; /* no map would have it */
         char *name = unified_layout_name(write, family, f);
         status = name ? st_target_add_file(write->target, str_of(name), pieces->items + begin, end - begin, &write->metadata,
                                            &write->request->limits, err)
@@ -297,6 +327,8 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
         status = st_pieces_collect(request, target, false, &all, &ties, err);
     if (!status)
         status = unified_layout_sort(&write, &all, err);
+    if (!status)
+        status = unified_layout_note(&write, err);
     if (!status)
         status = unified_layout_take_settings(&write, err);
     if (!status)

@@ -7,6 +7,20 @@
 
 #include <inttypes.h>
 
+uint16_t uc_file_number(const struct uc_read *read, struct str name, uint32_t index, uint32_t *count)
+{
+    size_t prefix = read->folder.directory.size;
+    struct str stem;
+    uint64_t number, total;
+    if (st_name_parse_numbered((struct str){ name.data + prefix, name.size - prefix }, &stem, &number, &total) && number > 0 &&
+        number <= total && total < UINT16_MAX) {
+        *count = total > *count ? (uint32_t)total : *count;
+        index = (uint32_t)number - 1;
+    }
+    *count = index + 1 > *count ? index + 1 : *count;
+    return index < UINT16_MAX ? (uint16_t)index : UINT16_MAX;
+}
+
 reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const struct st_file *file, uint32_t file_index,
                              uint32_t entry_index, struct str name, reshard_error *err)
 {
@@ -24,7 +38,7 @@ reshard_status uc_add_tensor(struct uc_read *read, enum uc_family family, const 
         status = catalog_add_chunk(catalog, tensor, NULL, NULL, file->object, file->header.data_start + entry->begin,
                                    entry->end - entry->begin, &chunk, err);
     if (!status)
-        chunk->writer = file_index < UINT16_MAX ? (uint16_t)file_index : UINT16_MAX;
+        chunk->writer = uc_file_number(read, file->name, file_index, &read->files[family]);
     return status;
 }
 
@@ -67,6 +81,15 @@ static reshard_status unified_read_load(struct uc_read *read, enum uc_family fam
     reshard_status status = RESHARD_OK;
     *is_ranked = false;
     set->may_lack_map = members->ranked_count > 0;
+    struct str *numbered = arena_array(&read->arena, members->numbered_count + 1, sizeof(*numbered));
+    if (!numbered)
+        return error_set_memory(err);
+    for (size_t i = 0; i < members->numbered_count; i++) {
+        struct str name = members->numbered[i];
+        numbered[i] = (struct str){ name.data + read->folder.directory.size, name.size - read->folder.directory.size };
+    }
+    set->numbered = numbered;
+    set->numbered_count = members->numbered_count;
     if (members->index.size)
         status = st_set_read_indexed(read->source, members->index, read->folder.directory, &read->arena, set, err);
     if (status || set->index.has_map)
@@ -249,7 +272,7 @@ static reshard_status unified_read_keep_state(struct uc_read *read, reshard_erro
     for (int f = 0; f < UC_FAMILIES; f++) {
         state->has[f] = uc_family_is_there(&read->folder, f);
         state->is_indexed[f] = read->folder.families[f].index.size > 0;
-        state->files[f] = read->sets[f].files.count;
+        state->files[f] = read->files[f];
     }
     read->source->driver_state = state;
     return RESHARD_OK;

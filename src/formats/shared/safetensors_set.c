@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/shared/safetensors_set.h"
 
+#include "formats/shared/safetensors_names.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -108,6 +110,22 @@ static int safetensors_set_name_order(const void *a, const void *b)
     return str_compare(*x, *y);
 }
 
+/* Files that the map does not name, though they are numbered as those that it names. */
+static reshard_status add_numbered(struct st_set *set, reshard_error *err)
+{
+    struct str stem, own;
+    uint64_t number, total, own_total;
+    if (!set->index.files.count || !st_name_parse_numbered(name_map_at(&set->index.files, 0), &stem, &number, &total))
+        return RESHARD_OK;
+    for (size_t i = 0; i < set->numbered_count; i++) {
+        struct str name = set->numbered[i];
+        if (st_name_parse_numbered(name, &own, &number, &own_total) && own_total == total && str_equal(own, stem) &&
+            name_map_intern(&set->index.files, name, NULL) == NAME_NONE)
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
 /* The index's files in the order of their names, with the folder's directory before them; file_of is renumbered. */
 static reshard_status sort_index_files(struct st_set *set, struct str directory, struct arena *arena, struct str **out,
                                        reshard_error *err)
@@ -210,6 +228,9 @@ reshard_status st_set_read_indexed(struct source *source, struct str index_name,
     struct str *names;
     out->index_name = index_name;
     reshard_status status = read_index_text(source, out, err);
+    if (status)
+        return status;
+    status = add_numbered(out, err);
     if (status)
         return status;
     status = sort_index_files(out, directory, arena, &names, err);

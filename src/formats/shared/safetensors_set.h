@@ -30,6 +30,9 @@ reshard_status st_ranges_equal(struct store *store, struct str a, uint64_t a_off
 
 struct st_set {
     bool may_lack_map;     /* an index without a weight_map says nothing of files: none are read. To be set before */
+    const struct str *numbered; /* names -0000i-of-0000N without the directory: those that are of one set with a file of the map are read
+                                 * too, as a key may be in several files though the map names but one. To be set before */
+    size_t numbered_count;
     struct str index_name; /* relative to the store's root, NUL-terminated; empty: there is none */
     struct st_index index; /* of all tensors of the files; file_of counts files.items */
     uint32_t mapped_count; /* keys that the index file has; those behind them it does not */
