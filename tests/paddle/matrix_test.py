@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategy matrix of Paddle: one model under every parallel strategy, each converted to each other one and back. Prints TAP.
 
-strategies.py makes the trees from the frameworks' rules, without Paddle and without reshard; what it says about the layout of real checkpoints
-is compared with them first. What is written is read by Python's own unpickler and compared with the tree that the generator makes of the
+strategies.py makes the trees from the rules of the frameworks, without Paddle and without reshard; what it says about the layout of real
+checkpoints is compared with them first. What is written is read by Python's own unpickler and compared with the tree that the generator makes of the
 target: which file has which box or flat run of what, and every byte.
 
 usage: matrix_test.py --bin PATH --fixtures DIR [--only GLOB] [--keep DIR]
