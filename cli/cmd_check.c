@@ -64,6 +64,7 @@ static int verify_latest(const struct options *options)
     reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
     char *path = NULL;
     verify.deep = options->deep;
+    verify.expect_optimizer = options->expect_optimizer;
     struct options quiet = *options;
     quiet.quiet = true;
     findings.options = options->json || options->verbose ? options : &quiet;
@@ -154,6 +155,7 @@ int command_verify(const struct options *options)
     if (options->json)
         uncovered.out = open_memstream(&uncovered.keys, &uncovered.size);
     verify.deep = options->deep;
+    verify.expect_optimizer = options->expect_optimizer;
     verify.coverage = &covered;
     verify.uncovered = note_uncovered;
     verify.context = &uncovered;
@@ -202,6 +204,8 @@ static int run_diff(const struct options *options, const struct mapping_input *m
     reshard_diff_options diff = RESHARD_DIFF_OPTIONS_INIT;
     diff.ignore_items = options->items && strcmp(options->items, "ignore") == 0;
     diff.map = &mapping->map;
+    diff.include = options->include.values;
+    diff.exclude = options->exclude.values;
     if (read_tolerance(options, &diff))
         return 2;
     reshard_checkpoint *a = open_path(options, 0, &exit_status);

@@ -455,9 +455,10 @@ typedef struct reshard_verify_options {
     /* Is told each tensor that has values which no checksum covers; may be NULL. */
     int (*uncovered)(reshard_str key, uint64_t bytes, void *context);
     void *context;
-    int64_t deep; /* also read all values: NaN, Inf, all-zero counts; stored payload checksums are checked in either case */
+    int64_t deep; /* also read all values: NaN, Inf, all-zero counts, experts that are copies; stored checksums are checked in either case */
+    int64_t expect_optimizer; /* a failure for each kind of optimizer state that trainable weights lack. Since 0.3 */
 } reshard_verify_options;
-#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), NULL, NULL, NULL, 0 }
+#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), NULL, NULL, NULL, 0, 0 }
 
 /* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. sink may be NULL. */
 reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,
@@ -473,8 +474,9 @@ typedef struct reshard_diff_options {
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
     const reshard_map_options *map; /* what comes out of a is compared with b; NULL: defaults */
     int64_t ignore_items;
+    const char *const *include, *const *exclude; /* globs on keys of b's names; NULL-terminated lists or NULL. Since 0.3 */
 } reshard_diff_options;
-#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0 }
+#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0, NULL, NULL }
 
 /* RESHARD_OK: same; RESHARD_DIFFERS: not, and the sink was told why. */
 reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,

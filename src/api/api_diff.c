@@ -18,6 +18,8 @@ static reshard_status diff_options_read(const reshard_diff_options *options, str
     reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_diff_options", err);
     out->options = (struct diff_options){
         .ignore_items = out->given.ignore_items != 0,
+        .include = out->given.include,
+        .exclude = out->given.exclude,
         .absolute_tolerance = out->given.absolute_tolerance,
         .relative_tolerance = out->given.relative_tolerance,
         .map = &out->map.options,

@@ -29,6 +29,7 @@ static reshard_status verify_options_read(const reshard_verify_options *options,
     out->coverage = (struct verify_coverage){ 0 };
     out->options = (struct verify_options){
         .is_deep = out->given.deep != 0,
+        .expects_optimizer = out->given.expect_optimizer != 0,
         .coverage = &out->coverage,
         .uncovered = out->given.uncovered ? report_uncovered : NULL,
         .context = out,

@@ -96,6 +96,13 @@ static bool diff_lost_shape(const struct catalog *a, const struct catalog_tensor
     return is_lost && x->dtype == y->dtype && !catalog_tensor_bytes(a, x) && !catalog_tensor_bytes(b, y);
 }
 
+/* Keys that the caller left out are on neither side. */
+static bool diff_is_wanted(const struct diff *diff, const struct catalog_tensor *tensor)
+{
+    const struct selection_options keys = { .include = diff->options->include, .exclude = diff->options->exclude };
+    return !(tensor->flags & TENSOR_HIDDEN) && selection_wants(tensor->key, &keys);
+}
+
 /* Finds partners, reports what has none or cannot be compared, and lists the rest in diff->pairs. */
 static reshard_status match_tensors(struct diff *diff, reshard_error *err)
 {
@@ -106,7 +113,7 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < a->tensor_count; i++) {
         const struct catalog_tensor *x = &a->tensors[i];
-        if (x->flags & TENSOR_HIDDEN)
+        if (!diff_is_wanted(diff, x))
             continue;
         uint32_t other = find_counterpart(b, a, x);
         if (other == CATALOG_NONE) {
@@ -133,7 +140,7 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
     }
     for (uint32_t i = 0; i < diff->b->listed_count; i++) {
         const struct catalog_tensor *y = &b->tensors[diff->b->listed[i]];
-        if (find_counterpart(a, b, y) == CATALOG_NONE)
+        if (diff_is_wanted(diff, y) && find_counterpart(a, b, y) == CATALOG_NONE)
             finding_report(diff->findings, FINDING_FAILURE, "unexpected", y->key, "only in the second: %s", dtype_info(y->dtype)->name);
     }
     bool failed = shape_a.failed || shape_b.failed || part.failed;

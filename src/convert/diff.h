@@ -9,6 +9,7 @@
 
 struct diff_options {
     bool ignore_items;
+    const char *const *include, *const *exclude; /* globs on keys, NULL-terminated; or NULL */
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
     const struct mapping_options *map;             /* what comes out of a is compared with b; NULL: defaults */
 };

@@ -17,7 +17,7 @@ static bool matches_any(struct str key, const char *const *globs)
     return false;
 }
 
-static bool is_selected(struct str key, const struct selection_options *options)
+bool selection_wants(struct str key, const struct selection_options *options)
 {
     bool included = !options->include || !options->include[0] || matches_any(key, options->include);
     return included && !matches_any(key, options->exclude);
@@ -93,7 +93,7 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
     const struct catalog_tensor *tensor = &catalog->tensors[index];
     struct selection *out = choice->out;
     bool hidden = tensor->flags & TENSOR_HIDDEN;
-    if (hidden ? choice->options->drop_items : !is_selected(tensor->key, choice->options)) {
+    if (hidden ? choice->options->drop_items : !selection_wants(tensor->key, choice->options)) {
         out->is_whole = false;
         return RESHARD_OK;
     }
@@ -184,7 +184,7 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
     enum dtype dtype;
     bool same;
     uint32_t wanted, anchor = anchor_of(mapping, made, &same);
-    if (!is_selected(tensor->key, choice->options))
+    if (!selection_wants(tensor->key, choice->options))
         return RESHARD_OK;
     reshard_status status = dtype_for(tensor->key, tensor->dtype, choice->options->dtypes, &dtype, err);
     if (!status)
@@ -237,7 +237,7 @@ static reshard_status select_item(const struct catalog *catalog, uint32_t index,
 {
     const struct catalog_item *item = &catalog->items[index];
     bool is_part_of_format = item->kind == ITEM_FILE || str_is(item->key, "__metadata__");
-    if (options->drop_items || (!is_part_of_format && !is_selected(item->key, options))) {
+    if (options->drop_items || (!is_part_of_format && !selection_wants(item->key, options))) {
         out->is_whole = false;
         return RESHARD_OK;
     }

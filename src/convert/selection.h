@@ -25,6 +25,8 @@ struct selection {
  * catalog that is made. */
 reshard_status selection_make(const struct catalog *source, const struct mapping_stage *mapping, const char *format,
                               const struct selection_options *options, struct selection *out, reshard_error *err);
+/* Whether include and exclude leave the key. */
+bool selection_wants(struct str key, const struct selection_options *options);
 void selection_release(struct selection *selection);
 
 #endif

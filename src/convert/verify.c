@@ -6,6 +6,7 @@
 #include "convert/payload_check.h"
 #include "convert/replica_compare.h"
 #include "convert/sidecar.h"
+#include "convert/state_check.h"
 
 #include <stdlib.h>
 
@@ -196,6 +197,10 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
         status = verify_payload(checkpoint, options->is_deep ? stats : NULL, engine, findings, &cover, err);
     if (!status && options->is_deep)
         report_stats(checkpoint, stats, findings);
+    if (!status && options->is_deep)
+        status = state_check_copies(checkpoint, engine, findings, err);
+    if (!status && options->expects_optimizer)
+        status = state_check_optimizer(checkpoint, engine, findings, err);
     if (!status)
         status = finding_sink_status(findings, err);
     if (!status)

@@ -19,6 +19,7 @@ struct verify_coverage {
 
 struct verify_options {
     bool is_deep;                     /* also read all values */
+    bool expects_optimizer;           /* every trainable weight must have its optimizer states */
     struct verify_coverage *coverage; /* is filled unless verify stops with an error; may be NULL */
     void (*uncovered)(void *context, struct str key,
                       uint64_t bytes); /* is told each tensor with values that no checksum covers; may be NULL */

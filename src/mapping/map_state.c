@@ -38,6 +38,45 @@ enum map_state map_state_of(struct str key, struct str *name)
     return MAP_STATE_WEIGHT;
 }
 
+static bool key_below(struct str key, const char *family, struct str *rest)
+{
+    size_t size = strlen(family);
+    if (key.size <= size || !str_starts_with(key, family))
+        return false;
+    *rest = (struct str){ key.data + size, key.size - size };
+    return true;
+}
+
+/* By Paddle's suffix without its dot. */
+static enum map_state state_of_suffix(struct str word)
+{
+    for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT; state++) {
+        if (suffixes[state] && str_is(word, suffixes[state] + 1))
+            return state;
+    }
+    return MAP_STATE_WEIGHT;
+}
+
+bool map_state_of_family(struct str key, struct map_state_key *out)
+{
+    *out = (struct map_state_key){ .state = MAP_STATE_WEIGHT };
+    if (key_below(key, "model:", &out->name))
+        return true;
+    if (key_below(key, "master_weights:", &out->name)) {
+        out->state = MAP_STATE_MASTER;
+        return true;
+    }
+    struct str rest;
+    if (!key_below(key, "optimizer:", &rest))
+        return false;
+    size_t at = rest.size;
+    while (at && rest.data[at - 1] != '/')
+        at--;
+    out->state = at > 1 ? state_of_suffix((struct str){ rest.data + at, rest.size - at }) : MAP_STATE_WEIGHT;
+    out->name = (struct str){ rest.data, at ? at - 1 : 0 };
+    return out->state != MAP_STATE_WEIGHT;
+}
+
 static enum map_state state_of_word(struct str word)
 {
     for (enum map_state state = MAP_STATE_MASTER; state < MAP_STATE_COUNT; state++) {

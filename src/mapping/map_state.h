@@ -7,6 +7,7 @@
  *   Megatron's FSDP   optimizer.state.module.module.module.w.exp_avg   (of model.module.w)
  *   FSDP files   w-exp_avg
  *   others       w.exp_avg
+ *   Paddle, Unified Checkpoint   optimizer:w/moment1_0, master_weights:w, model:w
  */
 #ifndef MAPPING_MAP_STATE_H
 #define MAPPING_MAP_STATE_H
@@ -48,6 +49,9 @@ struct map_state_key {
 
 /* Splits a key at Paddle's suffix; MAP_STATE_WEIGHT if it has none: then the name is the key. */
 enum map_state map_state_of(struct str key, struct str *name);
+
+/* Splits a key of a Unified Checkpoint; false if it is none. */
+bool map_state_of_family(struct str key, struct map_state_key *out);
 
 /* The index-th way to read a key as a state in the spellings of other frameworks; false if there are no more. */
 bool map_state_reading(struct str key, int index, struct map_state_key *out);
