@@ -87,7 +87,7 @@ TEST(tensors_arrive_whole_and_in_order)
         struct engine_options engine = engine_options_of(seed);
         uint32_t tensors[SAMPLE_TENSORS_MAX];
         sample_make(&sample, &options);
-        struct engine_source source = { sample.store, sample.source, &limits_default };
+        struct engine_source source = { sample.store, sample.source, &limits_default, NULL };
         struct seen *seen = seen_new();
         uint32_t count = sample.source->tensor_count;
         for (uint32_t i = 0; i < count; i++)
@@ -113,7 +113,7 @@ TEST(any_box_can_be_read)
         struct sample_options options = options_of(seed);
         struct engine_options engine = engine_options_of(seed);
         sample_make(&sample, &options);
-        struct engine_source source = { sample.store, sample.source, &limits_default };
+        struct engine_source source = { sample.store, sample.source, &limits_default, NULL };
         for (uint32_t t = 0; t < sample.source->tensor_count; t++) {
             const struct catalog_tensor *tensor = &sample.source->tensors[t];
             const int64_t *shape = catalog_vector_at(sample.source, tensor->shape);
@@ -144,7 +144,7 @@ TEST(a_chunk_arrives_in_its_own_order_also_if_it_is_a_replica)
         struct sample_options options = options_of(seed);
         struct engine_options engine = engine_options_of(seed);
         sample_make(&sample, &options);
-        struct engine_source source = { sample.store, sample.source, &limits_default };
+        struct engine_source source = { sample.store, sample.source, &limits_default, NULL };
         for (uint32_t c = 0; c < sample.source->chunk_count; c++) {
             const struct catalog_chunk *chunk = &sample.source->chunks[c];
             const struct chunk_layout *layout = catalog_layout_of(sample.source, chunk);
@@ -172,7 +172,7 @@ TEST(what_the_sink_says_stops_the_stream)
     struct engine_options engine = { .memory_bytes = 65536, .threads = 3 };
     uint32_t tensors[SAMPLE_TENSORS_MAX] = { 0, 1, 2, 3, 4, 5 };
     sample_make(&sample, &options);
-    struct engine_source source = { sample.store, sample.source, &limits_default };
+    struct engine_source source = { sample.store, sample.source, &limits_default, NULL };
     for (uint64_t after = 1; after < 6; after++) {
         struct seen *seen = seen_new();
         seen->fail_after = after;
@@ -221,7 +221,7 @@ TEST(an_expanded_tensor_streams_in_bounded_memory)
     struct seen *seen = seen_new();
     seen->keep_bytes = false;
     struct engine_options engine = { .memory_bytes = 1 << 20, .threads = 2, .io = ENGINE_IO_BUFFERED };
-    struct engine_source source = { store, catalog, &limits_default };
+    struct engine_source source = { store, catalog, &limits_default, NULL };
     CHECK_OK(engine_stream(&source, &tensor, 1, NULL, NULL, &engine, see, seen, &err));
     assert_int_equal(seen->total, UINT64_C(1) << 28);
     assert_true(seen->window_max <= 1 << 20);
@@ -245,7 +245,7 @@ TEST(packed_elements_move_in_whole_bytes)
     CHECK_OK(catalog_add_chunk(catalog, tensor, starts[0], extents[0], 0, 0, 20200, NULL, &err));
     CHECK_OK(catalog_add_chunk(catalog, tensor, starts[1], extents[1], 0, 20200, 39800, NULL, &err));
     CHECK_OK(catalog_seal(catalog, false, &err));
-    struct engine_source source = { store, catalog, &limits_default };
+    struct engine_source source = { store, catalog, &limits_default, NULL };
     struct engine_options engine = { .memory_bytes = 20000, .threads = 2, .io = ENGINE_IO_BUFFERED };
     struct seen *seen = seen_new();
     CHECK_OK(engine_stream(&source, &tensor, 1, NULL, NULL, &engine, see, seen, &err));
@@ -279,7 +279,7 @@ TEST(many_tiny_tensors_share_reads)
     CHECK_OK(catalog_seal(catalog, false, &err));
     /* Every read is counted: the fault never comes, its number says how many calls there are at most. */
     struct store *counting = store_new_fault(store, FAULT_SHORT_READ, 12);
-    struct engine_source source = { counting, catalog, &limits_default };
+    struct engine_source source = { counting, catalog, &limits_default, NULL };
     struct engine_options engine = { .io = ENGINE_IO_BUFFERED };
     struct seen *seen = seen_new();
     CHECK_OK(engine_stream(&source, tensors, TENSORS_MAX, NULL, NULL, &engine, see, seen, &err));
@@ -308,7 +308,7 @@ TEST(strides_that_leave_the_chunk_are_an_error)
         uint32_t vector = catalog_vector(catalog, bad[i], 2);
         catalog_chunk_layout(catalog, chunk)->strides = vector;
         CHECK_OK(catalog_seal(catalog, false, &err));
-        struct engine_source source = { store, catalog, &limits_default };
+        struct engine_source source = { store, catalog, &limits_default, NULL };
         struct engine_options engine = { .memory_bytes = 20000, .threads = 1 };
         struct seen *seen = seen_new();
         CHECK_FAILS(engine_stream(&source, &tensor, 1, NULL, NULL, &engine, see, seen, &err), RESHARD_ERR_FORMAT);
@@ -331,7 +331,7 @@ TEST(limits_of_the_source_hold_for_the_stream)
     CHECK_OK(catalog_add_tensor(catalog, STR("x"), DTYPE_U8, 1, shape, &tensor, &err));
     CHECK_OK(catalog_add_chunk(catalog, tensor, NULL, NULL, 0, 0, sizeof(bytes), NULL, &err));
     CHECK_OK(catalog_seal(catalog, false, &err));
-    struct engine_source source = { store, catalog, &limits_default };
+    struct engine_source source = { store, catalog, &limits_default, NULL };
     struct engine_options engine = { .memory_bytes = 20000, .threads = 1, .io = ENGINE_IO_BUFFERED };
     struct seen *seen = seen_new();
     catalog->limits.tensors = 0;

@@ -38,7 +38,7 @@ static reshard_status collect(void *context, uint32_t tensor, uint64_t offset, c
 
 static reshard_status read_tensor(struct source *source, uint32_t tensor, struct buffer *out)
 {
-    struct engine_source from = { source->store, source->catalog, &source->limits };
+    struct engine_source from = { source->store, source->catalog, &source->limits, NULL };
     struct engine_options options = { .threads = 1, .memory_bytes = 1 << 20 };
     return engine_stream(&from, &tensor, 1, NULL, NULL, &options, collect, out, &err);
 }
