@@ -7,9 +7,9 @@
 
 /* What formats know that declare no words. */
 static const struct layout_word rank_words[] = {
-    { "ranks", "ranks", "ranks that tensors are spread over", true },
-    { "dp", "ranks", NULL, true },
-    { NULL, NULL, NULL, false },
+    { "ranks", "ranks", "ranks that tensors are spread over", true, NULL },
+    { "dp", "ranks", NULL, true, NULL },
+    { NULL, NULL, NULL, false, NULL },
 };
 
 /* ---- format options ---- */
@@ -74,6 +74,36 @@ static void set_number(struct word_number *numbers, const char *name, uint32_t n
     *numbers = (struct word_number){ name, number };
 }
 
+/* What stands behind "WORD=": the number; false if it is none that the word may have. */
+static bool word_value(const struct layout_word *word, struct str text, uint32_t *out)
+{
+    uint64_t value;
+    if (word && word->choices) {
+        for (*out = 1; word->choices[*out - 1]; ++*out) {
+            if (str_is(text, word->choices[*out - 1]))
+                return true;
+        }
+        return false;
+    }
+    if (!str_to_u64(text, &value) || value == 0 || value > LAYOUT_NUMBER_MAX)
+        return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+static reshard_status fail_value(const char *layout, struct str said, const struct layout_word *word, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    if (!word || !word->choices)
+        return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(said));
+    for (const char *const *choice = word->choices; *choice; choice++)
+        buffer_printf(&text, "%s%s", choice == word->choices ? "" : ", ", *choice);
+    error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s': %s is one of %.*s", layout, STR_ARG(said), word->name, (int)text.size,
+              (const char *)text.data);
+    buffer_release(&text);
+    return RESHARD_ERR_USAGE;
+}
+
 /* "tp=, pp= and dp=", or "ranks=N". */
 static void hint_words(const struct layout_word *words, reshard_error *err)
 {
@@ -104,21 +134,22 @@ static reshard_status read_layout(const char *layout, const struct format_driver
     while (rest.size) {
         struct str said = str_take(&rest, ',');
         size_t equals;
-        uint64_t value;
-        if (!str_find_char(said, '=', &equals) || !str_to_u64((struct str){ said.data + equals + 1, said.size - equals - 1 }, &value) ||
-            value == 0 || value > LAYOUT_NUMBER_MAX)
-            return error_set(err, RESHARD_ERR_USAGE, "layout '%s': '%.*s' is not WORD=NUMBER", layout, STR_ARG(said));
+        uint32_t value;
+        if (!str_find_char(said, '=', &equals))
+            return fail_value(layout, said, NULL, err);
+        const struct layout_word *word = known_word(words, (struct str){ said.data, equals });
+        if (!word_value(word, (struct str){ said.data + equals + 1, said.size - equals - 1 }, &value))
+            return fail_value(layout, said, word, err);
         said.size = equals;
-        const struct layout_word *word = known_word(words, said);
         if (!word && value != 1) {
             error_set(err, RESHARD_ERR_UNSUPPORTED, "layout '%s': format '%s' has no '%.*s'", layout, driver->name, STR_ARG(said));
             hint_words(words, err);
             return RESHARD_ERR_UNSUPPORTED;
         }
         if (word)
-            set_number(numbers, word->name, (uint32_t)value);
+            set_number(numbers, word->name, value);
         if (word && word->is_rank_count)
-            out->ranks = (uint32_t)value;
+            out->ranks = value;
     }
     return RESHARD_OK;
 }

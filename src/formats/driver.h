@@ -37,10 +37,11 @@ struct format_option {
     const char *name, *type, *default_value, *help;
 };
 
-/* A word of --layout, WORD=NUMBER, that a driver knows. */
+/* A word of --layout, WORD=NUMBER or WORD=CHOICE, that a driver knows. */
 struct layout_word {
     const char *name, *unit, *help; /* help NULL: a synonym, which no message lists */
     bool is_rank_count;             /* on how many ranks tensors are spread: layout_request.ranks */
+    const char *const *choices;     /* what it may be, then NULL: its number is 1 and up. NULL: any number */
 };
 
 /* An open source. Made by format_open, freed by source_free. */

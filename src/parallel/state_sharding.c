@@ -27,8 +27,7 @@ static uint32_t least_loaded(const int64_t *loads, uint32_t ranks)
     return least;
 }
 
-static reshard_status assign_whole(bool is_sorted, uint32_t ranks, struct sharded_parameter *parameters, uint32_t count,
-                                   reshard_error *err)
+static reshard_status assign_whole(bool is_sorted, uint32_t ranks, struct sharded_parameter *parameters, uint32_t count, reshard_error *err)
 {
     uint32_t *order = malloc(((size_t)count + 1) * sizeof(*order));
     int64_t *loads = calloc(ranks, sizeof(*loads));
@@ -52,7 +51,7 @@ static reshard_status assign_whole(bool is_sorted, uint32_t ranks, struct sharde
 /* ---- parts ---- */
 
 /* Rounds up to a multiple. */
-static bool round_up(int64_t value, int64_t unit, int64_t *out)
+static bool state_sharding_round_up(int64_t value, int64_t unit, int64_t *out)
 {
     int64_t more = (unit - value % unit) % unit;
     return checked_add_i64(value, more, out);
@@ -77,7 +76,7 @@ static reshard_status pack_buffer(uint32_t ranks, struct sharded_parameter *para
         if (parameter->dtype != dtype)
             continue;
         parameter->start = at;
-        if (!round_up(parameter->elements, unit, &parameter->padded) || !checked_add_i64(at, parameter->padded, &at) ||
+        if (!state_sharding_round_up(parameter->elements, unit, &parameter->padded) || !checked_add_i64(at, parameter->padded, &at) ||
             !checked_mul_i64(parameter->elements, dtype_element_bytes(dtype), &size) || !checked_add_i64(bytes, size, &bytes))
             return error_set(err, RESHARD_ERR_LIMIT, "a buffer of parameters has more than 2^63 bytes");
     }
@@ -116,8 +115,8 @@ static reshard_status assign_parts(uint32_t ranks, struct sharded_parameter *par
             parameter->part = 0;
             continue;
         }
-        if (!round_up(parameter->elements, aligned_elements(parameter->dtype), &parameter->padded) ||
-            !round_up(parameter->padded, ranks, &parameter->padded))
+        if (!state_sharding_round_up(parameter->elements, aligned_elements(parameter->dtype), &parameter->padded) ||
+            !state_sharding_round_up(parameter->padded, ranks, &parameter->padded))
             return error_set(err, RESHARD_ERR_LIMIT, "a parameter has more than 2^63 elements");
         parameter->start = 0;
         parameter->part = parameter->padded / ranks;

@@ -5,8 +5,8 @@
  *
  *   stage 1, V1   each parameter is one rank's: the largest first, each to the rank that has fewest elements so far
  *   stage 2       the same without sorting
- *   stage 1, V2   parameters of one type lie one after another in buffers, each padded to (256 bytes x ranks); every rank owns an equal part
- *                 of each buffer, and of a parameter the elements in it
+ *   stage 1, V2   parameters of one type lie one after another in buffers, each padded to (256 bytes x ranks); every rank owns an equal
+ *                 part of each buffer, and of a parameter the elements in it
  *   stage 3       every parameter of more than 2^20 elements is cut into equal parts, the end of it padded to 256 bytes; smaller ones are
  *                 whole on every rank
  */

@@ -26,9 +26,9 @@ static int unified_driver_probe(struct store *store, const char *name, reshard_e
 }
 
 static const struct layout_word unified_words[] = {
-    { "tp", "ranks", "tensor parallel: files of each family", true },
-    { "ranks", "ranks", NULL, true },
-    { NULL, NULL, NULL, false },
+    { "tp", "ranks", "tensor parallel: files of each family", true, NULL },
+    { "ranks", "ranks", NULL, true, NULL },
+    { NULL, NULL, NULL, false, NULL },
 };
 
 static const char *const unified_entries[] = {

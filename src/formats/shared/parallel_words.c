@@ -2,14 +2,14 @@
 #include "formats/shared/parallel_words.h"
 
 const struct layout_word parallel_words[] = {
-    { "tp", "ranks", "tensor parallel", false },
-    { "pp", "ranks", "pipeline parallel", false },
-    { "vp", "chunks", "virtual pipeline: model chunks of each stage", false },
-    { "ep", "ranks", "expert parallel", false },
-    { "etp", "ranks", "tensor parallel, of experts", false },
-    { "dp", "ranks", "data parallel", true },
-    { "ranks", "ranks", NULL, true },
-    { NULL, NULL, NULL, false },
+    { "tp", "ranks", "tensor parallel", false, NULL },
+    { "pp", "ranks", "pipeline parallel", false, NULL },
+    { "vp", "chunks", "virtual pipeline: model chunks of each stage", false, NULL },
+    { "ep", "ranks", "expert parallel", false, NULL },
+    { "etp", "ranks", "tensor parallel, of experts", false, NULL },
+    { "dp", "ranks", "data parallel", true, NULL },
+    { "ranks", "ranks", NULL, true, NULL },
+    { NULL, NULL, NULL, false, NULL },
 };
 
 struct parallel_sizes parallel_sizes_of(const struct layout_request *request)

@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lays a Flex Checkpoint out: pieces to files, then where each file's payload goes, then the metadata. */
+#include "formats/paddle/flex_target.h"
+
+#include "base/array.h"
+#include "base/name_map.h"
+#include "encoding/paddle_save.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+const struct format_option flex_options[] = {
+    { "generation", "RELEASE", "3.3", "Paddle whose metadata is written: 2.6, 3.0 (v0, to 3.1), 3.2 (v1), 3.3 (v2)" },
+    { "dedupe", "WAY", "balanced", "what several ranks hold is written by: balanced, first-rank; none: by all, as replicas" },
+    { "protocol", "4|5", "4", "pickle protocol of the data files; 5 needs Paddle 3.4" },
+    { NULL, NULL, NULL, NULL },
+};
+
+/* ---- options ---- */
+
+struct word_value {
+    const char *word;
+    int value;
+};
+
+static const struct word_value releases[] = {
+    { "2.6", FLEX_RELEASE_2_6 }, { "3.0", FLEX_RELEASE_3_0 }, { "3.1", FLEX_RELEASE_3_0 },
+    { "v0", FLEX_RELEASE_3_0 },  { "3.2", FLEX_RELEASE_3_2 }, { "v1", FLEX_RELEASE_3_2 },
+    { "3.3", FLEX_RELEASE_3_3 }, { "v2", FLEX_RELEASE_3_3 },  { NULL, 0 },
+};
+static const struct word_value dedupes[] = {
+    { "balanced", FLEX_DEDUPE_BALANCED }, { "first-rank", FLEX_DEDUPE_FIRST }, { "none", FLEX_DEDUPE_NONE }, { NULL, 0 }
+};
+static const struct word_value protocols[] = { { "4", 4 }, { "5", 5 }, { NULL, 0 } };
+
+/* The value of an option; *out stays as it is where it was not given. */
+static reshard_status flex_layout_read_option(const struct layout_request *request, const char *name, const struct word_value *words,
+                                              int *out, reshard_error *err)
+{
+    const char *value = layout_option(request, name);
+    if (!value)
+        return RESHARD_OK;
+    for (const struct word_value *word = words; word->word; word++) {
+        if (strcmp(word->word, value) == 0) {
+            *out = word->value;
+            return RESHARD_OK;
+        }
+    }
+    struct buffer text = { 0 };
+    for (const struct word_value *word = words; word->word; word++)
+        buffer_printf(&text, "%s%s", word == words ? "" : ", ", word->word);
+    error_set(err, RESHARD_ERR_USAGE, "format option %s=%s: one of %.*s is wanted", name, value, (int)text.size, (const char *)text.data);
+    buffer_release(&text);
+    return RESHARD_ERR_USAGE;
+}
+
+static reshard_status flex_layout_read_options(const struct layout_request *request, struct flex_target *state, reshard_error *err)
+{
+    int release = FLEX_RELEASE_3_3, dedupe = FLEX_DEDUPE_BALANCED;
+    state->protocol = 4;
+    reshard_status status = flex_layout_read_option(request, "generation", releases, &release, err);
+    if (!status)
+        status = flex_layout_read_option(request, "dedupe", dedupes, &dedupe, err);
+    if (!status)
+        status = flex_layout_read_option(request, "protocol", protocols, &state->protocol, err);
+    state->release = (enum flex_release)release;
+    state->dedupe = (enum flex_dedupe)dedupe;
+    if (!status && state->dedupe == FLEX_DEDUPE_NONE && state->release < FLEX_RELEASE_3_3) {
+        error_set(err, RESHARD_ERR_USAGE, "metadata before Paddle 3.3 cannot say which of several copies is which");
+        error_hint(err, "give reshard_convert_options.format_options generation=3.3 with dedupe=none");
+        return RESHARD_ERR_USAGE;
+    }
+    return status;
+}
+
+/* ---- parts of the state ---- */
+
+reshard_status flex_target_add_file(struct target *target, struct str name, uint32_t folder, uint32_t rank, uint32_t *out,
+                                    reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    struct flex_out_file file = { .folder = folder, .rank = rank };
+    if (!ARRAY_ROOM(state->files, state->file_count, state->file_capacity) || !arena_str(&target->catalog->arena, name, &file.name))
+        return error_set_memory(err);
+    *out = state->file_count;
+    state->files[state->file_count++] = file;
+    return RESHARD_OK;
+}
+
+reshard_status flex_target_add_folder(struct target *target, struct str prefix, struct str metadata, uint32_t *out, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    struct flex_out_folder folder = { .object = CATALOG_NONE };
+    for (uint32_t i = 0; i < state->folder_count; i++) {
+        if (str_equal(state->folders[i].prefix, prefix)) {
+            *out = i;
+            return RESHARD_OK;
+        }
+    }
+    if (!ARRAY_ROOM(state->folders, state->folder_count, state->folder_capacity) ||
+        !arena_str(&target->catalog->arena, prefix, &folder.prefix) || !arena_str(&target->catalog->arena, metadata, &folder.metadata))
+        return error_set_memory(err);
+    *out = state->folder_count;
+    state->folders[state->folder_count++] = folder;
+    return RESHARD_OK;
+}
+
+reshard_status flex_target_add_piece(struct target *target, const struct flex_piece *piece, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    if (!ARRAY_ROOM(state->pieces, state->piece_count, state->piece_capacity))
+        return error_set_memory(err);
+    state->pieces[state->piece_count++] = *piece;
+    return RESHARD_OK;
+}
+
+/* ---- what is wanted ---- */
+
+static reshard_status flex_layout_check_type(const struct flex_target *state, const struct catalog_tensor *tensor, reshard_error *err)
+{
+    bool is_nameless = state->release == FLEX_RELEASE_2_6 && (tensor->dtype == DTYPE_F8_E4M3 || tensor->dtype == DTYPE_F8_E5M2);
+    if (paddle_save_can_hold(tensor->dtype) && !is_nameless)
+        return RESHARD_OK;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %s has no dtype %s", STR_ARG(tensor->key),
+              is_nameless ? "metadata of Paddle 2.6" : "Paddle", dtype_info(tensor->dtype)->name);
+    error_object(err, "%.*s", STR_ARG(tensor->key));
+    error_hint(err, "reshard_convert_options.dtypes converts it, reshard_convert_options.exclude leaves it out");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+static reshard_status flex_layout_check_key(struct name_map *names, struct str key, reshard_error *err)
+{
+    bool was_new;
+    if (name_map_intern(names, key, &was_new) == NAME_NONE)
+        return error_set_memory(err);
+    if (!was_new)
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is the key of two tensors or items; keys of a Flex Checkpoint are unique",
+                  STR_ARG(key));
+    else if (str_ends_with(key, "@@") || str_starts_with(key, "__paddle_"))
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': Paddle keeps keys that end with @@ or begin with __paddle_ for itself",
+                  STR_ARG(key));
+    else
+        return RESHARD_OK;
+    error_object(err, "%.*s", STR_ARG(key));
+    error_hint(err, "rename it with reshard_map_options.texts, or leave it out with reshard_convert_options.exclude");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+static reshard_status flex_layout_check_tensors(const struct layout_request *request, struct target *target, struct name_map *names,
+                                                reshard_error *err)
+{
+    const struct catalog *wanted = request->wanted;
+    reshard_status status = RESHARD_OK;
+    bool has_numbers = false;
+    for (uint32_t i = 0; i < wanted->tensor_count && !status; i++) {
+        const struct catalog_tensor *tensor = &wanted->tensors[i];
+        if (tensor->flags & TENSOR_NO_DATA && !(tensor->flags & TENSOR_HIDDEN))
+            status = target_note_dropped(target, NOTE_NO_DATA, tensor->key, err, "a tensor without data");
+        if (status || !flex_is_stored(tensor))
+            continue;
+        status = flex_layout_check_type(flex_target_state(target), tensor, err);
+        if (!status)
+            status = flex_layout_check_key(names, tensor->key, err);
+        for (uint32_t p = 0; tensor->path != CATALOG_NONE && p < tensor->path_count; p++)
+            has_numbers |= wanted->paths[tensor->path + p].kind != PATH_KEY;
+    }
+    if (!status && has_numbers)
+        status = target_note_changed(target, NOTE_KEYS, (struct str){ 0 }, err, "positions in lists and integer keys become strings");
+    return status;
+}
+
+/* ---- items ---- */
+
+static reshard_status flex_layout_take_item(const struct layout_request *request, struct target *target, struct name_map *names,
+                                            uint32_t wanted, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    struct str key = request->wanted->items[wanted].key;
+    const struct catalog_item *item;
+    const char *why = "Flex Checkpoints have no files beside their own";
+    if (layout_item_stored(request, wanted)->kind == ITEM_FILE)
+        return target_note_dropped(target, NOTE_NO_PLACE, key, err, "%s", why);
+    reshard_status status = layout_item(request, wanted, &item, err);
+    if (status)
+        return status;
+    if (!flex_item_is_plain(item, &why))
+        return target_note_dropped(target, item->value ? NOTE_NO_PLACE : NOTE_NO_VALUE, key, err, "%s", why);
+    status = flex_layout_check_key(names, key, err);
+    if (status)
+        return status;
+    state->items[state->item_count++] = (struct flex_out_item){ wanted, key };
+    return RESHARD_OK;
+}
+
+static reshard_status flex_layout_take_items(const struct layout_request *request, struct target *target, struct name_map *names,
+                                             reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    reshard_status status = RESHARD_OK;
+    state->items = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->items));
+    if (!state->items)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < request->wanted->item_count && !status; i++)
+        status = flex_layout_take_item(request, target, names, i, err);
+    return status;
+}
+
+/* ---- files ---- */
+
+static int flex_layout_by_file(const void *a, const void *b, void *context)
+{
+    const struct flex_piece *pieces = context;
+    uint32_t i = *(const uint32_t *)a, j = *(const uint32_t *)b;
+    if (pieces[i].file != pieces[j].file)
+        return pieces[i].file < pieces[j].file ? -1 : 1;
+    return i < j ? -1 : i > j;
+}
+
+/* Brings pieces in the order of their files, and says where those of each are. */
+static reshard_status flex_layout_sort_pieces(struct flex_target *state, reshard_error *err)
+{
+    uint32_t *order = malloc(((size_t)state->piece_count + 1) * sizeof(*order));
+    struct flex_piece *sorted = malloc(((size_t)state->piece_count + 1) * sizeof(*sorted));
+    if (!order || !sorted) {
+        free(order);
+        free(sorted);
+        return error_set_memory(err);
+    }
+    for (uint32_t i = 0; i < state->piece_count; i++)
+        order[i] = i;
+    qsort_r(order, state->piece_count, sizeof(*order), flex_layout_by_file, state->pieces);
+    for (uint32_t i = 0; i < state->piece_count; i++) {
+        struct flex_out_file *file = &state->files[state->pieces[order[i]].file];
+        sorted[i] = state->pieces[order[i]];
+        if (!file->piece_count++)
+            file->first_piece = i;
+    }
+    free(order);
+    free(state->pieces);
+    state->pieces = sorted;
+    state->piece_capacity = state->piece_count + 1;
+    return RESHARD_OK;
+}
+
+static reshard_status add_object(struct target *target, uint32_t folder, struct str name, uint64_t bytes, uint32_t *out, reshard_error *err)
+{
+    struct str prefix = flex_target_state(target)->folders[folder].prefix;
+    char *full = arena_printf(&target->catalog->arena, "%.*s%.*s", (int)prefix.size, prefix.data, (int)name.size, name.data);
+    return full ? catalog_add_object(target->catalog, str_of(full), bytes, out, err) : error_set_memory(err);
+}
+
+static reshard_status flex_layout_add_chunk(struct target *target, const struct flex_piece *piece, uint64_t offset, reshard_error *err)
+{
+    struct catalog *catalog = target->catalog;
+    const struct catalog_tensor *tensor = &catalog->tensors[piece->tensor];
+    int64_t elements = piece->count >= 0 ? piece->count : box_volume(tensor->rank, catalog_vector_at(catalog, piece->extent));
+    const struct flex_out_file *file = &flex_target_state(target)->files[piece->file];
+    struct catalog_chunk *chunk;
+    uint64_t bytes;
+    if (!dtype_bytes(tensor->dtype, (uint64_t)elements, &bytes))
+        return error_set(err, RESHARD_ERR_FORMAT, "the size of a chunk overflows");
+    reshard_status status = catalog_add_chunk(catalog, piece->tensor, catalog_vector_at(catalog, piece->start),
+                                              catalog_vector_at(catalog, piece->extent), file->object, offset, bytes, &chunk, err);
+    if (status)
+        return status;
+    chunk->writer = file->rank < UINT16_MAX ? (uint16_t)file->rank : UINT16_MAX;
+    if (piece->count < 0)
+        return RESHARD_OK;
+    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->flat_begin = piece->begin;
+    layout->flat_count = piece->count;
+    return RESHARD_OK;
+}
+
+static reshard_status add_data_file(const struct layout_request *request, struct target *target, uint32_t number, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    struct flex_out_file *file = &state->files[number];
+    uint64_t *offsets = calloc((size_t)file->piece_count + state->item_count + 1, sizeof(*offsets)), bytes;
+    if (!offsets)
+        return error_set_memory(err);
+    reshard_status status = flex_file_plan(request, target, number, offsets, &bytes, err);
+    if (!status)
+        status = add_object(target, file->folder, file->name, bytes, &file->object, err);
+    for (uint32_t i = 0; i < file->piece_count && !status; i++)
+        status = flex_layout_add_chunk(target, &state->pieces[file->first_piece + i], offsets[i], err);
+    free(offsets);
+    return status;
+}
+
+static reshard_status add_files(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    reshard_status status = flex_layout_sort_pieces(state, err);
+    for (uint32_t i = 0; i < state->file_count && !status; i++)
+        status = add_data_file(request, target, i, err);
+    for (uint32_t i = 0; i < state->folder_count && !status; i++) {
+        uint64_t bytes = 0;
+        status = flex_metadata_write(target, request->wanted, i, NULL, NULL, &bytes, err);
+        if (!status)
+            status = add_object(target, i, state->folders[i].metadata, bytes, &state->folders[i].object, err);
+    }
+    return status;
+}
+
+reshard_status flex_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct flex_target *state = calloc(1, sizeof(*state));
+    struct name_map names = { 0 };
+    if (!state)
+        return error_set_memory(err);
+    target->driver_state = state;
+    reshard_status status = flex_layout_read_options(request, state, err);
+    if (!status)
+        status = target_add_tensors(request, target, err);
+    if (!status)
+        status = flex_layout_check_tensors(request, target, &names, err);
+    if (!status)
+        status = flex_layout_take_items(request, target, &names, err);
+    if (!status)
+        status = flex_place(request, target, NULL, err);
+    if (!status)
+        status = add_files(request, target, err);
+    name_map_release(&names);
+    return status;
+}
+
+void flex_close_target(struct target *target)
+{
+    struct flex_target *state = flex_target_state(target);
+    if (!state)
+        return;
+    free(state->pieces);
+    free(state->files);
+    free(state->folders);
+    free(state->items);
+    free(state);
+    target->driver_state = NULL;
+}

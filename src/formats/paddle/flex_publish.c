@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The data files: dicts of arrays, behind them in the first file the items that are no tensors. */
+#include "formats/paddle/flex_target.h"
+
+#include <stdlib.h>
+
+/* ---- items ---- */
+
+struct plainness {
+    const char *why;
+};
+
+static bool visit_plain(const struct value *value, void *context)
+{
+    struct plainness *plainness = context;
+    if (value->kind == VALUE_PERSID || value->tensor || value->storage)
+        plainness->why = "it has tensors in it";
+    else if (value->kind == VALUE_CALL || value->kind == VALUE_NEW || value->kind == VALUE_GLOBAL)
+        plainness->why = "it is an object of a class, not plain data";
+    return !plainness->why;
+}
+
+bool flex_item_is_plain(const struct catalog_item *item, const char **why)
+{
+    struct plainness plainness = { .why = item->value ? NULL : "its value is not known" };
+    bool is_short_of_memory = false;
+    if (item->value && !value_walk(item->value, item->graph->count, NULL, visit_plain, &plainness, &is_short_of_memory) && !plainness.why)
+        plainness.why = "there is no memory to look at it";
+    *why = plainness.why;
+    return !plainness.why;
+}
+
+/* ---- files ---- */
+
+struct flex_writing {
+    const struct layout_request *request;
+    const struct target *target;
+    const struct flex_out_file *file;
+    int64_t length; /* of the run that was asked for last */
+};
+
+static reshard_status member_of_piece(struct flex_writing *file, const struct flex_piece *piece, struct paddle_member *out)
+{
+    const struct catalog *catalog = file->target->catalog;
+    const struct catalog_tensor *tensor = &catalog->tensors[piece->tensor];
+    *out = (struct paddle_member){ .key = tensor->key, .dtype = tensor->dtype, .rank = tensor->rank };
+    out->shape = catalog_vector_at(catalog, piece->extent);
+    if (piece->count >= 0) {
+        file->length = piece->count;
+        out->rank = 1;
+        out->shape = &file->length;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status file_member(void *context, uint64_t index, struct paddle_member *out, reshard_error *err)
+{
+    struct flex_writing *file = context;
+    const struct flex_target *state = flex_target_state(file->target);
+    const struct catalog_item *item;
+    if (index < file->file->piece_count)
+        return member_of_piece(file, &state->pieces[file->file->first_piece + index], out);
+    const struct flex_out_item *member = &state->items[index - file->file->piece_count];
+    reshard_status status = layout_item(file->request, member->wanted, &item, err);
+    if (!status)
+        *out = (struct paddle_member){ .key = member->key, .value = item->value, .graph_count = item->graph->count };
+    return status;
+}
+
+static struct paddle_content content_of(struct flex_writing *file, const struct layout_request *request, const struct target *target,
+                                        uint32_t number)
+{
+    const struct flex_target *state = flex_target_state(target);
+    *file = (struct flex_writing){ .request = request, .target = target, .file = &state->files[number] };
+    return (struct paddle_content){ .count = file->file->piece_count + (number == 0 ? state->item_count : 0),
+                                    .member = file_member,
+                                    .context = file,
+                                    .protocol = state->protocol };
+}
+
+reshard_status flex_file_plan(const struct layout_request *request, const struct target *target, uint32_t file, uint64_t *offsets,
+                              uint64_t *bytes, reshard_error *err)
+{
+    struct flex_writing state;
+    struct paddle_content content = content_of(&state, request, target, file);
+    return paddle_save_plan(&content, offsets, bytes, err);
+}
+
+/* ---- publishing ---- */
+
+static reshard_status write_bytes(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+{
+    return store_write_at(context, offset, bytes, size, err);
+}
+
+reshard_status flex_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err)
+{
+    const struct flex_target *state = flex_target_state(job->target);
+    struct flex_writing file;
+    for (uint32_t i = 0; i < state->file_count; i++) {
+        if (state->files[i].object != object)
+            continue;
+        struct paddle_content content = content_of(&file, job->request, job->target, i);
+        return paddle_save_write(&content, write_bytes, job->objects[object], err);
+    }
+    return RESHARD_OK;
+}
+
+reshard_status flex_commit(const struct publish_job *job, reshard_error *err)
+{
+    const struct flex_target *state = flex_target_state(job->target);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < state->folder_count && !status; i++)
+        status = flex_metadata_write(job->target, job->request->wanted, i, write_bytes, job->objects[state->folders[i].object], NULL, err);
+    return status;
+}

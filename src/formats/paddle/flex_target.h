@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the writing half of paddle-flex shares. Laying out decides which piece of which tensor lies in which file, and where its elements
+ * go; publishing and commit make the pickles again from that.
+ */
+#ifndef FORMATS_PADDLE_FLEX_TARGET_H
+#define FORMATS_PADDLE_FLEX_TARGET_H
+
+#include "encoding/paddle_save_write.h"
+#include "formats/driver.h"
+#include "parallel/state_sharding.h"
+
+/* The release whose metadata is written: what its classes hold is in flex_metadata.h. */
+enum flex_release { FLEX_RELEASE_2_6, FLEX_RELEASE_3_0, FLEX_RELEASE_3_2, FLEX_RELEASE_3_3 };
+
+/* What becomes of a piece that several ranks hold. */
+enum flex_dedupe { FLEX_DEDUPE_BALANCED, FLEX_DEDUPE_FIRST, FLEX_DEDUPE_NONE };
+
+/* A piece of a tensor in one file. */
+struct flex_piece {
+    uint32_t tensor;
+    uint32_t start, extent; /* the box: vectors of the target's catalog */
+    int64_t begin, count;   /* the run of the box in row-major order; count -1: all of the box, in its shape */
+    uint32_t file;
+    int32_t replica; /* -1: its number is not said */
+};
+
+struct flex_out_file {
+    struct str name; /* in the folder of the checkpoint */
+    uint32_t folder;
+    uint32_t rank;
+    uint32_t object;
+    uint32_t first_piece, piece_count; /* once they are in order */
+};
+
+/* A folder with metadata of its own: the only one, or each of those that a trainer writes. */
+struct flex_out_folder {
+    struct str prefix;   /* "" or ends with '/' */
+    struct str metadata; /* name of the file */
+    uint32_t object;
+};
+
+struct flex_out_item {
+    uint32_t wanted;
+    struct str key;
+};
+
+struct flex_target {
+    enum flex_release release;
+    enum flex_dedupe dedupe;
+    int protocol;              /* of the data files */
+    struct flex_piece *pieces; /* by file, and in a file in the order of the dict */
+    struct flex_out_file *files;
+    struct flex_out_folder *folders;
+    struct flex_out_item *items; /* members of the first file */
+    uint32_t piece_count, piece_capacity, file_count, file_capacity, folder_count, folder_capacity, item_count;
+};
+
+static inline struct flex_target *flex_target_state(const struct target *target)
+{
+    return target->driver_state;
+}
+
+/* ---- flex_layout.c ---- */
+
+extern const struct format_option flex_options[];
+
+reshard_status flex_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
+void flex_close_target(struct target *target);
+
+/* Adds a file or a folder; *out is its number. */
+reshard_status flex_target_add_file(struct target *target, struct str name, uint32_t folder, uint32_t rank, uint32_t *out,
+                                    reshard_error *err);
+reshard_status flex_target_add_folder(struct target *target, struct str prefix, struct str metadata, uint32_t *out, reshard_error *err);
+reshard_status flex_target_add_piece(struct target *target, const struct flex_piece *piece, reshard_error *err);
+
+/* Whether a tensor is stored at all. */
+static inline bool flex_is_stored(const struct catalog_tensor *tensor)
+{
+    return !(tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA));
+}
+
+/* ---- flex_place.c ---- */
+
+extern const struct layout_word flex_words[];
+
+/* Places the pieces of all tensors after the words of the layout. is_placed: tensors that have their pieces already, by number; may be
+ * NULL. */
+reshard_status flex_place(const struct layout_request *request, struct target *target, const bool *is_placed, reshard_error *err);
+
+/* ---- flex_cut.c ---- */
+
+/* Degrees of the parallel dimensions, each 1 or more. A rank is ((data * pp + stage) * sharding + shard) * tp + part. */
+struct flex_degrees {
+    uint32_t tp, pp, vp, ep, dp, sharding;
+    enum sharding_stage stage;
+    uint32_t world;
+};
+
+struct flex_place {
+    uint32_t data, stage, shard, part;
+};
+
+/* What a parameter and its state have in common. */
+struct flex_parameter {
+    struct str key;
+    uint32_t tensor; /* of the parameter itself, or of the first of its states that has its shape */
+    enum dtype dtype;
+    int axis;              /* cut by tensor parallelism; -1: whole */
+    uint32_t stage;        /* of the pipeline */
+    int64_t layer, expert; /* -1: none */
+    bool is_own_stack;     /* the layer is of a stack that does not count */
+    int32_t expert_rank;   /* -1: every rank has it */
+    bool has_state, has_master;
+    struct sharded_parameter share; /* elements are those of one rank's part */
+};
+
+/* What a tensor is of its parameter. */
+struct flex_member {
+    uint32_t parameter;
+    bool is_state;
+    bool is_shaped; /* it has the parameter's shape, and is cut like it */
+};
+
+struct flex_cutting {
+    const struct catalog *wanted;
+    struct flex_degrees degrees;
+    struct flex_member *parts; /* by tensor */
+    struct flex_parameter *parameters;
+    uint32_t parameter_count, parameter_capacity;
+    struct arena arena;
+};
+
+reshard_status flex_cutting_make(const struct layout_request *request, const struct flex_degrees *degrees, struct flex_cutting *out,
+                                 reshard_error *err);
+void flex_cutting_release(struct flex_cutting *cutting);
+
+/* What a rank holds of a tensor: false if nothing. number: the same for all ranks that hold the same piece, less than
+ * flex_piece_numbers(). */
+struct flex_held {
+    int64_t start[RANK_MAX], extent[RANK_MAX];
+    int64_t begin, count; /* as in flex_piece */
+    uint32_t number;
+};
+bool flex_held_of(const struct flex_cutting *cutting, uint32_t tensor, const struct flex_place *place, struct flex_held *out);
+uint32_t flex_piece_numbers(const struct flex_cutting *cutting, uint32_t tensor);
+
+/* ---- flex_metadata_write.c ---- */
+
+/* The metadata of one folder; bytes, if not NULL, gets its size. The same bytes every time. */
+reshard_status flex_metadata_write(const struct target *target, const struct catalog *wanted, uint32_t folder, pickle_sink sink,
+                                   void *context, uint64_t *bytes, reshard_error *err);
+
+/* ---- flex_publish.c ---- */
+
+/* Lays the pickle of a file out: offsets of its pieces' elements (may be NULL), and its size. */
+reshard_status flex_file_plan(const struct layout_request *request, const struct target *target, uint32_t file, uint64_t *offsets,
+                              uint64_t *bytes, reshard_error *err);
+
+/* Whether the value is plain data that any reader of the pickle takes; if not, *why says what it is. */
+bool flex_item_is_plain(const struct catalog_item *item, const char **why);
+reshard_status flex_publish_object(const struct publish_job *job, uint32_t object, reshard_error *err);
+reshard_status flex_commit(const struct publish_job *job, reshard_error *err);
+
+#endif
