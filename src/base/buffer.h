@@ -37,6 +37,10 @@ bool buffer_append_u64le(struct buffer *buffer, uint64_t value);
  * else raw; a lone surrogate (WTF-8) becomes \udxxx. */
 bool buffer_append_json_string(struct buffer *buffer, struct str s);
 
+/* The same in ASCII alone, as Python's json.dumps writes it: other characters are \uxxxx, beyond 16 bits as two of them. false too for what
+ * is no Unicode text. */
+bool buffer_append_json_ascii(struct buffer *buffer, struct str s);
+
 /* The same for text that people look at: what a terminal would obey, or nobody would see (str_printable_char), is \uxxxx as well. The value
  * is the same. */
 bool buffer_append_json_visible(struct buffer *buffer, struct str s);

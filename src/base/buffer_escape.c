@@ -63,6 +63,23 @@ static bool append_json_code_point(struct buffer *buffer, uint32_t code)
     return append_json_unit(buffer, 0xD7C0 + (code >> 10)) && append_json_unit(buffer, 0xDC00 | (code & 0x3FF));
 }
 
+bool buffer_append_json_ascii(struct buffer *buffer, struct str s)
+{
+    bool ok = buffer_append_byte(buffer, '"');
+    for (size_t i = 0; ok && i < s.size;) {
+        uint8_t c = (uint8_t)s.data[i];
+        size_t size = c < 0x80 ? 1 : str_utf8_char(s, i, true);
+        if (!size)
+            return false;
+        if (c >= 0x80)
+            ok = append_json_code_point(buffer, str_code_point(s, i, size));
+        else
+            ok = c < 0x20 || json_short_escape(c) ? append_json_control(buffer, c) : buffer_append_byte(buffer, c);
+        i += size;
+    }
+    return ok && buffer_append_byte(buffer, '"');
+}
+
 /* Size of the character at s.data[at] if nobody would see it, else 0. It has more than one byte, or is DEL. */
 static size_t unseen_char(struct str s, size_t at)
 {

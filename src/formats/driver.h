@@ -29,6 +29,7 @@ enum format_abilities {
     FORMAT_STATE_BY_PARAMETER = 512, /* what it writes names optimizer state by parameter */
     FORMAT_HOLDS_CONFIG = 1024,      /* what it writes has a config.json beside the weights: an item of that key, a file or bytes */
     FORMAT_NAMES_FRAMEWORK = 2048,   /* what it reads says for which framework the weights are; where it does not, they are for none */
+    FORMAT_WRAPS = 8192,             /* what it writes flattens the parameters of modules together: layout_request.wrap */
     FORMAT_HAS_BARE_FOLDERS = 4096   /* folders of it may hold nothing but other folders of it */
 };
 
@@ -132,6 +133,7 @@ struct layout_request {
     uint32_t ranks;                /* 0: the driver's default */
     const struct word_number *words; /* of the driver's; NULL: none */
     int64_t max_shard_bytes;       /* -1: default; 0: no limit */
+    const char *wrap;              /* which modules' parameters are flattened together (parallel/wrap_rule.h); NULL: not said */
     const char *file_name;         /* base name of the destination */
     const struct option_value *options; /* of the driver's; NULL: none */
     struct limits limits;

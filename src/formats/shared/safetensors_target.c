@@ -3,11 +3,10 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "formats/shared/object_copy.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-#define COPY_BYTES ((size_t)1 << 20)
 
 struct st_text {
     struct buffer bytes; /* written at the start of the object */
@@ -125,47 +124,6 @@ reshard_status st_target_add_copy(struct target *target, struct str name, const 
 
 /* ---- publishing ---- */
 
-static reshard_status copy_bytes(const struct store_object *from, struct store_object *to, reshard_error *err)
-{
-    uint64_t bytes = store_object_size(from);
-    uint8_t *buffer = malloc(COPY_BYTES);
-    if (!buffer)
-        return error_set_memory(err);
-    reshard_status status = RESHARD_OK;
-    for (uint64_t done = 0; done < bytes && !status;) {
-        size_t part = bytes - done < COPY_BYTES ? (size_t)(bytes - done) : COPY_BYTES;
-        status = store_read_at(from, done, buffer, part, err);
-        if (!status)
-            status = store_write_at(to, done, buffer, part, err);
-        done += part;
-    }
-    free(buffer);
-    return status;
-}
-
-static reshard_status publish_copy(const struct publish_job *job, const struct st_copy *copy, reshard_error *err)
-{
-    const struct catalog_object *source_object = &job->source->catalog->objects[copy->source_object];
-    struct store_object *from = NULL;
-    struct arena arena = { 0 };
-    char *name = arena_copy(&arena, source_object->name.data, source_object->name.size);
-    reshard_status status = name ? store_open_object(job->source->store, name, &from, err) : error_set_memory(err);
-    if (status)
-        goto out;
-    uint64_t bytes = store_object_size(from);
-    if (bytes != source_object->bytes) {
-        status = error_set(err, RESHARD_ERR_IO, "'%s' changed while it was read: %" PRIu64 " bytes, then %" PRIu64, name,
-                           source_object->bytes, bytes);
-        goto out;
-    }
-    status = copy_bytes(from, job->objects[copy->object], err);
-
-out:
-    store_object_close(from);
-    arena_release(&arena);
-    return status;
-}
-
 /* Writes the texts of an object; of all objects that are nothing but texts, if it is CATALOG_NONE. */
 static reshard_status publish_texts(const struct publish_job *job, uint32_t object, reshard_error *err)
 {
@@ -185,7 +143,7 @@ reshard_status st_target_publish_object(const struct publish_job *job, uint32_t 
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < state->copy_count && !status; i++)
         if (state->copies[i].object == object)
-            status = publish_copy(job, &state->copies[i], err);
+            status = object_copy(job, object, state->copies[i].source_object, err);
     return status ? status : publish_texts(job, object, err);
 }
 

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * flat_meta of one rank, byte for byte as Python writes it: also what is one object there is one here. These are the texts of members,
+ * names of units, names without a dot (Python keeps one object for each identifier), and the lists of expert ranks.
+ */
+#include "formats/atorch/atorch_target.h"
+
+#include "encoding/pickle_modern.h"
+
+#include <stdlib.h>
+
+struct meta_writing {
+    struct pickle_modern pickle;
+    const struct atorch_model *model;
+    uint32_t rank;
+    uint32_t *unit_memo;
+    uint32_t size_memo;      /* torch.Size; PICKLE_MODERN_NONE: not yet written */
+    uint32_t places_memo[2]; /* expert_ranks, expert_fsdp_ranks of the unit before */
+    const struct atorch_expert_place *places;
+};
+
+static void put_member(struct meta_writing *writing, const char *name)
+{
+    pickle_modern_word(&writing->pickle, str_of(name));
+}
+
+/* ---- units ---- */
+
+/* Calls for each run of the unit's flat parameter, as numels_with_padding has them. */
+struct run_walk {
+    const struct atorch_model *model;
+    const struct atorch_unit *unit;
+    uint32_t next;
+    int64_t at;
+};
+
+static bool next_run(struct run_walk *walk, int64_t *count, bool *is_padding)
+{
+    const struct atorch_unit *unit = walk->unit;
+    int64_t end = unit->shard * unit->shards;
+    if (walk->next == unit->count) {
+        *count = walk->model->is_original ? end - walk->at : 0;
+        *is_padding = true;
+        walk->at = end;
+        return *count > 0;
+    }
+    const struct atorch_parameter *parameter = &walk->model->parameters[unit->first + walk->next];
+    *is_padding = parameter->start > walk->at;
+    *count = *is_padding ? parameter->start - walk->at : parameter->numel;
+    walk->at += *count;
+    walk->next += !*is_padding;
+    return true;
+}
+
+static size_t count_runs(const struct atorch_model *model, const struct atorch_unit *unit)
+{
+    struct run_walk walk = { .model = model, .unit = unit };
+    int64_t count;
+    bool is_padding;
+    size_t runs = 0;
+    while (next_run(&walk, &count, &is_padding))
+        runs++;
+    return runs;
+}
+
+/* Closes a tuple of numbers that is not empty. */
+static void put_tuple(struct pickle_modern *pickle, size_t count)
+{
+    pickle_modern_put(pickle, !count      ? PICKLE_MODERN_EMPTY_TUPLE
+                              : count > 3 ? PICKLE_MODERN_TUPLE
+                                          : (uint8_t)(PICKLE_MODERN_TUPLE1 + count - 1));
+    if (count)
+        pickle_modern_memoize(pickle);
+}
+
+static void put_numels(struct meta_writing *writing, const struct atorch_unit *unit)
+{
+    struct pickle_modern *pickle = &writing->pickle;
+    pickle_modern_node(pickle);
+    if (unit->count > 3)
+        pickle_modern_put(pickle, PICKLE_MODERN_MARK);
+    for (uint32_t i = 0; i < unit->count; i++)
+        pickle_modern_int(pickle, writing->model->parameters[unit->first + i].numel);
+    put_tuple(pickle, unit->count);
+}
+
+static void put_runs(struct meta_writing *writing, const struct atorch_unit *unit)
+{
+    struct pickle_modern *pickle = &writing->pickle;
+    struct run_walk walk = { .model = writing->model, .unit = unit };
+    size_t runs = count_runs(writing->model, unit);
+    int64_t count;
+    bool is_padding;
+    pickle_modern_node(pickle);
+    if (runs > 3)
+        pickle_modern_put(pickle, PICKLE_MODERN_MARK);
+    while (next_run(&walk, &count, &is_padding))
+        pickle_modern_int(pickle, count);
+    put_tuple(pickle, runs);
+}
+
+static void put_mask(struct meta_writing *writing, const struct atorch_unit *unit)
+{
+    struct pickle_modern *pickle = &writing->pickle;
+    struct run_walk walk = { .model = writing->model, .unit = unit };
+    size_t runs = count_runs(writing->model, unit), i = 0;
+    int64_t count;
+    bool is_padding;
+    pickle_modern_node(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_LIST);
+    pickle_modern_memoize(pickle);
+    while (next_run(&walk, &count, &is_padding)) {
+        pickle_modern_batch(pickle, i++, runs, PICKLE_MODERN_APPEND, PICKLE_MODERN_APPENDS);
+        pickle_modern_bool(pickle, is_padding);
+    }
+    pickle_modern_batch(pickle, runs, runs, PICKLE_MODERN_APPEND, PICKLE_MODERN_APPENDS);
+}
+
+static bool same_numbers(const struct atorch_numbers *a, const struct atorch_numbers *b)
+{
+    return a->count == b->count && (!a->count || memcmp(a->items, b->items, a->count * sizeof(*a->items)) == 0);
+}
+
+/* The process groups' lists of ranks are the same objects for all units. */
+static void put_place(struct meta_writing *writing, const struct atorch_unit *unit)
+{
+    const struct atorch_expert_place *place = &unit->places[writing->rank];
+    const struct atorch_numbers *lists[2] = { &place->ranks, &place->fsdp_ranks };
+    const char *const names[2][2] = { { "expert_ranks", "expert_rank" }, { "expert_fsdp_ranks", "expert_fsdp_rank" } };
+    const int64_t own[2] = { place->rank, place->fsdp_rank };
+    bool is_known = writing->places && same_numbers(&writing->places->ranks, &place->ranks) &&
+                    same_numbers(&writing->places->fsdp_ranks, &place->fsdp_ranks);
+    for (int i = 0; i < 2; i++) {
+        put_member(writing, names[i][0]);
+        if (is_known)
+            pickle_modern_get(&writing->pickle, writing->places_memo[i]);
+        else
+            writing->places_memo[i] = pickle_modern_int_list(&writing->pickle, lists[i]->items, lists[i]->count);
+        put_member(writing, names[i][1]);
+        pickle_modern_int(&writing->pickle, own[i]);
+    }
+    writing->places = place;
+}
+
+static void put_unit(struct meta_writing *writing, uint32_t number)
+{
+    const struct atorch_unit *unit = &writing->model->units[number];
+    struct pickle_modern *pickle = &writing->pickle;
+    writing->unit_memo[number] = pickle_modern_text(pickle, unit->name);
+    pickle_modern_node(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
+    pickle_modern_memoize(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_MARK);
+    put_member(writing, "numels");
+    put_numels(writing, unit);
+    put_member(writing, "flat_numel");
+    pickle_modern_int(pickle, unit->shard);
+    put_member(writing, "numels_with_padding");
+    put_runs(writing, unit);
+    put_member(writing, "is_padding_mask");
+    put_mask(writing, unit);
+    if (unit->has_experts)
+        put_place(writing, unit);
+    pickle_modern_put(pickle, PICKLE_MODERN_SETITEMS);
+}
+
+/* ---- parameters ---- */
+
+static void put_shape(struct meta_writing *writing, const struct atorch_parameter *parameter)
+{
+    struct pickle_modern *pickle = &writing->pickle;
+    pickle_modern_node(pickle);
+    if (writing->size_memo == PICKLE_MODERN_NONE) {
+        pickle_modern_node(pickle);
+        put_member(writing, "torch");
+        put_member(writing, "Size");
+        pickle_modern_put(pickle, PICKLE_MODERN_STACK_GLOBAL);
+        writing->size_memo = pickle_modern_memoize(pickle);
+    } else {
+        pickle_modern_get(pickle, writing->size_memo);
+    }
+    pickle_modern_node(pickle);
+    pickle_modern_ints(pickle, parameter->shape, (size_t)parameter->rank);
+    pickle_modern_put(pickle, PICKLE_MODERN_TUPLE1);
+    pickle_modern_memoize(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_REDUCE);
+    pickle_modern_memoize(pickle);
+}
+
+/* A name: one object for all that are written as one identifier. */
+static uint32_t put_name(struct meta_writing *writing, struct str name)
+{
+    size_t dot;
+    if (str_find_char(name, '.', &dot))
+        return pickle_modern_text(&writing->pickle, name);
+    pickle_modern_word(&writing->pickle, name);
+    return writing->pickle.word_memo[name_map_find(&writing->pickle.words, name)];
+}
+
+/* Torch's strides of a contiguous tensor: an axis of no elements counts as one. */
+static void put_strides(struct meta_writing *writing, const struct atorch_parameter *parameter)
+{
+    int64_t strides[RANK_MAX];
+    if (!writing->model->has_strides)
+        return;
+    if (parameter->strides)
+        memcpy(strides, parameter->strides, (size_t)parameter->rank * sizeof(*strides));
+    else
+        strides_row_major(parameter->rank, parameter->shape, strides);
+    put_member(writing, "param_strides");
+    pickle_modern_ints(&writing->pickle, strides, (size_t)parameter->rank);
+    put_member(writing, "param_contiguities");
+    pickle_modern_bool(&writing->pickle, strides_are_row_major(parameter->rank, parameter->shape, strides));
+}
+
+/* Elements that the rank's piece has beyond the flat parameter, where FSDP has no original parameters. */
+static int64_t pad_of(const struct atorch_model *model, const struct atorch_unit *unit, uint32_t shard)
+{
+    int64_t missing = unit->shard * ((int64_t)shard + 1) - unit->unpadded;
+    if (model->is_original || missing <= 0)
+        return 0;
+    return missing < unit->shard ? missing : unit->shard;
+}
+
+static void put_parameter(struct meta_writing *writing, const struct atorch_parameter *parameter, const struct atorch_part *part)
+{
+    const struct atorch_unit *unit = &writing->model->units[parameter->unit];
+    struct pickle_modern *pickle = &writing->pickle;
+    uint32_t expert, shard;
+    atorch_place_of(unit, writing->rank, &expert, &shard);
+    uint32_t key = unit->name.size ? pickle_modern_text(pickle, parameter->name) : put_name(writing, parameter->name);
+    pickle_modern_node(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
+    pickle_modern_memoize(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_MARK);
+    put_member(writing, "param_names");
+    if (unit->name.size)
+        put_name(writing, parameter->inner);
+    else
+        pickle_modern_get(pickle, key);
+    put_member(writing, "param_shapes");
+    put_shape(writing, parameter);
+    put_strides(writing, parameter);
+    put_member(writing, "param_numels");
+    pickle_modern_int(pickle, parameter->numel);
+    put_member(writing, "param_offsets");
+    pickle_modern_ints(pickle, (int64_t[]){ part->place, part->place + part->count }, 2);
+    put_member(writing, "pad");
+    pickle_modern_int(pickle, pad_of(writing->model, unit, shard));
+    put_member(writing, "rank");
+    pickle_modern_int(pickle, writing->rank);
+    put_member(writing, "striped_fsdp_name");
+    if (writing->unit_memo[parameter->unit] == PICKLE_MODERN_NONE)
+        writing->unit_memo[parameter->unit] = pickle_modern_text(pickle, unit->name);
+    else
+        pickle_modern_get(pickle, writing->unit_memo[parameter->unit]);
+    if (writing->model->version == 0) {
+        put_member(writing, "flat_numel");
+        pickle_modern_int(pickle, unit->shard);
+    }
+    pickle_modern_put(pickle, PICKLE_MODERN_SETITEMS);
+}
+
+static bool is_written(const struct meta_writing *writing, const struct atorch_parameter *parameter, struct atorch_part *part)
+{
+    const struct atorch_unit *unit = &writing->model->units[parameter->unit];
+    uint32_t expert, shard;
+    atorch_place_of(unit, writing->rank, &expert, &shard);
+    return parameter->name.size && atorch_part_of(unit, parameter, shard, part);
+}
+
+static void put_parameters(struct meta_writing *writing)
+{
+    const struct atorch_model *model = writing->model;
+    struct pickle_modern *pickle = &writing->pickle;
+    struct atorch_part part;
+    size_t count = 0, i = 0;
+    for (uint32_t p = 0; p < model->parameter_count; p++)
+        count += is_written(writing, &model->parameters[p], &part);
+    pickle_modern_node(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
+    pickle_modern_memoize(pickle);
+    for (uint32_t p = 0; p < model->parameter_count; p++) {
+        if (!is_written(writing, &model->parameters[p], &part))
+            continue;
+        pickle_modern_batch(pickle, i++, count, PICKLE_MODERN_SETITEM, PICKLE_MODERN_SETITEMS);
+        put_parameter(writing, &model->parameters[p], &part);
+    }
+    pickle_modern_batch(pickle, count, count, PICKLE_MODERN_SETITEM, PICKLE_MODERN_SETITEMS);
+}
+
+/* ---- the file ---- */
+
+static void put_version_1(struct meta_writing *writing)
+{
+    struct pickle_modern *pickle = &writing->pickle;
+    uint32_t count = writing->model->unit_count;
+    pickle_modern_node(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
+    pickle_modern_memoize(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_MARK);
+    put_member(writing, "flat_param_meta");
+    pickle_modern_node(pickle);
+    pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
+    pickle_modern_memoize(pickle);
+    for (uint32_t i = 0; i < count; i++) {
+        pickle_modern_batch(pickle, i, count, PICKLE_MODERN_SETITEM, PICKLE_MODERN_SETITEMS);
+        put_unit(writing, i);
+    }
+    pickle_modern_batch(pickle, count, count, PICKLE_MODERN_SETITEM, PICKLE_MODERN_SETITEMS);
+    put_member(writing, "param_meta");
+    put_parameters(writing);
+    pickle_modern_put(pickle, PICKLE_MODERN_SETITEMS);
+}
+
+reshard_status atorch_meta_write(const struct atorch_model *model, uint32_t rank, struct buffer *out, reshard_error *err)
+{
+    struct meta_writing writing = { .model = model, .rank = rank, .size_memo = PICKLE_MODERN_NONE };
+    writing.unit_memo = malloc(((size_t)model->unit_count + 1) * sizeof(*writing.unit_memo));
+    if (!writing.unit_memo)
+        return error_set_memory(err);
+    memset(writing.unit_memo, 0xFF, ((size_t)model->unit_count + 1) * sizeof(*writing.unit_memo));
+    pickle_modern_begin(&writing.pickle, out);
+    if (model->version == 0)
+        put_parameters(&writing);
+    else
+        put_version_1(&writing);
+    pickle_modern_end(&writing.pickle);
+    pickle_modern_release(&writing.pickle);
+    free(writing.unit_memo);
+    return out->failed ? error_set_memory(err) : RESHARD_OK;
+}
