@@ -59,7 +59,7 @@ static int params_driver_probe(struct store *store, const char *name, reshard_er
     return kind == PARAMS_FOLDER_OF_RANKS ? 70 : kind == PARAMS_FOLDER_OF_FILES ? 45 : 0;
 }
 
-static reshard_status read_files(struct source *source, reshard_error *err)
+static reshard_status params_driver_read_files(struct source *source, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
@@ -77,7 +77,7 @@ static reshard_status read_files(struct source *source, reshard_error *err)
     return status;
 }
 
-static reshard_status read_single(struct source *source, reshard_error *err)
+static reshard_status params_driver_read_single(struct source *source, reshard_error *err)
 {
     uint32_t file;
     reshard_status status = params_open_file(source, source->name, &file, err);
@@ -92,11 +92,11 @@ static reshard_status params_driver_read(struct source *source, reshard_error *e
     if (!source->driver_state)
         return error_set_memory(err);
     if (!params_driver_is_folder(source->store, source->name))
-        status = read_single(source, err);
+        status = params_driver_read_single(source, err);
     else
         status = params_read_family(source, &is_family, err);
     if (!status && !is_family && params_driver_is_folder(source->store, source->name))
-        status = read_files(source, err);
+        status = params_driver_read_files(source, err);
     return status ? status : params_add_facts(source, err);
 }
 
