@@ -31,7 +31,8 @@ struct paddle_tensor {
     bool is_big_endian;
     bool is_fortran;       /* the elements lie in column-major order */
     bool is_pair;          /* its array stands in a tuple (name, array) */
-    bool is_bfloat16;      /* U16 that paddle.load takes for bfloat16: all but arrays that it leaves to NumPy */
+    bool is_numpy;         /* paddle.load makes no tensor of it, but leaves it to NumPy */
+    bool is_bfloat16;      /* U16 that is none of these, which Paddle takes for bfloat16 */
     int rank;
     const int64_t *shape;  /* arena */
     const struct paddle_part *parts; /* arena; in the order of the elements. One, but for what was cut */
@@ -85,6 +86,11 @@ reshard_status paddle_save_open(const struct reader *reader, const struct paddle
 reshard_status paddle_save_load_value(struct paddle_archive *archive, const struct reader *reader, const struct limits *limits,
                                       struct value_graph *graph, const struct value *value, reshard_error *err);
 void paddle_save_release(struct paddle_archive *archive);
+
+/* Whether a value can stand in such a file without paddle.load calling anything but what makes plain values of NumPy and Python. If not,
+ * *stranger (an arena's text, may stay empty) names what it would call. false in *out also for tensors and storages of other containers. */
+reshard_status paddle_save_check_value(const struct value *value, uint32_t graph_count, struct work *work, struct arena *arena, bool *out,
+                                       struct str *stranger, reshard_error *err);
 
 /* Entry by key: index, or UINT32_MAX. */
 uint32_t paddle_save_find(const struct paddle_archive *archive, struct str key);

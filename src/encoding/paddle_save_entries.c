@@ -230,12 +230,19 @@ static reshard_status join_all(struct paddle_reading *reading, reshard_error *er
 
 /* ---- names and what paddle.load makes of them ---- */
 
-/* With a name table the arrays that it names become tensors; without one, all arrays, unless there are pairs (name, array): then these. */
-static void mark_tensors(struct paddle_archive *archive, bool has_pairs)
+/*
+ * What a table names becomes a tensor; without one (or with one that names nothing) all arrays do, unless there are pairs (name, array):
+ * then these.
+ */
+static void mark_tensors(struct paddle_archive *archive, const bool *is_named)
 {
-    for (uint32_t i = 0; i < archive->tensor_count && !archive->name_table; i++) {
+    bool has_names = archive->name_table && archive->name_table->list.count, has_pairs = false;
+    for (uint32_t i = 0; i < archive->tensor_count; i++)
+        has_pairs = has_pairs || archive->tensors[i].is_pair;
+    for (uint32_t i = 0; i < archive->tensor_count; i++) {
         struct paddle_tensor *tensor = &archive->tensors[i];
-        tensor->is_bfloat16 = tensor->dtype == DTYPE_U16 && (!has_pairs || tensor->is_pair);
+        tensor->is_numpy = has_names ? !is_named[i] : has_pairs && !tensor->is_pair;
+        tensor->is_bfloat16 = tensor->dtype == DTYPE_U16 && !tensor->is_numpy;
     }
     for (uint32_t i = 0; i < archive->entry_count; i++) {
         struct paddle_tensor *tensor = tensor_of_entry(archive, &archive->entries[i]);
@@ -244,7 +251,7 @@ static void mark_tensors(struct paddle_archive *archive, bool has_pairs)
     }
 }
 
-static reshard_status name_entries(struct paddle_archive *archive, reshard_error *err)
+static reshard_status name_entries(struct paddle_archive *archive, bool *is_named, reshard_error *err)
 {
     const struct value *table = archive->name_table;
     for (size_t i = 0; table && i + 1 < table->list.count; i += 2) {
@@ -254,16 +261,26 @@ static reshard_status name_entries(struct paddle_archive *archive, reshard_error
         uint32_t entry = paddle_save_find(archive, key);
         if (entry == NAME_NONE)
             continue; /* left out by whoever split the file */
-        struct paddle_tensor *tensor = tensor_of_entry(archive, &archive->entries[entry]);
+        const struct value *value = archive->entries[entry].value;
+        if (!archive->entries[entry].tensor)
+            return paddle_fail(value, err, "'%.*s', which " PADDLE_NAME_TABLE " names, is %s of numbers", STR_ARG(key),
+                               pickle_array_is(value) ? "an array, but not" : "no array");
         archive->entries[entry].name = name;
-        if (tensor)
-            tensor->is_bfloat16 = tensor->dtype == DTYPE_U16;
+        is_named[archive->entries[entry].tensor - 1] = true;
     }
-    bool has_pairs = false;
-    for (uint32_t i = 0; i < archive->tensor_count; i++)
-        has_pairs = has_pairs || archive->tensors[i].is_pair;
-    mark_tensors(archive, has_pairs);
     return RESHARD_OK;
+}
+
+static reshard_status read_names_and_kinds(struct paddle_archive *archive, reshard_error *err)
+{
+    bool *is_named = calloc((size_t)archive->tensor_count + 1, sizeof(*is_named));
+    if (!is_named)
+        return error_set_memory(err);
+    reshard_status status = name_entries(archive, is_named, err);
+    if (!status)
+        mark_tensors(archive, is_named);
+    free(is_named);
+    return status;
 }
 
 reshard_status paddle_read_entries(struct paddle_reading *reading, reshard_error *err)
@@ -281,5 +298,5 @@ reshard_status paddle_read_entries(struct paddle_reading *reading, reshard_error
     }
     if (!status)
         status = join_all(reading, err);
-    return status ? status : name_entries(archive, err);
+    return status ? status : read_names_and_kinds(archive, err);
 }

@@ -213,6 +213,40 @@ reshard_status paddle_save_load_value(struct paddle_archive *archive, const stru
     return work_error(limits->budget, err);
 }
 
+/* ---- values to be written ---- */
+
+struct checking {
+    const struct value *global; /* that is not known */
+    bool is_foreign;
+};
+
+static bool check_node(const struct value *value, void *context)
+{
+    struct checking *checking = context;
+    if (value->kind == VALUE_GLOBAL && (!is_known_global(value) || value_is_global(value, "builtins", "eval")))
+        checking->global = value;
+    checking->is_foreign = checking->global || value->kind == VALUE_PERSID || value->tensor || value->storage;
+    return !checking->is_foreign;
+}
+
+reshard_status paddle_save_check_value(const struct value *value, uint32_t graph_count, struct work *work, struct arena *arena, bool *out,
+                                       struct str *stranger, reshard_error *err)
+{
+    struct checking checking = { 0 };
+    bool no_memory = false;
+    *stranger = (struct str){ 0 };
+    *out = value_walk(value, graph_count, work, check_node, &checking, &no_memory);
+    if (no_memory)
+        return work_error(work, err);
+    if (!checking.global)
+        return RESHARD_OK;
+    char *text = arena_printf(arena, "%.*s.%.*s", STR_ARG(checking.global->global.module), STR_ARG(checking.global->global.name));
+    if (!text)
+        return work_error(work, err);
+    *stranger = str_of(text);
+    return RESHARD_OK;
+}
+
 /* ---- the whole graph ---- */
 
 reshard_status paddle_read_nodes(struct paddle_reading *reading, reshard_error *err)

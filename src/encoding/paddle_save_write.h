@@ -12,9 +12,17 @@
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
+/* What a member is: a leaf, or the begin or the end of a container that holds the members between them. */
+enum paddle_step { PADDLE_LEAF, PADDLE_OPEN_DICT, PADDLE_OPEN_LIST, PADDLE_CLOSE };
+enum paddle_key { PADDLE_KEY_TEXT, PADDLE_KEY_NUMBER, PADDLE_NO_KEY };
+
 /* A member of the dict: an array, or a value. */
 struct paddle_member {
+    enum paddle_step step;
+    enum paddle_key key_kind;  /* PADDLE_NO_KEY: of members of a list, and of PADDLE_CLOSE */
     struct str key;
+    int64_t key_number;
+    uint64_t member_count;     /* of a container that begins */
     const struct value *value; /* NULL: an array */
     uint32_t graph_count;      /* nodes of the value's graph */
     enum dtype dtype;
@@ -22,11 +30,14 @@ struct paddle_member {
     const int64_t *shape;      /* row-major */
     struct str name;           /* of the framework; "": the key. paddle.load makes tensors of what is in the table */
     bool is_bare;              /* not in the table: paddle.load leaves the array to NumPy */
+    bool is_pair;              /* a tuple (name, array), as tensors in nested objects are */
 };
 
 /* What to write; member is asked for each index twice each time, in order. What it points to must last until the next call. */
 struct paddle_content {
-    uint64_t count;
+    uint64_t count;        /* members and ends of containers */
+    uint64_t member_count; /* of the outermost dict itself; 0: count, nothing is nested */
+    bool is_one_array;     /* there is no dict: the one member is all */
     reshard_status (*member)(void *context, uint64_t index, struct paddle_member *out, reshard_error *err);
     void *context;
     int protocol;          /* 4 or 5 */

@@ -121,8 +121,6 @@ static reshard_status array_type(const struct value *node, const struct value *t
     }
     if (!name.size)
         return array_fail(node, err, "its dtype has no name");
-    if (name.data[0] == 'O')
-        return array_fail(node, err, "its elements are Python objects, which no tensor has");
     if (!is_fine || name.data[0] == 'V' || !str_to_u64((struct str){ name.data + 1, name.size - 1 }, &bytes))
         return RESHARD_OK;
     *is_plain = npy_dtype(name.data[0], bytes, &out->dtype);
@@ -164,28 +162,41 @@ static reshard_status array_order(const struct value *node, const struct array_p
 
 /* ---- payload ---- */
 
-/* The string in a payload: bytes, or _codecs.encode(str, 'latin1'). *is_none: bytes(), which protocol 2 writes for no bytes at all. */
-static const struct value *payload_string(const struct value *payload, bool *is_encoded, bool *is_none)
+static bool is_string_node(const struct value *value)
 {
-    *is_encoded = *is_none = false;
-    if (payload->kind == VALUE_BYTES || payload->kind == VALUE_BYTEARRAY || payload->kind == VALUE_STR)
+    return value->kind == VALUE_BYTES || value->kind == VALUE_BYTEARRAY || value->kind == VALUE_STR;
+}
+
+/*
+ * The string in a payload: bytes, or what older protocols spell them with: _codecs.encode(str, 'latin1'), bytearray(str, 'latin-1'),
+ * bytearray(bytes). *is_none: bytes() or bytearray(), for no bytes at all.
+ */
+static const struct value *payload_string(const struct value *payload, bool *is_none)
+{
+    *is_none = false;
+    if (is_string_node(payload))
         return payload;
     if (payload->kind != VALUE_CALL || payload->object->state_count)
         return NULL;
-    const struct value *args = payload->object->args;
+    const struct value *callable = payload->object->callable, *args = payload->object->args;
     struct str text;
-    *is_none = value_is_global(payload->object->callable, "builtins", "bytes") && args->list.count == 0;
-    *is_encoded = value_is_global(payload->object->callable, "_codecs", "encode") && args->list.count == 2 &&
-                  args->list.items[0]->kind == VALUE_STR && value_as_str(args->list.items[1], &text) &&
-                  (str_is(text, "latin1") || str_is(text, "latin-1"));
-    return *is_encoded ? args->list.items[0] : NULL;
+    bool is_array = value_is_global(callable, "builtins", "bytearray");
+    *is_none = args->list.count == 0 && (is_array || value_is_global(callable, "builtins", "bytes"));
+    if (!args->list.count || !is_string_node(args->list.items[0]))
+        return NULL;
+    if (args->list.count == 1)
+        return is_array && args->list.items[0]->kind != VALUE_STR ? args->list.items[0] : NULL;
+    bool is_latin1 = args->list.count == 2 && value_as_str(args->list.items[1], &text) &&
+                     (str_is(text, "latin1") || str_is(text, "latin-1"));
+    bool is_encoded = is_latin1 && args->list.items[0]->kind == VALUE_STR && (is_array || value_is_global(callable, "_codecs", "encode"));
+    return is_encoded ? args->list.items[0] : NULL;
 }
 
 const struct value *pickle_array_payload(const struct value *node)
 {
     struct array_parts parts;
-    bool is_encoded, is_none;
-    return array_parts(node, &parts) ? payload_string(parts.payload, &is_encoded, &is_none) : NULL;
+    bool is_none;
+    return array_parts(node, &parts) ? payload_string(parts.payload, &is_none) : NULL;
 }
 
 /* Code points of UTF-8: the bytes that go on are no beginnings. */
@@ -200,8 +211,8 @@ static uint64_t count_code_points(struct str text)
 static reshard_status array_payload(const struct pickle_skim *skim, const struct value *node, const struct array_parts *parts,
                                     struct pickle_array *out, reshard_error *err)
 {
-    bool is_encoded, is_none;
-    const struct value *string = payload_string(parts->payload, &is_encoded, &is_none);
+    bool is_none;
+    const struct value *string = payload_string(parts->payload, &is_none);
     struct pickle_place place = { 0 };
     if (!string && !is_none)
         return array_fail(node, err, "its elements are no bytes");

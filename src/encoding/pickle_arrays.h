@@ -25,8 +25,8 @@ struct pickle_array {
 bool pickle_array_is(const struct value *node);
 
 /*
- * Reads such a node. Refuses what no NumPy wrote, arrays of Python objects, and bytes that are not those of the shape. *is_plain false: the
- * elements are none of numbers or bools (strings, dates, records), and the array is a value like others.
+ * Reads such a node. Refuses what no NumPy wrote, and bytes that are not those of the shape. *is_plain false: the elements are none of
+ * numbers or bools (Python objects, strings, dates, records), and the array is a value like others.
  */
 reshard_status pickle_array_read(const struct pickle_skim *skim, const struct value *node, struct pickle_array *out, bool *is_plain,
                                  reshard_error *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "formats/paddle/paddle.h"
 #include "formats/paddle/params.h"
+#include "formats/paddle/params_target.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -100,13 +101,22 @@ static reshard_status params_driver_read(struct source *source, reshard_error *e
     return status ? status : params_add_facts(source, err);
 }
 
+static const struct format_option params_options[] = {
+    { "protocol", "4|5", "4", "of the pickle: 4 is for every Paddle since 2.1.1, 5 for 3.4 and later" },
+    { NULL, NULL, NULL, NULL },
+};
+
 const struct format_driver format_paddle = {
     .name = "paddle",
     .summary = "files of paddle.save: .pdparams, .pdopt, single tensors, and the folders of them that ranks write",
     .name_space = "paddle",
-    .abilities = FORMAT_READS | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS,
+    .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS,
+    .options = params_options,
     .probe = params_driver_probe,
     .read_catalog = params_driver_read,
     .verify = params_verify,
+    .lay_out = params_lay_out,
+    .publish_object = params_publish_object,
     .close_source = params_close_source,
+    .close_target = params_close_target,
 };

@@ -8,6 +8,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#define NUMPY_VALUE_BYTES_MAX ((uint64_t)1 << 20)
+
 struct params_source *params_source_of(const struct source *source)
 {
     return source->driver_state;
@@ -188,6 +190,8 @@ struct adding_file {
     struct path_part *parts;
     size_t part_capacity;
     struct buffer key;
+    struct value **names; /* key, name, … of pairs (name, array) */
+    size_t name_count, name_capacity;
 };
 
 /* The path of a leaf, with the prefix before it. */
@@ -204,6 +208,24 @@ static reshard_status leaf_path(struct adding_file *adding, const struct torch_l
     return path_join(adding->parts, *count, &adding->key) ? RESHARD_OK : error_set_memory(err);
 }
 
+/* What a pair calls its array is kept like the names of a table. */
+static reshard_status params_file_note_name(struct adding_file *adding, const struct paddle_tensor *tensor, reshard_error *err)
+{
+    struct value_graph *graph = params_source_of(adding->source)->files[adding->file].graph;
+    size_t skip = adding->prefix.size ? adding->prefix.size + 1 : 0;
+    struct str key = buffer_str(&adding->key);
+    if (!tensor->is_pair || key.size < skip)
+        return RESHARD_OK;
+    if (!ARRAY_RESERVE(adding->names, adding->name_count + 2, adding->name_capacity))
+        return error_set_memory(err);
+    struct value *texts[2] = { value_new_str(graph, (struct str){ key.data + skip, key.size - skip }), value_new_str(graph, tensor->name) };
+    if (!texts[0] || !texts[1])
+        return work_error(adding->source->limits.budget, err);
+    adding->names[adding->name_count++] = texts[0];
+    adding->names[adding->name_count++] = texts[1];
+    return RESHARD_OK;
+}
+
 static reshard_status params_file_add_tensor(struct adding_file *adding, uint32_t archive_tensor, size_t part_count, reshard_error *err)
 {
     struct source *source = adding->source;
@@ -216,6 +238,9 @@ static reshard_status params_file_add_tensor(struct adding_file *adding, uint32_
     bool is_key_path = part_count == 0 || (part_count == 1 && adding->parts[0].kind == PATH_KEY);
     if (!status && !is_key_path)
         status = catalog_set_tensor_path(source->catalog, index, adding->parts, part_count, err);
+    if (status)
+        return status;
+    status = params_file_note_name(adding, tensor, err);
     if (status)
         return status;
     state->bfloat16_count += tensor->is_bfloat16;
@@ -235,6 +260,16 @@ static reshard_status params_file_add_item(struct adding_file *adding, const str
     return catalog_add_item(adding->source->catalog, &item, adding->parts, is_key_path ? 0 : part_count, NULL, err);
 }
 
+/* Arrays that paddle.load leaves to NumPy are values like others, as long as they are small. */
+static bool params_file_is_value(const struct adding_file *adding, const struct value *value)
+{
+    const struct paddle_tensor *tensor = &params_source_of(adding->source)->files[adding->file].archive.tensors[value->tensor - 1];
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < tensor->part_count; i++)
+        bytes += tensor->parts[i].bytes;
+    return tensor->is_numpy && value->kind >= VALUE_LIST && bytes <= NUMPY_VALUE_BYTES_MAX;
+}
+
 static reshard_status params_file_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
 {
     struct adding_file *adding = context;
@@ -242,9 +277,26 @@ static reshard_status params_file_add_leaf(const struct torch_leaf *leaf, void *
     reshard_status status = leaf_path(adding, leaf, &count, err);
     if (status)
         return status;
-    if (leaf->value->tensor)
+    if (leaf->value->tensor && !params_file_is_value(adding, leaf->value))
         return params_file_add_tensor(adding, leaf->value->tensor - 1, count, err);
     return params_file_add_item(adding, leaf->value, count, err);
+}
+
+/* The names of pairs as an item of its own. */
+static reshard_status params_file_add_names(struct adding_file *adding, reshard_error *err)
+{
+    struct value_graph *graph = params_source_of(adding->source)->files[adding->file].graph;
+    struct path_part part = { .kind = PATH_KEY, .key = STR(PADDLE_NAME_TABLE) };
+    size_t count;
+    if (!adding->name_count)
+        return RESHARD_OK;
+    struct value **items = arena_array(&graph->arena, adding->name_count, sizeof(*items));
+    struct value *table = items ? value_new_list(graph, VALUE_DICT, items, adding->name_count) : NULL;
+    if (!table)
+        return work_error(adding->source->limits.budget, err);
+    memcpy(items, adding->names, adding->name_count * sizeof(*items));
+    reshard_status status = leaf_path(adding, &(struct torch_leaf){ .parts = &part, .part_count = 1 }, &count, err);
+    return status ? status : params_file_add_item(adding, table, count, err);
 }
 
 static reshard_status params_file_add_leaves(struct adding_file *adding, reshard_error *err)
@@ -252,9 +304,10 @@ static reshard_status params_file_add_leaves(struct adding_file *adding, reshard
     static const char *const closed[] = { PADDLE_NAME_TABLE, NULL };
     const struct params_file *file = &params_source_of(adding->source)->files[adding->file];
     struct value binary = { .tensor = 1 };
-    if (file->graph)
-        return torch_flatten_all(file->graph, &adding->source->limits, closed, params_file_add_leaf, adding, err);
-    return params_file_add_leaf(&(struct torch_leaf){ .value = &binary }, adding, err);
+    if (!file->graph)
+        return params_file_add_leaf(&(struct torch_leaf){ .value = &binary }, adding, err);
+    reshard_status status = torch_flatten_all(file->graph, &adding->source->limits, closed, params_file_add_leaf, adding, err);
+    return status ? status : params_file_add_names(adding, err);
 }
 
 reshard_status params_add_file(struct source *source, uint32_t index, const char *prefix, reshard_error *err)
@@ -264,6 +317,7 @@ reshard_status params_add_file(struct source *source, uint32_t index, const char
     uint32_t first_item = source->catalog->item_count;
     reshard_status status = params_file_add_leaves(&adding, err);
     free(adding.parts);
+    free(adding.names);
     buffer_release(&adding.key);
     if (!status && file->graph)
         status = params_file_load_values(source, index, first_item, err);

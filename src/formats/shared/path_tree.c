@@ -85,6 +85,7 @@ reshard_status path_tree_add(struct path_tree *tree, const struct path_part *par
     struct path_tree_node *node = &tree->nodes[at];
     node->is_leaf = true;
     node->wanted = leaf.wanted;
+    node->tensor = leaf.tensor;
     node->value = leaf.value;
     node->graph_count = leaf.graph_count;
     return RESHARD_OK;

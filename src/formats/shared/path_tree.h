@@ -15,6 +15,7 @@ struct path_tree_node {
     bool is_leaf, is_list;           /* is_list: after path_tree_finish */
     bool is_left_out;                /* written elsewhere, or not at all */
     uint32_t wanted;                 /* leaf: wanted item whose value it is, or CATALOG_NONE */
+    uint32_t tensor;                 /* leaf: 1 + wanted tensor that it is, 0: none */
     const struct value *value;       /* leaf: a value of its own, or a part of that item's; NULL: the item's whole value */
     uint32_t graph_count;            /* of the graph that value belongs to */
 };
