@@ -52,17 +52,6 @@ static uint32_t find_counterpart(const struct catalog *catalog, const struct cat
     return CATALOG_NONE;
 }
 
-static void diff_shape_text(const struct catalog *catalog, const struct catalog_tensor *tensor, struct buffer *out)
-{
-    const int64_t *shape = catalog_vector_at(catalog, tensor->shape);
-    buffer_clear(out);
-    buffer_append_byte(out, '[');
-    for (int i = 0; i < tensor->rank; i++)
-        buffer_printf(out, "%s%lld", i ? "," : "", (long long)shape[i]);
-    buffer_append_text(out, "]");
-    buffer_append_byte(out, 0);
-}
-
 static bool diff_same_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b,
                             const struct catalog_tensor *y)
 {
@@ -107,7 +96,8 @@ static bool diff_is_wanted(const struct diff *diff, const struct catalog_tensor 
 static reshard_status match_tensors(struct diff *diff, reshard_error *err)
 {
     const struct catalog *a = diff->catalog_a, *b = diff->b->source->catalog;
-    struct buffer shape_a = { 0 }, shape_b = { 0 }, part = { 0 };
+    char shape_a[SHAPE_TEXT_MAX], shape_b[SHAPE_TEXT_MAX];
+    struct buffer part = { 0 };
     diff->pairs = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->pairs));
     if (!diff->pairs)
         return error_set_memory(err);
@@ -122,15 +112,15 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
         }
         const struct catalog_tensor *y = &b->tensors[other];
         if (!diff_same_shape(a, x, b, y)) {
-            diff_shape_text(a, x, &shape_a);
-            diff_shape_text(b, y, &shape_b);
             bool is_lost = diff_lost_shape(a, x, b, y);
             buffer_clear(&part);
             if (!is_lost)
                 diff_part_text(a, x, b, y, &part);
             buffer_append_byte(&part, 0);
             finding_report(diff->findings, is_lost ? FINDING_WARNING : FINDING_FAILURE, "shape", x->key, "shape %s against %s%s%s",
-                           (char *)shape_a.data, (char *)shape_b.data, is_lost ? ", both without elements" : "", (char *)part.data);
+                           shape_text(x->rank, catalog_vector_at(a, x->shape), ",", shape_a),
+                           shape_text(y->rank, catalog_vector_at(b, y->shape), ",", shape_b), is_lost ? ", both without elements" : "",
+                           part.failed ? "" : (char *)part.data);
         } else if (x->dtype != y->dtype) {
             finding_report(diff->findings, FINDING_FAILURE, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name,
                            dtype_info(y->dtype)->name);
@@ -143,10 +133,8 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
         if (diff_is_wanted(diff, y) && find_counterpart(a, b, y) == CATALOG_NONE)
             finding_report(diff->findings, FINDING_FAILURE, "unexpected", y->key, "only in the second: %s", dtype_info(y->dtype)->name);
     }
-    bool failed = shape_a.failed || shape_b.failed || part.failed;
+    bool failed = part.failed;
     buffer_release(&part);
-    buffer_release(&shape_a);
-    buffer_release(&shape_b);
     return failed ? error_set_memory(err) : finding_sink_status(diff->findings, err);
 }
 

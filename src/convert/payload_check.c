@@ -6,7 +6,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #define WINDOW_BYTES ((size_t)256 << 10) /* stays in the second-level cache between its uses */
 #define THREADS_MAX 16
@@ -299,10 +298,8 @@ static reshard_status make_order(struct payload_job *job, reshard_error *err)
 
 static unsigned worker_count(const struct payload_job *job)
 {
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-    unsigned threads = job->options->threads ? job->options->threads : cpus > 0 ? (unsigned)cpus : 1;
-    if (threads > THREADS_MAX)
-        threads = THREADS_MAX;
+    unsigned threads = engine_threads(job->options);
+    threads = threads > THREADS_MAX ? THREADS_MAX : threads;
     return threads > job->count ? (job->count ? job->count : 1) : threads;
 }
 

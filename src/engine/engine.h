@@ -32,6 +32,9 @@ struct engine_options {
     void *context;
 };
 
+/* How many threads these options ask for: as many as they name, else one a CPU that the process may use, at most 8. */
+unsigned engine_threads(const struct engine_options *options);
+
 /* The flags with which a store opens what is read that way (store_open_object_as). */
 unsigned engine_access(enum engine_io io);
 

@@ -31,12 +31,17 @@ static unsigned cpu_count(void)
     return online > 0 ? (unsigned)online : 1;
 }
 
-static unsigned workers_wanted(uint64_t target_bytes, const struct engine_options *options)
+unsigned engine_threads(const struct engine_options *options)
 {
     unsigned cpus = options->threads ? 0 : cpu_count();
     unsigned wanted = options->threads ? options->threads : cpus < WORKERS_DEFAULT_MAX ? cpus : WORKERS_DEFAULT_MAX;
+    return wanted > WORKERS_MAX ? WORKERS_MAX : wanted;
+}
+
+static unsigned workers_wanted(uint64_t target_bytes, const struct engine_options *options)
+{
+    unsigned wanted = engine_threads(options);
     uint64_t useful = 1 + target_bytes / WORKER_BYTES;
-    wanted = wanted > WORKERS_MAX ? WORKERS_MAX : wanted;
     /* Who names a number of threads gets them even for little data. */
     return !options->threads && useful < wanted ? (unsigned)useful : wanted;
 }

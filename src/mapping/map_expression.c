@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_expression.h"
 
+#include "base/arithmetic.h"
+
 struct expression {
     struct str text;
     const struct map_token *token;
@@ -66,19 +68,10 @@ static bool read_factor(struct expression *expression, int64_t *out)
 /* One operation; what has no whole, positive result is diagnosed. */
 static bool apply(const struct expression *expression, struct map_span span, char operator, int64_t left, int64_t right, int64_t *out)
 {
-    bool is_good = true;
-    switch (operator) {
-    case '+': is_good = !__builtin_add_overflow(left, right, out); break;
-    case '-': is_good = !__builtin_sub_overflow(left, right, out); break;
-    case '*': is_good = !__builtin_mul_overflow(left, right, out); break;
-    default:
-        if (!right || left % right)
-            return map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "%lld / %lld is no whole number", (long long)left,
-                                (long long)right);
-        *out = left / right;
-    }
-    return is_good || map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "%lld %c %lld is too large",
-                                   (long long)left, operator,(long long) right);
+    if (arithmetic_apply(operator, left, right, out))
+        return true;
+    return map_diagnose(expression->diagnoses, MAP_ERROR, span, NULL, "%lld %c %lld is %s", (long long)left, operator,
+                        (long long)right, operator == '/' ? "no whole number" : "too large");
 }
 
 /* product = factor { ( "*" | "/" ) factor } */

@@ -21,15 +21,6 @@ static reshard_status map_output_append_copy(struct map_result *result, struct m
     return RESHARD_OK;
 }
 
-static const char *map_output_shape_text(int rank, const int64_t *shape, char out[160])
-{
-    int used = snprintf(out, 160, "[");
-    for (int i = 0; i < rank && used < 130; i++)
-        used += snprintf(out + used, 160 - (size_t)used, "%s%lld", i ? "," : "", (long long)shape[i]);
-    snprintf(out + used, 160 - (size_t)used, "]");
-    return out;
-}
-
 static bool map_output_same_shape(int a_rank, const int64_t *a, int b_rank, const int64_t *b)
 {
     return a_rank == b_rank && (a_rank == 0 || memcmp(a, b, (size_t)a_rank * sizeof(*a)) == 0);
@@ -169,7 +160,7 @@ static const struct map_tensor *piece_tensor(struct map_machine *machine, const 
     const struct map_tensor *shaped = map_space_shaped(source, weight);
     uint32_t index = source->weights[weight].tensors[target->state];
     struct str name = source->weights[weight].name;
-    char a[160], b[160];
+    char a[SHAPE_TEXT_MAX], b[SHAPE_TEXT_MAX];
     if (index == MAP_NONE) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' needs %s of '%.*s', which the source does not have",
                          STR_ARG(target->key), map_state_name[target->state], STR_ARG(name));
@@ -178,8 +169,8 @@ static const struct map_tensor *piece_tensor(struct map_machine *machine, const 
     const struct map_tensor *tensor = &source->tensors[index];
     if (!map_output_same_shape(tensor->rank, tensor->shape, shaped->rank, shaped->shape)) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' has shape %s, '%.*s' %s: a state has the shape of its weight",
-                         STR_ARG(tensor->key), map_output_shape_text(tensor->rank, tensor->shape, a), STR_ARG(shaped->key),
-                         map_output_shape_text(shaped->rank, shaped->shape, b));
+                         STR_ARG(tensor->key), shape_text(tensor->rank, tensor->shape, ",", a), STR_ARG(shaped->key),
+                         shape_text(shaped->rank, shaped->shape, ",", b));
         return NULL;
     }
     return tensor;
@@ -209,7 +200,7 @@ static bool find_casts(struct map_machine *machine, const struct map_tensor *tar
 static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_index, const struct map_tensor *target,
                                   const struct map_variable *variable, reshard_error *err)
 {
-    char a[160], b[160];
+    char a[SHAPE_TEXT_MAX], b[SHAPE_TEXT_MAX];
     if (!variable) {
         map_machine_fail(machine, span_of(machine, NULL), NULL, "the target's '%.*s' has no source: the source has only beta powers of it",
                          STR_ARG(target->key));
@@ -217,8 +208,8 @@ static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_i
     }
     if (!map_output_same_shape(variable->rank, variable->shape, target->rank, target->shape)) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' comes out with shape %s, the target has %s",
-                         STR_ARG(target->key), map_output_shape_text(variable->rank, variable->shape, a),
-                         map_output_shape_text(target->rank, target->shape, b));
+                         STR_ARG(target->key), shape_text(variable->rank, variable->shape, ",", a),
+                         shape_text(target->rank, target->shape, ",", b));
         return RESHARD_OK;
     }
     for (uint32_t i = 0; i < variable->piece_count; i++) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mapping/map_state.h"
 
+#include "parallel/state_keys.h"
+
 const char *const map_state_name[MAP_STATE_COUNT] = {
 #define X(id, name, suffix, shaped, torch, other) name,
     MAP_STATES(X)
@@ -88,70 +90,16 @@ static enum map_state state_of_word(struct str word)
     return MAP_STATE_WEIGHT;
 }
 
-static struct str part(struct str text, size_t from, size_t to)
+static bool is_state_word(struct str word)
 {
-    return (struct str){ text.data + from, to - from };
-}
-
-/* Behind the index-th part "state." of the key; 0 if there are fewer. */
-static size_t behind_state(struct str key, int index)
-{
-    static const char word[] = "state.";
-    const size_t size = sizeof(word) - 1;
-    for (size_t at = 0; at + size < key.size; at++) {
-        const char *found = memmem(key.data + at, key.size - at, word, size);
-        if (!found)
-            return 0;
-        at = (size_t)(found - key.data);
-        if ((at == 0 || key.data[at - 1] == '.') && index-- == 0)
-            return at + size < key.size ? at + size : 0;
-    }
-    return 0;
-}
-
-/* w-exp_avg, w.exp_avg */
-static bool read_suffix(struct str key, char mark, struct map_state_key *out)
-{
-    size_t at = key.size;
-    while (at && key.data[at - 1] != mark)
-        at--;
-    if (at < 2)
-        return false;
-    *out = (struct map_state_key){ state_of_word(part(key, at, key.size)), part(key, 0, at - 1), { key.data, 0 } };
-    return out->state != MAP_STATE_WEIGHT;
-}
-
-/* Behind "state." the first part, or the last one, is the state's name. */
-static bool read_behind(struct str key, size_t start, bool is_first, struct map_state_key *out)
-{
-    size_t dot = is_first ? start : key.size;
-    if (is_first) {
-        while (dot < key.size && key.data[dot] != '.')
-            dot++;
-    } else {
-        while (dot > start && key.data[dot - 1] != '.')
-            dot--;
-    }
-    if (dot <= start || dot + 1 >= key.size)
-        return false;
-    out->before = part(key, 0, start - strlen("state."));
-    out->state = state_of_word(is_first ? part(key, start, dot) : part(key, dot, key.size));
-    out->name = is_first ? part(key, dot + 1, key.size) : part(key, start, dot - 1);
-    return out->state != MAP_STATE_WEIGHT && out->name.size;
+    return state_of_word(word) != MAP_STATE_WEIGHT;
 }
 
 bool map_state_reading(struct str key, int index, struct map_state_key *out)
 {
-    for (int occurrence = 0;; occurrence++) {
-        size_t start = behind_state(key, occurrence);
-        if (!start)
-            break;
-        for (int is_first = 1; is_first >= 0; is_first--) {
-            if (read_behind(key, start, is_first, out) && index-- == 0)
-                return true;
-        }
-    }
-    if (read_suffix(key, '-', out) && index-- == 0)
-        return true;
-    return read_suffix(key, '.', out) && index == 0;
+    struct state_spelling read;
+    if (!state_spelling_read(key, index, is_state_word, &read))
+        return false;
+    *out = (struct map_state_key){ state_of_word(read.state), read.name, read.before };
+    return true;
 }

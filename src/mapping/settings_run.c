@@ -5,6 +5,8 @@
  */
 #include "mapping/settings.h"
 
+#include "base/arithmetic.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -168,14 +170,12 @@ static enum match bind_whole(struct run *run, struct settings_operand operand, i
 static bool compute(enum settings_pattern_kind kind, int64_t a, int64_t b, int64_t *out)
 {
     switch (kind) {
-    case PATTERN_SUM: return !__builtin_add_overflow(a, b, out);
-    case PATTERN_DIFFERENCE: return !__builtin_sub_overflow(a, b, out);
-    case PATTERN_PRODUCT: return !__builtin_mul_overflow(a, b, out);
-    case PATTERN_QUOTIENT:
-        *out = b > 0 ? a / b : 0;
-        return b > 0 && a >= 0 && a % b == 0;
+    case PATTERN_SUM: return arithmetic_apply('+', a, b, out);
+    case PATTERN_DIFFERENCE: return arithmetic_apply('-', a, b, out);
+    case PATTERN_PRODUCT: return arithmetic_apply('*', a, b, out);
+    case PATTERN_QUOTIENT: return b > 0 && a >= 0 && arithmetic_apply('/', a, b, out);
     default: /* PATTERN_ROUNDED */
-        if (b <= 0 || a < 0 || __builtin_add_overflow(a, b - 1, out))
+        if (b <= 0 || a < 0 || !arithmetic_apply('+', a, b - 1, out))
             return false;
         *out = *out / b * b;
         return true;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "parallel/partition_rules.h"
 
-#include "base/checked.h"
+#include "base/arithmetic.h"
 
 #include <stdlib.h>
 
@@ -16,26 +16,15 @@ struct line {
     int number;
 };
 
-static bool rules_is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r';
-}
-
+/* A word that is '#' begins a comment; others may begin so. false: too many words. */
 static bool split_line(struct str text, struct line *out)
 {
-    size_t at = 0;
+    struct str word;
     out->count = 0;
-    while (at < text.size) {
-        while (at < text.size && rules_is_blank(text.data[at]))
-            at++;
-        if (at == text.size || (text.data[at] == '#' && (at + 1 == text.size || rules_is_blank(text.data[at + 1]))))
-            return true;
-        size_t begin = at;
-        while (at < text.size && !rules_is_blank(text.data[at]))
-            at++;
+    while ((word = str_take_word(&text)).size && !str_is(word, "#")) {
         if (out->count == WORDS_MAX)
             return false;
-        out->words[out->count++] = (struct str){ text.data + begin, at - begin };
+        out->words[out->count++] = word;
     }
     return true;
 }
@@ -365,10 +354,8 @@ static bool term_value(const struct line *line, int *at, const struct training_a
         factor = str_to_u64(word, &number) && number <= INT32_MAX ? (int64_t)number : training_args_int(args, name);
         if (factor <= 0)
             return false;
-        if (operation == '/' ? value % factor != 0 : !checked_mul_i64(value, factor, &value))
+        if (!arithmetic_apply(operation, value, factor, &value))
             return false;
-        if (operation == '/')
-            value /= factor;
     }
     *out = value;
     return true;
@@ -379,7 +366,7 @@ static bool alternative_value(const struct line *line, int *at, const struct tra
     int64_t sum = 0, term;
     bool is_good = true;
     for (;;) {
-        is_good = is_good && term_value(line, at, args, &term) && checked_add_i64(sum, term, &sum);
+        is_good = is_good && term_value(line, at, args, &term) && arithmetic_apply('+', sum, term, &sum);
         while (*at < line->count && !str_is(line->words[*at], "+") && !str_is(line->words[*at], "else"))
             (*at)++;
         if (*at >= line->count || str_is(line->words[*at], "else"))

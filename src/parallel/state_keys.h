@@ -22,6 +22,10 @@
 #include "tensor/dtype.h"
 
 #define STATE_KEY_PREFIX "optimizer.state." /* of keys by parameter */
+#define STATE_KEY_META "optimizer.param_to_group_meta."
+#define STATE_KEY_GROUP "optimizer.distributed.dp_group_idx_"
+#define STATE_KEY_DENSE "chained_0."        /* in front, where experts have an optimizer of their own */
+#define STATE_KEY_EXPERTS "chained_1."
 #define STATE_MASTER "param"                /* the distributed optimizer's fp32 copies of parameters */
 #define STATE_PLAIN_MASTER "fp32_param"     /* those of an optimizer that is not distributed */
 
@@ -57,6 +61,22 @@ bool state_key_read(struct str key, struct state_key *out);
 
 /* Whether it is optimizer state, stored in whatever way. */
 bool state_key_is_any(struct str key);
+
+/*
+ * What a key may say in the spelling of any framework, where only the names of states are known:
+ *   optimizer.state.exp_avg.w    Megatron     (`state`, the state's name, the weight, behind anything)
+ *   optim.state.w.exp_avg        torch (DCP)  (`state`, the weight, the state's name, behind anything)
+ *   w-exp_avg                    FSDP files
+ *   w.exp_avg                    others
+ */
+struct state_spelling {
+    struct str state;  /* its name */
+    struct str name;   /* of the weight */
+    struct str before; /* what stands before the word `state`: "app.optim." */
+};
+
+/* The index-th way to read the key; false if there are no more. */
+bool state_spelling_read(struct str key, int index, bool (*is_state)(struct str word), struct state_spelling *out);
 
 /* Whether it is one of this kind; an object must be whole: /shard_0_1. */
 bool state_key_is(struct str key, enum state_key_kind kind);

@@ -3,6 +3,8 @@
 
 #include "base/checked.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 bool shape_volume(int rank, const int64_t *shape, int64_t *out)
@@ -233,4 +235,13 @@ bool strides_span(int rank, const int64_t *shape, const int64_t *strides, int64_
     }
     *out_end = end;
     return true;
+}
+
+const char *shape_text(int rank, const int64_t *shape, const char *between, char out[SHAPE_TEXT_MAX])
+{
+    int used = snprintf(out, SHAPE_TEXT_MAX, "[");
+    for (int axis = 0; axis < rank && used < SHAPE_TEXT_MAX - 32; axis++)
+        used += snprintf(out + used, SHAPE_TEXT_MAX - (size_t)used, "%s%" PRId64, axis ? between : "", shape[axis]);
+    snprintf(out + used, SHAPE_TEXT_MAX - (size_t)used, "]");
+    return out;
 }

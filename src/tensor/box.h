@@ -50,6 +50,10 @@ void flat_run_hull(int rank, const int64_t *shape, int64_t begin, int64_t count,
 /* Whether the elements of a box that is not empty are consecutive in the row-major order of the shape. */
 bool box_is_flat_run(int rank, const int64_t *shape, const int64_t *extent);
 
+/* A shape for messages, "[2,3]": between stands between the numbers; what does not fit is left out. */
+#define SHAPE_TEXT_MAX 256
+const char *shape_text(int rank, const int64_t *shape, const char *between, char out[SHAPE_TEXT_MAX]);
+
 /* Row-major strides in elements: strides[rank-1] = 1. shape has passed shape_volume; zero extents count as 1. */
 void strides_row_major(int rank, const int64_t *shape, int64_t *strides);
 

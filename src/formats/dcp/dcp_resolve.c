@@ -176,19 +176,6 @@ static reshard_status find_coded(struct resolving *resolving, const struct chunk
 
 /* ---- checking ---- */
 
-#define SHAPE_TEXT_MAX 256
-
-static const char *dcp_resolve_shape_text(int rank, const int64_t *shape, char out[SHAPE_TEXT_MAX])
-{
-    size_t size = 0;
-    out[size++] = '[';
-    for (int axis = 0; axis < rank && size < SHAPE_TEXT_MAX - 32; axis++)
-        size += (size_t)snprintf(out + size, SHAPE_TEXT_MAX - size, "%s%" PRId64, axis ? ", " : "", shape[axis]);
-    out[size++] = ']';
-    out[size] = '\0';
-    return out;
-}
-
 /* A piece of a flattened tensor: the blob has ones and the length of the run. */
 static bool is_flattened(const struct catalog *catalog, const struct catalog_chunk *chunk)
 {
@@ -231,9 +218,9 @@ static reshard_status check_found(const struct resolving *resolving, const struc
     *shape_differs = !shape_fits(catalog, chunk, blob);
     if (*shape_differs)
         return error_set(err, RESHARD_ERR_FORMAT, "chunk at %s has shape %s in .metadata, its blob has shape %s",
-                         dcp_resolve_shape_text(tensor->rank, catalog_vector_at(catalog, chunk->start), start),
-                         dcp_resolve_shape_text(tensor->rank, catalog_vector_at(catalog, chunk->extent), wanted),
-                         dcp_resolve_shape_text(blob->rank, blob->shape, stored));
+                         shape_text(tensor->rank, catalog_vector_at(catalog, chunk->start), ", ", start),
+                         shape_text(tensor->rank, catalog_vector_at(catalog, chunk->extent), ", ", wanted),
+                         shape_text(blob->rank, blob->shape, ", ", stored));
     return RESHARD_OK;
 }
 

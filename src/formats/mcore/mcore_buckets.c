@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define STATE_PREFIX "optimizer.state."
 
 /* ---- vectors and runs ---- */
 
@@ -141,8 +140,8 @@ static reshard_status add_buffers(const struct layout_request *request, struct m
 
 char *mcore_group_prefix(struct arena *arena, const struct mcore_buckets *buckets, const struct mcore_group *group)
 {
-    return arena_printf(arena, "%soptimizer.distributed.dp_group_idx_%" PRId64 ".",
-                        buckets->has_experts ? group->is_expert ? "chained_1." : "chained_0." : "", group->index);
+    return arena_printf(arena, "%s" STATE_KEY_GROUP "%" PRId64 ".",
+                        buckets->has_experts ? group->is_expert ? STATE_KEY_EXPERTS : STATE_KEY_DENSE : "", group->index);
 }
 
 /* Gradients are reduced in fp32 unless the arguments say otherwise. */
@@ -273,7 +272,7 @@ void mcore_buckets_free(struct mcore_buckets *buckets)
 
 bool mcore_is_in_buffers(const struct mcore_target *state, const struct catalog *catalog, uint32_t tensor)
 {
-    return state->buckets && str_starts_with(catalog->tensors[tensor].key, STATE_PREFIX);
+    return state->buckets && str_starts_with(catalog->tensors[tensor].key, STATE_KEY_PREFIX);
 }
 
 /* ---- chunks ---- */

@@ -7,11 +7,12 @@
 #include "formats/mcore/mcore_items.h"
 
 #include "formats/mcore/mcore_target.h"
+#include "formats/shared/megatron_keys.h"
 #include "parallel/parameter_groups.h"
+#include "parallel/state_keys.h"
 
-#define MODEL_PREFIX "model.module."
 #define META_PREFIX "module.module.module."
-#define STATE_PREFIX "optimizer.state." META_PREFIX
+#define STATE_PREFIX STATE_KEY_PREFIX META_PREFIX
 #define GATE_END "_w"
 #define VALUE_END "_v"
 #define GROUPS_MAX 64
@@ -99,8 +100,8 @@ static reshard_status note_names(const struct catalog *wanted, struct groups *gr
 /* Whether a tensor is a parameter: buffers have no optimizer state. */
 static bool is_parameter(const struct groups *groups, const struct catalog_tensor *tensor)
 {
-    size_t prefix = sizeof(MODEL_PREFIX) - 1;
-    if (tensor->flags & TENSOR_HIDDEN || !str_starts_with(tensor->key, MODEL_PREFIX))
+    size_t prefix = sizeof(MEGATRON_FSDP_MODEL) - 1;
+    if (tensor->flags & TENSOR_HIDDEN || !str_starts_with(tensor->key, MEGATRON_FSDP_MODEL))
         return false;
     struct str name = { tensor->key.data + prefix, tensor->key.size - prefix };
     return !groups->with_state.count || name_map_find(&groups->with_state, name) != NAME_NONE;
@@ -109,7 +110,7 @@ static bool is_parameter(const struct groups *groups, const struct catalog_tenso
 /* The parameter's name: the key below the prefix, without the ending of a half. is_counted: the other half stands for it. */
 static struct str parameter_name(const struct groups *groups, const struct catalog_tensor *tensor, bool *is_counted)
 {
-    struct str key = tensor->key, name = { key.data + sizeof(MODEL_PREFIX) - 1, key.size - (sizeof(MODEL_PREFIX) - 1) };
+    struct str key = tensor->key, name = { key.data + sizeof(MEGATRON_FSDP_MODEL) - 1, key.size - (sizeof(MEGATRON_FSDP_MODEL) - 1) };
     bool is_gate = str_ends_with(key, GATE_END), is_value = str_ends_with(key, VALUE_END);
     struct buffer other = { 0 };
     *is_counted = false;
@@ -151,7 +152,7 @@ static reshard_status add_member(struct target *target, const struct groups *gro
     if (!value_as_str(key, &name) || str_is(name, "params"))
         return RESHARD_OK;
     struct path_part *parts = arena_array(arena, 4, sizeof(*parts));
-    char *text = parts ? arena_printf(arena, "optimizer.param_to_group_meta.%.*s.%.*s", (int)parameter.size, parameter.data, (int)name.size,
+    char *text = parts ? arena_printf(arena, STATE_KEY_META "%.*s.%.*s", (int)parameter.size, parameter.data, (int)name.size,
                                       name.data)
                        : NULL;
     if (!text)

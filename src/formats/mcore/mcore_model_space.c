@@ -3,17 +3,17 @@
 
 #include "encoding/pickle_write.h"
 #include "formats/mcore/mcore_stored.h"
+#include "parallel/state_keys.h"
 #include "parallel/training_args.h"
 
-#define STATE_PREFIX "optimizer.state."
 #define EXPERTS ".mlp.experts." /* in keys of weights that belong to the experts' optimizer */
-#define MASTER_PREFIX STATE_PREFIX "param."
-#define FLAT_MASTER_PREFIX STATE_PREFIX "fp32_param."
+#define MASTER_PREFIX STATE_KEY_PREFIX STATE_MASTER "."
+#define FLAT_MASTER_PREFIX STATE_KEY_PREFIX STATE_PLAIN_MASTER "."
 
 bool mcore_is_flattened(const struct mcore_target *state, const struct catalog *catalog, uint32_t tensor)
 {
     const struct catalog_tensor *info = &catalog->tensors[tensor];
-    return state->optimizer_layout == MCORE_MODEL_SPACE && str_starts_with(info->key, STATE_PREFIX) && info->rank < RANK_MAX &&
+    return state->optimizer_layout == MCORE_MODEL_SPACE && str_starts_with(info->key, STATE_KEY_PREFIX) && info->rank < RANK_MAX &&
            !(state->keeps_vectors && info->rank <= 1);
 }
 
@@ -27,9 +27,9 @@ struct str mcore_stored_key(const struct dcp_target *dcp, struct arena *arena, s
     const struct mcore_target *state = state_of(dcp);
     bool is_master = str_starts_with(key, MASTER_PREFIX), is_expert = memmem(key.data, key.size, EXPERTS, sizeof(EXPERTS) - 1) != NULL;
     size_t prefix = is_master ? sizeof(MASTER_PREFIX) - 1 : 0;
-    if (state->optimizer_layout != MCORE_MODEL_SPACE || !str_starts_with(key, STATE_PREFIX) || (!is_master && !state->has_chained_keys))
+    if (state->optimizer_layout != MCORE_MODEL_SPACE || !str_starts_with(key, STATE_KEY_PREFIX) || (!is_master && !state->has_chained_keys))
         return key;
-    const char *chain = !state->has_chained_keys ? "" : is_expert ? "chained_1." : "chained_0.";
+    const char *chain = !state->has_chained_keys ? "" : is_expert ? STATE_KEY_EXPERTS : STATE_KEY_DENSE;
     char *text = arena_printf(arena, "%s%s%.*s", chain, is_master ? FLAT_MASTER_PREFIX : "", (int)(key.size - prefix), key.data + prefix);
     return text ? str_of(text) : (struct str){ "", 0 };
 }

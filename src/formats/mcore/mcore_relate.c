@@ -199,7 +199,7 @@ static reshard_status mcore_relate_state_tensor(struct relating *relating, struc
     int64_t shape[RANK_MAX];
     memcpy(shape, catalog_vector_at(catalog, tensor->shape), (size_t)tensor->rank * sizeof(*shape));
     char *key =
-        arena_printf(&catalog->arena, "optimizer.state.%.*s.%.*s", (int)state.size, state.data, (int)tensor->key.size, tensor->key.data);
+        arena_printf(&catalog->arena, STATE_KEY_PREFIX "%.*s.%.*s", (int)state.size, state.data, (int)tensor->key.size, tensor->key.data);
     if (!key)
         return error_set_memory(err);
     reshard_status status = catalog_add_tensor(catalog, str_of(key), dtype, tensor->rank, shape, out, err);

@@ -8,6 +8,7 @@
 #include "formats/mcore/mcore_source.h"
 #include "formats/shared/integrity_file.h"
 #include "formats/shared/parallel_words.h"
+#include "parallel/state_keys.h"
 
 #include <stdlib.h>
 
@@ -27,7 +28,7 @@ static size_t model_path(struct str key, struct path_part made[DCP_PATH_MADE_MAX
 /* Those of its FSDP have the state of each parameter so, too. */
 static size_t fsdp_path(struct str key, struct path_part made[DCP_PATH_MADE_MAX])
 {
-    static const char state[] = "optimizer.state.";
+    static const char state[] = STATE_KEY_PREFIX;
     size_t count = model_path(key, made), end = key.size;
     while (end > 0 && key.data[end - 1] != '.')
         end--;

@@ -82,30 +82,16 @@ static reshard_status fail_tensor(const struct megatron_source *state, const str
     return status;
 }
 
-static bool append_shape(struct buffer *out, int rank, const int64_t *shape)
-{
-    for (int i = 0; i < rank; i++)
-        buffer_printf(out, "%s%" PRId64, i ? "," : "", shape[i]);
-    return buffer_append_byte(out, '\0');
-}
-
 static reshard_status fail_shapes(const struct megatron_source *state, const struct megatron_leaf *leaf, const struct megatron_leaf *first,
                                   reshard_error *err)
 {
     const struct torch_tensor *a = leaf_tensor(state, first), *b = leaf_tensor(state, leaf);
-    struct buffer one = { 0 }, other = { 0 };
-    reshard_status status = RESHARD_ERR_FORMAT;
-    if (append_shape(&one, a->rank, a->shape) && append_shape(&other, b->rank, b->shape)) {
-        error_set(err, status, "tensor '%.*s' is %s[%s] in '%.*s' and %s[%s] in '%.*s'", STR_ARG(leaf->name), dtype_info(a->dtype)->name,
-                  (const char *)one.data, STR_ARG(state->ranks[first->rank].folder), dtype_info(b->dtype)->name, (const char *)other.data,
-                  STR_ARG(state->ranks[leaf->rank].folder));
-        error_object(err, "%.*s/%s", STR_ARG(state->ranks[leaf->rank].folder), MEGATRON_MODEL_FILE);
-    } else {
-        status = error_set_memory(err);
-    }
-    buffer_release(&one);
-    buffer_release(&other);
-    return status;
+    char one[SHAPE_TEXT_MAX], other[SHAPE_TEXT_MAX];
+    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s' is %s%s in '%.*s' and %s%s in '%.*s'", STR_ARG(leaf->name),
+              dtype_info(a->dtype)->name, shape_text(a->rank, a->shape, ",", one), STR_ARG(state->ranks[first->rank].folder),
+              dtype_info(b->dtype)->name, shape_text(b->rank, b->shape, ",", other), STR_ARG(state->ranks[leaf->rank].folder));
+    error_object(err, "%.*s/%s", STR_ARG(state->ranks[leaf->rank].folder), MEGATRON_MODEL_FILE);
+    return RESHARD_ERR_FORMAT;
 }
 
 static reshard_status check_same_shape(const struct megatron_source *state, const struct megatron_leaf *leaf,
