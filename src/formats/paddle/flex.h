@@ -125,10 +125,10 @@ struct flex_array {
     uint32_t part_count;
 };
 
-reshard_status flex_data_open(const struct source *source, uint32_t object, struct flex_data **out, reshard_error *err);
+reshard_status flex_data_open(const struct source *source, struct str name, struct flex_data **out, reshard_error *err);
 
-/* The protocol of an object that is a pickle, 0 for others, what cannot be read among them. */
-int flex_data_protocol(const struct source *source, uint32_t object);
+/* The protocol of a file that is a pickle, 0 for others, what cannot be read among them. */
+int flex_data_protocol(const struct source *source, struct str name);
 void flex_data_close(struct flex_data *data);
 bool flex_data_find(const struct flex_data *data, struct str key, struct flex_array *out);
 

@@ -410,7 +410,7 @@ static reshard_status catalog_read_dtypes(struct cataloguing *c, reshard_error *
             data = NULL;
             status = file_find(c, index->file, &object, err);
             if (!status)
-                status = flex_data_open(c->source, object, &data, err);
+                status = flex_data_open(c->source, c->source->catalog->objects[object].name, &data, err);
         }
         if (!status && !c->dtype_of_name[index->name] && flex_data_find(data, flex_name(metadata, index->name), &array))
             c->dtype_of_name[index->name] = (uint8_t)(1 + (array.dtype == DTYPE_U16 ? DTYPE_BF16 : array.dtype));
@@ -431,10 +431,10 @@ static reshard_status catalog_place_sliced(struct cataloguing *c, reshard_error 
     for (uint32_t text = 0; text < c->metadata->texts.count && !status; text++) {
         uint32_t object = c->object_of_text[text];
         struct flex_data *data = NULL;
-        int protocol = object == CATALOG_NONE ? 0 : flex_data_protocol(c->source, object);
+        int protocol = object == CATALOG_NONE ? 0 : flex_data_protocol(c->source, catalog->objects[object].name);
         if (protocol != 2 && protocol != 3)
             continue;
-        status = flex_data_open(c->source, object, &data, err);
+        status = flex_data_open(c->source, c->source->catalog->objects[object].name, &data, err);
         for (uint32_t i = c->first_chunk; i < end && !status; i++) {
             if (catalog->chunks[i].object == object)
                 status = flex_place_in(catalog, data, i, err);

@@ -58,9 +58,8 @@ static reshard_status data_read_header(struct flex_data *data, const struct limi
     return RESHARD_OK;
 }
 
-reshard_status flex_data_open(const struct source *source, uint32_t object, struct flex_data **out, reshard_error *err)
+reshard_status flex_data_open(const struct source *source, struct str name, struct flex_data **out, reshard_error *err)
 {
-    struct str name = source->catalog->objects[object].name;
     struct flex_data *data = calloc(1, sizeof(*data));
     if (!data)
         return error_set_memory(err);
@@ -83,11 +82,11 @@ reshard_status flex_data_open(const struct source *source, uint32_t object, stru
     return status;
 }
 
-int flex_data_protocol(const struct source *source, uint32_t object)
+int flex_data_protocol(const struct source *source, struct str name)
 {
     struct store_object *file = NULL;
     uint8_t head[2] = { 0 };
-    bool is_read = store_open_object(source->store, source->catalog->objects[object].name.data, &file, NULL) == RESHARD_OK &&
+    bool is_read = store_open_object(source->store, name.data, &file, NULL) == RESHARD_OK &&
                    store_object_size(file) >= sizeof(head) && store_read_at(file, 0, head, sizeof(head), NULL) == RESHARD_OK;
     store_object_close(file);
     return is_read && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5 ? head[1] : 0;

@@ -17,6 +17,7 @@ const struct format_driver format_paddle_flex = {
     .probe = flex_probe,
     .read_catalog = flex_read_catalog,
     .resolve = flex_resolve,
+    .verify = flex_verify,
     .lay_out = flex_lay_out,
     .publish_object = flex_publish_object,
     .commit = flex_commit,

@@ -238,7 +238,7 @@ static reshard_status resolve_file(struct source *source, uint32_t chunk, reshar
     const struct flex_source *state = flex_state(source);
     uint32_t object = catalog->chunks[chunk].object;
     struct flex_data *data = NULL;
-    reshard_status status = flex_data_open(source, object, &data, err);
+    reshard_status status = flex_data_open(source, catalog->objects[object].name, &data, err);
     if (!status)
         status = flex_place_in(catalog, data, chunk, err);
     for (uint32_t i = resolve_find(state, catalog, object); !status && i < state->chunk_count; i++) {
