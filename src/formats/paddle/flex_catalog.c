@@ -41,6 +41,21 @@ static const char *vector_text(const struct flex_metadata *metadata, uint32_t ve
     return out;
 }
 
+/* ---- what is wrong ---- */
+
+static reshard_status key_failed(struct str name, reshard_status status, reshard_error *err)
+{
+    if (status)
+        error_prefix(err, "tensor '%.*s'", STR_ARG(name));
+    return status;
+}
+
+/* The same for what the catalog says, which names the tensor itself unless a limit or memory is at its end. */
+static reshard_status key_refused(struct str name, reshard_status status, reshard_error *err)
+{
+    return status == RESHARD_ERR_LIMIT || status == RESHARD_ERR_MEMORY ? key_failed(name, status, err) : status;
+}
+
 /* ---- tensors ---- */
 
 static reshard_status key_check_shard(const struct flex_metadata *metadata, const struct flex_shard *shard, int rank, reshard_error *err)
@@ -129,10 +144,13 @@ static reshard_status key_find_dtype(const struct cataloguing *c, const struct f
 static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_key *key, reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
+    struct str name = flex_name(metadata, key->name);
     int64_t shape[RANK_MAX];
     enum dtype dtype;
+    if (c->tensor_of_name[key->name] != CATALOG_NONE)
+        return key_failed(name, error_set_at(err, RESHARD_ERR_FORMAT, key->offset, "state_dict_metadata has it twice"), err);
     if (key->shard_count == 0)
-        return error_set(err, RESHARD_ERR_FORMAT, "it has no shards");
+        return key_failed(name, error_set(err, RESHARD_ERR_FORMAT, "it has no shards"), err);
     int rank = flex_vector_rank(metadata, metadata->shards[key->first_shard].offset);
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; !status && i < key->shard_count; i++)
@@ -142,35 +160,23 @@ static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_ke
     if (!status)
         status = key_find_dtype(c, key, &dtype, err);
     if (status == RESHARD_ERR_UNSUPPORTED && c->source->skip_unsupported) {
-        catalog_warn(c->source->catalog, true, "tensor '%.*s' is left out: %s", STR_ARG(flex_name(metadata, key->name)), err->message);
+        catalog_warn(c->source->catalog, true, "tensor '%.*s' is left out: the type '%.*s' is not known", STR_ARG(name),
+                     STR_ARG(flex_text(metadata, metadata->shards[key->first_shard].dtype)));
         for (uint32_t i = 0; i < key->shard_count; i++)
             c->is_used[key->first_shard + i] = 1;
         return RESHARD_OK;
     }
-    if (!status)
-        status = catalog_add_tensor(c->source->catalog, flex_name(metadata, key->name), dtype, rank, shape,
-                                    &c->tensor_of_name[key->name], err);
-    return status;
+    if (status)
+        return key_failed(name, status, err);
+    return key_refused(name, catalog_add_tensor(c->source->catalog, name, dtype, rank, shape, &c->tensor_of_name[key->name], err), err);
 }
 
 static reshard_status catalog_add_tensors(struct cataloguing *c, reshard_error *err)
 {
-    const struct flex_metadata *metadata = c->metadata;
-    for (uint32_t i = 0; i < metadata->key_count; i++) {
-        const struct flex_key *key = &metadata->keys[i];
-        struct str name = flex_name(metadata, key->name);
-        reshard_status status = RESHARD_OK;
-        if (c->tensor_of_name[key->name] != CATALOG_NONE)
-            status = error_set_at(err, RESHARD_ERR_FORMAT, key->offset, "state_dict_metadata has it twice");
-        if (!status)
-            status = key_add_tensor(c, key, err);
-        if (status) {
-            if (err && strncmp(err->message, "tensor '", 8) != 0)
-                error_prefix(err, "tensor '%.*s'", STR_ARG(name));
-            return status;
-        }
-    }
-    return RESHARD_OK;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < c->metadata->key_count && !status; i++)
+        status = key_add_tensor(c, &c->metadata->keys[i], err);
+    return status;
 }
 
 /* Paths that are more than the key. */
@@ -298,26 +304,28 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
     const int64_t *bounds = shard->is_flattened ? flex_vector_at(metadata, shard->range) : NULL;
     const int64_t *shape = flex_vector_at(metadata, shard->shape);
     int64_t volume = 0;
+    struct str name = flex_name(metadata, index->name);
     reshard_status status =
         catalog_add_chunk(catalog, tensor, flex_vector_at(metadata, shard->offset), shape, object, 0, 0, &added, err);
     if (status)
-        return status;
+        return key_refused(name, status, err);
     enum flex_file_kind kind = flex_file_kind_of(flex_text(metadata, index->file), &rank, &uid);
     added->writer = kind == FLEX_OTHER_FILE ? 0 : rank < UINT16_MAX ? (uint16_t)rank : UINT16_MAX;
     added->flags = CHUNK_UNRESOLVED;
     added->driver_data = flex_chunk_data(index->replica, shard->is_flattened);
     if (!shape_volume(flex_vector_rank(metadata, shard->shape), shape, &volume))
-        return error_set(err, RESHARD_ERR_FORMAT, "a shard of more than 2^63 elements");
+        return key_failed(name, error_set(err, RESHARD_ERR_FORMAT, "a shard of more than 2^63 elements"), err);
     int64_t count = bounds ? bounds[1] - bounds[0] : volume;
     if (!dtype_bytes(catalog->tensors[tensor].dtype, (uint64_t)count, &bytes) || bytes > catalog->objects[object].bytes)
-        return error_set(err, RESHARD_ERR_FORMAT, "'%.*s': its shard of %" PRId64 " elements is larger than the file of %" PRIu64 " bytes",
-                         STR_ARG(catalog->objects[object].name), count, catalog->objects[object].bytes);
+        return key_failed(name, error_set(err, RESHARD_ERR_FORMAT,
+                                          "'%.*s': its shard of %" PRId64 " elements is larger than the file of %" PRIu64 " bytes",
+                                          STR_ARG(catalog->objects[object].name), count, catalog->objects[object].bytes), err);
     added->bytes = bytes;
-    if (!bounds || count == volume)
+    if (!bounds)
         return RESHARD_OK;
     struct chunk_layout *layout = catalog_chunk_layout(catalog, added);
     if (!layout)
-        return error_set_memory(err);
+        return key_failed(name, error_set_memory(err), err);
     layout->flat_begin = bounds[0];
     layout->flat_count = count;
     return RESHARD_OK;
@@ -328,13 +336,17 @@ static bool catalog_is_same_shard(const struct cataloguing *c, const struct flex
     return catalog_find_shard(c, a) == catalog_find_shard(c, b);
 }
 
-static reshard_status catalog_index_add(struct cataloguing *c, uint32_t number, reshard_error *err)
+/* The shard and file of an index; *is_done: there is nothing more to do. */
+static reshard_status catalog_join(struct cataloguing *c, uint32_t number, uint32_t *out, uint32_t *object, bool *is_done,
+                                   reshard_error *err)
 {
     const struct flex_metadata *metadata = c->metadata;
     const struct flex_index *index = &metadata->indexes[number];
     char offset[VECTOR_TEXT_MAX];
-    uint32_t shard = catalog_find_shard(c, index), earlier, object;
-    reshard_status status = file_find(c, index->file, &object, err);
+    uint32_t shard = catalog_find_shard(c, index), earlier;
+    reshard_status status = file_find(c, index->file, object, err);
+    *out = shard;
+    *is_done = true;
     if (status)
         return status;
     if (shard == FLEX_NONE)
@@ -349,7 +361,19 @@ static reshard_status catalog_index_add(struct cataloguing *c, uint32_t number, 
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' is said to hold two shards of it, but a file has one array for a key",
                          STR_ARG(flex_text(metadata, index->file)));
     }
-    return catalog_put_chunk(c, index, &metadata->shards[shard], object, err);
+    *is_done = false;
+    return RESHARD_OK;
+}
+
+static reshard_status catalog_index_add(struct cataloguing *c, uint32_t number, reshard_error *err)
+{
+    const struct flex_index *index = &c->metadata->indexes[number];
+    uint32_t shard, object;
+    bool is_done;
+    reshard_status status = catalog_join(c, number, &shard, &object, &is_done, err);
+    if (status || is_done)
+        return key_failed(flex_name(c->metadata, index->name), status, err);
+    return catalog_put_chunk(c, index, &c->metadata->shards[shard], object, err);
 }
 
 /* Copies that say so come behind what they copy. */
@@ -361,11 +385,8 @@ static reshard_status catalog_add_chunks(struct cataloguing *c, reshard_error *e
             if ((metadata->indexes[i].replica > 0) != is_copy)
                 continue;
             reshard_status status = catalog_index_add(c, i, err);
-            if (!status)
-                continue;
-            if (err && strncmp(err->message, "tensor '", 8) != 0)
-                error_prefix(err, "tensor '%.*s'", STR_ARG(flex_name(metadata, metadata->indexes[i].name)));
-            return status;
+            if (status)
+                return status;
         }
     }
     for (uint32_t i = 0; i < metadata->key_count; i++) {
@@ -496,6 +517,23 @@ static reshard_status catalog_check_kinds(struct cataloguing *c, reshard_error *
     return catalog_add_fact(c->source->catalog, "global shapes", err, "derived from the shards: the metadata does not give them");
 }
 
+/* What the metadata alone tells. */
+static reshard_status catalog_add_all(struct cataloguing *c, reshard_error *err)
+{
+    reshard_status status = catalog_add_tensors(c, err);
+    if (!status)
+        status = catalog_add_paths(c, err);
+    if (!status)
+        status = catalog_index_shards(c, err);
+    if (!status)
+        status = catalog_add_chunks(c, err);
+    if (!status)
+        status = catalog_check_kinds(c, err);
+    if (status)
+        error_prefix(err, "'%.*s'", STR_ARG(c->part->metadata_name));
+    return status;
+}
+
 reshard_status flex_catalog_add(struct source *source, struct flex_part *part, const struct flex_metadata *metadata, reshard_error *err)
 {
     struct cataloguing c = { .source = source, .part = part, .metadata = metadata };
@@ -503,15 +541,7 @@ reshard_status flex_catalog_add(struct source *source, struct flex_part *part, c
     if (!status && metadata->generation.shard < 0)
         status = catalog_read_dtypes(&c, err);
     if (!status)
-        status = catalog_add_tensors(&c, err);
-    if (!status)
-        status = catalog_add_paths(&c, err);
-    if (!status)
-        status = catalog_index_shards(&c, err);
-    if (!status)
-        status = catalog_add_chunks(&c, err);
-    if (!status)
-        status = catalog_check_kinds(&c, err);
+        status = catalog_add_all(&c, err);
     if (!status)
         status = catalog_place_sliced(&c, err);
     cataloguing_release(&c);

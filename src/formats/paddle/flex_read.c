@@ -265,8 +265,6 @@ static reshard_status read_part(struct flex_opening *opening, struct str directo
         status = read_check_rival(source, &metadata, listing, chosen, err);
     if (!status)
         status = flex_catalog_add(source, part, &metadata, err);
-    if (status && err && !strstr(err->message, chosen->name.data))
-        error_prefix(err, "'%.*s'", STR_ARG(chosen->name));
     uint32_t ranks = read_count_ranks(listing, chosen);
     if (ranks > source->catalog->ranks)
         source->catalog->ranks = ranks;
