@@ -248,6 +248,7 @@ reshard_status st_set_read_indexed(struct source *source, struct str index_name,
 
 reshard_status st_set_read_listed(struct source *source, const struct str *names, size_t count, struct st_set *out, reshard_error *err)
 {
+    st_files_release(&out->files);
     reshard_status status = st_files_read(source, names, count, &out->files, err);
     return status ? status : add_unmapped(source, out, err);
 }
