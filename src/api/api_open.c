@@ -26,8 +26,7 @@ static reshard_status locks_make(reshard_checkpoint *handle, reshard_error *err)
     return status;
 }
 
-/* The handle of an open checkpoint, which it takes over, also on failure. */
-static reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err)
+reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err)
 {
     const struct catalog *catalog = opened->source->catalog;
     reshard_checkpoint *handle = calloc(1, sizeof(*handle));

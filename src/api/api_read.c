@@ -60,12 +60,8 @@ static reshard_status files_keep(const reshard_checkpoint *checkpoint, struct en
     return status;
 }
 
-/*
- * Begins a reading of these tensors: finds where their payload lies, which only one thread can do, and holds it so until reading_end. What
- * was found once stays.
- */
-static reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_t *tensors, uint32_t count,
-                                    struct engine_source *out, reshard_error *err)
+reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_t *tensors, uint32_t count, struct engine_source *out,
+                             reshard_error *err)
 {
     pthread_rwlock_t *places = (pthread_rwlock_t *)(uintptr_t)&checkpoint->places;
     reshard_status status = files_keep(checkpoint, out, err);
@@ -84,7 +80,7 @@ static reshard_status reading_begin(const reshard_checkpoint *checkpoint, const 
     return status;
 }
 
-static void reading_end(const reshard_checkpoint *checkpoint)
+void reading_end(const reshard_checkpoint *checkpoint)
 {
     pthread_rwlock_unlock((pthread_rwlock_t *)(uintptr_t)&checkpoint->places);
 }

@@ -2,17 +2,13 @@
 /* Shards and lists of them: structs are converted here; src/parallel/shard_list and src/kernels/shard_slice do the work. */
 #include "reshard/geometry.h"
 
-#include "api/versioned.h"
+#include "api/handle.h"
 #include "base/buffer.h"
 #include "kernels/shard_slice.h"
 #include "parallel/shard_list.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-struct reshard_shards {
-    struct shard_list list;
-};
 
 /* "paddle.bfloat16" and "torch.bfloat16" are bfloat16. */
 static reshard_status dtype_take(const char *name, struct str key, enum dtype *out, reshard_error *err)

@@ -6,11 +6,12 @@
 #ifndef API_HANDLE_H
 #define API_HANDLE_H
 
-#include "reshard/reshard.h"
+#include "reshard/geometry.h"
 
 #include "api/versioned.h"
 #include "base/name_map.h"
 #include "convert/checkpoint.h"
+#include "parallel/shard_list.h"
 
 #include <pthread.h>
 
@@ -28,6 +29,21 @@ struct reshard_checkpoint {
     uint32_t text_capacity;
     struct arena text_arena;
 };
+
+struct reshard_shards {
+    struct shard_list list;
+};
+
+/* The handle of an open checkpoint, which it takes over, also on failure. */
+reshard_status handle_make(struct checkpoint *opened, reshard_checkpoint **out, reshard_error *err);
+
+/*
+ * Begins a reading of these tensors (catalog indices): finds where their payload lies, which only one thread can do, and holds it so until
+ * reading_end. What was found once stays.
+ */
+reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_t *tensors, uint32_t count, struct engine_source *out,
+                             reshard_error *err);
+void reading_end(const reshard_checkpoint *checkpoint);
 
 static inline struct source *checkpoint_source(const reshard_checkpoint *checkpoint)
 {

@@ -109,6 +109,7 @@ struct engine_box {
     const int64_t *start, *extent; /* both NULL: the whole tensor */
     enum dtype dtype;              /* that of the elements in memory: the tensor's, or one that it can be cast to */
     const int64_t *strides;        /* of the memory, in elements, not negative; NULL: row-major. No two elements may have one place */
+    int64_t flat_begin, flat_count; /* only this run of the box's row-major order, without strides; flat_count 0: all of the box */
     void *out;
     uint64_t bytes;                /* from out on; more than the elements span is left alone */
     bool is_done;                  /* set: all elements are there, also where the run has failed */

@@ -52,7 +52,10 @@ static reshard_status box_measure(const struct engine_box *box, struct str key, 
                                   uint64_t *payload, reshard_error *err)
 {
     int64_t volume, elements;
-    if (!shape_volume(rank, extent, &volume) || !dtype_bytes(box->dtype, (uint64_t)volume, payload))
+    bool is_good = shape_volume(rank, extent, &volume);
+    if (is_good && box->flat_count)
+        volume = box->flat_count;
+    if (!is_good || !dtype_bytes(box->dtype, (uint64_t)volume, payload))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': part is no whole number of bytes", STR_ARG(key));
     *span = *payload;
     if (box->strides && dtype_element_bytes(box->dtype) == 0)
@@ -65,16 +68,21 @@ static reshard_status box_measure(const struct engine_box *box, struct str key, 
     return *span <= box->bytes ? RESHARD_OK : box_refuse_room(key, box->bytes, *span, err);
 }
 
-static reshard_status box_set_strides(struct catalog *catalog, struct catalog_chunk *chunk, int rank, const int64_t *extent,
-                                      const int64_t *strides, reshard_error *err)
+static reshard_status box_set_layout(struct catalog *catalog, struct catalog_chunk *chunk, int rank, const int64_t *extent,
+                                     const struct engine_box *box, reshard_error *err)
 {
-    if (!strides || strides_are_row_major(rank, extent, strides))
+    bool is_strided = box->strides && !strides_are_row_major(rank, extent, box->strides);
+    if (!is_strided && !box->flat_count)
         return RESHARD_OK;
-    uint32_t vector = catalog_vector(catalog, strides, rank);
-    struct chunk_layout *layout = vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
+    uint32_t vector = is_strided ? catalog_vector(catalog, box->strides, rank) : CATALOG_NONE;
+    struct chunk_layout *layout = is_strided && vector == CATALOG_NONE ? NULL : catalog_chunk_layout(catalog, chunk);
     if (!layout)
         return error_set_memory(err);
     layout->strides = vector;
+    if (box->flat_count) {
+        layout->flat_begin = box->flat_begin;
+        layout->flat_count = box->flat_count;
+    }
     return RESHARD_OK;
 }
 
@@ -113,7 +121,7 @@ static reshard_status boxes_target_add(const struct engine_source *source, const
                                               .target_start = origin,
                                               .extent = box->extent };
     status = catalog_add_chunk(catalog, tensor, NULL, NULL, object, 0, span, &chunk, err);
-    return status ? status : box_set_strides(catalog, chunk, like->rank, extent, box->strides, err);
+    return status ? status : box_set_layout(catalog, chunk, like->rank, extent, box, err);
 }
 
 static reshard_status boxes_run(const struct engine_source *source, struct engine_box *boxes, uint32_t count,

@@ -92,6 +92,11 @@ reshard_status format_open(struct store *store, const char *name, const struct o
                            reshard_error *err);
 void source_free(struct source *source);
 
+/* Opens what needs no looking for: a source of this driver, whose read_catalog finds driver_state, and sets or clears it. Takes over store in
+ * every case. */
+reshard_status source_open_made(const struct format_driver *driver, struct store *store, void *driver_state,
+                                const struct open_options *options, struct source **out, reshard_error *err);
+
 /*
  * The view of an opened source in which optimizer state that is stored by bucket or flattened is one tensor for each parameter and state,
  * and experts in one matrix are tensors of their own. It is made of what the first has read, and no metadata is read again; it borrows the

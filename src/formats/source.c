@@ -211,6 +211,26 @@ out:
     return status;
 }
 
+reshard_status source_open_made(const struct format_driver *driver, struct store *store, void *driver_state,
+                                const struct open_options *options, struct source **out, reshard_error *err)
+{
+    const struct root_choice choice = { .iteration = -1 };
+    struct source *source = source_new(store, "", options);
+    if (!source) {
+        store_free(store);
+        return error_set_memory(err);
+    }
+    source->driver = driver;
+    source->driver_state = driver_state;
+    reshard_status status = or_failure(source, read_source(source, &choice, err), err);
+    source->work.goes_on = NULL;
+    if (status)
+        source_free(source);
+    else
+        *out = source;
+    return status;
+}
+
 /* ---- the view by parameter ---- */
 
 /* What was read allows the view the work that it allowed the source. */

@@ -36,6 +36,16 @@ reshard_status store_open_path(const char *path, unsigned flags, struct store **
 struct store *store_new_memory(void);
 struct store *store_new_null(void);
 
+/* A store of `count` pieces of memory of the caller's, which are read where they lie; regions is copied. Names of objects are those that
+ * store_region_name gives. */
+struct store_region {
+    const void *memory;
+    uint64_t bytes;
+};
+#define STORE_REGION_NAME_MAX 16
+void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX]);
+reshard_status store_new_over(const struct store_region *regions, size_t count, struct store **out, reshard_error *err);
+
 /* Adds or replaces an object of a memory store without a transaction. */
 reshard_status store_memory_put(struct store *store, const char *name, const void *bytes, size_t size, reshard_error *err);
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects over memory of a caller's. */
+/* Objects over memory of a caller's, and stores of such objects. */
 #include "store/store_parts.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 struct caller_object {
@@ -91,4 +93,104 @@ reshard_status store_object_over(void *memory, uint64_t bytes, struct store_obje
 uint64_t store_memory_written(const struct store_object *object)
 {
     return atomic_load(&((struct caller_object *)(uintptr_t)object)->written);
+}
+
+/* ---- stores ---- */
+
+struct caller_store {
+    struct store base;
+    struct store_region *regions;
+    size_t count;
+};
+
+static struct caller_store *caller_store_of(struct store *store)
+{
+    return (struct caller_store *)(void *)store;
+}
+
+void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX])
+{
+    snprintf(out, STORE_REGION_NAME_MAX, "%" PRIu32, number);
+}
+
+/* The region of that name, or NULL. */
+static const struct store_region *region_find(const struct caller_store *store, const char *name)
+{
+    char *end, own[STORE_REGION_NAME_MAX];
+    unsigned long number = strtoul(name, &end, 10);
+    if (*end || number >= store->count)
+        return NULL;
+    store_region_name((uint32_t)number, own);
+    return strcmp(own, name) == 0 ? &store->regions[number] : NULL;
+}
+
+static void caller_store_free(struct store *store)
+{
+    free(caller_store_of(store)->regions);
+    free(store);
+}
+
+static reshard_status caller_list(struct store *store, const char *directory, struct arena *arena, struct store_entry **entries,
+                                  size_t *count, reshard_error *err)
+{
+    struct caller_store *caller = caller_store_of(store);
+    (void)directory;
+    *count = 0;
+    *entries = arena_alloc(arena, (caller->count + 1) * sizeof(**entries));
+    for (size_t i = 0; *entries && i < caller->count; i++) {
+        char name[STORE_REGION_NAME_MAX];
+        store_region_name((uint32_t)i, name);
+        struct store_entry *entry = &(*entries)[i];
+        *entry = (struct store_entry){ .bytes = caller->regions[i].bytes };
+        if (!arena_str(arena, str_of(name), &entry->name))
+            return error_set_memory(err);
+    }
+    if (!*entries)
+        return error_set_memory(err);
+    *count = caller->count;
+    store_entries_sort(*entries, *count);
+    return RESHARD_OK;
+}
+
+static bool caller_exists(struct store *store, const char *name, bool *is_directory, uint64_t *bytes)
+{
+    const struct store_region *region = region_find(caller_store_of(store), name);
+    *is_directory = *name == '\0';
+    *bytes = region ? region->bytes : 0;
+    return region || *is_directory;
+}
+
+static reshard_status caller_open(struct store *store, const char *name, unsigned access, struct store_object **out, reshard_error *err)
+{
+    const struct store_region *region = region_find(caller_store_of(store), name);
+    (void)access;
+    if (!region)
+        return store_error_missing(name, err);
+    return store_object_over((void *)(uintptr_t)region->memory, region->bytes, out, err);
+}
+
+static const struct store_ops caller_store_ops = {
+    .free = caller_store_free,
+    .list = caller_list,
+    .exists = caller_exists,
+    .open_object = caller_open,
+};
+
+reshard_status store_new_over(const struct store_region *regions, size_t count, struct store **out, reshard_error *err)
+{
+    struct caller_store *store = calloc(1, sizeof(*store));
+    struct store_region *copy = calloc(count + 1, sizeof(*copy));
+    *out = NULL;
+    if (!store || !copy) {
+        free(store);
+        free(copy);
+        return error_set_memory(err);
+    }
+    if (count)
+        memcpy(copy, regions, count * sizeof(*copy));
+    store->base.ops = &caller_store_ops;
+    store->regions = copy;
+    store->count = count;
+    *out = &store->base;
+    return RESHARD_OK;
 }

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The state of a running job: shards in memory as a checkpoint that can be read, converted, compared and verified like any other, and shards
+ * in memory filled from any checkpoint. Saving is reshard_open_shards and reshard_convert, loading is reshard_open and reshard_load_shards,
+ * and changing the layout in memory is reshard_open_shards and reshard_load_shards. No format is involved in that, and no file.
+ *
+ * Shards are those of geometry.h: a key, a global shape, a box or a flat range of one, and where the values lie. One list may hold the
+ * shards of many ranks (reshard_shards_merge). Values are read and written where they lie, in the byte order of the machine.
+ */
+#ifndef RESHARD_STATE_H
+#define RESHARD_STATE_H
+
+#include "reshard/geometry.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A value that is no tensor: a number, a text, a list or a dictionary as JSON text. An array's member. */
+typedef struct reshard_state_item {
+    reshard_str key, json;
+} reshard_state_item;
+
+typedef struct reshard_state {
+    size_t struct_size;
+    const reshard_shards *shards;
+    const reshard_state_item *items;
+    size_t item_stride, item_count;
+    const char *name;           /* of the checkpoint, for messages; NULL: "memory" */
+} reshard_state;
+#define RESHARD_STATE_INIT { sizeof(reshard_state), NULL, NULL, sizeof(reshard_state_item), 0, NULL }
+
+/*
+ * Opens shards in memory as a checkpoint of format "memory". Together they must be whole: every element of each key's global shape in
+ * exactly one shard, or in several that hold the very same box or range, which are replicas. RESHARD_ERR_FORMAT names the key and the
+ * region otherwise; a shard without values is RESHARD_ERR_USAGE. options may be NULL; of them limits count, and allow_holes.
+ *
+ * Descriptions and items are copied. The values stay the caller's: they must be there until *out is closed, and a call that reads sees what
+ * they are at that time.
+ */
+reshard_status reshard_open_shards(const reshard_state *state, const reshard_open_options *options, reshard_checkpoint **out,
+                                   reshard_error *err);
+
+/*
+ * Fills the values of all shards of a list from a checkpoint, in one run: whatever its layout, each from as many files as it takes, cast to
+ * the shard's type where that is another. The checkpoint has each key with the shard's global shape, else nothing is read, and
+ * RESHARD_ERR_USAGE names the key; shards without values are left out. Threads and memory as for reshard_read_many.
+ */
+reshard_status reshard_load_shards(const reshard_checkpoint *checkpoint, const reshard_shards *shards, const reshard_run_options *run,
+                                   reshard_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The state of a running job: shards in memory as a checkpoint, and filled from one. */
+#include "reshard/state.h"
+
+#include "api/handle.h"
+#include "api/public_options.h"
+#include "formats/live/live.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static reshard_status items_of_state(const reshard_state *state, struct live_item **out, reshard_error *err)
+{
+    void *taken = NULL;
+    *out = calloc(state->item_count + 1, sizeof(**out));
+    if (!*out)
+        return error_set_memory(err);
+    reshard_status status =
+        array_take(state->items, state->item_count, state->item_stride, sizeof(reshard_state_item), "reshard_state_item", &taken, err);
+    const reshard_state_item *items = taken;
+    for (size_t i = 0; i < state->item_count && !status; i++) {
+        (*out)[i] = (struct live_item){ { items[i].key.data, items[i].key.size }, { items[i].json.data, items[i].json.size } };
+        if (!items[i].key.data || !items[i].json.data)
+            status = error_set(err, RESHARD_ERR_USAGE, "item %zu has no key or no JSON", i);
+    }
+    free(taken);
+    return status;
+}
+
+static reshard_status state_open(const reshard_state *state, const struct live_item *items, const struct open_options *options,
+                                 struct checkpoint **out, reshard_error *err)
+{
+    const struct live_state live = { .shards = state->shards->list.shards,
+                                     .shard_count = state->shards->list.count,
+                                     .items = items,
+                                     .item_count = state->item_count };
+    struct source *source;
+    reshard_status status = live_source_open(&live, options, &source, err);
+    return status ? status : checkpoint_of(source, state->name ? state->name : "memory", out, err);
+}
+
+API_EXPORT reshard_status reshard_open_shards(const reshard_state *state, const reshard_open_options *options, reshard_checkpoint **out,
+                                              reshard_error *err)
+{
+    struct open_call call;
+    reshard_state taken;
+    struct live_item *items = NULL;
+    struct checkpoint *opened = NULL;
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(state, err);
+    reshard_status status = struct_take(&taken, sizeof(taken), state, "reshard_state", err);
+    if (status)
+        return status;
+    NEEDS(taken.shards, err);
+    if (taken.item_count)
+        NEEDS(taken.items, err);
+    status = open_options_read(options, &call, err);
+    if (!status)
+        status = items_of_state(&taken, &items, err);
+    if (!status)
+        status = state_open(&taken, items, &call.options.open, &opened, err);
+    free(items);
+    return status ? status : handle_make(opened, out, err);
+}
+
+/* ---- loading ---- */
+
+/* The tensor of a shard, which has its global shape. */
+static reshard_status tensor_of_shard(const struct catalog *catalog, const struct shard *shard, uint32_t *out, reshard_error *err)
+{
+    *out = catalog_find(catalog, shard->key);
+    if (*out == CATALOG_NONE || catalog->tensors[*out].flags & TENSOR_HIDDEN)
+        return error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no tensor '%.*s'", STR_ARG(shard->key));
+    const struct catalog_tensor *tensor = &catalog->tensors[*out];
+    bool is_equal = tensor->rank == shard->rank;
+    for (int i = 0; is_equal && i < shard->rank; i++)
+        is_equal = catalog_vector_at(catalog, tensor->shape)[i] == shard->shape[i];
+    return is_equal ? RESHARD_OK
+                    : error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s' of the checkpoint has another shape than the shard's global one",
+                                STR_ARG(shard->key));
+}
+
+static reshard_status box_of_shard(const struct shard *shard, uint32_t tensor, struct engine_box *out, reshard_error *err)
+{
+    uint64_t count = shard->is_flattened ? (uint64_t)(shard->flat_end - shard->flat_begin)
+                                         : (uint64_t)box_volume(shard->rank, shard->extent);
+    *out = (struct engine_box){ .tensor = tensor,
+                                .start = shard->start,
+                                .extent = shard->extent,
+                                .dtype = shard->dtype,
+                                .flat_begin = shard->is_flattened ? shard->flat_begin : 0,
+                                .flat_count = shard->is_flattened ? shard->flat_end - shard->flat_begin : 0,
+                                .out = shard->data };
+    return dtype_bytes(shard->dtype, count, &out->bytes)
+               ? RESHARD_OK
+               : error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard is no whole number of bytes", STR_ARG(shard->key));
+}
+
+struct loading {
+    struct engine_box *boxes;
+    uint32_t *tensors;
+    uint32_t count;
+};
+
+static reshard_status loading_make(const struct catalog *catalog, const struct shard_list *list, struct loading *out, reshard_error *err)
+{
+    *out = (struct loading){ .boxes = calloc(list->count + 1, sizeof(*out->boxes)),
+                             .tensors = calloc(list->count + 1, sizeof(*out->tensors)) };
+    if (!out->boxes || !out->tensors)
+        return error_set_memory(err);
+    if (list->count >= UINT32_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "%zu shards", list->count);
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < list->count && !status; i++) {
+        status = tensor_of_shard(catalog, &list->shards[i], &out->tensors[out->count], err);
+        if (status || !list->shards[i].data)
+            continue;
+        status = box_of_shard(&list->shards[i], out->tensors[out->count], &out->boxes[out->count], err);
+        out->count++;
+    }
+    return status;
+}
+
+API_EXPORT reshard_status reshard_load_shards(const reshard_checkpoint *checkpoint, const reshard_shards *shards,
+                                              const reshard_run_options *run, reshard_error *err)
+{
+    struct run_call running;
+    struct loading loading = { 0 };
+    struct engine_source source;
+    ERROR_SCOPE(err);
+    NEEDS(checkpoint, err);
+    NEEDS(shards, err);
+    reshard_status status = run_options_read(run, &running, err);
+    if (!status)
+        status = loading_make(checkpoint_catalog(checkpoint), &shards->list, &loading, err);
+    if (!status)
+        status = reading_begin(checkpoint, loading.tensors, loading.count, &source, err);
+    if (!status) {
+        status = engine_read_boxes(&source, loading.boxes, loading.count, &running.engine, err);
+        reading_end(checkpoint);
+    }
+    free(loading.boxes);
+    free(loading.tensors);
+    return status;
+}

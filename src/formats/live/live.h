@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Live state: shards in memory as a source. It is no format: nothing is probed for it, and it cannot be asked for by name; but everything
+ * that takes a source takes it.
+ */
+#ifndef FORMATS_LIVE_LIVE_H
+#define FORMATS_LIVE_LIVE_H
+
+#include "formats/driver.h"
+#include "tensor/shard.h"
+
+struct live_item {
+    struct str key, json;
+};
+
+/* What the source is made of. All of it is copied but the values, which must outlive the source. */
+struct live_state {
+    const struct shard *shards;
+    size_t shard_count;
+    const struct live_item *items;
+    size_t item_count;
+};
+
+reshard_status live_source_open(const struct live_state *state, const struct open_options *options, struct source **out,
+                                reshard_error *err);
+
+#endif

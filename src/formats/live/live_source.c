@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "formats/live/live.h"
+
+#include "encoding/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Tensors are those of the first shard of each key; the others must agree with it. */
+static reshard_status live_add_tensor(struct catalog *catalog, const struct shard *shard, struct name_map *keys, uint32_t *out,
+                                      reshard_error *err)
+{
+    bool is_new;
+    *out = name_map_intern(keys, shard->key, &is_new);
+    if (*out == NAME_NONE)
+        return error_set_memory(err);
+    if (is_new) {
+        reshard_status status = catalog_add_tensor(catalog, shard->key, shard->dtype, shard->rank, shard->shape, out, err);
+        if (!status)
+            catalog->tensors[*out].tied_to = catalog->tensors[*out].storage_group = CATALOG_NONE;
+        return status;
+    }
+    const struct catalog_tensor *tensor = &catalog->tensors[*out];
+    if (tensor->dtype != shard->dtype)
+        return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': one shard is %s, another %s", STR_ARG(shard->key),
+                         dtype_info(tensor->dtype)->name, dtype_info(shard->dtype)->name);
+    bool is_equal = tensor->rank == shard->rank;
+    for (int i = 0; is_equal && i < shard->rank; i++)
+        is_equal = catalog_vector_at(catalog, tensor->shape)[i] == shard->shape[i];
+    return is_equal ? RESHARD_OK
+                    : error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its shards are of several global shapes", STR_ARG(shard->key));
+}
+
+static reshard_status live_add_chunk(struct catalog *catalog, uint32_t tensor, const struct shard *shard, uint32_t object, uint64_t bytes,
+                                     reshard_error *err)
+{
+    struct catalog_chunk *chunk;
+    reshard_status status = catalog_add_chunk(catalog, tensor, shard->start, shard->extent, object, 0, bytes, &chunk, err);
+    if (status || !shard->is_flattened)
+        return status;
+    struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
+    if (!layout)
+        return error_set_memory(err);
+    layout->flat_begin = shard->flat_begin;
+    layout->flat_count = shard->flat_end - shard->flat_begin;
+    return RESHARD_OK;
+}
+
+static reshard_status shard_bytes(const struct shard *shard, uint64_t *out, reshard_error *err)
+{
+    uint64_t count = shard->is_flattened ? (uint64_t)(shard->flat_end - shard->flat_begin)
+                                         : (uint64_t)box_volume(shard->rank, shard->extent);
+    if (!dtype_bytes(shard->dtype, count, out))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard is no whole number of bytes", STR_ARG(shard->key));
+    if (*out && !shard->data)
+        return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': a shard has no values", STR_ARG(shard->key));
+    return RESHARD_OK;
+}
+
+/* A shard is an object of the store: its number is its name. */
+static reshard_status live_add_shard(struct catalog *catalog, const struct shard *shard, struct name_map *keys, uint32_t number,
+                                     reshard_error *err)
+{
+    uint32_t tensor, object;
+    uint64_t bytes;
+    char name[STORE_REGION_NAME_MAX];
+    reshard_status status = shard_bytes(shard, &bytes, err);
+    if (!status)
+        status = live_add_tensor(catalog, shard, keys, &tensor, err);
+    store_region_name(number, name);
+    if (!status)
+        status = catalog_add_object(catalog, str_of(name), bytes, &object, err);
+    return status ? status : live_add_chunk(catalog, tensor, shard, object, bytes, err);
+}
+
+static reshard_status live_add_item(struct source *source, const struct live_item *given, reshard_error *err)
+{
+    struct catalog *catalog = source->catalog;
+    struct value_graph graph = { 0 };
+    struct str json;
+    if (!arena_str(&catalog->arena, given->json, &json))
+        return error_set_memory(err);
+    reshard_status status = json_parse(json.data, json.size, &source->limits, &graph, err);
+    if (status) {
+        error_prefix(err, "item '%.*s'", STR_ARG(given->key));
+        return status;
+    }
+    struct value_graph *kept = catalog_adopt_graph(catalog, graph);
+    if (!kept)
+        return error_set_memory(err);
+    const struct catalog_item item = { .key = given->key, .kind = ITEM_VALUE, .value = kept->root, .graph = kept };
+    return catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+}
+
+static reshard_status live_read_catalog(struct source *source, reshard_error *err)
+{
+    const struct live_state *state = source->driver_state;
+    struct name_map keys = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < state->shard_count && !status; i++)
+        status = live_add_shard(source->catalog, &state->shards[i], &keys, (uint32_t)i, err);
+    for (size_t i = 0; i < state->item_count && !status; i++)
+        status = live_add_item(source, &state->items[i], err);
+    name_map_release(&keys);
+    source->driver_state = NULL; /* all of it is in the catalog now */
+    return status;
+}
+
+static const struct format_driver format_live = {
+    .name = "memory",
+    .summary = "shards in the memory of a running job",
+    .abilities = FORMAT_READS | FORMAT_HOLDS_ITEMS | FORMAT_SHARDED,
+    .read_catalog = live_read_catalog,
+};
+
+static reshard_status live_store(const struct live_state *state, struct store **out, reshard_error *err)
+{
+    struct store_region *regions = calloc(state->shard_count + 1, sizeof(*regions));
+    reshard_status status = regions ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; i < state->shard_count && !status; i++) {
+        regions[i].memory = state->shards[i].data;
+        status = shard_bytes(&state->shards[i], &regions[i].bytes, err);
+    }
+    if (!status)
+        status = store_new_over(regions, state->shard_count, out, err);
+    free(regions);
+    return status;
+}
+
+reshard_status live_source_open(const struct live_state *state, const struct open_options *options, struct source **out,
+                                reshard_error *err)
+{
+    struct store *store;
+    struct live_state given = *state;
+    *out = NULL;
+    if (state->shard_count >= UINT32_MAX)
+        return error_set(err, RESHARD_ERR_LIMIT, "%zu shards", state->shard_count);
+    reshard_status status = live_store(state, &store, err);
+    return status ? status : source_open_made(&format_live, store, &given, options, out, err);
+}
