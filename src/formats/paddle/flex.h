@@ -13,7 +13,8 @@
  * flex-ckpt.auto_generated.metadata, which names the safetensors files.
  *
  * A shard is a box of the tensor, or a run of a box's elements in row-major order (flattened_range). What the file of a rank holds beyond
- * the shards that the metadata assigns to it are copies, or left over.
+ * the shards that the metadata assigns to it are copies, or left over. Values that are no tensors are items; those of the lowest rank's file
+ * are listed, since this driver writes them there. Paddle itself stores none.
  */
 #ifndef FORMATS_PADDLE_FLEX_H
 #define FORMATS_PADDLE_FLEX_H
@@ -45,8 +46,11 @@ struct flex_part {
     struct str labels[FLEX_LABELS]; /* data NULL: absent */
 };
 
+struct flex_data;
+
 /* driver_state of an open checkpoint. */
 struct flex_source {
+    struct flex_data *kept[FLEX_ROLES]; /* files that items' values lie in; NULL: none */
     struct flex_part parts[FLEX_ROLES];
     uint32_t part_count;
     uint32_t *chunks;              /* numbers of the unresolved ones by object; made when the first is asked for */
@@ -113,8 +117,6 @@ reshard_status flex_catalog_add(struct source *source, struct flex_part *part, c
 
 /* ---- flex_data.c: one data file, open ---- */
 
-struct flex_data;
-
 /* An array of it. Lives as long as the file is open. */
 struct flex_array {
     enum dtype dtype;              /* as stored: bfloat16 may be U16, float8 I8 */
@@ -131,6 +133,9 @@ reshard_status flex_data_open(const struct source *source, struct str name, stru
 int flex_data_protocol(const struct source *source, struct str name);
 void flex_data_close(struct flex_data *data);
 bool flex_data_find(const struct flex_data *data, struct str key, struct flex_array *out);
+
+/* Adds the values that are no tensors as items. *is_needed: data must stay open as long as the catalog. */
+reshard_status flex_data_add_items(struct source *source, struct flex_data *data, bool *is_needed, reshard_error *err);
 
 /* Calls visit for every key of the file: array NULL if it is no array. Stops at the first failure. */
 reshard_status flex_data_walk(const struct flex_data *data,

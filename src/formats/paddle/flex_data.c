@@ -156,6 +156,39 @@ reshard_status flex_data_walk(const struct flex_data *data,
     return status;
 }
 
+/* ---- items ---- */
+
+static reshard_status data_add_item(struct source *source, struct flex_data *data, const struct paddle_entry *entry,
+                                    struct value_graph *graph, reshard_error *err)
+{
+    const struct catalog_item item = { .key = entry->key, .path = CATALOG_NONE, .kind = ITEM_VALUE, .value = entry->value, .graph = graph };
+    reshard_status status = RESHARD_OK;
+    if (entry->value->kind >= VALUE_LIST)
+        status = paddle_save_load_value(&data->archive, &data->reader, &source->limits, graph, entry->value, err);
+    return status ? status : catalog_add_item(source->catalog, &item, NULL, 0, NULL, err);
+}
+
+reshard_status flex_data_add_items(struct source *source, struct flex_data *data, bool *is_needed, reshard_error *err)
+{
+    struct value_graph *graph = NULL;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; !data->is_safetensors && i < data->archive.entry_count && !status; i++) {
+        const struct paddle_entry *entry = &data->archive.entries[i];
+        if (entry->tensor || !entry->value)
+            continue;
+        if (!graph) {
+            struct value_graph own = data->archive.graph;
+            data->archive.graph = (struct value_graph){ 0 };
+            graph = catalog_adopt_graph(source->catalog, own);
+            if (!graph)
+                return error_set_memory(err);
+        }
+        status = data_add_item(source, data, entry, graph, err);
+    }
+    *is_needed = graph != NULL;
+    return status;
+}
+
 /* ---- types ---- */
 
 bool flex_dtype_from(struct str name, enum dtype *out)

@@ -205,6 +205,35 @@ static reshard_status read_add_facts(const struct source *source, const struct f
     return status;
 }
 
+/* ---- items ---- */
+
+/* Of the lowest rank's file. That a file cannot be read is said when its tensors are asked for. */
+static reshard_status read_items(struct source *source, const struct flex_listing *listing, const struct flex_file *chosen,
+                                 reshard_error *err)
+{
+    struct flex_source *state = flex_state(source);
+    const struct flex_file *first = NULL;
+    struct flex_data *data = NULL;
+    reshard_error unsaid = { 0 };
+    bool is_needed = false;
+    for (size_t i = 0; i < listing->count; i++) {
+        const struct flex_file *file = &listing->files[i];
+        if (file->kind == FLEX_DISTCP && chosen->kind == FLEX_METADATA && file->uid == chosen->uid && (!first || file->rank < first->rank))
+            first = file;
+    }
+    reshard_status status = first ? flex_data_open(source, first->name, &data, &unsaid) : RESHARD_OK;
+    if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+        return error_set(err, status, "%s", unsaid.message);
+    if (!data)
+        return RESHARD_OK;
+    status = flex_data_add_items(source, data, &is_needed, err);
+    if (is_needed)
+        state->kept[state->part_count - 1] = data;
+    else
+        flex_data_close(data);
+    return status;
+}
+
 /* ---- a part ---- */
 
 static uint32_t read_count_ranks(const struct flex_listing *listing, const struct flex_file *chosen)
@@ -265,6 +294,8 @@ static reshard_status read_part(struct flex_opening *opening, struct str directo
         status = read_check_rival(source, &metadata, listing, chosen, err);
     if (!status)
         status = flex_catalog_add(source, part, &metadata, err);
+    if (!status)
+        status = read_items(source, listing, chosen, err);
     uint32_t ranks = read_count_ranks(listing, chosen);
     if (ranks > source->catalog->ranks)
         source->catalog->ranks = ranks;
@@ -341,8 +372,11 @@ reshard_status flex_read_catalog(struct source *source, reshard_error *err)
 
 void flex_close_source(struct source *source)
 {
-    if (flex_state(source))
-        free(flex_state(source)->chunks);
+    struct flex_source *state = flex_state(source);
+    for (int i = 0; state && i < FLEX_ROLES; i++)
+        flex_data_close(state->kept[i]);
+    if (state)
+        free(state->chunks);
     free(source->driver_state);
     source->driver_state = NULL;
 }

@@ -46,7 +46,8 @@ static reshard_status verify_visit(void *context, struct str key, const struct f
     struct flex_verifying *verifying = context;
     (void)err;
     if (!array) {
-        if (!verifying->others++)
+        bool is_listed = catalog_find_item(verifying->source->catalog, key) != CATALOG_NONE;
+        if (!is_listed && !verifying->others++)
             verifying->first_other = key;
         return RESHARD_OK;
     }
