@@ -33,6 +33,8 @@ static const struct {
     { "reshard_convert_options.max_shard_bytes", "--max-shard-size" },
     { "reshard_convert_options.overwrite", "--overwrite" },
     { "reshard_convert_options.checksum", "--checksum" },
+    { "reshard_salvage_options.like", "--like" },
+    { "reshard_salvage_options.to", "--to" },
     { "reshard_format_at()", "'reshard formats'" },
     { "reshard_limit_at()", "'reshard formats --limits'" },
     { "reshard_convert()", "reshard convert" },

@@ -14,6 +14,7 @@ int command_convert(const struct options *options);
 int command_plan(const struct options *options);
 int command_verify(const struct options *options);
 int command_diff(const struct options *options);
+int command_salvage(const struct options *options);
 int command_map(const struct options *options);
 int command_formats(const struct options *options);
 int command_completion(const struct options *options);

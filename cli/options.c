@@ -12,8 +12,8 @@
 #include <string.h>
 
 #define BIT(verb) (1u << VERB_##verb)
-#define READING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF))
-#define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF))
+#define READING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(SALVAGE))
+#define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(SALVAGE))
 #define WRITING (BIT(CONVERT) | BIT(PLAN))
 #define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP)) /* may also stand before the verb */
 
@@ -29,8 +29,9 @@ static const struct row {
     unsigned verbs;
     const char *help;
 } rows[] = {
-    { "to", "FORMAT", 't', TEXT, FIELD(to), WRITING, "format to write; 'reshard formats' lists them" },
+    { "to", "FORMAT", 't', TEXT, FIELD(to), WRITING | BIT(SALVAGE), "format to write; 'reshard formats' lists them" },
     { "like", "PATH", 0, TEXT, FIELD(like), WRITING, "take format, layout and names of files from this checkpoint" },
+    { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
     { "layout", "WORDS", 0, TEXT, FIELD(layout), WRITING, "how to cut tensors, for example ranks=8" },
     { "include", "GLOB", 0, LIST, FIELD(include), WRITING | BIT(DIFF), "only keys that match; repeatable" },
     { "exclude", "GLOB", 0, LIST, FIELD(exclude), WRITING | BIT(DIFF), "not the keys that match; repeatable" },
@@ -53,10 +54,11 @@ static const struct row {
     { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF) | BIT(MAP),
       "refuse what Paddle's own mapping engine does not know" },
     { "checksum", "crc32c|sha256|none", 0, WORD, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
-    { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING, "replace a checkpoint, an empty folder or file that is in the way" },
+    { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING | BIT(SALVAGE),
+      "replace a checkpoint, an empty folder or file that is in the way" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
     { "verify", NULL, 0, FLAG, FIELD(verify), WRITING, "read the result back and compare before it becomes visible" },
-    { "no-sync", NULL, 0, FLAG, FIELD(no_sync), WRITING, "do not wait for the disk; for scratch space" },
+    { "no-sync", NULL, 0, FLAG, FIELD(no_sync), WRITING | BIT(SALVAGE), "do not wait for the disk; for scratch space" },
     { "dry-run", NULL, 'n', FLAG, FIELD(dry_run), BIT(CONVERT), "as 'reshard plan'" },
     { "ranks", NULL, 0, FLAG, FIELD(ranks_flag), BIT(PLAN), "a line for each target file" },
     { "chunks", NULL, 'c', FLAG, FIELD(chunks), BIT(LS), "also each stored piece: box, file, offset, length" },
@@ -106,6 +108,10 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
     { "diff", "A B", "compare two checkpoints of any format and layout",
       "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6\n", 2, 2 },
+    { "salvage", "PATH DST", "write what is left of a damaged checkpoint, and list what is lost and what nobody can prove",
+      "  reshard salvage step-1000 rescued --json > report.json\n"
+      "  reshard salvage step-1000 rescued --like step-900      # .metadata is gone: that of a sibling says where things lie\n",
+      2, 2 },
     { "map", "check|expand|invert|eval|parse FILE", "try a mapping between name spaces; FILE '-' is standard input",
       "  reshard map check llama.map --source hf-model --target step-1000   # does it fit, what is lost or doubled\n"
       "  reshard map expand llama.map --source hf-model                     # the statements behind all macros\n"

@@ -21,6 +21,7 @@ enum verb {
     VERB_PLAN,
     VERB_VERIFY,
     VERB_DIFF,
+    VERB_SALVAGE,
     VERB_MAP,
     VERB_FORMATS,
     VERB_COMPLETION,

@@ -469,6 +469,32 @@ reshard_status reshard_latest_good(const char *root, const reshard_open_options 
                                    const reshard_run_options *run, reshard_finding_sink sink, void *context, char **path,
                                    reshard_error *err);
 
+/* What salvage has found: a tensor or item is proved (a checksum covers it and agrees), unproved (none covers it) or lost. */
+typedef struct reshard_salvage_counts {
+    size_t struct_size;
+    uint64_t tensors, proved_tensors, unproved_tensors, lost_tensors;
+    uint64_t items, proved_items, unproved_items, lost_items;
+} reshard_salvage_counts;
+#define RESHARD_SALVAGE_COUNTS_INIT { sizeof(reshard_salvage_counts), 0, 0, 0, 0, 0, 0, 0, 0 }
+
+typedef struct reshard_salvage_options {
+    size_t struct_size;
+    const char *to;   /* format; NULL: that of the damaged checkpoint */
+    const char *like; /* path of a sibling, whose files that say where things lie stand in for missing ones; or NULL */
+    const reshard_open_options *open; /* of both; NULL: defaults */
+    int overwrite, no_sync;
+} reshard_salvage_options;
+#define RESHARD_SALVAGE_OPTIONS_INIT { sizeof(reshard_salvage_options), NULL, NULL, NULL, 0, 0 }
+
+/*
+ * Writes what is left of a damaged checkpoint. No byte of a value is made up. RESHARD_DIFFERS: written, but something is lost. The sink is
+ * told what: findings of the kinds "lost" and "lost-item" (severity 2), "unproved", "unproved-item" and "unproved-names" (0), "sibling",
+ * "damage" and others (1). On any other status nothing was written. sink and counts may be NULL.
+ */
+reshard_status reshard_salvage(const char *path, const char *target_path, const reshard_salvage_options *options,
+                               const reshard_run_options *run, reshard_finding_sink sink, void *context, reshard_salvage_counts *counts,
+                               reshard_error *err);
+
 typedef struct reshard_diff_options {
     size_t struct_size;
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */

@@ -93,7 +93,8 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
     const struct catalog_tensor *tensor = &catalog->tensors[index];
     struct selection *out = choice->out;
     bool hidden = tensor->flags & TENSOR_HIDDEN;
-    if (hidden ? choice->options->drop_items : !selection_wants(tensor->key, choice->options)) {
+    bool is_lost = choice->options->lost_tensors && choice->options->lost_tensors[index];
+    if (is_lost || (hidden ? choice->options->drop_items : !selection_wants(tensor->key, choice->options))) {
         out->is_whole = false;
         return RESHARD_OK;
     }
@@ -237,7 +238,8 @@ static reshard_status select_item(const struct catalog *catalog, uint32_t index,
 {
     const struct catalog_item *item = &catalog->items[index];
     bool is_part_of_format = item->kind == ITEM_FILE || str_is(item->key, "__metadata__");
-    if (options->drop_items || (!is_part_of_format && !selection_wants(item->key, options))) {
+    bool is_lost = options->lost_items && options->lost_items[index];
+    if (is_lost || options->drop_items || (!is_part_of_format && !selection_wants(item->key, options))) {
         out->is_whole = false;
         return RESHARD_OK;
     }

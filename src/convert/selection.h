@@ -10,6 +10,7 @@ struct selection_options {
     const char *const *include, *const *exclude; /* globs on keys */
     const char *const *dtypes;                   /* "bf16" or "GLOB=f32", the last match counts */
     bool drop_items;
+    const uint8_t *lost_tensors, *lost_items;    /* by number of the source: what there is is damaged; NULL: nothing */
 };
 
 struct selection {

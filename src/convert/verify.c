@@ -129,7 +129,7 @@ static void report_warnings(const struct checkpoint *checkpoint, struct finding_
 
 /* ---- what was not looked at ---- */
 
-static bool is_tensor_checked(const struct catalog *catalog, uint32_t tensor, const struct sidecar_cover *cover)
+bool verify_is_checked(const struct catalog *catalog, uint32_t tensor, const struct sidecar_cover *cover)
 {
     const struct catalog_tensor *entry = &catalog->tensors[tensor];
     if (cover->tensors && cover->tensors[tensor])
@@ -149,7 +149,7 @@ static void count_covered(const struct checkpoint *checkpoint, const struct side
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
         uint64_t bytes = catalog_tensor_bytes(catalog, tensor);
-        bool is_checked = is_tensor_checked(catalog, checkpoint->listed[i], cover);
+        bool is_checked = verify_is_checked(catalog, checkpoint->listed[i], cover);
         out.bytes += bytes;
         out.checked_tensors += is_checked;
         out.checked_bytes += is_checked ? bytes : 0;

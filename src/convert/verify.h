@@ -26,6 +26,10 @@ struct verify_options {
     void *context;
 };
 
+/* Whether a stored checksum or the sidecar covers all bytes of a tensor, so that damage cannot go unnoticed. */
+struct sidecar_cover;
+bool verify_is_checked(const struct catalog *catalog, uint32_t tensor, const struct sidecar_cover *cover);
+
 /* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. */
 reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_options *options, const struct engine_options *engine,
                           struct finding_sink *findings, reshard_error *err);

@@ -125,7 +125,7 @@ static bool is_ordered(const struct st_header *header)
 }
 
 /* Every byte of the data belongs to exactly one tensor: no holes, no overlap, nothing left over. */
-static reshard_status check_ranges(const struct st_header *header, uint64_t data_bytes, reshard_error *err)
+static reshard_status check_ranges(const struct st_header *header, uint64_t data_bytes, bool is_cut_off, reshard_error *err)
 {
     uint32_t *order = NULL;
     uint64_t running = 0;
@@ -140,7 +140,7 @@ static reshard_status check_ranges(const struct st_header *header, uint64_t data
     }
     for (uint32_t i = 0; i < header->count && !status; i++)
         status = safetensors_header_check_range(header, order ? order[i] : i, &running, err);
-    if (!status && running != data_bytes)
+    if (!status && running != data_bytes && !(is_cut_off && running > data_bytes))
         status = error_set_at(err, RESHARD_ERR_FORMAT, header->data_start + (running < data_bytes ? running : data_bytes),
                               "the tensors take %" PRIu64 " bytes, the file has %" PRIu64 " after its header", running, data_bytes);
     free(order);
@@ -161,7 +161,7 @@ static reshard_status safetensors_header_read_text(const struct reader *reader, 
     return status;
 }
 
-reshard_status st_header_read(const struct reader *reader, const struct limits *limits, bool lenient, struct st_header *out,
+reshard_status st_header_read(const struct reader *reader, const struct limits *limits, enum st_care care, struct st_header *out,
                               reshard_error *err)
 {
     struct st_header header = { 0 };
@@ -169,11 +169,11 @@ reshard_status st_header_read(const struct reader *reader, const struct limits *
     reshard_status status = safetensors_header_read_length(reader, limits, &length, err);
     if (status)
         goto out;
-    status = safetensors_header_read_text(reader, length, limits, lenient, &header, err);
+    status = safetensors_header_read_text(reader, length, limits, care != ST_STRICT, &header, err);
     if (status)
         goto out;
     header.data_start = LENGTH_BYTES + length;
-    status = check_ranges(&header, reader->size - header.data_start, err);
+    status = check_ranges(&header, reader->size - header.data_start, care == ST_CUT_OFF, err);
 
 out:
     if (status) {

@@ -57,6 +57,7 @@ struct source {
     bool is_borrowed_store;
     bool is_in_root;           /* name is the sub-directory that a root's choice names */
     bool lenient;
+    bool is_salvage;           /* what is missing of files, or of a file's end, is no error: tensors there are lost */
     struct source *stored;     /* of a view that source_by_parameter made: the source that it is a view of; else NULL */
     uint32_t *stored_items;    /* of a view: by item, the item of stored that it is */
     uint32_t read_warnings;    /* warnings of its catalog that were there before it was sealed */
@@ -84,7 +85,7 @@ struct open_options {
     const char *format;
     struct limits limits;
     int64_t iteration; /* -1 */
-    bool borrow_store, lenient, skip_unsupported;
+    bool borrow_store, lenient, skip_unsupported, is_salvage;
     bool (*goes_on)(void *context, uint64_t bytes_read); /* asked while metadata is read; false cancels. May be NULL */
     void *context;
 };
@@ -230,6 +231,10 @@ struct format_driver {
     /* Globs of what a folder of this format holds besides side files, folders with '/' at the end; then NULL. A folder with other things in
      * it is not replaced. NULL: the format has no folders. */
     const char *const *folder_entries;
+
+    /* Globs of base names of files that only say which tensors there are and where they lie, then NULL: salvage may take them from another
+     * checkpoint of the same layout. NULL: names lie with the values. */
+    const char *const *layout_files;
 
     /* How sure the driver is that store's name ("" for the root) is its format: 0 no, 100 certain. Looks at names and the first
      * bytes only. What goes wrong on the way is left in err: only a lack of memory or a failing disk matters to the caller. */

@@ -35,8 +35,9 @@ static struct source *source_new(struct store *store, const char *name, const st
     source->work.goes_on = options->goes_on;
     source->work.context = options->context;
     source->is_borrowed_store = options->borrow_store;
-    source->lenient = options->lenient;
-    source->skip_unsupported = options->skip_unsupported || options->lenient;
+    source->lenient = options->lenient || options->is_salvage;
+    source->is_salvage = options->is_salvage;
+    source->skip_unsupported = options->skip_unsupported || source->lenient;
     source->iteration = options->iteration;
     source->name = strdup(name);
     if (!source->name) {

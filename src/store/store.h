@@ -58,6 +58,9 @@ reshard_status store_memory_put(struct store *store, const char *name, const voi
 enum fault_kind { FAULT_IO, FAULT_SHORT_READ, FAULT_DISK_FULL };
 struct store *store_new_fault(struct store *inner, enum fault_kind kind, uint64_t nth);
 bool store_fault_was_hit(const struct store *store);
+
+/* Reads below, and above's files that below lacks where is_taken says so of a name. Takes over both; NULL without memory: then not. */
+struct store *store_new_overlay(struct store *below, struct store *above, bool (*is_taken)(void *context, struct str name), void *context);
 void store_free(struct store *store);
 
 /* Path of the store for messages ("" for memory). */

@@ -56,7 +56,7 @@ reshard_status atorch_open_header(struct source *source, const struct store_entr
     if (status)
         return status;
     struct reader reader = store_object_reader(file);
-    status = st_header_read(&reader, &source->limits, source->lenient, out, err);
+    status = st_header_read(&reader, &source->limits, source->is_salvage ? ST_CUT_OFF : source->lenient, out, err);
     if (!status)
         status = catalog_add_object(source->catalog, entry->name, reader.size, object, err);
     if (status) {

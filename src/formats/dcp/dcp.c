@@ -6,6 +6,8 @@
 
 static const char *const folder_entries[] = { DCP_FOLDER_ENTRIES, NULL };
 
+static const char *const layout_files[] = { DCP_LAYOUT_FILES, NULL };
+
 const struct dcp_flavour dcp_plain = { 0 };
 
 const struct format_driver format_torch_dcp = {
@@ -13,6 +15,7 @@ const struct format_driver format_torch_dcp = {
     .summary = "PyTorch Distributed Checkpoint directory: .metadata and .distcp files",
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
     .folder_entries = folder_entries,
+    .layout_files = layout_files,
     .probe = dcp_probe,
     .read_catalog = dcp_read_catalog,
     .resolve = dcp_resolve,

@@ -128,7 +128,10 @@ static reshard_status find_file(struct reading *reading, struct str path, uint32
     reshard_status status = dcp_name_join(dcp_state(source)->directory, path, &name, err);
     if (status)
         return status;
-    if (!store_exists(source->store, name, &is_directory, &bytes)) {
+    bool is_there = store_exists(source->store, name, &is_directory, &bytes);
+    if (!is_there && source->is_salvage) {
+        status = catalog_add_object(source->catalog, str_of(name), 0, out, err); /* what lies in it is lost */
+    } else if (!is_there) {
         status = error_set(err, RESHARD_ERR_FORMAT, "data file '%s', which storage_data refers to, does not exist", name);
         error_object(err, "%s", name);
     } else if (is_directory) {
@@ -173,7 +176,7 @@ static reshard_status find_place(struct reading *reading, uint32_t storage, stru
             note_rank(reading->building, rank);
     }
     uint64_t file_bytes = reading->building->source->catalog->objects[*object].bytes, rank = 0;
-    if (!range_fits(range->offset, range->length, file_bytes)) {
+    if (!range_fits(range->offset, range->length, file_bytes) && !reading->building->source->is_salvage) {
         error_set(err, RESHARD_ERR_FORMAT, "blob of %" PRIu64 " bytes at offset %" PRIu64 " of '%.*s' reaches beyond its %" PRIu64 " bytes",
                   range->length, range->offset, STR_ARG(path), file_bytes);
         error_object(err, "%.*s", STR_ARG(path));

@@ -9,6 +9,9 @@
 
 #define DCP_METADATA ".metadata"
 
+/* Files that say what lies where, for format_driver.layout_files. */
+#define DCP_LAYOUT_FILES ".metadata", "__*.metadata"
+
 /* What a folder of this container holds; for format_driver.folder_entries. */
 #define DCP_FOLDER_ENTRIES ".metadata", ".metadata.tmp", "__*.metadata", "*.distcp"
 

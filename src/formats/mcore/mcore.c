@@ -14,6 +14,8 @@ static const char *const folder_entries[] = {
     DCP_FOLDER_ENTRIES, NULL,
 };
 
+static const char *const layout_files[] = { "metadata.json", DCP_LAYOUT_FILES, NULL };
+
 const struct format_driver format_torch_dist = {
     .name = "torch_dist",
     .name_space = "torch_dist",
@@ -22,6 +24,7 @@ const struct format_driver format_torch_dist = {
     .options = mcore_options_torch_dist,
     .words = parallel_words,
     .folder_entries = folder_entries,
+    .layout_files = layout_files,
     .probe = mcore_probe_torch_dist,
     .read_catalog = mcore_read_torch_dist,
     .view_by_parameter = mcore_view_by_parameter,
@@ -43,6 +46,7 @@ const struct format_driver format_torch_dcp_megatron = {
     .abilities = FORMAT_READS | FORMAT_WRITES | FORMAT_IS_DIRECTORY | FORMAT_HOLDS_ITEMS | FORMAT_HOLDS_PATHS | FORMAT_SHARDED,
     .options = mcore_options_plain,
     .folder_entries = folder_entries,
+    .layout_files = layout_files,
     .probe = mcore_probe_torch_dcp,
     .read_catalog = mcore_read_plain,
     .resolve = dcp_resolve,
@@ -64,6 +68,7 @@ const struct format_driver format_fsdp_dtensor = {
                  FORMAT_STATE_BY_PARAMETER,
     .options = mcore_options_plain,
     .folder_entries = folder_entries,
+    .layout_files = layout_files,
     .probe = mcore_probe_fsdp_dtensor,
     .read_catalog = mcore_read_plain,
     .resolve = dcp_resolve,

@@ -79,7 +79,7 @@ static reshard_status fill_catalog(struct source *source, const struct store_obj
     struct reader reader = store_object_reader(object);
     struct st_header header = { 0 };
     uint32_t index;
-    reshard_status status = st_header_read(&reader, &source->limits, source->lenient, &header, err);
+    reshard_status status = st_header_read(&reader, &source->limits, source->is_salvage ? ST_CUT_OFF : source->lenient, &header, err);
     if (status)
         return status;
     status = catalog_add_object(catalog, str_of(source->name), reader.size, &index, err);

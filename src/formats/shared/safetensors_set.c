@@ -25,7 +25,7 @@ static reshard_status safetensors_set_read_file(struct source *source, struct st
     if (status)
         return status;
     struct reader reader = store_object_reader(object);
-    status = st_header_read(&reader, &source->limits, source->lenient, &file->header, err);
+    status = st_header_read(&reader, &source->limits, source->is_salvage ? ST_CUT_OFF : source->lenient, &file->header, err);
     file->bytes = reader.size;
     store_object_close(object);
     if (status) {

@@ -348,7 +348,7 @@ static reshard_status enter_folder(struct source *source, reshard_error *err)
     return RESHARD_OK;
 }
 
-static reshard_status read_files(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
+static reshard_status read_rank_files(struct assembling *assembling, const struct fsdp_groups *groups, reshard_error *err)
 {
     struct source *source = assembling->source;
     if (groups->count == 0)
@@ -386,7 +386,7 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
     if (!status)
         status = fsdp_groups_find(source->store, source->name, &groups, err);
     if (!status)
-        status = read_files(&assembling, &groups, err);
+        status = read_rank_files(&assembling, &groups, err);
     assembling_release(&assembling);
     fsdp_groups_release(&groups);
     return status;

@@ -57,7 +57,7 @@ static reshard_status torch_nest_copy_item(struct nest *nest, const struct layou
         return target_note_dropped(target, NOTE_NO_PLACE, wanted->key, err, "a file beside the weights, which a single file cannot hold");
     if (wanted->is_beside)
         return target_note_dropped(target, NOTE_NO_PLACE, wanted->key, err,
-                                   "it lies beside the model, in files of its own, and is no part of the state dict that a single file holds");
+                                   "it lies beside the model in files of its own, and is no part of the one state dict of a single file");
     reshard_status status = layout_item(request, index, &item, err);
     if (status == RESHARD_ERR_UNSUPPORTED)
         return target_note_dropped(target, NOTE_NO_VALUE, wanted->key, err, "its value is not known");

@@ -1,0 +1,535 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/salvage.h"
+
+#include "convert/payload_check.h"
+#include "convert/sidecar.h"
+#include "convert/target_check.h"
+#include "convert/verify.h"
+#include "formats/source_probe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* What is known of the checkpoint while it is looked through. */
+struct salvaging {
+    const struct salvage_options *options;
+    const struct engine_options *engine;
+    struct finding_sink *findings;
+    struct checkpoint *checkpoint;
+    uint8_t *lost_tensors, *lost_items; /* by number */
+    struct sidecar_cover cover;
+    struct salvage_counts *counts;
+    bool has_sibling; /* names, shapes and places are its */
+};
+
+/* ---- opening ---- */
+
+/* A sibling's files that say where things lie; they hold no values. */
+struct layout_files {
+    const char *const *globs;
+};
+
+static bool is_layout_file(void *context, struct str name)
+{
+    const struct layout_files *files = context;
+    struct str base = name;
+    size_t slash;
+    while (str_find_char(base, '/', &slash))
+        base = (struct str){ base.data + slash + 1, base.size - slash - 1 };
+    for (size_t i = 0; files->globs && files->globs[i]; i++)
+        if (str_matches_glob(base, str_of(files->globs[i])))
+            return true;
+    return false;
+}
+
+/* Whether the folder has such a file itself. */
+static bool has_layout_file(struct store *store, const char *name, struct layout_files *files)
+{
+    struct arena arena = { 0 };
+    struct store_entry *entries;
+    reshard_error seen = { 0 };
+    size_t count = 0;
+    bool has = false;
+    if (store_list(store, name, &arena, &entries, &count, &seen))
+        count = 0;
+    for (size_t i = 0; i < count; i++)
+        has = has || is_layout_file(files, entries[i].name);
+    arena_release(&arena);
+    return has;
+}
+
+/* Of what store_open_path says of a path. */
+static bool names_file(const char *file_name)
+{
+    return file_name && file_name[0];
+}
+
+static reshard_status open_with_sibling(struct salvaging *salvaging, const char *path, const struct format_driver *driver,
+                                        reshard_error *err)
+{
+    static struct layout_files files;
+    const struct salvage_options *options = salvaging->options;
+    struct store *own = NULL, *sibling = NULL;
+    char *own_file = NULL, *sibling_file = NULL;
+    files.globs = driver->layout_files;
+    reshard_status status = store_open_path(path, options->open.store_flags, &own, &own_file, err);
+    if (!status)
+        status = store_open_path(options->like, options->open.store_flags, &sibling, &sibling_file, err);
+    if (!status && (names_file(own_file) || names_file(sibling_file)))
+        status = error_set(err, RESHARD_ERR_USAGE, "a sibling's layout is for folders, and this is a file");
+    struct store *both = status ? NULL : store_new_overlay(own, sibling, is_layout_file, &files);
+    if (!status && !both)
+        status = error_set_memory(err);
+    if (status) {
+        store_free(own);
+        store_free(sibling);
+    } else {
+        struct open_options open = options->open.open;
+        open.is_salvage = true;
+        open.format = driver->name;
+        status = checkpoint_open_in(both, "", &open, path, &salvaging->checkpoint, err);
+    }
+    if (!status)
+        finding_report(salvaging->findings, FINDING_WARNING, "sibling", (struct str){ 0 },
+                       "names, shapes and places come from '%s': no checksum covers them", options->like);
+    salvaging->has_sibling = !status;
+    free(own_file);
+    free(sibling_file);
+    return status;
+}
+
+/* The sibling's driver, if it keeps files that only say where things lie. */
+static reshard_status sibling_driver(const struct salvage_options *options, const struct format_driver **out, reshard_error *err)
+{
+    struct checkpoint *sibling;
+    reshard_status status = checkpoint_open(options->like, &options->open, &sibling, err);
+    if (status) {
+        error_prefix(err, "sibling");
+        return status;
+    }
+    *out = sibling->source->driver;
+    checkpoint_close(sibling);
+    if ((*out)->layout_files)
+        return RESHARD_OK;
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "a sibling of format '%s' has no files of its own that say where things lie",
+                     (*out)->name);
+}
+
+/* Whether what is there is of a format that keeps names and places in files of their own, and all of these are gone: *needs. */
+static reshard_status lacks_layout(const struct salvage_options *options, const char *path, bool *needs, reshard_error *err)
+{
+    struct store *store = NULL;
+    char *file = NULL;
+    const struct format_driver *driver = NULL;
+    *needs = false;
+    reshard_status status = store_open_path(path, options->open.store_flags, &store, &file, err);
+    if (!status && !names_file(file))
+        status = driver_recognise(store, "", &driver, err);
+    if (!status && driver && driver->layout_files) {
+        struct layout_files files = { driver->layout_files };
+        *needs = !has_layout_file(store, "", &files);
+    }
+    store_free(store);
+    free(file);
+    return status;
+}
+
+static reshard_status open_damaged(struct salvaging *salvaging, const char *path, reshard_error *err)
+{
+    struct checkpoint_options open = salvaging->options->open;
+    const struct format_driver *driver;
+    reshard_error seen = { 0 };
+    bool needs_layout;
+    open.open.is_salvage = true;
+    reshard_status status = checkpoint_open(path, &open, &salvaging->checkpoint, err);
+    if (!status || status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+        return status;
+    if (salvaging->options->like) {
+        status = sibling_driver(salvaging->options, &driver, err);
+        return status ? status : open_with_sibling(salvaging, path, driver, err);
+    }
+    if (lacks_layout(salvaging->options, path, &needs_layout, &seen) || !needs_layout)
+        return status;
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "'%s': its data files hold neither names nor places of tensors, and the metadata is gone",
+              path);
+    error_hint(err, "reshard_salvage_options.like takes them from a checkpoint of the same run and layout");
+    return RESHARD_ERR_UNSUPPORTED;
+}
+
+/* ---- tensors ---- */
+
+/* Nothing reads a lost tensor's bytes any more. */
+static void lose_tensor(struct salvaging *salvaging, uint32_t tensor, const char *why)
+{
+    struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    if (salvaging->lost_tensors[tensor])
+        return;
+    salvaging->lost_tensors[tensor] = 1;
+    for (uint32_t i = 0; i < entry->chunk_count; i++) {
+        struct catalog_chunk *chunk = &catalog->chunks[entry->first_chunk + i];
+        chunk->flags &= (uint16_t) ~(CHUNK_UNRESOLVED | CHUNK_HAS_CRC | CHUNK_CHECKED);
+        chunk->bytes = 0;
+        chunk->layout = 0;
+    }
+    if (!(entry->flags & TENSOR_HIDDEN))
+        finding_report(salvaging->findings, FINDING_FAILURE, "lost", entry->key, "%s", why);
+}
+
+/* The first chunk that reaches beyond its file's end; false: there is none. */
+static bool is_cut_off(const struct salvaging *salvaging, uint32_t tensor, char *why, size_t size)
+{
+    struct source *source = salvaging->checkpoint->source;
+    const struct catalog *catalog = source->catalog;
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    for (uint32_t i = 0; i < entry->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[entry->first_chunk + i];
+        const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+        bool is_coded = catalog_chunk_is_coded(catalog, chunk), is_directory = false;
+        uint64_t begin = is_coded ? layout->coded_offset : chunk->offset, bytes = is_coded ? layout->coded_bytes : chunk->bytes, found = 0;
+        struct str name = catalog->objects[chunk->object].name;
+        bool is_there = store_exists(source->store, name.data, &is_directory, &found) && !is_directory;
+        if (is_there && begin <= found && bytes <= found - begin)
+            continue;
+        if (is_there)
+            snprintf(why, size, "'%.*s' ends at %" PRIu64 ", its bytes are [%" PRIu64 ", +%" PRIu64 ")", STR_ARG(name), found, begin,
+                     bytes);
+        else
+            snprintf(why, size, "'%.*s' is missing", STR_ARG(name));
+        return true;
+    }
+    return false;
+}
+
+/* Whether chunks hold every element: they do not overlap, so it is a matter of counting. */
+static bool is_covered(const struct catalog *catalog, const struct catalog_tensor *tensor)
+{
+    uint64_t held = 0;
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + i];
+        const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+        if (chunk->flags & CHUNK_REPLICA)
+            continue;
+        held += layout && layout->flat_count >= 0 ? (uint64_t)layout->flat_count
+                                                  : (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, chunk->extent));
+    }
+    return (tensor->flags & TENSOR_NO_DATA) || held == (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, tensor->shape));
+}
+
+static reshard_status look_at_tensors(struct salvaging *salvaging, reshard_error *err)
+{
+    struct source *source = salvaging->checkpoint->source;
+    for (uint32_t i = 0; i < source->catalog->tensor_count; i++) {
+        reshard_error seen = { 0 };
+        char why[512] = "";
+        work_renew(&source->work);
+        bool is_short = is_cut_off(salvaging, i, why, sizeof(why));
+        reshard_status status = is_short ? RESHARD_OK : source_resolve(source, &i, 1, &seen);
+        if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
+            return error_set(err, status, "%s", seen.message);
+        if (!is_short && !status)
+            is_short = is_cut_off(salvaging, i, why, sizeof(why)); /* what a blob says of itself */
+        if (is_short || status)
+            lose_tensor(salvaging, i, is_short ? why : seen.message);
+        else if (!is_covered(source->catalog, &source->catalog->tensors[i]))
+            lose_tensor(salvaging, i, "not all of its pieces are there");
+    }
+    return RESHARD_OK;
+}
+
+/* ---- checksums ---- */
+
+static bool is_tensor_key(const struct catalog *catalog, struct str key)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < catalog->tensor_count && !found; i++)
+        found = str_equal(catalog->tensors[i].key, key);
+    return found;
+}
+
+/* What goes against a checksum is lost; every tensor of that key, if there are several. */
+static reshard_status take_finding(void *context, const struct finding *finding)
+{
+    struct salvaging *salvaging = context;
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    bool is_known = finding->key.size > 0 && is_tensor_key(catalog, finding->key);
+    if (finding->severity != FINDING_FAILURE)
+        return RESHARD_OK;
+    for (uint32_t i = 0; is_known && i < catalog->tensor_count; i++)
+        if (str_equal(catalog->tensors[i].key, finding->key))
+            lose_tensor(salvaging, i, finding->text);
+    for (uint32_t i = 0; !is_known && i < catalog->item_count; i++)
+        if (finding->key.size > 0 && str_equal(catalog->items[i].key, finding->key))
+            salvaging->lost_items[i] = 1;
+    if (!is_known)
+        finding_report(salvaging->findings, FINDING_WARNING, finding->kind, finding->key, "%s", finding->text);
+    return RESHARD_OK;
+}
+
+/* Tensors that share a checksum with a lost one (views of a storage) are lost with it: it is checked for the first of them only. */
+static void lose_neighbours(struct salvaging *salvaging, const uint64_t *first, const uint32_t *objects, const uint64_t *bytes)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    for (uint32_t t = 0; t < catalog->tensor_count; t++) {
+        if (!salvaging->lost_tensors[t] || !bytes[t])
+            continue;
+        for (uint32_t i = 0; i < catalog->chunk_count; i++) {
+            const struct catalog_chunk *chunk = &catalog->chunks[i];
+            bool overlaps = chunk->object == objects[t] && chunk->bytes && chunk->offset < first[t] + bytes[t] &&
+                            first[t] < chunk->offset + chunk->bytes;
+            if (overlaps && !catalog_chunk_is_coded(catalog, chunk))
+                lose_tensor(salvaging, chunk->tensor, "it shares its bytes with a tensor that is lost");
+        }
+    }
+}
+
+/* Whether a text has the name between quotes. */
+static bool is_quoted(struct str text, struct str name)
+{
+    const char *found = name.size ? memmem(text.data, text.size, name.data, name.size) : NULL;
+    return found && found > text.data && found[-1] == '\'' && found + name.size < text.data + text.size && found[name.size] == '\'';
+}
+
+/* What the driver has checked itself proves nothing any more, of a file or (CATALOG_NONE) of all. */
+static void withdraw_checks(struct salvaging *salvaging, uint32_t object)
+{
+    struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    for (uint32_t i = 0; i < catalog->chunk_count; i++)
+        if (object == CATALOG_NONE || catalog->chunks[i].object == object)
+            catalog->chunks[i].flags &= (uint16_t)~CHUNK_CHECKED;
+    for (uint32_t i = 0; i < catalog->item_count; i++)
+        catalog->items[i].is_checked = false;
+}
+
+/* Damage that the driver has found is a tensor's that it names, else a file's, else anybody's. */
+static void take_damage(struct salvaging *salvaging, struct str text)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    bool is_named = false, is_placed = false;
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        if (!is_quoted(text, catalog->tensors[i].key))
+            continue;
+        is_named = true;
+        lose_tensor(salvaging, i, text.data);
+    }
+    for (uint32_t i = 0; i < catalog->object_count && !is_named; i++) {
+        if (!is_quoted(text, catalog->objects[i].name))
+            continue;
+        is_placed = true;
+        withdraw_checks(salvaging, i);
+    }
+    if (!is_named && !is_placed)
+        withdraw_checks(salvaging, CATALOG_NONE);
+}
+
+/* Stored checksums that only the driver knows. */
+static void verify_by_driver(struct salvaging *salvaging)
+{
+    struct source *source = salvaging->checkpoint->source;
+    const struct catalog *catalog = source->catalog;
+    reshard_error seen = { 0 };
+    uint32_t before = catalog->warning_count;
+    reshard_status status = source_verify(source, false, &seen);
+    if (status)
+        finding_report(salvaging->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%s", seen.message);
+    for (uint32_t i = before; i < catalog->warning_count; i++)
+        if (catalog->warnings[i].is_damage)
+            take_damage(salvaging, catalog->warnings[i].text);
+    if (status || catalog->warnings_dropped)
+        withdraw_checks(salvaging, CATALOG_NONE);
+}
+
+static reshard_status check_payload(struct salvaging *salvaging, reshard_error *err)
+{
+    struct source *source = salvaging->checkpoint->source;
+    const struct catalog *catalog = source->catalog;
+    struct finding_sink sink = { .receive = take_finding, .context = salvaging };
+    size_t count = (size_t)catalog->tensor_count + 1;
+    uint64_t *first = calloc(count, sizeof(*first)), *bytes = calloc(count, sizeof(*bytes));
+    uint32_t *objects = calloc(count, sizeof(*objects));
+    reshard_status status = first && bytes && objects ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; !status && i < catalog->tensor_count; i++) {
+        const struct catalog_tensor *tensor = &catalog->tensors[i];
+        const struct catalog_chunk *chunk = tensor->chunk_count ? &catalog->chunks[tensor->first_chunk] : NULL;
+        const struct chunk_layout *layout = chunk ? catalog_layout_of(catalog, chunk) : NULL;
+        bool has_crc = chunk && layout && chunk->flags & CHUNK_HAS_CRC;
+        first[i] = has_crc ? layout->crc_offset : 0;
+        bytes[i] = has_crc ? layout->crc_bytes : 0;
+        objects[i] = chunk ? chunk->object : CATALOG_NONE;
+    }
+    if (!status)
+        verify_by_driver(salvaging);
+    if (!status)
+        status = payload_check(source, NULL, salvaging->engine, &sink, err);
+    if (!status)
+        lose_neighbours(salvaging, first, objects, bytes);
+    if (!status)
+        status = sidecar_verify(salvaging->checkpoint, salvaging->engine, &sink, &salvaging->cover, err);
+    free(first);
+    free(bytes);
+    free(objects);
+    return status;
+}
+
+/* ---- items ---- */
+
+struct item_walk {
+    const struct salvaging *salvaging;
+    bool is_lost;
+};
+
+static bool note_lost_storage(const struct value *value, void *context)
+{
+    struct item_walk *walk = context;
+    uint32_t count = walk->salvaging->checkpoint->source->catalog->tensor_count;
+    if (value->kind == VALUE_PERSID && value->storage > 0 && value->storage <= count && walk->salvaging->lost_tensors[value->storage - 1])
+        walk->is_lost = true;
+    return !walk->is_lost;
+}
+
+static bool item_is_lost(struct salvaging *salvaging, uint32_t index, const char **why, reshard_error *seen)
+{
+    struct source *source = salvaging->checkpoint->source;
+    const struct catalog_item *item = &source->catalog->items[index];
+    struct item_walk walk = { salvaging, false };
+    *why = "its bytes go against their checksum";
+    if (salvaging->lost_items[index])
+        return true;
+    work_renew(&source->work);
+    if (item->kind != ITEM_FILE && item->kind != ITEM_RAW && source_load_item(source, index, seen)) {
+        *why = seen->message;
+        return true;
+    }
+    item = &source->catalog->items[index];
+    *why = "a storage in it is lost";
+    if (item->value && item->graph && source->driver->abilities & FORMAT_ITEMS_NAME_TENSORS)
+        value_walk(item->value, item->graph->count, NULL, note_lost_storage, &walk, NULL);
+    return walk.is_lost;
+}
+
+static void look_at_items(struct salvaging *salvaging)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    for (uint32_t i = 0; i < catalog->item_count; i++) {
+        reshard_error seen = { 0 };
+        const char *why;
+        struct str key = catalog->items[i].key;
+        bool is_lost = item_is_lost(salvaging, i, &why, &seen);
+        bool is_checked = catalog->items[i].is_checked || (salvaging->cover.items && salvaging->cover.items[i]);
+        bool is_proved = is_checked && !salvaging->has_sibling;
+        salvaging->lost_items[i] = is_lost;
+        salvaging->counts->items++;
+        salvaging->counts->lost_items += is_lost;
+        salvaging->counts->proved_items += !is_lost && is_proved;
+        salvaging->counts->unproved_items += !is_lost && !is_proved;
+        if (is_lost)
+            finding_report(salvaging->findings, FINDING_FAILURE, "lost-item", key, "%s", why);
+        else if (!is_proved)
+            finding_report(salvaging->findings, FINDING_NOTE, "unproved-item", key, "%s",
+                           is_checked ? "it agrees with a checksum, its name and place are the sibling's" : "no checksum covers it");
+    }
+}
+
+/* ---- the result ---- */
+
+static void tell_unproved(struct salvaging *salvaging)
+{
+    const struct checkpoint *checkpoint = salvaging->checkpoint;
+    const struct catalog *catalog = checkpoint->source->catalog;
+    struct salvage_counts *counts = salvaging->counts;
+    for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
+        uint32_t tensor = checkpoint->listed[i];
+        counts->tensors++;
+        counts->lost_tensors += salvaging->lost_tensors[tensor];
+        if (salvaging->lost_tensors[tensor])
+            continue;
+        bool is_checked = verify_is_checked(catalog, tensor, &salvaging->cover), is_proved = is_checked && !salvaging->has_sibling;
+        counts->proved_tensors += is_proved;
+        counts->unproved_tensors += !is_proved;
+        if (!is_proved)
+            finding_report(salvaging->findings, FINDING_NOTE, "unproved", catalog->tensors[tensor].key, "%s",
+                           is_checked ? "its values agree with a checksum, its name and place are the sibling's"
+                                      : "no checksum covers its values");
+    }
+    if (!catalog->names_are_checked && !salvaging->cover.items)
+        finding_report(salvaging->findings, FINDING_NOTE, "unproved-names", (struct str){ 0 },
+                       "no checksum covers names, shapes, types and places");
+}
+
+static reshard_status write_rest(struct salvaging *salvaging, const char *target_path, reshard_error *err)
+{
+    const struct salvage_options *options = salvaging->options;
+    const struct format_driver *driver = salvaging->checkpoint->source->driver;
+    const struct mapping_options map = { .rules = "none" };
+    struct conversion conversion;
+    const struct conversion_options convert = {
+        .to = options->to ? options->to : driver->name,
+        .like = salvaging->has_sibling && !options->to ? options->like : NULL,
+        .open = options->open,
+        .selection = { .lost_tensors = salvaging->lost_tensors, .lost_items = salvaging->lost_items },
+        .max_shard_bytes = -1,
+        .overwrite = options->overwrite,
+        .no_sync = options->no_sync,
+        .map = &map,
+    };
+    reshard_status status = target_check_source(salvaging->checkpoint, target_path, options->overwrite, err);
+    if (!status)
+        status = conversion_prepare(salvaging->checkpoint, target_path, &convert, salvaging->engine, CONVERSION_TO_RUN, &conversion, err);
+    if (status)
+        return status;
+    status = conversion_run(&conversion, target_path, err);
+    conversion_release(&conversion);
+    return status;
+}
+
+/* Whether the warning names a tensor that is listed as lost. */
+static bool is_told(const struct salvaging *salvaging, struct str text)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    bool told = false;
+    for (uint32_t i = 0; i < catalog->tensor_count && !told; i++)
+        told = salvaging->lost_tensors[i] && is_quoted(text, catalog->tensors[i].key);
+    return told;
+}
+
+static reshard_status look_through(struct salvaging *salvaging, reshard_error *err)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    salvaging->lost_tensors = calloc((size_t)catalog->tensor_count + 1, 1);
+    salvaging->lost_items = calloc((size_t)catalog->item_count + 1, 1);
+    if (!salvaging->lost_tensors || !salvaging->lost_items)
+        return error_set_memory(err);
+    reshard_status status = look_at_tensors(salvaging, err);
+    if (!status)
+        status = check_payload(salvaging, err);
+    if (status)
+        return status;
+    look_at_items(salvaging);
+    tell_unproved(salvaging);
+    for (uint32_t i = 0; i < catalog->warning_count; i++)
+        if (catalog->warnings[i].is_damage && !is_told(salvaging, catalog->warnings[i].text))
+            finding_report(salvaging->findings, FINDING_WARNING, "damage", (struct str){ 0 }, "%.*s", STR_ARG(catalog->warnings[i].text));
+    if (salvaging->counts->tensors > 0 && salvaging->counts->lost_tensors == salvaging->counts->tensors)
+        return error_set(err, RESHARD_ERR_FORMAT, "no tensor can be recovered");
+    return finding_sink_status(salvaging->findings, err);
+}
+
+reshard_status salvage_run(const char *path, const char *target_path, const struct salvage_options *options,
+                           const struct engine_options *engine, struct finding_sink *findings, struct salvage_counts *counts,
+                           reshard_error *err)
+{
+    struct salvaging salvaging = { .options = options, .engine = engine, .findings = findings, .counts = counts };
+    *counts = (struct salvage_counts){ 0 };
+    reshard_status status = open_damaged(&salvaging, path, err);
+    if (!status)
+        status = look_through(&salvaging, err);
+    if (!status)
+        status = write_rest(&salvaging, target_path, err);
+    bool is_lost = counts->lost_tensors > 0 || counts->lost_items > 0;
+    sidecar_cover_release(&salvaging.cover);
+    checkpoint_close(salvaging.checkpoint);
+    free(salvaging.lost_tensors);
+    free(salvaging.lost_items);
+    return status ? status : is_lost ? RESHARD_DIFFERS : RESHARD_OK;
+}

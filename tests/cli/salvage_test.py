@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""salvage: what it writes is what was there, whatever was cut off, flipped or lost. Prints TAP, a test a case.
+
+usage: salvage_test.py --bin PATH --fixtures DIR [--damages N] [--seed N] [--case NAME]
+
+Damages are made one at a time. What salvage lists as proved must have the digest it had; what has another one must be listed as unproved,
+be lost, or come from files whose names no checksum covers. It never crashes, and a run that fails writes nothing.
+"""
+import argparse
+import json
+import pathlib
+import random
+import shutil
+import subprocess
+import tempfile
+
+NAMES = "unproved-names"
+# Name, fixture, files whose bytes say which tensor is which.
+CASES = [
+    ("DCP of FSDP2", "torch-dcp/dcp-fsdp2-4", [".metadata"]),
+    ("DCP, compressed", "torch-dcp/dcp-zstd", [".metadata"]),
+    ("safetensors", "safetensors/safetensors-hf-sharded", ["*"]),
+    ("a torch file", "torch-file/torch-file-training", []),
+    ("files of ranks", "torch-file/torch-file-fsdp2-ranks", []),
+]
+
+
+def run(*command):
+    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, errors="replace", timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+class Test:
+    def __init__(self, args, work):
+        self.bin, self.work, self.args = args.bin, work, args
+
+    def hashes(self, path):
+        code, out, err = run(self.bin, "hash", "--json", path)
+        assert code == 0, f"hash of {path}: exit {code}: {err}"
+        return {t["key"]: (t["hash"], t["dtype"], t["shape"]) for t in json.loads(out)["tensors"]}
+
+    def salvage(self, source, *options):
+        """(exit status, report or None, what was written); checks what holds for every run."""
+        target = self.work / "rescued"
+        if target.is_dir():
+            shutil.rmtree(target)
+        elif target.exists():
+            target.unlink()
+        code, out, err = run(self.bin, "salvage", source, target, "--json", "--no-sync", *options)
+        assert code in (0, 1, 3, 4, 5, 6), f"exit {code}: {err[-300:]}"
+        assert (code <= 1) == target.exists(), f"exit {code}, and the target is {'there' if target.exists() else 'missing'}: {err}"
+        return code, json.loads(out) if code <= 1 else None, self.hashes(target) if code <= 1 and json.loads(out)["tensors"] else {}
+
+    def check(self, before, report, after, may_rename):
+        unproved = {f["key"] for f in report["findings"] if f["kind"] == "unproved"}
+        lost = {f["key"] for f in report["findings"] if f["kind"] == "lost"}
+        assert report["ok"] == (report["lost"] + report["lost_items"] == 0), report
+        for key, found in after.items():
+            if key in unproved or may_rename:
+                continue
+            assert before.get(key) == found, f"{key} is called proved, and is {found} instead of {before.get(key)}"
+        missing = set(before) - set(after) - lost
+        assert not missing or may_rename, f"neither written nor listed as lost: {sorted(missing)[:3]}"
+
+
+def damages(folder, count, rng):
+    """(file, what was done) for each damage, made and undone."""
+    files = [folder] if folder.is_file() else sorted(p for p in folder.rglob("*") if p.is_file() and p.stat().st_size)
+    for i in range(count):
+        path = rng.choice(files)
+        good = path.read_bytes()
+        at = rng.randrange(len(good))
+        if i % 3 == 0:
+            path.write_bytes(good[:at])
+        elif i % 3 == 1:
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << rng.randrange(8)]) + good[at + 1:])
+        else:
+            path.write_bytes(good[:at] + bytes(min(64, len(good) - at)) + good[at + 64:])
+        yield path, f"{['cut off', 'flipped', 'zeroed'][i % 3]} at {at}"
+        path.write_bytes(good)
+
+
+def copy_of(test, fixture):
+    manifest = json.loads((pathlib.Path(test.args.fixtures) / fixture / "manifest.json").read_text())
+    source = pathlib.Path(test.args.fixtures) / fixture / manifest["path"]
+    target = test.work / ("damaged" + "".join(source.suffixes[-1:]))
+    if target.is_dir():
+        shutil.rmtree(target)
+    (shutil.copytree if source.is_dir() else shutil.copy)(source, target)
+    for path in [target, *target.rglob("*")]:
+        path.chmod(0o755)
+    return target
+
+
+def damaged(test, fixture, names):
+    source = copy_of(test, fixture)
+    before = test.hashes(source)
+    options = ["--to", "torch-dcp"] if "ranks" in fixture else []
+    code, report, after = test.salvage(source, *options)
+    assert code == 0 and after == before, f"of a good checkpoint: exit {code}, {report}"
+    rng = random.Random(test.args.seed)
+    for path, what in damages(source, test.args.damages, rng):
+        code, report, after = test.salvage(source, *options)
+        if report is None:
+            continue
+        may_rename = any(path.match(n) for n in names)
+        assert not may_rename or NAMES in {f["kind"] for f in report["findings"]}, f"{path.name} {what}: names are not called unproved"
+        try:
+            test.check(before, report, after, may_rename)
+        except AssertionError as failure:
+            raise AssertionError(f"{path.name} {what}: {failure}") from failure
+
+
+def without_metadata(test):
+    """The files that say where things lie are gone: a sibling's stand in, and nothing is proved then."""
+    source = copy_of(test, "torch-dcp/dcp-fsdp2-4")
+    before, sibling = test.hashes(source), test.work / "sibling"
+    shutil.rmtree(sibling, ignore_errors=True)
+    shutil.copytree(source, sibling)
+    for path in sibling.glob("*.distcp"):  # a sibling's values count for nothing
+        path.write_bytes(bytes(path.stat().st_size))
+    (source / ".metadata").unlink()
+    code, report, after = test.salvage(source)
+    assert code == 5, f"without metadata: exit {code}"
+    code, out, err = run(test.bin, "salvage", source, test.work / "rescued")
+    assert "--like" in err and "neither names nor places" in err, err
+    code, report, after = test.salvage(source, "--like", sibling)
+    assert code == 0 and after == before, f"exit {code}: {report}"
+    assert report["proved"] == 0 and report["unproved"] == len(before), report
+    assert "sibling" in {f["kind"] for f in report["findings"]}
+    (source / "__1_0.distcp").unlink()
+    code, report, after = test.salvage(source, "--like", sibling)
+    assert code == 1 and 0 < len(after) < len(before), f"exit {code}: {report}"
+    assert all(before[k] == v for k, v in after.items())
+    assert all("missing" in f["reason"] for f in report["findings"] if f["kind"] == "lost"), report
+
+
+def every_byte(test):
+    """A byte of each stored value: exactly that tensor is lost."""
+    source = copy_of(test, "torch-dcp/dcp-fsdp2-4")
+    code, out, err = run(test.bin, "ls", "--json", "--chunks", source)
+    tensors = json.loads(out)["tensors"]
+    for tensor in tensors[::4]:
+        chunk = next((c for c in tensor["chunks"] if c.get("bytes", c.get("length", 0))), None)
+        if not chunk:
+            continue
+        path = source / pathlib.Path(chunk["file"]).name
+        good = path.read_bytes()
+        at = chunk["offset"]
+        path.write_bytes(good[:at] + bytes([good[at] ^ 1]) + good[at + 1:])
+        code, report, after = test.salvage(source)
+        path.write_bytes(good)
+        lost = [f["key"] for f in report["findings"] if f["kind"] == "lost"]
+        assert code == 1 and lost == [tensor["key"]], f"{tensor['key']}: exit {code}, lost {lost}"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", required=True)
+    parser.add_argument("--damages", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--case", default="")
+    args = parser.parse_args()
+    tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
+    tests += [("without metadata", without_metadata), ("a byte of each value", every_byte)]
+    tests = [t for t in tests if args.case in t[0]]
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, (name, body) in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                body(Test(args, pathlib.Path(work)))
+                print(f"ok {number} - {name}")
+            except Exception as failure:
+                failed += 1
+                print(f"not ok {number} - {name}\n# {type(failure).__name__}: {str(failure)[:600]}")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
