@@ -161,8 +161,8 @@ class Bench:
         subprocess.run([self.args.reshard, "convert", source, self.root + "/read-hf", "--to", "hf", "--quiet"], check=True)
         for line in subprocess.run([program, self.root + "/read-hf"], capture_output=True, text=True, check=True).stdout.splitlines():
             found = re.match(r"(.*?): (\d+) boxes, (\d+) MB: ([\d.]+x) of pread \((.*)\)", line)
-            self.row(f"`reshard_read_many`, {found[1]}: {int(found[2]):,} boxes, {found[3]} MB, warm, against pread of the same ranges", found[4],
-                     "0.7x", "0.95x", found[5])
+            what = f"`reshard_read_many`, {found[1]}: {int(found[2]):,} boxes, {found[3]} MB, warm, against pread of the same ranges"
+            self.row(what, found[4], "0.7x", "0.95x", found[5])
         shutil.rmtree(self.root + "/read-hf")
         shutil.rmtree(source)
 

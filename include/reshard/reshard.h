@@ -455,7 +455,8 @@ typedef struct reshard_verify_options {
     /* Is told each tensor that has values which no checksum covers; may be NULL. */
     int (*uncovered)(reshard_str key, uint64_t bytes, void *context);
     void *context;
-    int64_t deep; /* also read all values: NaN, Inf, all-zero counts, experts that are copies; stored checksums are checked in either case */
+    int64_t
+        deep; /* also read all values: NaN, Inf, all-zero counts, experts that are copies; stored checksums are checked in either case */
     int64_t expect_optimizer; /* a failure for each kind of optimizer state that trainable weights lack. Since 0.3 */
 } reshard_verify_options;
 #define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), NULL, NULL, NULL, 0, 0 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The state of a running job: shards in memory as a checkpoint that can be read, converted, compared and verified like any other, and shards
- * in memory filled from any checkpoint. Saving is reshard_open_shards and reshard_convert, loading is reshard_open and reshard_load_shards,
- * and changing the layout in memory is reshard_open_shards and reshard_load_shards. No format is involved in that, and no file.
+ * The state of a running job: shards in memory as a checkpoint that can be read, converted, compared and verified like any other, and
+ * shards in memory filled from any checkpoint. Saving is reshard_open_shards and reshard_convert, loading is reshard_open and
+ * reshard_load_shards, and changing the layout in memory is reshard_open_shards and reshard_load_shards. No format is involved in that, and
+ * no file.
  *
  * Shards are those of geometry.h: a key, a global shape, a box or a flat range of one, and where the values lie. One list may hold the
  * shards of many ranks (reshard_shards_merge). Values are read and written where they lie, in the byte order of the machine.

@@ -50,7 +50,7 @@ static bool tensors_are_placed(const struct catalog *catalog, const uint32_t *te
     return true;
 }
 
-static reshard_status files_keep(const reshard_checkpoint *checkpoint, struct engine_source *out, reshard_error *err)
+static reshard_status reading_files(const reshard_checkpoint *checkpoint, struct engine_source *out, reshard_error *err)
 {
     reshard_checkpoint *handle = checkpoint_lock(checkpoint);
     *out = checkpoint_engine_source(handle->opened);
@@ -64,7 +64,7 @@ reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_
                              reshard_error *err)
 {
     pthread_rwlock_t *places = (pthread_rwlock_t *)(uintptr_t)&checkpoint->places;
-    reshard_status status = files_keep(checkpoint, out, err);
+    reshard_status status = reading_files(checkpoint, out, err);
     if (status)
         return status;
     pthread_rwlock_rdlock(places);
@@ -150,8 +150,9 @@ static reshard_status into_sink(void *context, uint32_t tensor, uint64_t offset,
     return RESHARD_OK;
 }
 
-API_EXPORT reshard_status reshard_read_into(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
-                                            const reshard_run_options *run, void *out, size_t size, reshard_error *err)
+API_EXPORT reshard_status reshard_read_into(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start,
+                                            const int64_t *extent, const reshard_run_options *run, void *out, size_t size,
+                                            reshard_error *err)
 {
     struct into_context into = { .out = out, .size = size };
     ERROR_SCOPE(err);

@@ -4,7 +4,6 @@
 
 #include "api/handle.h"
 #include "api/public_options.h"
-#include "formats/live/live.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,9 +33,7 @@ static reshard_status state_open(const reshard_state *state, const struct live_i
                                      .shard_count = state->shards->list.count,
                                      .items = items,
                                      .item_count = state->item_count };
-    struct source *source;
-    reshard_status status = live_source_open(&live, options, &source, err);
-    return status ? status : checkpoint_of(source, state->name ? state->name : "memory", out, err);
+    return checkpoint_open_live(&live, options, state->name ? state->name : "memory", out, err);
 }
 
 API_EXPORT reshard_status reshard_open_shards(const reshard_state *state, const reshard_open_options *options, reshard_checkpoint **out,

@@ -41,6 +41,14 @@ reshard_status checkpoint_open_in(struct store *store, const char *name, const s
     return status ? status : checkpoint_of(source, path, out, err);
 }
 
+reshard_status checkpoint_open_live(const struct live_state *state, const struct open_options *open, const char *name,
+                                    struct checkpoint **out, reshard_error *err)
+{
+    struct source *source;
+    reshard_status status = live_source_open(state, open, &source, err);
+    return status ? status : checkpoint_of(source, name, out, err);
+}
+
 reshard_status checkpoint_open(const char *path, const struct checkpoint_options *options, struct checkpoint **out, reshard_error *err)
 {
     struct store *store = NULL;

@@ -5,6 +5,7 @@
 
 #include "engine/engine.h"
 #include "formats/driver.h"
+#include "formats/live.h"
 
 struct checkpoint {
     struct source *source;
@@ -25,6 +26,10 @@ reshard_status checkpoint_open(const char *path, const struct checkpoint_options
 /* The same of what lies in a store, as format_open opens it. path is what it is called. */
 reshard_status checkpoint_open_in(struct store *store, const char *name, const struct open_options *open, const char *path,
                                   struct checkpoint **out, reshard_error *err);
+
+/* Shards in memory, under that name. */
+reshard_status checkpoint_open_live(const struct live_state *state, const struct open_options *open, const char *name,
+                                    struct checkpoint **out, reshard_error *err);
 
 /* That of an opened source, which it takes over in every case. */
 reshard_status checkpoint_of(struct source *source, const char *path, struct checkpoint **out, reshard_error *err);

@@ -44,7 +44,8 @@ static reshard_status boxes_target_new(const struct engine_source *source, uint3
 
 static reshard_status box_refuse_room(struct str key, uint64_t room, uint64_t bytes, reshard_error *err)
 {
-    return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': room for %" PRIu64 " bytes, the box spans %" PRIu64, STR_ARG(key), room, bytes);
+    return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': room for %" PRIu64 " bytes, the box spans %" PRIu64, STR_ARG(key), room,
+                     bytes);
 }
 
 /* Bytes that the box's memory spans, and those of its elements. */

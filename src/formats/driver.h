@@ -93,8 +93,8 @@ reshard_status format_open(struct store *store, const char *name, const struct o
                            reshard_error *err);
 void source_free(struct source *source);
 
-/* Opens what needs no looking for: a source of this driver, whose read_catalog finds driver_state, and sets or clears it. Takes over store in
- * every case. */
+/* Opens what needs no looking for: a source of this driver, whose read_catalog finds driver_state, and sets or clears it. Takes over store
+ * in every case. */
 reshard_status source_open_made(const struct format_driver *driver, struct store *store, void *driver_state,
                                 const struct open_options *options, struct source **out, reshard_error *err);
 

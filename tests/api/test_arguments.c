@@ -266,7 +266,8 @@ static const struct struct_case {
     IN(reshard_verify_options, &verify_init, call_verify, X(coverage), X(uncovered), X(context), X(deep), X(expect_optimizer)),
 #undef X
 #define X(m) AT(reshard_diff_options, m)
-    IN(reshard_diff_options, &diff_init, call_diff, X(absolute_tolerance), X(relative_tolerance), X(map), X(ignore_items), X(include), X(exclude)),
+    IN(reshard_diff_options, &diff_init, call_diff, X(absolute_tolerance), X(relative_tolerance), X(map), X(ignore_items), X(include),
+       X(exclude)),
 #undef X
 #define X(m) AT(reshard_map_input, m)
     IN(reshard_map_input, &map_input_init, call_map_input, X(name), X(text), X(size), X(source), X(target), X(strict), X(reverse),
@@ -294,8 +295,8 @@ static const struct struct_case {
     OUT(reshard_value_info, call_value_info, X(kind), X(integer), X(real), X(text), X(count)),
 #undef X
 #define X(m) AT(reshard_report, m)
-    OUT(reshard_report, call_report, X(lists), X(source_format), X(target_format), X(tensors), X(items), X(source_chunks),
-        X(target_chunks), X(steps), X(read_bytes), X(write_bytes), X(target_bytes), X(peak_memory_bytes), X(file_count), X(note_count)),
+    OUT(reshard_report, call_report, X(lists), X(source_format), X(target_format), X(tensors), X(items), X(source_chunks), X(target_chunks),
+        X(steps), X(read_bytes), X(write_bytes), X(target_bytes), X(peak_memory_bytes), X(file_count), X(note_count)),
 #undef X
 #define X(m) AT(reshard_report_file, m)
     OUT(reshard_report_file, call_report_file, X(name), X(bytes), X(chunks), X(sources)),
@@ -326,8 +327,8 @@ static const struct struct_case {
        X(operation_stride), X(operation_count)),
 #undef X
 #define X(m) AT(reshard_split_input, m)
-    IN(reshard_split_input, &split_init, call_split, X(tensors), X(tensor_stride), X(tensor_count), X(rules), X(rule_stride),
-       X(rule_count), X(prefix), X(part), X(parts)),
+    IN(reshard_split_input, &split_init, call_split, X(tensors), X(tensor_stride), X(tensor_count), X(rules), X(rule_stride), X(rule_count),
+       X(prefix), X(part), X(parts)),
 #undef X
 #define X(m) AT(reshard_map_output, m)
     OUT(reshard_map_output, call_map_output, X(texts), X(text), X(json), X(diagnoses), X(error_count), X(warning_count)),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Boxes of many tensors into memory of the caller's, against the same tensors read whole; by threads at once; and with a file that fails. */
+/* Boxes of many tensors into memory of the caller's, against the same tensors read whole; by threads at once; and with a file that fails.
+ */
 #include "check.h"
 
 #include "reshard/reshard.h"

@@ -34,7 +34,9 @@ struct whole {
 
 static void whole_make(struct whole *whole, size_t number, size_t rank_max)
 {
-    static const char *const names[] = { "layers.0.weight", "layers.0.bias", "layers.1.weight", "norm.weight", "embed.weight", "head.weight" };
+    static const char *const names[] = {
+        "layers.0.weight", "layers.0.bias", "layers.1.weight", "norm.weight", "embed.weight", "head.weight"
+    };
     strcpy(whole->key, names[number]);
     whole->rank = (size_t)choose((int64_t)rank_max + 1);
     whole->volume = 1;
@@ -324,14 +326,15 @@ TEST(shards_that_are_no_whole_are_refused_by_name)
 static reshard_status load_one(const reshard_checkpoint *checkpoint, const char *key, int64_t length)
 {
     uint16_t values[16];
-    const int64_t start = 0;
+    const int64_t start = 0, extent = 8;
     reshard_shard shard = RESHARD_SHARD_INIT;
     reshard_shards *shards;
     CHECK_OK(reshard_shards_new(&shards, &err));
     shard.key = (reshard_str){ key, strlen(key) };
     shard.dtype = "BF16";
     shard.rank = 1;
-    shard.global_shape = shard.extent = &length;
+    shard.global_shape = &length;
+    shard.extent = &extent;
     shard.start = &start;
     shard.data = values;
     CHECK_OK(reshard_shards_add(shards, &shard, &err));

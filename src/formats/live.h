@@ -3,8 +3,8 @@
  * Live state: shards in memory as a source. It is no format: nothing is probed for it, and it cannot be asked for by name; but everything
  * that takes a source takes it.
  */
-#ifndef FORMATS_LIVE_LIVE_H
-#define FORMATS_LIVE_LIVE_H
+#ifndef FORMATS_LIVE_H
+#define FORMATS_LIVE_H
 
 #include "formats/driver.h"
 #include "tensor/shard.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "formats/live/live.h"
+#include "formats/live.h"
 
 #include "encoding/json.h"
 
