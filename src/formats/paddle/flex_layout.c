@@ -56,8 +56,13 @@ static reshard_status flex_layout_read_option(const struct layout_request *reque
 
 static reshard_status flex_layout_read_options(const struct layout_request *request, struct flex_target *state, reshard_error *err)
 {
-    int release = FLEX_RELEASE_3_3, dedupe = FLEX_DEDUPE_BALANCED;
+    int release, dedupe = FLEX_DEDUPE_BALANCED;
+    const struct source *like = flex_reference(request);
+    state->release = FLEX_RELEASE_3_3;
     state->protocol = 4;
+    if (like)
+        flex_like_options(like, state);
+    release = state->release;
     reshard_status status = flex_layout_read_option(request, "generation", releases, &release, err);
     if (!status)
         status = flex_layout_read_option(request, "dedupe", dedupes, &dedupe, err);
@@ -128,6 +133,11 @@ static reshard_status flex_layout_check_type(const struct flex_target *state, co
     return RESHARD_ERR_UNSUPPORTED;
 }
 
+static bool flex_layout_is_reserved(struct str key)
+{
+    return str_ends_with(key, "@@") || str_starts_with(key, "__paddle_");
+}
+
 static reshard_status flex_layout_check_key(struct name_map *names, struct str key, reshard_error *err)
 {
     bool was_new;
@@ -136,7 +146,7 @@ static reshard_status flex_layout_check_key(struct name_map *names, struct str k
     if (!was_new)
         error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is the key of two tensors or items; keys of a Flex Checkpoint are unique",
                   STR_ARG(key));
-    else if (str_ends_with(key, "@@") || str_starts_with(key, "__paddle_"))
+    else if (flex_layout_is_reserved(key))
         error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': Paddle keeps keys that end with @@ or begin with __paddle_ for itself",
                   STR_ARG(key));
     else
@@ -171,6 +181,45 @@ static reshard_status flex_layout_check_tensors(const struct layout_request *req
 
 /* ---- items ---- */
 
+/* Names of the framework that a table of the source has for its keys, which may have something in front that the item's key has, too. */
+static reshard_status take_names(const struct layout_request *request, struct target *target, const struct catalog_item *item,
+                                 struct str item_key, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    const size_t prefix = item_key.size - strlen(PADDLE_NAME_TABLE);
+    struct value **pairs;
+    size_t count;
+    if (!item->value || !value_as_mapping(item->value, &pairs, &count))
+        return target_note_dropped(target, NOTE_NO_VALUE, item_key, err, "it is no table of names");
+    if (!state->names)
+        state->names = calloc((size_t)request->wanted->tensor_count + 1, sizeof(*state->names));
+    if (!state->names)
+        return error_set_memory(err);
+    struct name_map keys = { 0 };
+    struct value **names = malloc((count / 2 + 1) * sizeof(struct value *)); /* by key */
+    reshard_status status = names ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; i + 1 < count && !status; i += 2) {
+        bool was_new;
+        struct str key;
+        uint32_t number = value_as_str(pairs[i], &key) ? name_map_intern(&keys, key, &was_new) : NAME_NONE - 1;
+        if (number == NAME_NONE)
+            status = error_set_memory(err);
+        else if (number != NAME_NONE - 1)
+            names[number] = pairs[i + 1];
+    }
+    for (uint32_t t = 0; t < request->wanted->tensor_count && !status; t++) {
+        uint32_t source = request->wanted_source[t];
+        struct str key = source == CATALOG_NONE ? (struct str){ 0 } : request->source_catalog->tensors[source].key;
+        bool has_prefix = key.size > prefix && memcmp(key.data, item_key.data, prefix) == 0;
+        uint32_t number = has_prefix ? name_map_find(&keys, (struct str){ key.data + prefix, key.size - prefix }) : NAME_NONE;
+        if (number != NAME_NONE)
+            (void)value_as_str(names[number], &state->names[t]);
+    }
+    free(names);
+    name_map_release(&keys);
+    return status;
+}
+
 static reshard_status flex_layout_take_item(const struct layout_request *request, struct target *target, struct name_map *names,
                                             uint32_t wanted, reshard_error *err)
 {
@@ -183,6 +232,10 @@ static reshard_status flex_layout_take_item(const struct layout_request *request
     reshard_status status = layout_item(request, wanted, &item, err);
     if (status)
         return status;
+    if (str_ends_with(key, PADDLE_NAME_TABLE))
+        return take_names(request, target, item, layout_item_stored(request, wanted)->key, err);
+    if (flex_layout_is_reserved(key))
+        return target_note_dropped(target, NOTE_NO_PLACE, key, err, "Paddle keeps such names for itself");
     if (!flex_item_is_plain(item, &why))
         return target_note_dropped(target, item->value ? NOTE_NO_PLACE : NOTE_NO_VALUE, key, err, "%s", why);
     status = flex_layout_check_key(names, key, err);
@@ -320,7 +373,8 @@ reshard_status flex_lay_out(const struct layout_request *request, struct target 
     if (!status)
         status = flex_layout_take_items(request, target, &names, err);
     if (!status)
-        status = flex_place(request, target, NULL, err);
+        status =
+            flex_reference(request) ? flex_place_like(request, target, flex_reference(request), err) : flex_place(request, target, err);
     if (!status)
         status = add_files(request, target, err);
     name_map_release(&names);
@@ -332,10 +386,13 @@ void flex_close_target(struct target *target)
     struct flex_target *state = flex_target_state(target);
     if (!state)
         return;
+    for (uint32_t i = 0; i < state->file_count; i++)
+        buffer_release(&state->files[i].head);
     free(state->pieces);
     free(state->files);
     free(state->folders);
     free(state->items);
+    free(state->names);
     free(state);
     target->driver_state = NULL;
 }

@@ -80,7 +80,6 @@ static struct flex_place place_of(const struct flex_degrees *degrees, uint32_t r
 
 struct deduping {
     const struct flex_cutting *cutting;
-    const bool *is_placed;
     uint32_t *first_id; /* by tensor: the number of its first piece */
     uint32_t id_count;
     uint32_t *order;  /* ranks as their file names sort */
@@ -95,7 +94,7 @@ typedef void (*held_visit)(struct deduping *deduping, uint32_t id, uint32_t rank
 
 static bool flex_place_is_here(const struct deduping *deduping, uint32_t tensor)
 {
-    return flex_is_stored(&deduping->cutting->wanted->tensors[tensor]) && !(deduping->is_placed && deduping->is_placed[tensor]);
+    return flex_is_stored(&deduping->cutting->wanted->tensors[tensor]);
 }
 
 static void visit_rank(struct deduping *deduping, uint32_t rank, held_visit visit)
@@ -253,10 +252,9 @@ static reshard_status place_rank(const struct deduping *deduping, struct target 
     return status;
 }
 
-static reshard_status flex_place_place_ranks(const struct flex_cutting *cutting, struct target *target, const bool *is_placed,
-                                             uint32_t folder, reshard_error *err)
+static reshard_status flex_place_place_ranks(const struct flex_cutting *cutting, struct target *target, uint32_t folder, reshard_error *err)
 {
-    struct deduping deduping = { .cutting = cutting, .is_placed = is_placed };
+    struct deduping deduping = { .cutting = cutting };
     reshard_status status = deduping_make(&deduping, err);
     if (!status && flex_target_state(target)->dedupe != FLEX_DEDUPE_FIRST)
         status = choose_balanced(&deduping, err);
@@ -269,8 +267,7 @@ static reshard_status flex_place_place_ranks(const struct flex_cutting *cutting,
 /* ---- without words ---- */
 
 /* Whole tensors, as many a file as max_shard_bytes allow. */
-static reshard_status place_whole(const struct layout_request *request, struct target *target, const bool *is_placed, uint32_t folder,
-                                  reshard_error *err)
+static reshard_status place_whole(const struct layout_request *request, struct target *target, uint32_t folder, reshard_error *err)
 {
     const struct catalog *wanted = request->wanted;
     uint64_t limit = request->max_shard_bytes > 0 ? (uint64_t)request->max_shard_bytes : UINT64_MAX, bytes = 0;
@@ -280,7 +277,7 @@ static reshard_status place_whole(const struct layout_request *request, struct t
         const struct catalog_tensor *tensor = &wanted->tensors[t];
         uint64_t size = catalog_tensor_bytes(wanted, tensor);
         int64_t zero[RANK_MAX] = { 0 };
-        if (!flex_is_stored(tensor) || (is_placed && is_placed[t]))
+        if (!flex_is_stored(tensor))
             continue;
         if (file == CATALOG_NONE || (bytes && size > limit - (bytes < limit ? bytes : limit))) {
             char name[40];
@@ -302,7 +299,7 @@ static reshard_status place_whole(const struct layout_request *request, struct t
     return status;
 }
 
-reshard_status flex_place(const struct layout_request *request, struct target *target, const bool *is_placed, reshard_error *err)
+reshard_status flex_place(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct flex_degrees degrees;
     struct flex_cutting cutting = { 0 };
@@ -312,12 +309,12 @@ reshard_status flex_place(const struct layout_request *request, struct target *t
         has_words |= layout_number(request, word->name) != 0;
     reshard_status status = flex_target_add_folder(target, STR(""), STR("0.metadata"), &folder, err);
     if (status || !has_words)
-        return status ? status : place_whole(request, target, is_placed, folder, err);
+        return status ? status : place_whole(request, target, folder, err);
     status = read_degrees(request, &degrees, err);
     if (!status)
         status = flex_cutting_make(request, &degrees, &cutting, err);
     if (!status)
-        status = flex_place_place_ranks(&cutting, target, is_placed, folder, err);
+        status = flex_place_place_ranks(&cutting, target, folder, err);
     flex_cutting_release(&cutting);
     return status;
 }

@@ -2,6 +2,8 @@
 /* The data files: dicts of arrays, behind them in the first file the items that are no tensors. */
 #include "formats/paddle/flex_target.h"
 
+#include "formats/shared/safetensors_pieces.h"
+
 #include <stdlib.h>
 
 /* ---- items ---- */
@@ -45,6 +47,8 @@ static reshard_status member_of_piece(struct flex_writing *file, const struct fl
     const struct catalog_tensor *tensor = &catalog->tensors[piece->tensor];
     *out = (struct paddle_member){ .key = tensor->key, .dtype = tensor->dtype, .rank = tensor->rank };
     out->shape = catalog_vector_at(catalog, piece->extent);
+    if (flex_target_state(file->target)->names)
+        out->name = flex_target_state(file->target)->names[piece->tensor];
     if (piece->count >= 0) {
         file->length = piece->count;
         out->rank = 1;
@@ -71,17 +75,63 @@ static struct paddle_content content_of(struct flex_writing *file, const struct 
                                         uint32_t number)
 {
     const struct flex_target *state = flex_target_state(target);
+    uint32_t first = 0;
+    while (first < number && state->files[first].is_safetensors)
+        first++;
     *file = (struct flex_writing){ .request = request, .target = target, .file = &state->files[number] };
-    return (struct paddle_content){ .count = file->file->piece_count + (number == 0 ? state->item_count : 0),
+    return (struct paddle_content){ .count = file->file->piece_count + (number == first ? state->item_count : 0),
                                     .member = file_member,
                                     .context = file,
                                     .protocol = state->protocol };
+}
+
+/* Pieces of a safetensors file, in their order; what st_head_write calls a file is the number of the piece. */
+static reshard_status list_pieces(struct flex_writing *writing, struct st_piece *pieces, int64_t *lengths, reshard_error *err)
+{
+    const struct flex_target *state = flex_target_state(writing->target);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < writing->file->piece_count && !status; i++) {
+        struct paddle_member member;
+        int64_t elements;
+        status = member_of_piece(writing, &state->pieces[writing->file->first_piece + i], &member);
+        if (dtype_info(member.dtype)->safetensors_rank < 0)
+            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': safetensors, which the reference has, has no dtype %s",
+                             STR_ARG(member.key), dtype_info(member.dtype)->name);
+        lengths[i] = writing->length;
+        pieces[i] = (struct st_piece){ .name = member.key, .rank = member.rank, .dtype = member.dtype, .file = i };
+        pieces[i].extent = member.shape == &writing->length ? &lengths[i] : member.shape;
+        if (!shape_volume(member.rank, pieces[i].extent, &elements) || !dtype_bytes(member.dtype, (uint64_t)elements, &pieces[i].bytes))
+            return error_set(err, RESHARD_ERR_LIMIT, "'%.*s': a piece is too large", STR_ARG(member.key));
+    }
+    return status;
+}
+
+static reshard_status plan_safetensors(const struct layout_request *request, const struct target *target, uint32_t file, uint64_t *offsets,
+                                       uint64_t *bytes, reshard_error *err)
+{
+    struct flex_out_file *out = &flex_target_state(target)->files[file];
+    struct flex_writing writing = { .request = request, .target = target, .file = out };
+    const struct st_metadata none = { 0 };
+    struct st_piece *pieces = calloc((size_t)out->piece_count + 1, sizeof(*pieces));
+    int64_t *lengths = calloc((size_t)out->piece_count + 1, sizeof(*lengths));
+    uint64_t data = 0;
+    reshard_status status = pieces && lengths ? list_pieces(&writing, pieces, lengths, err) : error_set_memory(err);
+    if (!status)
+        status = st_head_write(pieces, out->piece_count, &none, &request->limits, &out->head, &data, err);
+    for (uint32_t i = 0; i < out->piece_count && !status; i++)
+        offsets[pieces[i].file] = out->head.size + pieces[i].begin;
+    *bytes = out->head.size + data;
+    free(pieces);
+    free(lengths);
+    return status;
 }
 
 reshard_status flex_file_plan(const struct layout_request *request, const struct target *target, uint32_t file, uint64_t *offsets,
                               uint64_t *bytes, reshard_error *err)
 {
     struct flex_writing state;
+    if (flex_target_state(target)->files[file].is_safetensors)
+        return plan_safetensors(request, target, file, offsets, bytes, err);
     struct paddle_content content = content_of(&state, request, target, file);
     return paddle_save_plan(&content, offsets, bytes, err);
 }
@@ -100,6 +150,8 @@ reshard_status flex_publish_object(const struct publish_job *job, uint32_t objec
     for (uint32_t i = 0; i < state->file_count; i++) {
         if (state->files[i].object != object)
             continue;
+        if (state->files[i].is_safetensors)
+            return store_write_at(job->objects[object], 0, state->files[i].head.data, state->files[i].head.size, err);
         struct paddle_content content = content_of(&file, job->request, job->target, i);
         return paddle_save_write(&content, write_bytes, job->objects[object], err);
     }

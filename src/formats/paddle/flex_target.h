@@ -31,6 +31,8 @@ struct flex_out_file {
     uint32_t rank;
     uint32_t object;
     uint32_t first_piece, piece_count; /* once they are in order */
+    bool is_safetensors;    /* it is a safetensors file, whatever its name */
+    struct buffer head;     /* then: its header */
 };
 
 /* A folder with metadata of its own: the only one, or each of those that a trainer writes. */
@@ -53,6 +55,7 @@ struct flex_target {
     struct flex_out_file *files;
     struct flex_out_folder *folders;
     struct flex_out_item *items; /* members of the first file */
+    struct str *names;           /* by tensor: what the framework calls it, "" if not known. NULL: none is */
     uint32_t piece_count, piece_capacity, file_count, file_capacity, folder_count, folder_capacity, item_count;
 };
 
@@ -84,9 +87,17 @@ static inline bool flex_is_stored(const struct catalog_tensor *tensor)
 
 extern const struct layout_word flex_words[];
 
-/* Places the pieces of all tensors after the words of the layout. is_placed: tensors that have their pieces already, by number; may be
- * NULL. */
-reshard_status flex_place(const struct layout_request *request, struct target *target, const bool *is_placed, reshard_error *err);
+/* Places the pieces of all tensors after the words of the layout. */
+reshard_status flex_place(const struct layout_request *request, struct target *target, reshard_error *err);
+
+/* ---- flex_like.c ---- */
+
+/* The reference, if it is a Flex Checkpoint. */
+const struct source *flex_reference(const struct layout_request *request);
+
+/* Release and protocol of the reference. */
+void flex_like_options(const struct source *like, struct flex_target *state);
+reshard_status flex_place_like(const struct layout_request *request, struct target *target, const struct source *like, reshard_error *err);
 
 /* ---- flex_cut.c ---- */
 
@@ -153,7 +164,7 @@ reshard_status flex_metadata_write(const struct target *target, const struct cat
 
 /* ---- flex_publish.c ---- */
 
-/* Lays the pickle of a file out: offsets of its pieces' elements (may be NULL), and its size. */
+/* Lays a file out: offsets of its pieces' elements, and its size. Items are members of the first file that is a pickle. */
 reshard_status flex_file_plan(const struct layout_request *request, const struct target *target, uint32_t file, uint64_t *offsets,
                               uint64_t *bytes, reshard_error *err);
 
