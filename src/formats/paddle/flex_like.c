@@ -32,7 +32,7 @@ void flex_like_options(const struct source *like, struct flex_target *state)
     const struct flex_source *from = flex_state(like);
     state->release = release_of(&from->parts[0].generation);
     for (uint32_t i = 0; i < like->catalog->object_count; i++)
-        if (flex_data_protocol(like, i) >= 5)
+        if (flex_data_protocol(like, like->catalog->objects[i].name) >= 5)
             state->protocol = 5;
 }
 
@@ -57,7 +57,7 @@ static reshard_status like_add_file(struct flex_liking *liking, const struct fle
     if (status)
         return status;
     struct flex_out_file *added = &flex_target_state(liking->target)->files[file];
-    added->is_safetensors = object == NAME_NONE ? kind == FLEX_SAFETENSORS : flex_data_protocol(liking->like, object) == 0;
+    added->is_safetensors = kind == FLEX_SAFETENSORS || flex_data_protocol(liking->like, name) == 0;
     if (object != NAME_NONE)
         liking->file_of[object] = file;
     if (liking->first_file[part->role] == CATALOG_NONE)
