@@ -267,6 +267,27 @@ static bool is_doubled(const struct spelling_run *run, struct str key)
            name_map_find(&run->masters.stated, name) != NAME_NONE && name_map_find(&run->masters.kept, name) == NAME_NONE;
 }
 
+/* Number of the weight of that name before, or NAME_NONE. */
+static uint32_t find_weight(const struct spelling_run *run, struct str name, struct buffer *key)
+{
+    buffer_clear(key);
+    if (run->is_back)
+        buffer_append_str(key, run->spelling->below);
+    buffer_append_str(key, name);
+    return key->failed ? NAME_NONE : name_map_find(&run->before->space->keys, buffer_str(key));
+}
+
+/* Where masters have keys of their own, a float32 weight is there once more as its master, plainly copied: on the other side it is not. */
+static bool is_plain_copy(struct spelling_run *run, struct str key)
+{
+    struct str name, state;
+    if (!run->is_back || !run->spelling->masters_below.size || !state_keys_match(&run->masters.keys, key, true, &name, &state) ||
+        !has_word(run->spelling->masters, state))
+        return false;
+    uint32_t weight = find_weight(run, name, &run->key);
+    return weight != NAME_NONE && run->before->space->tensors[weight].dtype == DTYPE_F32;
+}
+
 static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, reshard_error *err)
 {
     const struct mapping_spelling *spelling = run->spelling;
@@ -277,6 +298,8 @@ static reshard_status spell_tensor(struct spelling_run *run, uint32_t index, res
         return RESHARD_OK;
     if (run->is_back && spelling->without.size && starts_with(key, spelling->without))
         return RESHARD_OK;
+    if (is_plain_copy(run, key))
+        return run->key.failed ? error_set_memory(err) : RESHARD_OK;
     run->place[index] = map_space_tensor_count(&run->stage->own);
     buffer_clear(&run->key);
     if (takes_place && state_keys_match(&run->masters.keys, key, false, &name, &state) && has_word(spelling->masters, state)) {
@@ -306,23 +329,13 @@ static reshard_status copy_master(struct spelling_run *run, uint32_t index, resh
     return mapping_spelling_add_tensor(run, index, tensor->dtype, err);
 }
 
-/* Whether the weight of that name is there before. */
-static bool has_weight(const struct spelling_run *run, struct str name, struct buffer *key)
-{
-    buffer_clear(key);
-    if (run->is_back)
-        buffer_append_str(key, run->spelling->below);
-    buffer_append_str(key, name);
-    return name_map_find(&run->before->space->keys, buffer_str(key)) != NAME_NONE;
-}
-
 /* The weight that a master without one is cast to. */
 static reshard_status make_weight(struct spelling_run *run, uint32_t index, reshard_error *err)
 {
     const struct map_tensor *tensor = &run->before->space->tensors[index];
     struct str name, state;
     if (!state_keys_match(&run->masters.keys, tensor->key, run->is_back, &name, &state) || !has_word(run->spelling->masters, state) ||
-        has_weight(run, name, &run->key))
+        find_weight(run, name, &run->key) != NAME_NONE)
         return run->key.failed ? error_set_memory(err) : RESHARD_OK;
     buffer_clear(&run->key);
     if (!run->is_back)
@@ -333,6 +346,24 @@ static reshard_status make_weight(struct spelling_run *run, uint32_t index, resh
     return mapping_spelling_add_tensor(run, index, run->weights ? *run->weights : DTYPE_BF16, err);
 }
 
+/* The plain copy that is the master of a float32 weight. */
+static reshard_status make_master(struct spelling_run *run, uint32_t index, reshard_error *err)
+{
+    const struct map_tensor *tensor = &run->before->space->tensors[index];
+    struct str words = run->spelling->masters;
+    struct buffer own = { 0 };
+    if (tensor->dtype != DTYPE_F32 || name_map_find(&run->masters.stated, tensor->key) == NAME_NONE ||
+        name_map_find(&run->masters.kept, tensor->key) != NAME_NONE)
+        return RESHARD_OK;
+    buffer_clear(&run->key);
+    mapping_spelling_append_name(run->spelling, tensor->key, false, &own);
+    state_keys_append(&run->masters.keys, buffer_str(&own), str_take_word(&words), true, &run->key);
+    run->key.failed |= own.failed;
+    buffer_release(&own);
+    run->copied[run->copied_count++] = index;
+    return mapping_spelling_add_tensor(run, index, tensor->dtype, err);
+}
+
 static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err)
 {
     uint32_t count = map_space_tensor_count(run->before->space);
@@ -341,8 +372,11 @@ static reshard_status spell_tensors(struct spelling_run *run, reshard_error *err
         status = spell_tensor(run, i, err);
     for (uint32_t i = 0; i < count && !status && run->masters.stated.count; i++)
         status = copy_master(run, i, err);
-    for (uint32_t i = 0; i < count && !status && run->masters.kept.count && run->spelling->masters_below.size; i++)
+    for (uint32_t i = 0; i < count && !status && run->masters.kept.count && run->spelling->masters_below.size; i++) {
         status = make_weight(run, i, err);
+        if (!status && !run->is_back)
+            status = make_master(run, i, err);
+    }
     return status ? status : map_space_seal(&run->stage->own, err);
 }
 
@@ -381,7 +415,7 @@ reshard_status mapping_apply_spelling(struct mapping_stage **stage, const struct
                                 .weights = weights };
     run.stage = calloc(1, sizeof(*run.stage));
     run.place = calloc(count, sizeof(*run.place));
-    run.copied = calloc(2 * count, sizeof(*run.copied));
+    run.copied = calloc(3 * count, sizeof(*run.copied));
     reshard_status status = run.stage && run.place && run.copied ? RESHARD_OK : error_set_memory(err);
     if (!status) {
         run.stage->space = &run.stage->own;

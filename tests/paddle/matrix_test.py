@@ -237,8 +237,6 @@ class UnifiedMatrix:
     def __init__(self, command, model, work):
         self.command, self.model, self.work = command, model, work
         self.wanted, self.flex_wanted = unified_manifest(model), S.manifest(model)
-        # The trainer writes float32 weights as master weights too; a conversion makes no second copies.
-        self.copies = {f"master_weights:{p.key}" for p in model.parameters if p.dtype == "float32"}
         for strategy in UNIFIED:
             S.write_unified(model, strategy, work / "whole" / strategy.name)
             S.write_unified(model, strategy, work / "local" / strategy.name, renumbered=False)
@@ -274,8 +272,7 @@ class UnifiedMatrix:
     def across(self, a, b):
         """Flex to unified and back to the same flex."""
         there, back = self.work / f"{a.name}-u-{b.name}", self.work / f"{a.name}-u-{b.name}-{a.name}"
-        wanted = {key: tensor for key, tensor in self.wanted.items() if key not in self.copies}
-        problems = convert_problems(self.command, self.work / "flex" / a.name, there, "paddle-uc", f"tp={b.tp}", wanted, "--rules", "auto")
+        problems = convert_problems(self.command, self.work / "flex" / a.name, there, "paddle-uc", f"tp={b.tp}", self.wanted, "--rules", "auto")
         if not problems:
             problems = convert_problems(self.command, there, back, "paddle-flex", a.words, self.flex_wanted, "--rules", "auto")
         if not problems:
