@@ -28,7 +28,7 @@ enum {
 
 /* ---- frames ---- */
 
-static void frame_commit(struct pickle_modern *writer)
+static void modern_frame_commit(struct pickle_modern *writer)
 {
     struct buffer *out = writer->out;
     if (writer->frame == SIZE_MAX || out->failed)
@@ -47,7 +47,7 @@ static void frame_commit(struct pickle_modern *writer)
 }
 
 /* Every byte but those of long texts stands in a frame. */
-static void frame_open(struct pickle_modern *writer)
+static void modern_frame_open(struct pickle_modern *writer)
 {
     if (writer->frame != SIZE_MAX)
         return;
@@ -58,7 +58,7 @@ static void frame_open(struct pickle_modern *writer)
 void pickle_modern_node(struct pickle_modern *writer)
 {
     if (writer->frame != SIZE_MAX && writer->out->size - writer->frame - FRAME_HEADER >= FRAME_TARGET)
-        frame_commit(writer);
+        modern_frame_commit(writer);
 }
 
 void pickle_modern_begin(struct pickle_modern *writer, struct buffer *out)
@@ -70,7 +70,7 @@ void pickle_modern_begin(struct pickle_modern *writer, struct buffer *out)
 void pickle_modern_end(struct pickle_modern *writer)
 {
     pickle_modern_put(writer, '.');
-    frame_commit(writer);
+    modern_frame_commit(writer);
 }
 
 void pickle_modern_release(struct pickle_modern *writer)
@@ -84,7 +84,7 @@ void pickle_modern_release(struct pickle_modern *writer)
 
 void pickle_modern_put(struct pickle_modern *writer, uint8_t opcode)
 {
-    frame_open(writer);
+    modern_frame_open(writer);
     buffer_append_byte(writer->out, opcode);
 }
 
@@ -107,14 +107,14 @@ void pickle_modern_get(struct pickle_modern *writer, uint32_t memo)
 void pickle_modern_int(struct pickle_modern *writer, int64_t value)
 {
     pickle_modern_node(writer);
-    frame_open(writer);
+    modern_frame_open(writer);
     pickle_put_int(writer->out, value);
 }
 
 void pickle_modern_bool(struct pickle_modern *writer, bool value)
 {
     pickle_modern_node(writer);
-    frame_open(writer);
+    modern_frame_open(writer);
     pickle_put_bool(writer->out, value);
 }
 
@@ -124,9 +124,9 @@ static void put_counted(struct pickle_modern *writer, struct str bytes, uint8_t 
     struct buffer *out = writer->out;
     bool is_outside = bytes.size >= FRAME_TARGET;
     if (is_outside)
-        frame_commit(writer);
+        modern_frame_commit(writer);
     else
-        frame_open(writer);
+        modern_frame_open(writer);
     buffer_append_byte(out, bytes.size < 256 ? short_ : bytes.size <= UINT32_MAX ? middle : long_);
     if (bytes.size < 256)
         buffer_append_byte(out, (uint8_t)bytes.size);
@@ -228,9 +228,9 @@ static void put_memoized(struct modern_graph *graph, const struct value *node)
     graph->memo[node->id] = pickle_modern_memoize(&graph->writer);
 }
 
-static void put_bigint(struct modern_graph *graph, struct str bytes)
+static void modern_put_bigint(struct modern_graph *graph, struct str bytes)
 {
-    frame_open(&graph->writer);
+    modern_frame_open(&graph->writer);
     buffer_append_byte(graph->writer.out, bytes.size < 256 ? OP_LONG1 : OP_LONG4);
     if (bytes.size < 256)
         buffer_append_byte(graph->writer.out, (uint8_t)bytes.size);
@@ -285,7 +285,7 @@ static reshard_status modern_begin_call(struct modern_graph *graph, const struct
 static void modern_put_plain(struct modern_graph *graph, const struct value *node)
 {
     struct pickle_modern *writer = &graph->writer;
-    frame_open(writer);
+    modern_frame_open(writer);
     if (node->kind == VALUE_NONE)
         pickle_put_none(writer->out);
     else if (node->kind == VALUE_BOOL)
@@ -295,7 +295,7 @@ static void modern_put_plain(struct modern_graph *graph, const struct value *nod
     else if (node->kind == VALUE_FLOAT)
         pickle_put_float(writer->out, node->real);
     else
-        put_bigint(graph, node->text);
+        modern_put_bigint(graph, node->text);
 }
 
 static reshard_status modern_save(struct modern_graph *graph, const struct value *node)

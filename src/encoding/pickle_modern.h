@@ -56,6 +56,7 @@ void pickle_modern_batch(struct pickle_modern *writer, size_t index, size_t coun
  * Appends the whole pickle of a graph's node. UNSUPPORTED for what pickle.dump would write in ways that are not known here: objects with a
  * class of their own, persistent ids, tuples inside themselves. Spends work (may be NULL).
  */
-reshard_status pickle_modern_write(const struct value *root, uint32_t graph_count, struct work *work, struct buffer *out, reshard_error *err);
+reshard_status pickle_modern_write(const struct value *root, uint32_t graph_count, struct work *work, struct buffer *out,
+                                   reshard_error *err);
 
 #endif

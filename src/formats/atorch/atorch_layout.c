@@ -11,7 +11,7 @@
 
 #define FILL_BYTES 4096
 
-static struct atorch_target *state_of(const struct target *target)
+static struct atorch_target *atorch_state_of(const struct target *target)
 {
     return target->driver_state;
 }
@@ -21,7 +21,7 @@ static struct atorch_target *state_of(const struct target *target)
 static reshard_status layout_add_object(struct target *target, struct str name, uint64_t bytes, struct atorch_object what, uint32_t *out,
                                         reshard_error *err)
 {
-    struct atorch_target *state = state_of(target);
+    struct atorch_target *state = atorch_state_of(target);
     uint32_t count = target->catalog->object_count, object;
     reshard_status status = catalog_add_object(target->catalog, name, bytes, &object, err);
     if (!status && object < count)
@@ -124,7 +124,7 @@ static reshard_status layout_state(const struct entry_place *place, const struct
 static reshard_status layout_entries(struct target *target, const struct layout_request *request, enum atorch_file_kind kind, uint32_t rank,
                                      struct str name, reshard_error *err)
 {
-    const struct atorch_plan *plan = &state_of(target)->plan;
+    const struct atorch_plan *plan = &atorch_state_of(target)->plan;
     struct entry_place place = { .target = target, .plan = plan, .rank = rank };
     struct atorch_entries entries;
     struct buffer head = { 0 };
@@ -149,7 +149,7 @@ static reshard_status layout_entries(struct target *target, const struct layout_
 static reshard_status layout_meta(struct target *target, uint32_t rank, struct str name, reshard_error *err)
 {
     struct buffer bytes = { 0 };
-    reshard_status status = atorch_meta_write(&state_of(target)->plan.model, rank, &bytes, err);
+    reshard_status status = atorch_meta_write(&atorch_state_of(target)->plan.model, rank, &bytes, err);
     if (!status)
         status = layout_add_object(target, name, bytes.size, (struct atorch_object){ .kind = ATORCH_META, .rank = rank }, NULL, err);
     buffer_release(&bytes);
@@ -159,7 +159,7 @@ static reshard_status layout_meta(struct target *target, uint32_t rank, struct s
 static reshard_status layout_ranks(const struct layout_request *request, struct target *target, enum atorch_file_kind kind,
                                    reshard_error *err)
 {
-    uint32_t ranks = state_of(target)->plan.model.ranks;
+    uint32_t ranks = atorch_state_of(target)->plan.model.ranks;
     reshard_status status = RESHARD_OK;
     for (uint32_t rank = 0; rank < ranks && !status; rank++) {
         char *name = arena_printf(&target->catalog->arena, "%s.%05" PRIu32 "-%05" PRIu32, atorch_file_stem(kind), rank, ranks);
@@ -207,7 +207,7 @@ static reshard_status layout_items(const struct layout_request *request, struct 
 /* Where FSDP has no original parameters, the optimizer counts steps by unit. */
 static reshard_status layout_note_scalars(struct target *target, reshard_error *err)
 {
-    const struct atorch_plan *plan = &state_of(target)->plan;
+    const struct atorch_plan *plan = &atorch_state_of(target)->plan;
     for (uint32_t i = 0; i < plan->state_count && !plan->model.is_original; i++) {
         if (plan->states[i].is_scalar)
             return target_note_changed(target, NOTE_OPTIMIZER, (struct str){ 0 }, err,
@@ -252,7 +252,7 @@ reshard_status atorch_lay_out(const struct layout_request *request, struct targe
 
 void atorch_close_target(struct target *target)
 {
-    struct atorch_target *state = state_of(target);
+    struct atorch_target *state = atorch_state_of(target);
     if (state) {
         atorch_plan_release(&state->plan);
         free(state->objects);
@@ -295,7 +295,7 @@ static reshard_status publish_gaps(const struct atorch_plan *plan, const struct 
 
 static reshard_status publish_entries(const struct publish_job *job, uint32_t number, reshard_error *err)
 {
-    const struct atorch_target *state = state_of(job->target);
+    const struct atorch_target *state = atorch_state_of(job->target);
     const struct atorch_object *object = &state->objects[number];
     struct atorch_entries entries;
     struct buffer head = { 0 };
@@ -316,7 +316,7 @@ static reshard_status publish_entries(const struct publish_job *job, uint32_t nu
 
 reshard_status atorch_publish_object(const struct publish_job *job, uint32_t number, reshard_error *err)
 {
-    const struct atorch_target *state = state_of(job->target);
+    const struct atorch_target *state = atorch_state_of(job->target);
     const struct atorch_object *object = &state->objects[number];
     struct buffer bytes = { 0 };
     reshard_status status;

@@ -19,7 +19,7 @@ struct meta_writing {
     const struct atorch_expert_place *places;
 };
 
-static void put_member(struct meta_writing *writing, const char *name)
+static void meta_put_member(struct meta_writing *writing, const char *name)
 {
     pickle_modern_word(&writing->pickle, str_of(name));
 }
@@ -131,12 +131,12 @@ static void put_place(struct meta_writing *writing, const struct atorch_unit *un
     bool is_known = writing->places && same_numbers(&writing->places->ranks, &place->ranks) &&
                     same_numbers(&writing->places->fsdp_ranks, &place->fsdp_ranks);
     for (int i = 0; i < 2; i++) {
-        put_member(writing, names[i][0]);
+        meta_put_member(writing, names[i][0]);
         if (is_known)
             pickle_modern_get(&writing->pickle, writing->places_memo[i]);
         else
             writing->places_memo[i] = pickle_modern_int_list(&writing->pickle, lists[i]->items, lists[i]->count);
-        put_member(writing, names[i][1]);
+        meta_put_member(writing, names[i][1]);
         pickle_modern_int(&writing->pickle, own[i]);
     }
     writing->places = place;
@@ -151,13 +151,13 @@ static void put_unit(struct meta_writing *writing, uint32_t number)
     pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
     pickle_modern_memoize(pickle);
     pickle_modern_put(pickle, PICKLE_MODERN_MARK);
-    put_member(writing, "numels");
+    meta_put_member(writing, "numels");
     put_numels(writing, unit);
-    put_member(writing, "flat_numel");
+    meta_put_member(writing, "flat_numel");
     pickle_modern_int(pickle, unit->shard);
-    put_member(writing, "numels_with_padding");
+    meta_put_member(writing, "numels_with_padding");
     put_runs(writing, unit);
-    put_member(writing, "is_padding_mask");
+    meta_put_member(writing, "is_padding_mask");
     put_mask(writing, unit);
     if (unit->has_experts)
         put_place(writing, unit);
@@ -172,8 +172,8 @@ static void put_shape(struct meta_writing *writing, const struct atorch_paramete
     pickle_modern_node(pickle);
     if (writing->size_memo == PICKLE_MODERN_NONE) {
         pickle_modern_node(pickle);
-        put_member(writing, "torch");
-        put_member(writing, "Size");
+        meta_put_member(writing, "torch");
+        meta_put_member(writing, "Size");
         pickle_modern_put(pickle, PICKLE_MODERN_STACK_GLOBAL);
         writing->size_memo = pickle_modern_memoize(pickle);
     } else {
@@ -188,7 +188,7 @@ static void put_shape(struct meta_writing *writing, const struct atorch_paramete
 }
 
 /* A name: one object for all that are written as one identifier. */
-static uint32_t put_name(struct meta_writing *writing, struct str name)
+static uint32_t meta_put_name(struct meta_writing *writing, struct str name)
 {
     size_t dot;
     if (str_find_char(name, '.', &dot))
@@ -207,9 +207,9 @@ static void put_strides(struct meta_writing *writing, const struct atorch_parame
         memcpy(strides, parameter->strides, (size_t)parameter->rank * sizeof(*strides));
     else
         strides_row_major(parameter->rank, parameter->shape, strides);
-    put_member(writing, "param_strides");
+    meta_put_member(writing, "param_strides");
     pickle_modern_ints(&writing->pickle, strides, (size_t)parameter->rank);
-    put_member(writing, "param_contiguities");
+    meta_put_member(writing, "param_contiguities");
     pickle_modern_bool(&writing->pickle, strides_are_row_major(parameter->rank, parameter->shape, strides));
 }
 
@@ -228,34 +228,34 @@ static void put_parameter(struct meta_writing *writing, const struct atorch_para
     struct pickle_modern *pickle = &writing->pickle;
     uint32_t expert, shard;
     atorch_place_of(unit, writing->rank, &expert, &shard);
-    uint32_t key = unit->name.size ? pickle_modern_text(pickle, parameter->name) : put_name(writing, parameter->name);
+    uint32_t key = unit->name.size ? pickle_modern_text(pickle, parameter->name) : meta_put_name(writing, parameter->name);
     pickle_modern_node(pickle);
     pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
     pickle_modern_memoize(pickle);
     pickle_modern_put(pickle, PICKLE_MODERN_MARK);
-    put_member(writing, "param_names");
+    meta_put_member(writing, "param_names");
     if (unit->name.size)
-        put_name(writing, parameter->inner);
+        meta_put_name(writing, parameter->inner);
     else
         pickle_modern_get(pickle, key);
-    put_member(writing, "param_shapes");
+    meta_put_member(writing, "param_shapes");
     put_shape(writing, parameter);
     put_strides(writing, parameter);
-    put_member(writing, "param_numels");
+    meta_put_member(writing, "param_numels");
     pickle_modern_int(pickle, parameter->numel);
-    put_member(writing, "param_offsets");
+    meta_put_member(writing, "param_offsets");
     pickle_modern_ints(pickle, (int64_t[]){ part->place, part->place + part->count }, 2);
-    put_member(writing, "pad");
+    meta_put_member(writing, "pad");
     pickle_modern_int(pickle, pad_of(writing->model, unit, shard));
-    put_member(writing, "rank");
+    meta_put_member(writing, "rank");
     pickle_modern_int(pickle, writing->rank);
-    put_member(writing, "striped_fsdp_name");
+    meta_put_member(writing, "striped_fsdp_name");
     if (writing->unit_memo[parameter->unit] == PICKLE_MODERN_NONE)
         writing->unit_memo[parameter->unit] = pickle_modern_text(pickle, unit->name);
     else
         pickle_modern_get(pickle, writing->unit_memo[parameter->unit]);
     if (writing->model->version == 0) {
-        put_member(writing, "flat_numel");
+        meta_put_member(writing, "flat_numel");
         pickle_modern_int(pickle, unit->shard);
     }
     pickle_modern_put(pickle, PICKLE_MODERN_SETITEMS);
@@ -269,7 +269,7 @@ static bool is_written(const struct meta_writing *writing, const struct atorch_p
     return parameter->name.size && atorch_part_of(unit, parameter, shard, part);
 }
 
-static void put_parameters(struct meta_writing *writing)
+static void meta_put_parameters(struct meta_writing *writing)
 {
     const struct atorch_model *model = writing->model;
     struct pickle_modern *pickle = &writing->pickle;
@@ -299,7 +299,7 @@ static void put_version_1(struct meta_writing *writing)
     pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
     pickle_modern_memoize(pickle);
     pickle_modern_put(pickle, PICKLE_MODERN_MARK);
-    put_member(writing, "flat_param_meta");
+    meta_put_member(writing, "flat_param_meta");
     pickle_modern_node(pickle);
     pickle_modern_put(pickle, PICKLE_MODERN_EMPTY_DICT);
     pickle_modern_memoize(pickle);
@@ -308,8 +308,8 @@ static void put_version_1(struct meta_writing *writing)
         put_unit(writing, i);
     }
     pickle_modern_batch(pickle, count, count, PICKLE_MODERN_SETITEM, PICKLE_MODERN_SETITEMS);
-    put_member(writing, "param_meta");
-    put_parameters(writing);
+    meta_put_member(writing, "param_meta");
+    meta_put_parameters(writing);
     pickle_modern_put(pickle, PICKLE_MODERN_SETITEMS);
 }
 
@@ -322,7 +322,7 @@ reshard_status atorch_meta_write(const struct atorch_model *model, uint32_t rank
     memset(writing.unit_memo, 0xFF, ((size_t)model->unit_count + 1) * sizeof(*writing.unit_memo));
     pickle_modern_begin(&writing.pickle, out);
     if (model->version == 0)
-        put_parameters(&writing);
+        meta_put_parameters(&writing);
     else
         put_version_1(&writing);
     pickle_modern_end(&writing.pickle);

@@ -41,7 +41,8 @@ struct atorch_target {
 /* atorch_entries.c: what the rank's file holds, in its order; and the head of the file, as atorch's own writer has it. */
 reshard_status atorch_entries_make(const struct layout_request *request, const struct atorch_plan *plan, enum atorch_file_kind kind,
                                    uint32_t rank, struct atorch_entries *out, reshard_error *err);
-reshard_status atorch_entries_head(const struct atorch_entries *entries, const struct limits *limits, struct buffer *out, reshard_error *err);
+reshard_status atorch_entries_head(const struct atorch_entries *entries, const struct limits *limits, struct buffer *out,
+                                   reshard_error *err);
 void atorch_entries_release(struct atorch_entries *entries);
 
 /* atorch_meta_write.c: flat_meta of a rank. */
