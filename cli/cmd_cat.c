@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
+#include "near_names.h"
 #include "number_text.h"
 
 #include <errno.h>
@@ -211,6 +212,27 @@ static int cat_tensor(const struct options *options, reshard_checkpoint *checkpo
     return status ? print_error(options, status, &err) : 0;
 }
 
+#define KEYS_OFFERED_MAX 100000
+
+/* "did you mean": the keys that are nearest, of parameters, buffers and all else. */
+static void hint_keys(const struct options *options, const reshard_checkpoint *checkpoint, const char *key, char *out, size_t size)
+{
+    struct near_names near = { .word = key };
+    size_t count = reshard_tensor_count(checkpoint) < KEYS_OFFERED_MAX ? reshard_tensor_count(checkpoint) : KEYS_OFFERED_MAX;
+    char **names = calloc(count + 1, sizeof(*names)), otherwise[200];
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
+    for (size_t i = 0; names && i < count && reshard_tensor_at(checkpoint, i, &tensor) == RESHARD_OK; i++) {
+        names[i] = strndup(tensor.key.data ? tensor.key.data : "", tensor.key.size);
+        if (names[i])
+            near_names_offer(&near, names[i]);
+    }
+    snprintf(otherwise, sizeof(otherwise), "'reshard ls --items %s' lists them", options->paths[0]);
+    near_names_hint(&near, otherwise, out, size);
+    for (size_t i = 0; names && i < count; i++)
+        free(names[i]);
+    free(names);
+}
+
 int command_cat(const struct options *options)
 {
     int exit_status = 0;
@@ -229,8 +251,8 @@ int command_cat(const struct options *options)
         exit_status = cat_member(options, checkpoint, &search);
     }
     if (tensor < 0 && item < 0 && !search.is_found && !exit_status) {
-        char hint[400];
-        snprintf(hint, sizeof(hint), "'reshard ls --items %s' lists them", options->paths[0]);
+        char hint[800];
+        hint_keys(options, checkpoint, key, hint, sizeof(hint));
         exit_status = print_failure(options, RESHARD_ERR_USAGE, hint, "'%s' has no tensor or item '%s'", options->paths[0], key);
     }
     reshard_close(checkpoint);

@@ -26,6 +26,11 @@ static reshard_convert_options convert_options(const struct options *options, co
     convert.checksum = options->checksum && strcmp(options->checksum, "none") != 0 ? options->checksum : NULL;
     convert.open = open;
     convert.map = &mapping->map;
+    convert.wrap = options->wrap;
+    convert.strip_prefix = options->strip_prefix;
+    convert.add_prefix = options->add_prefix;
+    convert.renames = options->renames.values;
+    convert.missing = options->missing;
     return convert;
 }
 

@@ -31,6 +31,8 @@ static const struct {
     { "reshard_convert_options.dtypes", "--dtype" },
     { "reshard_convert_options.format_options", "-o" },
     { "reshard_convert_options.max_shard_bytes", "--max-shard-size" },
+    { "reshard_convert_options.wrap", "--wrap" },
+    { "reshard_convert_options.missing", "--missing" },
     { "reshard_convert_options.overwrite", "--overwrite" },
     { "reshard_convert_options.checksum", "--checksum" },
     { "reshard_salvage_options.like", "--like" },

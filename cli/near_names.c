@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WORD_MAX 40
+#define WORD_MAX 200
 
 /* Names are told apart by their letters; case and the kind of dash are what people get wrong. */
 static int folded(char c)

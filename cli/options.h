@@ -56,6 +56,8 @@ struct options {
     const char *digest, *slice, *as, *items, *tolerance;
     const char *to, *like, *layout, *rules, *config, *checksum, *source, *target;
     int64_t max_shard_bytes; /* -1: the default; 0: no limit */
+    const char *wrap, *missing, *strip_prefix, *add_prefix;
+    struct option_list renames;
     bool overwrite, resume, no_sync, verify, dry_run, strict_aoa, reverse;
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
     reshard_limit_change limit_values[OPTION_LIST_MAX];

@@ -361,11 +361,24 @@ typedef struct reshard_convert_options {
     const char *checksum;         /* "crc32c", "sha256", or NULL: sidecar reshard.json with a digest per tensor */
     const reshard_open_options *open; /* for like, and limits; NULL: defaults */
     const reshard_map_options *map;   /* include, exclude and dtypes apply to what comes out; NULL: defaults */
+    const char *wrap;                 /* formats of flat parameters: "root", a path of modules "transformer.h.*", or a regular expression */
+    const char *strip_prefix, *add_prefix; /* of names, behind the mapping; strip_prefix: of those that have it. NULL: none */
+    const char *const *renames;       /* "s/RE/NEW/", between the two; NULL-terminated or NULL */
+    /* Sets *out to the name of what would be called `key`; its text is good until the next call. Before add_prefix. NULL: none. */
+    int (*rename)(reshard_str key, reshard_str *out, void *context);
+    const char *missing;              /* tensors that like has and the source lacks: "error", "zeros" or a number; NULL: left out */
+    /* Decides so for each: *what is a RESHARD_MISSING_, *value the number that it is filled with. NULL: as missing says. */
+    int (*choose_missing)(const reshard_tensor *tensor, int *what, double *value, void *context);
+    void *context;                    /* of both */
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT                                                                                                       \
     {                                                                                                                                      \
-        sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL                   \
+        sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL,     \
+            NULL, NULL, NULL, NULL, NULL, NULL                                                                                             \
     }
+
+/* What becomes of a tensor that the reference has and the source lacks. */
+enum { RESHARD_MISSING_LEAVE_OUT = 0, RESHARD_MISSING_FILL = 1 };
 
 /* What a conversion does, or would do. What it points to, and what the functions below return, lives until reshard_report_release. */
 typedef struct reshard_report {

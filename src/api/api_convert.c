@@ -27,6 +27,51 @@ static reshard_status shard_bytes_read(const reshard_convert_options *given, int
     return RESHARD_OK;
 }
 
+/* The caller's function for names. */
+static reshard_status convert_rename(struct str key, struct buffer *out, void *context, reshard_error *err)
+{
+    const struct convert_call *call = context;
+    reshard_str made = { key.data, key.size };
+    if (call->given.rename(made, &made, call->given.context))
+        return error_set(err, RESHARD_ERR_CANCELLED, "reshard_convert_options.rename stopped the call");
+    return buffer_append_str(out, (struct str){ made.data, made.size }) ? RESHARD_OK : error_set_memory(err);
+}
+
+/* The caller's function for tensors that the source lacks. */
+static reshard_status convert_missing(const struct catalog *reference, uint32_t index, bool *fill, double *value, void *context,
+                                      reshard_error *err)
+{
+    const struct convert_call *call = context;
+    const struct catalog_tensor *tensor = &reference->tensors[index];
+    int what = RESHARD_MISSING_LEAVE_OUT;
+    const reshard_tensor shown = { .struct_size = sizeof(shown),
+                                   .key = { tensor->key.data, tensor->key.size },
+                                   .dtype = dtype_info(tensor->dtype)->name,
+                                   .shape = catalog_vector_at(reference, tensor->shape),
+                                   .rank = tensor->rank,
+                                   .bytes = catalog_tensor_bytes(reference, tensor),
+                                   .tied_to = -1 };
+    if (call->given.choose_missing(&shown, &what, value, call->given.context))
+        return error_set(err, RESHARD_ERR_CANCELLED, "reshard_convert_options.choose_missing stopped the call");
+    *fill = what == RESHARD_MISSING_FILL;
+    return RESHARD_OK;
+}
+
+/* How tensors are named, and what becomes of those that the source lacks. */
+static void names_read(struct convert_call *call)
+{
+    const reshard_convert_options *given = &call->given;
+    struct selection_options *selection = &call->options.selection;
+    selection->naming = (struct naming_options){ .strip_prefix = given->strip_prefix,
+                                                 .renames = given->renames,
+                                                 .add_prefix = given->add_prefix,
+                                                 .rename = given->rename ? convert_rename : NULL,
+                                                 .context = call };
+    selection->missing = given->missing;
+    selection->choose_missing = given->choose_missing ? convert_missing : NULL;
+    selection->missing_context = call;
+}
+
 /* Release the call's mapping on failure too. */
 static reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
                                            reshard_error *err)
@@ -52,6 +97,7 @@ static reshard_status convert_options_read(const reshard_convert_options *option
                        .dtypes = given->dtypes,
                        .drop_items = given->drop_items != 0 },
         .format_options = given->format_options,
+        .wrap = given->wrap,
         .overwrite = given->overwrite != 0,
         .resume = given->resume != 0,
         .no_sync = given->no_sync != 0,
@@ -59,6 +105,7 @@ static reshard_status convert_options_read(const reshard_convert_options *option
         .checksum = given->checksum,
         .map = &out->map.options,
     };
+    names_read(out);
     return shard_bytes_read(given, &out->options.max_shard_bytes, err);
 }
 

@@ -110,11 +110,16 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     status = request_words_read(conversion->options->format_options, conversion->options->layout, driver, &conversion->said, err);
     if (status)
         return status;
+    if (conversion->options->wrap && !(driver->abilities & FORMAT_WRAPS)) {
+        error_set(err, RESHARD_ERR_USAGE, "format '%s' flattens no parameters together: wrap says nothing to it", driver->name);
+        error_hint(err, "reshard_convert_options.to atorch does");
+        return RESHARD_ERR_USAGE;
+    }
     status = map_names(conversion, driver, err);
     if (status)
         return status;
     status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &conversion->options->selection,
-                            &conversion->selection, err);
+                            conversion->like ? conversion->like->source->catalog : NULL, &conversion->selection, err);
     if (status)
         return status;
     conversion->file_name = conversion_base_name(target_path ? target_path : "checkpoint");
@@ -132,6 +137,7 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
         .is_whole = conversion->selection.is_whole,
         .like = conversion->like && conversion->like->source->driver == driver ? conversion->like->source : NULL,
         .max_shard_bytes = conversion->options->max_shard_bytes,
+        .wrap = conversion->options->wrap,
         .file_name = conversion->file_name,
         .ranks = conversion->said.ranks,
         .words = conversion->said.words,

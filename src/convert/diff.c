@@ -326,7 +326,7 @@ static reshard_status map_a(struct diff *diff, reshard_error *err)
         finding_report(diff->findings, FINDING_NOTE, "names", STR(""), "compared under other %s", diff->mapping.names);
     if (status || !diff->mapping.stage)
         return status;
-    status = selection_make(diff->a->source->catalog, diff->mapping.stage, "mapped", &tensors, &diff->selection, err);
+    status = selection_make(diff->a->source->catalog, diff->mapping.stage, "mapped", &tensors, NULL, &diff->selection, err);
     if (!status)
         status = catalog_seal(diff->selection.wanted, true, err);
     if (!status)

@@ -57,6 +57,7 @@ struct choice {
     struct selection *out;
     uint32_t *wanted_of; /* by source tensor: the wanted one that is the same, or CATALOG_NONE */
     struct buffer text;  /* scratch */
+    struct naming naming;
 };
 
 /* What the wanted tensor and the source's have in common if their elements are the same: its ties, and what else the source knows. */
@@ -94,17 +95,23 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
     struct selection *out = choice->out;
     bool hidden = tensor->flags & TENSOR_HIDDEN;
     bool is_lost = choice->options->lost_tensors && choice->options->lost_tensors[index];
-    if (is_lost || (hidden ? choice->options->drop_items : !selection_wants(tensor->key, choice->options))) {
+    struct str key = tensor->key;
+    reshard_status status = hidden || is_lost ? RESHARD_OK : naming_apply(&choice->naming, &key, err);
+    if (status)
+        return status;
+    bool is_renamed = !str_equal(key, tensor->key);
+    out->is_whole &= !is_renamed;
+    if (is_lost || (hidden ? choice->options->drop_items : !selection_wants(key, choice->options))) {
         out->is_whole = false;
         return RESHARD_OK;
     }
     enum dtype dtype = tensor->dtype;
-    reshard_status status = hidden ? RESHARD_OK : dtype_for(tensor->key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    status = hidden ? RESHARD_OK : dtype_for(key, tensor->dtype, choice->options->dtypes, &dtype, err);
     if (status)
         return status;
     uint32_t wanted;
-    status = catalog_add_tensor(out->wanted, tensor->key, dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape), &wanted, err);
-    if (!status)
+    status = catalog_add_tensor(out->wanted, key, dtype, tensor->rank, catalog_vector_at(catalog, tensor->shape), &wanted, err);
+    if (!status && !is_renamed)
         status = copy_path(choice, tensor, wanted, err);
     if (status)
         return status;
@@ -185,11 +192,13 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
     enum dtype dtype;
     bool same;
     uint32_t wanted, anchor = anchor_of(mapping, made, &same);
-    if (!selection_wants(tensor->key, choice->options))
-        return RESHARD_OK;
-    reshard_status status = dtype_for(tensor->key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    struct str key = tensor->key;
+    reshard_status status = naming_apply(&choice->naming, &key, err);
+    if (status || !selection_wants(key, choice->options))
+        return status;
+    status = dtype_for(key, tensor->dtype, choice->options->dtypes, &dtype, err);
     if (!status)
-        status = catalog_add_tensor(out->wanted, tensor->key, dtype, tensor->rank, tensor->shape, &wanted, err);
+        status = catalog_add_tensor(out->wanted, key, dtype, tensor->rank, tensor->shape, &wanted, err);
     if (status)
         return status;
     struct catalog_tensor *copy = &out->wanted->tensors[wanted];
@@ -203,8 +212,7 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
         copy->flags = source->flags & (TENSOR_PARAMETER | TENSOR_REQUIRES_GRAD);
         if (same)
             selection_take_over(choice, anchor, wanted);
-        status = str_equal(source->key, tensor->key) ? copy_path(choice, source, wanted, err)
-                                                     : derive_path(choice, anchor, tensor->key, wanted, err);
+        status = str_equal(source->key, key) ? copy_path(choice, source, wanted, err) : derive_path(choice, anchor, key, wanted, err);
     }
     return status ? status : add_recipes(choice, mapping, made, wanted, err);
 }
@@ -261,12 +269,16 @@ static reshard_status select_item(const struct catalog *catalog, uint32_t index,
 }
 
 reshard_status selection_make(const struct catalog *catalog, const struct mapping_stage *mapping, const char *format,
-                              const struct selection_options *options, struct selection *out, reshard_error *err)
+                              const struct selection_options *options, const struct catalog *reference, struct selection *out,
+                              reshard_error *err)
 {
     struct selection made = { .is_whole = true };
     struct choice choice = { .catalog = catalog, .options = options, .out = &made };
-    reshard_status status = RESHARD_OK;
-    size_t most = (size_t)catalog->tensor_count + (mapping ? map_space_tensor_count(mapping->space) : 0) + 1;
+    size_t most = (size_t)catalog->tensor_count + (mapping ? map_space_tensor_count(mapping->space) : 0) +
+                  (reference ? reference->tensor_count : 0) + 1;
+    reshard_status status = naming_begin(&choice.naming, &options->naming, err);
+    if (status)
+        return status;
     choice.wanted_of = malloc(((size_t)catalog->tensor_count + 1) * sizeof(uint32_t));
     made.wanted = catalog_new(format);
     made.wanted_source = reallocarray(NULL, most, sizeof(uint32_t));
@@ -281,6 +293,8 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
         status = select_mapped(&choice, mapping, err);
     for (uint32_t i = 0; i < catalog->tensor_count && !mapping && !status; i++)
         status = select_tensor(&choice, i, err);
+    if (!status && (options->missing || options->choose_missing))
+        status = selection_add_missing(&made, reference, options, err);
     if (!status)
         status = recipe_table_close(&made.table, made.wanted->tensor_count, err);
     for (uint32_t i = 0; i < catalog->item_count && !status; i++)
@@ -292,6 +306,7 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
 out:
     free(choice.wanted_of);
     buffer_release(&choice.text);
+    naming_end(&choice.naming);
     if (status)
         selection_release(&made);
     else

@@ -3,6 +3,7 @@
 #ifndef CONVERT_SELECTION_H
 #define CONVERT_SELECTION_H
 
+#include "convert/naming.h"
 #include "names/mapping_stage.h"
 
 /* Lists end with NULL, and may be NULL. */
@@ -11,6 +12,12 @@ struct selection_options {
     const char *const *dtypes;                   /* "bf16" or "GLOB=f32", the last match counts */
     bool drop_items;
     const uint8_t *lost_tensors, *lost_items;    /* by number of the source: what there is is damaged; NULL: nothing */
+    struct naming_options naming; /* applied before the globs */
+    const char *missing;          /* of the reference's tensors those that the source lacks: "error", "zeros", or a number; NULL: left out */
+    /* The same for each; *fill: *value it is filled with, else it is left out. NULL: as missing says. */
+    reshard_status (*choose_missing)(const struct catalog *reference, uint32_t tensor, bool *fill, double *value, void *context,
+                                     reshard_error *err);
+    void *missing_context;
 };
 
 struct selection {
@@ -23,9 +30,15 @@ struct selection {
 };
 
 /* mapping, if not NULL, says under which names, shapes and types the source's tensors come; it must outlive the selection. format: of the
- * catalog that is made. */
+ * catalog that is made. reference: whose tensors may be missing, or NULL. */
 reshard_status selection_make(const struct catalog *source, const struct mapping_stage *mapping, const char *format,
-                              const struct selection_options *options, struct selection *out, reshard_error *err);
+                              const struct selection_options *options, const struct catalog *reference, struct selection *out,
+                              reshard_error *err);
+
+/* selection_missing.c: adds what the reference has and the selection lacks, as the options say. */
+reshard_status selection_add_missing(struct selection *selection, const struct catalog *reference, const struct selection_options *options,
+                                     reshard_error *err);
+
 /* Whether include and exclude leave the key. */
 bool selection_wants(struct str key, const struct selection_options *options);
 void selection_release(struct selection *selection);

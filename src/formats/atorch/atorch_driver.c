@@ -14,9 +14,9 @@ static const struct format_option options[] = {
 };
 
 static const struct layout_word words[] = {
-    { "ranks", "ranks", "ranks that share the flat parameters", true },
-    { "dp", "ranks", NULL, true },
-    { NULL, NULL, NULL, false },
+    { "ranks", "ranks", "ranks that share the flat parameters", true, NULL },
+    { "dp", "ranks", NULL, true, NULL },
+    { NULL, NULL, NULL, false, NULL },
 };
 
 const struct format_driver format_atorch = {
