@@ -13,7 +13,7 @@ struct selection_options {
     bool drop_items;
     const uint8_t *lost_tensors, *lost_items;    /* by number of the source: what there is is damaged; NULL: nothing */
     struct naming_options naming; /* applied before the globs */
-    const char *missing;          /* of the reference's tensors those that the source lacks: "error", "zeros", or a number; NULL: left out */
+    const char *missing;          /* tensors of the reference that the source lacks: "error", "zeros", or a number; NULL: left out */
     /* The same for each; *fill: *value it is filled with, else it is left out. NULL: as missing says. */
     reshard_status (*choose_missing)(const struct catalog *reference, uint32_t tensor, bool *fill, double *value, void *context,
                                      reshard_error *err);

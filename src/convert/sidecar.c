@@ -366,6 +366,15 @@ static reshard_status digest_selected(const struct conversion *conversion, const
     return status;
 }
 
+/* Whether tensors are made, by a mapping or of nothing. */
+static bool is_any_made(const struct conversion *conversion)
+{
+    bool is_made = conversion->mapping.stage != NULL;
+    for (uint32_t i = 0; i < conversion->selection.wanted->tensor_count && !is_made; i++)
+        is_made = conversion->selection.wanted_source[i] == CATALOG_NONE;
+    return is_made;
+}
+
 reshard_status sidecar_compare_conversion(const struct conversion *conversion, struct checkpoint *written, reshard_error *err)
 {
     const struct catalog *target = written->source->catalog, *wanted = conversion->target.catalog;
@@ -378,8 +387,8 @@ reshard_status sidecar_compare_conversion(const struct conversion *conversion, s
             tensors[count++] = i;
     }
     if (!status)
-        status = conversion->mapping.stage ? digest_made(conversion, tensors, count, hex_source, err)
-                                           : digest_selected(conversion, tensors, count, hex_source, err);
+        status = is_any_made(conversion) ? digest_made(conversion, tensors, count, hex_source, err)
+                                         : digest_selected(conversion, tensors, count, hex_source, err);
     if (!status)
         status = tensor_digests(written, DIGEST_XXH3, written->listed, written->listed_count, NULL, &conversion->engine, hex_target, err);
     for (uint32_t i = 0; i < count && !status; i++) {

@@ -256,7 +256,8 @@ static const struct struct_case {
 #define X(m) AT(reshard_convert_options, m)
     IN(reshard_convert_options, &convert_init, call_convert, X(to), X(like), X(layout), X(include), X(exclude), X(dtypes),
        X(format_options), X(max_shard_bytes), X(no_shard_limit), X(drop_items), X(overwrite), X(resume), X(no_sync), X(verify), X(checksum),
-       X(open), X(map), X(wrap), X(strip_prefix), X(add_prefix), X(renames), X(rename), X(missing), X(choose_missing), X(context)),
+       X(open), X(map), X(wrap), X(strip_prefix), X(add_prefix), X(renames), X(rename), X(missing), X(choose_missing),
+       X(context)),
 #undef X
 #define X(m) AT(reshard_map_options, m)
     IN(reshard_map_options, &map_init, call_map, X(texts), X(text_stride), X(text_count), X(rules), X(rules_text), X(strict), X(config),

@@ -7,6 +7,7 @@ static const char *const folder_entries[] = { "flat_param.*", "flat_meta.*",  "b
                                               "optim_meta",   "lora_weight*", "lora_optim", "lora_meta.*", NULL };
 
 static const struct format_option options[] = {
+    { "buffers", "GLOB,…", "", "tensors that are no parameters, beside those that names, types and other atorch folders tell" },
     { "compute", "DTYPE", "", "type that FSDP computes in (mixed precision): parameters begin at multiples of 16 bytes of it" },
     { "orig_params", "true|false", "true", "FSDP's use_orig_params; without it state is kept by unit" },
     { "version", "0|1", "1", "of the files: 0 is that of atorch up to 2023" },

@@ -24,6 +24,7 @@ struct plan_name {
     uint32_t experts;   /* 0: it is no expert's */
     uint32_t *tensors;  /* by expert */
     uint32_t parameter; /* of the model; CATALOG_NONE */
+    bool has_state;
 };
 
 struct planning {
@@ -34,6 +35,8 @@ struct planning {
     bool is_template;                      /* the reference is request->like */
     struct plan_name *known;               /* by name of the plan */
     uint32_t known_capacity;
+    uint32_t *renamed; /* the reference is the source: name by tensor of its catalog, or NAME_NONE */
+    bool has_states;   /* of parameters: what has none is a buffer, where nothing else tells */
     int64_t alignment; /* the option compute says so; 0: it does not */
     reshard_error *err;
 };
@@ -118,31 +121,77 @@ static bool plan_is_buffer(struct str name, enum dtype dtype)
     return dtype_info(dtype)->class_ != DTYPE_CLASS_FLOAT;
 }
 
-/* Whether the source or reference has the name as a buffer. */
-static bool plan_was_buffer(const struct source *source, struct str name)
+/* What the checkpoint, if it is one of atorch's, says of its tensor: a parameter or a buffer. */
+static enum plan_role plan_known_role(const struct source *source, uint32_t tensor)
 {
     const struct atorch_source *known = atorch_known(source);
-    uint32_t tensor = known ? catalog_find(source->catalog, name) : CATALOG_NONE;
-    return tensor != CATALOG_NONE && tensor >= known->buffer_first && tensor - known->buffer_first < known->buffer_count;
+    if (!known || tensor == CATALOG_NONE)
+        return PLAN_NOTHING;
+    if (tensor >= known->buffer_first && tensor - known->buffer_first < known->buffer_count)
+        return PLAN_BUFFER;
+    return source->catalog->tensors[tensor].flags & TENSOR_PARAMETER ? PLAN_PARAMETER : PLAN_NOTHING;
 }
 
+/* Whether a list of globs, separated by commas, has one that fits. */
+static bool plan_is_listed(const char *globs, struct str name)
+{
+    struct str rest = globs ? str_of(globs) : (struct str){ 0 };
+    bool is_listed = false;
+    while (rest.size)
+        is_listed |= str_matches_glob(name, str_take(&rest, ','));
+    return is_listed;
+}
+
+/* First what is said, then what the reference and the source know, then what names and types tell. */
 static void plan_choose_role(struct planning *planning, uint32_t number)
 {
+    const struct layout_request *request = planning->request;
     struct plan_name *known = &planning->known[number];
     struct str name = name_map_at(&planning->plan->names, number);
-    const struct atorch_source *own = atorch_known(planning->request->source);
-    bool is_parameter = (planning->reference && atorch_parameter_find(&planning->reference->model, name)) ||
-                        (own && atorch_parameter_find(&own->model, name));
-    bool was_buffer = plan_was_buffer(planning->request->source, name) || plan_was_buffer(planning->request->like, name);
-    enum dtype dtype = planning->request->wanted->tensors[known->first].dtype;
-    if (is_parameter)
-        known->role = PLAN_PARAMETER;
-    else if (was_buffer)
-        known->role = PLAN_BUFFER;
-    else if (plan_is_state(planning, name, &known->owner, &known->state))
-        known->role = PLAN_STATE;
-    else
-        known->role = plan_is_buffer(name, dtype) ? PLAN_BUFFER : PLAN_PARAMETER;
+    enum dtype dtype = request->wanted->tensors[known->first].dtype;
+    const struct catalog *like = atorch_known(request->like) ? request->like->catalog : NULL;
+    enum plan_role role = plan_is_listed(layout_option(request, "buffers"), name) ? PLAN_BUFFER : PLAN_NOTHING;
+    if (!role && like)
+        role = plan_known_role(request->like, catalog_find(like, request->wanted->tensors[known->first].key));
+    if (!role && request->source)
+        role = plan_known_role(request->source, request->wanted_source[known->first]);
+    if (!role && plan_is_state(planning, name, &known->owner, &known->state)) {
+        role = PLAN_STATE;
+        planning->has_states = true;
+        planning->known[known->owner].has_state = true;
+    }
+    if (!role && plan_is_buffer(name, dtype))
+        role = PLAN_BUFFER;
+    known->role = role;
+}
+
+/* What is still open is a parameter; but beside trained ones, one that has no state is not trained. */
+static void plan_choose_rest(struct planning *planning)
+{
+    for (uint32_t i = 0; i < planning->plan->names.count; i++) {
+        struct plan_name *known = &planning->known[i];
+        if (!known->role)
+            known->role = planning->has_states && !known->has_state ? PLAN_BUFFER : PLAN_PARAMETER;
+    }
+}
+
+/* Names under which the source's tensors are written. */
+static reshard_status plan_find_renamed(struct planning *planning)
+{
+    const struct layout_request *request = planning->request;
+    if (!planning->reference || planning->is_template)
+        return RESHARD_OK;
+    uint32_t count = request->source_catalog->tensor_count;
+    planning->renamed = arena_array(&planning->plan->arena, (size_t)count + 1, sizeof(*planning->renamed));
+    if (!planning->renamed)
+        return error_set_memory(planning->err);
+    memset(planning->renamed, 0xFF, (size_t)count * sizeof(*planning->renamed));
+    for (uint32_t i = 0; i < planning->plan->names.count; i++) {
+        uint32_t tensor = request->wanted_source[plan_tensor(&planning->known[i], 0)];
+        if (tensor != CATALOG_NONE)
+            planning->renamed[tensor] = i;
+    }
+    return RESHARD_OK;
 }
 
 static reshard_status plan_read_names(struct planning *planning)
@@ -158,9 +207,11 @@ static reshard_status plan_read_names(struct planning *planning)
         else
             status = plan_note_name(planning, i);
     }
-    for (uint32_t i = 0; i < planning->plan->names.count; i++)
+    for (uint32_t i = 0; i < planning->plan->names.count && !status; i++)
         plan_choose_role(planning, i);
-    return status;
+    if (!status)
+        plan_choose_rest(planning);
+    return status ? status : plan_find_renamed(planning);
 }
 
 /* ---- units ---- */
@@ -189,7 +240,8 @@ static reshard_status plan_check_type(struct planning *planning, struct atorch_u
         return RESHARD_OK;
     error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is %s, but the unit '%.*s' that it belongs to is %s: FSDP flattens one type",
               STR_ARG(owner->key), dtype_info(owner->dtype)->name, STR_ARG(unit->name), dtype_info(unit->dtype)->name);
-    error_hint(planning->err, "reshard_convert_options.dtypes makes them alike, reshard_convert_options.wrap puts them into other units");
+    error_hint(planning->err, "reshard_convert_options.dtypes makes them alike, reshard_convert_options.wrap puts them into other units, "
+                              "reshard_convert_options.format_options buffers=GLOB says which are no parameters");
     return RESHARD_ERR_UNSUPPORTED;
 }
 
@@ -209,6 +261,9 @@ static reshard_status plan_add_parameter(struct planning *planning, uint32_t uni
     if (!known)
         return RESHARD_OK;
     const struct catalog *wanted = planning->request->wanted;
+    if (model->units[unit].experts > 1 && known->experts != model->units[unit].experts)
+        return error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not there for each of %" PRIu32 " expert ranks", STR_ARG(name),
+                         model->units[unit].experts);
     known->parameter = model->parameter_count - 1;
     parameter->tensor = (uint32_t)(known - planning->known);
     reshard_status status = RESHARD_OK;
@@ -225,6 +280,11 @@ static reshard_status plan_add_parameter(struct planning *planning, uint32_t uni
 }
 
 /* ---- from a reference ---- */
+
+static bool str_ends_with_str(struct str s, struct str end)
+{
+    return s.size >= end.size && (!end.size || memcmp(s.data + s.size - end.size, end.data, end.size) == 0);
+}
 
 /* What ranks of an expert unit there are: experts follow one another, as atorch makes the groups. */
 static reshard_status plan_place_experts(struct planning *planning, struct atorch_unit *unit, const struct atorch_unit *said)
@@ -282,7 +342,7 @@ static reshard_status plan_take_parameter(struct planning *planning, uint32_t un
     bool is_lost = !said->name.size && !said->numel;
     if (is_lost)
         return plan_add_parameter(planning, unit, NULL, said->name, said->inner, NULL, said->start);
-    uint32_t number = name_map_find(&planning->plan->names, said->name);
+    uint32_t number = planning->renamed ? planning->renamed[said->tensor] : name_map_find(&planning->plan->names, said->name);
     if (number == NAME_NONE && planning->is_template)
         return plan_lacks(planning, owner, said);
     if (number == NAME_NONE) {
@@ -293,8 +353,10 @@ static reshard_status plan_take_parameter(struct planning *planning, uint32_t un
     if (!is_same && planning->is_template)
         return error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "'%.*s' has another shape than in the reference", STR_ARG(said->name));
     *is_changed |= !is_same;
-    return plan_add_parameter(planning, unit, &planning->known[number], said->name, said->inner, is_same ? said->strides : NULL,
-                              said->start);
+    struct str name = name_map_at(&planning->plan->names, number);
+    size_t skip = owner->name.size ? owner->name.size + 1 : 0;
+    return plan_add_parameter(planning, unit, &planning->known[number], name, (struct str){ name.data + skip, name.size - skip },
+                              is_same ? said->strides : NULL, said->start);
 }
 
 static int64_t plan_default_alignment(enum dtype dtype)
@@ -330,16 +392,41 @@ static reshard_status plan_finish_unit(struct planning *planning, struct atorch_
                                                                 STR_ARG(unit->name), dtype_info(unit->dtype)->name);
 }
 
+/* The module that all its parameters are in, where their names have changed: as deep as before if they still are in one. */
+static struct str plan_unit_name(const struct planning *planning, const struct atorch_unit *said)
+{
+    const struct atorch_model *other = &planning->reference->model;
+    struct str common = said->name;
+    bool is_known = false;
+    for (uint32_t i = 0; i < said->count && planning->renamed && said->name.size; i++) {
+        const struct atorch_parameter *parameter = &other->parameters[said->first + i];
+        uint32_t number = parameter->name.size ? planning->renamed[parameter->tensor] : NAME_NONE;
+        struct str name = number == NAME_NONE ? (struct str){ 0 } : name_map_at(&planning->plan->names, number);
+        if (number == NAME_NONE)
+            continue;
+        bool is_inside = str_ends_with_str(name, parameter->inner) && name.size > parameter->inner.size + 1;
+        struct str module = { name.data, is_inside ? name.size - parameter->inner.size - 1 : 0 };
+        if (!is_known)
+            common = module;
+        while (common.size && !(module.size >= common.size && memcmp(module.data, common.data, common.size) == 0))
+            common.size--;
+        is_known = true;
+    }
+    return common;
+}
+
 static reshard_status plan_take_unit(struct planning *planning, const struct atorch_unit *said)
 {
     struct atorch_model *model = &planning->plan->model;
     const struct atorch_model *other = &planning->reference->model;
     uint32_t number;
     bool is_changed = false;
-    reshard_status status = plan_add_unit(planning, said->name, &number);
+    reshard_status status = plan_add_unit(planning, plan_unit_name(planning, said), &number);
     if (status)
         return status;
     struct atorch_unit *unit = &model->units[number];
+    if (unit->count)
+        return error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "two units would be called '%.*s'", STR_ARG(unit->name));
     unit->first = model->parameter_count;
     status = plan_place_experts(planning, unit, said);
     for (uint32_t i = 0; i < said->count && !status; i++)
