@@ -50,7 +50,13 @@ struct catalog_tensor {
     uint32_t tied_to;         /* tensor with the very same bytes (same storage, same view), or CATALOG_NONE */
     uint32_t storage_group;   /* tensors that view one storage share this number, or CATALOG_NONE */
     uint32_t first_chunk, chunk_count; /* after catalog_seal */
+    uint32_t stored_as;       /* 1 + type of the elements in its chunks, where they are cast to dtype as they are read; 0: they are of dtype */
 };
+
+static inline enum dtype catalog_stored_dtype(const struct catalog_tensor *tensor)
+{
+    return tensor->stored_as ? (enum dtype)(tensor->stored_as - 1) : tensor->dtype;
+}
 
 enum chunk_flags {
     CHUNK_UNRESOLVED = 1,   /* offset and bytes cover a blob whose payload the driver has yet to find (see driver resolve) */

@@ -18,10 +18,10 @@ static uint64_t beyond(uint64_t shown, uint64_t held)
     return shown > held ? shown - held : 0;
 }
 
-/* Tied copies are read once, and hidden tensors are what items show. */
+/* Tied copies are read once, hidden tensors are what items show, and what is a cast of another tensor shows no more than that does. */
 static bool counts(const struct catalog_tensor *tensor)
 {
-    return tensor->chunk_count && tensor->tied_to == CATALOG_NONE && !(tensor->flags & TENSOR_HIDDEN);
+    return tensor->chunk_count && tensor->tied_to == CATALOG_NONE && !tensor->stored_as && !(tensor->flags & TENSOR_HIDDEN);
 }
 
 /* Most checkpoints hold what they show, which their sizes tell. */

@@ -40,7 +40,7 @@ static bool payload_check_is_plain(const struct catalog *catalog, const struct c
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
     if (chunk->flags & (CHUNK_SWAP | CHUNK_CONJUGATE | CHUNK_NEGATE))
         return false;
-    if (dtype_element_bytes(tensor->dtype) == 0)
+    if (dtype_element_bytes(tensor->dtype) == 0 || tensor->stored_as)
         return false;
     return !layout || (layout->strides == CATALOG_NONE && !catalog_chunk_is_coded(catalog, chunk));
 }

@@ -128,7 +128,8 @@ static uint64_t hash_chunk(uint64_t hash, const struct catalog *catalog, const s
 {
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
-    const uint64_t numbers[] = { chunk->offset, chunk->bytes, chunk->object, chunk->flags, tensor->dtype };
+    const uint64_t numbers[] = { chunk->offset, chunk->bytes, chunk->object, chunk->flags,
+                                 tensor->dtype | (uint64_t)tensor->stored_as << 32 };
     hash = hash64(numbers, sizeof(numbers), hash);
     if (!layout)
         return hash;

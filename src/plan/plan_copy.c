@@ -166,7 +166,8 @@ reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *s
     const struct catalog_chunk *source = &plan->source->chunks[step->source_chunk], *target = &plan->target->chunks[step->target_chunk];
     const struct catalog_tensor *source_tensor = &plan->source->tensors[source->tensor],
                                 *target_tensor = &plan->target->tensors[target->tensor];
-    unsigned source_bytes = dtype_element_bytes(source_tensor->dtype), target_bytes = dtype_element_bytes(target_tensor->dtype);
+    enum dtype stored = catalog_stored_dtype(source_tensor);
+    unsigned source_bytes = dtype_element_bytes(stored), target_bytes = dtype_element_bytes(target_tensor->dtype);
     struct chunk_place from, to;
     int64_t source_start[RANK_MAX], reach;
     int rank = recipe->rank;
@@ -184,7 +185,7 @@ reshard_status plan_part_copy(const struct plan *plan, const struct plan_step *s
     if (status)
         return status;
     out->spec.rank = rank;
-    out->spec.source_dtype = source_tensor->dtype;
+    out->spec.source_dtype = stored;
     out->spec.target_dtype = target_tensor->dtype;
     out->spec.via = recipe->via;
     out->spec.via_count = recipe->via_count;

@@ -111,10 +111,31 @@ static reshard_status recipe_part(struct plan *plan, struct recipe *recipe, resh
     return recipe->source_start && recipe->target_start && recipe->extent ? RESHARD_OK : error_set_memory(err);
 }
 
+/* Elements that are stored as another type than the source's are cast to that first: every cast rounds. */
+static bool recipe_add_stored(struct plan *plan, struct recipe *recipe)
+{
+    const struct catalog_tensor *source = &plan->source->tensors[recipe->source_tensor];
+    if (catalog_stored_dtype(source) == source->dtype ||
+        (!recipe->via_count && plan->target->tensors[recipe->target_tensor].dtype == source->dtype))
+        return true;
+    enum dtype *via = arena_array(&plan->arena, (size_t)recipe->via_count + 1, sizeof(*via));
+    if (!via)
+        return false;
+    via[0] = source->dtype;
+    if (recipe->via_count)
+        memcpy(via + 1, recipe->via, recipe->via_count * sizeof(*via));
+    recipe->via = via;
+    recipe->via_count++;
+    return true;
+}
+
 /* Every cast on the way must exist. Keeps the list. */
 static reshard_status recipe_casts(struct plan *plan, struct recipe *recipe, reshard_error *err)
 {
-    enum dtype from = plan->source->tensors[recipe->source_tensor].dtype, last = plan->target->tensors[recipe->target_tensor].dtype;
+    enum dtype from = catalog_stored_dtype(&plan->source->tensors[recipe->source_tensor]);
+    enum dtype last = plan->target->tensors[recipe->target_tensor].dtype;
+    if (!recipe_add_stored(plan, recipe))
+        return error_set_memory(err);
     if (recipe->via_count > COPY_VIA_MAX)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "%u casts one after the other: at most %d are supported", recipe->via_count + 1,
                          COPY_VIA_MAX + 1);

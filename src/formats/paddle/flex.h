@@ -22,6 +22,9 @@
 #include "formats/driver.h"
 #include "formats/paddle/flex_metadata.h"
 
+/* Behind a weight's key: its float32 copy. */
+#define FLEX_MASTER_SUFFIX ".w_0"
+
 #define FLEX_AUTO_METADATA "flex-ckpt.auto_generated.metadata"
 
 /* What a folder of this format holds; for format_driver.folder_entries. */
@@ -114,6 +117,11 @@ void flex_close_source(struct source *source);
 
 /* Adds the tensors and chunks of a part. listing: of its folder. */
 reshard_status flex_catalog_add(struct source *source, struct flex_part *part, const struct flex_metadata *metadata, reshard_error *err);
+
+/* ---- flex_weights.c ---- */
+
+/* Adds the weights of a trainer's folders that are there as master weights alone. first: the tensor that the folder of those begins with. */
+reshard_status flex_add_weights(struct source *source, uint32_t first, reshard_error *err);
 
 /* ---- flex_data.c: one data file, open ---- */
 

@@ -75,12 +75,13 @@ static reshard_status resolve_check(struct catalog *catalog, const struct catalo
         return RESHARD_OK;
     if (!resolve_shape_fits(catalog, chunk, array))
         return resolve_misfit(catalog, chunk, array, err);
-    if (!flex_dtype_fits(tensor->dtype, array->dtype))
+    enum dtype dtype = catalog_stored_dtype(tensor);
+    if (!flex_dtype_fits(dtype, array->dtype))
         return error_set(err, RESHARD_ERR_FORMAT, "the metadata says %s, but the file's array is of %s, whose elements have another size",
-                         dtype_info(tensor->dtype)->name, dtype_info(array->dtype)->name);
-    if (!resolve_is_spelling(tensor->dtype, array->dtype))
+                         dtype_info(dtype)->name, dtype_info(array->dtype)->name);
+    if (!resolve_is_spelling(dtype, array->dtype))
         catalog_warn(catalog, false, "tensor '%.*s': its array in '%.*s' is of %s; the metadata's %s counts", STR_ARG(tensor->key),
-                     STR_ARG(catalog->objects[chunk->object].name), dtype_info(array->dtype)->name, dtype_info(tensor->dtype)->name);
+                     STR_ARG(catalog->objects[chunk->object].name), dtype_info(array->dtype)->name, dtype_info(dtype)->name);
     return RESHARD_OK;
 }
 
@@ -177,11 +178,18 @@ reshard_status flex_place_in(struct catalog *catalog, const struct flex_data *da
 {
     const struct catalog_tensor *tensor = &catalog->tensors[catalog->chunks[chunk].tensor];
     struct flex_array array;
+    struct buffer key = { 0 };
     reshard_status status;
-    if (flex_data_find(data, tensor->key, &array))
+    buffer_append_str(&key, tensor->key);
+    if (tensor->stored_as)
+        buffer_append_text(&key, FLEX_MASTER_SUFFIX);
+    if (key.failed)
+        status = error_set_memory(err);
+    else if (flex_data_find(data, buffer_str(&key), &array))
         status = resolve_place(catalog, chunk, &array, err);
     else
         status = error_set(err, RESHARD_ERR_FORMAT, "the metadata says that the file holds it, but it does not");
+    buffer_release(&key);
     if (status && status != RESHARD_ERR_MEMORY) {
         error_prefix(err, "'%.*s': tensor '%.*s'", STR_ARG(catalog->objects[catalog->chunks[chunk].object].name), STR_ARG(tensor->key));
         error_object(err, "%.*s", STR_ARG(catalog->objects[catalog->chunks[chunk].object].name));
