@@ -1,25 +1,448 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Folders that the ranks of a training run wrote. */
-#include "formats/paddle/params.h"
+/*
+ * Folders that the ranks of a training run wrote, before there was Flex Checkpoint. Files of weights have a table from structured names to
+ * the framework's; the optimizer knows only the latter, of its own rank: linear_3.w_0_fp32_master_0_moment1_0. Here every key becomes a
+ * structured one, as Flex Checkpoint has them: NAME, NAME.moment1_0, NAME.w_0 for the master weight, which older files spell
+ * master_weights.linear_3.w_0 or linear_3.w_0_fp32_master_0.
+ */
+#include "formats/paddle/params_family.h"
+
+#include "base/array.h"
+#include "base/model_data.h"
+#include "formats/paddle/unified.h"
+#include "formats/shared/torch_flatten.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define MASTER_MARK "fp32_master_0"
+#define MASTER_STATE "w_0"
+#define MASTER_MEMBER "master_weights"
+
+/* ---- the folder ---- */
 
 reshard_status params_look_at_folder(struct store *store, const char *name, enum params_folder_kind *out, reshard_error *err)
 {
     struct arena arena = { 0 };
     struct store_entry *entries;
-    size_t count = 0;
+    size_t count = 0, skip = name[0] ? strlen(name) + 1 : 0;
     reshard_status status = store_list(store, name, &arena, &entries, &count, err);
     *out = PARAMS_NO_FOLDER;
-    for (size_t i = 0; i < count && !status; i++)
-        if (!entries[i].is_directory && params_is_name(entries[i].name))
+    for (size_t i = 0; i < count && !status; i++) {
+        enum family_role role;
+        struct family_ranks ranks;
+        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        if (entries[i].is_directory || !params_is_name(base))
+            continue;
+        if (family_read_name(base, &role, &ranks))
+            *out = PARAMS_FOLDER_OF_RANKS;
+        else if (*out == PARAMS_NO_FOLDER)
             *out = PARAMS_FOLDER_OF_FILES;
+    }
     arena_release(&arena);
     return status;
 }
 
+static int family_compare(const void *a, const void *b)
+{
+    const struct family_file *x = a, *y = b;
+    const int32_t numbers[][2] = { { (int32_t)x->role, (int32_t)y->role }, { x->ranks.tp, y->ranks.tp }, { x->ranks.pp, y->ranks.pp },
+                                   { x->ranks.ep, y->ranks.ep }, { x->ranks.shard, y->ranks.shard } };
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+        if (numbers[i][0] != numbers[i][1])
+            return numbers[i][0] < numbers[i][1] ? -1 : 1;
+    return str_compare(x->name, y->name);
+}
+
+static reshard_status family_add_side_file(struct family *family, const struct store_entry *entry, struct str base, reshard_error *err)
+{
+    struct catalog_item item = { .key = base, .kind = ITEM_FILE, .bytes = entry->bytes };
+    uint32_t file;
+    if (params_is_name(base)) {
+        reshard_status status = params_open_file(family->source, entry->name.data, &file, err);
+        return status ? status : params_add_file(family->source, file, base.data, err);
+    }
+    if (!uc_is_side_file(base) || entry->leads_out)
+        return RESHARD_OK;
+    reshard_status status = catalog_add_object(family->source->catalog, entry->name, entry->bytes, &item.object, err);
+    return status ? status : catalog_add_item(family->source->catalog, &item, NULL, 0, NULL, err);
+}
+
+static reshard_status family_list(struct family *family, const struct store_entry *entries, size_t count, reshard_error *err)
+{
+    size_t skip = family->source->name[0] ? strlen(family->source->name) + 1 : 0;
+    reshard_status status = RESHARD_OK;
+    family->files = arena_array(&family->arena, count + 1, sizeof(*family->files));
+    if (!family->files)
+        return error_set_memory(err);
+    for (size_t i = 0; i < count && !status; i++) {
+        struct family_file file = { .name = entries[i].name };
+        struct str base = { entries[i].name.data + skip, entries[i].name.size - skip };
+        if (entries[i].is_directory)
+            continue;
+        if (family_read_name(base, &file.role, &file.ranks))
+            family->files[family->file_count++] = file;
+        else
+            status = family_add_side_file(family, &entries[i], base, err);
+    }
+    qsort(family->files, family->file_count, sizeof(*family->files), family_compare);
+    for (uint32_t i = 0; i < family->file_count; i++)
+        if (family->files[i].ranks.tp >= (int32_t)family->tp)
+            family->tp = (uint32_t)family->files[i].ranks.tp + 1;
+    return status;
+}
+
+/* ---- names of a rank ---- */
+
+static const struct paddle_archive *family_archive(const struct family *family, const struct family_file *file)
+{
+    return &params_source_of(family->source)->files[file->file].archive;
+}
+
+static reshard_status family_note_static(const struct paddle_archive *archive, struct family_file *file, uint32_t index, reshard_error *err)
+{
+    const struct paddle_entry *entry = &archive->entries[index];
+    bool was_new;
+    if (!entry->tensor || !entry->name.size)
+        return RESHARD_OK;
+    uint32_t number = name_map_intern(&file->statics, entry->name, &was_new);
+    if (number == NAME_NONE)
+        return error_set_memory(err);
+    /* Of tied weights the first name in order counts, as in Paddle itself. */
+    if (was_new || str_compare(entry->key, archive->entries[file->entry_of[number]].key) < 0)
+        file->entry_of[number] = index;
+    return RESHARD_OK;
+}
+
+/* Where ranks number their own experts: how many this one has. */
+static reshard_status family_note_expert(struct family_file *file, struct str key, reshard_error *err)
+{
+    size_t begin, end;
+    uint64_t number;
+    bool was_new;
+    if (file->ranks.ep < 0 || !uc_expert_find(key, &begin, &end, &number) || number >= UINT32_MAX)
+        return RESHARD_OK;
+    uint32_t module = name_map_intern(&file->modules, (struct str){ key.data, begin }, &was_new);
+    if (module == NAME_NONE)
+        return error_set_memory(err);
+    if (was_new || file->experts_of[module] <= number)
+        file->experts_of[module] = number + 1;
+    return RESHARD_OK;
+}
+
+static reshard_status family_note_names(struct family *family, struct family_file *file, reshard_error *err)
+{
+    const struct paddle_archive *archive = family_archive(family, file);
+    file->entry_of = arena_array(&family->arena, (size_t)archive->entry_count + 1, sizeof(*file->entry_of));
+    file->experts_of = arena_array(&family->arena, (size_t)archive->entry_count + 1, sizeof(*file->experts_of));
+    reshard_status status = file->entry_of && file->experts_of ? RESHARD_OK : error_set_memory(err);
+    for (uint32_t i = 0; i < archive->entry_count && !status; i++) {
+        status = family_note_static(archive, file, i, err);
+        if (!status)
+            status = family_note_expert(file, archive->entries[i].key, err);
+    }
+    return status;
+}
+
+/* Appends a structured name, with the expert's number in the model. */
+static bool family_append_key(const struct family_file *file, struct str key, struct buffer *out)
+{
+    size_t begin, end;
+    uint64_t number;
+    uint32_t module = NAME_NONE;
+    if (file->ranks.ep >= 0 && uc_expert_find(key, &begin, &end, &number))
+        module = name_map_find(&file->modules, (struct str){ key.data, begin });
+    if (module == NAME_NONE)
+        return buffer_append_str(out, key);
+    return buffer_append_str(out, (struct str){ key.data, begin }) &&
+           buffer_printf(out, "%" PRIu64, number + (uint64_t)file->ranks.ep * file->experts_of[module]) &&
+           buffer_append_str(out, (struct str){ key.data + end, key.size - end });
+}
+
+static bool family_may_be_one(int32_t a, int32_t b)
+{
+    return a < 0 || b < 0 || a == b;
+}
+
+/* Appends the structured name that the framework's name has on this rank; false if no file of weights of the rank has it. */
+static bool family_append_structured(const struct family *family, const struct family_file *file, struct str name, struct buffer *out)
+{
+    for (uint32_t i = 0; i < family->file_count && family->files[i].role == FAMILY_MODEL; i++) {
+        const struct family_file *model = &family->files[i];
+        if (!family_may_be_one(model->ranks.tp, file->ranks.tp) || !family_may_be_one(model->ranks.pp, file->ranks.pp) ||
+            !family_may_be_one(model->ranks.ep, file->ranks.ep))
+            continue;
+        const struct paddle_archive *archive = family_archive(family, model);
+        uint32_t number = name_map_find(&model->statics, name), entry = paddle_save_find(archive, name);
+        if (number != NAME_NONE)
+            entry = model->entry_of[number];
+        if (entry != NAME_NONE)
+            return family_append_key(model, archive->entries[entry].key, out);
+    }
+    return false;
+}
+
+/* ---- keys ---- */
+
+/* PARAMETER and STATE of what follows the last '_' that leaves a parameter's name before it; false: there is none. */
+static bool family_split_static(const struct family *family, const struct family_file *file, struct str key, struct buffer *parameter,
+                                struct str *state)
+{
+    for (size_t at = key.size; at-- > 1;) {
+        if (key.data[at] != '_' && key.data[at] != '.')
+            continue;
+        buffer_clear(parameter);
+        if (!family_append_structured(family, file, (struct str){ key.data, at }, parameter))
+            continue;
+        *state = (struct str){ key.data + at + 1, key.size - at - 1 };
+        if (str_is(*state, MASTER_MARK))
+            *state = STR(MASTER_STATE);
+        else if (str_starts_with(*state, MASTER_MARK "_"))
+            *state = (struct str){ state->data + sizeof(MASTER_MARK), state->size - sizeof(MASTER_MARK) };
+        return state->size > 0;
+    }
+    return false;
+}
+
+/* What a leaf of an optimizer's file is: *state "" where no parameter is known, and *parameter is all of the key then. */
+static reshard_status family_read_state(struct family *family, const struct family_file *file, const struct torch_leaf *leaf,
+                                        struct buffer *parameter, struct str *state, reshard_error *err)
+{
+    bool is_text = leaf->part_count > 0 && leaf->parts[leaf->part_count - 1].kind == PATH_KEY;
+    bool is_member = leaf->part_count == 2 && leaf->parts[0].kind == PATH_KEY && str_is(leaf->parts[0].key, MASTER_MEMBER);
+    *state = (struct str){ 0 };
+    if (is_text && (is_member || (file->role == FAMILY_MASTER && leaf->part_count == 1))) {
+        struct str name = leaf->parts[leaf->part_count - 1].key;
+        *state = STR(MASTER_STATE);
+        if (family_append_structured(family, file, name, parameter))
+            return RESHARD_OK;
+        buffer_clear(parameter);
+        if (family_split_static(family, file, name, parameter, state) && str_is(*state, MASTER_STATE))
+            return RESHARD_OK;
+    } else if (is_text && leaf->part_count == 1 && family_split_static(family, file, leaf->parts[0].key, parameter, state)) {
+        return RESHARD_OK;
+    }
+    family->stray_count++;
+    *state = (struct str){ 0 };
+    buffer_clear(parameter);
+    return path_join(leaf->parts, leaf->part_count, parameter) ? RESHARD_OK : error_set_memory(err);
+}
+
+static reshard_status family_intern(struct family *family, struct str text, uint32_t *out, reshard_error *err)
+{
+    bool was_new;
+    *out = name_map_intern(&family->keys, text, &was_new);
+    if (*out == NAME_NONE || !ARRAY_ROOM(family->key_list, *out, family->key_capacity))
+        return error_set_memory(err);
+    if (was_new)
+        family->key_list[*out] = (struct family_key){ .first = CATALOG_NONE, .last = CATALOG_NONE, .parameter = CATALOG_NONE };
+    return RESHARD_OK;
+}
+
+static reshard_status family_add_piece(struct family *family, uint32_t file, uint32_t tensor, uint32_t key, reshard_error *err)
+{
+    if (!ARRAY_ROOM(family->pieces, family->piece_count, family->piece_capacity))
+        return error_set_memory(err);
+    struct family_key *of = &family->key_list[key];
+    if (of->last == CATALOG_NONE)
+        of->first = family->piece_count;
+    else
+        family->pieces[of->last].next = family->piece_count;
+    of->last = family->piece_count;
+    family->pieces[family->piece_count++] = (struct family_piece){ file, tensor, CATALOG_NONE };
+    return RESHARD_OK;
+}
+
+/* ---- leaves ---- */
+
+struct family_leaves {
+    struct family *family;
+    uint32_t file;
+    struct buffer key;
+};
+
+static reshard_status family_add_tensor(struct family_leaves *leaves, const struct torch_leaf *leaf, reshard_error *err)
+{
+    struct family *family = leaves->family;
+    const struct family_file *file = &family->files[leaves->file];
+    struct str state = { 0 };
+    uint32_t parameter = CATALOG_NONE, key;
+    reshard_status status = RESHARD_OK;
+    buffer_clear(&leaves->key);
+    if (file->role != FAMILY_MODEL)
+        status = family_read_state(family, file, leaf, &leaves->key, &state, err);
+    else if (leaf->part_count == 1 && leaf->parts[0].kind == PATH_KEY)
+        status = family_append_key(file, leaf->parts[0].key, &leaves->key) ? RESHARD_OK : error_set_memory(err);
+    else
+        status = path_join(leaf->parts, leaf->part_count, &leaves->key) ? RESHARD_OK : error_set_memory(err);
+    if (!status && state.size)
+        status = family_intern(family, buffer_str(&leaves->key), &parameter, err);
+    if (!status && state.size && (!buffer_append_byte(&leaves->key, '.') || !buffer_append_str(&leaves->key, state)))
+        status = error_set_memory(err);
+    if (!status)
+        status = family_intern(family, buffer_str(&leaves->key), &key, err);
+    if (status)
+        return status;
+    family->key_list[key].parameter = parameter;
+    family->key_list[key].is_scalar = memmem(state.data ? state.data : "", state.size, "pow_acc", 7) != NULL;
+    return family_add_piece(family, leaves->file, leaf->value->tensor - 1, key, err);
+}
+
+/* Values that are the same on all ranks are one item; others get the file's name before their path. */
+static reshard_status family_add_item(struct family_leaves *leaves, const struct torch_leaf *leaf, reshard_error *err)
+{
+    struct family *family = leaves->family;
+    struct catalog *catalog = family->source->catalog;
+    const struct family_file *file = &family->files[leaves->file];
+    struct catalog_item item = { .kind = ITEM_VALUE, .value = leaf->value,
+                                 .graph = params_source_of(family->source)->files[file->file].graph };
+    struct path_part single = { .kind = PATH_KEY };
+    bool is_equal = false;
+    buffer_clear(&leaves->key);
+    if (!path_join(leaf->parts, leaf->part_count, &leaves->key))
+        return error_set_memory(err);
+    if (str_is(buffer_str(&leaves->key), PADDLE_NAME_TABLE))
+        return RESHARD_OK; /* one table is made of all */
+    item.key = buffer_str(&leaves->key);
+    uint32_t known = catalog_find_item(catalog, item.key);
+    if (known == CATALOG_NONE)
+        return catalog_add_item(catalog, &item, leaf->parts, leaf->part_count, NULL, err);
+    reshard_status status = value_compare(catalog->items[known].value, leaf->value, family->source->limits.budget, &is_equal, err);
+    if (status || is_equal)
+        return status;
+    char *key = arena_printf(&family->arena, "%.*s.%.*s", STR_ARG(file->name), STR_ARG(item.key));
+    if (!key)
+        return error_set_memory(err);
+    item.key = single.key = str_of(key);
+    return catalog_add_item(catalog, &item, &single, 0, NULL, err);
+}
+
+static reshard_status family_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)
+{
+    return leaf->value->tensor ? family_add_tensor(context, leaf, err) : family_add_item(context, leaf, err);
+}
+
+static reshard_status family_add_file(struct family *family, uint32_t index, reshard_error *err)
+{
+    static const char *const closed[] = { PADDLE_NAME_TABLE, NULL };
+    const struct params_file *file = &params_source_of(family->source)->files[family->files[index].file];
+    struct family_leaves leaves = { .family = family, .file = index };
+    if (!file->graph)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': one binary tensor, where a rank's state dict is expected",
+                         STR_ARG(family->files[index].name));
+    reshard_status status = torch_flatten_all(file->graph, &family->source->limits, closed, family_add_leaf, &leaves, err);
+    buffer_release(&leaves.key);
+    if (status) {
+        error_prefix(err, "'%.*s'", STR_ARG(family->files[index].name));
+        error_object(err, "%.*s", STR_ARG(family->files[index].name));
+    }
+    return status;
+}
+
+/* ---- the table of names ---- */
+
+/* Structured name -> the framework's, of all ranks; of different ones the first. */
+static reshard_status family_make_table(struct family *family, reshard_error *err)
+{
+    struct catalog *catalog = family->source->catalog;
+    struct name_map seen = { 0 };
+    struct buffer key = { 0 };
+    bool good = true, was_new;
+    for (uint32_t i = 0; i < family->file_count && good && family->files[i].role == FAMILY_MODEL; i++) {
+        const struct family_file *file = &family->files[i];
+        const struct paddle_archive *archive = family_archive(family, file);
+        family->names_graph = params_source_of(family->source)->files[file->file].graph;
+        for (uint32_t j = 0; j < archive->entry_count && good; j++) {
+            buffer_clear(&key);
+            if (!archive->entries[j].name.size || !archive->entries[j].tensor)
+                continue;
+            good = family_append_key(file, archive->entries[j].key, &key) &&
+                   name_map_intern(&seen, buffer_str(&key), &was_new) != NAME_NONE;
+            if (!good || !was_new)
+                continue;
+            good = ARRAY_RESERVE(family->names, family->name_count + 2, family->name_capacity);
+            if (!good)
+                continue;
+            family->names[family->name_count] = value_new_str(family->names_graph, buffer_str(&key));
+            family->names[family->name_count + 1] = value_new_str(family->names_graph, archive->entries[j].name);
+            good = family->names[family->name_count] && family->names[family->name_count + 1];
+            family->name_count += 2;
+        }
+    }
+    buffer_release(&key);
+    name_map_release(&seen);
+    if (!good)
+        return work_error(family->source->limits.budget, err);
+    if (!family->name_count)
+        return RESHARD_OK;
+    struct value **items = arena_array(&family->names_graph->arena, family->name_count, sizeof(*items));
+    struct value *table = items ? value_new_list(family->names_graph, VALUE_DICT, items, family->name_count) : NULL;
+    if (!table)
+        return work_error(family->source->limits.budget, err);
+    memcpy(items, family->names, family->name_count * sizeof(*items));
+    struct catalog_item item = { .key = STR(PADDLE_NAME_TABLE), .kind = ITEM_VALUE, .value = table, .graph = family->names_graph };
+    return catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+}
+
+/* ---- all of it ---- */
+
+static reshard_status family_load_rules(struct family *family, reshard_error *err)
+{
+    const struct model_data *data = model_data_find(STR("paddle.rules"));
+    if (!data)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "the library was built without models/paddle.rules");
+    return partition_rules_parse(data->text, &family->arena, &family->rules, err);
+}
+
+static reshard_status family_read(struct family *family, reshard_error *err)
+{
+    reshard_status status = family_load_rules(family, err);
+    for (uint32_t i = 0; i < family->file_count && !status; i++) {
+        status = params_open_file(family->source, family->files[i].name.data, &family->files[i].file, err);
+        if (!status && family->files[i].role == FAMILY_MODEL)
+            status = family_note_names(family, &family->files[i], err);
+    }
+    for (uint32_t i = 0; i < family->file_count && !status; i++)
+        status = family_add_file(family, i, err);
+    if (!status)
+        status = family_merge(family, err);
+    if (!status)
+        status = family_make_table(family, err);
+    if (!status && family->stray_count)
+        catalog_warn(family->source->catalog, false, "%" PRIu32 " optimizer states keep the framework's names: no file of weights knows them",
+                     family->stray_count);
+    return status;
+}
+
+static void family_release(struct family *family)
+{
+    for (uint32_t i = 0; i < family->file_count; i++) {
+        name_map_release(&family->files[i].statics);
+        name_map_release(&family->files[i].modules);
+    }
+    name_map_release(&family->keys);
+    free(family->key_list);
+    free(family->pieces);
+    free(family->names);
+    arena_release(&family->arena);
+}
+
 reshard_status params_read_family(struct source *source, bool *is_family, reshard_error *err)
 {
-    (void)source;
-    (void)err;
+    struct family family = { .source = source, .tp = 1, .arena = { .work = source->limits.budget } };
+    struct store_entry *entries;
+    size_t count = 0;
+    enum params_folder_kind kind;
     *is_family = false;
-    return RESHARD_OK;
+    reshard_status status = params_look_at_folder(source->store, source->name, &kind, err);
+    if (status || kind != PARAMS_FOLDER_OF_RANKS)
+        return status;
+    *is_family = true;
+    status = store_list(source->store, source->name, &family.arena, &entries, &count, err);
+    if (!status)
+        status = family_list(&family, entries, count, err);
+    if (!status)
+        status = family_read(&family, err);
+    family_release(&family);
+    return status;
 }

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The files that the ranks of a run wrote, while they are put together. */
+#ifndef FORMATS_PADDLE_PARAMS_FAMILY_H
+#define FORMATS_PADDLE_PARAMS_FAMILY_H
+
+#include "formats/paddle/params.h"
+#include "parallel/partition_rules.h"
+
+enum family_role { FAMILY_MODEL, FAMILY_OPTIMIZER, FAMILY_MASTER };
+
+/* Numbers in a file's name; -1 where it says none. */
+struct family_ranks {
+    int32_t tp, pp, ep, shard;
+};
+
+/* Whether a file of this name belongs to a family. */
+bool family_read_name(struct str base, enum family_role *role, struct family_ranks *ranks);
+
+struct family_file {
+    struct str name;           /* relative to the store's root, NUL-terminated */
+    enum family_role role;
+    struct family_ranks ranks;
+    uint32_t file;             /* of the source */
+    struct name_map statics;   /* FAMILY_MODEL: the framework's names */
+    uint32_t *entry_of;        /* by number in statics: the archive's entry */
+    struct name_map modules;   /* of experts, where the ranks number their own: the key up to the number */
+    uint64_t *experts_of;      /* by number in modules: experts of this rank */
+};
+
+/* What one file holds of a logical tensor. */
+struct family_piece {
+    uint32_t file;   /* in the family */
+    uint32_t tensor; /* of that file's archive */
+    uint32_t next;   /* of the same key; CATALOG_NONE */
+};
+
+struct family_key {
+    uint32_t first, last; /* pieces, in the order of the files */
+    uint32_t parameter;   /* key of the parameter that it is a state of; CATALOG_NONE: it is none */
+    bool is_scalar;       /* a state with one number for the whole parameter */
+};
+
+struct family {
+    struct source *source;
+    struct arena arena;
+    struct family_file *files; /* by role, then ranks */
+    uint32_t file_count;
+    uint32_t tp;               /* ranks */
+    struct name_map keys;
+    struct family_key *key_list;
+    struct family_piece *pieces;
+    uint32_t key_capacity, piece_count, piece_capacity, stray_count;
+    struct partition_rules rules;
+    struct value_graph *names_graph; /* of the table of names that is made */
+    struct value **names;
+    size_t name_count, name_capacity;
+};
+
+/* The tensor behind a piece. */
+const struct paddle_tensor *family_tensor(const struct family *family, uint32_t piece);
+
+/* Tensors of the catalog out of all pieces (params_merge.c). */
+reshard_status family_merge(struct family *family, reshard_error *err);
+
+#endif

@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From what ranks hold to whole tensors. Tensor-parallel ranks have parts of a weight along an axis that models/paddle.rules tells; ranks that
+ * share optimizer state have whole tensors (sharding V1), or runs of the flattened part of their tensor-parallel rank, of which the last may be
+ * padded (V2).
+ */
+#include "formats/paddle/params_family.h"
+
+#include "base/checked.h"
+#include "formats/shared/safetensors_set.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#define REPLICATED (-1)
+
+const struct paddle_tensor *family_tensor(const struct family *family, uint32_t piece)
+{
+    const struct family_piece *of = &family->pieces[piece];
+    return &params_source_of(family->source)->files[family->files[of->file].file].archive.tensors[of->tensor];
+}
+
+static const struct family_file *merge_file(const struct family *family, uint32_t piece)
+{
+    return &family->files[family->pieces[piece].file];
+}
+
+/* Files without a number are tensor-parallel rank 0. */
+static uint32_t merge_tp(const struct family *family, uint32_t piece)
+{
+    int32_t tp = merge_file(family, piece)->ranks.tp;
+    return tp < 0 ? 0 : (uint32_t)tp;
+}
+
+static bool merge_same_shape(const struct paddle_tensor *a, const struct paddle_tensor *b)
+{
+    return a->rank == b->rank && (!a->rank || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(*a->shape)) == 0);
+}
+
+static reshard_status merge_fail(const struct family *family, uint32_t key, reshard_status code, reshard_error *err, const char *format, ...)
+    PRINTF_LIKE(5, 6);
+
+static reshard_status merge_fail(const struct family *family, uint32_t key, reshard_status code, reshard_error *err, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    struct str name = name_map_at(&family->keys, key);
+    error_set(err, code, "tensor '%.*s': %s", STR_ARG(name), text);
+    error_object(err, "%.*s", STR_ARG(name));
+    return code;
+}
+
+/* ---- the axis of tensor parallelism ---- */
+
+/* Whether two ranks hold the very same bytes. */
+static reshard_status merge_same_bytes(const struct family *family, uint32_t a, uint32_t b, bool *same, reshard_error *err)
+{
+    const struct paddle_tensor *x = family_tensor(family, a), *y = family_tensor(family, b);
+    *same = merge_same_shape(x, y) && x->dtype == y->dtype && x->part_count == 1 && y->part_count == 1 &&
+            x->parts[0].stored_bytes == y->parts[0].stored_bytes;
+    if (!*same || !x->parts[0].stored_bytes)
+        return RESHARD_OK;
+    return st_ranges_equal(family->source->store, merge_file(family, a)->name, x->parts[0].offset, merge_file(family, b)->name,
+                           y->parts[0].offset, x->parts[0].stored_bytes, same, err);
+}
+
+/* A parameter that no rule names is whole on every rank if all have the same bytes; else nobody can tell how they share it. */
+static reshard_status merge_unknown_axis(const struct family *family, uint32_t key, int *axis, reshard_error *err)
+{
+    uint32_t first = family->key_list[key].first;
+    *axis = REPLICATED;
+    for (uint32_t piece = family->pieces[first].next; piece != CATALOG_NONE; piece = family->pieces[piece].next) {
+        bool same = true;
+        reshard_status status = RESHARD_OK;
+        if (merge_tp(family, piece) != merge_tp(family, first))
+            status = merge_same_bytes(family, first, piece, &same, err);
+        if (status)
+            return status;
+        if (same)
+            continue;
+        struct str a = merge_file(family, first)->name, b = merge_file(family, piece)->name;
+        merge_fail(family, key, RESHARD_ERR_UNSUPPORTED, err,
+                   "'%.*s' and '%.*s' hold different parts of it, and models/paddle.rules does not say along which axis", STR_ARG(a),
+                   STR_ARG(b));
+        error_hint(err, "a Flex or Unified Checkpoint of the same run says it; or open the files one by one");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return RESHARD_OK;
+}
+
+static bool merge_looks_fused(struct str key)
+{
+    static const char *const words[] = { "qkv", "query_key_value", "gate_up", "up_gate" };
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (memmem(key.data, key.size, words[i], strlen(words[i])))
+            return true;
+    return false;
+}
+
+/* The axis along which the ranks' parts of a parameter lie side by side. */
+static reshard_status merge_axis(const struct family *family, uint32_t key, int *axis, reshard_error *err)
+{
+    struct partition_key found;
+    const struct family_key *of = &family->key_list[key];
+    const struct paddle_tensor *tensor = family_tensor(family, of->first);
+    *axis = REPLICATED;
+    if (family->tp == 1)
+        return RESHARD_OK;
+    bool is_known = partition_key_read(&family->rules, name_map_at(&family->keys, key), &found) &&
+                    !(found.rule->component_count == 1 && str_is(found.rule->components[0], "*"));
+    if (!is_known)
+        return merge_unknown_axis(family, key, axis, err);
+    if (!found.rule->is_cut || found.rule->axis >= tensor->rank)
+        return RESHARD_OK;
+    *axis = found.rule->axis;
+    /* The head of a model is stored either way; the vocabulary is the longer axis. */
+    if (found.rule->is_vocabulary && tensor->rank == 2)
+        *axis = tensor->shape[0] * (int64_t)family->tp > tensor->shape[1] ? 0 : 1;
+    if (merge_looks_fused(name_map_at(&family->keys, key)))
+        catalog_warn(family->source->catalog, false,
+                     "'%.*s' looks fused: the parts of %" PRIu32 " tensor-parallel ranks lie side by side as the ranks have them",
+                     STR_ARG(name_map_at(&family->keys, key)), family->tp);
+    return RESHARD_OK;
+}
+
+/* ---- boxes ---- */
+
+struct merge {
+    struct family *family;
+    uint32_t key;
+    uint32_t tensor; /* of the catalog */
+    enum dtype dtype;
+    int axis, rank;
+    int64_t shape[RANK_MAX];
+    int64_t start[RANK_MAX]; /* of the current tensor-parallel rank's box */
+};
+
+/* What the tensor-parallel rank of a piece has of the tensor: the shape of its weight, or of the piece itself. */
+static const struct paddle_tensor *merge_local(const struct merge *merge, uint32_t piece)
+{
+    const struct family *family = merge->family;
+    uint32_t parameter = family->key_list[merge->key].parameter;
+    if (parameter == CATALOG_NONE || family->key_list[merge->key].is_scalar)
+        return family_tensor(family, piece);
+    for (uint32_t weight = family->key_list[parameter].first; weight != CATALOG_NONE; weight = family->pieces[weight].next)
+        if (merge_tp(family, weight) == merge_tp(family, piece))
+            return family_tensor(family, weight);
+    return family_tensor(family, piece);
+}
+
+/* The first piece of the next tensor-parallel rank; CATALOG_NONE: there is none. */
+static uint32_t merge_next_rank(const struct family *family, uint32_t piece)
+{
+    uint32_t tp = merge_tp(family, piece);
+    while (piece != CATALOG_NONE && merge_tp(family, piece) == tp)
+        piece = family->pieces[piece].next;
+    return piece;
+}
+
+static reshard_status merge_grow(struct merge *merge, const struct paddle_tensor *local, uint32_t piece, reshard_error *err)
+{
+    struct str name = merge_file(merge->family, piece)->name;
+    if (local->rank != merge->rank)
+        return merge_fail(merge->family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it with %d axes, others with %d", STR_ARG(name),
+                          local->rank, merge->rank);
+    for (int i = 0; i < merge->rank; i++) {
+        if (i == merge->axis && !checked_add_i64(merge->shape[i], local->shape[i], &merge->shape[i]))
+            return merge_fail(merge->family, merge->key, RESHARD_ERR_FORMAT, err, "its size overflows");
+        if (i != merge->axis && local->shape[i] != merge->shape[i])
+            return merge_fail(merge->family, merge->key, RESHARD_ERR_FORMAT, err,
+                              "axis %d has %" PRId64 " elements in '%.*s' and %" PRId64 " elsewhere", i, local->shape[i], STR_ARG(name),
+                              merge->shape[i]);
+    }
+    return RESHARD_OK;
+}
+
+/* The whole shape, out of what each tensor-parallel rank has. */
+static reshard_status merge_shape(struct merge *merge, reshard_error *err)
+{
+    struct family *family = merge->family;
+    uint32_t first = family->key_list[merge->key].first, ranks = 1;
+    const struct paddle_tensor *local = merge_local(merge, first);
+    merge->rank = local->rank;
+    if (merge->axis >= merge->rank)
+        merge->axis = REPLICATED;
+    memcpy(merge->shape, local->shape, (size_t)local->rank * sizeof(*local->shape));
+    reshard_status status = RESHARD_OK;
+    for (uint32_t piece = merge_next_rank(family, first); piece != CATALOG_NONE && !status; piece = merge_next_rank(family, piece)) {
+        status = merge_grow(merge, merge_local(merge, piece), piece, err);
+        ranks++;
+    }
+    if (!status && merge->axis >= 0 && ranks != family->tp)
+        status = merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
+                            "files of %" PRIu32 " tensor-parallel ranks have a part of it, of %" PRIu32 "; a file is missing", ranks,
+                            family->tp);
+    return status;
+}
+
+/* ---- chunks ---- */
+
+/* How much longer than the weight its runs may be: sharding V2 pads each parameter to 256 bytes of it on every rank. */
+static int64_t merge_padding_max(const struct family *family)
+{
+    int64_t ranks = 1;
+    for (uint32_t i = 0; i < family->file_count; i++)
+        if (family->files[i].ranks.shard >= ranks)
+            ranks = family->files[i].ranks.shard + 1;
+    return 256 * ranks;
+}
+
+/* Runs make sense only beside the weight whose runs they are. */
+static bool merge_knows_weight(const struct merge *merge)
+{
+    const struct family_key *of = &merge->family->key_list[merge->key];
+    return of->parameter != CATALOG_NONE && merge->family->key_list[of->parameter].first != CATALOG_NONE;
+}
+
+static reshard_status merge_check_pieces(const struct merge *merge, uint32_t first, uint32_t end, reshard_error *err)
+{
+    const struct family *family = merge->family;
+    const struct family_key *of = &family->key_list[merge->key];
+    uint32_t next = family->pieces[first].next;
+    if (of->parameter == CATALOG_NONE || of->is_scalar || merge_knows_weight(merge) || next == end ||
+        family_tensor(family, first)->rank != 1 || merge_file(family, first)->ranks.shard == merge_file(family, next)->ranks.shard)
+        return RESHARD_OK;
+    return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
+                      "'%.*s' and '%.*s' have a part of it each, and the weight that would tell how they lie is in no file",
+                      STR_ARG(merge_file(family, first)->name), STR_ARG(merge_file(family, next)->name));
+}
+
+/* The pieces of one tensor-parallel rank: each is all that the rank has, or they are runs of it one after another. */
+static reshard_status merge_add_rank(struct merge *merge, uint32_t first, uint32_t end, const struct paddle_tensor *local, reshard_error *err)
+{
+    struct family *family = merge->family;
+    int64_t elements = box_volume(local->rank, local->shape), begin = 0;
+    int64_t stored = 0;
+    reshard_status status = merge_check_pieces(merge, first, end, err);
+    for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next) {
+        const struct paddle_tensor *tensor = family_tensor(family, piece);
+        struct params_place place = { .tensor = merge->tensor, .file = merge_file(family, piece)->file,
+                                      .archive_tensor = family->pieces[piece].tensor, .start = merge->start, .extent = local->shape,
+                                      .flat_count = -1 };
+        if (params_dtype(tensor) != merge->dtype)
+            return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it as %s, others as %s",
+                              STR_ARG(merge_file(family, piece)->name), dtype_info(params_dtype(tensor))->name,
+                              dtype_info(merge->dtype)->name);
+        if (!merge_same_shape(tensor, local)) {
+            if (tensor->rank != 1 || !merge_knows_weight(merge))
+                return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it with another shape than its weight",
+                                  STR_ARG(merge_file(family, piece)->name));
+            int64_t left = elements - begin, count = tensor->shape[0];
+            stored += count; /* of arrays that are there: no overflow */
+            place.flat_begin = begin;
+            place.flat_count = count < left ? count : left; /* the last run is padded */
+            begin += place.flat_count;
+        }
+        status = params_add_chunks(family->source, &place, err);
+    }
+    if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family)))
+        status = merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
+                            "the files of its sharding ranks have %" PRId64 " elements, its weight has %" PRId64, stored, elements);
+    return status;
+}
+
+static reshard_status merge_add_chunks(struct merge *merge, reshard_error *err)
+{
+    struct family *family = merge->family;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t piece = family->key_list[merge->key].first; piece != CATALOG_NONE && !status;) {
+        uint32_t end = merge_next_rank(family, piece);
+        const struct paddle_tensor *local = merge_local(merge, piece);
+        status = merge_add_rank(merge, piece, end, local, err);
+        if (merge->axis >= 0)
+            merge->start[merge->axis] += local->shape[merge->axis];
+        piece = end;
+    }
+    return status;
+}
+
+static reshard_status merge_key(struct family *family, uint32_t key, reshard_error *err)
+{
+    struct merge merge = { .family = family, .key = key, .axis = REPLICATED };
+    const struct family_key *of = &family->key_list[key];
+    if (of->first == CATALOG_NONE)
+        return RESHARD_OK; /* only its states are there */
+    reshard_status status = RESHARD_OK;
+    uint32_t ruling = of->parameter != CATALOG_NONE && family->key_list[of->parameter].first != CATALOG_NONE ? of->parameter : key;
+    if (!of->is_scalar)
+        status = merge_axis(family, ruling, &merge.axis, err);
+    if (!status)
+        status = merge_shape(&merge, err);
+    merge.dtype = params_dtype(family_tensor(family, of->first));
+    if (!status)
+        status = catalog_add_tensor(family->source->catalog, name_map_at(&family->keys, key), merge.dtype, merge.rank, merge.shape,
+                                    &merge.tensor, err);
+    return status ? status : merge_add_chunks(&merge, err);
+}
+
+reshard_status family_merge(struct family *family, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t key = 0; key < family->keys.count && !status; key++)
+        status = merge_key(family, key, err);
+    return status;
+}
