@@ -100,6 +100,30 @@ static bool merge_looks_fused(struct str key)
     return false;
 }
 
+/* The size of the hidden layer, as the embedding has it; 0: there is none here. */
+static int64_t merge_hidden_size(const struct family *family)
+{
+    for (uint32_t key = 0; key < family->keys.count; key++) {
+        struct str name = name_map_at(&family->keys, key);
+        bool is_embedding = str_matches_glob(name, STR("*embed*.weight")) || str_matches_glob(name, STR("*wte.weight"));
+        const struct paddle_tensor *tensor =
+            is_embedding && family->key_list[key].first != CATALOG_NONE ? family_tensor(family, family->key_list[key].first) : NULL;
+        if (tensor && tensor->rank == 2)
+            return tensor->shape[1];
+    }
+    return 0;
+}
+
+/* The head of a model is stored as (hidden, vocabulary) or, tied to the embedding, the other way round; the vocabulary is cut. Where the
+ * embedding does not tell, the vocabulary is the longer axis. */
+static int merge_head_axis(const struct family *family, const int64_t *shape)
+{
+    int64_t hidden = merge_hidden_size(family);
+    if ((shape[0] == hidden) != (shape[1] == hidden))
+        return shape[0] == hidden ? 1 : 0;
+    return shape[0] > shape[1] ? 0 : 1;
+}
+
 /* The axis along which the ranks' parts of a parameter lie side by side. */
 static reshard_status merge_axis(const struct family *family, uint32_t key, int *axis, reshard_error *err)
 {
@@ -116,9 +140,8 @@ static reshard_status merge_axis(const struct family *family, uint32_t key, int 
     if (!found.rule->is_cut || found.rule->axis >= tensor->rank)
         return RESHARD_OK;
     *axis = found.rule->axis;
-    /* The head of a model is stored either way; the vocabulary is the longer axis. */
     if (found.rule->is_vocabulary && tensor->rank == 2)
-        *axis = tensor->shape[0] * (int64_t)family->tp > tensor->shape[1] ? 0 : 1;
+        *axis = merge_head_axis(family, tensor->shape);
     if (merge_looks_fused(name_map_at(&family->keys, key)))
         catalog_warn(family->source->catalog, false,
                      "'%.*s' looks fused: the parts of %" PRIu32 " tensor-parallel ranks lie side by side as the ranks have them",

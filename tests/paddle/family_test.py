@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of .pdparams and .pdopt files that ranks wrote before Flex Checkpoint: one logical checkpoint under any strategy. Prints TAP.
+
+Each rank numbers its own modules, so that the framework's names differ between ranks and stages; the optimizer knows only these names. States of sharding V2
+end in padding. What the files hold together is what the generator's model holds.
+
+usage: family_test.py --bin PATH
+"""
+import argparse
+import json
+import pathlib
+import pickle
+import re
+import sys
+import tempfile
+
+import strategies as S
+from matrix_test import Command, Tap, digest_problems
+
+NAMES = ("dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2", "tp2pp2", "tp2sd2-v2", "dp2ep2")
+SCHEDULER = {"last_epoch": 7, "last_lr": 0.125}
+TABLE = "StructuredToParameterName@@"
+
+
+class OrderedPairs:
+    """(name, array), as paddle.save writes a tensor in a nested object."""
+    def __init__(self, name, array):
+        self.pair = (name, array)
+
+    def __reduce__(self):
+        return tuple, (self.pair,)
+
+
+def infix(s, place, with_shard, separator):
+    parts = [f"tp{place.tp:02d}"] * (s.tp > 1) + [f"pp{place.pp:02d}"] * (s.pp > 1) + [f"moe{place.ep:02d}"] * (s.ep > 1)
+    parts += [f"shard{place.sharding:02d}"] * (s.sharding > 1 and with_shard)
+    return separator + "_".join(parts) if parts else ""
+
+
+def local_key(s, model, key):
+    """Expert-parallel ranks number their own experts."""
+    each = model.experts // s.ep
+    return re.sub(r"experts\.(\d+)", lambda m: f"experts.{int(m.group(1)) % each}", key) if s.ep > 1 else key
+
+
+def local_names(model, s, place):
+    """Structured name -> the framework's name on this rank."""
+    found = {}
+    for parameter, _ in S.held_weights(model, s, place):
+        kind, leaf = parameter.name.rsplit("_", 2)[0], parameter.name.rsplit(".", 1)[1]
+        found.setdefault(parameter.name, f"{kind}_{len(found)}.{leaf}")
+    return {p.key: found[p.name] for p, _ in S.held_weights(model, s, place)}
+
+
+def padded(array, is_run):
+    """The last run of a parameter goes on with zeros up to the end of what the rank owns."""
+    if is_run:
+        array.value += bytes(64)
+        array.shape = (array.shape[0] + 64 // S.WIDTH["float32"],)
+    return array
+
+
+def optimizer_state(model, s, place, protocol):
+    names, state, masters = local_names(model, s, place), {}, {}
+    for shard in S.shards_of(model, s, place)[len(names):]:
+        key, kind = shard.key.rsplit(".", 1)
+        ends = shard.flat and shard.flat[1] == S.math.prod(shard.extent)
+        array = padded(S.array_of(model, shard), ends and "pow" not in kind)
+        if kind == "w_0":
+            masters[names[key]] = OrderedPairs(names[key], array)
+        else:
+            has_master = next(p for p in model.parameters if p.key == key).dtype == "bfloat16"
+            static = f"{names[key]}_fp32_master_0_{kind}" if has_master else f"{names[key]}_{kind}"
+            state[static] = OrderedPairs(static, array)
+    return {**state, "master_weights": masters, "LR_Scheduler": SCHEDULER}
+
+
+def write_family(model, s, folder, protocol=4, separator="."):
+    folder.mkdir(parents=True)
+    with S.Pickles():
+        for place in S.places(s):
+            if place.dp and s.ep == 1:
+                continue
+            names = local_names(model, s, place)
+            weights = {local_key(s, model, w.key): S.array_of(model, w) for _, w in S.held_weights(model, s, place)}
+            weights[TABLE] = {local_key(s, model, key): name for key, name in names.items()}
+            if place.sharding == 0:
+                name = f"model_state{infix(s, place, False, separator)}.pdparams"
+                (folder / name).write_bytes(pickle.dumps(weights, protocol))
+            name = f"optimizer{infix(s, place, True, separator)}.pdopt"
+            (folder / name).write_bytes(pickle.dumps(optimizer_state(model, s, place, protocol), protocol))
+
+
+def check_reading(command, model, folder):
+    said, failed = command("hash", "--json", folder)
+    if failed:
+        return [failed]
+    problems = list(digest_problems(said, S.manifest(model)))
+    said, failed = command("ls", "--json", "--items", folder)
+    items = {} if failed else {i["key"]: i.get("value") for i in json.loads(said)["items"]}
+    problems += [] if items.get("LR_Scheduler.last_epoch") == 7 else [f"items: {failed or sorted(items)[:5]}"]
+    failed = command("verify", folder)[1]
+    return problems + ([failed] if failed else [])
+
+
+def refusals(model, work):
+    """name, what is done to a folder, a word of the message."""
+    def drop(s, name):
+        def make(folder):
+            write_family(model, s, folder)
+            (folder / name).unlink()
+        return make
+
+    def strange(folder):
+        odd = S.Model([S.Parameter("strange.matrix", (8, 6), axis=1)], 0, 0)
+        S.number_names(odd.parameters)
+        write_family(odd, S.BY_NAME["tp2"], folder)
+
+    yield "a tensor-parallel rank is missing", drop(S.BY_NAME["tp4"], "model_state.tp02.pdparams"), "missing"
+    yield "a sharding rank is missing", drop(S.BY_NAME["sharding4-v2"], "optimizer.shard01.pdopt"), "sharding ranks"
+    yield "no rule tells how ranks share a parameter", strange, "along which axis"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--keep")
+    options = parser.parse_args()
+    tap = Tap("*")
+    with tempfile.TemporaryDirectory() as scratch:
+        work = pathlib.Path(options.keep or scratch)
+        command = Command(options.bin, work)
+        for is_tied in (False, True):
+            model = S.language_model(is_tied=is_tied)
+            for name in NAMES:
+                folder = work / f"{name}-{'tied' if is_tied else 'untied'}"
+                write_family(model, S.BY_NAME[name], folder, protocol=2 if name == "tp2" else 4, separator="_" if name == "pp2" else ".")
+                tap(f"rank files of {name}, {'tied' if is_tied else 'untied'}", check_reading(command, model, folder))
+        model = S.language_model()
+        for title, make, word in refusals(model, work):
+            folder = work / title.replace(" ", "-")
+            make(folder)
+            _, failed = command("hash", folder)
+            tap(title, [] if failed and word in failed else [f"'{failed}' does not say '{word}'"])
+    print(f"1..{tap.count}")
+    return tap.failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
