@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of .pdparams and .pdopt files that ranks wrote before Flex Checkpoint: one logical checkpoint under any strategy. Prints TAP.
 
-Each rank numbers its own modules, so that the framework's names differ between ranks and stages; the optimizer knows only these names. States of sharding V2
-end in padding. What the files hold together is what the generator's model holds.
+Each rank numbers its own modules, so that the framework's names differ between ranks and stages; the optimizer knows only these names. States of
+sharding V2 end in padding. What the files hold together is what the generator's model holds.
 
 usage: family_test.py --bin PATH
 """
@@ -18,7 +18,8 @@ import tempfile
 import strategies as S
 from matrix_test import Command, Tap, digest_problems
 
-NAMES = ("dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2", "tp2pp2", "tp2sd2-v2", "dp2ep2")
+NAMES = ("dp1", "dp2", "tp2", "tp4", "pp2", "pp4", "vpp", "sharding2-v1", "sharding4-v1", "sharding2-v2", "sharding4-v2",
+         "tp2pp2", "tp2sd2-v2", "dp2ep2")
 SCHEDULER = {"last_epoch": 7, "last_lr": 0.125}
 TABLE = "StructuredToParameterName@@"
 

@@ -341,47 +341,52 @@ static reshard_status family_add_file(struct family *family, uint32_t index, res
 
 /* ---- the table of names ---- */
 
-/* Structured name -> the framework's, of all ranks; of different ones the first. */
+/* Names of one rank's weights that no rank before has. false without memory. */
+static bool family_collect_names(struct family *family, const struct family_file *file, struct name_map *seen, struct buffer *key)
+{
+    const struct paddle_archive *archive = family_archive(family, file);
+    struct value_graph *graph = params_source_of(family->source)->files[file->file].graph;
+    for (uint32_t i = 0; i < archive->entry_count; i++) {
+        bool was_new;
+        buffer_clear(key);
+        if (!archive->entries[i].name.size || !archive->entries[i].tensor)
+            continue;
+        if (!family_append_key(file, archive->entries[i].key, key) || name_map_intern(seen, buffer_str(key), &was_new) == NAME_NONE)
+            return false;
+        if (!was_new)
+            continue;
+        if (!ARRAY_RESERVE(family->names, family->name_count + 2, family->name_capacity))
+            return false;
+        struct value **pair = family->names + family->name_count;
+        pair[0] = value_new_str(graph, buffer_str(key));
+        pair[1] = value_new_str(graph, archive->entries[i].name);
+        if (!pair[0] || !pair[1])
+            return false;
+        family->name_count += 2;
+        family->names_graph = graph;
+    }
+    return true;
+}
+
+/* One table of all ranks: structured name -> the framework's; of different ones the first. */
 static reshard_status family_make_table(struct family *family, reshard_error *err)
 {
-    struct catalog *catalog = family->source->catalog;
     struct name_map seen = { 0 };
     struct buffer key = { 0 };
-    bool good = true, was_new;
-    for (uint32_t i = 0; i < family->file_count && good && family->files[i].role == FAMILY_MODEL; i++) {
-        const struct family_file *file = &family->files[i];
-        const struct paddle_archive *archive = family_archive(family, file);
-        family->names_graph = params_source_of(family->source)->files[file->file].graph;
-        for (uint32_t j = 0; j < archive->entry_count && good; j++) {
-            buffer_clear(&key);
-            if (!archive->entries[j].name.size || !archive->entries[j].tensor)
-                continue;
-            good = family_append_key(file, archive->entries[j].key, &key) &&
-                   name_map_intern(&seen, buffer_str(&key), &was_new) != NAME_NONE;
-            if (!good || !was_new)
-                continue;
-            good = ARRAY_RESERVE(family->names, family->name_count + 2, family->name_capacity);
-            if (!good)
-                continue;
-            family->names[family->name_count] = value_new_str(family->names_graph, buffer_str(&key));
-            family->names[family->name_count + 1] = value_new_str(family->names_graph, archive->entries[j].name);
-            good = family->names[family->name_count] && family->names[family->name_count + 1];
-            family->name_count += 2;
-        }
-    }
+    bool good = true;
+    for (uint32_t i = 0; i < family->file_count && good && family->files[i].role == FAMILY_MODEL; i++)
+        good = family_collect_names(family, &family->files[i], &seen, &key);
     buffer_release(&key);
     name_map_release(&seen);
-    if (!good)
-        return work_error(family->source->limits.budget, err);
-    if (!family->name_count)
+    if (good && !family->name_count)
         return RESHARD_OK;
-    struct value **items = arena_array(&family->names_graph->arena, family->name_count, sizeof(*items));
+    struct value **items = good ? arena_array(&family->names_graph->arena, family->name_count, sizeof(*items)) : NULL;
     struct value *table = items ? value_new_list(family->names_graph, VALUE_DICT, items, family->name_count) : NULL;
     if (!table)
         return work_error(family->source->limits.budget, err);
     memcpy(items, family->names, family->name_count * sizeof(*items));
     struct catalog_item item = { .key = STR(PADDLE_NAME_TABLE), .kind = ITEM_VALUE, .value = table, .graph = family->names_graph };
-    return catalog_add_item(catalog, &item, NULL, 0, NULL, err);
+    return catalog_add_item(family->source->catalog, &item, NULL, 0, NULL, err);
 }
 
 /* ---- all of it ---- */
@@ -409,8 +414,8 @@ static reshard_status family_read(struct family *family, reshard_error *err)
     if (!status)
         status = family_make_table(family, err);
     if (!status && family->stray_count)
-        catalog_warn(family->source->catalog, false, "%" PRIu32 " optimizer states keep the framework's names: no file of weights knows them",
-                     family->stray_count);
+        catalog_warn(family->source->catalog, false,
+                     "%" PRIu32 " optimizer states keep the framework's names: no file of weights knows them", family->stray_count);
     return status;
 }
 

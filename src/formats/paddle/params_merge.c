@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From what ranks hold to whole tensors. Tensor-parallel ranks have parts of a weight along an axis that models/paddle.rules tells; ranks that
- * share optimizer state have whole tensors (sharding V1), or runs of the flattened part of their tensor-parallel rank, of which the last may be
- * padded (V2).
+ * From what ranks hold to whole tensors. Tensor-parallel ranks have parts of a weight along an axis that models/paddle.rules tells; ranks
+ * that share optimizer state have whole tensors (sharding V1), or runs of the flattened part of their tensor-parallel rank, of which the
+ * last may be padded (V2).
  */
 #include "formats/paddle/params_family.h"
 
@@ -37,10 +37,11 @@ static bool merge_same_shape(const struct paddle_tensor *a, const struct paddle_
     return a->rank == b->rank && (!a->rank || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(*a->shape)) == 0);
 }
 
-static reshard_status merge_fail(const struct family *family, uint32_t key, reshard_status code, reshard_error *err, const char *format, ...)
-    PRINTF_LIKE(5, 6);
+static reshard_status merge_fail(const struct family *family, uint32_t key, reshard_status code, reshard_error *err, const char *format,
+                                 ...) PRINTF_LIKE(5, 6);
 
-static reshard_status merge_fail(const struct family *family, uint32_t key, reshard_status code, reshard_error *err, const char *format, ...)
+static reshard_status merge_fail(const struct family *family, uint32_t key, reshard_status code, reshard_error *err, const char *format,
+                                 ...)
 {
     char text[512];
     va_list args;
@@ -254,34 +255,40 @@ static reshard_status merge_check_pieces(const struct merge *merge, uint32_t fir
                       STR_ARG(merge_file(family, first)->name), STR_ARG(merge_file(family, next)->name));
 }
 
-/* The pieces of one tensor-parallel rank: each is all that the rank has, or they are runs of it one after another. */
-static reshard_status merge_add_rank(struct merge *merge, uint32_t first, uint32_t end, const struct paddle_tensor *local, reshard_error *err)
+/* One piece: all that the rank has, or a run that goes on at element *begin. */
+static reshard_status merge_add_piece(struct merge *merge, uint32_t piece, const struct paddle_tensor *local, int64_t *begin,
+                                      int64_t *stored, reshard_error *err)
 {
     struct family *family = merge->family;
-    int64_t elements = box_volume(local->rank, local->shape), begin = 0;
-    int64_t stored = 0;
-    reshard_status status = merge_check_pieces(merge, first, end, err);
-    for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next) {
-        const struct paddle_tensor *tensor = family_tensor(family, piece);
-        struct params_place place = { .tensor = merge->tensor, .file = merge_file(family, piece)->file,
-                                      .archive_tensor = family->pieces[piece].tensor, .start = merge->start, .extent = local->shape,
-                                      .flat_count = -1 };
-        if (params_dtype(tensor) != merge->dtype)
-            return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it as %s, others as %s",
-                              STR_ARG(merge_file(family, piece)->name), dtype_info(params_dtype(tensor))->name,
-                              dtype_info(merge->dtype)->name);
-        if (!merge_same_shape(tensor, local)) {
-            if (tensor->rank != 1 || !merge_knows_weight(merge))
-                return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it with another shape than its weight",
-                                  STR_ARG(merge_file(family, piece)->name));
-            int64_t left = elements - begin, count = tensor->shape[0];
-            stored += count; /* of arrays that are there: no overflow */
-            place.flat_begin = begin;
-            place.flat_count = count < left ? count : left; /* the last run is padded */
-            begin += place.flat_count;
-        }
-        status = params_add_chunks(family->source, &place, err);
+    const struct paddle_tensor *tensor = family_tensor(family, piece);
+    struct str name = merge_file(family, piece)->name;
+    struct params_place place = { .tensor = merge->tensor, .file = merge_file(family, piece)->file,
+                                  .archive_tensor = family->pieces[piece].tensor, .start = merge->start, .extent = local->shape,
+                                  .flat_count = -1 };
+    if (params_dtype(tensor) != merge->dtype)
+        return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it as %s, others as %s", STR_ARG(name),
+                          dtype_info(params_dtype(tensor))->name, dtype_info(merge->dtype)->name);
+    if (!merge_same_shape(tensor, local)) {
+        if (tensor->rank != 1 || !merge_knows_weight(merge))
+            return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it with another shape", STR_ARG(name));
+        int64_t left = box_volume(local->rank, local->shape) - *begin, count = tensor->shape[0];
+        place.flat_begin = *begin;
+        place.flat_count = count < left ? count : left; /* the last run is padded */
+        *begin += place.flat_count;
+        *stored += count; /* of arrays that are there: no overflow */
     }
+    return params_add_chunks(family->source, &place, err);
+}
+
+/* The pieces of one tensor-parallel rank: each is all that the rank has, or they are runs of it one after another. */
+static reshard_status merge_add_rank(struct merge *merge, uint32_t first, uint32_t end, const struct paddle_tensor *local,
+                                     reshard_error *err)
+{
+    struct family *family = merge->family;
+    int64_t elements = box_volume(local->rank, local->shape), begin = 0, stored = 0;
+    reshard_status status = merge_check_pieces(merge, first, end, err);
+    for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next)
+        status = merge_add_piece(merge, piece, local, &begin, &stored, err);
     if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family)))
         status = merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
                             "the files of its sharding ranks have %" PRId64 " elements, its weight has %" PRId64, stored, elements);

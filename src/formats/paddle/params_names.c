@@ -29,7 +29,11 @@ static bool names_take_ranks(struct str *rest, struct family_ranks *out)
     const struct {
         const char *word;
         int32_t *number;
-    } parts[] = { { "tp", &ranks.tp }, { "pp", &ranks.pp }, { "shard", &ranks.shard }, { "moe_sharding", &ranks.shard }, { "moe", &ranks.ep } };
+    } parts[] = { { "tp", &ranks.tp },
+                  { "pp", &ranks.pp },
+                  { "shard", &ranks.shard },
+                  { "moe_sharding", &ranks.shard },
+                  { "moe", &ranks.ep } };
     bool found = true;
     while (found) {
         found = false;
