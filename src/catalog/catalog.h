@@ -50,7 +50,7 @@ struct catalog_tensor {
     uint32_t tied_to;         /* tensor with the very same bytes (same storage, same view), or CATALOG_NONE */
     uint32_t storage_group;   /* tensors that view one storage share this number, or CATALOG_NONE */
     uint32_t first_chunk, chunk_count; /* after catalog_seal */
-    uint32_t stored_as;       /* 1 + type of the elements in its chunks, where they are cast to dtype as they are read; 0: they are of dtype */
+    uint32_t stored_as;       /* 1 + type of its chunks' elements, where they are cast to dtype as they are read; 0: they are of dtype */
 };
 
 static inline enum dtype catalog_stored_dtype(const struct catalog_tensor *tensor)

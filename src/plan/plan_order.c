@@ -111,7 +111,8 @@ reshard_status steps_sum(struct plan *plan, reshard_error *err)
         const struct recipe *recipe = &plan->recipes[step->recipe];
         const struct catalog_tensor *source = recipe->source_tensor == RECIPE_FILL ? NULL : &plan->source->tensors[recipe->source_tensor];
         uint64_t elements = (uint64_t)box_volume(target->rank, plan->vectors + step->extent), write_bytes = 0, read_bytes = 0;
-        if (!dtype_bytes(target->dtype, elements, &write_bytes) || (source && !dtype_bytes(catalog_stored_dtype(source), elements, &read_bytes)) ||
+        if (!dtype_bytes(target->dtype, elements, &write_bytes) ||
+            (source && !dtype_bytes(catalog_stored_dtype(source), elements, &read_bytes)) ||
             !checked_add_u64(plan->write_bytes, write_bytes, &plan->write_bytes) ||
             !checked_add_u64(plan->read_bytes, read_bytes, &plan->read_bytes))
             return error_set(err, RESHARD_ERR_UNSUPPORTED,

@@ -70,7 +70,8 @@ static uint64_t chunk_cost(const struct catalog *catalog, uint32_t chunk_index)
 {
     const struct catalog_chunk *chunk = &catalog->chunks[chunk_index];
     const struct catalog_tensor *tensor = &catalog->tensors[chunk->tensor];
-    return (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, chunk->extent)) * dtype_info(catalog_stored_dtype(tensor))->bits / 8;
+    unsigned bits = dtype_info(catalog_stored_dtype(tensor))->bits;
+    return (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, chunk->extent)) * bits / 8;
 }
 
 /* Chunks without choice count first; then each group takes the object most used so far, the earliest chunk on a tie. */
