@@ -19,6 +19,7 @@
     X(json_bytes, UINT64_C(100000000), "size of one JSON header or index")                                                                 \
     X(json_depth, 128, "nesting of JSON")                                                                                                  \
     X(pickle_values, UINT64_C(200000000), "values that one pickle may build")                                                              \
+    X(pickle_bytes, UINT64_C(2) << 30, "memory of what one pickle builds")                                                                 \
     X(pickle_depth, 100000, "open marks and nesting of one pickle")                                                                        \
     X(pickle_string_bytes, UINT64_C(256) << 20, "size of one string in a pickle")                                                          \
     X(bigint_bytes, 1024, "size of one integer in a pickle")                                                                               \

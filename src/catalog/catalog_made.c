@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 
+#define CODED_RATIO 48 /* weights and their state pack to a tenth at the least; what packs better, zeros, is what the limit is for */
 #define PLAIN_RATIO 16 /* fill values of a store may have so many times the bytes of what is plainly stored */
 
 static bool shown_is_unpacked(const struct catalog *catalog, const struct catalog_chunk *chunk)
@@ -59,8 +60,9 @@ reshard_status catalog_check_made(const struct catalog *catalog, reshard_error *
         if (chunk->object < catalog->object_count)
             is_coded[chunk->object] |= shown_is_unpacked(catalog, chunk);
     }
+    uint64_t coded_ratio = catalog->limits.inflate_ratio < CODED_RATIO ? catalog->limits.inflate_ratio : CODED_RATIO;
     for (uint32_t o = 0; o < catalog->object_count; o++) {
-        uint64_t ratio = is_coded[o] ? catalog->limits.inflate_ratio : PLAIN_RATIO;
+        uint64_t ratio = is_coded[o] ? coded_ratio : PLAIN_RATIO;
         allowed = capped_add_u64(allowed, capped_mul_u64(catalog->objects[o].bytes, ratio));
     }
     free(is_coded);

@@ -13,6 +13,8 @@
 
 #include <inttypes.h>
 
+#define PICKLE_GLOBALS_KEPT 64
+
 struct pickle_machine {
     struct cursor input;
     size_t op_start;          /* of the opcode that is being executed */
@@ -33,6 +35,7 @@ struct pickle_machine {
     struct value *nodes;      /* the rest of a slab in the graph's arena */
     size_t nodes_left, slab_size;
     struct value *result;     /* set by STOP */
+    struct value *globals[PICKLE_GLOBALS_KEPT]; /* the last ones by their names: a class that is named again is the same node */
     int protocol;             /* as the last PROTO said */
 };
 

@@ -518,10 +518,23 @@ static reshard_status run(struct pickle_machine *m)
     return RESHARD_OK;
 }
 
+/* What the graph takes while it is read is bounded; whoever adds to it later has bounds of his own. */
+static reshard_status run_bounded(struct pickle_machine *m)
+{
+    struct arena *arena = &m->graph->arena;
+    size_t bytes_max = arena->bytes_max;
+    arena->work = m->limits->budget;
+    arena->bytes_max = m->limits->pickle_bytes > SIZE_MAX ? 0 : (size_t)m->limits->pickle_bytes;
+    reshard_status status = run(m);
+    if (status == RESHARD_ERR_MEMORY && arena->is_full)
+        status = pickle_fail_limit(m, "pickle_bytes", m->limits->pickle_bytes + 1, m->limits->pickle_bytes);
+    arena->bytes_max = bytes_max;
+    return work_explain(m->limits->budget, status, m->err);
+}
+
 static reshard_status pickle_read_whole(struct pickle_machine *m, struct pickle_report *report)
 {
-    m->graph->arena.work = m->limits->budget;
-    reshard_status status = work_explain(m->limits->budget, run(m), m->err);
+    reshard_status status = run_bounded(m);
     if (!status) {
         m->graph->root = m->result;
         if (report)

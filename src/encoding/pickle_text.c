@@ -363,9 +363,13 @@ reshard_status pickle_push_global(struct pickle_machine *m, struct str module, s
     if (str_is(module, "torch.tensor"))
         module = STR("torch._tensor");
     reshard_status status = RESHARD_OK;
+    struct value **kept = &m->globals[(module.size * 31 + name.size * 7 + (uint8_t)name.data[0]) % PICKLE_GLOBALS_KEPT];
+    if (*kept && str_equal((*kept)->global.module, module) && str_equal((*kept)->global.name, name))
+        return pickle_push(m, *kept);
     struct value *node = pickle_node(m, VALUE_GLOBAL, &status);
     if (!node)
         return status;
+    *kept = node;
     size_t dot;
     node->global.module = module;
     node->global.name = name;

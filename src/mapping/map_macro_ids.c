@@ -24,9 +24,18 @@ struct id_rows {
     uint32_t count, capacity;
 };
 
+/* Backwards: names of the left sides, and the first right-hand name of the first statement that reads each. */
+struct left_names {
+    struct name_map names;
+    struct str *sources; /* by names */
+    uint32_t capacity;
+    bool is_made;
+};
+
 struct id_search {
     const struct map_macro_context *context;
     const struct map_program *program; /* that is being expanded */
+    struct left_names *left;           /* of it, made when it is first asked for */
     bool is_offset;
     int64_t offset;           /* how far the right-hand numbers are below the left-hand ones */
     bool has_base;            /* the offset was written: numbers below it mean nothing here */
@@ -335,19 +344,42 @@ static bool can_be_read(const struct map_macro_context *context, const struct ma
     return true;
 }
 
-/* Backwards, what a name of the left side comes from: the first right-hand name of the statement that reads it, or itself. */
-static struct str counterpart(const struct map_program *program, struct str name)
+static bool left_names_add(struct left_names *left, const struct map_statement *statement)
 {
-    for (uint32_t i = 0; i < program->count; i++) {
-        const struct map_statement *statement = &program->statements[i];
-        for (uint32_t j = 0; j < statement->left_count; j++) {
-            struct str text;
-            map_strip_transpose(statement->left[j].text, &text);
-            if (str_equal(text, name) && !map_is_hole(&statement->right[0]))
-                return statement->right[0].text;
-        }
+    for (uint32_t i = 0; i < statement->left_count; i++) {
+        struct str text;
+        bool was_new;
+        map_strip_transpose(statement->left[i].text, &text);
+        uint32_t index = name_map_intern(&left->names, text, &was_new);
+        if (index == NAME_NONE || !ARRAY_ROOM(left->sources, index, left->capacity))
+            return false;
+        if (was_new)
+            left->sources[index] = statement->right[0].text;
     }
-    return name;
+    return true;
+}
+
+/* Backwards, what a name of the left side comes from: the first right-hand name of the statement that reads it, or itself. false: no
+ * memory. */
+static bool counterpart(const struct id_search *search, struct str *name)
+{
+    const struct map_program *program = search->program;
+    struct left_names *left = search->left;
+    for (uint32_t i = 0; i < program->count && !left->is_made; i++) {
+        if (!map_is_hole(&program->statements[i].right[0]) && !left_names_add(left, &program->statements[i]))
+            return false;
+    }
+    left->is_made = true;
+    uint32_t index = name_map_find(&left->names, *name);
+    if (index != NAME_NONE)
+        *name = left->sources[index];
+    return true;
+}
+
+static void left_names_release(struct left_names *left)
+{
+    name_map_release(&left->names);
+    free(left->sources);
 }
 
 /*
@@ -371,8 +403,8 @@ static reshard_status conditions_hold(const struct id_search *search, struct map
             kept[count++] = *attribute;
             continue;
         }
-        if (context->reverse && !context->target)
-            key.text = counterpart(search->program, key.text);
+        if (context->reverse && !context->target && !counterpart(search, &key.text))
+            return error_set_memory(err);
         if (!replace_name(search, &key, row, 0, &replaced))
             return error_set_memory(err);
         if (name_has(replaced.text, ID_KINDS)) {
@@ -587,10 +619,11 @@ static void turn_round(struct map_program *list, uint32_t from)
 reshard_status map_macro_ids(const struct map_macro_context *context, bool is_offset, const struct map_program *in, struct map_program *out,
                              reshard_error *err)
 {
+    struct left_names left = { 0 };
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < in->count && !status; i++) {
         const struct map_statement *statement = &in->statements[context->reverse ? in->count - 1 - i : i];
-        struct id_search search = { .context = context, .program = in, .is_offset = is_offset };
+        struct id_search search = { .context = context, .program = in, .left = &left, .is_offset = is_offset };
         if (!has_placeholder(context, statement, is_offset)) {
             struct map_statement copy = *statement;
             bool holds = true;
@@ -610,6 +643,7 @@ reshard_status map_macro_ids(const struct map_macro_context *context, bool is_of
             turn_round(out, before);
         free(search.found.rows);
     }
+    left_names_release(&left);
     if (context->reverse)
         turn_round(out, 0);
     return status;

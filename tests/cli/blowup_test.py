@@ -116,6 +116,19 @@ class Mapping:
         return found
 
 
+class Backwards:
+    """Conditions on so many names of the left side, which is not known: each asks what the name comes from."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def problems(self, runner):
+        tensors = {f"b{i}": {"dtype": "float32", "shape": [1]} for i in range(self.count)}
+        (runner.work / "s.json").write_text(json.dumps({"tensors": tensors}))
+        (runner.work / "m.map").write_text("".join(f'a{i} -> b{i}, when="a{i}"\n' for i in range(self.count)))
+        return runner.must(["map", "expand", "--reverse", "m.map", "--source", "s.json"], {0})
+
+
 def sizes(name, rank="mp_rank_00"):
     """Arguments of a run whose one size is not what its files say."""
     def make(folder):
@@ -162,6 +175,7 @@ CASES = {
                                                                       "tensor_expansion"),
     "a deflated shard index of 40 million absent chunks": Checkpoint(lambda folder: inputs.holes(folder, 1, 20_000_000), 6, "work"),
     "index vectors that an unseeded hash takes for twins": Checkpoint(lambda folder: inputs.colliding_metadata(folder, 80_000), 4),
+    "conditions backwards": Backwards(40000),
     "twenty million names": Mapping("a -> b[0:20000000], axis=0", 6, "map_bytes"),
     "long names": Mapping("a -> " + "n" * 60000 + "[0:100000], axis=0", 6, "map_bytes"),
     "arrays on many lines": Mapping("\n".join(f"a -> b{i}[0:2000000], axis=0" for i in range(100)), 6, "map_bytes"),

@@ -175,6 +175,9 @@ class Cases:
     def pickle_values(self, work):
         return ["ls", torch_of(work, {"list": list(range(300, 1000)), "w": weight()})], "pickle_values=500"
 
+    def pickle_bytes(self, work):
+        return ["ls", torch_of(work, {"list": list(range(300, 30000)), "w": weight()})], "pickle_bytes=500000"
+
     def pickle_depth_of_marks(self, work):
         return ["ls", torch_pickle(work, b"\x80\x02" + b"(" * 100001 + b"N" + b"t" * 100001 + b".")], None
 
@@ -264,6 +267,14 @@ class Cases:
 
     def tensor_expansion_of_zarr(self, work):
         return ["ls", zarr2(work, [1 << 35], [1 << 30], {})], None
+
+    def tensor_expansion_of_lz4(self, work):
+        """The most that LZ4 packs, 255 to one: 33 MB that would be 8 GiB."""
+        folder = zarr2(work, [1 << 31], [1 << 29], {}, {"id": "lz4", "acceleration": 1})
+        for i in range(4):
+            with open(folder / "w" / str(i), "wb") as file:
+                file.truncate((1 << 31) // 255)
+        return ["ls", folder], None
 
     def box_checks_of_a_plan(self, work):
         return ["plan", self.fixtures / "torch-dcp/dcp-tp-fsdp-2d-uneven/ckpt", "--to", "torch-dcp", "--layout", "ranks=3"], "box_checks=0"

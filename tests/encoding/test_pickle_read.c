@@ -382,6 +382,7 @@ TEST(every_limit_is_named)
         struct sample sample;
     } cases[] = {
         { "pickle_values", 2, { P("](K\x01K\x02" "e."), "" } },
+        { "pickle_bytes", 100, { P("](K\x01K\x02" "e."), "" } },
         { "pickle_depth", 2, { P("(((ttt."), "" } },
         { "pickle_string_bytes", 2, { P("X\x03\x00\x00\x00" "abc."), "" } },
         { "pickle_string_bytes", 2, { P("C\x03" "abc."), "" } },
@@ -398,6 +399,28 @@ TEST(every_limit_is_named)
         CHECK_FAILS(parse(cases[i].sample.bytes, cases[i].sample.size, &limits, &graph, NULL, &err), RESHARD_ERR_LIMIT);
         assert_non_null(strstr(err.message, cases[i].name));
         value_graph_release(&graph);
+    }
+}
+
+/* Naming a class is cheap to write: the memory that it costs must not be many times the file's. */
+TEST(a_class_that_is_named_again_makes_no_node)
+{
+    enum { TIMES = 100000 };
+    static const char *const spellings[] = { "ca\nb\n", "cmodule\nName\nco\np\n" };
+    for (size_t i = 0; i < sizeof(spellings) / sizeof(spellings[0]); i++) {
+        struct buffer bytes = { 0 };
+        struct value_graph graph = { 0 };
+        reshard_error err = { 0 };
+        buffer_append_text(&bytes, "\x80\x02(");
+        for (int n = 0; n < TIMES; n++)
+            buffer_append_text(&bytes, spellings[i]);
+        buffer_append_text(&bytes, "l.");
+        CHECK_OK(pickle_parse(bytes.data, bytes.size, 0, &limits_default, &graph, NULL, &err));
+        assert_true(graph.count < 10);
+        assert_true(graph.arena.bytes_used < 4 * bytes.size + (1 << 20));
+        assert_ptr_equal(graph.root->list.items[0], graph.root->list.items[graph.root->list.count - (i + 1)]);
+        value_graph_release(&graph);
+        buffer_release(&bytes);
     }
 }
 
@@ -505,6 +528,7 @@ int main(void)
         cmocka_unit_test(a_name_may_hold_dots),
         cmocka_unit_test(cycles_and_sharing_are_kept),
         cmocka_unit_test(deep_nesting_needs_no_deep_stack),
+        cmocka_unit_test(a_class_that_is_named_again_makes_no_node),
         cmocka_unit_test(every_limit_is_named),
         cmocka_unit_test(the_stack_and_the_memo_cost_work),
         cmocka_unit_test(big_integers_are_twos_complement_from_either_spelling),
