@@ -268,7 +268,7 @@ static bool is_doubled(const struct spelling_run *run, struct str key)
 }
 
 /* Number of the weight of that name before, or NAME_NONE. */
-static uint32_t find_weight(const struct spelling_run *run, struct str name, struct buffer *key)
+static uint32_t mapping_spelling_find_weight(const struct spelling_run *run, struct str name, struct buffer *key)
 {
     buffer_clear(key);
     if (run->is_back)
@@ -284,7 +284,7 @@ static bool is_plain_copy(struct spelling_run *run, struct str key)
     if (!run->is_back || !run->spelling->masters_below.size || !state_keys_match(&run->masters.keys, key, true, &name, &state) ||
         !has_word(run->spelling->masters, state))
         return false;
-    uint32_t weight = find_weight(run, name, &run->key);
+    uint32_t weight = mapping_spelling_find_weight(run, name, &run->key);
     return weight != NAME_NONE && run->before->space->tensors[weight].dtype == DTYPE_F32;
 }
 
@@ -335,7 +335,7 @@ static reshard_status make_weight(struct spelling_run *run, uint32_t index, resh
     const struct map_tensor *tensor = &run->before->space->tensors[index];
     struct str name, state;
     if (!state_keys_match(&run->masters.keys, tensor->key, run->is_back, &name, &state) || !has_word(run->spelling->masters, state) ||
-        find_weight(run, name, &run->key) != NAME_NONE)
+        mapping_spelling_find_weight(run, name, &run->key) != NAME_NONE)
         return run->key.failed ? error_set_memory(err) : RESHARD_OK;
     buffer_clear(&run->key);
     if (!run->is_back)
