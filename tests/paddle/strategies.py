@@ -34,11 +34,18 @@ class Strategy:
     vp: int = 1
     ep: int = 1
     sharding: int = 1
-    stage: str = ""  # 1v1, 1v2, 2, 3
+    stage: str = ""      # 1v1, 1v2, 2, 3
+    whole: int = 1 << 20 # elements of a parameter that stage 3 does not cut
 
     @property
     def ranks(self):
         return self.dp * self.pp * self.sharding * self.tp
+
+    @property
+    def is_ep_over_tp(self):
+        """Experts are spread over the data parallel ranks where these suffice, cut like all else by tensor parallelism; else the ranks of
+        tensor parallelism are among those that they are spread over, and they stay whole."""
+        return self.dp * self.sharding % self.ep != 0
 
     @property
     def words(self):
@@ -63,7 +70,8 @@ def places(s):
         rest, tp = divmod(rank, s.tp)
         rest, sharding = divmod(rest, s.sharding)
         dp, pp = divmod(rest, s.pp)
-        yield Place(rank, dp, pp, sharding, tp, ((dp * s.sharding + sharding) * s.tp + tp) % s.ep)
+        data = dp * s.sharding + sharding
+        yield Place(rank, dp, pp, sharding, tp, (data * s.tp + tp if s.is_ep_over_tp else data) % s.ep)
 
 
 STRATEGIES = [
@@ -75,6 +83,7 @@ STRATEGIES = [
     Strategy("dp4ep4", dp=4, ep=4), Strategy("tp2ep2", tp=2, ep=2), Strategy("sd2ep2", sharding=2, stage="1v1", ep=2),
     Strategy("sd2ep2-v2", sharding=2, stage="1v2", ep=2), Strategy("tp2sd2-v2", tp=2, sharding=2, stage="1v2"),
     Strategy("tp2ep2sd2", tp=2, ep=2, sharding=2, stage="1v1"), Strategy("tp2ep2pp2", tp=2, ep=2, pp=2),
+    Strategy("tp2ep4", tp=2, dp=2, ep=4), Strategy("tp2dp2ep2", tp=2, dp=2, ep=2),
 ]
 BY_NAME = {s.name: s for s in STRATEGIES}
 
@@ -242,7 +251,7 @@ def held_weights(model, s, place):
         if is_own and parameter.expert // (model.experts // s.ep) != place.ep:
             continue
         start, extent = [0] * len(parameter.shape), list(parameter.shape)
-        if parameter.axis is not None and s.tp > 1 and not is_own:
+        if parameter.axis is not None and s.tp > 1 and not (is_own and s.is_ep_over_tp):
             if extent[parameter.axis] % s.tp:
                 raise ValueError(f"{parameter.key}: axis {parameter.axis} does not divide by {s.tp}")
             extent[parameter.axis] //= s.tp
@@ -285,13 +294,16 @@ def packed_ranges(params, degree, rank):
                 yield parameter, shard, (begin, end)
 
 
-def own_ranges(params, degree, rank):
-    """Stage 3: each parameter is padded and cut by itself."""
+def own_ranges(params, degree, rank, whole):
+    """Stage 3: each parameter is padded and cut by itself; those of up to so many elements are whole on every rank."""
     for parameter, shard in params:
+        if math.prod(shard.extent) <= whole:
+            yield parameter, shard, None
+            continue
         block_elements, count = BLOCK_BYTES // WIDTH[shard.dtype], math.prod(shard.extent)
         part = -(-count // block_elements) * block_elements // degree
         begin, end = min(count, rank * part), min(count, (rank + 1) * part)
-        if begin < end or rank == 0:
+        if begin < end:
             yield parameter, shard, (begin, end)
 
 
@@ -308,8 +320,9 @@ def held_states(model, s, place):
         if s.stage in ("1v1", "2"):
             found += [(p, w, None) for p, w in greedy(params, len(group), s.stage == "1v1")[at]]
         else:
-            found += (packed_ranges if s.stage == "1v2" else own_ranges)(params, len(group), at)
-    return found
+            found += packed_ranges(params, len(group), at) if s.stage == "1v2" else own_ranges(params, len(group), at, s.whole)
+    order = {parameter.key: at for at, (parameter, _) in enumerate(weights)}
+    return found if s.stage in ("1v1", "2") else sorted(found, key=lambda one: order[one[0].key])
 
 
 def shards_of(model, s, place):

@@ -208,12 +208,34 @@ static reshard_status place_experts(struct flex_cutting *cutting, reshard_error 
     }
     each = experts / ep;
     for (uint32_t i = 0; i < cutting->parameter_count; i++)
-        if (cutting->parameters[i].expert >= 0)
+        if (cutting->parameters[i].expert >= 0) {
             cutting->parameters[i].expert_rank = (int32_t)(cutting->parameters[i].expert / each);
+            if (cutting->degrees.is_ep_over_tp)
+                cutting->parameters[i].axis = -1;
+        }
     return RESHARD_OK;
 }
 
 /* ---- shared state ---- */
+
+/* Which of the ranks of expert parallelism a rank is. */
+static uint32_t expert_rank_of(const struct flex_degrees *degrees, const struct flex_place *place)
+{
+    uint32_t data = place->data * degrees->sharding + place->shard;
+    return (degrees->is_ep_over_tp ? data * degrees->tp + place->part : data) % degrees->ep;
+}
+
+/* How far apart in the sharding group the ranks with the same experts are. */
+static uint32_t expert_step(const struct flex_degrees *degrees)
+{
+    uint32_t common = degrees->ep, rest = degrees->is_ep_over_tp ? degrees->tp : 1;
+    while (rest) {
+        uint32_t next = common % rest;
+        common = rest;
+        rest = next;
+    }
+    return degrees->ep / common;
+}
 
 /* How many ranks share the state of a parameter. Those that hold an expert are fewer by the degree of expert parallelism. */
 static uint32_t sharing_ranks(const struct flex_degrees *degrees, const struct flex_parameter *parameter)
@@ -222,14 +244,14 @@ static uint32_t sharing_ranks(const struct flex_degrees *degrees, const struct f
         return 1;
     if (parameter->expert_rank < 0)
         return degrees->sharding;
-    return degrees->sharding % degrees->ep == 0 ? degrees->sharding / degrees->ep : 1;
+    return degrees->sharding % expert_step(degrees) == 0 ? degrees->sharding / expert_step(degrees) : 1;
 }
 
 static uint32_t sharing_position(const struct flex_degrees *degrees, const struct flex_parameter *parameter, const struct flex_place *place)
 {
     if (parameter->expert_rank < 0)
         return degrees->stage == SHARDING_NONE ? 0 : place->shard;
-    return sharing_ranks(degrees, parameter) > 1 ? place->shard / degrees->ep : 0;
+    return sharing_ranks(degrees, parameter) > 1 ? place->shard / expert_step(degrees) : 0;
 }
 
 static bool in_group(const struct flex_parameter *parameter, uint32_t stage, int32_t expert_rank)
@@ -294,19 +316,24 @@ reshard_status flex_cutting_make(const struct layout_request *request, const str
     reshard_status status = partition_rules_parse(data->text, &out->arena, &rules, err);
     if (!status)
         status = flex_cut_find_parameters(out, err);
+    if (!status)
+        status = flex_order_parameters(out, err);
     for (uint32_t i = 0; i < out->parameter_count && !status; i++)
         status = apply_rule(out, &rules, &out->parameters[i], err);
     if (!status && degrees->pp > 1)
         status = place_layers(out, err);
     if (!status)
         status = place_experts(out, err);
-    return status ? status : share_state(out, err);
+    if (!status)
+        status = share_state(out, err);
+    return status ? status : flex_order_tensors(out, err);
 }
 
 void flex_cutting_release(struct flex_cutting *cutting)
 {
     free(cutting->parts);
     free(cutting->parameters);
+    free(cutting->order);
     arena_release(&cutting->arena);
     *cutting = (struct flex_cutting){ 0 };
 }
@@ -319,8 +346,8 @@ bool flex_held_of(const struct flex_cutting *cutting, uint32_t tensor, const str
     const struct flex_member *part = &cutting->parts[tensor];
     const struct flex_parameter *parameter = &cutting->parameters[part->parameter];
     const struct catalog_tensor *info = &cutting->wanted->tensors[tensor];
-    uint32_t data = place->data * degrees->sharding + place->shard;
-    if (parameter->stage != place->stage || (parameter->expert_rank >= 0 && data % degrees->ep != (uint32_t)parameter->expert_rank))
+    if (parameter->stage != place->stage ||
+        (parameter->expert_rank >= 0 && expert_rank_of(degrees, place) != (uint32_t)parameter->expert_rank))
         return false;
     memset(out->start, 0, sizeof(out->start));
     if (info->rank)

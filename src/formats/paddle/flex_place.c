@@ -17,7 +17,7 @@ const struct layout_word flex_words[] = {
     { .name = "tp", .unit = "ranks", .help = "tensor parallel" },
     { .name = "pp", .unit = "ranks", .help = "pipeline parallel" },
     { .name = "vp", .unit = "chunks", .help = "virtual pipeline: model chunks of each stage" },
-    { .name = "ep", .unit = "ranks", .help = "expert parallel, over the ranks of dp and sharding" },
+    { .name = "ep", .unit = "ranks", .help = "expert parallel, over the ranks of dp and sharding, or those and tp" },
     { .name = "dp", .unit = "ranks", .help = "data parallel", .is_rank_count = true },
     { .name = "sharding", .unit = "ranks", .help = "ranks that share optimizer state" },
     { .name = "stage", .unit = "stage", .help = "how they share it", .choices = stages },
@@ -49,12 +49,14 @@ static reshard_status read_degrees(const struct layout_request *request, struct 
                          others);
     if (ranks)
         degrees.dp = (uint32_t)(ranks / others);
-    while (!ranks && !dp && degrees.dp < degrees.ep && (uint64_t)degrees.dp * degrees.sharding % degrees.ep)
+    degrees.is_ep_over_tp = (uint64_t)degrees.dp * degrees.sharding % degrees.ep &&
+                            (uint64_t)degrees.dp * degrees.sharding * degrees.tp % degrees.ep == 0;
+    while (!degrees.is_ep_over_tp && !ranks && !dp && degrees.dp < degrees.ep && (uint64_t)degrees.dp * degrees.sharding % degrees.ep)
         degrees.dp++;
-    if ((uint64_t)degrees.dp * degrees.sharding % degrees.ep) {
-        error_set(err, RESHARD_ERR_USAGE, "ep=%" PRIu32 " does not divide the %" PRIu64 " ranks of dp and sharding", degrees.ep,
-                  (uint64_t)degrees.dp * degrees.sharding);
-        error_hint(err, "experts are spread over the ranks of dp and sharding: without dp= there are as many as ep needs");
+    if (!degrees.is_ep_over_tp && (uint64_t)degrees.dp * degrees.sharding % degrees.ep) {
+        error_set(err, RESHARD_ERR_USAGE, "ep=%" PRIu32 " does not divide the %" PRIu64 " ranks of dp and sharding, or those and tp",
+                  degrees.ep, (uint64_t)degrees.dp * degrees.sharding);
+        error_hint(err, "experts are spread over these ranks: without dp= there are as many as ep needs");
         return RESHARD_ERR_USAGE;
     }
     if (!checked_mul_u64(others, degrees.dp, &world) || world > WORLD_MAX)
@@ -101,9 +103,11 @@ static void visit_rank(struct deduping *deduping, uint32_t rank, held_visit visi
 {
     struct flex_place place = place_of(&deduping->cutting->degrees, rank);
     struct flex_held held;
-    for (uint32_t t = 0; t < deduping->cutting->wanted->tensor_count; t++)
+    for (uint32_t i = 0; i < deduping->cutting->order_count; i++) {
+        uint32_t t = deduping->cutting->order[i];
         if (flex_place_is_here(deduping, t) && flex_held_of(deduping->cutting, t, &place, &held))
             visit(deduping, deduping->first_id[t] + held.number, rank);
+    }
 }
 
 static void note_seen(struct deduping *deduping, uint32_t id, uint32_t rank)

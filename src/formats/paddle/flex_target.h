@@ -104,6 +104,7 @@ reshard_status flex_place_like(const struct layout_request *request, struct targ
 /* Degrees of the parallel dimensions, each 1 or more. A rank is ((data * pp + stage) * sharding + shard) * tp + part. */
 struct flex_degrees {
     uint32_t tp, pp, vp, ep, dp, sharding;
+    bool is_ep_over_tp; /* experts are spread over the ranks of tp too, and whole on each (moe group = tp) */
     enum sharding_stage stage;
     uint32_t world;
 };
@@ -138,9 +139,15 @@ struct flex_cutting {
     struct flex_degrees degrees;
     struct flex_member *parts; /* by tensor */
     struct flex_parameter *parameters;
-    uint32_t parameter_count, parameter_capacity;
+    uint32_t parameter_count, parameter_capacity; /* in the order of the model's modules */
+    uint32_t *order; /* the tensors that are stored, as every rank hands its own in */
+    uint32_t order_count;
     struct arena arena;
 };
+
+/* Puts the parameters in the order of the model's modules, and fills in the order of the tensors once states are shared out. */
+reshard_status flex_order_parameters(struct flex_cutting *cutting, reshard_error *err);
+reshard_status flex_order_tensors(struct flex_cutting *cutting, reshard_error *err);
 
 reshard_status flex_cutting_make(const struct layout_request *request, const struct flex_degrees *degrees, struct flex_cutting *out,
                                  reshard_error *err);
