@@ -123,7 +123,7 @@ def is_weight(shard):
 
 
 def f2(shell):
-    """sharding4 to dp: model_state_shard00.pdparams and optimizer_shard00.pdopt and so on are one checkpoint, as model_state.pdparams is."""
+    """sharding4 to dp: model_state_shard00.pdparams, optimizer_shard00.pdopt and so on are one checkpoint, as model_state.pdparams is."""
     model = S.language_model(**SMALL, has_mtp=False)
     for name, strategy, infix in (("sharded", "sharding4-v1", "_shard{:02}"), ("plain", "dp1", "")):
         folder, s = shell.work / name, S.BY_NAME[strategy]
@@ -341,7 +341,7 @@ def f15(shell):
 
 
 def f16(shell):
-    """dp hangs in save, where rank 0 waits for all. One process reads what all ranks wrote; what is missing is named, and not waited for."""
+    """dp hangs in save, where rank 0 waits for all. One process reads what all ranks wrote, and names what is missing."""
     model = S.language_model(**SMALL)
     folder = flex(shell, "dp2", model, "dp2")
     same_tensors(shell, folder, model)
@@ -374,15 +374,11 @@ def f17(shell):
     assert "fused" not in said, said
 
 
-# Trainers write float32 weights as master weights too.
-PLAIN_MASTERS = ("--exclude", "*norm.weight.w_0", "--exclude", "*gate.weight.w_0")
-
-
 def f18(shell):
     """Unified checkpoints write '/' where flex ones write '.'."""
     model = S.language_model(**SMALL)
     S.write_unified(model, S.BY_NAME["tp2"], shell.work / "uc")
-    shell.convert("uc", "fc", "--to", "paddle-flex", "--layout", "tp=2", "--rules", "auto", *PLAIN_MASTERS)
+    shell.convert("uc", "fc", "--to", "paddle-flex", "--layout", "tp=2", "--rules", "auto")
     same_tensors(shell, "fc", model)
     shell.convert("fc", "back", "--to", "paddle-uc", "--layout", "tp=2", "--rules", "auto")
     wanted = {"optimizer:lm_head.weight/moment1_0", "master_weights:lm_head.weight", "model:lm_head.weight"}
@@ -432,7 +428,7 @@ def f22(shell):
         broken.contents[one] = (dtype, part, S.cut(value, S.WIDTH[dtype], shape, (0, 0), part))
     S.write_unified(broken, S.BY_NAME["tp2"], shell.work / "uc")
     fc = flex(shell, "fc", model, "tp2")
-    found = shell.findings("diff", *PLAIN_MASTERS, "uc", fc, "--items", "ignore", status=1)
+    found = shell.findings("diff", "uc", fc, "--items", "ignore", status=1)
     found = [f for f in found if f["kind"] != "names"]
     assert {(f["kind"], f["key"]) for f in found} == {("shape", one) for one in lost}, found
     assert all("2 times as long" in f["text"] for f in found), found

@@ -272,9 +272,10 @@ class UnifiedMatrix:
     def across(self, a, b):
         """Flex to unified and back to the same flex."""
         there, back = self.work / f"{a.name}-u-{b.name}", self.work / f"{a.name}-u-{b.name}-{a.name}"
-        problems = convert_problems(self.command, self.work / "flex" / a.name, there, "paddle-uc", f"tp={b.tp}", self.wanted, "--rules", "auto")
+        source, related = self.work / "flex" / a.name, ("--rules", "auto")
+        problems = convert_problems(self.command, source, there, "paddle-uc", f"tp={b.tp}", self.wanted, *related)
         if not problems:
-            problems = convert_problems(self.command, there, back, "paddle-flex", a.words, self.flex_wanted, "--rules", "auto")
+            problems = convert_problems(self.command, there, back, "paddle-flex", a.words, self.flex_wanted, *related)
         if not problems:
             problems = tree_problems(self.model, S.stored(self.model, a), back)
         for folder in (there, back):
