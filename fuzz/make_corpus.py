@@ -47,6 +47,7 @@ PACKED = {  # target: families whose cases it opens
     "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],
     "megatron": ["megatron", "torch-file"],
     "optimizer": ["megatron"],
+    "paddle_files": ["paddle"],
     "paddle_uc": ["paddle", "safetensors"],
     "torch_dcp": ["torch-dcp", "verl"],
     "torch_dist": ["megatron"],

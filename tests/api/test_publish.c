@@ -36,6 +36,7 @@ static const struct format_case {
     { "torch_dist", "megatron/megatron-sem-integrity", NULL, NULL },
     { "torch_dcp", "megatron/megatron-dense-dist-tp2pp2", NULL, NULL },
     { "fsdp_dtensor", "megatron/megatron-dense-dist-tp2pp2", NULL, NULL },
+    { "paddle", "torch-dcp/dcp-fsdp2-4", NULL, NULL },
     { "paddle-uc", "paddle/paddle-uc-tp1", "tp=2", NULL },
     { "zarr", "torch-dcp/dcp-fsdp2-4", NULL, "chunks=3" },
     { "zarr", "torch-dcp/dcp-fsdp2-4", NULL, "codec=zstd" },

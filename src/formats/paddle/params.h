@@ -38,6 +38,9 @@ reshard_status params_open_file(struct source *source, const char *name, uint32_
 /* All that a file holds: tensors and plain values by their paths, which begin with prefix (NULL: nothing). */
 reshard_status params_add_file(struct source *source, uint32_t file, const char *prefix, reshard_error *err);
 
+/* Arrays that stand inside of the items from first_item on (in objects, sets), all of one file, become parts of these items. */
+reshard_status params_load_values(struct source *source, uint32_t file, uint32_t first_item, reshard_error *err);
+
 /* What paddle.load makes of the elements. */
 enum dtype params_dtype(const struct paddle_tensor *tensor);
 

@@ -327,11 +327,14 @@ static reshard_status family_add_file(struct family *family, uint32_t index, res
     static const char *const closed[] = { PADDLE_NAME_TABLE, NULL };
     const struct params_file *file = &params_source_of(family->source)->files[family->files[index].file];
     struct family_leaves leaves = { .family = family, .file = index };
+    uint32_t first_item = family->source->catalog->item_count;
     if (!file->graph)
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': one binary tensor, where a rank's state dict is expected",
                          STR_ARG(family->files[index].name));
     reshard_status status = torch_flatten_all(file->graph, &family->source->limits, closed, family_add_leaf, &leaves, err);
     buffer_release(&leaves.key);
+    if (!status)
+        status = params_load_values(family->source, family->files[index].file, first_item, err);
     if (status) {
         error_prefix(err, "'%.*s'", STR_ARG(family->files[index].name));
         error_object(err, "%.*s", STR_ARG(family->files[index].name));

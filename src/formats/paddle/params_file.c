@@ -56,8 +56,7 @@ static reshard_status params_file_keep(struct source *source, const char *name, 
     return catalog_add_object(source->catalog, str_of(name), bytes, &file->object, err);
 }
 
-/* Arrays that stand inside of items (objects, sets) are parts of these items. */
-static reshard_status params_file_load_values(struct source *source, uint32_t index, uint32_t first_item, reshard_error *err)
+reshard_status params_load_values(struct source *source, uint32_t index, uint32_t first_item, reshard_error *err)
 {
     struct params_file *file = &params_source_of(source)->files[index];
     const struct catalog *catalog = source->catalog;
@@ -320,6 +319,6 @@ reshard_status params_add_file(struct source *source, uint32_t index, const char
     free(adding.names);
     buffer_release(&adding.key);
     if (!status && file->graph)
-        status = params_file_load_values(source, index, first_item, err);
+        status = params_load_values(source, index, first_item, err);
     return params_file_explain(source->catalog->objects[file->object].name.data, status, err);
 }

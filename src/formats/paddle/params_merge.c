@@ -256,7 +256,7 @@ static reshard_status merge_check_pieces(const struct merge *merge, uint32_t fir
 }
 
 /* One piece: all that the rank has, or a run that goes on at element *begin. */
-static reshard_status merge_add_piece(struct merge *merge, uint32_t piece, const struct paddle_tensor *local, int64_t *begin,
+static reshard_status merge_take_piece(struct merge *merge, uint32_t piece, const struct paddle_tensor *local, int64_t *begin,
                                       int64_t *stored, reshard_error *err)
 {
     struct family *family = merge->family;
@@ -288,7 +288,7 @@ static reshard_status merge_add_rank(struct merge *merge, uint32_t first, uint32
     int64_t elements = box_volume(local->rank, local->shape), begin = 0, stored = 0;
     reshard_status status = merge_check_pieces(merge, first, end, err);
     for (uint32_t piece = first; piece != end && !status; piece = family->pieces[piece].next)
-        status = merge_add_piece(merge, piece, local, &begin, &stored, err);
+        status = merge_take_piece(merge, piece, local, &begin, &stored, err);
     if (!status && stored && (begin < elements || stored - elements >= merge_padding_max(family)))
         status = merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err,
                             "the files of its sharding ranks have %" PRId64 " elements, its weight has %" PRId64, stored, elements);

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Any bytes as a file of paddle.save. What is read lies in the file and fits its shape; the skimmed pickle builds what the whole one does. */
+#include "encoding/paddle_save.h"
+
+#include <stdlib.h>
+
+#include "base/checked.h"
+#include "tensor/box.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static struct limits fuzz_limits(void)
+{
+    struct limits limits = limits_default;
+    limits.memo_gap = 10000;
+    limits.pickle_values = 100000;
+    return limits;
+}
+
+static void check_tensor(const struct paddle_tensor *tensor, size_t size)
+{
+    uint64_t bytes = 0, wanted;
+    int64_t elements;
+    for (uint32_t i = 0; i < tensor->part_count; i++) {
+        const struct paddle_part *part = &tensor->parts[i];
+        if (part->stored_bytes && !range_fits(part->offset, part->stored_bytes, size))
+            abort();
+        if (part->is_latin1 ? part->bytes > part->stored_bytes : part->bytes != part->stored_bytes)
+            abort();
+        bytes += part->bytes;
+    }
+    if (!shape_volume(tensor->rank, tensor->shape, &elements) || !dtype_bytes(tensor->dtype, (uint64_t)elements, &wanted) ||
+        wanted != bytes)
+        abort();
+}
+
+/* Nodes of the skimmed pickle lie where those of the whole one do. */
+static void check_skim(const uint8_t *bytes, size_t size, const struct limits *limits)
+{
+    struct reader reader = reader_over_memory(bytes, size, "fuzz");
+    struct pickle_skim skim;
+    struct value_graph part = { 0 }, whole = { 0 };
+    struct pickle_report report;
+    if (pickle_skim(&reader, limits, &skim, NULL))
+        return;
+    reshard_status status = pickle_skim_parse(&skim, limits, &part, &report, NULL);
+    if (!status && !pickle_parse(bytes, size, 0, limits, &whole, &report, NULL) &&
+        (part.count != whole.count || part.root->kind != whole.root->kind || part.root->offset != whole.root->offset ||
+         report.consumed != skim.consumed))
+        abort();
+    value_graph_release(&part);
+    value_graph_release(&whole);
+    pickle_skim_release(&skim);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
+{
+    struct limits limits = fuzz_limits();
+    struct reader reader = reader_over_memory(bytes, size, "fuzz");
+    struct paddle_open_options options = { &limits, size & 1 };
+    struct paddle_archive archive;
+    check_skim(bytes, size, &limits);
+    if (paddle_save_open(&reader, &options, &archive, NULL))
+        return 0;
+    if (archive.end > size)
+        abort();
+    for (uint32_t i = 0; i < archive.tensor_count; i++)
+        check_tensor(&archive.tensors[i], size);
+    for (uint32_t i = 0; i < archive.entry_count; i++)
+        if (archive.entries[i].tensor > archive.tensor_count || paddle_save_find(&archive, archive.entries[i].key) != i)
+            abort();
+    paddle_save_release(&archive);
+    return 0;
+}
