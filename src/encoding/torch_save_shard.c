@@ -126,6 +126,10 @@ static reshard_status parse_mesh(const struct torch_reading *reading, const stru
     for (size_t i = 0; i < out->rank; i++)
         if (out->shape[i] <= 0 || out->shape[i] > INT32_MAX)
             return error_set_at(err, RESHARD_ERR_FORMAT, at, "device mesh with a dimension of %" PRId64, out->shape[i]);
+    const struct value *writer = torch_attribute(mesh, "_rank");
+    int64_t rank;
+    if (reading->rank >= 0 && writer && value_as_int(writer, &rank) && rank != reading->rank)
+        return error_set_at(err, RESHARD_ERR_FORMAT, at, "a file of rank %" PRId64 ", whose name says rank %d", rank, reading->rank);
     parse_mesh_coordinate(mesh, reading->rank, out);
     for (size_t i = 0; out->has_coordinate && i < out->rank; i++)
         if (out->coordinate[i] < 0 || out->coordinate[i] >= out->shape[i])

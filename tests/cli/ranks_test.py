@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""fsdp-ranks: trees of verl and accelerate written for other numbers of ranks, and as a reference lies. Prints TAP, a test a case.
+
+usage: ranks_test.py --bin PATH --fixtures DIR [--case GLOB]
+"""
+import argparse
+import fnmatch
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+
+def run(*command, status=0):
+    done = subprocess.run([str(x) for x in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, f"{' '.join(str(x) for x in command[1:])}: exit {done.returncode}: {done.stderr[-400:]}"
+    return done.stdout, done.stderr
+
+
+class Test:
+    def __init__(self, args, case):
+        self.bin, self.case = args.bin, case
+        folder = pathlib.Path(args.fixtures) / case
+        self.manifest = json.loads((folder / "manifest.json").read_text())
+        self.source = folder / self.manifest["path"]
+        self.ranks = self.manifest["world"]["ranks"]
+        self.also = self.manifest["also"]
+
+    def hashes(self, *path):
+        out, _ = run(self.bin, "hash", "--json", *path)
+        return {t["key"]: {"dtype": t["dtype"], "shape": t["shape"], "sha256": t["hash"]} for t in json.loads(out)["tensors"]}
+
+    def same_values(self, target):
+        assert self.hashes(target) == self.manifest["tensors"], "the model has other values"
+        optimizer = next((p for p in sorted(target.rglob("optim*rank*0.*"))), None)
+        want = {f"state.{k}.{s}": v for k, states in self.also.get("optimizer_tensors", {}).items() for s, v in states.items()}
+        if want and "dcp" not in self.case:
+            assert optimizer and self.hashes("--format", "fsdp-ranks", optimizer) == want, "the optimizer has other values"
+        return optimizer
+
+    def files(self, target, ranks):
+        names = sorted(p.name for p in target.rglob("*rank*") if p.is_file())
+        kinds = {n.split("_world")[0].split("_0_rank")[0] for n in names}
+        assert len(names) == ranks * len(kinds), f"{ranks} ranks: {names}"
+
+    def other_ranks(self, work):
+        for ranks in (1, 2, 3, 5, 24):
+            target = work / str(ranks)
+            _, err = run(self.bin, "convert", self.source, target, "--to", "fsdp-ranks", "--layout", f"ranks={ranks}", "--verify", "--no-sync")
+            optimizer = self.same_values(target)
+            self.files(target, ranks)
+            run(self.bin, "verify", target)
+            if self.also.get("optimizer_local_shapes_rank0") and ranks != self.ranks:
+                assert optimizer is None and "flat pieces of FSDP1" in err, "flat pieces of other ranks"
+            back = work / f"{ranks}-back"
+            run(self.bin, "convert", target, back, "--to", "fsdp-ranks", "--layout", f"ranks={self.ranks}", "--quiet", "--no-sync")
+            self.same_values(back)
+            extra = list(back.glob("extra_state*rank_0.pt"))
+            assert bool(extra) == ("extra_state.rng" in self.manifest["items"]), "extra state"
+
+    def chunks(self, path):
+        out, _ = run(self.bin, "ls", "--json", "--chunks", path)
+        return {t["key"]: sorted((pathlib.Path(c["file"]).name, str(c.get("start", c.get("offset_in_tensor"))), str(c.get("extent", c.get("shape"))))
+                                 for c in t["chunks"]) for t in json.loads(out)["tensors"]}
+
+    def as_reference(self, work):
+        target = work / "like"
+        run(self.bin, "convert", self.source, target, "--like", self.source, "--verify", "--quiet", "--no-sync")
+        self.same_values(target)
+        assert self.chunks(target) == self.chunks(self.source), "pieces lie elsewhere"
+        names = lambda p: sorted(x.name for x in p.rglob("*") if x.is_file())
+        assert names(target) == names(self.source), f"{names(target)} instead of {names(self.source)}"
+        config = next(self.source.rglob("fsdp_config.json"), None)
+        assert not config or json.loads((target / "fsdp_config.json").read_text()) == json.loads(config.read_text())
+        items = lambda p: [(i["key"], i["kind"], i.get("value")) for i in json.loads(run(self.bin, "ls", "--json", "--items", p)[0])["items"]]
+        found, wanted = sorted(map(str, items(target))), sorted(map(str, items(self.source)))
+        assert [x.split(",")[0] for x in found] == [x.split(",")[0] for x in wanted], "items"
+
+    def cut_files(self, work):
+        """A file of a rank that is cut off, or another rank's, is refused by name."""
+        shutil.copytree(self.source, work / "bad")
+        path = next(p for p in sorted((work / "bad").rglob("*model*rank*1.*")))
+        path.chmod(0o644)
+        path.write_bytes(path.read_bytes()[:-700])
+        _, err = run(self.bin, "hash", work / "bad", status=4)
+        assert path.name in err, err
+        if "shardedtensor" in self.case:
+            return
+        shutil.copy(next(self.source.rglob(path.name.replace("1.", "0."))), path)
+        _, err = run(self.bin, "hash", work / "bad", status=4)
+        assert "a file of rank 0, whose name says rank 1" in err, err
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", required=True)
+    parser.add_argument("--case", default="*")
+    args = parser.parse_args()
+    cases = [f"{f}/{p.name}" for f in ("verl", "accelerate") for p in sorted((pathlib.Path(args.fixtures) / f).iterdir()) if not p.name.startswith("bad-")]
+    tests = [(c, "other_ranks") for c in cases]
+    tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in ("as_reference", "cut_files")]
+    tests = [t for t in tests if fnmatch.fnmatch(t[0], args.case)]
+    print(f"1..{len(tests)}")
+    failed = 0
+    for number, (case, what) in enumerate(tests, 1):
+        with tempfile.TemporaryDirectory() as work:
+            try:
+                getattr(Test(args, case), what)(pathlib.Path(work))
+                print(f"ok {number} - {case} {what}")
+            except Exception as failure:
+                failed += 1
+                print(f"not ok {number} - {case} {what}\n# {type(failure).__name__}: {str(failure)[:600]}")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
