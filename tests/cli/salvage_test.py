@@ -136,6 +136,14 @@ def without_metadata(test):
     assert all("missing" in f["reason"] for f in report["findings"] if f["kind"] == "lost"), report
 
 
+def with_a_gap(test):
+    """Metadata that lacks a piece of a tensor: what is there of it is not the tensor."""
+    source = copy_of(test, "torch-dcp/bad-dcp-gap")
+    code, report, after = test.salvage(source)
+    lost = [f["key"] for f in report["findings"] if f["kind"] == "lost"]
+    assert code == 1 and lost == ["aa.weight"] and "aa.weight" not in after and after, f"exit {code}: {report}"
+
+
 def every_byte(test):
     """A byte of each stored value: exactly that tensor is lost."""
     source = copy_of(test, "torch-dcp/dcp-fsdp2-4")
@@ -164,7 +172,7 @@ def main():
     parser.add_argument("--case", default="")
     args = parser.parse_args()
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
-    tests += [("without metadata", without_metadata), ("a byte of each value", every_byte)]
+    tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("a byte of each value", every_byte)]
     tests = [t for t in tests if args.case in t[0]]
     print(f"1..{len(tests)}")
     failed = 0
