@@ -26,7 +26,7 @@ import live as live_judges
 
 REFUSALS = (4, 5, 6)
 PINS = pathlib.Path(__file__).with_name("refusals.json")
-FAMILIES = {"torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle"}
+FAMILIES = {"atorch-fsdp", "torch-dcp", "torch-file", "safetensors", "zarr", "megatron", "paddle"}
 
 # Types without a safetensors name: the manifests of the families spell them differently, and torch counts packed F4 in pairs.
 TORCH_SPELLINGS = {"COMPLEX32": "complex32", "F4_E2M1FN_X2": "float4_e2m1fn_x2"}  # some manifests spell torch's own types in capitals
@@ -95,8 +95,13 @@ class Runner:
 
 def wanted_digests(case):
     """Without tensors whose value is a sum over ranks: a tool that cannot add leaves them out by name."""
-    summed = (case.get("also") or {}).get("needs_sum") or []
-    return {key: (t["dtype"], list(t["shape"]), t["sha256"]) for key, t in case["tensors"].items() if key not in summed}
+    also = case.get("also") or {}
+    summed = also.get("needs_sum") or []
+    wanted = {key: (t["dtype"], list(t["shape"]), t["sha256"]) for key, t in case["tensors"].items() if key not in summed}
+    # One name for a tensor of each expert rank of atorch.
+    for key, experts in (also.get("expert_tensors") or {}).items():
+        wanted |= {f"ckpt_meta.expert_{t['expert_rank']}.{key}": (t["dtype"], list(t["shape"]), t["sha256"]) for t in experts}
+    return wanted
 
 
 def extra_keys(case):

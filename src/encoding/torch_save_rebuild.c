@@ -71,6 +71,10 @@ static reshard_status torch_save_rebuild_parse_view(struct torch_reading *readin
     const struct value *persid = args[0];
     int64_t shape[RANK_MAX], strides[RANK_MAX], offset;
     size_t rank, stride_count;
+    if (value_is_call(persid, "torch.storage", "_load_from_bytes")) { /* a file inside the pickle: what pickle.dump makes of a tensor */
+        *is_known = false;
+        return RESHARD_OK;
+    }
     if (persid->kind != VALUE_PERSID || persid->storage == 0)
         return error_set_at(err, RESHARD_ERR_FORMAT, node->offset, "storage argument of a tensor is not a storage but a %s",
                             value_kind_name(persid));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A library for LD_PRELOAD that counts what options change and output does not show: threads, mapped files, reads and writes past the page
- * cache, syncs, the largest read. At the end "name count" lines are written to the file that SPY_OUTPUT names.
+ * cache, syncs, the largest read, the bytes of all reads. At the end "name count" lines are written to the file that SPY_OUTPUT names.
  * SPY_LOCALE=NAME: the program has called setlocale before it calls the library, as a host program of it may have; the decimal comma is
  * counted. SPY_DAMAGE=1: a byte in the middle of every write of 512 bytes or more is wrong, as on a bad disk.
  */
@@ -20,7 +20,7 @@
 #define EXPORT __attribute__((visibility("default")))
 #define DAMAGE_MIN 512
 
-static atomic_ullong threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written;
+static atomic_ullong threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, read_bytes;
 
 static void *next(const char *name)
 {
@@ -53,6 +53,7 @@ EXPORT ssize_t pread64(int fd, void *bytes, size_t size, off64_t offset)
     ssize_t got = real(fd, bytes, size, offset);
     if (got > 0 && (unsigned long long)got > largest_read)
         largest_read = (unsigned long long)got;
+    read_bytes += got > 0 ? (unsigned long long)got : 0;
     direct_reads += got > 0 && is_direct(fd);
     reads_of_written += got > 0 && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR;
     return got;
@@ -103,7 +104,7 @@ __attribute__((destructor)) static void report(void)
         return;
     fprintf(
         out,
-        "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\ncommas %u\n",
-        threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, commas);
+        "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\nread_bytes %llu\ncommas %u\n",
+        threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, read_bytes, commas);
     fclose(out);
 }
