@@ -42,6 +42,7 @@ MAPPINGS = [
     "_ -> new\nb -> _\nl.1.q -> a",
 ]
 PACKED = {  # target: families whose cases it opens
+    "atorch": ["atorch-fsdp"],
     "convert": ["safetensors", "torch-file", "torch-dcp", "zarr", "megatron", "verl", "deepspeed", "lightning", "accelerate",
                 "atorch-fsdp", "numpy"],
     "hf": ["safetensors", "torch-dcp", "hf-real", "accelerate", "peft"],

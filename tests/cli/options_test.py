@@ -208,6 +208,50 @@ def option_max_shard_size(sh, verb):
     equal(report["files"], 4)  # three shards and the index
 
 
+def option_wrap(sh, verb):
+    safetensors(sh.work / "blocks.safetensors", {f"h.{i}.w": ("F32", [4], floats(4)) for i in range(2)} | {"e": ("F32", [4], floats(4))})
+    made(sh, verb, "blocks.safetensors", "--to", "atorch", "--wrap", "h.*", "--layout", "ranks=2")
+    if verb == "convert":
+        data = (sh.work / "out" / "flat_param.00001-00002").read_bytes()
+        units = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        equal({name: unit["shape"] for name, unit in units.items()}, {"": [2], "h.0": [2], "h.1": [2]})
+    else:
+        rows = sh.json("plan", "blocks.safetensors", "--to", "atorch", "--wrap", "h.*", "--layout", "ranks=2", "--ranks")["targets"]
+        assert next(r for r in rows if r["file"] == "flat_param.00000-00002")["chunks"] == 3, rows
+    assert sh(verb, "blocks.safetensors", *(["bad"] if verb == "convert" else []), "--to", "atorch", "--wrap", "(h", status=2)
+
+
+def option_missing(sh, verb):
+    safetensors(sh.work / "more.safetensors", {"w": ("F32", [16, 4], floats(64)), "x": ("BF16", [3], bytes(6))})
+    found, report = made(sh, verb, model(sh), "--like", "more.safetensors", "--exclude", "n", "--missing", "2.5")
+    equal(report["tensors"], 3)
+    if found:
+        equal(found["x"], ("BF16", [3]))
+        equal(sh("cat", "out", "x").stdout.split(), ["2.5"] * 3)
+    target = ["bad"] if verb == "convert" else []
+    assert "'x'" in sh(verb, "m.safetensors", *target, "--like", "more.safetensors", "--missing", "error", status=5).stderr
+
+
+def option_strip_prefix(sh, verb):
+    safetensors(sh.work / "long.safetensors", {"glm.w": ("F32", [2], floats(2)), "w": ("F32", [2], floats(2))})
+    target = ["bad"] if verb == "convert" else []
+    assert "another tensor" in sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
+    found, _ = made(sh, verb, "long.safetensors", "--to", "hf", "--exclude", "w", "--strip-prefix", "gl")
+    assert found is None or set(found) == {"m.w"}, found
+
+
+def option_rename(sh, verb):
+    found, report = made(sh, verb, model(sh), "--to", "hf", "--rename", "s/^(.)$/layers.\\1/", "--include", "layers.*")
+    equal(report["tensors"], 3)
+    assert found is None or set(found) == {"layers.v", "layers.w", "layers.n"}, found
+
+
+def option_add_prefix(sh, verb):
+    found, report = made(sh, verb, model(sh), "--to", "hf", "--add-prefix", "a.", "--include", "a.*")
+    equal(report["tensors"], 3)
+    assert found is None or set(found) == {"a.v", "a.w", "a.n"}, found
+
+
 def option_option(sh, verb):
     _, report = made(sh, verb, model(sh), "--to", "hf", "--max-shard-size", "256", "-o", "stem=part")
     if verb == "convert":

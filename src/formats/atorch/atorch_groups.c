@@ -157,7 +157,7 @@ static reshard_status groups_find_names(struct group_writing *writing, const str
     reshard_status status = writing->plan->model.is_original ? RESHARD_OK : groups_collapse(writing);
     for (size_t g = 0; g < writing->group_count && !status; g++) {
         const struct value *params = value_dict_get(value->list.items[g], "params");
-        writing->is_changed |= !params || params->kind != VALUE_LIST || !groups_are_equal(&writing->groups[g], params);
+        writing->is_changed |= params && params->kind == VALUE_LIST && !groups_are_equal(&writing->groups[g], params);
     }
     return status;
 }
@@ -191,10 +191,12 @@ static reshard_status groups_rewrite(struct group_writing *writing, const struct
     size_t kept = 0;
     for (size_t g = 0; g < writing->group_count && !status; g++) {
         struct value *group = copy->list.items[g];
-        if (!writing->groups[g].count) /* a group of nothing that is written */
+        const struct value *params = value_dict_get(group, "params");
+        bool has_names = params && params->kind == VALUE_LIST && params->list.count;
+        if (has_names && !writing->groups[g].count) /* nothing of the group is written */
             continue;
         copy->list.items[kept] = group;
-        if (!groups_set_names(&graph, group, &writing->groups[g], &number))
+        if (has_names && !groups_set_names(&graph, group, &writing->groups[g], &number))
             status = error_set_memory(writing->err);
         kept++;
     }

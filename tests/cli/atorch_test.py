@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""atorch's flat parameters: files for other world sizes and wrappings byte by byte, pickles as Python writes them, what is refused and
+what it says, and how little is read for one tensor. Prints TAP.
+
+usage: atorch_test.py --bin PATH --spy LIBRARY --root DIR
+DIR/atorch-fsdp has what atorch itself wrote.
+"""
+import argparse
+import filecmp
+import json
+import os
+import pathlib
+import pickle
+import shutil
+import struct
+import subprocess
+import sys
+import types
+
+import small_models
+
+SIZES = (1, 2, 3, 4)
+
+
+class Size(tuple):
+    """torch.Size, for Python's own pickle."""
+
+    def __reduce__(self):
+        return Size, (tuple(self),)
+
+
+Size.__module__, Size.__qualname__, Size.__name__ = "torch", "Size", "Size"
+sys.modules.setdefault("torch", types.ModuleType("torch")).Size = Size
+
+
+def folder(root, case):
+    inner = root / "atorch-fsdp" / case / "ckpt"
+    return inner / "iter_17" if (inner / "iter_17").exists() else inner
+
+
+def must_be_same(a, b, without=()):
+    names = sorted(p.name for p in a.iterdir())
+    assert names == sorted(p.name for p in b.iterdir()), (names, sorted(p.name for p in b.iterdir()))
+    same, other, failed = filecmp.cmpfiles(a, b, [n for n in names if n not in without], shallow=False)
+    assert not other and not failed, (other, failed)
+
+
+def header(path):
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + size]), data[8 + size:]
+
+
+def other_world_sizes(root):
+    def test(shell):
+        for a in SIZES:
+            for b in SIZES:
+                shell("convert", folder(root, f"atorch-w{a}"), f"w{a}-{b}", "--to", "atorch", "--layout", f"ranks={b}", "--quiet")
+                must_be_same(folder(root, f"atorch-w{b}"), shell.work / f"w{a}-{b}")
+        shell("convert", folder(root, "atorch-bf16-w2"), "bf16", "--to", "atorch", "--layout", "ranks=4", "--quiet")
+        must_be_same(folder(root, "atorch-bf16-w4"), shell.work / "bf16")
+        shell("convert", folder(root, "atorch-noorig-w2"), "noorig", "--to", "atorch", "--layout", "ranks=4", "--quiet")
+        must_be_same(folder(root, "atorch-noorig-w4"), shell.work / "noorig")
+    return test
+
+
+def written_again(root):
+    def test(shell):
+        cases = [p.name for p in sorted((root / "atorch-fsdp").iterdir()) if p.name.startswith("atorch-")]
+        for case in cases:
+            shell("convert", folder(root, case), case, "--to", "atorch", "--quiet", "--verify")
+            must_be_same(folder(root, case), shell.work / case)
+        assert len(cases) > 20
+    return test
+
+
+def other_wrappings(root):
+    def test(shell):
+        source = folder(root, "atorch-w2")
+        for rule in "h.*|h.*.attn|tiny", r"^(h\.\d+(\.attn)?|tiny)\.":
+            shell("convert", source, "wrapped", "--to", "atorch", "--wrap", rule, "--layout", "ranks=3", "--quiet", "--overwrite")
+            must_be_same(folder(root, "atorch-w3"), shell.work / "wrapped", without=["ckpt_meta"])     # classes of modules have no rule
+        for case in "rewrap", "rootonly", "mp-bf16", "noorig-w4", "hsdp", "w4":
+            shell("convert", folder(root, "atorch-w3"), case, "--like", folder(root, f"atorch-{case}"), "--quiet")
+            must_be_same(folder(root, f"atorch-{case}"), shell.work / case, without=["optim_meta"])
+            a, b = (json.loads(shell("ls", "--chunks", "--json", p))["tensors"] for p in (folder(root, f"atorch-{case}"), case))
+            assert [t for t in a if t["key"] != "none"] == [t for t in b if t["key"] != "none"]
+        shell("convert", source, "root", "--to", "atorch", "--wrap", "root", "--quiet")
+        assert list(header(shell.work / "root" / "flat_param.00000-00002")[0]) == [""]
+        shell("convert", source, "dcp", "--to", "torch-dcp", "--quiet")                              # through a format without units
+        shell("convert", "dcp", "back", "--like", folder(root, "atorch-w3"), "--quiet")
+        must_be_same(folder(root, "atorch-w3"), shell.work / "back", without=["optim_meta"])
+    return test
+
+
+def padding_beyond_a_shard(root):
+    """Where atorch's own loader fails: more padding than a shard has elements."""
+    def test(shell):
+        shell("convert", folder(root, "atorch-w3"), "w24", "--to", "atorch", "--layout", "ranks=24", "--quiet", "--verify")
+        shell("diff", "w24", folder(root, "atorch-w3"), "--items", "ignore")
+        last = header(shell.work / "w24" / "flat_param.00023-00024")
+        at = last[0]["tiny"]["data_offsets"]
+        assert last[1][at[0]:at[1]] == struct.pack("<f", 42)
+        meta = pickle.loads((shell.work / "w24" / "flat_meta.00023-00024").read_bytes())
+        assert meta["flat_param_meta"]["tiny"]["numels_with_padding"] == (3, 21) and "tiny.scale" not in meta["param_meta"]
+        names = {n for r in range(24) for n in pickle.loads((shell.work / "w24" / f"flat_meta.{r:05}-00024").read_bytes())["param_meta"]}
+        assert names >= {"h.0.void", "h.1.void"}, "a parameter without elements is lost"
+    return test
+
+
+def pickles_as_python_writes_them(root):
+    def test(shell):
+        shared = "x" * 300
+        values = [
+            [{"lr": 0.1, "params": []}], [], [{f"k{i}": i for i in range(2500)}], [{"params": [], "n": [i % 70000 - 5 for i in range(3001)]}],
+            [{"a": shared, "b": shared, "c": (shared, shared), "t": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4))}],
+            [{"long": "y" * 70000, "bytes": b"z" * 70000, "few": b"q"}, {"more": ["w" * 1000 + str(i) for i in range(200)]}],
+            [{"big": 2**70, "low": -2**31 - 1, "f": float("inf"), "none": None, "yes": True, "set": {1}, "frozen": frozenset([2])}],
+        ]
+        for i, value in enumerate(values):
+            shutil.copytree(folder(root, "atorch-w2"), shell.work / f"in{i}")
+            path = shell.work / f"in{i}" / "optim_meta"
+            path.chmod(0o644)
+            path.write_bytes(pickle.dumps(value, 4))
+            shell("convert", f"in{i}", f"out{i}", "--to", "atorch", "--quiet")
+            made = (shell.work / f"out{i}" / "optim_meta").read_bytes()
+            assert made == pickle.dumps(value, 4), i
+    return test
+
+
+def names(root):
+    def test(shell):
+        w2 = folder(root, "atorch-w2")
+        shell("convert", w2, "long", "--to", "atorch", "--add-prefix", "glm.", "--quiet")
+        meta = pickle.loads((shell.work / "long" / "flat_meta.00000-00002").read_bytes())
+        assert "glm.h.0" in meta["flat_param_meta"] and meta["param_meta"]["glm.h.0.gate"]["param_names"] == "gate"
+        assert pickle.loads((shell.work / "long" / "optim_meta").read_bytes())[0]["params"][0] == "glm.emb.weight"
+        shell("convert", "long", "short", "--to", "atorch", "--strip-prefix", "glm.", "--quiet")
+        must_be_same(w2, shell.work / "short")
+        said = shell("cat", w2, "bn.runing_mean", exit_status=2)
+        assert b"did you mean 'bn.running_mean'" in said, said
+        shell("convert", folder(root, "atorch-noopt"), "zeros", "--like", w2, "--missing", "zeros", "--quiet")
+        assert shell("cat", "zeros", "tiny.scale-exp_avg").split() == [b"0"] * 3
+    return test
+
+
+def one_tensor(root, spy):
+    """A tensor by name costs its bytes and the metadata."""
+    def test(shell):
+        big = {f"h.{i}.w": [512, 1024] for i in range(8)}
+        header_, at = {}, 0
+        for key, shape in big.items():
+            header_[key] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + (1 << 21)]}
+            at += 1 << 21
+        text = json.dumps(header_).encode()
+        (shell.work / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + os.urandom(at))
+        shell("convert", "m.safetensors", "flat", "--to", "atorch", "--wrap", "h.*", "--layout", "ranks=4", "--quiet")
+        metadata = sum(p.stat().st_size for p in (shell.work / "flat").iterdir() if "param." not in p.name)
+        for words, payload in (("cat", "flat", "h.3.w", "--as", "raw"), 1 << 21), (("cat", "flat", "h.3.w", "--as", "raw", "--slice", "0:1,:"), 4096):
+            report = shell.work / "spy.txt"
+            done = subprocess.run([shell.binary, *words], cwd=shell.work, capture_output=True,
+                                  env=os.environ | {"LD_PRELOAD": str(spy), "SPY_OUTPUT": str(report)})
+            assert done.returncode == 0 and len(done.stdout) == payload
+            counts = dict(line.split() for line in report.read_text().splitlines())
+            assert payload <= int(counts["read_bytes"]) <= payload + 2 * metadata + 65536, (counts, payload, metadata)
+    return test
+
+
+def change(path, edit):
+    value = pickle.loads(path.read_bytes())
+    edit(value)
+    path.chmod(0o644)
+    path.write_bytes(pickle.dumps(value, 4))
+
+
+def refused(root):
+    def test(shell):
+        def case(name, edit, expected, status=4, source="atorch-w2"):
+            shutil.copytree(folder(root, source), shell.work / name)
+            edit(shell.work / name)
+            said = shell("hash", name, exit_status=status).decode()
+            assert all(word in said for word in expected), f"{name}: {said}"
+
+        meta = "flat_meta.00001-00002"
+        entry = lambda edit: lambda d: change(d / meta, lambda v: edit(v["param_meta"]["bn.bias"]))
+        unit = lambda edit: lambda d: change(d / meta, lambda v: edit(v["flat_param_meta"]["h.0"]))
+        case("no meta", lambda d: (d / meta).unlink(), [f"'{meta}' is missing"])
+        case("stale", lambda d: shutil.copy(d / "flat_param.00000-00002", d / "flat_param.00000-00003"), ["two world sizes", "00000-00003"])
+        case("rank", entry(lambda e: e.update(rank=0)), [meta, "says rank 0"])
+        case("offsets", entry(lambda e: e.update(param_offsets=(30, 29))), [meta, "param_offsets", "byte"])
+        case("one offset", entry(lambda e: e.update(param_offsets=(30,))), [meta, "param_offsets"])
+        case("beyond", entry(lambda e: e.update(param_offsets=(2**40, 2**40 + 7))), [meta, "past the end"])
+        case("unit", entry(lambda e: e.update(striped_fsdp_name="gone")), [meta, "'gone'"])
+        case("shape", entry(lambda e: e.update(param_shapes=Size((8,)))), [meta, "param_shapes"])
+        case("negative", entry(lambda e: e.update(param_numels=-7)), [meta, "below 0"])
+        case("strides", entry(lambda e: e.update(param_strides=(2,))), [meta, "param_strides"])
+        case("text", entry(lambda e: e.update(param_names=3)), [meta, "param_names"])
+        case("nothing", entry(lambda e: e.pop("pad")), [meta, "has no pad"])
+        case("runs", unit(lambda u: u.update(numels_with_padding=u["numels_with_padding"][:-1])), [meta, "is_padding_mask"])
+        case("numels", unit(lambda u: u.update(numels=u["numels"][1:])), [meta, "numels"])
+        case("flat_numel", unit(lambda u: u.update(flat_numel=3)), [meta, "flat_numel"])
+        case("half", lambda d: change(d / meta, lambda v: v.pop("param_meta")), [meta, "without param_meta"])
+        case("version", lambda d: change(d / "ckpt_meta", lambda v: v.update(version=2)), ["ckpt_meta", "version 2"], status=5)
+        case("no version", lambda d: change(d / "ckpt_meta", lambda v: v.pop("version")), ["ckpt_meta"])
+        case("no optimizer", lambda d: [p.unlink() for p in d.glob("optim_param*")], ["optim_param.00000-00002", "missing"])
+        moe = lambda edit: lambda d: change(d / "flat_meta.00001-00004", lambda v: edit(v["flat_param_meta"]["layers.0"]))
+        case("experts", moe(lambda u: u.update(expert_ranks=[0, 1, 2])), ["layers.0", "expert ranks"], source="atorch-moe")
+        case("same expert", moe(lambda u: u.update(expert_rank=0)), ["same piece"], source="atorch-moe")
+        case("outside", moe(lambda u: u.update(expert_rank=7)), ["outside of its group"], source="atorch-moe")
+        v0 = lambda edit: lambda d: change(d / "flat_meta.00000-00003", lambda v: edit(v))
+        case("v0", v0(lambda v: v["h.0.ln.bias"].update(param_offsets=(13, 20))), ["h.0"], source="atorch-v0")
+        case("v0 shard", v0(lambda v: v["emb.weight"].update(flat_numel=35)), ["flat_numel"], source="atorch-v0")
+    return test
+
+
+def padding_is_looked_at(root):
+    def test(shell):
+        shutil.copytree(folder(root, "atorch-w2"), shell.work / "in")
+        path = shell.work / "in" / "flat_param.00001-00002"
+        path.chmod(0o644)
+        data = bytearray(path.read_bytes())
+        at = data.rindex(struct.pack("<f", 42))
+        data[at:at + 4] = struct.pack("<f", 41)
+        path.write_bytes(data)
+        said = shell("verify", "in").decode()
+        assert "padding of unit" in said and "flat_param.00001-00002" in said, said
+    return test
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--spy", required=True, type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("--root", required=True, type=lambda path: pathlib.Path(path).resolve())
+    arguments = parser.parse_args()
+    root = arguments.root
+    tests = [
+        ("every case is written again byte by byte", written_again(root)), ("all world sizes from each other", other_world_sizes(root)),
+        ("other wrappings, by rules and references", other_wrappings(root)), ("padding beyond a shard", padding_beyond_a_shard(root)),
+        ("pickles as Python writes them", pickles_as_python_writes_them(root)), ("names and what is missing", names(root)),
+        ("one tensor costs its bytes", one_tensor(root, arguments.spy)), ("what is refused, and why", refused(root)),
+        ("padding that is not 42 is told", padding_is_looked_at(root)),
+    ]
+    return small_models.run(arguments.bin, tests)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
