@@ -49,6 +49,7 @@ PACKED = {  # target: families whose cases it opens
     "megatron": ["megatron", "torch-file"],
     "optimizer": ["megatron"],
     "paddle_files": ["paddle"],
+    "paddle_flex": ["paddle"],
     "paddle_uc": ["paddle", "safetensors"],
     "torch_dcp": ["torch-dcp", "verl"],
     "torch_dist": ["megatron"],
@@ -360,7 +361,7 @@ def text_pickles():
 def file_candidates(target, case, index, file):
     name, content = case + (f"-{index}" if index else ""), file.read_bytes()
     is_header = file.suffix == ".safetensors"
-    if target == "dcp_metadata" and file.name == ".metadata":
+    if target == "dcp_metadata" and file.name == ".metadata" or target == "flex_metadata" and file.suffix == ".metadata":
         yield name, content
     elif target == "json" and (is_header or file.suffix == ".json"):
         yield name, header_of(content) if is_header else content
@@ -395,7 +396,7 @@ def candidates(target):
     else:
         if target == "pickle":
             yield from text_pickles()
-        for case, path in cases(["safetensors", "torch-file", "torch-dcp", "hf-real", "verl"]):
+        for case, path in cases(["paddle"] if target == "flex_metadata" else ["safetensors", "torch-file", "torch-dcp", "hf-real", "verl"]):
             for index, file in enumerate(files_of(path)):
                 yield from file_candidates(target, case, index, file)
 

@@ -13,8 +13,8 @@
  * flex-ckpt.auto_generated.metadata, which names the safetensors files.
  *
  * A shard is a box of the tensor, or a run of a box's elements in row-major order (flattened_range). What the file of a rank holds beyond
- * the shards that the metadata assigns to it are copies, or left over. Values that are no tensors are items; those of the lowest rank's file
- * are listed, since this driver writes them there. Paddle itself stores none.
+ * the shards that the metadata assigns to it are copies, or left over. Values that are no tensors are items; those of the lowest rank's
+ * file are listed, since this driver writes them there. Paddle itself stores none.
  */
 #ifndef FORMATS_PADDLE_FLEX_H
 #define FORMATS_PADDLE_FLEX_H
@@ -120,7 +120,7 @@ reshard_status flex_catalog_add(struct source *source, struct flex_part *part, c
 
 /* ---- flex_weights.c ---- */
 
-/* Adds the weights of a trainer's folders that are there as master weights alone. first: the tensor that the folder of those begins with. */
+/* Adds the weights of a trainer's folders that are there as master weights alone. first: the first tensor of the folder of those. */
 reshard_status flex_add_weights(struct source *source, uint32_t first, reshard_error *err);
 
 /* ---- flex_data.c: one data file, open ---- */

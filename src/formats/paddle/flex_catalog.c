@@ -58,31 +58,38 @@ static reshard_status key_refused(struct str name, reshard_status status, reshar
 
 /* ---- tensors ---- */
 
-static reshard_status key_check_shard(const struct flex_metadata *metadata, const struct flex_shard *shard, int rank, reshard_error *err)
+/* what: a format with a text of the shard's box, and one of its range. */
+static reshard_status key_bad_shard(const struct flex_metadata *metadata, const struct flex_shard *shard, const char *what,
+                                    reshard_error *err)
 {
-    char offset[VECTOR_TEXT_MAX], shape[VECTOR_TEXT_MAX], range[VECTOR_TEXT_MAX];
+    char offset[VECTOR_TEXT_MAX], shape[VECTOR_TEXT_MAX], range[VECTOR_TEXT_MAX] = "";
     vector_text(metadata, shard->offset, offset);
     vector_text(metadata, shard->shape, shape);
+    if (shard->range != FLEX_NONE)
+        vector_text(metadata, shard->range, range);
+    return error_set(err, RESHARD_ERR_FORMAT, "the shard at %s of shape %s %s%s%s", offset, shape, what, range[0] ? ": " : "", range);
+}
+
+static reshard_status key_check_shard(const struct flex_metadata *metadata, const struct flex_shard *shard, int rank, reshard_error *err)
+{
     if (flex_vector_rank(metadata, shard->offset) != rank || flex_vector_rank(metadata, shard->shape) != rank)
-        return error_set(err, RESHARD_ERR_FORMAT, "the shard of shape %s at %s has another number of dimensions than the tensor's %d",
-                         shape, offset, rank);
+        return key_bad_shard(metadata, shard, "has another number of dimensions than the tensor's first", err);
+    const int64_t *offset = flex_vector_at(metadata, shard->offset), *shape = flex_vector_at(metadata, shard->shape);
     for (int i = 0; i < rank; i++) {
-        if (flex_vector_at(metadata, shard->offset)[i] < 0)
-            return error_set(err, RESHARD_ERR_FORMAT, "a shard has a negative offset: %s", offset);
-        if (flex_vector_at(metadata, shard->shape)[i] < 0)
-            return error_set(err, RESHARD_ERR_FORMAT, "the shard at %s has a negative size: %s", offset, shape);
+        if (offset[i] < 0)
+            return key_bad_shard(metadata, shard, "has a negative offset", err);
+        if (shape[i] < 0)
+            return key_bad_shard(metadata, shard, "has a negative size", err);
     }
     if (shard->is_flattened != (shard->range != FLEX_NONE))
-        return error_set(err, RESHARD_ERR_FORMAT, shard->is_flattened ? "the shard at %s is flattened, but has no range"
-                                                                      : "the shard at %s has a range, but is not flattened", offset);
+        return key_bad_shard(metadata, shard, shard->is_flattened ? "is flattened, but has no range" : "has a range, but is not flattened",
+                             err);
     if (!shard->is_flattened)
         return RESHARD_OK;
     const int64_t *bounds = flex_vector_at(metadata, shard->range);
     int64_t volume;
-    if (!shape_volume(rank, flex_vector_at(metadata, shard->shape), &volume) || bounds[0] < 0 || bounds[0] > bounds[1] ||
-        bounds[1] > volume)
-        return error_set(err, RESHARD_ERR_FORMAT, "the flattened range %s lies outside its box of shape %s at %s",
-                         vector_text(metadata, shard->range, range), shape, offset);
+    if (!shape_volume(rank, shape, &volume) || bounds[0] < 0 || bounds[0] > bounds[1] || bounds[1] > volume)
+        return key_bad_shard(metadata, shard, "has a flattened range that lies outside its box", err);
     return RESHARD_OK;
 }
 

@@ -65,7 +65,8 @@ static void verify_report(const struct flex_verifying *verifying, const struct f
                      STR_ARG(file->name), verifying->arrays);
     else if (verifying->unassigned)
         catalog_warn(catalog, false,
-                     "'%.*s': %" PRIu32 " of its tensors are not assigned to it by the metadata (copies, or left over), the first is '%.*s'",
+                     "'%.*s': %" PRIu32 " of its tensors are not assigned to it by the metadata (copies, or left over), the first is "
+                     "'%.*s'",
                      STR_ARG(file->name), verifying->unassigned, STR_ARG(verifying->first_unassigned));
     if (verifying->others)
         catalog_warn(catalog, false, "'%.*s': %" PRIu32 " of its values are no tensors and not listed, the first is '%.*s'",
