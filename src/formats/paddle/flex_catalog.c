@@ -143,7 +143,10 @@ static reshard_status key_find_dtype(const struct cataloguing *c, const struct f
     }
     if (flex_dtype_from(flex_text(metadata, first->dtype), out))
         return RESHARD_OK;
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "the type '%.*s' is not known", STR_ARG(flex_text(metadata, first->dtype)));
+    if (!dtype_from_torch(flex_text(metadata, first->dtype), out))
+        return error_set(err, RESHARD_ERR_FORMAT, "there is no type '%.*s'", STR_ARG(flex_text(metadata, first->dtype)));
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "Paddle has no tensors of type '%.*s'",
+              STR_ARG(flex_text(metadata, first->dtype)));
     error_hint(err, "reshard_open_options.skip_unsupported leaves such tensors out");
     return RESHARD_ERR_UNSUPPORTED;
 }
@@ -167,7 +170,7 @@ static reshard_status key_add_tensor(struct cataloguing *c, const struct flex_ke
     if (!status)
         status = key_find_dtype(c, key, &dtype, err);
     if (status == RESHARD_ERR_UNSUPPORTED && c->source->skip_unsupported) {
-        catalog_warn(c->source->catalog, true, "tensor '%.*s' is left out: the type '%.*s' is not known", STR_ARG(name),
+        catalog_warn(c->source->catalog, true, "tensor '%.*s' is left out: Paddle has no tensors of type '%.*s'", STR_ARG(name),
                      STR_ARG(flex_text(metadata, metadata->shards[key->first_shard].dtype)));
         for (uint32_t i = 0; i < key->shard_count; i++)
             c->is_used[key->first_shard + i] = 1;
