@@ -62,11 +62,13 @@ static bool all_notes_keep(struct reshard_report_lists *lists, const struct conv
     struct note renamed = { .kind = NOTE_NAMES, .reason = str_of(conversion->mapping.names ? conversion->mapping.names : "") };
     const struct note_list names = { .notes = &renamed, .count = renamed.reason.size > 0 };
     size_t most =
-        (size_t)conversion->losses.count + target->dropped.count + names.count + target->changed.count + source->warning_count + 1;
+        (size_t)conversion->losses.count + target->dropped.count + names.count + target->changed.count + source->warning_count +
+        conversion->warnings.count + 1;
     lists->notes = calloc(most, sizeof(*lists->notes));
     return lists->notes && notes_keep(lists, RESHARD_NOTE_DROPPED, &conversion->losses) &&
            notes_keep(lists, RESHARD_NOTE_DROPPED, &target->dropped) && notes_keep(lists, RESHARD_NOTE_CHANGED, &names) &&
-           notes_keep(lists, RESHARD_NOTE_CHANGED, &target->changed) && warnings_keep(lists, source, conversion->mapping.warning);
+           notes_keep(lists, RESHARD_NOTE_CHANGED, &target->changed) &&
+           notes_keep(lists, RESHARD_NOTE_WARNING, &conversion->warnings) && warnings_keep(lists, source, conversion->mapping.warning);
 }
 
 static bool files_keep(struct reshard_report_lists *lists, const struct catalog *target, const struct plan *plan)

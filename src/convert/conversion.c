@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/conversion.h"
 
+#include "convert/fused_check.h"
+
 #include <stdlib.h>
 
 static reshard_status find_driver(const struct conversion *conversion, const struct format_driver **out, reshard_error *err)
@@ -195,6 +197,8 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     if (status)
         goto out;
     status = conversion_make_recipes(out, err);
+    if (!status)
+        status = fused_check(out, err);
     if (status)
         goto out;
     if (purpose == CONVERSION_TO_RUN) {
@@ -218,6 +222,7 @@ void conversion_release(struct conversion *conversion)
     selection_release(&conversion->selection);
     mapping_made_release(&conversion->mapping);
     note_list_release(&conversion->losses);
+    note_list_release(&conversion->warnings);
     arena_release(&conversion->notes);
     request_words_release(&conversion->said);
     checkpoint_close(conversion->like);

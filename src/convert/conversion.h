@@ -33,7 +33,8 @@ struct conversion {
     const struct conversion_options *options;
     struct mapping_made mapping;   /* stage NULL: names and shapes are the source's */
     struct note_list losses;       /* what the mapping leaves behind */
-    struct arena notes;            /* of the losses' texts */
+    struct note_list warnings;     /* of what arrives, but may not be what is meant */
+    struct arena notes;            /* of the losses' and warnings' texts */
     struct selection selection;
     struct request_words said;
     struct layout_request request;

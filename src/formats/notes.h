@@ -27,6 +27,7 @@
     X(ARGUMENTS, "arguments", false)     /* sizes in the arguments of the run */                       \
     X(PARTITION, "partition", false)     /* no rule says how it is cut */                              \
     X(REFERENCE, "reference", false)     /* taken from the reference */                                \
+    X(FUSED, "fused", false)             /* a fused weight changes the number of its parts */          \
     X(VOCABULARY, "vocabulary", false)   /* rows of the vocabulary's padding */                        \
     X(ROWS, "rows", true)                /* the tensor gains or loses rows of padding */               \
     X(JOINED_NAME, "joined-name", true)  /* written under a flat name instead of its nested one */     \
