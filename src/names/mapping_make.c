@@ -117,6 +117,15 @@ static reshard_status mapping_make_find_member(struct source *source, struct str
     return status;
 }
 
+static bool has_fact(const struct catalog *catalog, struct str name, struct str text)
+{
+    for (uint32_t i = 0; i < catalog->fact_count; i++) {
+        if (str_equal(catalog->facts[i].name, name) && str_equal(catalog->facts[i].value, text))
+            return true;
+    }
+    return false;
+}
+
 /* What a checkpoint's items say about its names: which spellings are meant, and which dtype the weights of its run have. */
 static reshard_status read_marks(const struct mapping_rules *rules, struct source *source, struct mapping_goal *out,
                                  reshard_error *err)
@@ -135,8 +144,12 @@ static reshard_status read_marks(const struct mapping_rules *rules, struct sourc
             *(str_equal(text, mark->text) ? &out->named : &out->denied) |= UINT64_C(1) << mark->node;
     }
     for (uint32_t i = 0; i < rules->weights_count && !status; i++) {
-        status = mapping_make_find_member(source, rules->weights[i].item, rules->weights[i].member, &value, err);
-        if (!value || value->kind != VALUE_BOOL || !value->boolean)
+        const struct mapping_weights *weights = &rules->weights[i];
+        value = NULL;
+        if (!weights->fact.size)
+            status = mapping_make_find_member(source, weights->item, weights->member, &value, err);
+        bool is_true = value && value->kind == VALUE_BOOL && value->boolean;
+        if (!is_true && !(weights->fact.size && has_fact(source->catalog, weights->fact, weights->text)))
             continue;
         out->weights = rules->weights[i].dtype;
         out->has_weights = true;

@@ -99,19 +99,28 @@ static bool add_mark(struct mapping_rules *rules, uint32_t node, struct str rest
     return true;
 }
 
-/* weights = DTYPE ITEM.MEMBER */
+/* weights = DTYPE ITEM.MEMBER | DTYPE "if" FACT TEXT */
 static bool add_weights(struct mapping_rules *rules, struct str rest)
 {
     struct str name = str_take_word(&rest), place = str_take_word(&rest);
     enum dtype dtype;
-    size_t dot;
-    if (!dtype_from_name(name, &dtype) || !str_find_char(place, '.', &dot))
+    size_t dot = 0;
+    bool is_fact = str_is(place, "if");
+    if (!dtype_from_name(name, &dtype) || (!is_fact && !str_find_char(place, '.', &dot)))
         return true;
     struct mapping_weights *larger = reallocarray(rules->weights, (size_t)rules->weights_count + 1, sizeof(*larger));
     if (!larger)
         return false;
     rules->weights = larger;
-    larger[rules->weights_count++] = (struct mapping_weights){ dtype, { place.data, dot }, { place.data + dot + 1, place.size - dot - 1 } };
+    struct mapping_weights *added = &larger[rules->weights_count++];
+    *added = (struct mapping_weights){ .dtype = dtype };
+    if (is_fact) {
+        added->fact = str_take_word(&rest);
+        added->text = str_take_word(&rest);
+    } else {
+        added->item = (struct str){ place.data, dot };
+        added->member = (struct str){ place.data + dot + 1, place.size - dot - 1 };
+    }
     return true;
 }
 

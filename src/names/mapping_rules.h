@@ -43,10 +43,11 @@ struct mapping_mark {
     bool is_exclusion; /* text is "list" or "true": where the member is that, the names that are made are not those of the node */
 };
 
-/* What dtype the weights of a run have, if a member of an item is true. */
+/* What dtype the weights of a run have, if a member of an item is true, or if a fact of the checkpoint is that text. */
 struct mapping_weights {
     enum dtype dtype;
     struct str item, member;
+    struct str fact, text;
 };
 
 struct mapping_rules {

@@ -22,9 +22,6 @@
 enum uc_family { UC_MODEL, UC_PEFT, UC_OPTIMIZER, UC_MASTERS, UC_FAMILIES };
 extern const char *const uc_stems[UC_FAMILIES]; /* of files, and of keys */
 
-/* Item with what the index of the optimizer says beside its map: a dict. */
-#define UC_ITEM "unified_checkpoint"
-
 /* A file that belongs to one rank: optimizer.tp00_pp00_shard00.safetensors, or a part of it, ….safetensors_shard_0001. */
 struct uc_ranked {
     struct str name; /* relative to the store's root, NUL-terminated */
@@ -56,6 +53,9 @@ struct uc_state {
     struct str directory;
     bool has[UC_FAMILIES], is_indexed[UC_FAMILIES];
     uint32_t files[UC_FAMILIES];
+    struct str quant_stage; /* what the index of the optimizer says: ckpt_quant_stage, or empty */
+    int64_t resume_times;   /* quant_ckpt_resume_times */
+    bool had_masters;       /* master_weights */
 };
 
 struct uc_read {

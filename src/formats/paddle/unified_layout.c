@@ -16,7 +16,7 @@ struct uc_write {
     const struct uc_state *like; /* of the reference, or NULL */
     struct st_pieces pieces[UC_FAMILIES];
     uint32_t files[UC_FAMILIES];
-    const struct value *settings; /* UC_ITEM of the source, a dict, or NULL */
+    const struct uc_state *from; /* of the source, or NULL */
     struct st_metadata metadata;
 };
 
@@ -219,20 +219,14 @@ static char *unified_layout_name(const struct uc_write *write, enum uc_family fa
 
 static void unified_layout_print_settings(const struct uc_write *write, struct buffer *out)
 {
-    const struct value *stage = write->settings ? value_dict_get(write->settings, "ckpt_quant_stage") : NULL,
-                       *times = write->settings ? value_dict_get(write->settings, "quant_ckpt_resume_times") : NULL,
-                       *flag = write->settings ? value_dict_get(write->settings, "master_weights") : NULL;
-    bool has_masters = write->pieces[UC_MASTERS].count || (flag && flag->kind == VALUE_BOOL && flag->boolean);
-    struct str text;
-    int64_t count = 0;
-    if (stage && value_as_str(stage, &text)) {
+    const struct uc_state *from = write->from;
+    bool has_masters = write->pieces[UC_MASTERS].count || (from && from->had_masters);
+    if (from && from->quant_stage.size) {
         buffer_append_text(out, ",\n    \"ckpt_quant_stage\": ");
-        buffer_append_json_string(out, text);
+        buffer_append_json_string(out, from->quant_stage);
     }
-    if (!times || !value_as_int(times, &count))
-        count = 0;
-    buffer_printf(out, ",\n    \"quant_ckpt_resume_times\": %" PRId64 ",\n    \"master_weights\": %s", count,
-                  has_masters ? "true" : "false");
+    buffer_printf(out, ",\n    \"quant_ckpt_resume_times\": %" PRId64 ",\n    \"master_weights\": %s",
+                  from ? from->resume_times : 0, has_masters ? "true" : "false");
 }
 
 /* As Python's json prints it with four blanks, the tensors file by file in the order that they have in the model. */
@@ -290,22 +284,13 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
 
 /* ---- items ---- */
 
-static reshard_status unified_layout_take_settings(struct uc_write *write, reshard_error *err)
-{
-    const struct catalog_item *item;
-    reshard_status status = layout_item_named(write->request, UC_ITEM, &item, err);
-    if (!status && item && item->value && item->value->kind == VALUE_DICT)
-        write->settings = item->value;
-    return status;
-}
-
 static reshard_status unified_layout_add_side_files(struct uc_write *write, reshard_error *err)
 {
     const struct layout_request *request = write->request;
     reshard_status status = RESHARD_OK;
     for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
         const struct catalog_item *item = &request->wanted->items[i];
-        bool is_known = str_is(item->key, UC_ITEM) || str_is(item->key, ST_METADATA_KEY);
+        bool is_known = str_is(item->key, ST_METADATA_KEY);
         bool fits = item->kind == ITEM_FILE && uc_is_side_file(item->key) && !store_name_check(item->key, NULL) &&
                     name_map_find(&write->target->catalog->object_names, item->key) == NAME_NONE;
         if (fits)
@@ -319,6 +304,8 @@ static reshard_status unified_layout_add_side_files(struct uc_write *write, resh
 reshard_status uc_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct uc_write write = { .request = request, .target = target, .like = request->like ? request->like->driver_state : NULL };
+    if (request->source && request->source->driver == target->driver)
+        write.from = request->source->driver_state;
     struct st_pieces all = { 0 };
     struct st_metadata ties = { 0 };
     target->driver_state = st_target_new();
@@ -329,8 +316,6 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
         status = unified_layout_sort(&write, &all, err);
     if (!status)
         status = unified_layout_note(&write, err);
-    if (!status)
-        status = unified_layout_take_settings(&write, err);
     if (!status)
         status = st_metadata_put(&write.metadata, STR("format"), STR("np"), err);
     for (int f = 0; f < UC_FAMILIES && !status; f++)

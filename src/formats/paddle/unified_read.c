@@ -2,7 +2,6 @@
 /* Reads a Unified Checkpoint: family by family, the weights first, then what is of the checkpoint as a whole. */
 #include "formats/paddle/unified.h"
 
-#include "formats/shared/safetensors_items.h"
 #include "formats/shared/safetensors_names.h"
 
 #include <inttypes.h>
@@ -175,66 +174,19 @@ static bool unified_read_is_skip(const struct uc_read *read)
     return true;
 }
 
-static struct value *unified_read_copy_member(struct value_graph *graph, const struct value *value)
-{
-    if (value->kind == VALUE_STR)
-        return value_new_str(graph, value->text);
-    struct value *copy = value_new(graph, value->kind);
-    if (copy && value->kind == VALUE_BOOL)
-        copy->boolean = value->boolean;
-    else if (copy)
-        copy->integer = value->integer;
-    return copy;
-}
-
-/* What the optimizer's index says beside its map, and whether the weights are masters, as one item. */
-static reshard_status unified_read_add_item(struct uc_read *read, bool is_skip, reshard_error *err)
-{
-    const struct st_index *index = &read->sets[UC_OPTIMIZER].index;
-    struct value_graph graph = { 0 };
-    size_t count = (size_t)index->member_count + is_skip, used = 0;
-    if (!count)
-        return RESHARD_OK;
-    struct value **nodes = arena_array(&graph.arena, 2 * count, sizeof(*nodes));
-    for (uint32_t i = 0; nodes && i < index->member_count; i++) {
-        nodes[used++] = value_new_str(&graph, index->members[i].name);
-        nodes[used++] = unified_read_copy_member(&graph, &index->members[i].value);
-    }
-    if (nodes && is_skip) {
-        nodes[used++] = value_new_str(&graph, STR("skip_save_model_weight"));
-        nodes[used] = value_new(&graph, VALUE_BOOL);
-        if (nodes[used])
-            nodes[used]->boolean = true;
-        used++;
-    }
-    bool made = nodes != NULL;
-    for (size_t i = 0; made && i < used; i++)
-        made = nodes[i] != NULL;
-    graph.root = made ? value_new_list(&graph, VALUE_DICT, nodes, used) : NULL;
-    if (!graph.root) {
-        value_graph_release(&graph);
-        return error_set_memory(err);
-    }
-    struct value_graph *kept = catalog_adopt_graph(read->source->catalog, graph);
-    if (!kept)
-        return error_set_memory(err);
-    struct catalog_item item = { .key = STR(UC_ITEM), .kind = ITEM_VALUE, .value = kept->root, .graph = kept };
-    return catalog_add_item(read->source->catalog, &item, NULL, 0, NULL, err);
-}
-
 static reshard_status unified_read_add_mode(struct uc_read *read, reshard_error *err)
 {
     struct catalog *catalog = read->source->catalog;
     bool is_skip = unified_read_is_skip(read);
     const struct value *stage = st_index_find(&read->sets[UC_OPTIMIZER].index, "ckpt_quant_stage");
-    reshard_status status = unified_read_add_item(read, is_skip, err);
-    if (!status && is_skip) {
+    reshard_status status = RESHARD_OK;
+    if (is_skip) {
         status = catalog_add_fact(catalog, "mode", err, "skip_save_model_weight");
         catalog_warn(catalog, false, "the weights are not stored: what has their names are the float32 master weights, from which the "
                                      "trainer casts them");
-    } else if (!status && uc_family_is_there(&read->folder, UC_OPTIMIZER) && !uc_family_is_there(&read->folder, UC_MASTERS)) {
+    } else if (uc_family_is_there(&read->folder, UC_OPTIMIZER) && !uc_family_is_there(&read->folder, UC_MASTERS)) {
         status = catalog_add_fact(catalog, "mode", err, "no master weights: the trainer makes them of the weights");
-    } else if (!status && uc_family_is_there(&read->folder, UC_MASTERS) && !uc_family_is_there(&read->folder, UC_MODEL)) {
+    } else if (uc_family_is_there(&read->folder, UC_MASTERS) && !uc_family_is_there(&read->folder, UC_MODEL)) {
         catalog_warn(catalog, false, "there are no weights, but master weights, from which the trainer casts them");
     }
     if (!status && stage && stage->kind == VALUE_STR && !str_is(stage->text, "O0"))
@@ -274,6 +226,13 @@ static reshard_status unified_read_keep_state(struct uc_read *read, reshard_erro
         state->is_indexed[f] = read->folder.families[f].index.size > 0;
         state->files[f] = read->files[f];
     }
+    const struct st_index *index = &read->sets[UC_OPTIMIZER].index;
+    const struct value *times = st_index_find(index, "quant_ckpt_resume_times"), *flag = st_index_find(index, "master_weights"),
+                       *stage = st_index_find(index, "ckpt_quant_stage");
+    state->resume_times = times && times->kind == VALUE_INT ? times->integer : 0;
+    state->had_masters = flag && flag->kind == VALUE_BOOL && flag->boolean;
+    if (stage && stage->kind == VALUE_STR && !arena_str(&catalog->arena, stage->text, &state->quant_stage))
+        return error_set_memory(err);
     read->source->driver_state = state;
     return RESHARD_OK;
 }
