@@ -34,8 +34,17 @@ struct emitting {
 
 /* ---- records ---- */
 
-static reshard_status fsdp_record_add(struct fsdp_target_file *file, const struct fsdp_record *record, uint32_t *out, reshard_error *err)
+/* Takes over the record's memory if it returns RESHARD_OK. */
+static reshard_status fsdp_record_add(struct fsdp_target_file *file, struct fsdp_record *record, uint32_t *out, reshard_error *err)
 {
+    if (file->is_planned) {
+        bool is_same = file->record_again < file->record_count && file->records[file->record_again].bytes == record->bytes;
+        *out = file->record_again++;
+        if (!is_same)
+            return error_set(err, RESHARD_ERR_IO, "the source changed while it was read: an item has other storages now");
+        buffer_release(&record->memory);
+        return RESHARD_OK;
+    }
     if (!ARRAY_ROOM(file->records, file->record_count, file->record_capacity))
         return error_set_memory(err);
     file->records[file->record_count] = *record;
@@ -277,7 +286,10 @@ static reshard_status fsdp_copy_item(struct emitting *emitting, uint32_t index, 
     struct str key = emitting->request->wanted->items[index].key;
     *out = NULL;
     reshard_status status = layout_item(emitting->request, index, &item, err);
-    if (status == RESHARD_ERR_UNSUPPORTED || (!status && (!item->value || !item->graph)))
+    bool has_value = !status && item->value && item->graph;
+    if (!has_value && emitting->file->is_planned && (!status || status == RESHARD_ERR_UNSUPPORTED))
+        return RESHARD_OK; /* that was said when it was planned */
+    if (status == RESHARD_ERR_UNSUPPORTED || (!status && !has_value))
         return target_note_dropped(emitting->target, NOTE_NO_VALUE, key, err, "its value is not known");
     if (status)
         return status;
@@ -286,24 +298,27 @@ static reshard_status fsdp_copy_item(struct emitting *emitting, uint32_t index, 
     return *out ? fsdp_adapt(emitting, *out, err) : error_set_memory(err);
 }
 
-/* Whether rank `rank` has an item of its own of that key. */
-static bool has_own(const struct catalog *wanted, struct str key, uint32_t rank)
+/* Whether the file's rank has an item of its own of that key. */
+static reshard_status has_own(const struct emitting *emitting, struct str key, bool *out, reshard_error *err)
 {
-    for (uint32_t i = 0; i < wanted->item_count; i++) {
-        uint32_t number;
-        struct str base;
-        if (fsdp_item_rank(wanted->items[i].key, &number, &base) && number == rank && str_equal(base, key))
-            return true;
-    }
-    return false;
+    struct buffer name = { 0 };
+    char prefix[24];
+    snprintf(prefix, sizeof(prefix), "rank_%" PRIu32 ".", emitting->file->rank);
+    buffer_append_text(&name, prefix);
+    if (!buffer_append_str(&name, key))
+        return error_set_memory(err);
+    *out = name_map_find(&emitting->state->item_keys, buffer_str(&name)) != NAME_NONE;
+    buffer_release(&name);
+    return RESHARD_OK;
 }
 
 /* Path of an item of a single rank: its key is "rank_N." and the joined path of what all have. */
-static size_t own_path(const struct catalog *wanted, struct str base, struct path_part *single, const struct path_part **parts)
+static size_t own_path(const struct emitting *emitting, struct str base, struct path_part *single, const struct path_part **parts)
 {
-    uint32_t index = catalog_find_item(wanted, base);
-    if (index != CATALOG_NONE)
-        return catalog_item_path(wanted, &wanted->items[index], single, parts);
+    const struct catalog *wanted = emitting->request->wanted;
+    uint32_t number = name_map_find(&emitting->state->item_keys, base);
+    if (number != NAME_NONE)
+        return catalog_item_path(wanted, &wanted->items[emitting->state->items[number]], single, parts);
     *single = (struct path_part){ .kind = PATH_KEY, .key = base };
     *parts = single;
     return 1;
@@ -321,10 +336,12 @@ static reshard_status fsdp_put_items(struct emitting *emitting, reshard_error *e
         struct value *leaf;
         if (wanted->items[i].kind == ITEM_FILE || emitting->state->is_left_out[i])
             continue;
-        bool is_own = fsdp_item_rank(wanted->items[i].key, &rank, &base);
-        if (is_own ? rank != emitting->file->rank : has_own(wanted, wanted->items[i].key, emitting->file->rank))
+        bool is_own = fsdp_item_rank(wanted->items[i].key, &rank, &base), is_others = is_own && rank != emitting->file->rank;
+        if (!is_own)
+            status = has_own(emitting, wanted->items[i].key, &is_others, err);
+        if (status || is_others)
             continue;
-        size_t count = is_own ? own_path(wanted, base, &single, &parts) : catalog_item_path(wanted, &wanted->items[i], &single, &parts);
+        size_t count = is_own ? own_path(emitting, base, &single, &parts) : catalog_item_path(wanted, &wanted->items[i], &single, &parts);
         if (kind_of(&parts, &count) != emitting->file->kind)
             continue;
         status = fsdp_copy_item(emitting, i, &leaf, err);

@@ -110,12 +110,30 @@ static reshard_status choose_item(const struct layout_request *request, struct t
     return RESHARD_OK;
 }
 
+static reshard_status index_items(const struct layout_request *request, struct fsdp_target *state, reshard_error *err)
+{
+    state->items = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->items));
+    if (!state->items)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < request->wanted->item_count; i++) {
+        bool was_new;
+        uint32_t number = name_map_intern(&state->item_keys, request->wanted->items[i].key, &was_new);
+        if (number == NAME_NONE)
+            return error_set_memory(err);
+        if (was_new)
+            state->items[number] = i;
+    }
+    return RESHARD_OK;
+}
+
 static reshard_status choose_items(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct fsdp_target *state = target->driver_state;
     uint32_t flat = flat_ranks(request);
     state->is_left_out = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->is_left_out));
     reshard_status status = state->is_left_out ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        status = index_items(request, state, err);
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++)
         if (request->wanted->items[i].kind != ITEM_FILE)
             status = choose_item(request, target, i, flat, err);
@@ -132,8 +150,11 @@ static reshard_status plan_frame(struct fsdp_target_file *file, const char *name
     reshard_status status = top && bytes ? RESHARD_OK : error_set_memory(err);
     for (uint32_t i = 0; !status && i < file->record_count; i++)
         bytes[i] = file->records[i].bytes;
+    file->pickle_bytes = pickle->size;
     if (!status)
         status = torch_frame_plan(top, pickle, bytes, file->record_count, FRAME_ALIGNMENT, &file->frame, err);
+    if (!status)
+        buffer_release(&file->frame.pickle);
     free(top);
     free(bytes);
     return status;
@@ -255,6 +276,8 @@ void fsdp_close_target(struct target *target)
     fsdp_spread_release(&state->spread);
     buffer_release(&state->config);
     free(state->is_left_out);
+    name_map_release(&state->item_keys);
+    free(state->items);
     free(state->files);
     free(state->side_files);
     free(state);
@@ -266,6 +289,18 @@ void fsdp_close_target(struct target *target)
 static reshard_status fsdp_write_frame(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
 {
     return store_write_at(context, offset, bytes, size, err);
+}
+
+static reshard_status make_pickle_again(const struct publish_job *job, struct fsdp_target_file *file, reshard_error *err)
+{
+    bool is_empty;
+    struct target again = { .driver_state = job->target->driver_state };
+    file->is_planned = true;
+    file->record_again = 0;
+    reshard_status status = fsdp_emit_file(job->request, &again, file, &file->frame.pickle, &is_empty, err);
+    if (!status && file->frame.pickle.size != file->pickle_bytes)
+        status = error_set(err, RESHARD_ERR_IO, "the source changed while it was read: an item has another value now");
+    return status;
 }
 
 static reshard_status publish_file(const struct publish_job *job, struct fsdp_target_file *file, reshard_error *err)
@@ -285,7 +320,10 @@ static reshard_status publish_file(const struct publish_job *job, struct fsdp_ta
                                 record->memory.size, err);
     }
     if (!status)
+        status = make_pickle_again(job, file, err);
+    if (!status)
         status = torch_frame_write(&file->frame, crcs, fsdp_write_frame, object, err);
+    buffer_release(&file->frame.pickle);
     free(crcs);
     return status;
 }

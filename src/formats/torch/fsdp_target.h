@@ -42,12 +42,17 @@ struct fsdp_target_file {
     struct torch_frame frame;
     struct fsdp_record *records;
     uint32_t record_count, record_capacity;
+    uint64_t pickle_bytes;
+    bool is_planned;       /* the pickle is made again when the file is published: those of all ranks are too much to keep */
+    uint32_t record_again; /* then: the next record */
 };
 
 /* driver_state of a target. */
 struct fsdp_target {
     struct fsdp_spread spread;
     bool *is_left_out;              /* by wanted item: noted as dropped, or said by another one */
+    struct name_map item_keys;      /* of the wanted items: number -> items[number], the first of that key */
+    uint32_t *items;
     struct fsdp_target_file *files; /* by object */
     uint32_t file_count, file_capacity;
     struct buffer config;           /* fsdp_config.json */
@@ -59,6 +64,7 @@ struct fsdp_target {
 };
 
 /* Makes the pickle of a file and its records (fsdp_emit.c). *is_empty: nothing belongs in it. */
+/* A file whose records are known already gets the same pickle again. */
 reshard_status fsdp_emit_file(const struct layout_request *request, struct target *target, struct fsdp_target_file *file,
                               struct buffer *out, bool *is_empty, reshard_error *err);
 
