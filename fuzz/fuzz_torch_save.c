@@ -48,6 +48,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size)
     limits.metadata_bytes = limits.inflate_bytes = 4 << 20;
     limits.memo_gap = 10000;
     limits.pickle_depth = 10000;
+    if (!torch_save_open_cut_off(&reader, &limits, 0, &archive, NULL))
+        torch_save_release(&archive);
     reshard_status status = torch_save_open(&reader, &limits, 0, &archive, NULL);
     reshard_status short_status = torch_save_open_tensor(&reader, &limits, &scratch, &tensor, NULL);
     if (!status) {

@@ -106,6 +106,10 @@ reshard_status torch_save_open(const struct reader *reader, const struct limits 
                                reshard_error *err);
 void torch_save_release(struct torch_archive *archive);
 
+/* The same of a zip whose end may be gone: storages without a record lie behind the end of the file. */
+reshard_status torch_save_open_cut_off(const struct reader *reader, const struct limits *limits, int rank, struct torch_archive *out,
+                                       reshard_error *err);
+
 /* How a node whose value.tensor is set spells its tensor. */
 enum torch_spelling {
     TORCH_SPELLS_ITSELF,  /* the rebuild call itself (or what stood for one once): all of it means the tensor */

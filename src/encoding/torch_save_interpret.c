@@ -173,6 +173,11 @@ static reshard_status locate_in_zip(struct torch_reading *reading, struct str ke
     char name[48];
     int size = snprintf(name, sizeof(name), "data/%.*s", STR_ARG(key));
     uint32_t index = name_map_find(&reading->members, (struct str){ name, (size_t)size });
+    if (index == NAME_NONE && reading->is_cut_off) {
+        storage->offset = reading->reader->size; /* what was there is gone */
+        storage->stored_bytes = storage->bytes;
+        return RESHARD_OK;
+    }
     if (index == NAME_NONE)
         return error_set(err, RESHARD_ERR_FORMAT, "no record %s, which the pickle refers to", name);
     const struct zip_member *member = &reading->zip->members[index];

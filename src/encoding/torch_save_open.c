@@ -140,6 +140,8 @@ static reshard_status check_version(struct torch_reading *reading, struct buffer
     const struct zip_member *member = torch_save_open_find_member(reading, ".data/version");
     if (!member)
         member = torch_save_open_find_member(reading, "version");
+    if (!member && reading->is_cut_off)
+        return RESHARD_OK;
     if (!member)
         return error_set(err, RESHARD_ERR_FORMAT, "no record version");
     reshard_status status = read_small(reading, member, text, err);
@@ -229,6 +231,10 @@ reshard_status torch_open_zip(struct torch_reading *reading, reshard_error *err)
     struct torch_archive *archive = reading->archive;
     struct zip_archive zip = { 0 };
     reshard_status status = zip_open(reading->reader, reading->limits, &zip, err);
+    if (status == RESHARD_ERR_FORMAT && reading->may_be_cut_off) {
+        reading->is_cut_off = true;
+        status = zip_open_cut_off(reading->reader, reading->limits, &zip, err);
+    }
     if (status)
         return status;
     reading->zip = &zip;
@@ -248,11 +254,12 @@ reshard_status torch_open_zip(struct torch_reading *reading, reshard_error *err)
 
 /* ---- any container ---- */
 
-reshard_status torch_save_open(const struct reader *reader, const struct limits *limits, int rank, struct torch_archive *out,
-                               reshard_error *err)
+static reshard_status open_container(const struct torch_reading *setting, struct torch_archive *out, reshard_error *err)
 {
     struct torch_archive archive = { 0 };
-    struct torch_reading reading = { .archive = &archive, .limits = limits, .reader = reader, .rank = rank };
+    struct torch_reading reading = *setting;
+    const struct reader *reader = reading.reader;
+    reading.archive = &archive;
     reshard_status status = torch_save_probe(reader, &archive.container, err);
     if (status)
         return status;
@@ -278,6 +285,20 @@ reshard_status torch_save_open(const struct reader *reader, const struct limits 
     }
     *out = archive;
     return RESHARD_OK;
+}
+
+reshard_status torch_save_open(const struct reader *reader, const struct limits *limits, int rank, struct torch_archive *out,
+                               reshard_error *err)
+{
+    struct torch_reading reading = { .limits = limits, .reader = reader, .rank = rank };
+    return open_container(&reading, out, err);
+}
+
+reshard_status torch_save_open_cut_off(const struct reader *reader, const struct limits *limits, int rank, struct torch_archive *out,
+                                       reshard_error *err)
+{
+    struct torch_reading reading = { .limits = limits, .reader = reader, .rank = rank, .may_be_cut_off = true };
+    return open_container(&reading, out, err);
 }
 
 void torch_save_release(struct torch_archive *archive)

@@ -56,6 +56,8 @@ struct torch_reading {
     uint32_t storage_capacity, tensor_capacity, shard_capacity, unknown_capacity, warning_capacity;
     uint64_t blocker_offset;         /* of archive->weights_only_blocker */
     int rank;
+    bool may_be_cut_off;             /* TORCH_ZIP: the end of the archive may be gone */
+    bool is_cut_off;
 };
 
 reshard_status torch_warn(struct torch_reading *reading, reshard_error *err, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -51,6 +51,9 @@ struct zip_archive {
 reshard_status zip_open(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);
 void zip_release(struct zip_archive *archive);
 
+/* The members of an archive without its end, as far as they are whole: stored ones, from local headers and descriptors. */
+reshard_status zip_open_cut_off(const struct reader *reader, const struct limits *limits, struct zip_archive *out, reshard_error *err);
+
 /* Member by the name below the top directory ("data.pkl"), or NULL. */
 const struct zip_member *zip_find(const struct zip_archive *archive, struct str name_below_top);
 

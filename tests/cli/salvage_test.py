@@ -136,6 +136,35 @@ def without_metadata(test):
     assert all("missing" in f["reason"] for f in report["findings"] if f["kind"] == "lost"), report
 
 
+def without_a_rank(test):
+    """Of files of ranks one is gone: what all ranks have is left, and what that rank alone had is not made up."""
+    for fixture, name in (("verl/verl-fsdp2", "model_world_size_4_rank_2.pt"),
+                          ("accelerate/accelerate-ranks", "pytorch_model_fsdp_0_rank1.bin")):
+        source = copy_of(test, fixture)
+        before = test.hashes(source)
+        path = next(source.rglob(name))
+        path.write_bytes(b"PK\3\4 no archive")
+        for _ in range(2):
+            code, report, after = test.salvage(source)
+            lost = {f["key"] for f in report["findings"] if f["kind"] == "lost"}
+            assert code == 1 and {"running", "count"} <= set(after) and "embed.weight" in lost, f"exit {code}: {report}"
+            assert all(before[k] == v for k, v in after.items()) and lost == set(before) - set(after), report
+            path.unlink(missing_ok=True)
+
+
+def torch_file_without_its_end(test):
+    source = copy_of(test, "torch-file/torch-file-training")
+    before, good = test.hashes(source), source.read_bytes()
+    kept = []
+    for share in (40, 60, 80, 95):
+        source.write_bytes(good[:len(good) * share // 100])
+        code, report, after = test.salvage(source)
+        assert report is not None, f"{share} %: exit {code}"
+        test.check(before, report, after, False)
+        kept.append(report["proved"])
+    assert kept == sorted(kept) and kept[0] < kept[-1] and kept[-1] > len(before) // 2, kept
+
+
 def with_a_gap(test):
     """Metadata that lacks a piece of a tensor: what is there of it is not the tensor."""
     source = copy_of(test, "torch-dcp/bad-dcp-gap")
@@ -172,7 +201,8 @@ def main():
     parser.add_argument("--case", default="")
     args = parser.parse_args()
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
-    tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("a byte of each value", every_byte)]
+    tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("without a rank", without_a_rank),
+              ("a torch file without its end", torch_file_without_its_end), ("a byte of each value", every_byte)]
     tests = [t for t in tests if args.case in t[0]]
     print(f"1..{len(tests)}")
     failed = 0

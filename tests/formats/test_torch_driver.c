@@ -380,7 +380,7 @@ TEST(ranks_are_complete_or_refused)
         struct fsdp_groups groups;
         for (size_t j = 0; cases[i].files[j]; j++)
             memory_put_text(store, cases[i].files[j], "x");
-        reshard_status status = fsdp_groups_find(store, "", &groups, &err);
+        reshard_status status = fsdp_groups_find(store, "", false, &groups, &err);
         if (status != (cases[i].groups ? RESHARD_OK : RESHARD_ERR_FORMAT))
             fail_msg("%s: status %d: %s", cases[i].why, status, err.message);
         if (!status) {

@@ -44,7 +44,7 @@ static reshard_status torch_source_open_archive(struct source *source, const cha
         return status;
     struct reader reader = store_object_reader(object);
     *bytes = store_object_size(object);
-    status = torch_save_open(&reader, &source->limits, rank, out, err);
+    status = (source->is_salvage ? torch_save_open_cut_off : torch_save_open)(&reader, &source->limits, rank, out, err);
     if (status) {
         error_prefix(err, "'%s'", name);
         error_object(err, "%s", name);

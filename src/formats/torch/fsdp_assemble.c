@@ -197,6 +197,10 @@ static reshard_status fsdp_assemble_add_file(struct assembling *assembling, cons
     char *name = strndup(file->name.data, file->name.size);
     reshard_status status = name ? torch_source_open_file(source, name, (int)file->rank, &assembling->file, err) : error_set_memory(err);
     free(name);
+    if (status == RESHARD_ERR_FORMAT && source->is_salvage && err) { /* what it has of tensors is missing then */
+        catalog_warn(source->catalog, true, "%s", err->message);
+        return RESHARD_OK;
+    }
     if (status)
         return status;
     assembling->rank = file->rank;
@@ -248,7 +252,12 @@ static reshard_status fsdp_assemble_add_groups(struct assembling *assembling, co
         enum fsdp_kind kind = i == 0 ? FSDP_MODEL : fsdp_file_kind(&group->files[0]);
         if (kind == FSDP_MODEL && i > 0)
             kind = FSDP_OTHER;
-        assembling->is_one_file = group->count == 1;
+        assembling->is_one_file = group->world == 1;
+        if (kind != FSDP_MODEL && group->files[0].rank > 0) {
+            catalog_warn(assembling->source->catalog, true, "the file of rank 0 beside '%.*s' is missing: what they hold is lost",
+                         STR_ARG(group->files[0].name));
+            continue;
+        }
         status = fsdp_note_name(assembling->source, kind, &group->files[0], err);
         for (uint32_t j = 0; !status && j < group->count; j++)
             status = fsdp_assemble_add_file(assembling, &group->files[j], kind, err);
@@ -353,7 +362,7 @@ static reshard_status read_rank_files(struct assembling *assembling, const struc
     struct source *source = assembling->source;
     if (groups->count == 0)
         return error_set(err, RESHARD_ERR_FORMAT, "no file of a rank (NAME_rank_N.pt) in '%s'", source->name);
-    uint32_t ranks = groups->groups[0].count;
+    uint32_t ranks = groups->groups[0].world;
     source->catalog->ranks = ranks;
     torch_source_of(source)->ranks->is_one_file = ranks == 1;
     reshard_status status = catalog_add_fact(source->catalog, "ranks", err, "%" PRIu32, ranks);
@@ -384,7 +393,7 @@ reshard_status fsdp_read_catalog(struct source *source, reshard_error *err)
     if (!status)
         status = enter_folder(source, err);
     if (!status)
-        status = fsdp_groups_find(source->store, source->name, &groups, err);
+        status = fsdp_groups_find(source->store, source->name, source->is_salvage, &groups, err);
     if (!status)
         status = read_rank_files(&assembling, &groups, err);
     assembling_release(&assembling);

@@ -87,18 +87,19 @@ static bool is_same_group(const struct fsdp_file *a, const struct fsdp_file *b)
     return str_equal(a->prefix, b->prefix) && str_equal(a->extension, b->extension);
 }
 
-static reshard_status check_group(const struct fsdp_group *group, reshard_error *err)
+static reshard_status check_group(struct fsdp_group *group, bool may_lack, reshard_error *err)
 {
     const struct fsdp_file *first = &group->files[0];
-    uint32_t world = said_world(first->prefix);
-    for (uint32_t i = 0; i < group->count; i++) {
+    uint32_t world = said_world(first->prefix), last = group->files[group->count - 1].rank;
+    group->world = world > last ? world : last + 1;
+    for (uint32_t i = 0; i < group->count && !may_lack; i++) {
         if (group->files[i].rank > i)
             return error_set(err, RESHARD_ERR_FORMAT, "the file of rank %" PRIu32 " beside '%.*s' is missing", i, STR_ARG(first->name));
         if (group->files[i].rank < i)
             return error_set(err, RESHARD_ERR_FORMAT, "two files of rank %" PRIu32 ", one is '%.*s'", group->files[i].rank,
                              STR_ARG(group->files[i].name));
     }
-    if (world > 0 && world != group->count)
+    if (world > 0 && world != group->count && (!may_lack || world < group->count))
         return error_set(err, RESHARD_ERR_FORMAT, "'%.*s' says %" PRIu32 " ranks, but there are %" PRIu32 " files", STR_ARG(first->name),
                          world, group->count);
     return RESHARD_OK;
@@ -178,8 +179,8 @@ static char *directory_of(struct arena *arena, const char *name)
     return arena_copy(arena, name, slash ? (size_t)(slash - name) : 0);
 }
 
-static reshard_status group_files(const struct fsdp_file *files, size_t count, const struct fsdp_file *only, struct fsdp_groups *out,
-                                  reshard_error *err)
+static reshard_status group_files(const struct fsdp_file *files, size_t count, const struct fsdp_file *only, bool may_lack,
+                                  struct fsdp_groups *out, reshard_error *err)
 {
     out->groups = arena_array(&out->arena, count + 1, sizeof(*out->groups));
     if (!out->groups)
@@ -188,15 +189,15 @@ static reshard_status group_files(const struct fsdp_file *files, size_t count, c
         for (end = begin + 1; end < count && is_same_group(&files[begin], &files[end]);)
             end++;
         if (!only || is_same_group(&files[begin], only))
-            out->groups[out->count++] = (struct fsdp_group){ &files[begin], (uint32_t)(end - begin) };
+            out->groups[out->count++] = (struct fsdp_group){ .files = &files[begin], .count = (uint32_t)(end - begin) };
     }
     reshard_status status = check_worlds(out, err);
     for (uint32_t i = 0; !status && i < out->count; i++)
-        status = check_group(&out->groups[i], err);
+        status = check_group(&out->groups[i], may_lack, err);
     return status;
 }
 
-reshard_status fsdp_groups_find(struct store *store, const char *name, struct fsdp_groups *out, reshard_error *err)
+reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_lack, struct fsdp_groups *out, reshard_error *err)
 {
     struct fsdp_groups found = { 0 };
     struct fsdp_file *files = NULL, only;
@@ -218,7 +219,7 @@ reshard_status fsdp_groups_find(struct store *store, const char *name, struct fs
     if (!status && count > 0)
         qsort(files, count, sizeof(*files), fsdp_groups_file_order);
     if (!status)
-        status = group_files(files, count, is_file ? &only : NULL, &found, err);
+        status = group_files(files, count, is_file ? &only : NULL, may_lack, &found, err);
     if (status) {
         arena_release(&found.arena);
         return status;

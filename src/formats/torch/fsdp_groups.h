@@ -21,6 +21,7 @@ struct fsdp_file {
 struct fsdp_group {
     const struct fsdp_file *files; /* by rank, 0 … count - 1 */
     uint32_t count;
+    uint32_t world; /* ranks that there are files of, or should be */
 };
 
 struct fsdp_groups {
@@ -40,8 +41,8 @@ enum fsdp_kind fsdp_file_kind(const struct fsdp_file *file);
 char *fsdp_folder_find(struct store *store, const char *name, struct arena *arena, const char **other);
 
 /* The groups of a directory; with a file name, only its group. *model_count is 0 if there is none: no error. Missing and surplus ranks, and
- * a left-over file of another world size, are errors. */
-reshard_status fsdp_groups_find(struct store *store, const char *name, struct fsdp_groups *out, reshard_error *err);
+ * a left-over file of another world size, are errors. may_lack: files of ranks may be missing. */
+reshard_status fsdp_groups_find(struct store *store, const char *name, bool may_lack, struct fsdp_groups *out, reshard_error *err);
 void fsdp_groups_release(struct fsdp_groups *groups);
 
 #endif

@@ -110,7 +110,7 @@ static reshard_status choose_item(const struct layout_request *request, struct t
     return RESHARD_OK;
 }
 
-static reshard_status index_items(const struct layout_request *request, struct fsdp_target *state, reshard_error *err)
+static reshard_status index_item_keys(const struct layout_request *request, struct fsdp_target *state, reshard_error *err)
 {
     state->items = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->items));
     if (!state->items)
@@ -133,7 +133,7 @@ static reshard_status choose_items(const struct layout_request *request, struct 
     state->is_left_out = calloc((size_t)request->wanted->item_count + 1, sizeof(*state->is_left_out));
     reshard_status status = state->is_left_out ? RESHARD_OK : error_set_memory(err);
     if (!status)
-        status = index_items(request, state, err);
+        status = index_item_keys(request, state, err);
     for (uint32_t i = 0; !status && i < request->wanted->item_count; i++)
         if (request->wanted->items[i].kind != ITEM_FILE)
             status = choose_item(request, target, i, flat, err);
