@@ -3,7 +3,10 @@
 #include "commands.h"
 #include "mapping_input.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static reshard_convert_options convert_options(const struct options *options, const reshard_open_options *open,
                                                const struct mapping_input *mapping)
@@ -157,7 +160,43 @@ static int convert_failed(const struct options *options, const struct mapping_in
                          "interrupted: '%s' is not written", options->paths[1]);
 }
 
-static int run_convert(const struct options *options, const struct mapping_input *mapping)
+/* Reads --part I/N; false: it is none. */
+static bool part_read(const char *text, reshard_convert_options *convert)
+{
+    char *slash, *end;
+    if (*text < '0' || *text > '9')
+        return false;
+    convert->part = strtoull(text, &slash, 10);
+    if (*slash != '/' || slash[1] < '0' || slash[1] > '9')
+        return false;
+    convert->part_count = strtoull(slash + 1, &end, 10);
+    return *end == '\0' && convert->part < convert->part_count;
+}
+
+/* The folder that we are in, then the words of the command line, each with a NUL behind it. malloc'd; NULL: no memory. */
+static char *part_words_make(const struct options *options, size_t *size)
+{
+    char *folder = realpath(".", NULL), *words = NULL;
+    FILE *out = folder ? open_memstream(&words, size) : NULL;
+    if (out) {
+        fwrite(folder, 1, strlen(folder) + 1, out);
+        for (size_t i = 0; options->words[i]; i++)
+            fwrite(options->words[i], 1, strlen(options->words[i]) + 1, out);
+        if (fclose(out)) {
+            free(words);
+            words = NULL;
+        }
+    }
+    free(folder);
+    return words;
+}
+
+typedef reshard_status (*conversion_call)(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                          const reshard_run_options *run, reshard_report *report, reshard_error *err);
+
+/* Converts, or commits what was converted in parts. */
+static int run_conversion(const struct options *options, const struct mapping_input *mapping, conversion_call call,
+                          reshard_convert_options *convert)
 {
     reshard_error err = { 0 };
     int exit_status = 0;
@@ -166,20 +205,36 @@ static int run_convert(const struct options *options, const struct mapping_input
         return exit_status;
     reshard_open_options open = options_open(options);
     open.format = NULL;
-    reshard_convert_options convert = convert_options(options, &open, mapping);
+    convert->open = &open;
     struct progress progress;
-    reshard_run_options run = progress_start(&progress, options, "convert");
+    reshard_run_options run = progress_start(&progress, options, call == reshard_commit ? "commit" : "convert");
     reshard_report report = RESHARD_REPORT_INIT;
-    reshard_status status = reshard_convert(source, options->paths[1], &convert, &run, &report, &err);
+    reshard_status status = call(source, options->paths[1], convert, &run, &report, &err);
     progress_end(&progress);
     if (status)
         exit_status = convert_failed(options, mapping, status, &err);
     else if (options->json)
         report_json(options, &report, "reshard-convert/1");
-    else if (!options->quiet)
+    else if (!options->quiet && !convert->part_count)
         convert_text(options, &report);
     reshard_report_release(&report);
     reshard_close(source);
+    return exit_status;
+}
+
+static int run_convert(const struct options *options, const struct mapping_input *mapping)
+{
+    reshard_convert_options convert = convert_options(options, NULL, mapping);
+    if (!options->part)
+        return run_conversion(options, mapping, reshard_convert, &convert);
+    if (!part_read(options->part, &convert))
+        return print_failure(options, RESHARD_ERR_USAGE, "parts are 0/N to N-1/N", "--part: '%s' is not I/N", options->part);
+    char *words = part_words_make(options, &convert.part_words.size);
+    if (!words)
+        return print_failure(options, RESHARD_ERR_MEMORY, NULL, "out of memory");
+    convert.part_words.data = words;
+    int exit_status = run_conversion(options, mapping, reshard_convert, &convert);
+    free(words);
     return exit_status;
 }
 
@@ -192,5 +247,81 @@ int command_convert(const struct options *options)
     if (exit_status < 0)
         exit_status = run_convert(options, &mapping);
     mapping_input_release(&mapping);
+    return exit_status;
+}
+
+/* ---- commit ---- */
+
+/* The words of a part as a command line; *argv, which points into them, is malloc'd. */
+static int part_words_split(char *words, size_t size, char ***argv)
+{
+    int count = 0;
+    *argv = calloc(size + 1, sizeof(**argv));
+    for (size_t at = 0; *argv && at < size; at += strlen(words + at) + 1)
+        (*argv)[count++] = words + at;
+    return *argv ? count : 0;
+}
+
+/* What was said about the output of this command counts, and where the target is; all else is as the parts were told. */
+static void options_of_part(struct options *part, const struct options *options, const char *target)
+{
+    part->paths[1] = target;
+    part->json = options->json;
+    part->quiet = options->quiet;
+    part->progress = options->progress;
+    part->color = options->color;
+}
+
+static int commit_as(const struct options *options, const char *target, char *words, size_t size)
+{
+    static struct options part;
+    struct mapping_input mapping;
+    char **argv;
+    int count = part_words_split(words, size, &argv);
+    if (count < 2 || chdir(argv[0])) {
+        free(argv);
+        return print_failure(options, RESHARD_ERR_IO, NULL, "the folder that the parts ran in is not here");
+    }
+    int exit_status = options_parse(count - 1, argv + 1, &part);
+    if (exit_status < 0 && part.path_count < 2)
+        exit_status = print_failure(options, RESHARD_ERR_FORMAT, NULL, "the words of a part are no conversion");
+    if (exit_status < 0) {
+        options_of_part(&part, options, target);
+        exit_status = mapping_input_read(&part, &mapping);
+        reshard_convert_options convert = convert_options(&part, NULL, &mapping);
+        if (exit_status < 0)
+            exit_status = run_conversion(&part, &mapping, reshard_commit, &convert);
+        mapping_input_release(&mapping);
+    }
+    options_release(&part);
+    free(argv);
+    return exit_status;
+}
+
+/* Absolute, because the words of parts count from their folder. malloc'd. */
+static char *absolute_path(const char *path)
+{
+    char *folder = path[0] == '/' ? NULL : realpath(".", NULL), *out = NULL;
+    if (path[0] == '/')
+        return strdup(path);
+    if (!folder || asprintf(&out, "%s/%s", folder, path) < 0)
+        out = NULL;
+    free(folder);
+    return out;
+}
+
+int command_commit(const struct options *options)
+{
+    reshard_error err = { 0 };
+    char *words = NULL, *target = absolute_path(options->paths[0]);
+    size_t size;
+    int exit_status;
+    reshard_status status = target ? reshard_part_words(target, &words, &size, &err) : RESHARD_ERR_MEMORY;
+    if (status)
+        exit_status = target ? print_error(options, status, &err) : print_failure(options, status, NULL, "out of memory");
+    else
+        exit_status = commit_as(options, target, words, size);
+    reshard_free(words);
+    free(target);
     return exit_status;
 }

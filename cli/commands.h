@@ -11,6 +11,7 @@ int command_ls(const struct options *options);
 int command_hash(const struct options *options);
 int command_cat(const struct options *options);
 int command_convert(const struct options *options);
+int command_commit(const struct options *options);
 int command_plan(const struct options *options);
 int command_verify(const struct options *options);
 int command_diff(const struct options *options);

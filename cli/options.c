@@ -15,7 +15,7 @@
 #define READING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(SALVAGE))
 #define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(SALVAGE))
 #define WRITING (BIT(CONVERT) | BIT(PLAN))
-#define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP)) /* may also stand before the verb */
+#define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP) | BIT(COMMIT)) /* may also stand before the verb */
 
 enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
 
@@ -62,6 +62,7 @@ static const struct row {
     { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING | BIT(SALVAGE),
       "replace a checkpoint, an empty folder or file that is in the way" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
+    { "part", "I/N", 0, TEXT, FIELD(part), BIT(CONVERT), "only part I, from 0, of N, beside others; then 'reshard commit DST'" },
     { "verify", NULL, 0, FLAG, FIELD(verify), WRITING, "read the result back and compare before it becomes visible" },
     { "no-sync", NULL, 0, FLAG, FIELD(no_sync), WRITING | BIT(SALVAGE), "do not wait for the disk; for scratch space" },
     { "dry-run", NULL, 'n', FLAG, FIELD(dry_run), BIT(CONVERT), "as 'reshard plan'" },
@@ -108,6 +109,8 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard convert step-1000 hf --to hf\n  reshard convert model.pt dcp --to torch-dcp --layout ranks=8\n"
       "  reshard convert step-1000 out --like reference --verify\n",
       2, 2 },
+    { "commit", "DST", "make the result of 'convert --part' visible, once all parts are there",
+      "  reshard convert step-1000 hf --to hf --part 0/2 & reshard convert step-1000 hf --to hf --part 1/2; wait\n  reshard commit hf\n", 1, 1 },
     { "plan", "SRC [DST]", "what convert would do; touches nothing", "  reshard plan step-1000 --to hf --dtype bf16\n", 1, 2 },
     { "verify", "PATH", "check structure, coverage, replicas and stored checksums",
       "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
@@ -280,10 +283,7 @@ static void find_verb(const char *name, struct options *out)
         }
         near_names_offer(&near, verb_table[i].name);
     }
-    if (strcmp(name, "salvage") == 0)
-        refuse(out, RESHARD_ERR_UNSUPPORTED, "'reshard --help' lists the verbs that there are", "'%s' is not in this version", name);
-    else
-        refuse(out, USAGE, near_names_hint(&near, "'reshard --help' lists the verbs", hint, sizeof(hint)), "unknown verb '%s'", name);
+    refuse(out, USAGE, near_names_hint(&near, "'reshard --help' lists the verbs", hint, sizeof(hint)), "unknown verb '%s'", name);
 }
 
 /* NAME=VALUE pairs of --limit; values may carry a unit. */
@@ -451,7 +451,7 @@ static int parse_without_verb(int argc, char **argv, struct options *out)
 
 int options_parse(int argc, char **argv, struct options *out)
 {
-    *out = (struct options){ .iteration = -1, .max_shard_bytes = -1 };
+    *out = (struct options){ .iteration = -1, .max_shard_bytes = -1, .words = (const char *const *)argv };
     if (!bring_verb_forward(argc, argv, out))
         return parse_without_verb(argc, argv, out);
     find_verb(argv[1], out);

@@ -18,6 +18,7 @@ enum verb {
     VERB_HASH,
     VERB_CAT,
     VERB_CONVERT,
+    VERB_COMMIT,
     VERB_PLAN,
     VERB_VERIFY,
     VERB_DIFF,
@@ -56,11 +57,13 @@ struct options {
     const char *digest, *slice, *as, *items, *tolerance;
     const char *to, *like, *layout, *rules, *config, *checksum, *source, *target;
     int64_t max_shard_bytes; /* -1: the default; 0: no limit */
+    const char *part; /* I/N */
     const char *wrap, *missing, *strip_prefix, *add_prefix;
     struct option_list renames;
     bool overwrite, resume, no_sync, verify, dry_run, strict_aoa, reverse;
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
     reshard_limit_change limit_values[OPTION_LIST_MAX];
+    const char *const *words; /* of the command line, then NULL */
     reshard_error failure; /* the first thing that is wrong with the command line; code 0 if nothing is */
 };
 

@@ -370,11 +370,13 @@ typedef struct reshard_convert_options {
     /* Decides so for each: *what is a RESHARD_MISSING_, *value the number that it is filled with. NULL: as missing says. */
     int (*choose_missing)(const reshard_tensor *tensor, int *what, double *value, void *context);
     void *context;                    /* of both */
+    uint64_t part, part_count;        /* only part 0, 1, ... of so many, on storage that all see; then reshard_commit. 0 parts: all of it */
+    reshard_str part_words;           /* kept with the part: reshard_part_words gives it to who commits */
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT                                                                                                       \
     {                                                                                                                                      \
         sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL,     \
-            NULL, NULL, NULL, NULL, NULL, NULL                                                                                             \
+            NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, { NULL, 0 }                                                                          \
     }
 
 /* What becomes of a tensor that the reference has and the source lacks. */
@@ -426,6 +428,18 @@ reshard_status reshard_report_note_at(const reshard_report *report, size_t index
  * empty file. The caller's process should ignore SIGXFSZ if files may meet a limit on their size. */
 reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                const reshard_run_options *run, reshard_report *report, reshard_error *err);
+
+/*
+ * Makes visible what conversions with options.part 0 to part_count - 1 have written, in any order and in any number of processes, on one
+ * machine or on many that see the same storage: the bytes are those of one conversion of all. source and options are those of the parts.
+ * RESHARD_DIFFERS names a part that is missing, or is of another source or of other options; nothing is visible then, and what is there
+ * stays. A part that failed, or whose process died, is run again.
+ */
+reshard_status reshard_commit(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                              const reshard_run_options *run, reshard_report *report, reshard_error *err);
+
+/* The part_words of some part of a target that is not yet visible; free *words with reshard_free. RESHARD_DIFFERS: there is no part. */
+reshard_status reshard_part_words(const char *target_path, char **words, size_t *size, reshard_error *err);
 
 /* What reshard_convert would do; touches nothing. target_path may be NULL. */
 reshard_status reshard_estimate(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,

@@ -104,7 +104,12 @@ static reshard_status convert_options_read(const reshard_convert_options *option
         .verify = given->verify != 0,
         .checksum = given->checksum,
         .map = &out->map.options,
+        .part = (uint32_t)given->part,
+        .part_count = (uint32_t)given->part_count,
+        .part_words = { given->part_words.data, given->part_words.data ? given->part_words.size : 0 },
     };
+    if (given->part > UINT32_MAX || given->part_count > UINT32_MAX)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.part or part_count is above 2^32 - 1");
     names_read(out);
     return shard_bytes_read(given, &out->options.max_shard_bytes, err);
 }
@@ -124,11 +129,33 @@ static reshard_status api_convert_prepare(reshard_checkpoint *source, const char
     return status;
 }
 
-API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
-                                          const reshard_run_options *run, reshard_report *report, reshard_error *err)
+/* Conversions, and commits of their parts, differ in what is run. */
+typedef reshard_status (*conversion_work)(struct conversion *conversion, const char *target_path, reshard_error *err);
+
+static reshard_status convert_by(conversion_work work, reshard_checkpoint *source, const char *target_path,
+                                 const reshard_convert_options *options, const reshard_run_options *run, reshard_report *report,
+                                 reshard_error *err)
 {
     struct convert_call call;
     struct conversion conversion;
+    reshard_status status = convert_options_read(options, run, &call, err);
+    if (!status)
+        status = target_check_source(source->opened, target_path, call.options.overwrite, err);
+    if (!status)
+        status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);
+    if (!status) {
+        status = work(&conversion, target_path, err);
+        conversion_release(&conversion);
+        if (status && report)
+            reshard_report_release(report);
+    }
+    map_call_release(&call.map);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                          const reshard_run_options *run, reshard_report *report, reshard_error *err)
+{
     ERROR_SCOPE(err);
     reshard_status status = struct_clear(report, "reshard_report", err);
     if (status)
@@ -136,19 +163,41 @@ API_EXPORT reshard_status reshard_convert(reshard_checkpoint *source, const char
     NEEDS(source, err);
     NEEDS(target_path, err);
     NEEDS(options, err);
-    status = convert_options_read(options, run, &call, err);
-    if (!status)
-        status = target_check_source(source->opened, target_path, call.options.overwrite, err);
-    if (!status)
-        status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);
-    if (!status) {
-        status = conversion_run(&conversion, target_path, err);
-        conversion_release(&conversion);
-        if (status && report)
-            reshard_report_release(report);
+    return convert_by(conversion_run, source, target_path, options, run, report, err);
+}
+
+API_EXPORT reshard_status reshard_commit(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                         const reshard_run_options *run, reshard_report *report, reshard_error *err)
+{
+    ERROR_SCOPE(err);
+    reshard_status status = struct_clear(report, "reshard_report", err);
+    if (status)
+        return status;
+    NEEDS(source, err);
+    NEEDS(target_path, err);
+    NEEDS(options, err);
+    return convert_by(conversion_commit, source, target_path, options, run, report, err);
+}
+
+API_EXPORT reshard_status reshard_part_words(const char *target_path, char **words, size_t *size, reshard_error *err)
+{
+    struct buffer out = { 0 };
+    ERROR_SCOPE(err);
+    NEEDS(words, err);
+    *words = NULL;
+    NEEDS(size, err);
+    *size = 0;
+    NEEDS(target_path, err);
+    reshard_status status = conversion_part_words(target_path, &out, err);
+    if (!status && !buffer_append(&out, "", 1))
+        status = error_set_memory(err);
+    if (status) {
+        buffer_release(&out);
+        return status;
     }
-    map_call_release(&call.map);
-    return status;
+    *words = (char *)out.data;
+    *size = out.size - 1;
+    return RESHARD_OK;
 }
 
 API_EXPORT reshard_status reshard_estimate(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,

@@ -25,6 +25,8 @@ struct conversion_options {
     bool verify;                       /* read back and compare */
     const char *checksum;              /* digest of a sidecar, or NULL */
     const struct mapping_options *map; /* NULL: defaults */
+    uint32_t part, part_count;         /* write this part of the payload alone, and leave the rest to conversion_commit; 0 parts: all of it */
+    struct str part_words;             /* kept with the part, for who commits */
 };
 
 struct conversion {
@@ -59,6 +61,15 @@ void conversion_release(struct conversion *conversion);
 
 /* Writes the target: it appears whole or not at all. What is there is replaced only if target_check.h allows it. */
 reshard_status conversion_run(struct conversion *conversion, const char *target_path, reshard_error *err);
+
+/*
+ * conversion_parts.c: makes the target of all parts visible, which were conversions with the same options. RESHARD_DIFFERS names what is
+ * missing, or of another run.
+ */
+reshard_status conversion_commit(struct conversion *conversion, const char *target_path, reshard_error *err);
+
+/* The words that some part of an unfinished target left; RESHARD_DIFFERS if there is none. */
+reshard_status conversion_part_words(const char *target_path, struct buffer *out, reshard_error *err);
 
 /* conversion_settings.c: adds the configuration that the model has under its new names, as an item, and says so. */
 reshard_status conversion_add_settings(struct conversion *conversion, const struct format_driver *driver, reshard_error *err);

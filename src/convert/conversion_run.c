@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs conversions: a transaction, the payload, then what the driver publishes around it. */
-#include "convert/conversion.h"
+#include "convert/conversion_run.h"
 
 #include "base/hash.h"
 #include "convert/sidecar.h"
@@ -8,42 +8,52 @@
 
 #include <stdlib.h>
 
-struct run {
-    struct conversion *conversion;
-    struct store_txn *txn;
-    struct store_object **objects; /* by target catalog object */
-    uint32_t *crcs;                /* by target chunk */
-    struct buffer sidecar;         /* of the target, if one is wanted */
-    char *sidecar_name;            /* in a directory */
-};
-
-static bool run_is_directory(const struct conversion *conversion)
+bool run_is_directory(const struct conversion *conversion)
 {
     return conversion->target.driver->abilities & FORMAT_IS_DIRECTORY;
 }
 
-static reshard_status run_create_objects(struct run *run, reshard_error *err)
+/* Whether the plan has a step into the object. */
+static void objects_of_plan(const struct plan *plan, uint8_t *is_used)
+{
+    for (uint32_t i = 0; i < plan->step_count; i++)
+        is_used[plan->target->chunks[plan->steps[i].target_chunk].object] = 1;
+}
+
+static reshard_status run_create_object(struct run *run, uint32_t index, reshard_error *err)
+{
+    const struct catalog_object *object = &run->conversion->target.catalog->objects[index];
+    /* A single file is the target itself, whatever the driver calls it. */
+    char *name = str_copy(run_is_directory(run->conversion) ? object->name : STR(""));
+    if (!name)
+        return error_set_memory(err);
+    reshard_status status = store_txn_create(run->txn, name, object->bytes, &run->objects[index], err);
+    free(name);
+    return status;
+}
+
+reshard_status run_create_objects(struct run *run, const struct plan *part, reshard_error *err)
 {
     const struct catalog *target = run->conversion->target.catalog;
     run->objects = calloc((size_t)target->object_count + 1, sizeof(*run->objects));
     run->crcs = calloc((size_t)target->chunk_count + 1, sizeof(*run->crcs));
     if (!run->objects || !run->crcs)
         return error_set_memory(err);
-    for (uint32_t i = 0; i < target->object_count; i++) {
-        const struct catalog_object *object = &target->objects[i];
-        /* A single file is the target itself, whatever the driver calls it. */
-        char *name = str_copy(run_is_directory(run->conversion) ? object->name : STR(""));
-        if (!name)
-            return error_set_memory(err);
-        reshard_status status = store_txn_create(run->txn, name, object->bytes, &run->objects[i], err);
-        free(name);
-        if (status)
-            return status;
+    uint8_t *is_used = part ? calloc((size_t)target->object_count + 1, 1) : NULL;
+    if (part && !is_used)
+        return error_set_memory(err);
+    if (part)
+        objects_of_plan(part, is_used);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < target->object_count && !status; i++) {
+        if (!part || is_used[i])
+            status = run_create_object(run, i, err);
     }
-    return RESHARD_OK;
+    free(is_used);
+    return status;
 }
 
-static void run_close_objects(struct run *run)
+void run_close_objects(struct run *run)
 {
     for (uint32_t i = 0; run->objects && i < run->conversion->target.catalog->object_count; i++)
         store_object_close(run->objects[i]);
@@ -51,7 +61,7 @@ static void run_close_objects(struct run *run)
     run->objects = NULL;
 }
 
-static reshard_status run_publish(struct run *run, reshard_error *err)
+reshard_status run_publish(struct run *run, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
     struct publish_job job = {
@@ -64,8 +74,7 @@ static reshard_status run_publish(struct run *run, reshard_error *err)
     return target_publish(&job, err);
 }
 
-/* Up to here nothing is written, and the caller's process may as well end; it learns from this call that this is over. */
-static reshard_status run_announce(const struct conversion *conversion, reshard_error *err)
+reshard_status run_announce(const struct conversion *conversion, reshard_error *err)
 {
     struct engine_progress start = { .bytes_total = conversion->plan->write_bytes };
     if (!conversion->engine.progress || conversion->engine.progress(&start, conversion->engine.context))
@@ -73,8 +82,7 @@ static reshard_status run_announce(const struct conversion *conversion, reshard_
     return error_set(err, RESHARD_ERR_CANCELLED, "cancelled");
 }
 
-/* Of a resumable run: what is planned, and the source files as they are. A name that the store cannot take counts as no file. */
-static uint64_t run_identity(const struct conversion *conversion)
+uint64_t run_identity(const struct conversion *conversion)
 {
     const struct catalog *catalog = conversion->source->source->catalog;
     uint64_t identity = plan_hash(conversion->plan);
@@ -83,6 +91,14 @@ static uint64_t run_identity(const struct conversion *conversion)
         identity = hash64(&version, sizeof(version), identity);
     }
     return identity;
+}
+
+bool run_is_packed(const struct conversion *conversion)
+{
+    bool is_packed = false;
+    for (uint32_t i = 0; i < conversion->target.catalog->object_count && !is_packed; i++)
+        is_packed = conversion->target.catalog->objects[i].packing != NULL;
+    return is_packed;
 }
 
 static reshard_status run_write(struct run *run, const char *target_path, reshard_error *err)
@@ -105,14 +121,12 @@ static reshard_status run_write(struct run *run, const char *target_path, reshar
     status = store_txn_begin(target_path, &txn_options, &run->txn, err);
     if (status)
         return status;
-    status = run_create_objects(run, err);
+    status = run_create_objects(run, NULL, err);
     if (status)
         return status;
     struct engine_source source = checkpoint_engine_source(conversion->source);
     /* Objects that were compressed are no longer what a later run could take up. */
-    bool is_packed = false;
-    for (uint32_t i = 0; i < conversion->target.catalog->object_count && !is_packed; i++)
-        is_packed = conversion->target.catalog->objects[i].packing != NULL;
+    bool is_packed = run_is_packed(conversion);
     status = engine_run(conversion->plan, &source, run->objects, run->crcs, is_packed ? NULL : run->txn, &conversion->engine, err);
     if (!status && is_packed)
         status = engine_pack(conversion->target.catalog, run->objects, &conversion->engine, err);
@@ -121,9 +135,7 @@ static reshard_status run_write(struct run *run, const char *target_path, reshar
     return run_publish(run, err);
 }
 
-/* Reads the unpublished target back, as a stranger would; but what the source needed raised limits for, the target may need them for too.
- */
-static reshard_status run_check(struct run *run, reshard_error *err)
+reshard_status run_check(struct run *run, reshard_error *err)
 {
     const struct conversion_options *options = run->conversion->options;
     if (!options->verify && !options->checksum)
@@ -149,7 +161,7 @@ static reshard_status run_check(struct run *run, reshard_error *err)
     return status;
 }
 
-static reshard_status run_commit(struct run *run, const char *target_path, reshard_error *err)
+reshard_status run_commit(struct run *run, const char *target_path, reshard_error *err)
 {
     const struct conversion_options *options = run->conversion->options;
     bool has_folder = run_is_directory(run->conversion);
@@ -166,10 +178,19 @@ static reshard_status run_commit(struct run *run, const char *target_path, resha
     return status;
 }
 
+void run_release(struct run *run)
+{
+    free(run->crcs);
+    buffer_release(&run->sidecar);
+    free(run->sidecar_name);
+}
+
 reshard_status conversion_run(struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     struct run run = { .conversion = conversion };
     reshard_status status = target_check_replaced(conversion, target_path, err);
+    if (!status && conversion->options->part_count)
+        return conversion_run_part(conversion, target_path, err);
     if (!status)
         status = run_write(&run, target_path, err);
     run_close_objects(&run);
@@ -179,8 +200,6 @@ reshard_status conversion_run(struct conversion *conversion, const char *target_
         status = run_commit(&run, target_path, err);
     /* What a cancelled or failed resumable run has done is kept for the next one. */
     store_txn_abort(run.txn, conversion->options->resume);
-    free(run.crcs);
-    buffer_release(&run.sidecar);
-    free(run.sidecar_name);
+    run_release(&run);
     return status;
 }

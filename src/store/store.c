@@ -352,6 +352,31 @@ reshard_status store_txn_journal_append(struct store_txn *txn, const void *bytes
     return txn->ops->journal_append(txn, bytes, size, err);
 }
 
+static reshard_status refuse_parts(reshard_error *err)
+{
+    return error_set(err, RESHARD_ERR_UNSUPPORTED, "a target in this store is written by one run alone");
+}
+
+reshard_status store_txn_leave(struct store_txn *txn, const char *record, const void *bytes, size_t size, reshard_error *err)
+{
+    if (txn->ops->leave)
+        return txn->ops->leave(txn, record, bytes, size, err);
+    txn->ops->abort(txn, false);
+    return refuse_parts(err);
+}
+
+reshard_status store_txn_records(struct store_txn *txn, struct arena *arena, char ***names, size_t *count, reshard_error *err)
+{
+    *names = NULL;
+    *count = 0;
+    return txn->ops->records ? txn->ops->records(txn, arena, names, count, err) : refuse_parts(err);
+}
+
+reshard_status store_txn_record_read(struct store_txn *txn, const char *name, struct buffer *out, reshard_error *err)
+{
+    return txn->ops->record_read ? txn->ops->record_read(txn, name, out, err) : refuse_parts(err);
+}
+
 reshard_status store_txn_commit(struct store_txn *txn, reshard_error *err)
 {
     return txn->ops->commit(txn, err);

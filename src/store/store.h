@@ -140,6 +140,11 @@ struct store_txn;
 struct store_txn_options {
     bool is_directory, overwrite, resume, no_sync;
     uint64_t identity; /* hash of the plan */
+    enum store_txn_share {
+        STORE_TXN_ALONE,
+        STORE_TXN_PART, /* several runs of one identity write at once, and end by store_txn_leave; objects that are there are opened */
+        STORE_TXN_REST  /* takes over what parts have left, none of which may still run; it alone commits */
+    } share;            /* the last two never remove what another run wrote: RESHARD_DIFFERS if that is of another identity */
 };
 reshard_status store_txn_begin(const char *path, const struct store_txn_options *options, struct store_txn **out, reshard_error *err);
 
@@ -182,6 +187,16 @@ void store_write_behind(struct store_object *object, uint64_t offset, uint64_t b
  * appended so far, by an earlier run too; an append that a killed run left incomplete is not part of it. */
 reshard_status store_txn_journal_read(struct store_txn *txn, struct buffer *out, reshard_error *err);
 reshard_status store_txn_journal_append(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err);
+
+/*
+ * Ends a part: what it has written is on the disk, and a record of that name beside the target says so. Frees txn in either case. A record
+ * replaces one of the same name. STORE_TXN_REST lists and reads them; store_partial_record reads any one of them without beginning
+ * anything, *found: there is one.
+ */
+reshard_status store_txn_leave(struct store_txn *txn, const char *record, const void *bytes, size_t size, reshard_error *err);
+reshard_status store_txn_records(struct store_txn *txn, struct arena *arena, char ***names, size_t *count, reshard_error *err);
+reshard_status store_txn_record_read(struct store_txn *txn, const char *name, struct buffer *out, reshard_error *err);
+reshard_status store_partial_record(const char *path, bool *found, struct buffer *out, reshard_error *err);
 
 reshard_status store_txn_commit(struct store_txn *txn, reshard_error *err);  /* frees txn in either case */
 void store_txn_abort(struct store_txn *txn, bool keep_for_resume);          /* frees txn; NULL is fine */

@@ -78,6 +78,10 @@ struct txn_ops {
     reshard_status (*create)(struct store_txn *txn, const char *name, uint64_t bytes, struct store_object **out, reshard_error *err);
     reshard_status (*journal_read)(struct store_txn *txn, struct buffer *out, reshard_error *err);
     reshard_status (*journal_append)(struct store_txn *txn, const void *bytes, size_t size, reshard_error *err);
+    /* NULL: targets are written by one run alone */
+    reshard_status (*leave)(struct store_txn *txn, const char *record, const void *bytes, size_t size, reshard_error *err);
+    reshard_status (*records)(struct store_txn *txn, struct arena *arena, char ***names, size_t *count, reshard_error *err);
+    reshard_status (*record_read)(struct store_txn *txn, const char *name, struct buffer *out, reshard_error *err);
     reshard_status (*commit)(struct store_txn *txn, reshard_error *err);
     void (*abort)(struct store_txn *txn, bool keep_for_resume);
 };

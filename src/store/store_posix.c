@@ -380,36 +380,57 @@ reshard_status store_open_path(const char *path, unsigned flags, struct store **
 
 /* ---- transactions by path ---- */
 
-reshard_status store_txn_begin(const char *path, const struct store_txn_options *options, struct store_txn **out, reshard_error *err)
+/* The directory of a target's path, open, and the name in it. */
+struct target_place {
+    int fd;
+    char *copy, *name;
+    const char *parent; /* in copy */
+};
+
+static void place_release(struct target_place *place)
+{
+    free(place->copy);
+    free(place->name);
+}
+
+static reshard_status place_find(const char *path, struct target_place *out, reshard_error *err)
 {
     size_t size = strlen(path);
     while (size > 1 && path[size - 1] == '/')
         size--;
-    char *copy = strndup(path, size);
-    if (!copy)
+    *out = (struct target_place){ .fd = -1, .copy = strndup(path, size) };
+    if (!out->copy)
         return error_set_memory(err);
-    char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy;
-    reshard_status status = store_name_check(str_of(name), NULL);
-    if (status) {
-        status = error_set(err, RESHARD_ERR_USAGE, "'%s' is no name for a target", path);
-        goto out;
-    }
-    char *name_copy = strdup(name);
-    if (!name_copy) {
-        status = error_set_memory(err);
-        goto out;
-    }
+    char *slash = strrchr(out->copy, '/'), *name = slash ? slash + 1 : out->copy;
+    if (store_name_check(str_of(name), NULL))
+        return error_set(err, RESHARD_ERR_USAGE, "'%s' is no name for a target", path);
+    out->name = strdup(name);
+    if (!out->name)
+        return error_set_memory(err);
     if (slash)
-        slash[slash == copy] = '\0';
-    const char *parent = slash ? copy : ".";
-    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0)
-        status = cannot_open(parent, err);
-    else
-        status = posix_txn_begin(fd, parent, name_copy, options, out, err);
-    free(name_copy);
+        slash[slash == out->copy] = '\0';
+    out->parent = slash ? out->copy : ".";
+    out->fd = open(out->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return out->fd < 0 ? cannot_open(out->parent, err) : RESHARD_OK;
+}
 
-out:
-    free(copy);
+reshard_status store_txn_begin(const char *path, const struct store_txn_options *options, struct store_txn **out, reshard_error *err)
+{
+    struct target_place place;
+    reshard_status status = place_find(path, &place, err);
+    if (!status)
+        status = posix_txn_begin(place.fd, place.parent, place.name, options, out, err);
+    place_release(&place);
+    return status;
+}
+
+reshard_status store_partial_record(const char *path, bool *found, struct buffer *out, reshard_error *err)
+{
+    struct target_place place;
+    *found = false;
+    reshard_status status = place_find(path, &place, err);
+    if (!status)
+        status = posix_partial_record(place.fd, place.parent, place.name, found, out, err);
+    place_release(&place);
     return status;
 }

@@ -66,6 +66,15 @@ reshard_status written_files_flush(struct written_file **files, size_t count, re
 reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const char *name, const struct store_txn_options *options,
                                struct store_txn **out, reshard_error *err);
 
+/* The record of some part of an unfinished target; takes over parent_fd. */
+reshard_status posix_partial_record(int parent_fd, const char *parent_path, const char *name, bool *found, struct buffer *out,
+                                    reshard_error *err);
+
+/* store_records.c: -1 with errno */
+int record_write(int directory_fd, const char *name, const void *bytes, size_t size, bool no_sync);
+reshard_status records_list(int directory_fd, struct arena *arena, char ***names, size_t *count, reshard_error *err);
+reshard_status record_read(int directory_fd, const char *name, struct buffer *out, reshard_error *err);
+
 /* Renames directory_fd's `name` to the same name in parent_fd; fails with errno EEXIST if something is there. */
 int publish_new(int directory_fd, int parent_fd, const char *name, bool is_directory);
 

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 /*
@@ -27,6 +28,8 @@
 #define PARTIAL_SUFFIX ".reshard-partial"
 #define BEGIN_TRIES_MAX 32
 #define PREALLOCATE_BYTES_MIN (UINT64_C(1) << 20)
+#define PART_PAUSE_NS 20000000
+#define PART_TRIES_MAX 500
 
 #ifndef XFS_SUPER_MAGIC
 #define XFS_SUPER_MAGIC 0x58465342
@@ -37,6 +40,7 @@ struct posix_txn {
     struct store_txn_options options;
     int parent_fd, partial_fd, journal_fd;
     int data_fd;               /* of the target to be, if it is a directory */
+    bool is_shared;            /* other parts hold the lock too */
     char *name, *partial_name; /* in parent_fd */
     char *data_path;           /* of the target to be */
     char *target_path;         /* for messages */
@@ -101,6 +105,12 @@ static void remove_partial(struct posix_txn *txn)
         unlinkat(txn->parent_fd, txn->partial_name, AT_REMOVEDIR);
 }
 
+/* What others wrote, or what a later run of the same identity may take up, is not removed. */
+static bool txn_keeps(const struct posix_txn *txn)
+{
+    return txn->options.resume || txn->options.share != STORE_TXN_ALONE;
+}
+
 /* ---- beginning ---- */
 
 static bool store_txn_posix_target_exists(const struct posix_txn *txn)
@@ -118,12 +128,28 @@ static bool store_txn_posix_is_named(int directory_fd, const char *name, int fd)
 }
 
 /* 0: locked, or the file system has no locks. */
-static int lock_journal(int fd)
+static int lock_try(int fd, int kind)
 {
-    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+    while (flock(fd, kind | LOCK_NB) < 0) {
         if (errno == EINTR)
             continue;
         return errno == EWOULDBLOCK ? -1 : 0;
+    }
+    return 0;
+}
+
+/* Parts share the lock once the journal says whose they are; who begins it has it alone for a moment, which the others wait. */
+static int lock_journal(struct posix_txn *txn)
+{
+    const struct timespec pause = { .tv_nsec = PART_PAUSE_NS };
+    for (int i = 0; lock_try(txn->journal_fd, LOCK_EX) < 0; i++) {
+        if (txn->options.share != STORE_TXN_PART || i == PART_TRIES_MAX)
+            return -1;
+        if (lock_try(txn->journal_fd, LOCK_SH) == 0) {
+            txn->is_shared = true;
+            return 0;
+        }
+        nanosleep(&pause, NULL);
     }
     return 0;
 }
@@ -166,7 +192,7 @@ static reshard_status enter_partial(struct posix_txn *txn, bool is_new, bool *ag
         *again = errno == ENOENT;
         return *again ? RESHARD_OK : failed(txn, "cannot open the journal of the unfinished target", err);
     }
-    if (lock_journal(txn->journal_fd) < 0) {
+    if (lock_journal(txn) < 0) {
         error_set_errno(err, "another run is writing this target (it holds the lock on '%s/%s')", txn->partial_name, JOURNAL_NAME);
         error_object(err, "%s", txn->target_path);
         return RESHARD_ERR_IO;
@@ -212,11 +238,51 @@ static reshard_status put_back_target(struct posix_txn *txn, reshard_error *err)
     return !txn->options.overwrite && store_txn_posix_target_exists(txn) ? store_error_exists(txn->target_path, err) : RESHARD_OK;
 }
 
+/* Enters the directory of the target to be. */
+static reshard_status enter_data(struct posix_txn *txn, reshard_error *err)
+{
+    txn->data_fd = openat(txn->partial_fd, txn->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (txn->data_fd < 0)
+        return failed(txn, "cannot open the directory of the unfinished target", err);
+    /* Without it files are never parked. */
+    txn->group->directory_fd = fcntl(txn->data_fd, F_DUPFD_CLOEXEC, 0);
+    return RESHARD_OK;
+}
+
+/* Nothing was begun: there is no journal yet. */
+static bool journal_is_new(const struct posix_txn *txn)
+{
+    struct stat info;
+    return fstat(txn->journal_fd, &info) == 0 && info.st_size == 0;
+}
+
+/* What lies there is of the same run, which goes on; a part may be the first. */
+static reshard_status take_share(struct posix_txn *txn, reshard_error *err)
+{
+    bool is_directory = txn->options.is_directory, is_part = txn->options.share == STORE_TXN_PART;
+    if (is_part && !txn->is_shared && journal_is_new(txn)) {
+        bool is_good = !is_directory || mkdirat(txn->partial_fd, txn->name, 0777) == 0 || errno == EEXIST;
+        if (!is_good || journal_start(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) < 0)
+            return failed(txn, "cannot begin a target in parts", err);
+    } else if (!journal_matches(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end)) {
+        error_set(err, RESHARD_DIFFERS, "what lies in '%s' beside the target is of another run", txn->partial_name);
+        error_object(err, "%s", txn->target_path);
+        error_hint(err, "the source or the options are not those of the other parts; remove that folder to begin anew");
+        return RESHARD_DIFFERS;
+    }
+    if (is_part && !txn->is_shared)
+        flock(txn->journal_fd, LOCK_SH);
+    txn->base.is_resumed = true;
+    return is_directory ? enter_data(txn, err) : RESHARD_OK;
+}
+
 /* Keeps what an earlier run left if it is for the same plan; otherwise starts from nothing. */
 static reshard_status store_txn_posix_take_over(struct posix_txn *txn, reshard_error *err)
 {
     bool is_directory = txn->options.is_directory;
     struct stat info;
+    if (txn->options.share != STORE_TXN_ALONE)
+        return take_share(txn, err);
     txn->base.is_resumed = txn->options.resume &&
                            journal_matches(txn->journal_fd, txn->options.identity, is_directory, &txn->journal_end) &&
                            fstatat(txn->partial_fd, txn->name, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
@@ -232,12 +298,7 @@ static reshard_status store_txn_posix_take_over(struct posix_txn *txn, reshard_e
         return RESHARD_OK;
     if (!txn->base.is_resumed && mkdirat(txn->partial_fd, txn->name, 0777) < 0)
         return failed(txn, "cannot make the directory of the unfinished target", err);
-    txn->data_fd = openat(txn->partial_fd, txn->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (txn->data_fd < 0)
-        return failed(txn, "cannot open the directory of the unfinished target", err);
-    /* Without it files are never parked. */
-    txn->group->directory_fd = fcntl(txn->data_fd, F_DUPFD_CLOEXEC, 0);
-    return RESHARD_OK;
+    return enter_data(txn, err);
 }
 
 /*
@@ -304,7 +365,7 @@ reshard_status posix_txn_begin(int parent_fd, const char *parent_path, const cha
     if (!status)
         status = store_txn_posix_take_over(txn, err);
     if (status) {
-        if (is_locked && !options->resume)
+        if (is_locked && !txn_keeps(txn))
             remove_partial(txn);
         txn_free(txn);
         return status;
@@ -490,12 +551,68 @@ static reshard_status posix_journal_append(struct store_txn *base, const void *b
     return RESHARD_OK;
 }
 
+/* ---- parts ---- */
+
+static reshard_status posix_leave(struct store_txn *base, const char *record, const void *bytes, size_t size, reshard_error *err)
+{
+    struct posix_txn *txn = store_txn_posix_txn_of(base);
+    reshard_status status = sync_all(txn, false, err);
+    if (!status)
+        status = flush_all(txn, err);
+    if (!status && record_write(txn->partial_fd, record, bytes, size, txn->options.no_sync) < 0)
+        status = failed(txn, "cannot write the record of a part", err);
+    txn_free(txn);
+    return status;
+}
+
+static reshard_status posix_records(struct store_txn *base, struct arena *arena, char ***names, size_t *count, reshard_error *err)
+{
+    return records_list(store_txn_posix_txn_of(base)->partial_fd, arena, names, count, err);
+}
+
+static reshard_status posix_record_read(struct store_txn *base, const char *name, struct buffer *out, reshard_error *err)
+{
+    return record_read(store_txn_posix_txn_of(base)->partial_fd, name, out, err);
+}
+
+/* Any of the records beside the target. */
+static reshard_status record_read_any(const struct posix_txn *txn, bool *found, struct buffer *out, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    char **names;
+    size_t count = 0;
+    reshard_status status = check_ours(txn, false, err);
+    if (!status)
+        status = records_list(txn->partial_fd, &arena, &names, &count, err);
+    *found = !status && count > 0;
+    if (*found)
+        status = record_read(txn->partial_fd, names[0], out, err);
+    arena_release(&arena);
+    return status;
+}
+
+reshard_status posix_partial_record(int parent_fd, const char *parent_path, const char *name, bool *found, struct buffer *out,
+                                    reshard_error *err)
+{
+    const struct store_txn_options options = { .is_directory = true };
+    struct posix_txn *txn;
+    *found = false;
+    reshard_status status = txn_new(parent_fd, parent_path, name, &options, &txn, err);
+    if (status)
+        return status;
+    txn->partial_fd = openat(parent_fd, txn->partial_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (txn->partial_fd >= 0)
+        status = record_read_any(txn, found, out, err);
+    txn_free(txn);
+    return status;
+}
+
 /* ---- ending ---- */
 
 static void posix_abort(struct store_txn *base, bool keep_for_resume)
 {
     struct posix_txn *txn = store_txn_posix_txn_of(base);
-    if (!keep_for_resume)
+    if (!keep_for_resume && txn->options.share == STORE_TXN_ALONE)
         remove_partial(txn);
     txn_free(txn);
 }
@@ -563,7 +680,7 @@ static reshard_status posix_commit(struct store_txn *base, reshard_error *err)
         status = sync_all(txn, false, err);
     if (!status)
         status = flush_all(txn, err);
-    bool keep = txn->options.resume;
+    bool keep = txn_keeps(txn);
     if (!status) {
         keep = false;
         status = retire_journal(txn, err);
@@ -588,6 +705,9 @@ static const struct txn_ops posix_txn_ops = {
     .create = posix_create,
     .journal_read = posix_journal_read,
     .journal_append = posix_journal_append,
+    .leave = posix_leave,
+    .records = posix_records,
+    .record_read = posix_record_read,
     .commit = posix_commit,
     .abort = posix_abort,
 };
