@@ -25,7 +25,7 @@ struct conversion_options {
     bool verify;                       /* read back and compare */
     const char *checksum;              /* digest of a sidecar, or NULL */
     const struct mapping_options *map; /* NULL: defaults */
-    uint32_t part, part_count;         /* write this part of the payload alone, and leave the rest to conversion_commit; 0 parts: all of it */
+    uint32_t part, part_count; /* write this part of the payload alone, and leave the rest to conversion_commit; 0 parts: all of it */
     struct str part_words;             /* kept with the part, for who commits */
 };
 

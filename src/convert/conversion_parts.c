@@ -191,7 +191,8 @@ static reshard_status parts_check(const struct commit_state *state, reshard_erro
         missing++;
     if (missing == state->parts)
         return RESHARD_OK;
-    error_set(err, RESHARD_DIFFERS, "part %" PRIu32 " of %" PRIu32 " is missing (%" PRIu32 " are there)", missing, state->parts, state->seen);
+    error_set(err, RESHARD_DIFFERS, "part %" PRIu32 " of %" PRIu32 " is missing (%" PRIu32 " are there)", missing, state->parts,
+              state->seen);
     error_hint(err, "run it, then commit again");
     return RESHARD_DIFFERS;
 }

@@ -30,7 +30,8 @@ reshard_status run_create_objects(struct run *run, const struct plan *part, resh
 void run_close_objects(struct run *run);
 reshard_status run_publish(struct run *run, reshard_error *err);
 
-/* Reads the unpublished target back, as a stranger would; but what the source needed raised limits for, the target may need them for too. */
+/* Reads the unpublished target back, as a stranger would; but what the source needed raised limits for, the target may need them for too.
+ */
 reshard_status run_check(struct run *run, reshard_error *err);
 reshard_status run_commit(struct run *run, const char *target_path, reshard_error *err);
 

@@ -387,13 +387,13 @@ struct target_place {
     const char *parent; /* in copy */
 };
 
-static void place_release(struct target_place *place)
+static void target_place_release(struct target_place *place)
 {
     free(place->copy);
     free(place->name);
 }
 
-static reshard_status place_find(const char *path, struct target_place *out, reshard_error *err)
+static reshard_status target_place_find(const char *path, struct target_place *out, reshard_error *err)
 {
     size_t size = strlen(path);
     while (size > 1 && path[size - 1] == '/')
@@ -417,10 +417,10 @@ static reshard_status place_find(const char *path, struct target_place *out, res
 reshard_status store_txn_begin(const char *path, const struct store_txn_options *options, struct store_txn **out, reshard_error *err)
 {
     struct target_place place;
-    reshard_status status = place_find(path, &place, err);
+    reshard_status status = target_place_find(path, &place, err);
     if (!status)
         status = posix_txn_begin(place.fd, place.parent, place.name, options, out, err);
-    place_release(&place);
+    target_place_release(&place);
     return status;
 }
 
@@ -428,9 +428,9 @@ reshard_status store_partial_record(const char *path, bool *found, struct buffer
 {
     struct target_place place;
     *found = false;
-    reshard_status status = place_find(path, &place, err);
+    reshard_status status = target_place_find(path, &place, err);
     if (!status)
         status = posix_partial_record(place.fd, place.parent, place.name, found, out, err);
-    place_release(&place);
+    target_place_release(&place);
     return status;
 }

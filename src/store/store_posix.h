@@ -71,9 +71,9 @@ reshard_status posix_partial_record(int parent_fd, const char *parent_path, cons
                                     reshard_error *err);
 
 /* store_records.c: -1 with errno */
-int record_write(int directory_fd, const char *name, const void *bytes, size_t size, bool no_sync);
+int part_record_write(int directory_fd, const char *name, const void *bytes, size_t size, bool no_sync);
 reshard_status records_list(int directory_fd, struct arena *arena, char ***names, size_t *count, reshard_error *err);
-reshard_status record_read(int directory_fd, const char *name, struct buffer *out, reshard_error *err);
+reshard_status part_record_read(int directory_fd, const char *name, struct buffer *out, reshard_error *err);
 
 /* Renames directory_fd's `name` to the same name in parent_fd; fails with errno EEXIST if something is there. */
 int publish_new(int directory_fd, int parent_fd, const char *name, bool is_directory);

@@ -16,7 +16,7 @@
 #define RECORD_UNFINISHED ".unfinished"
 #define RECORD_BYTES_MAX ((off_t)1 << 32)
 
-int record_write(int directory_fd, const char *name, const void *bytes, size_t size, bool no_sync)
+int part_record_write(int directory_fd, const char *name, const void *bytes, size_t size, bool no_sync)
 {
     char *unfinished;
     size_t done;
@@ -76,7 +76,7 @@ reshard_status records_list(int directory_fd, struct arena *arena, char ***names
     return status;
 }
 
-reshard_status record_read(int directory_fd, const char *name, struct buffer *out, reshard_error *err)
+reshard_status part_record_read(int directory_fd, const char *name, struct buffer *out, reshard_error *err)
 {
     struct stat info;
     size_t done;

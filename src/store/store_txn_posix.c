@@ -559,7 +559,7 @@ static reshard_status posix_leave(struct store_txn *base, const char *record, co
     reshard_status status = sync_all(txn, false, err);
     if (!status)
         status = flush_all(txn, err);
-    if (!status && record_write(txn->partial_fd, record, bytes, size, txn->options.no_sync) < 0)
+    if (!status && part_record_write(txn->partial_fd, record, bytes, size, txn->options.no_sync) < 0)
         status = failed(txn, "cannot write the record of a part", err);
     txn_free(txn);
     return status;
@@ -572,7 +572,7 @@ static reshard_status posix_records(struct store_txn *base, struct arena *arena,
 
 static reshard_status posix_record_read(struct store_txn *base, const char *name, struct buffer *out, reshard_error *err)
 {
-    return record_read(store_txn_posix_txn_of(base)->partial_fd, name, out, err);
+    return part_record_read(store_txn_posix_txn_of(base)->partial_fd, name, out, err);
 }
 
 /* Any of the records beside the target. */
@@ -586,7 +586,7 @@ static reshard_status record_read_any(const struct posix_txn *txn, bool *found, 
         status = records_list(txn->partial_fd, &arena, &names, &count, err);
     *found = !status && count > 0;
     if (*found)
-        status = record_read(txn->partial_fd, names[0], out, err);
+        status = part_record_read(txn->partial_fd, names[0], out, err);
     arena_release(&arena);
     return status;
 }
