@@ -113,6 +113,12 @@ reshard_status flex_target_add_folder(struct target *target, struct str prefix, 
 reshard_status flex_target_add_piece(struct target *target, const struct flex_piece *piece, reshard_error *err)
 {
     struct flex_target *state = flex_target_state(target);
+    if (piece->count >= 0 && state->release < FLEX_RELEASE_3_2) {
+        error_set(err, RESHARD_ERR_USAGE, "'%.*s' would be stored as a run of its elements, which metadata before Paddle 3.2 cannot say",
+                  STR_ARG(target->catalog->tensors[piece->tensor].key));
+        error_hint(err, "stage=1v1 in reshard_convert_options.layout shares whole tensors");
+        return RESHARD_ERR_USAGE;
+    }
     if (!ARRAY_ROOM(state->pieces, state->piece_count, state->piece_capacity))
         return error_set_memory(err);
     state->pieces[state->piece_count++] = *piece;

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What `convert --to paddle-flex` writes, looked at with Python's own unpickler: each generation of the metadata, who keeps what of replicas,
+paths, names, items, the layout of a reference, and what is refused."""
+import argparse
+import json
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+import strategies as S
+
+OLD, NEW = "paddle.distributed.checkpoint.metadata", "paddle.distributed.flex_checkpoint.dcp.metadata"
+SHARD = ["global_offset", "local_shape", "dtype", "global_shape", "is_flattened", "flattened_range"]
+INDEX = ["tensor_key", "global_offset", "is_flattened", "flattened_range", "replica_id", "local_shape"]
+GENERATIONS = {  # option: module, members of a shard, of an index, whether there are paths
+    "2.6": (OLD, SHARD[:2], INDEX[:2], False), "3.0": (OLD, SHARD[:3], INDEX[:2], True), "v0": (OLD, SHARD[:3], INDEX[:2], True),
+    "3.2": (NEW, SHARD, INDEX[:4], True), "v1": (NEW, SHARD, INDEX[:4], True), "3.3": (NEW, SHARD, INDEX, True), "v2": (NEW, SHARD, INDEX, True),
+}
+number, failed = 0, 0
+
+
+def tap(name, problem):
+    global number, failed
+    number += 1
+    failed += bool(problem)
+    print(f"{'not ok' if problem else 'ok'} {number} - {name}" + (f"\n#   {problem}" if problem else ""), flush=True)
+
+
+def safetensors(path, tensors):
+    """tensors: key -> shape, of float32 zeros and on."""
+    header, data = {}, b""
+    for key, shape in tensors.items():
+        count = 1
+        for extent in shape:
+            count *= extent
+        value = struct.pack(f"<{count}f", *(len(data) + i for i in range(count)))
+        header[key] = {"dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + len(value)]}
+        data += value
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Modules(S.InertUnpickler):
+    """Notes which modules the classes are of."""
+    seen = set()
+
+    def find_class(self, module, name):
+        if name.startswith("Local") or name == "Metadata":
+            self.seen.add(module)
+        return super().find_class(module, name)
+
+
+class Shell:
+    def __init__(self, binary, work):
+        self.binary, self.work = binary, work
+
+    def run(self, *words):
+        done = subprocess.run([self.binary, *map(str, words)], capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    def convert(self, source, *options):
+        """The folder that was written, or the message."""
+        out = self.work / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        code, _, message = self.run("convert", source, out, "--to", "paddle-flex", "--quiet", *options)
+        return (out, "") if code == 0 else (None, f"exit {code}: {message.strip()}")
+
+    def chunks(self, path):
+        code, text, message = self.run("ls", "--chunks", "--json", path)
+        if code:
+            return message
+        return {(t["key"], tuple(c["start"]), tuple(c["extent"]), str(c.get("flat")), c["file"], c["replica"])
+                for t in json.loads(text)["tensors"] for c in t["chunks"]}
+
+
+def metadata_of(folder):
+    Modules.seen = set()
+    with open(folder / "0.metadata", "rb") as stream:
+        return Modules(stream).load()
+
+
+def check_generation(shell, source, option):
+    module, shard, index, has_paths = GENERATIONS[option]
+    out, message = shell.convert(source, "--layout", "sharding=2,stage=1v2" if len(shard) > 3 else "dp=2", "-o", f"generation={option}")
+    if message:
+        return message
+    found = metadata_of(out)
+    members = {k for k in found.__dict__ if k != "args"}
+    shards = [s for of_key in found.state_dict_metadata.values() for s in of_key]
+    if Modules.seen != {module}:
+        return f"classes of {Modules.seen}"
+    if ("flat_mapping" in members) != has_paths or members - {"flat_mapping"} != {"state_dict_metadata", "storage_metadata"}:
+        return f"members {members}"
+    for objects, wanted in ((shards, shard), (found.storage_metadata, index)):
+        for one in objects:
+            if [k for k in one.__dict__ if k != "args"] != wanted:
+                return f"{one.__dict__} instead of {wanted}"
+    code, text, message = shell.run("diff", source, out)
+    return text + message if code else ""
+
+
+def files_of(folder):
+    """key -> files that the metadata names, with replica ids."""
+    found = {}
+    for index, file in metadata_of(folder).storage_metadata.items():
+        found.setdefault(index.tensor_key, {})[index.replica_id] = file.replace(".distcp", "")
+    return found
+
+
+def check_dedupe(shell, source, option, wanted, words="dp=2"):
+    out, message = shell.convert(source, "--layout", words, "-o", f"dedupe={option}")
+    if message:
+        return message
+    found = {k: v for k, v in files_of(out).items() if k in wanted}
+    if found != wanted:
+        return f"{found} instead of {wanted}"
+    for key, files in wanted.items():
+        for file in files.values():
+            if key not in S.unpickle(out / f"{file}.distcp"):
+                return f"{file} lacks {key}"
+    return ""
+
+
+def check_names(shell, model):
+    """The framework's own names are taken from the table of the source."""
+    out, message = shell.convert(model, "--layout", "tp=2")
+    if message:
+        return message
+    table = {}
+    for file in out.glob("*.distcp"):
+        table.update(S.unpickle(file)["StructuredToParameterName@@"])
+    return "" if table else "no table of names"
+
+
+def check_items(shell, work):
+    """Plain values go into the first file."""
+    table = {"w": 1.5, "state": {"step": 7, "names": ["a", "a"], "raw": b"\0\xff"}}
+    (work / "items.pdparams").write_bytes(S.pickle.dumps(table, 4))
+    out, message = shell.convert(work / "items.pdparams")
+    if message:
+        return message
+    stored = {k: v for k, v in S.unpickle(out / "0_0.distcp").items() if not k.endswith("@@")}
+    flat = {"w": 1.5, "state.step": 7, "state.names.0": "a", "state.names.1": "a", "state.raw": b"\0\xff"}
+    return "" if stored == flat else f"{stored} instead of {flat}"
+
+
+def check_like(shell, path):
+    out, message = shell.convert(path, "--like", path)
+    if message:
+        return message
+    ours, theirs = shell.chunks(out), shell.chunks(path)
+    if ours != theirs:
+        return f"chunks differ: {sorted(set(ours) ^ set(theirs))[:2]}"
+    spelled = []
+    for folder in (out, path):
+        one = sorted(folder.glob("**/*.metadata"))[0]
+        Modules.seen = set()
+        with open(one, "rb") as stream:
+            found = Modules(stream).load()
+        shard = next(iter(found.state_dict_metadata.values()))[0]
+        index = next(iter(found.storage_metadata))
+        spelled.append((one.name, Modules.seen, list(shard.__dict__), list(index.__dict__)))
+    return "" if spelled[0] == spelled[1] else f"metadata {spelled}"
+
+
+def check_refusal(shell, source, code, text, *options):
+    out, message = shell.convert(source, *options)
+    if out:
+        return "was written"
+    return "" if message.startswith(f"exit {code}:") and text in message else message
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--fixtures", type=pathlib.Path, required=True)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = pathlib.Path(folder)
+        shell = Shell(arguments.bin, work)
+        five, cut = work / "five.safetensors", work / "cut.safetensors"
+        safetensors(five, {k: (2, 3) for k in "ABCDE"})
+        states = {f"fc.weight{s}": s and (1,) if "pow" in s else (24, 100) for s in ("", ".moment1_0", ".beta1_pow_acc_0")}
+        safetensors(cut, {**states, "lm_head.weight": (6, 9), "layers.0.mlp.experts.0.w1.weight": (4, 8), "layers.0.mlp.experts.1.w1.weight": (4, 8)})
+        for option in GENERATIONS:
+            tap(f"generation {option}", check_generation(shell, cut, option))
+        ab = {"A": "0_0", "B": "1_0", "C": "0_0", "D": "1_0", "E": "0_0"}
+        other = {"0_0": "1_0", "1_0": "0_0"}
+        tap("replicas are dealt out evenly", check_dedupe(shell, five, "balanced", {k: {None: f} for k, f in ab.items()}))
+        tap("the first rank keeps replicas", check_dedupe(shell, five, "first-rank", {k: {None: "0_0"} for k in "ABCDE"}))
+        tap("replicas are kept, with numbers", check_dedupe(shell, five, "none", {k: {0: f, 1: other[f]} for k, f in ab.items()}))
+        tap("files sort as texts: 10_0 before 1_0", check_dedupe(shell, five, "balanced", {"A": {None: "0_0"}, "B": {None: "10_0"}, "C": {None: "1_0"}}, "dp=11"))
+        tap("names of the framework", check_names(shell, arguments.fixtures / "paddle/paddle331-params-p4/ckpt.pdparams"))
+        tap("values beside tensors", check_items(shell, work))
+        for case in ("paddle-fc-replicas", "paddle-fc-safetensors", "paddle-fc-flat-nd", "paddle-fc-nested", "paddle262-mesh4", "paddle311-mesh2",
+                     "paddle322-fc-flat", "paddle-strategy-trainer-tp2", "paddle-fc-emptyrank", "paddle-strategy-tp2-sdv2-2"):
+            tap(f"as {case} lies", check_like(shell, arguments.fixtures / "paddle" / case / "ckpt"))
+        tap("an axis that tp does not divide", check_refusal(shell, cut, 5, "axis 1 has 9 elements", "--layout", "tp=2"))
+        tap("a stage that does not exist", check_refusal(shell, cut, 2, "stage is one of 1v1, 1v2, 2, 3", "--layout", "sharding=2,stage=4"))
+        tap("ranks that are no multiple", check_refusal(shell, cut, 2, "ranks=3", "--layout", "ranks=3,sharding=2"))
+        tap("experts that ep does not divide", check_refusal(shell, cut, 5, "2 experts", "--layout", "ep=4"))
+        tap("copies that old metadata cannot name", check_refusal(shell, five, 2, "before Paddle 3.3", "--layout", "dp=2", "-o", "dedupe=none", "-o", "generation=3.2"))
+        tap("runs that old metadata cannot name", check_refusal(shell, cut, 2, "before Paddle 3.2", "--layout", "sharding=2,stage=1v2", "-o", "generation=3.0"))
+        tap("a generation that is none", check_refusal(shell, five, 2, "generation=1.8", "-o", "generation=1.8"))
+        safetensors(work / "key.safetensors", {"x@@": (1,)})
+        tap("a key that Paddle keeps for itself", check_refusal(shell, work / "key.safetensors", 5, "x@@"))
+    print(f"1..{number}")
+    return failed != 0
+
+
+sys.exit(main())
