@@ -155,16 +155,22 @@ def check_like(shell, path):
     ours, theirs = shell.chunks(out), shell.chunks(path)
     if ours != theirs:
         return f"chunks differ: {sorted(set(ours) ^ set(theirs))[:2]}"
-    spelled = []
-    for folder in (out, path):
-        one = sorted(folder.glob("**/*.metadata"))[0]
-        Modules.seen = set()
-        with open(one, "rb") as stream:
-            found = Modules(stream).load()
-        shard = next(iter(found.state_dict_metadata.values()))[0]
-        index = next(iter(found.storage_metadata))
-        spelled.append((one.name, Modules.seen, list(shard.__dict__), list(index.__dict__)))
-    return "" if spelled[0] == spelled[1] else f"metadata {spelled}"
+    for theirs in sorted(path.glob("**/*.metadata")):
+        spelled = [table_of(f) for f in (theirs, out / theirs.relative_to(path))]
+        if spelled[0] != spelled[1]:
+            return f"{theirs.name}: {sorted(map(str, spelled[0] ^ spelled[1]))[:2]}"
+    return ""
+
+
+def table_of(path):
+    """The storage table of a metadata file, and which module and members it has."""
+    Modules.seen = set()
+    with open(path, "rb") as stream:
+        found = Modules(stream).load()
+    shard = next(iter(found.state_dict_metadata.values()))[0]
+    members = {(*sorted(Modules.seen), *(k for k in shard.__dict__ if k != "args"))}
+    return members | {(tuple((k, tuple(v) if isinstance(v, (list, tuple)) else v) for k, v in index.__dict__.items() if k != "args"), file)
+                      for index, file in found.storage_metadata.items()}
 
 
 def check_refusal(shell, source, code, text, *options):
