@@ -72,12 +72,19 @@ struct text_output {
     size_t element_bytes, held;
     uint8_t element[16];
     int64_t row, column; /* elements in a line: the last axis */
+    bool is_json, is_behind;
 };
 
 static void print_element(struct text_output *text)
 {
-    number_print(stdout, text->dtype, text->element);
     text->held = 0;
+    if (text->is_json) {
+        fputs(text->is_behind ? "," : "", stdout);
+        text->is_behind = true;
+        number_print_json(stdout, text->dtype, text->element);
+        return;
+    }
+    number_print(stdout, text->dtype, text->element);
     text->column++;
     putchar(text->column == text->row ? '\n' : '\t');
     if (text->column == text->row)
@@ -118,6 +125,26 @@ static void print_json(const char *json, size_t size)
     putchar('\n');
 }
 
+/* The member "data" and what follows come later. */
+static void begin_json(reshard_str key)
+{
+    fputs("{\"schema\":\"reshard-cat/1\",\"key\":", stdout);
+    json_string(stdout, key.data, key.size);
+}
+
+/* An item, or a member of one. */
+static void print_value(const struct options *options, reshard_str key, const char *json, size_t size)
+{
+    if (!options->json) {
+        print_json(json, size);
+        return;
+    }
+    begin_json(key);
+    fputs(",\"value\":", stdout);
+    fwrite(json, 1, size, stdout);
+    puts("}");
+}
+
 static int cat_item(const struct options *options, reshard_checkpoint *checkpoint, int64_t index)
 {
     reshard_error err = { 0 };
@@ -126,12 +153,15 @@ static int cat_item(const struct options *options, reshard_checkpoint *checkpoin
     reshard_status status = reshard_item_json(checkpoint, (size_t)index, &json, &size, &err);
     if (status)
         return print_error(options, status, &err);
-    print_json(json, size);
+    reshard_item item = RESHARD_ITEM_INIT;
+    if (!reshard_item_at(checkpoint, (size_t)index, &item))
+        print_value(options, item.key, json, size);
     reshard_free(json);
     return 0;
 }
 
 struct member_search {
+    const struct options *options;
     const char *key;
     bool is_found;
 };
@@ -142,7 +172,7 @@ static int print_member(const reshard_item *member, const char *json, size_t siz
     if (!json || member->key.size != strlen(search->key) || memcmp(member->key.data, search->key, member->key.size) != 0)
         return 0;
     search->is_found = true;
-    print_json(json, size);
+    print_value(search->options, member->key, json, size);
     return 1;
 }
 
@@ -162,6 +192,16 @@ static int cat_member(const struct options *options, reshard_checkpoint *checkpo
             return print_error(options, status, &err);
     }
     return 0;
+}
+
+static void begin_tensor_json(const reshard_tensor *tensor, const int64_t *extent)
+{
+    begin_json(tensor->key);
+    fputs(",\"dtype\":", stdout);
+    json_text(stdout, tensor->dtype);
+    fputs(",\"shape\":", stdout);
+    json_ints(stdout, extent, tensor->rank);
+    fputs(",\"data\":[", stdout);
 }
 
 static int refuse_slice(const struct options *options, const reshard_tensor *tensor)
@@ -188,14 +228,20 @@ static int cat_tensor(const struct options *options, reshard_checkpoint *checkpo
     if (!parse_slice(options->slice ? options->slice : "", &tensor, start, extent))
         return refuse_slice(options, &tensor);
     const char *as = options->as ? options->as : "text";
+    if (options->json && strcmp(as, "text") != 0)
+        return print_failure(options, RESHARD_ERR_USAGE, NULL, "--json and --as %s exclude each other", as);
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "cat");
     reshard_status status = RESHARD_OK;
     if (strcmp(as, "text") == 0) {
-        struct text_output text = { .dtype = tensor.dtype, .element_bytes = number_bytes(tensor.dtype) };
+        struct text_output text = { .dtype = tensor.dtype, .element_bytes = number_bytes(tensor.dtype), .is_json = options->json };
         text.row = row_length(&tensor, extent, text.element_bytes);
+        if (options->json)
+            begin_tensor_json(&tensor, extent);
         status = reshard_read(checkpoint, index, start, extent, &run, write_text, &text, &err);
-        if (!status && text.column)
+        if (!status && options->json)
+            puts("]}");
+        else if (!status && text.column)
             putchar('\n');
     } else {
         void *header = NULL;
@@ -242,7 +288,7 @@ int command_cat(const struct options *options)
         return exit_status;
     int64_t tensor = reshard_tensor_find(checkpoint, key, strlen(key));
     int64_t item = tensor < 0 ? reshard_item_find(checkpoint, key, strlen(key)) : -1;
-    struct member_search search = { key, false };
+    struct member_search search = { options, key, false };
     if (tensor >= 0) {
         exit_status = cat_tensor(options, checkpoint, (size_t)tensor);
     } else if (item >= 0) {

@@ -113,3 +113,17 @@ void number_print(FILE *out, const char *dtype, const uint8_t *bytes)
         }
     }
 }
+
+void number_print_json(FILE *out, const char *dtype, const uint8_t *bytes)
+{
+    const struct number_type *type = find_type(dtype);
+    char text[160] = "";
+    FILE *memory = fmemopen(text, sizeof(text), "w");
+    if (!memory)
+        return;
+    number_print(memory, dtype, bytes);
+    fclose(memory);
+    const char *digits = text + (text[0] == '-');
+    bool is_number = type->kind != TEXT_HEX && type->parts == 1 && digits[0] >= '0' && digits[0] <= '9';
+    fprintf(out, is_number || type->kind == TEXT_BOOL ? "%s" : "\"%s\"", text);
+}

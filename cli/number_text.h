@@ -11,4 +11,7 @@
 size_t number_bytes(const char *dtype);
 void number_print(FILE *out, const char *dtype, const uint8_t *bytes);
 
+/* The same as JSON: what JSON has no number for (nan, inf, complex numbers, hex bytes) is a string. */
+void number_print_json(FILE *out, const char *dtype, const uint8_t *bytes);
+
 #endif

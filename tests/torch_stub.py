@@ -33,13 +33,25 @@ class Named:
 
 
 class Made:
-    """What a call of an unknown global made."""
+    """An object of a class that is not here: how it was made, and its state."""
+
+    def __new__(cls, *arguments, **more):
+        made = super().__new__(cls)
+        made.arguments, made.more, made.state = arguments, more, None
+        return made
 
     def __init__(self, *arguments, **more):
-        self.arguments, self.more = arguments, more
+        pass
 
     def __setstate__(self, state):
         self.state = state
+
+    @property
+    def name(self):
+        return f"{type(self).__module__}.{type(self).__name__}"
+
+    def __repr__(self):
+        return f"{self.name}{self.arguments}{self.state or ''}"
 
 
 class Pickler(pickle._Pickler):
@@ -118,9 +130,28 @@ def write_legacy(path, value, little_endian=True):
             out.write(struct.pack("<q", storage.count) + storage.data)
 
 
-class Unpickler(pickle.Unpickler):
-    def __init__(self, data, storages):
+class InertUnpickler(pickle.Unpickler):
+    """Calls nothing: classes are stood in for by Made. Notes the classes that a pickle names and what it refers to."""
+
+    def __init__(self, data):
         super().__init__(io.BytesIO(data))
+        self.classes, self.references = {}, []
+
+    def find_class(self, module, name):
+        if (module, name) == ("collections", "OrderedDict"):
+            return collections.OrderedDict
+        return self.classes.setdefault(f"{module}.{name}", type(name, (Made,), {"__module__": module}))
+
+    def persistent_load(self, persistent):
+        self.references.append(persistent)
+        return persistent
+
+
+class Unpickler(InertUnpickler):
+    """Tensors are Tensor, storages Storage."""
+
+    def __init__(self, data, storages):
+        super().__init__(data)
         self.storages = storages
 
     def persistent_load(self, persistent):
@@ -130,15 +161,13 @@ class Unpickler(pickle.Unpickler):
         return self.storages[key]
 
     def find_class(self, module, name):
-        if (module, name) == ("collections", "OrderedDict"):
-            return collections.OrderedDict
         if module == "torch._utils" and name in ("_rebuild_tensor_v2", "_rebuild_tensor_v3"):
             return lambda storage, offset, size, stride, *rest: Tensor(storage, offset, tuple(size), tuple(stride))
         if module == "torch._utils" and name.startswith("_rebuild_parameter"):
             return lambda data, *rest: data._replace(is_parameter=True)
         if module == "torch" and name.endswith("Storage"):
             return Named(module, name)
-        return type(name, (Made,), {"__module__": module})
+        return super().find_class(module, name)
 
 
 def load(path):

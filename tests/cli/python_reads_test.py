@@ -4,55 +4,20 @@
 at.
 
 usage: python_reads_test.py --bin PATH
-Classes are stood in for by Stub, so that torch itself is not needed. Prints TAP.
+Classes are stood in for, so that torch itself is not needed. Prints TAP.
 """
 import argparse
-import io
-import pickle
+import pathlib
 import sys
 import zipfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import small_models
-
-
-class Stub:
-    """An object of a class that is not here: how it was made, and its state."""
-
-    def __new__(cls, *args):
-        made = super().__new__(cls)
-        made.args, made.state, made.name = args, None, cls.__name__
-        return made
-
-    def __init__(self, *args):
-        pass
-
-    def __setstate__(self, state):
-        self.state = state
-
-    def __repr__(self):
-        return f"{self.name}{self.args}{self.state or ''}"
-
-
-class Reader(pickle.Unpickler):
-    """Notes the classes that a pickle names and the storages that it refers to."""
-
-    def __init__(self, data):
-        super().__init__(io.BytesIO(data))
-        self.classes, self.storages = {}, []
-
-    def find_class(self, module, name):
-        full = f"{module}.{name}"
-        if full == "collections.OrderedDict":
-            return dict
-        return self.classes.setdefault(full, type(full, (Stub,), {}))
-
-    def persistent_load(self, reference):
-        self.storages.append(reference)
-        return reference
+import torch_stub
 
 
 def read(data):
-    reader = Reader(data)
+    reader = torch_stub.InertUnpickler(data)
     return reader.load(), reader
 
 
@@ -90,10 +55,10 @@ def torch_file(shell):
     state, reader = read(member(shell.work / "one.pt", "data.pkl"))
     assert set(state) == set(LLAMA) | {"lm_head.weight"}, sorted(state)
     assert set(reader.classes) == {"torch._utils._rebuild_tensor_v2", "torch.BFloat16Storage"}, sorted(reader.classes)
-    assert len(reader.storages) == len(state)
-    for kind, storage, key, location, count in reader.storages:
+    assert len(reader.references) == len(state)
+    for kind, storage, key, location, count in reader.references:
         assert (kind, location) == ("storage", "cpu"), (kind, location)
-        assert storage.__name__ == "torch.BFloat16Storage" and key.isdecimal() and count > 0, (storage, key, count)
+        assert (storage.__module__, storage.__name__) == ("torch", "BFloat16Storage") and key.isdecimal() and count > 0, (storage, key, count)
     assert member(shell.work / "one.pt", "byteorder") == b"little"
 
 
@@ -108,14 +73,14 @@ def dcp_metadata(shell):
     for key, entry in entries.items():
         dtype, layout, requires_grad, memory_format, pin_memory = entry.state["properties"].state
         assert entry.name.endswith(".TensorStorageMetadata"), entry.name
-        assert dtype.__name__ == "torch.bfloat16", dtype
-        assert (layout.name, layout.args) == ("torch.serialization._get_layout", ("torch.strided",)), layout
+        assert (dtype.__module__, dtype.__name__) == ("torch", "bfloat16"), dtype
+        assert (layout.name, layout.arguments) == ("torch.serialization._get_layout", ("torch.strided",)), layout
         assert (requires_grad, pin_memory) == (False, False), (requires_grad, pin_memory)
-        assert memory_format.name.endswith("._MEM_FORMAT_ENCODING") and memory_format.args == (0,), memory_format  # torch.contiguous_format
-        assert entry.state["size"].args == (tuple(shapes[key]),), entry.state["size"].args
+        assert memory_format.name.endswith("._MEM_FORMAT_ENCODING") and memory_format.arguments == (0,), memory_format  # torch.contiguous_format
+        assert entry.state["size"].arguments == (tuple(shapes[key]),), entry.state["size"].arguments
         (chunk,) = entry.state["chunks"]
-        assert chunk.state["offsets"].args == ((0,) * len(shapes[key]),) and chunk.state["sizes"].args == (tuple(shapes[key]),), chunk
-    assert {type(place).__name__
+        assert chunk.state["offsets"].arguments == ((0,) * len(shapes[key]),) and chunk.state["sizes"].arguments == (tuple(shapes[key]),), chunk
+    assert {place.name
             for place in metadata.state["storage_data"].values()} == {"torch.distributed.checkpoint.filesystem._StorageInfo"}
 
 

@@ -137,8 +137,21 @@ def writing_verbs(fixtures, name, old):
     yield Verb(f"convert --resume to {name}", [*convert, "--resume"], [WRITING[0], WRITING[3]], "target", keeps=True)
     yield Verb(f"convert --verify --checksum to {name}", [*convert, "--verify", "--checksum", "crc32c"], [WRITING[0], WRITING[3]], "target")
     yield Verb(f"convert to {name} with little from the kernel", convert, WRITING[3:4], "target", refused=shims.REFUSED)
+    yield Verb(f"convert --like of {name}", ["convert", source, "target", "--like", old, "--threads", "1", "--quiet"],
+               [WRITING[0], WRITING[3]], "target")
     yield Verb(f"convert --overwrite to {name} with little from the kernel", [*convert, "--overwrite"], WRITING[3:4], "target", old,
                refused=shims.REFUSED)
+
+
+def mapping_verbs(shim, path, work):
+    """A mapping over the checkpoint, tried and used: every key gets another name."""
+    keys = [line.split("\t")[0] for line in shim.plain(["ls", path], work).decode().splitlines()]
+    (work / "any.map").write_text("".join(f"{key} -> renamed.{key}\n" for key in keys))
+    for verb in ("check", "expand", "invert"):
+        yield Verb(f"map {verb}", ["map", verb, work / "any.map", "--source", path], READING)
+    yield Verb("map parse", ["map", "parse", work / "any.map"], READING)
+    yield Verb("convert --map", ["convert", path, "target", "--to", "hf", "--map", work / "any.map", "--threads", "1", "--quiet"],
+               [WRITING[0], WRITING[3]], "target")
 
 
 def verbs(shim, fixtures, work):
@@ -148,6 +161,7 @@ def verbs(shim, fixtures, work):
         olds[name] = work / f"old-{name}"
         shim.plain(["convert", shims.source_for(fixtures, name), olds[name], *shims.WRITERS[name], "--dtype", "f64", "--quiet"], work)
     small["fsdp-ranks"] = pathlib.Path(fixtures).resolve() / "torch-file/torch-file-fsdp2-ranks/ckpt"
+    yield from mapping_verbs(shim, small["safetensors"], work)
     for name, path in small.items():
         yield from reading_verbs(shim, name, path, olds.get(name, path), work)
         if name in shims.WRITERS:
