@@ -11,6 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* A sibling's files that say where things lie; they hold no values. */
+struct layout_files {
+    const char *const *globs;
+};
+
 /* What is known of the checkpoint while it is looked through. */
 struct salvaging {
     const struct salvage_options *options;
@@ -20,15 +25,11 @@ struct salvaging {
     uint8_t *lost_tensors, *lost_items; /* by number */
     struct sidecar_cover cover;
     struct salvage_counts *counts;
+    struct layout_files layout_files; /* of the sibling's format; the open store asks for them */
     bool has_sibling; /* names, shapes and places are its */
 };
 
 /* ---- opening ---- */
-
-/* A sibling's files that say where things lie; they hold no values. */
-struct layout_files {
-    const char *const *globs;
-};
 
 static bool is_layout_file(void *context, struct str name)
 {
@@ -68,17 +69,16 @@ static bool names_file(const char *file_name)
 static reshard_status open_with_sibling(struct salvaging *salvaging, const char *path, const struct format_driver *driver,
                                         reshard_error *err)
 {
-    static struct layout_files files;
     const struct salvage_options *options = salvaging->options;
     struct store *own = NULL, *sibling = NULL;
     char *own_file = NULL, *sibling_file = NULL;
-    files.globs = driver->layout_files;
+    salvaging->layout_files.globs = driver->layout_files;
     reshard_status status = store_open_path(path, options->open.store_flags, &own, &own_file, err);
     if (!status)
         status = store_open_path(options->like, options->open.store_flags, &sibling, &sibling_file, err);
     if (!status && (names_file(own_file) || names_file(sibling_file)))
         status = error_set(err, RESHARD_ERR_USAGE, "a sibling's layout is for folders, and this is a file");
-    struct store *both = status ? NULL : store_new_overlay(own, sibling, is_layout_file, &files);
+    struct store *both = status ? NULL : store_new_overlay(own, sibling, is_layout_file, &salvaging->layout_files);
     if (!status && !both)
         status = error_set_memory(err);
     if (status) {
