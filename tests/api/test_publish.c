@@ -36,6 +36,8 @@ static const struct format_case {
     { "torch_dist", "megatron/megatron-sem-integrity", NULL, NULL },
     { "torch_dcp", "megatron/megatron-dense-dist-tp2pp2", NULL, NULL },
     { "fsdp_dtensor", "megatron/megatron-dense-dist-tp2pp2", NULL, NULL },
+    { "fsdp-ranks", "torch-dcp/dcp-fsdp2-4", "ranks=3", NULL },
+    { "fsdp-ranks", "verl/verl-hsdp", NULL, NULL },
     { "paddle", "torch-dcp/dcp-fsdp2-4", NULL, NULL },
     { "paddle-flex", "torch-dcp/dcp-fsdp2-4", "tp=2,dp=2", NULL },
     { "paddle-flex", "paddle/paddle-strategy-tp2", "sharding=2,stage=1v2", "protocol=5" },
