@@ -276,6 +276,43 @@ TEST(eval_of_anything_but_the_old_form_is_refused)
     }
 }
 
+/* eval(text, {'data': array of two bytes}) */
+TEST(eval_of_an_array_is_taken_in_the_old_form_alone)
+{
+    static const char array[] = "}\x8C\x04" "data\x8C\x15numpy.core.multiarray\x8C\x0C_reconstruct\x93\x8C\x05numpy\x8C\x07ndarray\x93"
+                                "K\0\x85" "C\x01" "b\x87R(K\x01K\x02\x85\x8C\x05numpy\x8C\x05" "dtype\x93\x8C\x02u1\x89\x88\x87R\x89"
+                                "C\x02xytbs\x86R";
+    static const char *const texts[] = { "data", "dato" };
+    for (size_t i = 0; i < 2; i++) {
+        struct buffer call = { 0 };
+        struct paddle_archive archive;
+        buffer_append_text(&call, "\x8C\x08" "builtins\x8C\x04" "eval\x93\x8C\x04");
+        buffer_append_text(&call, texts[i]);
+        buffer_append(&call, array, sizeof(array) - 1);
+        struct buffer bytes = dict_of((const char *)call.data, call.size);
+        reshard_status status = open_bytes(&bytes, true, &archive);
+        assert_int_equal(status, i ? RESHARD_ERR_FORMAT : RESHARD_OK);
+        if (!status) {
+            assert_int_equal(tensor_at(&archive, "x")->shape[0], 2);
+            paddle_save_release(&archive);
+        }
+        buffer_release(&bytes);
+        buffer_release(&call);
+    }
+}
+
+TEST(a_file_that_ends_inside_an_array_says_where)
+{
+    uint64_t payload;
+    struct paddle_archive archive;
+    struct buffer bytes = big_vector(20000, &payload);
+    bytes.size = payload + 79900;
+    CHECK_FAILS(open_bytes(&bytes, false, &archive), RESHARD_ERR_FORMAT);
+    assert_non_null(strstr(err.message, "80000 bytes, but only 79900 follow"));
+    assert_int_equal(err.offset, 147);
+    buffer_release(&bytes);
+}
+
 TEST(a_long_string_that_is_no_array_is_read)
 {
     struct buffer text = { 0 };
@@ -341,6 +378,8 @@ int main(void)
         cmocka_unit_test(arrays_that_cannot_be_right_are_refused),
         cmocka_unit_test(what_paddle_never_writes_is_refused_or_inert),
         cmocka_unit_test(eval_of_anything_but_the_old_form_is_refused),
+        cmocka_unit_test(eval_of_an_array_is_taken_in_the_old_form_alone),
+        cmocka_unit_test(a_file_that_ends_inside_an_array_says_where),
         cmocka_unit_test(a_long_string_that_is_no_array_is_read),
         cmocka_unit_test(keys_that_occur_twice_are_refused),
         cmocka_unit_test(binary_tensors_are_read),
