@@ -38,7 +38,7 @@ static const struct format_case {
     { "fsdp_dtensor", "megatron/megatron-dense-dist-tp2pp2", NULL, NULL },
     { "fsdp-ranks", "torch-dcp/dcp-fsdp2-4", "ranks=3", NULL },
     { "fsdp-ranks", "verl/verl-hsdp", NULL, NULL },
-    { "paddle", "torch-dcp/dcp-fsdp2-4", NULL, NULL },
+    { "paddle", "paddle/paddle-strategy-tp2", NULL, NULL },
     { "paddle-flex", "torch-dcp/dcp-fsdp2-4", "tp=2,dp=2", NULL },
     { "paddle-flex", "paddle/paddle-strategy-tp2", "sharding=2,stage=1v2", "protocol=5" },
     { "paddle-uc", "paddle/paddle-uc-tp1", "tp=2", NULL },

@@ -173,6 +173,29 @@ def table_of(path):
                       for index, file in found.storage_metadata.items()}
 
 
+def check_salvage(shell, path, work):
+    """Metadata that is gone is taken from a checkpoint of the same layout; what a missing file had is lost, the rest is not."""
+    damaged, good = work / "damaged", work / "salvaged"
+    shutil.copytree(path, damaged)
+    for folder in (damaged, *damaged.iterdir()):
+        folder.chmod(0o755)
+    (damaged / "0.metadata").unlink()
+    code, _, message = shell.run("salvage", damaged, good, "--like", path)
+    if code not in (0, 1):
+        return f"exit {code}: {message}"
+    code, text, message = shell.run("diff", good, path)
+    if code:
+        return text + message
+    whole = shell.run("hash", path)[1].splitlines()
+    (damaged / "1_0.distcp").unlink()
+    shutil.rmtree(good)
+    code, text, message = shell.run("salvage", damaged, good, "--like", path)
+    left = shell.run("hash", good)[1].splitlines()
+    if code != 1 or "1_0.distcp" not in text + message:
+        return f"exit {code}: {text[-300:]}{message}"
+    return "" if left and len(left) < len(whole) and set(left) < set(whole) else f"{len(left)} of {len(whole)} tensors are left"
+
+
 def check_refusal(shell, source, code, text, *options):
     out, message = shell.convert(source, *options)
     if out:
@@ -205,6 +228,7 @@ def main():
         for case in ("paddle-fc-replicas", "paddle-fc-safetensors", "paddle-fc-flat-nd", "paddle-fc-nested", "paddle262-mesh4", "paddle311-mesh2",
                      "paddle322-fc-flat", "paddle-strategy-trainer-tp2", "paddle-fc-emptyrank", "paddle-strategy-tp2-sdv2-2"):
             tap(f"as {case} lies", check_like(shell, arguments.fixtures / "paddle" / case / "ckpt"))
+        tap("metadata that is gone", check_salvage(shell, arguments.fixtures / "paddle/paddle-strategy-tp2-sdv2-2/ckpt", work))
         tap("an axis that tp does not divide", check_refusal(shell, cut, 5, "axis 1 has 9 elements", "--layout", "tp=2"))
         tap("a stage that does not exist", check_refusal(shell, cut, 2, "stage is one of 1v1, 1v2, 2, 3", "--layout", "sharding=2,stage=4"))
         tap("ranks that are no multiple", check_refusal(shell, cut, 2, "ranks=3", "--layout", "ranks=3,sharding=2"))

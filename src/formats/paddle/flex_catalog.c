@@ -230,9 +230,12 @@ static reshard_status file_find(struct cataloguing *c, uint32_t text, uint32_t *
     char *name = arena_printf(&catalog->arena, "%.*s%.*s", STR_ARG(c->part->directory), STR_ARG(base));
     if (!name)
         return error_set_memory(err);
-    if (!store_exists(c->source->store, name, &is_directory, &bytes) || is_directory) {
+    bool is_there = store_exists(c->source->store, name, &is_directory, &bytes);
+    if (!is_there && c->source->is_salvage) {
+        bytes = 0; /* what lies in it is lost */
+    } else if (!is_there || is_directory) {
         status = error_set(err, RESHARD_ERR_FORMAT, "data file '%s', which storage_metadata names, %s", name,
-                           store_exists(c->source->store, name, &is_directory, &bytes) ? "is a folder" : "is not there");
+                           is_there ? "is a folder" : "is not there");
         error_object(err, "%s", name);
         return status;
     }
@@ -326,7 +329,8 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
     if (!shape_volume(flex_vector_rank(metadata, shard->shape), shape, &volume))
         return key_failed(name, error_set(err, RESHARD_ERR_FORMAT, "a shard of more than 2^63 elements"), err);
     int64_t count = bounds ? bounds[1] - bounds[0] : volume;
-    if (!dtype_bytes(catalog->tensors[tensor].dtype, (uint64_t)count, &bytes) || bytes > catalog->objects[object].bytes)
+    if (!dtype_bytes(catalog->tensors[tensor].dtype, (uint64_t)count, &bytes) ||
+        (bytes > catalog->objects[object].bytes && !c->source->is_salvage))
         return key_failed(name, error_set(err, RESHARD_ERR_FORMAT,
                                           "'%.*s': its shard of %" PRId64 " elements is larger than the file of %" PRIu64 " bytes",
                                           STR_ARG(catalog->objects[object].name), count, catalog->objects[object].bytes), err);

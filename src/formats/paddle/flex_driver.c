@@ -5,6 +5,7 @@
 #include "formats/paddle/flex_target.h"
 
 static const char *const flex_folder_entries[] = { FLEX_FOLDER_ENTRIES, NULL };
+static const char *const flex_layout_files[] = { "*.metadata", NULL };
 
 const struct format_driver format_paddle_flex = {
     .name = "paddle-flex",
@@ -15,6 +16,7 @@ const struct format_driver format_paddle_flex = {
     .options = flex_options,
     .words = flex_words,
     .folder_entries = flex_folder_entries,
+    .layout_files = flex_layout_files,
     .probe = flex_probe,
     .read_catalog = flex_read_catalog,
     .resolve = flex_resolve,
