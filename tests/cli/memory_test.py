@@ -45,7 +45,7 @@ class Measure:
     def __call__(self, *words):
         """Peak of resident memory of a run, which must succeed."""
         with tempfile.TemporaryFile() as said:
-            child = subprocess.Popen([self.binary, *map(str, words), "--threads", "2", "--io", "buffered", "--memory", str(BUDGET)],
+            child = subprocess.Popen([self.binary, *map(str, words), "--threads", "6", "--io", "buffered", "--memory", str(BUDGET)],
                                      stdout=subprocess.DEVNULL, stderr=said, cwd=self.work)
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
