@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Metadata of Flex Checkpoint: every generation, both ways of decoding, and what is refused. */
-#include "formats/paddle/flex_metadata.h"
+#include "formats/paddle/flex_metadata_build.h"
 
 #include "check.h"
 #include "flex_metadata_text.h"
@@ -107,6 +107,20 @@ TEST(scalars_of_numpy_are_numbers)
     expect(v2_numpy_p2, false, "\"layers.0.weight\"\n", "\n1 2 0 mapping 1 protocol 2\n");
 }
 
+TEST(integer_types_have_size_and_sign)
+{
+    bool is_signed;
+    size_t bytes;
+    int64_t number;
+    assert_true(flex_integer_type(STR("i8"), &is_signed, &bytes) && is_signed && bytes == 8);
+    assert_true(flex_integer_type(STR("<u2"), &is_signed, &bytes) && !is_signed && bytes == 2);
+    assert_false(flex_integer_type(STR("f8"), &is_signed, &bytes));
+    assert_false(flex_integer_type(STR(">i8"), &is_signed, &bytes));
+    assert_true(flex_integer_of((struct str){ "\xfe\xff", 2 }, true, &number) && number == -2);
+    assert_true(flex_integer_of((struct str){ "\xfe\xff", 2 }, false, &number) && number == 65534);
+    assert_false(flex_integer_of((struct str){ "\0\0\0\0\0\0\0\x80", 8 }, false, &number));
+}
+
 /* No cut is good, and none is read beyond its end. */
 static void cut_everywhere(const char *hex)
 {
@@ -178,6 +192,7 @@ TEST(metadata_of_real_checkpoints)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(integer_types_have_size_and_sign),
         cmocka_unit_test(the_vector_of_the_description),   cmocka_unit_test(every_generation_and_protocol),
         cmocka_unit_test(scalars_of_numpy_are_numbers),    cmocka_unit_test(a_cut_pickle_is_refused),
         cmocka_unit_test(what_is_wrong_is_named),          cmocka_unit_test(metadata_of_real_checkpoints),
