@@ -28,7 +28,8 @@ def fill(key, count, dtype):
     source = random.Random(key)
     if dtype == "F32":
         return struct.pack(f"<{count}f", *[source.uniform(-3, 3) for _ in range(count)])
-    return bytes(source.randrange(256) if dtype != "BF16" or i % 2 == 0 else source.choice((0x3F, 0xBF)) for i in range(count * SIZES[dtype]))
+    is_exponent = [dtype == "BF16" and i % 2 for i in range(count * SIZES[dtype])]
+    return bytes(source.choice((0x3F, 0xBF)) if exponent else source.randrange(256) for exponent in is_exponent)
 
 
 def put(path, tensors):
@@ -452,7 +453,8 @@ def there_and_back(shell):
     assert json.loads((shell.work / "again" / "optimizer.safetensors.index.json").read_text())["master_weights"] is True
     shell("convert", "made", "back.safetensors", "--like", "fc.safetensors", "--quiet")
     assert shell("hash", "--digest", "md5", "back.safetensors") == shell("hash", "--digest", "md5", "fc.safetensors")
-    lines = {line.split("  ", 3)[3]: line.split("  ", 3)[:3] for line in shell("hash", "--digest", "md5", "fc.safetensors").decode().splitlines()}
+    lines = [line.split("  ", 3) for line in shell("hash", "--digest", "md5", "fc.safetensors").decode().splitlines()]
+    lines = {key: said for *said, key in lines}
     for line in shell("hash", "--digest", "md5", "uc").decode().splitlines():
         *said, key = line.split("  ", 3)
         name, key = key.split(":", 1)
@@ -508,7 +510,7 @@ def unmerged_block(shell):
     family(shell.work / "uc", "master_weights", [masters(weights)])
     put(shell.work / "fc.safetensors", flex(weights) | {name: tensor("whole", [4, 8], "BF16")})
     said = shell("diff", "uc", "fc.safetensors", "--items", "ignore", exit_status=1).decode()
-    assert f"{name}\tshape [4,4] against [4,8], axis 1 is 2 times as long: is one of them the part of one tensor-parallel rank" in said, said
+    assert f"{name}\tshape [4,4] against [4,8], axis 1 is 2 times as long: is one of them the part of one tensor-parallel rank" in said
 
 
 def md5_without_some(shell):
