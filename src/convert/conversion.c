@@ -2,6 +2,7 @@
 #include "convert/conversion.h"
 
 #include "convert/fused_check.h"
+#include "convert/tied_states.h"
 
 #include <stdlib.h>
 
@@ -103,6 +104,32 @@ static reshard_status open_like(struct conversion *conversion, reshard_error *er
     return status;
 }
 
+static reshard_status tied_note(struct conversion *conversion, const struct tied_state *tied, reshard_error *err)
+{
+    const struct catalog_tensor *tensor = &conversion->source->source->catalog->tensors[tied->tensor];
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_TIE, tied->key, err,
+                    "has the values of '%.*s', whose weight is the same: the source has one state for both", STR_ARG(tensor->key));
+}
+
+/* The reference may want states under each of two names that are one weight in the source. */
+static reshard_status conversion_select(struct conversion *conversion, const struct format_driver *driver, reshard_error *err)
+{
+    struct selection_options options = conversion->options->selection;
+    const struct catalog *reference = conversion->like ? conversion->like->source->catalog : NULL;
+    struct tied_state *tied = NULL;
+    reshard_status status = RESHARD_OK;
+    if (reference && !conversion->mapping.stage)
+        status = tied_states_find(conversion->source, reference, &conversion->engine, &tied, &options.tied_count, err);
+    options.tied = tied;
+    for (uint32_t i = 0; i < options.tied_count && !status; i++)
+        status = tied_note(conversion, &tied[i], err);
+    if (!status)
+        status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &options, reference,
+                                &conversion->selection, err);
+    free(tied);
+    return status;
+}
+
 static reshard_status conversion_lay_out(struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     const struct format_driver *driver;
@@ -120,8 +147,7 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
     status = map_names(conversion, driver, err);
     if (status)
         return status;
-    status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &conversion->options->selection,
-                            conversion->like ? conversion->like->source->catalog : NULL, &conversion->selection, err);
+    status = conversion_select(conversion, driver, err);
     if (status)
         return status;
     conversion->file_name = conversion_base_name(target_path ? target_path : "checkpoint");

@@ -3,6 +3,7 @@
 
 #include "kernels/copy.h"
 #include "base/sort.h"
+#include "convert/tied_states.h"
 
 #include <stdlib.h>
 
@@ -117,6 +118,25 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
         return status;
     selection_take_over(choice, index, wanted);
     struct recipe recipe = { .source_tensor = index, .target_tensor = wanted, .is_whole = true };
+    return recipe_table_append(&out->table, &recipe, err);
+}
+
+/* A second tensor with the values of one of the source's. */
+static reshard_status select_tied(struct choice *choice, const struct tied_state *tied, reshard_error *err)
+{
+    const struct catalog_tensor *tensor = &choice->catalog->tensors[tied->tensor];
+    struct selection *out = choice->out;
+    uint32_t wanted;
+    if (!selection_wants(tied->key, choice->options))
+        return RESHARD_OK;
+    out->is_whole = false;
+    reshard_status status = catalog_add_tensor(out->wanted, tied->key, tensor->dtype, tensor->rank,
+                                               catalog_vector_at(choice->catalog, tensor->shape), &wanted, err);
+    if (status)
+        return status;
+    out->wanted->tensors[wanted].tied_to = out->wanted->tensors[wanted].storage_group = CATALOG_NONE;
+    out->wanted_source[wanted] = tied->tensor;
+    struct recipe recipe = { .source_tensor = tied->tensor, .target_tensor = wanted, .is_whole = true };
     return recipe_table_append(&out->table, &recipe, err);
 }
 
@@ -293,6 +313,8 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
         status = select_mapped(&choice, mapping, err);
     for (uint32_t i = 0; i < catalog->tensor_count && !mapping && !status; i++)
         status = select_tensor(&choice, i, err);
+    for (uint32_t i = 0; i < options->tied_count && !status; i++)
+        status = select_tied(&choice, &options->tied[i], err);
     if (!status && (options->missing || options->choose_missing))
         status = selection_add_missing(&made, reference, options, err);
     if (!status)

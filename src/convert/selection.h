@@ -18,6 +18,8 @@ struct selection_options {
     reshard_status (*choose_missing)(const struct catalog *reference, uint32_t tensor, bool *fill, double *value, void *context,
                                      reshard_error *err);
     void *missing_context;
+    const struct tied_state *tied; /* tensors that the source has under another name (tied_states.h) */
+    uint32_t tied_count;
 };
 
 struct selection {

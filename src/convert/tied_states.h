@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Optimizer states of tied weights. Where two names are one weight, only one of them has states. A reference whose weights are not tied wants
+ * states under both names: each gets those of the weight that it is a copy of.
+ */
+#ifndef CONVERT_TIED_STATES_H
+#define CONVERT_TIED_STATES_H
+
+#include "convert/checkpoint.h"
+
+/* A state that the reference has and the source lacks, and the source's tensor that has its values. */
+struct tied_state {
+    struct str key; /* the reference's */
+    uint32_t tensor;
+};
+
+/* Finds them: *out is malloc'd. Reads weights that may be each other's copies. */
+reshard_status tied_states_find(struct checkpoint *source, const struct catalog *reference, const struct engine_options *engine,
+                                struct tied_state **out, uint32_t *count, reshard_error *err);
+
+#endif
