@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Optimizer states of tied weights. Where two names are one weight, only one of them has states. A reference whose weights are not tied wants
- * states under both names: each gets those of the weight that it is a copy of.
+ * Optimizer states of tied weights. Where two names are one weight, only one of them has states. A reference whose weights are not tied
+ * wants states under both names: each gets those of the weight that it is a copy of.
  */
 #ifndef CONVERT_TIED_STATES_H
 #define CONVERT_TIED_STATES_H
