@@ -104,7 +104,8 @@ __attribute__((destructor)) static void report(void)
         return;
     fprintf(
         out,
-        "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\nread_bytes %llu\ncommas %u\n",
+        "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\nread_bytes %llu\n"
+        "commas %u\n",
         threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, read_bytes, commas);
     fclose(out);
 }
