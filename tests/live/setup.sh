@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the environments of the live judges, .venv and .venv-paddle, from the pinned requirements beside this file. Does nothing if they are there.
+# Makes the environments of the live judges, .venv, .venv-paddle and .venv-atorch, from the pinned requirements beside this file. Does nothing if they are there.
 # usage: tests/live/setup.sh [FOLDER]        FOLDER: where they are made, default the root of the tree
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -16,6 +16,7 @@ environment() {
     python3 -m venv "$place" || { apt-get update -qq && apt-get install -y -qq python3-venv && python3 -m venv "$place"; }
     for file in "$@"; do
         case $file in
+            *-atorch0.txt) "$place/bin/pip" install -q --no-deps --target "$place/atorch0" -r "$file" ;;
             *-alone.txt) "$place/bin/pip" install -q --no-deps -r "$file" ;;
             *) first=$(grep -v '^#' "$file" | head -n 1)
                "$place/bin/pip" install -q "$first" && "$place/bin/pip" install -q -r "$file" ;;
@@ -25,3 +26,4 @@ environment() {
 }
 environment .venv "$here/requirements.txt" "$here/requirements-alone.txt"
 environment .venv-paddle "$here/requirements-paddle.txt"
+environment .venv-atorch "$here/requirements-atorch.txt" "$here/requirements-atorch-alone.txt" "$here/requirements-atorch0.txt"
