@@ -104,6 +104,13 @@ static reshard_status fail_value(const char *layout, struct str said, const stru
     return RESHARD_ERR_USAGE;
 }
 
+/* What a word with choices may be: "1v1|1v2|2". */
+static void print_choices(const struct layout_word *word, struct buffer *out)
+{
+    for (const char *const *choice = word->choices; choice && *choice; choice++)
+        buffer_printf(out, "%s%s", choice == word->choices ? "" : "|", *choice);
+}
+
 /* "tp=, pp= and dp=", or "ranks=N". */
 static void hint_words(const struct layout_word *words, reshard_error *err)
 {
@@ -112,8 +119,11 @@ static void hint_words(const struct layout_word *words, reshard_error *err)
     for (const struct layout_word *word = words; word->name; word++)
         count += word->help != NULL;
     for (const struct layout_word *word = words; word->name; word++) {
-        if (word->help && ++at)
-            buffer_printf(&text, "%s%s=%s", at == 1 ? "" : at == count ? " and " : ", ", word->name, count == 1 ? "N" : "");
+        if (!word->help)
+            continue;
+        at++;
+        buffer_printf(&text, "%s%s=%s", at == 1 ? "" : at == count ? " and " : ", ", word->name, count == 1 ? "N" : "");
+        print_choices(word, &text);
     }
     if (!text.failed)
         error_hint(err, "this format knows %.*s", (int)text.size, (const char *)text.data);

@@ -231,6 +231,7 @@ def main():
         tap("metadata that is gone", check_salvage(shell, arguments.fixtures / "paddle/paddle-strategy-tp2-sdv2-2/ckpt", work))
         tap("an axis that tp does not divide", check_refusal(shell, cut, 5, "axis 1 has 9 elements", "--layout", "tp=2"))
         tap("a stage that does not exist", check_refusal(shell, cut, 2, "stage is one of 1v1, 1v2, 2, 3", "--layout", "sharding=2,stage=4"))
+        tap("a word that is none", check_refusal(shell, cut, 5, "sharding= and stage=1v1|1v2|2|3", "--layout", "etp=2"))
         tap("ranks that are no multiple", check_refusal(shell, cut, 2, "ranks=3", "--layout", "ranks=3,sharding=2"))
         tap("experts that ep does not divide", check_refusal(shell, cut, 5, "2 experts", "--layout", "ep=4"))
         tap("copies that old metadata cannot name", check_refusal(shell, five, 2, "before Paddle 3.3", "--layout", "dp=2", "-o", "dedupe=none", "-o", "generation=3.2"))
