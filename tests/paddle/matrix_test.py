@@ -202,6 +202,17 @@ def run_pairs(tap, pool, name, pairs, work):
         print(f"# {name}: {len(wanted)} ordered pairs tried, {held} passed")
 
 
+def check_met(tap, command, work):
+    """Layouts that are read and left, but not written."""
+    model, whole = S.language_model(), S.BY_NAME["dp1"]
+    for strategy in S.MET:
+        tree, folder = S.stored(model, strategy), work / strategy.name
+        S.write_flex(model, tree, folder)
+        check_reading(tap, command, f"flex {strategy.name}", model, tree, folder)
+        failure = command.convert(folder, work / "whole", "--to", "paddle-flex", "--layout", whole.words, "--overwrite")
+        tap(f"flex {strategy.name} to {whole.name}", [failure] if failure else tree_problems(model, S.stored(model, whole), work / "whole"))
+
+
 def check_flex(tap, pool, command, work):
     for is_tied in (False, True):
         name = "flex, tied" if is_tied else "flex"
@@ -310,6 +321,8 @@ def main():
         command = Command(args.bin.resolve(), work)
         check_generator(tap, args.fixtures)
         check_flex(tap, pool, command, work)
+        if tap.wants("flex met"):
+            check_met(tap, command, work / "met")
         check_unified(tap, pool, command, work)
     print(f"1..{tap.count}")
     return 1 if tap.failed else 0
