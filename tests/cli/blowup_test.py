@@ -8,18 +8,21 @@ and RLIMIT_AS, so that a regression fails and does not hang; peak memory is what
 the named limit of `hash` are pinned; other verbs end with one of the documented statuses. Sanitizers get five times the time and no limit
 on addresses.
 
-usage: blowup_test.py --bin PATH [--only GLOB]
+usage: blowup_test.py --bin PATH [--only GLOB] [--formats N] [--seed N]
+--formats 3 plans and converts to three formats of each input, which the seed chooses; what is refused as it is opened is alike for all.
 """
 import argparse
 import fnmatch
 import json
 import os
 import pathlib
+import random
 import resource
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 
 import blowup_inputs as inputs
 
@@ -30,8 +33,8 @@ MIB = 1 << 20
 
 
 class Runner:
-    def __init__(self, binary, work):
-        self.binary, self.work = binary, work
+    def __init__(self, binary, work, formats=FORMATS):
+        self.binary, self.work, self.formats = binary, work, formats
         libraries = subprocess.run(["ldd", binary], capture_output=True, text=True).stdout
         self.is_sanitized = "libasan" in libraries or "libtsan" in libraries
 
@@ -70,10 +73,10 @@ def opening_verbs(path):
             ["convert", path, "out", "--to", "torch_dist"]]
 
 
-def verbs(path, key):
+def verbs(path, key, formats):
     out = [["inspect", path], ["ls", path], ["ls", "--chunks", "--json", path], ["verify", path], ["verify", "--deep", "--json", path],
            ["diff", path, path], ["cat", path, key, "--as", "raw"]]
-    for name in FORMATS:
+    for name in formats:
         out += [["plan", path, "--to", name], ["convert", path, "out", "--to", name]]
     return out
 
@@ -88,7 +91,7 @@ class Checkpoint:
         path = self.make(runner.work / "in") or runner.work / "in"
         found = runner.must(["hash", path], {self.status}, self.limit)
         is_refused = self.status != 0 and runner.run("inspect", path)[0] == self.status
-        for words in opening_verbs(path) if is_refused else verbs(path, self.key):
+        for words in opening_verbs(path) if is_refused else verbs(path, self.key, runner.formats):
             found += runner.must(words, {self.status} if is_refused else STATUSES)
         return found
 
@@ -199,13 +202,18 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     parser.add_argument("--only", default="*")
+    parser.add_argument("--formats", type=int, default=len(FORMATS))
+    parser.add_argument("--seed", type=int, default=int(time.time()))
     args = parser.parse_args()
+    draw = random.Random(args.seed)
+    print(f"# seed {args.seed}")
     cases = {name: case for name, case in CASES.items() if fnmatch.fnmatch(name, args.only)}
     print(f"1..{len(cases)}", flush=True)
     failed = 0
     for number, (name, case) in enumerate(cases.items(), 1):
         with tempfile.TemporaryDirectory(prefix="reshard-blowup-") as work:
-            found = case.problems(Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work)))
+            formats = draw.sample(FORMATS, args.formats)
+            found = case.problems(Runner(str(pathlib.Path(args.bin).resolve()), pathlib.Path(work), formats))
         failed += bool(found)
         print(f"{'not ok' if found else 'ok'} {number} - {name}")
         print("".join(f"# {line}\n" for problem in found for line in problem.splitlines()), end="", flush=True)
