@@ -115,7 +115,8 @@ def pickles_as_python_writes_them(root):
     def test(shell):
         shared = "x" * 300
         values = [
-            [{"lr": 0.1, "params": []}], [], [{f"k{i}": i for i in range(2500)}], [{"params": [], "n": [i % 70000 - 5 for i in range(3001)]}],
+            [{"lr": 0.1, "params": []}], [], [{f"k{i}": i for i in range(2500)}],
+            [{"params": [], "n": [i % 70000 - 5 for i in range(3001)]}],
             [{"a": shared, "b": shared, "c": (shared, shared), "t": ((), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4))}],
             [{"long": "y" * 70000, "bytes": b"z" * 70000, "few": b"q"}, {"more": ["w" * 1000 + str(i) for i in range(200)]}],
             [{"big": 2**70, "low": -2**31 - 1, "f": float("inf"), "none": None, "yes": True, "set": {1}, "frozen": frozenset([2])}],
@@ -159,7 +160,8 @@ def one_tensor(root, spy):
         (shell.work / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + os.urandom(at))
         shell("convert", "m.safetensors", "flat", "--to", "atorch", "--wrap", "h.*", "--layout", "ranks=4", "--quiet")
         metadata = sum(p.stat().st_size for p in (shell.work / "flat").iterdir() if "param." not in p.name)
-        for words, payload in (("cat", "flat", "h.3.w", "--as", "raw"), 1 << 21), (("cat", "flat", "h.3.w", "--as", "raw", "--slice", "0:1,:"), 4096):
+        raw = ("cat", "flat", "h.3.w", "--as", "raw")
+        for words, payload in (raw, 1 << 21), ((*raw, "--slice", "0:1,:"), 4096):
             report = shell.work / "spy.txt"
             done = subprocess.run([shell.binary, *words], cwd=shell.work, capture_output=True,
                                   env=os.environ | {"LD_PRELOAD": str(spy), "SPY_OUTPUT": str(report)})
@@ -188,7 +190,8 @@ def refused(root):
         entry = lambda edit: lambda d: change(d / meta, lambda v: edit(v["param_meta"]["bn.bias"]))
         unit = lambda edit: lambda d: change(d / meta, lambda v: edit(v["flat_param_meta"]["h.0"]))
         case("no meta", lambda d: (d / meta).unlink(), [f"'{meta}' is missing"])
-        case("stale", lambda d: shutil.copy(d / "flat_param.00000-00002", d / "flat_param.00000-00003"), ["two world sizes", "00000-00003"])
+        case("stale", lambda d: shutil.copy(d / "flat_param.00000-00002", d / "flat_param.00000-00003"),
+             ["two world sizes", "00000-00003"])
         case("rank", entry(lambda e: e.update(rank=0)), [meta, "says rank 0"])
         case("offsets", entry(lambda e: e.update(param_offsets=(30, 29))), [meta, "param_offsets", "byte"])
         case("one offset", entry(lambda e: e.update(param_offsets=(30,))), [meta, "param_offsets"])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Flat parameters that reshard cut for other numbers of ranks and wrappings: atorch itself loads every tensor and optimizer state. Prints TAP.
+"""Flat parameters that reshard cut for other numbers of ranks and wrappings: atorch itself loads every tensor and state. Prints TAP.
 
 usage: atorch_test.py --bin RESHARD --root DIR
 Needs atorch 0.2.5, torch and safetensors below 0.8. DIR/atorch-fsdp has what atorch wrote, with the digests of all tensors.
@@ -23,7 +23,7 @@ logging.disable(logging.WARNING)
 from atorch.utils import fsdp_save_util as util  # noqa: E402
 
 MEMORY_ORDER = {"atorch-channels-last"}  # atorch loads parameters that are not row-major scrambled
-OTHERS = {"atorch-moe", "atorch-names", "atorch-async", "atorch-noorig-w2", "atorch-noorig-w4", "atorch-noorig-bf16"}  # states: ShardOptim cannot
+OTHERS = {"atorch-moe", "atorch-names", "atorch-async", "atorch-noorig-w2", "atorch-noorig-w4", "atorch-noorig-bf16"}  # no ShardOptim
 
 
 def digest(tensor):
@@ -62,7 +62,8 @@ def main():
     parser.add_argument("--bin", required=True)
     parser.add_argument("--root", required=True, type=pathlib.Path)
     arguments = parser.parse_args()
-    cases = [json.loads(path.read_text()) | {"folder": path.parent} for path in sorted(arguments.root.glob("atorch-fsdp/atorch-*/manifest.json"))]
+    manifests = sorted(arguments.root.glob("atorch-fsdp/atorch-*/manifest.json"))
+    cases = [json.loads(path.read_text()) | {"folder": path.parent} for path in manifests]
     cases = [case for case in cases if case["case"] not in MEMORY_ORDER]
     runs = [(case, [f"ranks={ranks}", *more]) for case in cases for ranks, *more in ((2,), (5,), (3, "--wrap", "root"))
             if not (case["case"] == "atorch-moe" and (ranks != 2 or more)) and not (case["case"] == "atorch-dtypes" and more)]

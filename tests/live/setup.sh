@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the environments of the live judges, .venv, .venv-paddle and .venv-atorch, from the pinned requirements beside this file. Does nothing if they are there.
+# Makes the environments of the live judges, .venv, .venv-paddle and .venv-atorch, from the pinned requirements beside this file.
+# Does nothing if they are there.
 # usage: tests/live/setup.sh [FOLDER]        FOLDER: where they are made, default the root of the tree
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
