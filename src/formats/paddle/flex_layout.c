@@ -7,6 +7,7 @@
 #include "encoding/paddle_save.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 const struct format_option flex_options[] = {
@@ -349,10 +350,36 @@ static reshard_status add_data_file(const struct layout_request *request, struct
     return status;
 }
 
+/* Items go into the file of the highest rank if it has no tensors, else into one of the next rank. */
+static reshard_status place_items(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    reshard_status status = RESHARD_OK;
+    uint32_t last = 0;
+    char name[40];
+    for (uint32_t i = 0; i < state->file_count; i++) {
+        if (state->files[i].folder == 0 && state->files[i].rank >= state->files[last].rank)
+            last = i;
+        for (uint32_t j = 0; state->files[i].is_safetensors && j < state->item_count && !status; j++)
+            status = target_note_dropped(target, NOTE_NO_PLACE, request->wanted->items[state->items[j].wanted].key, err,
+                                         "the reference has safetensors files, which hold tensors alone");
+        if (state->files[i].is_safetensors)
+            state->item_count = 0;
+    }
+    state->item_file = last;
+    if (status || !state->item_count || (state->file_count && state->files[last].folder == 0 && !state->files[last].piece_count))
+        return status;
+    uint32_t rank = state->file_count ? state->files[last].rank + 1 : 0;
+    int size = snprintf(name, sizeof(name), "%" PRIu32 "_0.distcp", rank);
+    return flex_target_add_file(target, (struct str){ name, (size_t)size }, 0, rank, &state->item_file, err);
+}
+
 static reshard_status add_files(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct flex_target *state = flex_target_state(target);
     reshard_status status = flex_layout_sort_pieces(state, err);
+    if (!status)
+        status = place_items(request, target, err);
     for (uint32_t i = 0; i < state->file_count && !status; i++)
         status = add_data_file(request, target, i, err);
     for (uint32_t i = 0; i < state->folder_count && !status; i++) {

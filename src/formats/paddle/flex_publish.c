@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data files: dicts of arrays, behind them in the first file the items that are no tensors. */
+/* The data files: dicts of arrays, and one of the items that are no tensors. */
 #include "formats/paddle/flex_target.h"
 
 #include "formats/shared/safetensors_pieces.h"
@@ -75,11 +75,8 @@ static struct paddle_content content_of(struct flex_writing *file, const struct 
                                         uint32_t number)
 {
     const struct flex_target *state = flex_target_state(target);
-    uint32_t first = 0;
-    while (first < number && state->files[first].is_safetensors)
-        first++;
     *file = (struct flex_writing){ .request = request, .target = target, .file = &state->files[number] };
-    return (struct paddle_content){ .count = file->file->piece_count + (number == first ? state->item_count : 0),
+    return (struct paddle_content){ .count = file->file->piece_count + (number == state->item_file ? state->item_count : 0),
                                     .member = file_member,
                                     .context = file,
                                     .protocol = state->protocol };

@@ -207,30 +207,41 @@ static reshard_status read_add_facts(const struct source *source, const struct f
 
 /* ---- items ---- */
 
-/* Of the lowest rank's file. That a file cannot be read is said when its tensors are asked for. */
-static reshard_status read_items(struct source *source, const struct flex_listing *listing, const struct flex_file *chosen,
-                                 reshard_error *err)
+/* The items of one file. That it cannot be read is said when its tensors are asked for. */
+static reshard_status read_items_of(struct source *source, const struct flex_file *file, bool *is_needed, reshard_error *err)
 {
     struct flex_source *state = flex_state(source);
-    const struct flex_file *first = NULL;
     struct flex_data *data = NULL;
     reshard_error unsaid = { 0 };
-    bool is_needed = false;
-    for (size_t i = 0; i < listing->count; i++) {
-        const struct flex_file *file = &listing->files[i];
-        if (file->kind == FLEX_DISTCP && chosen->kind == FLEX_METADATA && file->uid == chosen->uid && (!first || file->rank < first->rank))
-            first = file;
-    }
-    reshard_status status = first ? flex_data_open(source, first->name, &data, &unsaid) : RESHARD_OK;
+    reshard_status status = flex_data_open(source, file->name, &data, &unsaid);
     if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
         return error_set(err, status, "%s", unsaid.message);
     if (!data)
         return RESHARD_OK;
-    status = flex_data_add_items(source, data, &is_needed, err);
-    if (is_needed)
+    status = flex_data_add_items(source, data, is_needed, err);
+    if (*is_needed)
         state->kept[state->part_count - 1] = data;
     else
         flex_data_close(data);
+    return status;
+}
+
+/* Those of the lowest rank's file, or else of the highest's, where convert puts them. */
+static reshard_status read_items(struct source *source, const struct flex_listing *listing, const struct flex_file *chosen,
+                                 reshard_error *err)
+{
+    const struct flex_file *first = NULL, *last = NULL;
+    bool is_needed = false;
+    for (size_t i = 0; i < listing->count; i++) {
+        const struct flex_file *file = &listing->files[i];
+        if (file->kind != FLEX_DISTCP || chosen->kind != FLEX_METADATA || file->uid != chosen->uid)
+            continue;
+        first = !first || file->rank < first->rank ? file : first;
+        last = !last || file->rank > last->rank ? file : last;
+    }
+    reshard_status status = first ? read_items_of(source, first, &is_needed, err) : RESHARD_OK;
+    if (!status && !is_needed && last != first)
+        status = read_items_of(source, last, &is_needed, err);
     return status;
 }
 

@@ -54,7 +54,8 @@ struct flex_target {
     struct flex_piece *pieces; /* by file, and in a file in the order of the dict */
     struct flex_out_file *files;
     struct flex_out_folder *folders;
-    struct flex_out_item *items; /* members of the first file */
+    struct flex_out_item *items; /* members of a file without tensors: Paddle's loader takes all that it loads for tensors */
+    uint32_t item_file;
     struct str *names;           /* by tensor: what the framework calls it, "" if not known. NULL: none is */
     uint32_t piece_count, piece_capacity, file_count, file_capacity, folder_count, folder_capacity, item_count;
 };
@@ -171,7 +172,7 @@ reshard_status flex_metadata_write(const struct target *target, const struct cat
 
 /* ---- flex_publish.c ---- */
 
-/* Lays a file out: offsets of its pieces' elements, and its size. Items are members of the first file that is a pickle. */
+/* Lays a file out: offsets of its pieces' elements, and its size. */
 reshard_status flex_file_plan(const struct layout_request *request, const struct target *target, uint32_t file, uint64_t *offsets,
                               uint64_t *bytes, reshard_error *err);
 
