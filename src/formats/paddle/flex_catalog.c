@@ -334,7 +334,7 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
         return key_failed(name, error_set(err, RESHARD_ERR_FORMAT,
                                           "'%.*s': its shard of %" PRId64 " elements is larger than the file of %" PRIu64 " bytes",
                                           STR_ARG(catalog->objects[object].name), count, catalog->objects[object].bytes), err);
-    added->bytes = bytes;
+    added->bytes = catalog->objects[object].bytes; /* somewhere in it */
     if (!bounds)
         return RESHARD_OK;
     struct chunk_layout *layout = catalog_chunk_layout(catalog, added);
