@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a file of paddle.save. What is read lies in the file and fits its shape; the skimmed pickle builds what the whole one does. */
+/* Any bytes as a file of paddle.save. What is read lies in the file and fits its shape; the skimmed pickle builds what the whole one
+ * does. */
 #include "encoding/paddle_save.h"
 
 #include <stdlib.h>

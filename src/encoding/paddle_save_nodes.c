@@ -34,9 +34,11 @@ static const struct {
 
 static bool names_have(const char *names, struct str name)
 {
-    for (const char *at = names; name.size && (at = strstr(at, " ")) != NULL; at++)
+    if (!name.size || memchr(name.data, ' ', name.size) || memchr(name.data, '\0', name.size))
+        return false;
+    for (const char *at = names; (at = strstr(at, " ")) != NULL; at++)
         if (strncmp(at + 1, name.data, name.size) == 0 && at[1 + name.size] == ' ')
-            return !memchr(name.data, ' ', name.size);
+            return true;
     return false;
 }
 

@@ -41,6 +41,9 @@ reshard_status params_add_file(struct source *source, uint32_t file, const char 
 /* Arrays that stand inside of the items from first_item on (in objects, sets), all of one file, become parts of these items. */
 reshard_status params_load_values(struct source *source, uint32_t file, uint32_t first_item, reshard_error *err);
 
+/* Paddle has no tensors of more axes: such arrays stay with NumPy. */
+#define PARAMS_RANK_MAX 9
+
 /* What paddle.load makes of the elements. */
 enum dtype params_dtype(const struct paddle_tensor *tensor);
 

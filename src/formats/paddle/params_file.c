@@ -266,7 +266,7 @@ static bool params_file_is_value(const struct adding_file *adding, const struct 
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < tensor->part_count; i++)
         bytes += tensor->parts[i].bytes;
-    return tensor->is_numpy && value->kind >= VALUE_LIST && bytes <= NUMPY_VALUE_BYTES_MAX;
+    return tensor->is_numpy && tensor->rank <= PARAMS_RANK_MAX && value->kind >= VALUE_LIST && bytes <= NUMPY_VALUE_BYTES_MAX;
 }
 
 static reshard_status params_file_add_leaf(const struct torch_leaf *leaf, void *context, reshard_error *err)

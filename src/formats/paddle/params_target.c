@@ -173,7 +173,8 @@ static reshard_status params_target_member(void *context, uint64_t index, struct
     out->name = params_target_name(state, tensor->key);
     if (!out->name.size)
         out->name = tensor->key;
-    out->is_pair = state->is_nested;
+    out->is_bare = tensor->rank > PARAMS_RANK_MAX;
+    out->is_pair = state->is_nested && !out->is_bare;
     return RESHARD_OK;
 }
 
