@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "mapping/map_state.h"
+#include "parallel/fused_names.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,14 +26,8 @@ struct fused_names {
 
 static bool looks_fused(struct str key)
 {
-    static const char *const words[] = { "*qkv*", "*query_key_value*", "*gate_up*", "*up_gate*", "*gate_and_up*", NULL };
     struct str name;
-    bool is_weight = map_state_of(key, &name) == MAP_STATE_WEIGHT;
-    for (int i = 0; words[i] && is_weight; i++) {
-        if (str_matches_glob(name, str_of(words[i])))
-            return true;
-    }
-    return false;
+    return map_state_of(key, &name) == MAP_STATE_WEIGHT && fused_name_is(name);
 }
 
 /* The tensor's parts along an axis, as its first chunk tells. */

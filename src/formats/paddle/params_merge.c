@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "formats/shared/safetensors_set.h"
+#include "parallel/fused_names.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -92,15 +93,6 @@ static reshard_status merge_unknown_axis(const struct family *family, uint32_t k
     return RESHARD_OK;
 }
 
-static bool merge_looks_fused(struct str key)
-{
-    static const char *const words[] = { "qkv", "query_key_value", "gate_up", "up_gate" };
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
-        if (memmem(key.data, key.size, words[i], strlen(words[i])))
-            return true;
-    return false;
-}
-
 /* The size of the hidden layer, as the embedding has it; 0: there is none here. */
 static int64_t merge_hidden_size(const struct family *family)
 {
@@ -143,7 +135,7 @@ static reshard_status merge_axis(const struct family *family, uint32_t key, int 
     *axis = found.rule->axis;
     if (found.rule->is_vocabulary && tensor->rank == 2)
         *axis = merge_head_axis(family, tensor->shape);
-    if (merge_looks_fused(name_map_at(&family->keys, key)))
+    if (fused_name_is(name_map_at(&family->keys, key)))
         catalog_warn(family->source->catalog, false,
                      "'%.*s' looks fused: the parts of %" PRIu32 " tensor-parallel ranks lie side by side as the ranks have them",
                      STR_ARG(name_map_at(&family->keys, key)), family->tp);

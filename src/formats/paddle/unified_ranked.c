@@ -7,6 +7,7 @@
 #include "formats/paddle/unified.h"
 
 #include "base/checked.h"
+#include "parallel/fused_names.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -33,16 +34,6 @@ static uint32_t unified_ranked_rank(const struct uc_members *members, struct str
             return members->ranked[i].tp;
     }
     return 0;
-}
-
-static bool unified_ranked_is_fused(struct str key)
-{
-    static const char *const words[] = { "qkv", "gate_up", "up_gate", "kv_proj" };
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        if (memmem(key.data, key.size, words[i], strlen(words[i])))
-            return true;
-    }
-    return false;
 }
 
 static reshard_status unified_ranked_refuse(const struct uc_pieces *pieces, struct str key, const struct st_file *file, const char *why,
@@ -91,7 +82,7 @@ static struct uc_cut unified_ranked_cut(const struct uc_pieces *pieces, struct s
     if (cut.axis < 0 || *why)
         return cut;
     cut.whole = whole;
-    if (unified_ranked_is_fused(key))
+    if (fused_name_is(key))
         *why = "of a matrix that looks fused, whose parts are cut one by one";
     return cut;
 }
