@@ -18,8 +18,8 @@ struct vector_pool {
     uint64_t count, capacity; /* numbers */
     uint32_t *slots;          /* hash table: vector + 1 */
     uint32_t slot_count, slots_used;
-    uint32_t last[4];         /* a direct-mapped cache in front of it */
-    uint64_t seed;            /* of the table's hash, against numbers chosen to collide */
+    uint32_t last[4]; /* a direct-mapped cache in front of it */
+    uint64_t seed;    /* of the table's hash, against numbers chosen to collide */
 };
 
 reshard_status vector_pool_init(struct vector_pool *pool, reshard_error *err);

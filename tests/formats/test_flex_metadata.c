@@ -192,10 +192,10 @@ TEST(metadata_of_real_checkpoints)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(integer_types_have_size_and_sign),
-        cmocka_unit_test(the_vector_of_the_description),   cmocka_unit_test(every_generation_and_protocol),
-        cmocka_unit_test(scalars_of_numpy_are_numbers),    cmocka_unit_test(a_cut_pickle_is_refused),
-        cmocka_unit_test(what_is_wrong_is_named),          cmocka_unit_test(metadata_of_real_checkpoints),
+        cmocka_unit_test(integer_types_have_size_and_sign), cmocka_unit_test(the_vector_of_the_description),
+        cmocka_unit_test(every_generation_and_protocol),    cmocka_unit_test(scalars_of_numpy_are_numbers),
+        cmocka_unit_test(a_cut_pickle_is_refused),          cmocka_unit_test(what_is_wrong_is_named),
+        cmocka_unit_test(metadata_of_real_checkpoints),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@
 #define FLEX_AUTO_METADATA "flex-ckpt.auto_generated.metadata"
 
 /* What a folder of this format holds; for format_driver.folder_entries. */
-#define FLEX_FOLDER_ENTRIES \
+#define FLEX_FOLDER_ENTRIES                                                                                                                \
     "*_*.distcp", "*_*.safetensors", "*.metadata", "*.metadata.lock", "saved_signal_*", "model_state/", "optimizer_state/", "master_weight/"
 
 /* The folders of a trainer's checkpoint, and where nothing is divided the one that it is. */
@@ -38,13 +38,13 @@ extern const char *const flex_role_folders[FLEX_ROLES]; /* "", "model_state/", â
 /* One metadata file and its data files. Texts lie in the catalog's arena. */
 struct flex_part {
     enum flex_role role;
-    struct str directory;          /* in the store: "" or with a '/' at its end */
-    struct str metadata_name;      /* with the directory */
+    struct str directory;     /* in the store: "" or with a '/' at its end */
+    struct str metadata_name; /* with the directory */
     uint64_t uid;
-    bool is_auto;                  /* FLEX_AUTO_METADATA: it has no uid */
-    bool is_safetensors;           /* what the data files are called */
+    bool is_auto;        /* FLEX_AUTO_METADATA: it has no uid */
+    bool is_safetensors; /* what the data files are called */
     struct flex_generation generation;
-    int protocol;                  /* of the metadata */
+    int protocol; /* of the metadata */
     bool has_flat_mapping;
     struct str labels[FLEX_LABELS]; /* data NULL: absent */
 };
@@ -56,7 +56,7 @@ struct flex_source {
     struct flex_data *kept[FLEX_ROLES]; /* files that items' values lie in; NULL: none */
     struct flex_part parts[FLEX_ROLES];
     uint32_t part_count;
-    uint32_t *chunks;              /* numbers of the unresolved ones by object; made when the first is asked for */
+    uint32_t *chunks; /* numbers of the unresolved ones by object; made when the first is asked for */
     uint32_t chunk_count;
 };
 
@@ -90,7 +90,7 @@ bool flex_dtype_from(struct str name, enum dtype *out);
 enum flex_file_kind { FLEX_OTHER_FILE, FLEX_DISTCP, FLEX_SAFETENSORS, FLEX_METADATA, FLEX_LOCK, FLEX_SIGNAL, FLEX_AUTO };
 
 struct flex_file {
-    struct str name;   /* in the store */
+    struct str name; /* in the store */
     uint64_t bytes, rank, uid;
     enum flex_file_kind kind;
 };
@@ -127,7 +127,7 @@ reshard_status flex_add_weights(struct source *source, uint32_t first, reshard_e
 
 /* An array of it. Lives as long as the file is open. */
 struct flex_array {
-    enum dtype dtype;              /* as stored: bfloat16 may be U16, float8 I8 */
+    enum dtype dtype; /* as stored: bfloat16 may be U16, float8 I8 */
     bool is_big_endian, is_fortran;
     int rank;
     const int64_t *shape;

@@ -17,14 +17,14 @@ struct cataloguing {
     struct source *source;
     struct flex_part *part;
     const struct flex_metadata *metadata;
-    uint32_t *tensor_of_name;  /* CATALOG_NONE: not in state_dict_metadata */
-    uint32_t *object_of_text;  /* CATALOG_NONE: not asked for yet */
-    uint8_t *dtype_of_name;    /* by file, where the metadata knows no types: 1 + type */
+    uint32_t *tensor_of_name;            /* CATALOG_NONE: not in state_dict_metadata */
+    uint32_t *object_of_text;            /* CATALOG_NONE: not asked for yet */
+    uint8_t *dtype_of_name;              /* by file, where the metadata knows no types: 1 + type */
     uint32_t *shard_slots, *place_slots; /* hash tables: shards by key, offset and range; indexes by key and file. 1 + number */
-    uint8_t *is_used;          /* by shard */
+    uint8_t *is_used;                    /* by shard */
     uint32_t shard_mask, place_mask, first_chunk;
     uint64_t seed;
-    bool is_derived;           /* a global shape was missing */
+    bool is_derived; /* a global shape was missing */
     bool has_distcp, has_safetensors;
 };
 
@@ -145,8 +145,7 @@ static reshard_status key_find_dtype(const struct cataloguing *c, const struct f
         return RESHARD_OK;
     if (!dtype_from_torch(flex_text(metadata, first->dtype), out))
         return error_set(err, RESHARD_ERR_FORMAT, "there is no type '%.*s'", STR_ARG(flex_text(metadata, first->dtype)));
-    error_set(err, RESHARD_ERR_UNSUPPORTED, "Paddle has no tensors of type '%.*s'",
-              STR_ARG(flex_text(metadata, first->dtype)));
+    error_set(err, RESHARD_ERR_UNSUPPORTED, "Paddle has no tensors of type '%.*s'", STR_ARG(flex_text(metadata, first->dtype)));
     error_hint(err, "reshard_open_options.skip_unsupported leaves such tensors out");
     return RESHARD_ERR_UNSUPPORTED;
 }
@@ -318,8 +317,7 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
     const int64_t *shape = flex_vector_at(metadata, shard->shape);
     int64_t volume = 0;
     struct str name = flex_name(metadata, index->name);
-    reshard_status status =
-        catalog_add_chunk(catalog, tensor, flex_vector_at(metadata, shard->offset), shape, object, 0, 0, &added, err);
+    reshard_status status = catalog_add_chunk(catalog, tensor, flex_vector_at(metadata, shard->offset), shape, object, 0, 0, &added, err);
     if (status)
         return key_refused(name, status, err);
     enum flex_file_kind kind = flex_file_kind_of(flex_text(metadata, index->file), &rank, &uid);
@@ -331,9 +329,11 @@ static reshard_status catalog_put_chunk(struct cataloguing *c, const struct flex
     int64_t count = bounds ? bounds[1] - bounds[0] : volume;
     if (!dtype_bytes(catalog->tensors[tensor].dtype, (uint64_t)count, &bytes) ||
         (bytes > catalog->objects[object].bytes && !c->source->is_salvage))
-        return key_failed(name, error_set(err, RESHARD_ERR_FORMAT,
-                                          "'%.*s': its shard of %" PRId64 " elements is larger than the file of %" PRIu64 " bytes",
-                                          STR_ARG(catalog->objects[object].name), count, catalog->objects[object].bytes), err);
+        return key_failed(name,
+                          error_set(err, RESHARD_ERR_FORMAT,
+                                    "'%.*s': its shard of %" PRId64 " elements is larger than the file of %" PRIu64 " bytes",
+                                    STR_ARG(catalog->objects[object].name), count, catalog->objects[object].bytes),
+                          err);
     added->bytes = catalog->objects[object].bytes; /* somewhere in it */
     if (!bounds)
         return RESHARD_OK;
@@ -408,10 +408,9 @@ static reshard_status catalog_add_chunks(struct cataloguing *c, reshard_error *e
         char offset[VECTOR_TEXT_MAX];
         for (uint32_t j = 0; j < key->shard_count; j++) {
             if (!c->is_used[key->first_shard + j])
-                return error_set_at(err, RESHARD_ERR_FORMAT, key->offset,
-                                    "tensor '%.*s': storage_metadata says nothing about its shard at %s",
-                                    STR_ARG(flex_name(metadata, key->name)),
-                                    vector_text(metadata, metadata->shards[key->first_shard + j].offset, offset));
+                return error_set_at(
+                    err, RESHARD_ERR_FORMAT, key->offset, "tensor '%.*s': storage_metadata says nothing about its shard at %s",
+                    STR_ARG(flex_name(metadata, key->name)), vector_text(metadata, metadata->shards[key->first_shard + j].offset, offset));
         }
     }
     return RESHARD_OK;

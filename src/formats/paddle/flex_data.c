@@ -52,8 +52,7 @@ static reshard_status data_read_header(struct flex_data *data, const struct limi
     for (uint32_t i = 0; i < data->header.count; i++) {
         const struct st_entry *entry = &data->header.entries[i];
         uint64_t bytes = entry->end - entry->begin;
-        data->parts[i] =
-            (struct paddle_part){ .offset = data->header.data_start + entry->begin, .stored_bytes = bytes, .bytes = bytes };
+        data->parts[i] = (struct paddle_part){ .offset = data->header.data_start + entry->begin, .stored_bytes = bytes, .bytes = bytes };
     }
     return RESHARD_OK;
 }
@@ -86,8 +85,8 @@ int flex_data_protocol(const struct source *source, struct str name)
 {
     struct store_object *file = NULL;
     uint8_t head[2] = { 0 };
-    bool is_read = store_open_object(source->store, name.data, &file, NULL) == RESHARD_OK &&
-                   store_object_size(file) >= sizeof(head) && store_read_at(file, 0, head, sizeof(head), NULL) == RESHARD_OK;
+    bool is_read = store_open_object(source->store, name.data, &file, NULL) == RESHARD_OK && store_object_size(file) >= sizeof(head) &&
+                   store_read_at(file, 0, head, sizeof(head), NULL) == RESHARD_OK;
     store_object_close(file);
     return is_read && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5 ? head[1] : 0;
 }
@@ -110,15 +109,23 @@ void flex_data_close(struct flex_data *data)
 static void data_take_entry(const struct flex_data *data, uint32_t index, struct flex_array *out)
 {
     const struct st_entry *entry = &data->header.entries[index];
-    *out = (struct flex_array){ .dtype = (enum dtype)entry->dtype, .rank = entry->rank, .shape = st_entry_shape(&data->header, entry),
-                                .parts = &data->parts[index], .part_count = 1 };
+    *out = (struct flex_array){ .dtype = (enum dtype)entry->dtype,
+                                .rank = entry->rank,
+                                .shape = st_entry_shape(&data->header, entry),
+                                .parts = &data->parts[index],
+                                .part_count = 1 };
 }
 
 static void data_take_tensor(const struct flex_data *data, uint32_t index, struct flex_array *out)
 {
     const struct paddle_tensor *tensor = &data->archive.tensors[index];
-    *out = (struct flex_array){ .dtype = tensor->dtype, .is_big_endian = tensor->is_big_endian, .is_fortran = tensor->is_fortran,
-                                .rank = tensor->rank, .shape = tensor->shape, .parts = tensor->parts, .part_count = tensor->part_count };
+    *out = (struct flex_array){ .dtype = tensor->dtype,
+                                .is_big_endian = tensor->is_big_endian,
+                                .is_fortran = tensor->is_fortran,
+                                .rank = tensor->rank,
+                                .shape = tensor->shape,
+                                .parts = tensor->parts,
+                                .part_count = tensor->part_count };
 }
 
 bool flex_data_find(const struct flex_data *data, struct str key, struct flex_array *out)

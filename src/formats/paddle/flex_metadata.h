@@ -29,28 +29,28 @@
 
 /* A pair of state_dict_metadata: key and shards. */
 struct flex_key {
-    uint32_t name;            /* in names */
+    uint32_t name; /* in names */
     uint32_t first_shard, shard_count;
-    uint64_t offset;          /* where the key lies in the pickle, for messages */
+    uint64_t offset; /* where the key lies in the pickle, for messages */
 };
 
 /* LocalTensorMetadata. Vectors and texts are FLEX_NONE where the attribute is absent or None. */
 struct flex_shard {
-    uint32_t offset, shape;   /* vectors: of the box */
-    uint32_t global_shape;    /* vector */
-    uint32_t range;           /* vector (start, stop): of the box's elements in row-major order */
-    uint32_t dtype;           /* text, such as "float32" */
-    uint32_t name;            /* of the key that has it, in names */
+    uint32_t offset, shape; /* vectors: of the box */
+    uint32_t global_shape;  /* vector */
+    uint32_t range;         /* vector (start, stop): of the box's elements in row-major order */
+    uint32_t dtype;         /* text, such as "float32" */
+    uint32_t name;          /* of the key that has it, in names */
     bool is_flattened;
 };
 
 /* A pair of storage_metadata: LocalTensorIndex and file name. */
 struct flex_index {
-    uint32_t name;            /* in names */
-    uint32_t offset, range;   /* vectors; range may be FLEX_NONE */
-    uint32_t shape;           /* vector: of the box, FLEX_NONE before 3.3 */
-    uint32_t file;            /* text */
-    int32_t replica;          /* -1: None */
+    uint32_t name;          /* in names */
+    uint32_t offset, range; /* vectors; range may be FLEX_NONE */
+    uint32_t shape;         /* vector: of the box, FLEX_NONE before 3.3 */
+    uint32_t file;          /* text */
+    int32_t replica;        /* -1: None */
     bool is_flattened;
 };
 
@@ -61,8 +61,8 @@ struct flex_path {
 
 /* What the attributes that occur say about the writer. */
 struct flex_generation {
-    int shard;                /* -1: 2.6; 0: 3.0, 3.1; 1: from 3.2 on */
-    int index;                /* 0: up to 3.1; 1: 3.2; 2: from 3.3 on */
+    int shard; /* -1: 2.6; 0: 3.0, 3.1; 1: from 3.2 on */
+    int index; /* 0: up to 3.1; 1: 3.2; 2: from 3.3 on */
     bool is_old_module;
 };
 
@@ -73,7 +73,7 @@ struct flex_metadata {
     struct name_map names, texts;
     struct vector_pool vectors;
     struct flex_key *keys;
-    struct flex_shard *shards;   /* may hold some that no key has */
+    struct flex_shard *shards; /* may hold some that no key has */
     struct flex_index *indexes;
     struct flex_path *paths;
     uint32_t *path_texts;
@@ -81,10 +81,10 @@ struct flex_metadata {
     uint32_t labels[FLEX_LABELS]; /* texts or FLEX_NONE */
     bool has_flat_mapping;
     struct flex_generation generation;
-    uint32_t *extra_attributes;  /* texts: attributes of any object beyond those above, left unread */
+    uint32_t *extra_attributes; /* texts: attributes of any object beyond those above, left unread */
     uint32_t extra_attribute_count;
     int protocol;
-    bool is_fast;                /* the fast way was enough */
+    bool is_fast; /* the fast way was enough */
 };
 
 static inline int flex_vector_rank(const struct flex_metadata *metadata, uint32_t vector)

@@ -28,10 +28,9 @@ enum flex_class flex_class_of(struct str module, struct str name)
     return str_is(module, "_codecs") && str_is(name, "encode") ? FLEX_CLASS_ENCODE : FLEX_CLASS_UNKNOWN;
 }
 
-static const struct str flex_attribute_names[FLEX_ATTR_COUNT] = {
-    { "", 0 },
+static const struct str flex_attribute_names[FLEX_ATTR_COUNT] = { { "", 0 },
 #define X(id, name) { name, sizeof(name) - 1 },
-    FLEX_ATTRIBUTES(X)
+                                                                  FLEX_ATTRIBUTES(X)
 #undef X
 };
 
@@ -108,8 +107,7 @@ reshard_status flex_build_shard(struct flex_build *build, struct flex_shard shar
     struct flex_metadata *metadata = build->out;
     if (metadata->shard_count >= build->limits->chunks)
         return error_set_limit(build->err, "chunks", (uint64_t)metadata->shard_count + 1, build->limits->chunks);
-    reshard_status status =
-        build_room(build, &metadata->shards, metadata->shard_count, &build->shard_capacity, sizeof(*metadata->shards));
+    reshard_status status = build_room(build, &metadata->shards, metadata->shard_count, &build->shard_capacity, sizeof(*metadata->shards));
     if (status)
         return status;
     if (shard.dtype != FLEX_NONE && metadata->generation.shard < 0)
@@ -152,8 +150,8 @@ reshard_status flex_build_key(struct flex_build *build, struct flex_key key)
 reshard_status flex_build_path_part(struct flex_build *build, struct str part)
 {
     struct flex_metadata *metadata = build->out;
-    reshard_status status = build_room(build, &metadata->path_texts, metadata->path_text_count, &build->path_text_capacity,
-                                       sizeof(*metadata->path_texts));
+    reshard_status status =
+        build_room(build, &metadata->path_texts, metadata->path_text_count, &build->path_text_capacity, sizeof(*metadata->path_texts));
     if (!status)
         status = flex_build_text(build, part, &metadata->path_texts[metadata->path_text_count]);
     if (!status)

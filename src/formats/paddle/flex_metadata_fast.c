@@ -9,8 +9,9 @@
 
 enum flex_word {
     FLEX_WORD_TYPE = RECORDS_OWN, /* an integer type of NumPy: bytes << 1 | whether it has a sign */
-    FLEX_WORD_SHARD, FLEX_WORD_INDEX, /* number of each */
-    FLEX_WORD_ROOT                /* its attributes: container */
+    FLEX_WORD_SHARD,
+    FLEX_WORD_INDEX, /* number of each */
+    FLEX_WORD_ROOT   /* its attributes: container */
 };
 
 /* No value of a dict comes in runs. */
@@ -185,19 +186,19 @@ static enum records_step fast_build_object(struct records *m, records_word objec
 /* ---- records: shards and indexes, which make up nearly all of a large file ---- */
 
 static const struct records_field shard_fields[] = {
-    { FLEX_ATTR_GLOBAL_OFFSET, RECORDS_FIELD_TUPLE, 0, true, false },
-    { FLEX_ATTR_LOCAL_SHAPE, RECORDS_FIELD_TUPLE, 1, true, false },
-    { FLEX_ATTR_GLOBAL_SHAPE, RECORDS_FIELD_TUPLE, 2, false, true },
-    { FLEX_ATTR_FLATTENED_RANGE, RECORDS_FIELD_TUPLE, 3, false, true },
-    { FLEX_ATTR_DTYPE, RECORDS_FIELD_STRING, FAST_TEXTS, false, true },
-    { FLEX_ATTR_IS_FLATTENED, RECORDS_FIELD_BOOL, 0, false, false },
+    { FLEX_ATTR_GLOBAL_OFFSET, RECORDS_FIELD_TUPLE, 0, true, false },   { FLEX_ATTR_LOCAL_SHAPE, RECORDS_FIELD_TUPLE, 1, true, false },
+    { FLEX_ATTR_GLOBAL_SHAPE, RECORDS_FIELD_TUPLE, 2, false, true },    { FLEX_ATTR_FLATTENED_RANGE, RECORDS_FIELD_TUPLE, 3, false, true },
+    { FLEX_ATTR_DTYPE, RECORDS_FIELD_STRING, FAST_TEXTS, false, true }, { FLEX_ATTR_IS_FLATTENED, RECORDS_FIELD_BOOL, 0, false, false },
 };
 
 /* FLEX_NONE is RECORDS_ABSENT. A step that gives up where the range is no pair is an error of the general way: both give up here. */
 static reshard_status fast_make_shard(struct records *m, const struct records_values *values, records_word *out)
 {
-    const struct flex_shard shard = { .offset = values->vectors[0], .shape = values->vectors[1], .global_shape = values->vectors[2],
-                                      .range = values->vectors[3], .dtype = values->strings[FAST_TEXTS],
+    const struct flex_shard shard = { .offset = values->vectors[0],
+                                      .shape = values->vectors[1],
+                                      .global_shape = values->vectors[2],
+                                      .range = values->vectors[3],
+                                      .dtype = values->strings[FAST_TEXTS],
                                       .is_flattened = values->numbers[0] > 0 };
     enum records_step step = fast_add_shard(m, &shard, values->numbers[0] >= 0, out);
     if (step == RECORDS_GIVE_UP)
@@ -216,8 +217,12 @@ static const struct records_field index_fields[] = {
 
 static reshard_status fast_make_index(struct records *m, const struct records_values *values, records_word *out)
 {
-    const struct flex_index index = { .name = values->strings[FAST_NAMES], .offset = values->vectors[0], .shape = values->vectors[1],
-                                      .range = values->vectors[2], .file = FLEX_NONE, .is_flattened = values->numbers[0] > 0,
+    const struct flex_index index = { .name = values->strings[FAST_NAMES],
+                                      .offset = values->vectors[0],
+                                      .shape = values->vectors[1],
+                                      .range = values->vectors[2],
+                                      .file = FLEX_NONE,
+                                      .is_flattened = values->numbers[0] > 0,
                                       .replica = values->numbers[1] <= INT32_MAX ? (int32_t)values->numbers[1] : INT32_MAX };
     enum records_step step = fast_add_index(m, &index, values->numbers[0] >= 0, out);
     if (step == RECORDS_GIVE_UP)
@@ -329,8 +334,7 @@ static enum records_step finish_dict(struct records *m, enum flex_attribute attr
     if (dict->is_run || dict->count / 2 > m->limits->chunks)
         return RECORDS_GIVE_UP;
     for (uint64_t i = 0; i < dict->count; i += 2) {
-        enum records_step step =
-            finish_pair(m, attribute, records_resolve(m, dict->items[i]), records_resolve(m, dict->items[i + 1]));
+        enum records_step step = finish_pair(m, attribute, records_resolve(m, dict->items[i]), records_resolve(m, dict->items[i + 1]));
         if (step)
             return step;
     }

@@ -27,9 +27,8 @@ static reshard_status spot_fail(const struct flex_spot *spot, const struct value
 static reshard_status spot_fail_absent(const struct flex_spot *spot, const struct value *object, enum flex_attribute attribute)
 {
     bool has_name = spot->name.data != NULL;
-    return error_set_at(spot->build->err, RESHARD_ERR_FORMAT, object->offset, "%s%s%.*s%s: byte %" PRIu64 ": there is no '%s'",
-                        spot->what, has_name ? " '" : "", STR_ARG(spot->name), has_name ? "'" : "", object->offset,
-                        flex_attribute_name(attribute));
+    return error_set_at(spot->build->err, RESHARD_ERR_FORMAT, object->offset, "%s%s%.*s%s: byte %" PRIu64 ": there is no '%s'", spot->what,
+                        has_name ? " '" : "", STR_ARG(spot->name), has_name ? "'" : "", object->offset, flex_attribute_name(attribute));
 }
 
 /* ---- objects ---- */
@@ -252,7 +251,7 @@ static reshard_status general_path(struct flex_build *build, const struct value 
 typedef reshard_status (*general_pair)(struct flex_build *build, const struct value *key, const struct value *value);
 
 static reshard_status general_dict(struct flex_build *build, const struct value *root, enum flex_attribute attribute, bool is_required,
-                                general_pair read)
+                                   general_pair read)
 {
     const struct flex_spot spot = { build, "Metadata", { 0 } };
     const struct value *dict = given(root, attribute);

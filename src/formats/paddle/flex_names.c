@@ -41,8 +41,7 @@ enum flex_file_kind flex_file_kind_of(struct str base, uint64_t *rank, uint64_t 
     if (names_strip(&stem, ".safetensors"))
         return names_pair(stem, rank, uid) ? FLEX_SAFETENSORS : FLEX_OTHER_FILE;
     const char signal[] = "saved_signal_";
-    if (str_starts_with(base, signal) &&
-        str_to_u64((struct str){ base.data + sizeof(signal) - 1, base.size - (sizeof(signal) - 1) }, rank))
+    if (str_starts_with(base, signal) && str_to_u64((struct str){ base.data + sizeof(signal) - 1, base.size - (sizeof(signal) - 1) }, rank))
         return FLEX_SIGNAL;
     return FLEX_OTHER_FILE;
 }
@@ -154,8 +153,7 @@ int flex_probe(struct store *store, const char *name, reshard_error *err)
         goto out;
     score = metadata.size ? (names_is_pickle(store, str_of(name), err) ? 95 : 60) : names_score(store, &listing, err);
     for (int role = FLEX_MODEL; !score && role < FLEX_ROLES; role++) {
-        char *folder = listing.has_folder[role]
-                           ? arena_printf(&arena, "%.*s%s", STR_ARG(directory), flex_role_folders[role]) : NULL;
+        char *folder = listing.has_folder[role] ? arena_printf(&arena, "%.*s%s", STR_ARG(directory), flex_role_folders[role]) : NULL;
         if (folder && flex_list(store, str_of(folder), &arena, &inner, err) == RESHARD_OK && names_score(store, &inner, err) > 0)
             score = 92;
     }

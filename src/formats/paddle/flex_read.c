@@ -176,8 +176,7 @@ static reshard_status read_check_rival(const struct source *source, const struct
     if (!status)
         status = read_compare(metadata, &other, chosen->name, rival->name, err);
     if (!status)
-        catalog_warn(source->catalog, false, "'%.*s' names data files that belong to '%.*s'", STR_ARG(chosen->name),
-                     STR_ARG(rival->name));
+        catalog_warn(source->catalog, false, "'%.*s' names data files that belong to '%.*s'", STR_ARG(chosen->name), STR_ARG(rival->name));
     flex_metadata_release(&other);
     return status;
 }
@@ -274,8 +273,8 @@ static reshard_status read_describe(struct flex_part *part, struct source *sourc
     return done ? RESHARD_OK : error_set_memory(err);
 }
 
-static reshard_status read_part(struct flex_opening *opening, struct str directory, enum flex_role role,
-                                const struct flex_listing *listing, reshard_error *err)
+static reshard_status read_part(struct flex_opening *opening, struct str directory, enum flex_role role, const struct flex_listing *listing,
+                                reshard_error *err)
 {
     struct source *source = opening->source;
     struct flex_source *state = flex_state(source);
@@ -361,8 +360,9 @@ static reshard_status read_roles(struct flex_opening *opening, const struct flex
     if (!status && listing->has_folder[FLEX_MASTERS])
         status = flex_add_weights(opening->source, first, err);
     if (!status && flex_state(opening->source)->part_count == 0)
-        status = error_set(err, RESHARD_ERR_FORMAT, "there is no metadata file (<uid>.metadata), and none in model_state/, "
-                                                    "optimizer_state/ or master_weight/");
+        status = error_set(err, RESHARD_ERR_FORMAT,
+                           "there is no metadata file (<uid>.metadata), and none in model_state/, "
+                           "optimizer_state/ or master_weight/");
     return status;
 }
 

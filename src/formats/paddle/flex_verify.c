@@ -8,9 +8,9 @@
 
 struct flex_verifying {
     struct source *source;
-    uint64_t *places;          /* object << 32 | tensor of every chunk, ascending */
+    uint64_t *places; /* object << 32 | tensor of every chunk, ascending */
     size_t place_count;
-    uint32_t object;           /* the file that is looked at; CATALOG_NONE: none of the checkpoint's */
+    uint32_t object; /* the file that is looked at; CATALOG_NONE: none of the checkpoint's */
     uint32_t arrays, unassigned, others;
     struct str first_unassigned, first_other; /* in the open file */
 };
@@ -61,8 +61,8 @@ static void verify_report(const struct flex_verifying *verifying, const struct f
 {
     struct catalog *catalog = verifying->source->catalog;
     if (verifying->object == CATALOG_NONE && verifying->arrays)
-        catalog_warn(catalog, false, "'%.*s': the metadata does not refer to it, though it holds %" PRIu32 " tensors",
-                     STR_ARG(file->name), verifying->arrays);
+        catalog_warn(catalog, false, "'%.*s': the metadata does not refer to it, though it holds %" PRIu32 " tensors", STR_ARG(file->name),
+                     verifying->arrays);
     else if (verifying->unassigned)
         catalog_warn(catalog, false,
                      "'%.*s': %" PRIu32 " of its tensors are not assigned to it by the metadata (copies, or left over), the first is "

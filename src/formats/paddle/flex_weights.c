@@ -94,7 +94,8 @@ reshard_status flex_add_weights(struct source *source, uint32_t first, reshard_e
     if (count)
         catalog_warn(catalog, false,
                      "%" PRIu32 " weights are not stored: they are cast from their master weights, as the trainer does; the first is "
-                     "'%.*s'", count, STR_ARG(catalog->tensors[tensors].key));
+                     "'%.*s'",
+                     count, STR_ARG(catalog->tensors[tensors].key));
     name_map_release(&keys);
     arena_release(&arena);
     return status;
