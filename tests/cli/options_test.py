@@ -172,12 +172,26 @@ def option_layout(sh, verb):
     equal(report["files"], 5)
 
 
+def two_that_differ_in_w(sh):
+    numbers = struct.pack("<2f", 1.0, 2.0)
+    for name, w in (("a", numbers), ("b", bytes(8))):
+        safetensors(sh.work / f"{name}.safetensors", {"w": ("F32", [2], w), "v": ("F32", [2], numbers)})
+    sh("diff", "a.safetensors", "b.safetensors", status=1)
+    return "a.safetensors", "b.safetensors"
+
+
 def option_include(sh, verb):
+    if verb == "diff":
+        sh("diff", *two_that_differ_in_w(sh), "--include", "v")
+        return
     _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "[vw]", "--include", "none")
     equal(report["tensors"], 2)
 
 
 def option_exclude(sh, verb):
+    if verb == "diff":
+        sh("diff", *two_that_differ_in_w(sh), "--exclude", "w")
+        return
     _, report = made(sh, verb, model(sh), "--to", "hf", "--exclude", "w")
     equal(report["tensors"], 2)
 
@@ -428,6 +442,15 @@ def option_as(sh, verb):
 def option_deep(sh, verb):
     safetensors(sh.work / "nan.safetensors", {"w": ("F32", [2], struct.pack("<2f", float("nan"), 1.0))})
     assert "nan" in sh.run("verify", "nan.safetensors", "--deep", "--verbose").stdout.lower()
+
+
+def option_expect_optimizer(sh, verb):
+    one = ("F32", [2], struct.pack("<2f", 1.0, 2.0))
+    states = {f"optimizer.state.{state}.w": one for state in ("exp_avg", "exp_avg_sq")}
+    safetensors(sh.work / "whole.safetensors", {"w": one, **states})
+    safetensors(sh.work / "half.safetensors", {"w": one, "optimizer.state.exp_avg.w": one})
+    sh("verify", "whole.safetensors", "--expect-optimizer")
+    assert "second moment is missing for 1 of 1" in sh("verify", "half.safetensors", "--expect-optimizer", status=1).stdout
 
 
 def option_latest_good(sh, verb):
