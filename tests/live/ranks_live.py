@@ -137,7 +137,8 @@ def main():
             for world in wanted:
                 with tempfile.TemporaryDirectory() as work:
                     target = pathlib.Path(work) / "out"
-                    options = ["--like", case / manifest["path"]] if world == ranks else ["--to", "fsdp-ranks", "--layout", f"ranks={world}"]
+                    anew = ["--to", "fsdp-ranks", "--layout", f"ranks={world}"]
+                    options = ["--like", case / manifest["path"]] if world == ranks else anew
                     subprocess.run([args.bin, "convert", case / manifest["path"], target, "--quiet", "--no-sync", *options], check=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                     read(target, world, manifest)
