@@ -9,6 +9,7 @@ DIR defaults to /dev/shm when it has room (then storage does not hide the progra
 The checkpoints are written by real torch; RESHARD_TEST_PYTHON names a Python that has it, with safetensors.
 """
 import argparse
+import json
 import os
 import re
 import shutil
@@ -228,6 +229,35 @@ class Bench:
                  f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
         shutil.rmtree(source)
 
+    def flat(self, gigabytes):
+        """Flat parameters with optimizer state for another number of ranks, to Hugging Face, and one tensor of them, against a copy."""
+        reshard, plain, source = self.args.reshard, os.path.join(self.root, "flat.safetensors"), os.path.join(self.root, "flat")
+        blocks, header, at = max(1, round(gigabytes * 1e9 / 12 / (5 << 20))), {}, 0
+        shapes = {f"h.{i}.{name}": shape for i in range(blocks) for name, shape in (("attn", [1024, 3072]), ("mlp", [2048, 1024]))}
+        for key, shape in [(key + state, shape) for key, shape in shapes.items() for state in ("", "-exp_avg", "-exp_avg_sq")]:
+            size = 4 * shape[0] * shape[1]
+            header[key] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text, block = json.dumps(header).encode(), os.urandom(1 << 24)
+        with open(plain, "wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            while at > 0:
+                at -= file.write(block[:at])
+        subprocess.run([reshard, "convert", plain, source, "--to", "atorch", "--wrap", "h.*", "--layout", "ranks=8", "--quiet",
+                        "--no-sync"], check=True)
+        os.unlink(plain)
+        recut = [reshard, "convert", source, self.out + "/x", "--to", "atorch", "--layout", "ranks=6", "--quiet", "--no-sync"]
+        found = self.side_by_side({"cp": ["cp", "-r", source, self.out + "/copy"], "ranks": recut,
+                                   "hf": [reshard, "convert", source, self.out + "/hf", "--to", "hf", "--quiet", "--no-sync"],
+                                   "one": f"{reshard} cat {source} h.0.attn --as raw > /dev/null"})
+        seconds = {name: value[0] for name, value in found.items()}
+        self.row(f"atorch W=8 to W=6 with optimizer, {gigabytes} GB, against `cp -r`", f"{seconds['cp'] / seconds['ranks']:.2f}x", "0.5x",
+                 "0.95x", f"{seconds['ranks']:.2f} s, {found['ranks'][1]:.0f} MiB")
+        self.row(f"atorch to hf, {gigabytes} GB, against `cp -r`", f"{seconds['cp'] / seconds['hf']:.2f}x", "0.6x", "0.95x",
+                 f"{seconds['hf']:.2f} s, {found['hf'][1]:.0f} MiB")
+        self.row(f"one tensor by name out of {gigabytes} GB of atorch", f"{seconds['one'] * 1000:.0f} ms", "", "5 ms", "12 MiB of payload")
+        shutil.rmtree(source)
+
     def disk(self, gigabytes):
         """Synced, on a disk: the ways to read against each other, and against a copy."""
         reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
@@ -297,6 +327,8 @@ def main():
             bench.mapping()
         if bench.wants("megatron"):
             bench.megatron(int(args.gigabytes.split(",")[-1]))
+        if bench.wants("flat"):
+            bench.flat(int(args.gigabytes.split(",")[-1]))
         if bench.wants("zarr"):
             bench.zarr(int(args.gigabytes.split(",")[0]))
         if bench.wants("small"):
