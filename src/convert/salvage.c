@@ -44,20 +44,36 @@ static bool is_layout_file(void *context, struct str name)
     return false;
 }
 
-/* Whether the folder has such a file itself. */
-static bool has_layout_file(struct store *store, const char *name, struct layout_files *files)
+/* Whether a file of the folder matches. */
+static bool has_match(const struct store_entry *entries, size_t count, const char *glob)
+{
+    const char *const globs[] = { glob, NULL };
+    struct layout_files one = { globs };
+    bool has = false;
+    for (size_t i = 0; i < count && !has; i++)
+        has = is_layout_file(&one, entries[i].name);
+    return has;
+}
+
+/* Whether the folder has such files itself: all that have one name, or one of those that have a pattern. */
+static bool has_layout_files(struct store *store, const char *name, const struct layout_files *files)
 {
     struct arena arena = { 0 };
-    struct store_entry *entries;
+    struct store_entry *entries = NULL;
     reshard_error seen = { 0 };
     size_t count = 0;
-    bool has = false;
+    bool has_all = true, has_pattern = false;
     if (store_list(store, name, &arena, &entries, &count, &seen))
         count = 0;
-    for (size_t i = 0; i < count; i++)
-        has = has || is_layout_file(files, entries[i].name);
+    for (size_t i = 0; files->globs[i]; i++) {
+        bool has = has_match(entries, count, files->globs[i]);
+        if (strchr(files->globs[i], '*'))
+            has_pattern = has_pattern || has;
+        else
+            has_all = has_all && has;
+    }
     arena_release(&arena);
-    return has;
+    return has_all || has_pattern;
 }
 
 /* Of what store_open_path says of a path. */
@@ -116,7 +132,7 @@ static reshard_status sibling_driver(const struct salvage_options *options, cons
                      (*out)->name);
 }
 
-/* Whether what is there is of a format that keeps names and places in files of their own, and all of these are gone: *needs. */
+/* Whether what is there is of a format that keeps names and places in files of their own, and they are gone: *needs. */
 static reshard_status lacks_layout(const struct salvage_options *options, const char *path, bool *needs, reshard_error *err)
 {
     struct store *store = NULL;
@@ -128,7 +144,7 @@ static reshard_status lacks_layout(const struct salvage_options *options, const 
         status = driver_recognise(store, "", &driver, err);
     if (!status && driver && driver->layout_files) {
         struct layout_files files = { driver->layout_files };
-        *needs = !has_layout_file(store, "", &files);
+        *needs = !has_layout_files(store, "", &files);
     }
     store_free(store);
     free(file);

@@ -129,6 +129,19 @@ def without_metadata(test):
     assert code == 0 and after == before, f"exit {code}: {report}"
     assert report["proved"] == 0 and report["unproved"] == len(before), report
     assert "sibling" in {f["kind"] for f in report["findings"]}
+    megatron = copy_of(test, "megatron/megatron-dense-dist-tp2") / "iter_0000010"
+    shutil.rmtree(sibling)
+    shutil.copytree(megatron, sibling)
+    values = test.hashes(megatron)
+    for name in (".metadata", "metadata.json"):  # one of them, then both
+        (megatron / name).unlink()
+        assert test.salvage(megatron)[0] == 5
+        code, report, after = test.salvage(megatron, "--like", sibling)
+        assert code == 0 and after == values and report["proved"] == 0, f"torch_dist: exit {code}: {report}"
+    source = copy_of(test, "torch-dcp/dcp-fsdp2-4")
+    (source / ".metadata").unlink()
+    shutil.rmtree(sibling)
+    shutil.copytree(pathlib.Path(test.args.fixtures) / "torch-dcp/dcp-fsdp2-4/ckpt", sibling)
     (source / "__1_0.distcp").unlink()
     code, report, after = test.salvage(source, "--like", sibling)
     assert code == 1 and 0 < len(after) < len(before), f"exit {code}: {report}"
