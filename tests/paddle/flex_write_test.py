@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What `convert --to paddle-flex` writes, looked at with Python's own unpickler: each generation of the metadata, who keeps what of replicas,
-paths, names, items, the layout of a reference, and what is refused."""
+"""What `convert --to paddle-flex` writes, looked at with Python's own unpickler: each generation of the metadata,
+who keeps what of replicas, paths, names, items, the layout of a reference, and what is refused."""
 import argparse
 import json
 import pathlib
@@ -18,7 +18,8 @@ SHARD = ["global_offset", "local_shape", "dtype", "global_shape", "is_flattened"
 INDEX = ["tensor_key", "global_offset", "is_flattened", "flattened_range", "replica_id", "local_shape"]
 GENERATIONS = {  # option: module, members of a shard, of an index, whether there are paths
     "2.6": (OLD, SHARD[:2], INDEX[:2], False), "3.0": (OLD, SHARD[:3], INDEX[:2], True), "v0": (OLD, SHARD[:3], INDEX[:2], True),
-    "3.2": (NEW, SHARD, INDEX[:4], True), "v1": (NEW, SHARD, INDEX[:4], True), "3.3": (NEW, SHARD, INDEX, True), "v2": (NEW, SHARD, INDEX, True),
+    "3.2": (NEW, SHARD, INDEX[:4], True), "v1": (NEW, SHARD, INDEX[:4], True), "3.3": (NEW, SHARD, INDEX, True), "v2": (NEW, SHARD,
+        INDEX, True),
 }
 number, failed = 0, 0
 
@@ -224,7 +225,8 @@ def main():
         five, cut = work / "five.safetensors", work / "cut.safetensors"
         safetensors(five, {k: (2, 3) for k in "ABCDE"})
         states = {f"fc.weight{s}": s and (1,) if "pow" in s else (24, 100) for s in ("", ".moment1_0", ".beta1_pow_acc_0")}
-        safetensors(cut, {**states, "lm_head.weight": (6, 9), "layers.0.mlp.experts.0.w1.weight": (4, 8), "layers.0.mlp.experts.1.w1.weight": (4, 8)})
+        safetensors(cut, {**states, "lm_head.weight": (6, 9), "layers.0.mlp.experts.0.w1.weight": (4, 8),
+            "layers.0.mlp.experts.1.w1.weight": (4, 8)})
         for option in GENERATIONS:
             tap(f"generation {option}", check_generation(shell, cut, option))
         ab = {"A": "0_0", "B": "1_0", "C": "0_0", "D": "1_0", "E": "0_0"}
@@ -232,10 +234,12 @@ def main():
         tap("replicas are dealt out evenly", check_dedupe(shell, five, "balanced", {k: {None: f} for k, f in ab.items()}))
         tap("the first rank keeps replicas", check_dedupe(shell, five, "first-rank", {k: {None: "0_0"} for k in "ABCDE"}))
         tap("replicas are kept, with numbers", check_dedupe(shell, five, "none", {k: {0: f, 1: other[f]} for k, f in ab.items()}))
-        tap("files sort as texts: 10_0 before 1_0", check_dedupe(shell, five, "balanced", {"A": {None: "0_0"}, "B": {None: "10_0"}, "C": {None: "1_0"}}, "dp=11"))
+        tap("files sort as texts: 10_0 before 1_0", check_dedupe(shell, five, "balanced", {"A": {None: "0_0"}, "B": {None: "10_0"},
+            "C": {None: "1_0"}}, "dp=11"))
         tap("names of the framework", check_names(shell, arguments.fixtures / "paddle/paddle331-params-p4/ckpt.pdparams"))
         tap("values beside tensors", check_items(shell, work, arguments.fixtures / "paddle/paddle331-numpy/ckpt.pdparams"))
-        for case in ("paddle-fc-replicas", "paddle-fc-safetensors", "paddle-fc-flat-nd", "paddle-fc-nested", "paddle262-mesh4", "paddle311-mesh2",
+        for case in ("paddle-fc-replicas", "paddle-fc-safetensors", "paddle-fc-flat-nd", "paddle-fc-nested", "paddle262-mesh4",
+            "paddle311-mesh2",
                      "paddle322-fc-flat", "paddle-strategy-trainer-tp2", "paddle-fc-emptyrank", "paddle-strategy-tp2-sdv2-2"):
             tap(f"as {case} lies", check_like(shell, arguments.fixtures / "paddle" / case / "ckpt"))
         tap("metadata that is gone", check_salvage(shell, arguments.fixtures / "paddle/paddle-strategy-tp2-sdv2-2/ckpt", work))
@@ -244,8 +248,10 @@ def main():
         tap("a word that is none", check_refusal(shell, cut, 5, "sharding= and stage=1v1|1v2|2|3", "--layout", "etp=2"))
         tap("ranks that are no multiple", check_refusal(shell, cut, 2, "ranks=3", "--layout", "ranks=3,sharding=2"))
         tap("experts that ep does not divide", check_refusal(shell, cut, 5, "2 experts", "--layout", "ep=4"))
-        tap("copies that old metadata cannot name", check_refusal(shell, five, 2, "before Paddle 3.3", "--layout", "dp=2", "-o", "dedupe=none", "-o", "generation=3.2"))
-        tap("runs that old metadata cannot name", check_refusal(shell, cut, 2, "before Paddle 3.2", "--layout", "sharding=2,stage=1v2", "-o", "generation=3.0"))
+        tap("copies that old metadata cannot name", check_refusal(shell, five, 2, "before Paddle 3.3", "--layout", "dp=2", "-o",
+            "dedupe=none", "-o", "generation=3.2"))
+        tap("runs that old metadata cannot name", check_refusal(shell, cut, 2, "before Paddle 3.2", "--layout", "sharding=2,stage=1v2",
+            "-o", "generation=3.0"))
         tap("a generation that is none", check_refusal(shell, five, 2, "generation=1.8", "-o", "generation=1.8"))
         safetensors(work / "key.safetensors", {"x@@": (1,)})
         tap("a key that Paddle keeps for itself", check_refusal(shell, work / "key.safetensors", 5, "x@@"))
