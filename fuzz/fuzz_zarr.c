@@ -21,7 +21,7 @@ static reshard_status ignore(void *context, uint32_t tensor, uint64_t offset, co
 static void read_all(struct source *source)
 {
     const struct catalog *catalog = source->catalog;
-    struct engine_source from = { source->store, catalog, &source->limits };
+    struct engine_source from = { .store = source->store, .catalog = catalog, .limits = &source->limits };
     struct engine_options options = { .threads = 1, .memory_bytes = 1 << 20 };
     for (uint32_t i = 0; i < catalog->tensor_count; i++) {
         if (catalog_tensor_bytes(catalog, &catalog->tensors[i]) <= SHOWN_BYTES_MAX)

@@ -199,7 +199,7 @@ static reshard_status toy_commit(const struct publish_job *job, reshard_error *e
     return store_write_at(job->objects[0], 0, job->target->driver_state, job->target->catalog->objects[0].bytes, err);
 }
 
-static const struct layout_word toy_words[] = { { "files", "files", "files that the rows of every tensor lie in", true }, { 0 } };
+static const struct layout_word toy_words[] = { { "files", "files", "files that the rows of every tensor lie in", true, NULL }, { 0 } };
 static const struct format_option toy_options[] = { { "align", "BYTES", "64", "where tensors begin in a file" }, { 0 } };
 static const char *const toy_entries[] = { INDEX_NAME, "rank_*.bin", NULL };
 
