@@ -268,6 +268,7 @@ static void options_of_part(struct options *part, const struct options *options,
     part->paths[1] = target;
     part->json = options->json;
     part->quiet = options->quiet;
+    part->verbose = options->verbose;
     part->progress = options->progress;
     part->color = options->color;
 }

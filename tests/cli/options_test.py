@@ -34,6 +34,7 @@ NO_EFFECT = {
     "hash": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
     "cat": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
     "convert": {"color": ""},
+    "commit": {"limit": "as the parts were told", "progress": "moves no payload", "color": ""},
     "verify": {},
     "diff": {"verbose": "", "threads": "two sides in step: a thread each"},
     "map": {"progress": "", "color": "", "verbose": ""},
@@ -84,13 +85,22 @@ class Shell:
     def read(self, verb, path, *options, status=0):
         """A verb that reads, with what else it needs."""
         shutil.rmtree(self.work / "out", ignore_errors=True)
+        if verb == "commit":
+            convert_parts(self, path)
         return self(*arguments_of(verb, path), *options, status=status)
+
+
+def convert_parts(sh, path, *options):
+    """What a commit takes up; no option is taken out of it."""
+    for part in range(2):
+        subprocess.run([sh.binary, "convert", path, "out", "--to", "hf", "--part", f"{part}/2", *options], cwd=sh.work, check=True,
+                       capture_output=True)
 
 
 def arguments_of(verb, path):
     return {"cat": ["cat", path, "w", "--as", "raw"], "convert": ["convert", path, "out", "--to", "hf"],
             "plan": ["plan", path, "--to", "hf"], "diff": ["diff", path, path, "--items", "ignore"],
-            "map": ["map", "check", "-", "--source", path]}.get(verb, [verb, path])
+            "map": ["map", "check", "-", "--source", path], "commit": ["commit", "out"]}.get(verb, [verb, path])
 
 
 # ---- inputs ----
@@ -409,6 +419,11 @@ def option_no_sync(sh, verb):
     equal(sh.spied("convert", model(sh), "out", "--to", "hf", "--no-sync")["syncs"], 0)
 
 
+def option_part(sh, verb):
+    sh("convert", model(sh), "out", "--to", "hf", "--part", "0/2")
+    assert not (sh.work / "out").exists()
+
+
 def option_dry_run(sh, verb):
     sh("convert", model(sh), "out", "--to", "hf", "--dry-run")
     assert not (sh.work / "out").exists()
@@ -614,6 +629,10 @@ def option_verbose(sh, verb):
         assert "iter_0000002" in sh("verify", two_iterations(sh), "--latest-good", "--verbose").stdout
     elif verb == "ls":
         assert "x" * 500 in sh("ls", torch_model(sh), "--items", "--verbose").stdout
+    elif verb == "commit":
+        torch_stub.write_zip(sh.work / "m.pt",
+                             {"w": torch_stub.tensor("FloatStorage", [4], floats(4)), **{f"item{i}": i for i in range(14)}})
+        equal(sh.read("commit", "m.pt", "--verbose").stderr.count("dropped:"), 14)
     elif verb == "inspect":
         (sh.work / "hf").mkdir()
         safetensors(sh.work / "hf/model.safetensors", {f"t{i}": ("U8", [1], b"x") for i in range(15)})
