@@ -35,6 +35,7 @@ NO_EFFECT = {
     "cat": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
     "convert": {"color": ""},
     "commit": {"limit": "as the parts were told", "progress": "moves no payload", "color": ""},
+    "salvage": {"lenient": "it takes all that can be read", "verbose": ""},
     "verify": {},
     "diff": {"verbose": "", "threads": "two sides in step: a thread each"},
     "map": {"progress": "", "color": "", "verbose": ""},
@@ -100,7 +101,8 @@ def convert_parts(sh, path, *options):
 def arguments_of(verb, path):
     return {"cat": ["cat", path, "w", "--as", "raw"], "convert": ["convert", path, "out", "--to", "hf"],
             "plan": ["plan", path, "--to", "hf"], "diff": ["diff", path, path, "--items", "ignore"],
-            "map": ["map", "check", "-", "--source", path], "commit": ["commit", "out"]}.get(verb, [verb, path])
+            "map": ["map", "check", "-", "--source", path], "commit": ["commit", "out"],
+            "salvage": ["salvage", path, "out"]}.get(verb, [verb, path])
 
 
 # ---- inputs ----
@@ -553,14 +555,15 @@ def option_threads(sh, verb):
         one = sh.json("plan", source, "--to", "torch-dcp", "--threads", "1")["peak_memory_bytes"]
         assert sh.json("plan", source, "--to", "torch-dcp", "--threads", "7")["peak_memory_bytes"] > one
         return
-    options = {"verify": ["--deep"], "convert": ["--io", "buffered", "--no-sync", "--overwrite"]}.get(verb, [])
+    options = {"verify": ["--deep"], "convert": ["--io", "buffered", "--no-sync", "--overwrite"],
+               "salvage": ["--io", "buffered", "--no-sync", "--overwrite", "--to", "torch-dcp"]}.get(verb, [])
     few, many = (sh.spied(*arguments_of(verb, source), *options, "--threads", n)["threads"] for n in (1, 6))
     assert few < many, (few, many)
 
 
 def option_io(sh, verb):
     source = large(sh)
-    options = {"verify": ["--deep"], "convert": ["--overwrite"]}.get(verb, [])
+    options = {"verify": ["--deep"], "convert": ["--overwrite"], "salvage": ["--overwrite"]}.get(verb, [])
     counts = {io: sh.spied(*arguments_of(verb, source), *options, "--io", io) for io in ("buffered", "mmap", "direct")}
     assert counts["mmap"]["maps"] > 0, counts["mmap"]
     assert counts["direct"]["direct_reads"] > 0, counts["direct"]
@@ -583,6 +586,9 @@ def option_progress(sh, verb):
 def option_color(sh, verb):
     if verb == "diff":
         done = sh("diff", model(sh), model(sh, "other.safetensors", 1.0), "--color", "always", status=1)
+    elif verb == "salvage":
+        (sh.work / model(sh)).write_bytes((sh.work / "m.safetensors").read_bytes()[:-8])
+        done = sh("salvage", "m.safetensors", "out", "--color", "always", status=1)
     elif verb == "verify":
         safetensors(sh.work / "nan.safetensors", {"w": ("F32", [2], struct.pack("<2f", float("nan"), 1.0))})
         done = sh.run("verify", "nan.safetensors", "--deep", "--color", "always", "--verbose")
