@@ -278,8 +278,8 @@ static bool is_embedding(struct str key)
     return false;
 }
 
-/* What tensors that may be copies of each other have in common: a key whose number of the expert is left out, or just that they embed. Empty
- * if it is neither. */
+/* What tensors that may be copies of each other have in common: a key whose number of the expert is left out, or just that they embed.
+ * Empty if it is neither. */
 static bool copies_group(struct str key, struct buffer *out)
 {
     size_t begin, end;
@@ -350,7 +350,8 @@ reshard_status state_check_copies(struct checkpoint *checkpoint, const struct en
     reshard_status status = copies_collect(&copies, err);
     if (!status && copies.count > 1) {
         hex = calloc((size_t)checkpoint->source->catalog->tensor_count + 1, sizeof(*hex));
-        status = hex ? tensor_digests(checkpoint, DIGEST_XXH3, copies.tensors, copies.count, NULL, engine, hex, err) : error_set_memory(err);
+        status =
+            hex ? tensor_digests(checkpoint, DIGEST_XXH3, copies.tensors, copies.count, NULL, engine, hex, err) : error_set_memory(err);
     }
     for (uint32_t i = 0; i < copies.count && hex && !status; i++)
         status = copy_report(&copies, copies.tensors[i], hex[copies.tensors[i]], findings, err);

@@ -28,6 +28,8 @@ static const struct format_case {
     { "torch", "torch-dcp/dcp-fsdp2-4", NULL, NULL },
     { "torch-dcp", "torch-dcp/dcp-fsdp2-4", "ranks=3", NULL },
     { "torch-dcp", "megatron/megatron-optim-dense-full-tp2dp2", "ranks=4", NULL },
+    { "atorch", "atorch-fsdp/atorch-w3", "ranks=2", NULL },
+    { "atorch", "atorch-fsdp/atorch-moe", NULL, NULL },
     { "megatron", "megatron/megatron-moe-gmm-dist-ep2", "tp=2,ep=2", NULL },
     { "megatron", "megatron/megatron-optim-dense-legacy-tp2dp2", "tp=1,dp=4", NULL },
     { "megatron", "megatron/megatron-optim-old-modelspace-v0.14.0-dp2", "pp=2,dp=2", NULL },

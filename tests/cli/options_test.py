@@ -702,6 +702,7 @@ def without_effect(binary, verb, spellings, has_argument):
         outputs = []
         for more in ([], option):
             shutil.rmtree(sh.work / "out", ignore_errors=True)
+            (sh.work / "out").unlink(missing_ok=True)
             done = sh.run(*words.get(verb, arguments_of(verb, source)), *more)
             outputs.append((done.returncode, re.sub(r"peak memory.*", "", done.stdout), done.stderr))
         if outputs[0][0] not in (0, 1) or outputs[0] != outputs[1]:

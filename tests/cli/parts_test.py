@@ -149,7 +149,8 @@ def big_file(path, count, size):
 
 
 def killed_parts_run_again(test, rng):
-    source, target, words = test.work / "big.safetensors", test.work / "out", ["--to", "torch-dcp", "--layout", "ranks=2", "--io", "buffered", "--threads", "1"]
+    source, target = test.work / "big.safetensors", test.work / "out"
+    words = ["--to", "torch-dcp", "--layout", "ranks=2", "--io", "buffered", "--threads", "1"]
     big_file(source, 128, 1 << 20)
     whole = tree(test.whole(source, words))
     kills = 0

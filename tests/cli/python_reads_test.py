@@ -58,7 +58,8 @@ def torch_file(shell):
     assert len(reader.references) == len(state)
     for kind, storage, key, location, count in reader.references:
         assert (kind, location) == ("storage", "cpu"), (kind, location)
-        assert (storage.__module__, storage.__name__) == ("torch", "BFloat16Storage") and key.isdecimal() and count > 0, (storage, key, count)
+        assert (storage.__module__, storage.__name__) == ("torch", "BFloat16Storage"), storage
+        assert key.isdecimal() and count > 0, (key, count)
     assert member(shell.work / "one.pt", "byteorder") == b"little"
 
 
@@ -76,10 +77,12 @@ def dcp_metadata(shell):
         assert (dtype.__module__, dtype.__name__) == ("torch", "bfloat16"), dtype
         assert (layout.name, layout.arguments) == ("torch.serialization._get_layout", ("torch.strided",)), layout
         assert (requires_grad, pin_memory) == (False, False), (requires_grad, pin_memory)
-        assert memory_format.name.endswith("._MEM_FORMAT_ENCODING") and memory_format.arguments == (0,), memory_format  # torch.contiguous_format
+        # torch.contiguous_format
+        assert memory_format.name.endswith("._MEM_FORMAT_ENCODING") and memory_format.arguments == (0,), memory_format
         assert entry.state["size"].arguments == (tuple(shapes[key]),), entry.state["size"].arguments
         (chunk,) = entry.state["chunks"]
-        assert chunk.state["offsets"].arguments == ((0,) * len(shapes[key]),) and chunk.state["sizes"].arguments == (tuple(shapes[key]),), chunk
+        assert chunk.state["offsets"].arguments == ((0,) * len(shapes[key]),), chunk
+        assert chunk.state["sizes"].arguments == (tuple(shapes[key]),), chunk
     assert {place.name
             for place in metadata.state["storage_data"].values()} == {"torch.distributed.checkpoint.filesystem._StorageInfo"}
 

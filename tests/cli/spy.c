@@ -102,10 +102,10 @@ __attribute__((destructor)) static void report(void)
     FILE *out = path ? fopen(path, "w") : NULL;
     if (!out)
         return;
-    fprintf(
-        out,
-        "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written %llu\nread_bytes %llu\n"
-        "commas %u\n",
-        threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, read_bytes, commas);
+    fprintf(out,
+            "threads %llu\nmaps %llu\ndirect_reads %llu\ndirect_writes %llu\nsyncs %llu\nlargest_read %llu\nreads_of_written "
+            "%llu\nread_bytes %llu\n"
+            "commas %u\n",
+            threads, maps, direct_reads, direct_writes, syncs, largest_read, reads_of_written, read_bytes, commas);
     fclose(out);
 }

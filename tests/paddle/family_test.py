@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders of .pdparams and .pdopt files that ranks wrote before Flex Checkpoint: one logical checkpoint under any strategy. Prints TAP.
 
-Each rank numbers its own modules, so that the framework's names differ between ranks and stages; the optimizer knows only these names. States
+Each rank numbers its own modules, so that the framework's names differ between ranks and stages; the optimizer knows only these names.
+States
 of sharding V2 end in padding. What the files hold together is what the generator's model holds.
 
 usage: family_test.py --bin PATH

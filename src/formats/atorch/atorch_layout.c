@@ -226,9 +226,11 @@ reshard_status atorch_lay_out(const struct layout_request *request, struct targe
     reshard_status status = target_add_tensors(request, target, err);
     if (!status)
         status = atorch_plan_make(request, target, &state->plan, err);
-    if (!status && state->plan.model.unit_count)
+    /* Buffers alone are no checkpoint to those who look for the files of ranks, which hold nothing then. */
+    bool has_ranks = state->plan.model.unit_count || !state->plan.state_count;
+    if (!status && has_ranks)
         status = layout_ranks(request, target, ATORCH_PARAM, err);
-    if (!status && state->plan.model.unit_count)
+    if (!status && has_ranks)
         status = layout_ranks(request, target, ATORCH_META, err);
     if (!status)
         status = layout_entries(target, request, ATORCH_BUFFERS, 0, str_of(atorch_file_stem(ATORCH_BUFFERS)), err);
