@@ -379,7 +379,7 @@ def main():
             number += 1
             failed += bool(lines)
             print(f"{'not ok' if lines else 'ok'} {number} - {args.check} {name}{unseen}", flush=True)
-            for line in lines[:6]:
+            for line in "\n".join(map(str, lines[:6])).splitlines():
                 print(f"# {line}", flush=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -342,10 +342,10 @@ static reshard_status collect_lists(const struct dcp_placing *placing, reshard_e
         size_t count = piece->is_item ? dcp_stored_path(&state->items[piece->index], &single, &parts)
                                       : catalog_tensor_path(wanted, &wanted->tensors[piece->index], &single, &parts);
         last = piece->is_item ? CATALOG_NONE : piece->index;
-        status = dcp_lists_add(lists, parts, count, err);
+        status = dcp_lists_add(lists, parts, count, !piece->is_item, err);
     }
     for (uint32_t i = 0; i < lists->lists.count && !status; i++) {
-        if ((uint64_t)lists->found[i].last + 1 != lists->found[i].count)
+        if (dcp_list_has_hole(&lists->found[i]))
             return target_note_changed(placing->target, NOTE_KEYS, (struct str){ 0 }, err,
                                        "lists with members left out: what is left of them keeps its flat name only");
     }

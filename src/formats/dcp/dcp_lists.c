@@ -23,7 +23,7 @@ static struct dcp_list *list_of(struct dcp_lists *lists)
     if (!ARRAY_ROOM(lists->found, index, lists->capacity))
         return NULL;
     if (was_new)
-        lists->found[index] = (struct dcp_list){ 0, -1 };
+        lists->found[index] = (struct dcp_list){ .last = -1 };
     return &lists->found[index];
 }
 
@@ -33,7 +33,17 @@ static bool is_position(const struct path_part *parts, size_t index)
     return index > 0 && parts[index].kind == PATH_INDEX;
 }
 
-reshard_status dcp_lists_add(struct dcp_lists *lists, const struct path_part *parts, size_t count, reshard_error *err)
+/* Whether a dict is on the path behind the position. */
+static bool has_key_behind(const struct path_part *parts, size_t index, size_t count)
+{
+    for (size_t i = index + 1; i < count; i++) {
+        if (parts[i].kind != PATH_INDEX)
+            return true;
+    }
+    return false;
+}
+
+reshard_status dcp_lists_add(struct dcp_lists *lists, const struct path_part *parts, size_t count, bool is_tensor, reshard_error *err)
 {
     buffer_clear(&lists->key);
     for (size_t i = 0; i < count; i++) {
@@ -47,19 +57,20 @@ reshard_status dcp_lists_add(struct dcp_lists *lists, const struct path_part *pa
         if (lists->key.failed || name_map_intern(&lists->positions, buffer_str(&lists->key), &was_new) == NAME_NONE)
             return error_set_memory(err);
         list->count += was_new;
+        list->is_open |= is_tensor || has_key_behind(parts, i, count);
         if (parts[i].index > list->last)
             list->last = parts[i].index;
     }
     return lists->key.failed ? error_set_memory(err) : RESHARD_OK;
 }
 
-bool dcp_lists_has_hole(struct dcp_lists *lists, const struct path_part *parts, size_t count)
+bool dcp_lists_are_flat(struct dcp_lists *lists, const struct path_part *parts, size_t count)
 {
     buffer_clear(&lists->key);
     for (size_t i = 0; i < count; i++) {
         if (is_position(parts, i)) {
             uint32_t index = name_map_find(&lists->lists, buffer_str(&lists->key));
-            if (index != NAME_NONE && (uint64_t)lists->found[index].last + 1 != lists->found[index].count)
+            if (index != NAME_NONE && (dcp_list_has_hole(&lists->found[index]) || !lists->found[index].is_open))
                 return true;
         }
         spell(&lists->key, &parts[i]);

@@ -369,7 +369,7 @@ static void dcp_metadata_write_put_path(struct writing *writing, struct str name
 {
     char number[24];
     struct path_part flat = { .kind = PATH_KEY, .key = name };
-    if (dcp_lists_has_hole(&writing->state->lists, parts, count)) {
+    if (dcp_lists_are_flat(&writing->state->lists, parts, count)) {
         parts = &flat;
         count = 1;
     }
