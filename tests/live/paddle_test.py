@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What reshard writes for Paddle, Paddle itself loads; what Paddle writes, reshard reads. Prints TAP.
+
+usage: paddle_test.py --bin RESHARD --root DIR
+Needs paddlepaddle 3.3 and numpy. DIR/paddle has what Paddle wrote, with the digests of all tensors.
+"""
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import warnings
+
+warnings.filterwarnings("ignore")
+os.environ.setdefault("GLOG_minloglevel", "2")
+import numpy as np  # noqa: E402
+import paddle  # noqa: E402
+from paddle.distributed.fleet.utils.log_util import logger  # noqa: E402
+
+logger.setLevel("ERROR")
+# The array that Paddle keeps a type in, and its own name of it.
+TYPES = {"F32": ("float32", "float32"), "F64": ("float64", "float64"), "F16": ("float16", "float16"), "BF16": ("uint16", "bfloat16"),
+         "I64": ("int64", "int64"), "I32": ("int32", "int32"), "U8": ("uint8", "uint8"), "BOOL": ("bool", "bool"), "I8": ("int8", "int8")}
+MODEL = "paddle-strategy-dp1"
+# Paddle 3.3.1 merges some flat ranges wrongly: those layouts are compared file by file with what Paddle wrote.
+LAYOUTS = ["dp=2", "tp=2", "tp=4", "pp=2", "tp=2,dp=2", "sharding=2,stage=1v1", "sharding=4,stage=1v1"]
+
+
+class Test:
+    def __init__(self, args, work):
+        self.bin, self.root, self.work, self.number = args.bin, pathlib.Path(args.root), work, 0
+
+    def report(self, name, bad):
+        self.number += 1
+        print(f"{'not ok' if bad else 'ok'} {self.number} - {name}", flush=True)
+        for line in "\n".join(map(str, bad[:5])).splitlines():
+            print(f"# {line}", flush=True)
+        return bool(bad)
+
+    def convert(self, source, target, *options):
+        done = subprocess.run([self.bin, "convert", source, target, "--quiet", *options], capture_output=True, text=True)
+        assert done.returncode == 0, f"convert {options}: exit {done.returncode}: {done.stderr}"
+        return target
+
+    def tensors(self, path):
+        """{key: (dtype, shape, sha256)} as reshard reads them."""
+        out = subprocess.run([self.bin, "hash", "--json", path], capture_output=True, text=True, check=True).stdout
+        return {t["key"]: (t["dtype"], t["shape"], t["hash"]) for t in json.loads(out)["tensors"]}
+
+    def manifest(self, case):
+        given = json.loads((self.root / "paddle" / case / "manifest.json").read_text())
+        return self.root / "paddle" / case / given["path"], {k: (t["dtype"], t["shape"], t["sha256"]) for k, t in given["tensors"].items()}
+
+
+def digest(array):
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+
+
+def differences(found, wanted):
+    bad = [f"{key} is missing" for key in wanted if key not in found] + [f"{key} is too much" for key in found if key not in wanted]
+    return bad + [f"{key}: {found[key]} instead of {wanted[key]}" for key in wanted if key in found and found[key] != wanted[key]]
+
+
+def spelled(dtype):
+    return next((name for name, (kept, own) in TYPES.items() if dtype in (kept, own)), dtype)
+
+
+def loaded(folder, wanted):
+    """What Paddle's loader puts into whole tensors of a pattern."""
+    state = {}
+    for key, (dtype, shape, _) in wanted.items():
+        kept = np.dtype(TYPES[dtype][0])
+        state[key] = paddle.to_tensor(np.frombuffer(b"\1" * (int(np.prod(shape, dtype=np.int64)) * kept.itemsize), kept).reshape(shape).copy())
+    paddle.distributed.load_state_dict(state, str(folder))
+    return {key: (spelled(str(tensor.dtype).split(".")[-1]), list(tensor.shape), digest(np.array(tensor))) for key, tensor in state.items()}
+
+
+def flex_layouts_load(test):
+    source, wanted = test.manifest(MODEL)
+    failed = 0
+    for layout in LAYOUTS:
+        folder = test.convert(source, test.work / layout, "--to", "paddle-flex", "--layout", layout)
+        failed += test.report(f"Flex Checkpoint, {layout}", differences(loaded(folder, wanted), wanted))
+    return failed
+
+
+def plain(entry):
+    """Its attributes; the bounds of ranges are integers of NumPy in what Paddle writes."""
+    values = {key: value for key, value in vars(entry).items()}
+    if values.get("flattened_range") is not None:
+        values["flattened_range"] = tuple(map(int, values["flattened_range"]))
+    return tuple(sorted((key, repr(value)) for key, value in values.items()))
+
+
+def metadata_of(folder):
+    found = paddle.load(str(next(folder.glob("*.metadata"))))
+    shards = {key: sorted(map(plain, value)) for key, value in found.state_dict_metadata.items()}
+    return shards, {plain(index): name for index, name in found.storage_metadata.items()}, found.flat_mapping
+
+
+def arrays_of(path):
+    return {key: (str(np.array(value).dtype), np.array(value).shape, digest(np.array(value))) for key, value in paddle.load(str(path)).items()
+            if not key.endswith("@@")}
+
+
+def files_are_paddles(test):
+    """Written like what Paddle wrote: the same metadata, and in each file the same arrays."""
+    source, _ = test.manifest(MODEL)
+    failed = 0
+    for case in sorted(p.name for p in (test.root / "paddle").glob("paddle-strategy-*")):
+        real, _ = test.manifest(case)
+        if case == MODEL or not list(real.glob("*.metadata")):
+            continue
+        folder = test.convert(source, test.work / case, "--like", real)
+        bad = [] if metadata_of(folder) == metadata_of(real) else ["other metadata"]
+        names = [sorted(p.name for p in f.glob("*.distcp")) for f in (folder, real)]
+        bad += [] if names[0] == names[1] else [f"files {names[0]} instead of {names[1]}"]
+        for name in names[1] if not bad else []:
+            bad += [f"{name}: {line}" for line in differences(arrays_of(folder / name), arrays_of(real / name))]
+        failed += test.report(f"files like {case}", bad)
+    return failed
+
+
+def other_frameworks_load(test):
+    failed = 0
+    for name in ("torch-dcp/dcp-small", "safetensors/safetensors-hf-sharded"):
+        source = next(p for p in sorted((test.root / name).iterdir()) if p.name != "manifest.json")
+        wanted = {key: value for key, value in test.tensors(source).items() if value[0] in TYPES and 0 not in value[1]}
+        folder = test.convert(source, test.work / name.split("/")[1], "--to", "paddle-flex", "--layout", "ranks=2")
+        failed += test.report(f"{name} as Flex Checkpoint", differences(loaded(folder, wanted), wanted))
+    return failed
+
+
+def params_load(test):
+    source, wanted = test.manifest(MODEL)
+    failed = 0
+    for protocol in ("4", "5"):
+        path = test.convert(source, test.work / f"{protocol}.pdparams", "--to", "paddle", "-o", f"protocol={protocol}")
+        found = {key: (spelled(str(t.dtype).split(".")[-1]), list(t.shape), digest(np.array(t))) for key, t in paddle.load(str(path)).items()}
+        failed += test.report(f".pdparams of protocol {protocol}", differences(found, wanted))
+    return failed
+
+
+def paddles_files_are_read(test):
+    rng = np.random.default_rng(5)
+    state = {"b": paddle.to_tensor(rng.random((3, 4), np.float32)), "h": paddle.to_tensor(rng.random((70, 300), np.float32)).cast("bfloat16"),
+             "scalar": paddle.to_tensor(3.5), "n": paddle.to_tensor(np.arange(6).reshape(2, 3))}
+    wanted = {key: (spelled(str(t.dtype).split(".")[-1]), list(t.shape), digest(np.array(t))) for key, t in state.items()}
+    failed = 0
+    for protocol in (2, 3, 4):
+        path = test.work / f"real-{protocol}.pdparams"
+        paddle.save(state, str(path), protocol=protocol)
+        failed += test.report(f"paddle.save of protocol {protocol} is read", differences(test.tensors(path), wanted))
+    folder = test.work / "real-flex"
+    paddle.distributed.save_state_dict(state, str(folder))
+    return failed + test.report("save_state_dict is read", differences(test.tensors(folder), wanted))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", required=True)
+    parser.add_argument("--root", required=True)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
+        test = Test(args, pathlib.Path(work))
+        failed = sum(part(test) for part in (flex_layouts_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read))
+    print(f"1..{test.number}")
+    return 1 if failed else 0
+
+
+raise SystemExit(main())
