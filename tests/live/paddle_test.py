@@ -68,14 +68,19 @@ def spelled(dtype):
     return next((name for name, (kept, own) in TYPES.items() if dtype in (kept, own)), dtype)
 
 
+def shown(state):
+    return {key: (spelled(str(t.dtype).split(".")[-1]), list(t.shape), digest(np.array(t))) for key, t in state.items()}
+
+
 def loaded(folder, wanted):
     """What Paddle's loader puts into whole tensors of a pattern."""
     state = {}
     for key, (dtype, shape, _) in wanted.items():
         kept = np.dtype(TYPES[dtype][0])
-        state[key] = paddle.to_tensor(np.frombuffer(b"\1" * (int(np.prod(shape, dtype=np.int64)) * kept.itemsize), kept).reshape(shape).copy())
+        pattern = b"\1" * (int(np.prod(shape, dtype=np.int64)) * kept.itemsize)
+        state[key] = paddle.to_tensor(np.frombuffer(pattern, kept).reshape(shape).copy())
     paddle.distributed.load_state_dict(state, str(folder))
-    return {key: (spelled(str(tensor.dtype).split(".")[-1]), list(tensor.shape), digest(np.array(tensor))) for key, tensor in state.items()}
+    return shown(state)
 
 
 def flex_layouts_load(test):
@@ -102,8 +107,8 @@ def metadata_of(folder):
 
 
 def arrays_of(path):
-    return {key: (str(np.array(value).dtype), np.array(value).shape, digest(np.array(value))) for key, value in paddle.load(str(path)).items()
-            if not key.endswith("@@")}
+    arrays = {key: np.array(value) for key, value in paddle.load(str(path)).items() if not key.endswith("@@")}
+    return {key: (str(array.dtype), array.shape, digest(array)) for key, array in arrays.items()}
 
 
 def files_are_paddles(test):
@@ -139,8 +144,7 @@ def params_load(test):
     failed = 0
     for protocol in ("4", "5"):
         path = test.convert(source, test.work / f"{protocol}.pdparams", "--to", "paddle", "-o", f"protocol={protocol}")
-        found = {key: (spelled(str(t.dtype).split(".")[-1]), list(t.shape), digest(np.array(t))) for key, t in paddle.load(str(path)).items()}
-        failed += test.report(f".pdparams of protocol {protocol}", differences(found, wanted))
+        failed += test.report(f".pdparams of protocol {protocol}", differences(shown(paddle.load(str(path))), wanted))
     return failed
 
 
@@ -148,8 +152,7 @@ def paddles_files_are_read(test):
     rng = np.random.default_rng(5)
     state = {"b": paddle.to_tensor(rng.random((3, 4), np.float32)), "h": paddle.to_tensor(rng.random((70, 300), np.float32)).cast("bfloat16"),
              "scalar": paddle.to_tensor(3.5), "n": paddle.to_tensor(np.arange(6).reshape(2, 3))}
-    wanted = {key: (spelled(str(t.dtype).split(".")[-1]), list(t.shape), digest(np.array(t))) for key, t in state.items()}
-    failed = 0
+    wanted, failed = shown(state), 0
     for protocol in (2, 3, 4):
         path = test.work / f"real-{protocol}.pdparams"
         paddle.save(state, str(path), protocol=protocol)

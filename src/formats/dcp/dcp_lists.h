@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists that torch's loader cannot make again. A position in planner_data makes it build the whole list, and it then asks for every position;
- * if some are not stored (left out by the user, or dropped), loading fails. And it opens lists only where a tensor or a dict is in them:
- * others it asks for as one value. Members of such lists are written under their flat name instead.
+ * Lists that torch's loader cannot make again. A position in planner_data makes it build the whole list, and it then asks for every
+ * position; if some are not stored (left out by the user, or dropped), loading fails. And it opens lists only where a tensor or a dict is
+ * in them: others it asks for as one value. Members of such lists are written under their flat name instead.
  */
 #ifndef FORMATS_DCP_DCP_LISTS_H
 #define FORMATS_DCP_DCP_LISTS_H
