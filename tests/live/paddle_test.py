@@ -150,8 +150,8 @@ def params_load(test):
 
 def paddles_files_are_read(test):
     rng = np.random.default_rng(5)
-    state = {"b": paddle.to_tensor(rng.random((3, 4), np.float32)), "h": paddle.to_tensor(rng.random((70, 300),
-             np.float32)).cast("bfloat16"),
+    state = {"b": paddle.to_tensor(rng.random((3, 4), np.float32)),
+             "h": paddle.to_tensor(rng.random((70, 300), np.float32)).cast("bfloat16"),
              "scalar": paddle.to_tensor(3.5), "n": paddle.to_tensor(np.arange(6).reshape(2, 3))}
     wanted, failed = shown(state), 0
     for protocol in (2, 3, 4):
@@ -170,8 +170,8 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
-        failed = sum(part(test) for part in (flex_layouts_load, files_are_paddles, other_frameworks_load, params_load,
-                                 paddles_files_are_read))
+        parts = (flex_layouts_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read)
+        failed = sum(part(test) for part in parts)
     print(f"1..{test.number}")
     return 1 if failed else 0
 
