@@ -180,7 +180,7 @@ static void compare(const struct conversion *conversion, struct checkpoint *writ
         if (!is_comparable(conversion, i))
             continue;
         struct str key = target->tensors[i].key;
-        uint32_t found = catalog_find(written->source->catalog, key);
+        uint32_t found = catalog_find(written->source->catalog, target_read_key(&conversion->target, i));
         if (found == CATALOG_NONE)
             fail("missing after writing", key, &err);
         if (whole_hash(conversion->source, conversion->selection.wanted_source[i], &before, &err))

@@ -280,9 +280,8 @@ reshard_status sidecar_verify(struct checkpoint *checkpoint, const struct engine
 /* The target's tensor for a wanted one: by key, or where keys are ambiguous by path. */
 static uint32_t written_tensor(const struct conversion *conversion, const struct checkpoint *written, uint32_t wanted)
 {
-    const struct catalog *from = conversion->target.catalog, *in = written->source->catalog;
-    const struct catalog_tensor *tensor = &from->tensors[wanted];
-    uint32_t found = catalog_find(in, tensor->key);
+    const struct catalog *in = written->source->catalog;
+    uint32_t found = catalog_find(in, target_read_key(&conversion->target, wanted));
     if (found == CATALOG_NONE || !(in->tensors[found].flags & TENSOR_AMBIGUOUS))
         return found;
     struct path_part single, other_single;

@@ -75,11 +75,21 @@ def to_every_format(shell):
         if name == "megatron":
             assert "no key is one of a Megatron model" in shell.convert("as-megatron", "--to", name, "--quiet", status=5).stderr
             continue
-        shell.convert(f"as-{name}", "--to", name, "--quiet")
+        shell.convert(f"as-{name}", "--to", name, "--quiet", "--verify")
         found = json.loads(shell("ls", "--json", f"as-{name}").stdout)["format"]
         # Megatron-FSDP's checkpoints are told from torch_dcp by the keys of its models, which these are not.
         assert found == name or (name, found) in SAME_FILES, f"{found} instead of {name}"
         shell.same("source.safetensors", f"as-{name}")
+    return " ".join(formats)
+
+
+def nothing_in_every_format(shell):
+    """What is written of a checkpoint without anything in it opens again."""
+    (shell.work / "nothing.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    formats = [f["name"] for f in json.loads(shell("formats", "--json").stdout)["formats"] if f["writes"] and f["name"] != "megatron"]
+    for name in formats:
+        shell("convert", "nothing.safetensors", f"nothing-{name}", "--to", name, "--quiet", "--verify")
+        assert json.loads(shell("ls", "--json", f"nothing-{name}").stdout)["tensors"] == [], name
     return " ".join(formats)
 
 

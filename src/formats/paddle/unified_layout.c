@@ -260,9 +260,13 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
     struct st_pieces *pieces = &write->pieces[family];
     reshard_status status = RESHARD_OK;
     uint32_t begin = 0;
-    if (!pieces->count)
+    /* Of no tensors at all, a model without weights is written. */
+    if (!pieces->count && (family != UC_MODEL || write->request->wanted->tensor_count))
         return RESHARD_OK;
-    unified_layout_assign(write, family);
+    if (pieces->count)
+        unified_layout_assign(write, family);
+    else
+        write->files[family] = 1;
     qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
     /* The index first: a file's pieces are put into the order of its bytes. */
     if (!unified_layout_is_single(write, family))
@@ -271,7 +275,7 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
         uint32_t end = begin;
         while (end < pieces->count && pieces->items[end].file == f)
             end++;
-        if (end == begin)
+        if (end == begin && pieces->count)
             continue; /* no map would have it */
         char *name = unified_layout_name(write, family, f);
         status = name ? st_target_add_file(write->target, str_of(name), pieces->items + begin, end - begin, &write->metadata,
@@ -301,6 +305,29 @@ static reshard_status unified_layout_add_side_files(struct uc_write *write, resh
     return status;
 }
 
+/* A reader names the family of every tensor. */
+static reshard_status unified_layout_read_keys(struct target *target, reshard_error *err)
+{
+    struct catalog *catalog = target->catalog;
+    struct str *keys = arena_array(&catalog->arena, (size_t)catalog->tensor_count + 1, sizeof(*keys));
+    if (!keys)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < catalog->tensor_count; i++) {
+        struct str name = catalog->tensors[i].key;
+        enum uc_family family = unified_layout_family(&name);
+        size_t stem = strlen(uc_stems[family]), size = stem + 1 + name.size;
+        char *text = arena_alloc(&catalog->arena, size);
+        if (!text)
+            return error_set_memory(err);
+        memcpy(text, uc_stems[family], stem);
+        text[stem] = ':';
+        memcpy(text + stem + 1, name.data, name.size);
+        keys[i] = (struct str){ text, size };
+    }
+    target->read_keys = keys;
+    return RESHARD_OK;
+}
+
 reshard_status uc_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct uc_write write = { .request = request, .target = target, .like = request->like ? request->like->driver_state : NULL };
@@ -312,6 +339,8 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
     reshard_status status = target->driver_state ? target_add_tensors(request, target, err) : error_set_memory(err);
     if (!status)
         status = st_pieces_collect(request, target, false, &all, &ties, err);
+    if (!status)
+        status = unified_layout_read_keys(target, err);
     if (!status)
         status = unified_layout_sort(&write, &all, err);
     if (!status)

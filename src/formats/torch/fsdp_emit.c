@@ -404,9 +404,10 @@ reshard_status fsdp_emit_file(const struct layout_request *request, struct targe
                                                  .context = &emitting };
     reshard_status status = fsdp_fill(&emitting, err);
     *is_empty = emitting.is_empty;
-    if (!status && !emitting.is_empty && !emitting.whole)
+    bool is_written = !emitting.is_empty || file->kind == FSDP_MODEL; /* a model without anything is an empty dict */
+    if (!status && is_written && !emitting.whole)
         status = nest_finish(&emitting.nest, err);
-    if (!status && !emitting.is_empty)
+    if (!status && is_written)
         status = pickle_write(emitting.whole ? emitting.whole : emitting.graph.root, emitting.graph.count, NULL, fsdp_substitute, &emitting,
                               out, err);
     if (emitting.status)
