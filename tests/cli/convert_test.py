@@ -303,8 +303,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--bin", required=True)
     args = parser.parse_args()
-    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run, layout, format_option, like,
-              memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
+    checks = (to_every_format, nothing_in_every_format, unknown_format, dtype, selection, max_shard_size, checksum, verify, dry_run,
+              layout, format_option, like, memory_and_threads, compressed_chunks, existing_target, source_is_safe, no_folder, resume)
     return small_models.run(args.bin,
                             [(check.__name__, lambda shell, check=check: check(Shell(shell.binary, shell.work))) for check in checks])
 
