@@ -21,6 +21,16 @@ static void format_json(const reshard_format *format, size_t index, bool first)
         json_text(stdout, option.help);
         putchar('}');
     }
+    fputs("],\"layout\":[", stdout);
+    reshard_format_word word = RESHARD_FORMAT_WORD_INIT;
+    for (size_t i = 0; reshard_format_word_at(index, i, &word) == RESHARD_OK; i++) {
+        printf("%s{\"name\":\"%s\",\"choices\":[", i ? "," : "", word.name);
+        for (size_t c = 0; word.choices && word.choices[c]; c++)
+            printf("%s\"%s\"", c ? "," : "", word.choices[c]);
+        fputs("],\"help\":", stdout);
+        json_text(stdout, word.help);
+        putchar('}');
+    }
     fputs("]}", stdout);
 }
 
@@ -48,6 +58,17 @@ static int list_limits(const struct options *options)
     return 0;
 }
 
+static void print_layout_words(size_t format)
+{
+    reshard_format_word word = RESHARD_FORMAT_WORD_INIT;
+    for (size_t i = 0; reshard_format_word_at(format, i, &word) == RESHARD_OK; i++) {
+        printf("  --layout %s=%s", word.name, word.choices ? "" : "N");
+        for (size_t c = 0; word.choices && word.choices[c]; c++)
+            printf("%s%s", c ? "|" : "", word.choices[c]);
+        printf("  %s\n", word.help);
+    }
+}
+
 static int one_format(const struct options *options, const reshard_format *format, size_t index)
 {
     if (options->json) {
@@ -57,6 +78,7 @@ static int one_format(const struct options *options, const reshard_format *forma
         return 0;
     }
     printf("%s: %s\n%s%s\n", format->name, format->summary, format->reads ? "reads" : "", format->writes ? ", writes" : "");
+    print_layout_words(index);
     reshard_format_option option = RESHARD_FORMAT_OPTION_INIT;
     for (size_t i = 0; reshard_format_option_at(index, i, &option) == RESHARD_OK; i++)
         printf("  -o %s=%s  %s (%s)\n", option.name, option.type, option.help, option.default_value ? option.default_value : "");

@@ -556,6 +556,15 @@ typedef struct reshard_format_option {
 #define RESHARD_FORMAT_OPTION_INIT { sizeof(reshard_format_option), NULL, NULL, NULL, NULL }
 reshard_status reshard_format_option_at(size_t format, size_t index, reshard_format_option *out);
 
+/* A word of reshard_convert_options.layout that a format knows, NAME=NUMBER or NAME=CHOICE. */
+typedef struct reshard_format_word {
+    size_t struct_size;
+    const char *name, *help;
+    const char *const *choices; /* what it may be, then NULL; NULL: a number */
+} reshard_format_word;
+#define RESHARD_FORMAT_WORD_INIT { sizeof(reshard_format_word), NULL, NULL, NULL }
+reshard_status reshard_format_word_at(size_t format, size_t index, reshard_format_word *out);
+
 /* An element type: its name here and in torch ("" if torch has none), and the bits of an element. */
 typedef struct reshard_dtype {
     size_t struct_size;

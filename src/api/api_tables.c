@@ -81,6 +81,26 @@ API_EXPORT reshard_status reshard_format_option_at(size_t format, size_t index, 
     return RESHARD_OK;
 }
 
+/* The word of that number; those without help are synonyms. NULL behind the last. */
+static const struct layout_word *format_word_find(const struct format_driver *driver, size_t index)
+{
+    for (const struct layout_word *word = driver ? driver->words : NULL; word && word->name; word++) {
+        if (word->help && index-- == 0)
+            return word;
+    }
+    return NULL;
+}
+
+API_EXPORT reshard_status reshard_format_word_at(size_t format, size_t index, reshard_format_word *out)
+{
+    const struct layout_word *word = format < reshard_format_count() ? format_word_find(format_driver_at((int)format), index) : NULL;
+    if (!entry_begin(out, "reshard_format_word", 0, word ? 1 : 0))
+        return RESHARD_ERR_USAGE;
+    const reshard_format_word made = { .name = word->name, .help = word->help, .choices = word->choices };
+    struct_give(out, &made, sizeof(made));
+    return RESHARD_OK;
+}
+
 /* ---- element types ---- */
 
 static void dtype_give(enum dtype dtype, reshard_dtype *out)

@@ -149,6 +149,15 @@ static reshard_status call_format_option(void *given)
     return reshard_format_option_at(index, 0, given);
 }
 
+static reshard_status call_format_word(void *given)
+{
+    reshard_format_word word = RESHARD_FORMAT_WORD_INIT;
+    size_t index = 0;
+    while (reshard_format_word_at(index, 0, &word))
+        index++;
+    return reshard_format_word_at(index, 0, given);
+}
+
 static reshard_status call_value_info(void *given)
 {
     const reshard_value *value;
@@ -313,6 +322,8 @@ static const struct struct_case {
     OUT(reshard_format, call_format, X(name), X(summary), X(reads), X(writes), X(is_directory), X(holds_items), X(option_count)),
 #undef X
 #define X(m) AT(reshard_format_option, m)
+    OUT(reshard_format_word, call_format_word, AT(reshard_format_word, name), AT(reshard_format_word, help),
+        AT(reshard_format_word, choices)),
     OUT(reshard_format_option, call_format_option, X(name), X(type), X(default_value), X(help)),
 #undef X
     OUT(reshard_dtype, call_dtype, AT(reshard_dtype, name), AT(reshard_dtype, torch_name), AT(reshard_dtype, bits)),
@@ -616,6 +627,7 @@ TEST(null_is_refused_by_lists)
     REFUSED(reshard_report_note_at(&kept, 0, NULL));
     REFUSED(reshard_format_at(0, NULL));
     REFUSED(reshard_format_option_at(0, 0, NULL));
+    REFUSED(reshard_format_word_at(0, 0, NULL));
     REFUSED(reshard_dtype_at(0, NULL));
     REFUSED(reshard_dtype_find(NULL, &dtype));
     REFUSED(reshard_dtype_find("bf16", NULL));
