@@ -29,6 +29,10 @@ dcp_to_torch_save({src!r}, {dst!r} + '/x.pt')
 state = torch.load({dst!r} + '/x.pt', mmap=True)
 save_file({{k: v.contiguous() for k, v in state.items()}}, {dst!r} + '/model.safetensors')
 """
+PADDLE_MERGE = """
+from paddle.distributed.flex_checkpoint.dcp.load_state_dict import merge_sharded_state_dict
+merge_sharded_state_dict({src!r}, {dst!r} + '/merged')
+"""
 
 
 class Bench:
@@ -258,6 +262,25 @@ class Bench:
         self.row(f"one tensor by name out of {gigabytes} GB of atorch", f"{seconds['one'] * 1000:.0f} ms", "", "5 ms", "12 MiB of payload")
         shutil.rmtree(source)
 
+    def paddle(self, gigabytes):
+        """Flex Checkpoint of four ranks to Hugging Face: against a copy, and against Paddle itself, where PADDLE_PYTHON names a Python."""
+        reshard, made, source = self.args.reshard, self.make("dcp", gigabytes, 4), os.path.join(self.root, "flex")
+        subprocess.run([reshard, "convert", made, source, "--to", "paddle-flex", "--layout", "tp=4", "--quiet", "--no-sync"], check=True)
+        shutil.rmtree(made)
+        commands = {"cp": ["cp", "-r", source, self.out + "/copy"],
+                    "reshard": [reshard, "convert", source, self.out + "/hf", "--to", "hf", "--quiet", "--no-sync"]}
+        found = self.side_by_side(commands)
+        ratio = found["cp"][0] / found["reshard"][0]
+        self.row(f"Flex Checkpoint (4 ranks) to hf, {gigabytes} GB, against `cp -r`", f"{ratio:.2f}x", "0.6x", "0.95x",
+                 f"{found['reshard'][0]:.2f} s, {found['reshard'][1]:.0f} MiB")
+        python = os.environ.get("PADDLE_PYTHON")
+        if python:
+            merge = [python, "-W", "ignore", "-c", PADDLE_MERGE.format(src=source, dst=self.out)]
+            found = self.side_by_side({"paddle": merge, "reshard": commands["reshard"]}, rounds=2)
+            self.row("the same, against Paddle's merge_sharded_state_dict", f"{found['paddle'][0] / found['reshard'][0]:.1f}x", "5x", "15x",
+                     f"Paddle {found['paddle'][0]:.1f} s and {found['paddle'][1]:.0f} MiB")
+        shutil.rmtree(source)
+
     def disk(self, gigabytes):
         """Synced, on a disk: the ways to read against each other, and against a copy."""
         reshard, source = self.args.reshard, self.make("dcp", gigabytes, 4)
@@ -327,6 +350,8 @@ def main():
             bench.mapping()
         if bench.wants("megatron"):
             bench.megatron(int(args.gigabytes.split(",")[-1]))
+        if bench.wants("paddle"):
+            bench.paddle(int(args.gigabytes.split(",")[-1]))
         if bench.wants("flat"):
             bench.flat(int(args.gigabytes.split(",")[-1]))
         if bench.wants("zarr"):
