@@ -25,6 +25,7 @@ API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint
         return RESHARD_ERR_USAGE;
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, index)];
+    places_hold(checkpoint);
     reshard_tensor made = {
         .key = public_str(tensor->key),
         .dtype = dtype_info(tensor->dtype)->name,
@@ -39,6 +40,7 @@ API_EXPORT reshard_status reshard_tensor_at(const reshard_checkpoint *checkpoint
         made.tied_to = checkpoint->public_index[tensor->tied_to];
     for (uint32_t i = 0; i < tensor->chunk_count; i++)
         made.replica_count += (catalog->chunks[tensor->first_chunk + i].flags & CHUNK_REPLICA) != 0;
+    places_leave(checkpoint);
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
 }
@@ -74,6 +76,7 @@ API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint,
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, tensor_index)];
     if (index >= tensor->chunk_count)
         return RESHARD_ERR_USAGE;
+    places_hold(checkpoint);
     const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + index];
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     bool encoded = catalog_chunk_is_coded(catalog, chunk);
@@ -89,6 +92,7 @@ API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint,
         .flat_count = layout ? layout->flat_count : -1,
         .encoding = encoding_name(layout),
     };
+    places_leave(checkpoint);
     struct_give(out, &made, sizeof(made));
     return RESHARD_OK;
 }

@@ -16,9 +16,9 @@ static reshard_status tensor_number(const reshard_checkpoint *checkpoint, size_t
     return index < count ? RESHARD_OK : error_set(err, RESHARD_ERR_USAGE, "tensor %zu of %zu", index, count);
 }
 
-/* Checks a box, and gives the catalog's number of its tensor. */
-static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_t index, const int64_t *start, const int64_t *extent,
-                                     uint32_t *tensor_index, reshard_error *err)
+/* The caller holds the places. */
+static reshard_status box_of_places(const reshard_checkpoint *checkpoint, size_t index, const int64_t *start, const int64_t *extent,
+                                    uint32_t *tensor_index, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
     reshard_status status = tensor_number(checkpoint, index, err);
@@ -34,6 +34,16 @@ static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_
                          (long long)start[bad_axis], (long long)extent[bad_axis], bad_axis,
                          (long long)catalog_vector_at(catalog, tensor->shape)[bad_axis]);
     return RESHARD_OK;
+}
+
+/* Checks a box, and gives the catalog's number of its tensor. */
+static reshard_status box_of_request(const reshard_checkpoint *checkpoint, size_t index, const int64_t *start, const int64_t *extent,
+                                     uint32_t *tensor_index, reshard_error *err)
+{
+    places_hold(checkpoint);
+    reshard_status status = box_of_places(checkpoint, index, start, extent, tensor_index, err);
+    places_leave(checkpoint);
+    return status;
 }
 
 /* ---- any number of threads read at once ---- */
@@ -82,7 +92,7 @@ reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_
 
 void reading_end(const reshard_checkpoint *checkpoint)
 {
-    pthread_rwlock_unlock((pthread_rwlock_t *)(uintptr_t)&checkpoint->places);
+    places_leave(checkpoint);
 }
 
 static reshard_status read_box(const reshard_checkpoint *checkpoint, size_t tensor, const int64_t *start, const int64_t *extent,
@@ -258,7 +268,9 @@ API_EXPORT reshard_status reshard_npy_header(const reshard_checkpoint *checkpoin
     const struct catalog_tensor *tensor = &catalog->tensors[checkpoint_listed(checkpoint, tensor_index)];
     struct buffer out = { 0 };
     bool is_substitute;
+    places_hold(checkpoint);
     const int64_t *shape = extent ? extent : catalog_vector_at(catalog, tensor->shape);
+    places_leave(checkpoint); /* numbers stay where they are */
     status = npy_write_header(tensor->dtype, tensor->rank, shape, &is_substitute, &out, err);
     if (status) {
         buffer_release(&out);

@@ -130,8 +130,11 @@ API_EXPORT reshard_status reshard_load_shards(const reshard_checkpoint *checkpoi
     NEEDS(checkpoint, err);
     NEEDS(shards, err);
     reshard_status status = run_options_read(run, &running, err);
-    if (!status)
+    if (!status) {
+        places_hold(checkpoint);
         status = loading_make(checkpoint_catalog(checkpoint), &shards->list, &loading, err);
+        places_leave(checkpoint);
+    }
     if (!status)
         status = reading_begin(checkpoint, loading.tensors, loading.count, &source, err);
     if (!status) {

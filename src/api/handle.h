@@ -45,6 +45,17 @@ reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_
                              reshard_error *err);
 void reading_end(const reshard_checkpoint *checkpoint);
 
+/* For those who look at chunks while others may find out where their payload lies. A thread may hold it several times. */
+static inline void places_hold(const reshard_checkpoint *checkpoint)
+{
+    pthread_rwlock_rdlock((pthread_rwlock_t *)(uintptr_t)&checkpoint->places);
+}
+
+static inline void places_leave(const reshard_checkpoint *checkpoint)
+{
+    pthread_rwlock_unlock((pthread_rwlock_t *)(uintptr_t)&checkpoint->places);
+}
+
 static inline struct source *checkpoint_source(const reshard_checkpoint *checkpoint)
 {
     return checkpoint->opened->source;
