@@ -263,11 +263,12 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
     /* Of no tensors at all, a model without weights is written. */
     if (!pieces->count && (family != UC_MODEL || write->request->wanted->tensor_count))
         return RESHARD_OK;
-    if (pieces->count)
+    if (pieces->count) {
         unified_layout_assign(write, family);
-    else
+        qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
+    } else {
         write->files[family] = 1;
-    qsort(pieces->items, pieces->count, sizeof(*pieces->items), unified_layout_file_order);
+    }
     /* The index first: a file's pieces are put into the order of its bytes. */
     if (!unified_layout_is_single(write, family))
         status = unified_layout_add_index(write, family, err);
