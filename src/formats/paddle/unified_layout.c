@@ -279,8 +279,8 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
         if (end == begin && pieces->count)
             continue; /* no map would have it */
         char *name = unified_layout_name(write, family, f);
-        status = name ? st_target_add_file(write->target, str_of(name), pieces->items + begin, end - begin, &write->metadata,
-                                           &write->request->limits, err)
+        status = name ? st_target_add_file(write->target, str_of(name), begin < end ? pieces->items + begin : NULL, end - begin,
+                                           &write->metadata, &write->request->limits, err)
                       : error_set_memory(err);
         begin = end;
     }
