@@ -77,16 +77,16 @@ reshard_status reading_begin(const reshard_checkpoint *checkpoint, const uint32_
     reshard_status status = reading_files(checkpoint, out, err);
     if (status)
         return status;
-    pthread_rwlock_rdlock(places);
+    places_hold(checkpoint);
     if (tensors_are_placed(checkpoint_catalog(checkpoint), tensors, count))
         return RESHARD_OK;
-    pthread_rwlock_unlock(places);
+    places_leave(checkpoint);
     pthread_rwlock_wrlock(places);
     work_renew(&checkpoint_source(checkpoint)->work);
     status = source_resolve(checkpoint_source(checkpoint), tensors, count, err);
-    pthread_rwlock_unlock(places);
+    places_leave(checkpoint);
     if (!status)
-        pthread_rwlock_rdlock(places);
+        places_hold(checkpoint);
     return status;
 }
 

@@ -81,8 +81,6 @@ static reshard_status tensor_of_shard(const struct catalog *catalog, const struc
 
 static reshard_status box_of_shard(const struct shard *shard, uint32_t tensor, struct engine_box *out, reshard_error *err)
 {
-    uint64_t count = shard->is_flattened ? (uint64_t)(shard->flat_end - shard->flat_begin)
-                                         : (uint64_t)box_volume(shard->rank, shard->extent);
     *out = (struct engine_box){ .tensor = tensor,
                                 .start = shard->start,
                                 .extent = shard->extent,
@@ -90,7 +88,7 @@ static reshard_status box_of_shard(const struct shard *shard, uint32_t tensor, s
                                 .flat_begin = shard->is_flattened ? shard->flat_begin : 0,
                                 .flat_count = shard->is_flattened ? shard->flat_end - shard->flat_begin : 0,
                                 .out = shard->data };
-    return dtype_bytes(shard->dtype, count, &out->bytes)
+    return shard_bytes(shard, &out->bytes)
                ? RESHARD_OK
                : error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard is no whole number of bytes", STR_ARG(shard->key));
 }

@@ -47,11 +47,9 @@ static reshard_status live_add_chunk(struct catalog *catalog, uint32_t tensor, c
     return RESHARD_OK;
 }
 
-static reshard_status shard_bytes(const struct shard *shard, uint64_t *out, reshard_error *err)
+static reshard_status live_shard_bytes(const struct shard *shard, uint64_t *out, reshard_error *err)
 {
-    uint64_t count = shard->is_flattened ? (uint64_t)(shard->flat_end - shard->flat_begin)
-                                         : (uint64_t)box_volume(shard->rank, shard->extent);
-    if (!dtype_bytes(shard->dtype, count, out))
+    if (!shard_bytes(shard, out))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard is no whole number of bytes", STR_ARG(shard->key));
     if (*out && !shard->data)
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': a shard has no values", STR_ARG(shard->key));
@@ -65,7 +63,7 @@ static reshard_status live_add_shard(struct catalog *catalog, const struct shard
     uint32_t tensor, object;
     uint64_t bytes;
     char name[STORE_REGION_NAME_MAX];
-    reshard_status status = shard_bytes(shard, &bytes, err);
+    reshard_status status = live_shard_bytes(shard, &bytes, err);
     if (!status)
         status = live_add_tensor(catalog, shard, keys, &tensor, err);
     store_region_name(number, name);
@@ -120,7 +118,7 @@ static reshard_status live_store(const struct live_state *state, struct store **
     reshard_status status = regions ? RESHARD_OK : error_set_memory(err);
     for (size_t i = 0; i < state->shard_count && !status; i++) {
         regions[i].memory = state->shards[i].data;
-        status = shard_bytes(&state->shards[i], &regions[i].bytes, err);
+        status = live_shard_bytes(&state->shards[i], &regions[i].bytes, err);
     }
     if (!status)
         status = store_new_over(regions, state->shard_count, out, err);

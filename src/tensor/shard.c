@@ -45,3 +45,9 @@ bool shard_boxes(const struct shard *shard, shard_box_emit emit, void *context)
         return box_is_empty(shard->rank, shard->extent) || emit(shard->start, shard->extent, context);
     return flat_run_boxes(shard->rank, shard->extent, shard->flat_begin, shard->flat_end - shard->flat_begin, run_box_in_whole, &run);
 }
+
+bool shard_bytes(const struct shard *shard, uint64_t *out)
+{
+    int64_t count = shard->is_flattened ? shard->flat_end - shard->flat_begin : box_volume(shard->rank, shard->extent);
+    return dtype_bytes(shard->dtype, (uint64_t)count, out);
+}

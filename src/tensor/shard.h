@@ -25,6 +25,9 @@ struct shard {
 /* Proves what all functions on shards rely on: the box lies in the whole, the run in the box, and volumes fit. USAGE names the axis. */
 reshard_status shard_check(const struct shard *shard, reshard_error *err);
 
+/* Bytes of its values; false if they are no whole number. */
+bool shard_bytes(const struct shard *shard, uint64_t *out);
+
 /* The boxes, in indices of the whole, that together are the shard: its box, or those of its run. Stops when emit returns false. */
 typedef bool (*shard_box_emit)(const int64_t *start, const int64_t *extent, void *context);
 bool shard_boxes(const struct shard *shard, shard_box_emit emit, void *context);
