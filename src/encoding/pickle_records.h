@@ -75,6 +75,16 @@ static inline unsigned records_attribute(records_word w)
     return records_tag(w) == RECORDS_STR ? (unsigned)(records_payload(w) & 0xFF) : 0;
 }
 
+/* The number of a name among `names`, of which [0] is none; 0: it is no attribute that has a meaning. */
+static inline unsigned records_attribute_find(const struct str *names, unsigned count, struct str name)
+{
+    for (unsigned i = 1; i < count; i++) {
+        if (name.size == names[i].size && name.data[0] == names[i].data[0] && memcmp(name.data, names[i].data, name.size) == 0)
+            return i;
+    }
+    return 0;
+}
+
 /* The result of each step. The decoder's status says why it failed, if it did. */
 enum records_step { RECORDS_ON, RECORDS_GIVE_UP, RECORDS_FAILED };
 

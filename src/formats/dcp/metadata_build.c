@@ -2,6 +2,7 @@
 #include "formats/dcp/metadata_build.h"
 
 #include "base/buffer.h"
+#include "encoding/pickle_records.h"
 #include "tensor/box.h"
 #include "tensor/dtype.h"
 
@@ -133,12 +134,7 @@ static const struct str attribute_names[DCP_ATTR_COUNT] = {
 
 enum dcp_attribute dcp_attribute_of(struct str name)
 {
-    for (int i = 1; i < DCP_ATTR_COUNT; i++) {
-        const struct str *known = &attribute_names[i];
-        if (name.size == known->size && name.data[0] == known->data[0] && memcmp(name.data, known->data, name.size) == 0)
-            return (enum dcp_attribute)i;
-    }
-    return DCP_ATTR_NONE;
+    return (enum dcp_attribute)records_attribute_find(attribute_names, DCP_ATTR_COUNT, name);
 }
 
 const char *dcp_attribute_name(enum dcp_attribute attribute)

@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/cursor.h"
+#include "encoding/pickle_records.h"
 
 #include <stdlib.h>
 
@@ -36,12 +37,7 @@ static const struct str flex_attribute_names[FLEX_ATTR_COUNT] = { { "", 0 },
 
 enum flex_attribute flex_attribute_of(struct str name)
 {
-    for (int i = 1; i < FLEX_ATTR_COUNT; i++) {
-        const struct str *known = &flex_attribute_names[i];
-        if (name.size == known->size && name.data[0] == known->data[0] && memcmp(name.data, known->data, name.size) == 0)
-            return (enum flex_attribute)i;
-    }
-    return FLEX_ATTR_NONE;
+    return (enum flex_attribute)records_attribute_find(flex_attribute_names, FLEX_ATTR_COUNT, name);
 }
 
 const char *flex_attribute_name(enum flex_attribute attribute)
