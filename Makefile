@@ -14,6 +14,7 @@ BUILD ?= build
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 20
 FUZZ_RUNS ?= 0
+FUZZ_SEED ?= 0
 MUTANTS ?= 300
 SEED ?= 1
 
@@ -83,7 +84,7 @@ fuzz:
 	@tools/setup.sh fuzz
 	@test -f build-fuzz/build.ninja || CC=clang meson setup -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false --buildtype=debugoptimized build-fuzz >/dev/null
 	@ninja -C build-fuzz --quiet fuzz_targets
-	@FUZZ_RUNS=$(FUZZ_RUNS) fuzz/run.sh build-fuzz $(if $(filter-out 0,$(FUZZ_RUNS)),0,$(FUZZ_SECONDS)) $(FUZZ_TARGETS)
+	@FUZZ_RUNS=$(FUZZ_RUNS) FUZZ_SEED=$(FUZZ_SEED) fuzz/run.sh build-fuzz $(if $(filter-out 0,$(FUZZ_RUNS)),0,$(FUZZ_SECONDS)) $(FUZZ_TARGETS)
 
 fuzz-coverage:
 	@tools/setup.sh fuzz-coverage

@@ -8,6 +8,8 @@
 # Counts and grown corpora are kept in FUZZ_KEEP (BUILD/grown) after every slice of SECONDS (default 300 here), so that a later run goes on from there:
 # FUZZ_KEEP/counts.txt has a line `TARGET EXECUTIONS CORE-SECONDS` for each target. make_corpus.py --from FUZZ_KEEP takes what was found into fuzz/corpus.
 #
+# FUZZ_SEED=N makes runs that do the same again, as far as their time goes; without it each looks elsewhere.
+#
 # Findings are kept; the place is printed. With AFL++ targets that have no mutator in meson.build build unchanged (others call LLVMFuzzerMutate):
 #   CC=afl-clang-fast meson setup -Dfuzz=true build-afl && ninja -C build-afl fuzz/fuzz_json    # its -fsanitize=fuzzer links AFL's driver
 #   afl-fuzz -i fuzz/corpus/json -o out -- build-afl/fuzz/fuzz_json
@@ -78,7 +80,7 @@ look_up() {
 
 fuzz() {
     mkdir -p "$grown"
-    step fuzz -max_total_time="$seconds" -runs="$1" -max_len="$longest" -entropic=0 -dict="$here/$words.dict" "$grown" "$corpus"
+    step fuzz -max_total_time="$seconds" -runs="$1" -seed="${FUZZ_SEED:-0}" -max_len="$longest" -entropic=0 -dict="$here/$words.dict" "$grown" "$corpus"
 }
 
 mkdir -p "$work/artifacts"

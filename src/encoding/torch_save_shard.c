@@ -298,19 +298,28 @@ static reshard_status note_sharded_tensor(struct torch_reading *reading, const s
     return status;
 }
 
+static bool is_shard_class(const struct value *class_)
+{
+    return class_->kind == VALUE_GLOBAL && str_starts_with(class_->global.module, "torch.distributed.") &&
+           (str_is(class_->global.name, "DTensor") || str_is(class_->global.name, "ShardedTensor"));
+}
+
+bool torch_is_shard(const struct value *node)
+{
+    if (node->kind != VALUE_CALL || !value_is_global(node->object->callable, "torch._tensor", "_rebuild_from_type_v2"))
+        return false;
+    const struct value *args = node->object->args;
+    return args->list.count == 4 && is_shard_class(args->list.items[1]);
+}
+
 reshard_status torch_interpret_shard(struct torch_reading *reading, struct value *node, bool *is_shard, reshard_error *err)
 {
     struct value **args = node->object->args->list.items, **inner;
     size_t count;
-    *is_shard = false;
-    if (args[1]->kind != VALUE_GLOBAL || !str_starts_with(args[1]->global.module, "torch.distributed.") ||
-        !value_as_sequence(args[2], &inner, &count))
+    *is_shard = is_shard_class(args[1]) && value_as_sequence(args[2], &inner, &count);
+    if (!*is_shard)
         return RESHARD_OK;
-    *is_shard = true;
     if (str_is(args[1]->global.name, "DTensor"))
         return note_dtensor(reading, node, inner, count, args[3], err);
-    if (str_is(args[1]->global.name, "ShardedTensor"))
-        return note_sharded_tensor(reading, node, inner, count, args[3], err);
-    *is_shard = false;
-    return RESHARD_OK;
+    return note_sharded_tensor(reading, node, inner, count, args[3], err);
 }

@@ -51,6 +51,9 @@ reshard_status torch_layout_box(const struct torch_shard_layout *layout, uint32_
  * Names lie in the file's graph. rank: of the tensor. */
 reshard_status torch_shard_describe(const struct value *node, int rank, uint32_t world, struct torch_shard_layout *out, reshard_error *err);
 
+/* Whether a node is such a tensor of a rank's file, whole or not. */
+bool torch_is_shard(const struct value *node);
+
 /* ---- the objects ---- */
 
 /* Makes them in a graph, one file after the other. Meshes occur once in a file, and are shared. */

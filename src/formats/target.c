@@ -53,6 +53,32 @@ reshard_status target_add_tensors(const struct layout_request *request, struct t
     return RESHARD_OK;
 }
 
+static reshard_status target_set_read_key(struct target *target, uint32_t tensor, struct str key, reshard_error *err)
+{
+    struct catalog *catalog = target->catalog;
+    char *text = arena_alloc(&catalog->arena, key.size + 1);
+    if (text && !target->read_keys) {
+        target->read_keys = arena_array(&catalog->arena, catalog->tensor_count, sizeof(*target->read_keys));
+        for (uint32_t i = 0; target->read_keys && i < catalog->tensor_count; i++)
+            target->read_keys[i] = catalog->tensors[i].key;
+    }
+    if (!text || !target->read_keys)
+        return error_set_memory(err);
+    memcpy(text, key.data, key.size);
+    target->read_keys[tensor] = (struct str){ text, key.size };
+    return RESHARD_OK;
+}
+
+reshard_status target_read_as_path(struct target *target, uint32_t tensor, const struct path_part *parts, size_t count, reshard_error *err)
+{
+    struct buffer joined = { 0 };
+    reshard_status status = path_join(parts, count, &joined) ? RESHARD_OK : error_set_memory(err);
+    if (!status && !str_equal(buffer_str(&joined), target->catalog->tensors[tensor].key))
+        status = target_set_read_key(target, tensor, buffer_str(&joined), err);
+    buffer_release(&joined);
+    return status;
+}
+
 /* Sorts the chunks by offset, and then, stable, by object. */
 static void chunks_by_object(const struct catalog *catalog, struct sort_entry *order, struct target *target)
 {

@@ -78,6 +78,15 @@ class Test:
         items = lambda p: sorted(i["key"] for i in json.loads(run(self.bin, "ls", "--json", "--items", p)[0])["items"])
         assert items(target) == items(self.source), "items"
 
+    def lone_file(self, work):
+        """One rank's file alone is no checkpoint of ranks: its pieces are left out by name, and what is written opens."""
+        shutil.copy(next(p for p in sorted(self.source.rglob("*model*rank*0.*"))), work / "lone.pt")
+        _, err = run(self.bin, "convert", work / "lone.pt", work / "out", "--to", "fsdp-ranks", "--layout", "ranks=2", "--verify", "--no-sync",
+                     "--verbose")
+        pieces = [line for line in err.splitlines() if line.startswith("dropped: ") and "one rank's piece of a tensor" in line]
+        whole = len(json.loads(run(self.bin, "ls", "--json", work / "out")[0])["tensors"])
+        assert pieces and len(pieces) + whole == len(self.manifest["tensors"]), f"{len(pieces)} + {whole}: {err}"
+
     def cut_files(self, work):
         """A file of a rank that is cut off, or another rank's, is refused by name."""
         shutil.copytree(self.source, work / "bad")
@@ -102,7 +111,7 @@ def main():
     fixtures = pathlib.Path(args.fixtures)
     cases = [f"{f}/{p.name}" for f in ("verl", "accelerate") for p in sorted((fixtures / f).iterdir()) if not p.name.startswith("bad-")]
     tests = [(c, "other_ranks") for c in cases]
-    tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in ("as_reference", "cut_files")]
+    tests += [(c, what) for c in cases if not c.endswith(("-dcp", "-full")) for what in ("as_reference", "cut_files", "lone_file")]
     tests = [t for t in tests if fnmatch.fnmatch(t[0], args.case)]
     print(f"1..{len(tests)}")
     failed = 0

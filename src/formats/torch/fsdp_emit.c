@@ -149,10 +149,11 @@ static enum fsdp_kind kind_of(const struct path_part **parts, size_t *count)
 }
 
 static reshard_status fsdp_put_leaf(struct emitting *emitting, struct str key, const struct path_part *parts, size_t count,
-                                    struct value *leaf, reshard_error *err)
+                                    struct value *leaf, bool *is_joined, reshard_error *err)
 {
     bool is_taken = false;
     emitting->is_empty = false;
+    *is_joined = false;
     if (count == 0) {
         is_taken = emitting->whole != NULL;
         emitting->whole = leaf;
@@ -160,6 +161,7 @@ static reshard_status fsdp_put_leaf(struct emitting *emitting, struct str key, c
         return error_set_memory(err);
     }
     struct path_part flat = { .kind = PATH_KEY, .key = key };
+    *is_joined = is_taken;
     if (is_taken && count > 0 && !nest_put(&emitting->nest, &flat, 1, leaf, &is_taken))
         return error_set_memory(err);
     return is_taken ? error_set(err, RESHARD_ERR_UNSUPPORTED, "two entries would be called '%.*s'", STR_ARG(key)) : RESHARD_OK;
@@ -175,11 +177,15 @@ static reshard_status fsdp_put_tensors(struct emitting *emitting, reshard_error 
         const struct path_part *parts;
         if (tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA))
             continue;
-        size_t count = catalog_tensor_path(wanted, tensor, &single, &parts);
+        size_t count = catalog_tensor_path(wanted, tensor, &single, &parts), full_count = count;
+        const struct path_part *full = parts;
+        bool is_joined;
         if (kind_of(&parts, &count) != emitting->file->kind)
             continue;
         struct value *leaf = make_tensor(emitting, i);
-        status = leaf ? fsdp_put_leaf(emitting, tensor->key, parts, count, leaf, err) : emitting->status;
+        status = leaf ? fsdp_put_leaf(emitting, tensor->key, parts, count, leaf, &is_joined, err) : emitting->status;
+        if (!status && !is_joined && !emitting->file->is_planned)
+            status = target_read_as_path(emitting->target, i, full, full_count, err);
     }
     return status;
 }
@@ -279,6 +285,20 @@ static reshard_status fsdp_adapt(struct emitting *emitting, struct value *value,
     return status;
 }
 
+static bool is_no_shard(const struct value *value, void *context)
+{
+    (void)context;
+    return !torch_is_shard(value);
+}
+
+/* Whether a value holds one rank's piece of a tensor: of a file that was opened without those of the other ranks. */
+static reshard_status find_lone_shard(const struct emitting *emitting, const struct catalog_item *item, bool *found, reshard_error *err)
+{
+    bool no_memory = false;
+    *found = !value_walk(item->value, item->graph->count, emitting->request->limits.budget, is_no_shard, NULL, &no_memory);
+    return no_memory ? work_error(emitting->request->limits.budget, err) : RESHARD_OK;
+}
+
 /* *out NULL: the item has no value that could be written. */
 static reshard_status fsdp_copy_item(struct emitting *emitting, uint32_t index, struct value **out, reshard_error *err)
 {
@@ -291,7 +311,13 @@ static reshard_status fsdp_copy_item(struct emitting *emitting, uint32_t index, 
         return RESHARD_OK; /* that was said when it was planned */
     if (status == RESHARD_ERR_UNSUPPORTED || (!status && !has_value))
         return target_note_dropped(emitting->target, NOTE_NO_VALUE, key, err, "its value is not known");
-    if (status)
+    bool is_lone = false;
+    if (!status)
+        status = find_lone_shard(emitting, item, &is_lone, err);
+    if (!status && is_lone && !emitting->file->is_planned && emitting->file->rank == 0)
+        status = target_note_dropped(emitting->target, NOTE_RANKS, key, err,
+                                     "one rank's piece of a tensor: convert the folder that holds the files of all ranks");
+    if (status || is_lone)
         return status;
     emitting->item = index;
     *out = value_copy(&emitting->graph, item->value, item->graph->count);
@@ -334,6 +360,7 @@ static reshard_status fsdp_put_items(struct emitting *emitting, reshard_error *e
         struct str base;
         uint32_t rank;
         struct value *leaf;
+        bool is_joined;
         if (wanted->items[i].kind == ITEM_FILE || emitting->state->is_left_out[i])
             continue;
         bool is_own = fsdp_item_rank(wanted->items[i].key, &rank, &base), is_others = is_own && rank != emitting->file->rank;
@@ -346,7 +373,7 @@ static reshard_status fsdp_put_items(struct emitting *emitting, reshard_error *e
             continue;
         status = fsdp_copy_item(emitting, i, &leaf, err);
         if (!status && leaf)
-            status = fsdp_put_leaf(emitting, wanted->items[i].key, parts, count, leaf, err);
+            status = fsdp_put_leaf(emitting, wanted->items[i].key, parts, count, leaf, &is_joined, err);
     }
     return status;
 }

@@ -6,13 +6,15 @@
 
 #include <stdlib.h>
 
+/* *is_joined: under its key as one name. */
 static reshard_status nest_put_leaf(struct nest *nest, struct target *target, struct str key, const struct path_part *parts, size_t count,
-                                    struct value *leaf, reshard_error *err)
+                                    struct value *leaf, bool *is_joined, reshard_error *err)
 {
     bool is_taken;
     struct path_part flat = { .kind = PATH_KEY, .key = key };
     if (!nest_put(nest, parts, count, leaf, &is_taken))
         return error_set_memory(err);
+    *is_joined = is_taken;
     if (!is_taken)
         return RESHARD_OK;
     if (!nest_put(nest, &flat, 1, leaf, &is_taken))
@@ -38,10 +40,13 @@ static reshard_status torch_nest_put_tensors(struct nest *nest, const struct lay
         const struct path_part *parts;
         size_t count = catalog_tensor_path(wanted, tensor, &single, &parts);
         struct value *leaf = value_new(nest->graph, VALUE_NONE);
+        bool is_joined;
         if (!leaf)
             return error_set_memory(err);
         leaf->tensor = i + 1;
-        status = nest_put_leaf(nest, target, tensor->key, parts, count, leaf, err);
+        status = nest_put_leaf(nest, target, tensor->key, parts, count, leaf, &is_joined, err);
+        if (!status && !is_joined)
+            status = target_read_as_path(target, i, parts, count, err);
     }
     return status;
 }
@@ -79,10 +84,11 @@ static reshard_status torch_nest_put_items(struct nest *nest, const struct layou
         const struct path_part *parts;
         size_t count = catalog_item_path(wanted, &wanted->items[i], &single, &parts);
         struct value *leaf;
+        bool is_joined;
         item_ids[i] = nest->graph->count;
         status = torch_nest_copy_item(nest, request, target, i, &leaf, err);
         if (!status && leaf)
-            status = nest_put_leaf(nest, target, wanted->items[i].key, parts, count, leaf, err);
+            status = nest_put_leaf(nest, target, wanted->items[i].key, parts, count, leaf, &is_joined, err);
     }
     item_ids[wanted->item_count] = nest->graph->count;
     return status;
