@@ -67,9 +67,11 @@ typedef struct reshard_shard {
     const int64_t *global_shape;            /* of the whole tensor */
     const int64_t *start, *extent;          /* the box: global offset and local shape */
     int64_t is_flattened, flat_begin, flat_end;
-    void *data;                             /* row-major, little-endian: values of the box, or of the range alone; NULL: none */
+    void *data;                             /* little-endian: values of the box, or of the range alone, row-major; NULL: none */
+    const int64_t *strides;                 /* of a box's values in memory, in elements, not negative, each with a place of its own; NULL:
+                                               row-major. reshard_assign_slice takes none */
 } reshard_shard;
-#define RESHARD_SHARD_INIT { sizeof(reshard_shard), { NULL, 0 }, NULL, 0, NULL, NULL, NULL, 0, 0, 0, NULL }
+#define RESHARD_SHARD_INIT { sizeof(reshard_shard), { NULL, 0 }, NULL, 0, NULL, NULL, NULL, 0, 0, 0, NULL, NULL }
 
 /* What identifies a shard's box: key, dtype by its name here, and the box, without flat range and values. Points to what shard points
  * to. */

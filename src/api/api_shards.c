@@ -50,6 +50,7 @@ static reshard_status shard_take(const reshard_shard *given, struct shard *out, 
         .flat_begin = taken.flat_begin,
         .flat_end = taken.flat_end,
         .data = taken.data,
+        .strides = taken.strides,
     };
     status = key.size && !key.data ? error_set(err, RESHARD_ERR_USAGE, "the key of a shard is NULL") : RESHARD_OK;
     if (!status)
@@ -72,6 +73,7 @@ static reshard_shard shard_public(const struct shard *shard)
         .flat_begin = shard->is_flattened ? shard->flat_begin : 0,
         .flat_end = shard->is_flattened ? shard->flat_end : 0,
         .data = shard->data,
+        .strides = shard->strides,
     };
 }
 
@@ -88,6 +90,7 @@ API_EXPORT reshard_status reshard_shard_describe(const reshard_shard *shard, res
     if (status)
         return status;
     taken.is_flattened = false;
+    taken.strides = NULL;
     taken.data = NULL;
     const reshard_shard made = shard_public(&taken);
     struct_give(out, &made, sizeof(made));
@@ -157,6 +160,8 @@ API_EXPORT reshard_status reshard_assign_slice(const reshard_slice_copy *copy, u
         status = given[i] ? shard_take(given[i], &shards[i], err) : argument_missing(__func__, "a region or shard", err);
     if (!status && (!shards[1].data || !shards[3].data))
         status = error_set(err, RESHARD_ERR_USAGE, "the source or the target has no values");
+    if (!status && (shards[1].strides || shards[3].strides))
+        status = error_set(err, RESHARD_ERR_USAGE, "slices of shards with strides are not assigned");
     if (!status)
         status = operations_take(&taken, &slice, err);
     if (!status)

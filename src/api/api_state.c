@@ -85,10 +85,11 @@ static reshard_status box_of_shard(const struct shard *shard, uint32_t tensor, s
                                 .start = shard->start,
                                 .extent = shard->extent,
                                 .dtype = shard->dtype,
+                                .strides = shard->strides,
                                 .flat_begin = shard->is_flattened ? shard->flat_begin : 0,
                                 .flat_count = shard->is_flattened ? shard->flat_end - shard->flat_begin : 0,
                                 .out = shard->data };
-    return shard_bytes(shard, &out->bytes)
+    return shard_span(shard, &out->bytes)
                ? RESHARD_OK
                : error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard is no whole number of bytes", STR_ARG(shard->key));
 }

@@ -37,21 +37,28 @@ static reshard_status live_add_chunk(struct catalog *catalog, uint32_t tensor, c
 {
     struct catalog_chunk *chunk;
     reshard_status status = catalog_add_chunk(catalog, tensor, shard->start, shard->extent, object, 0, bytes, &chunk, err);
-    if (status || !shard->is_flattened)
+    if (status)
         return status;
+    chunk->writer = shard->writer < UINT16_MAX ? (uint16_t)shard->writer : UINT16_MAX;
+    if (!shard->is_flattened && !shard->strides)
+        return RESHARD_OK;
     struct chunk_layout *layout = catalog_chunk_layout(catalog, chunk);
     if (!layout)
         return error_set_memory(err);
-    layout->flat_begin = shard->flat_begin;
-    layout->flat_count = shard->flat_end - shard->flat_begin;
-    return RESHARD_OK;
+    if (shard->is_flattened) {
+        layout->flat_begin = shard->flat_begin;
+        layout->flat_count = shard->flat_end - shard->flat_begin;
+        return RESHARD_OK;
+    }
+    layout->strides = catalog_vector(catalog, shard->strides, shard->rank);
+    return layout->strides == CATALOG_NONE ? error_set_memory(err) : RESHARD_OK;
 }
 
 static reshard_status live_shard_bytes(const struct shard *shard, uint64_t *out, reshard_error *err)
 {
-    if (!shard_bytes(shard, out))
+    if (!shard_span(shard, out))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': a shard is no whole number of bytes", STR_ARG(shard->key));
-    if (*out && !shard->data)
+    if (*out && !shard->data && !shard->is_elsewhere)
         return error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s': a shard has no values", STR_ARG(shard->key));
     return RESHARD_OK;
 }

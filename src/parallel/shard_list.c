@@ -25,7 +25,8 @@ reshard_status shard_list_add(struct shard_list *list, const struct shard *shard
     struct shard kept = *shard;
     if (!ARRAY_ROOM(list->shards, list->count, list->capacity) || !arena_str(&list->arena, shard->key, &kept.key) ||
         !shard_vector_keep(&list->arena, kept.rank, &kept.shape) || !shard_vector_keep(&list->arena, kept.rank, &kept.start) ||
-        !shard_vector_keep(&list->arena, kept.rank, &kept.extent))
+        !shard_vector_keep(&list->arena, kept.rank, &kept.extent) ||
+        (kept.strides && !shard_vector_keep(&list->arena, kept.rank, &kept.strides)))
         return error_set_memory(err);
     list->shards[list->count++] = kept;
     return RESHARD_OK;

@@ -3,6 +3,22 @@
 
 #include <inttypes.h>
 
+static reshard_status shard_check_strides(const struct shard *shard, reshard_error *err)
+{
+    int64_t end;
+    if (!shard->strides)
+        return RESHARD_OK;
+    if (shard->is_flattened)
+        return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': a flat range has no strides", STR_ARG(shard->key));
+    if (!dtype_element_bytes(shard->dtype))
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "shard of '%.*s': elements of %s have no strides", STR_ARG(shard->key),
+                         dtype_info(shard->dtype)->name);
+    if (!strides_span(shard->rank, shard->extent, shard->strides, &end) || !strides_are_apart(shard->rank, shard->extent, shard->strides))
+        return error_set(err, RESHARD_ERR_USAGE, "shard of '%.*s': strides are negative, too large, or give two elements one place",
+                         STR_ARG(shard->key));
+    return RESHARD_OK;
+}
+
 reshard_status shard_check(const struct shard *shard, reshard_error *err)
 {
     int64_t volume;
@@ -19,7 +35,7 @@ reshard_status shard_check(const struct shard *shard, reshard_error *err)
         return error_set(err, RESHARD_ERR_USAGE,
                          "shard of '%.*s': flat range [%" PRId64 ", %" PRId64 ") is empty or leaves the box of %" PRId64 " elements",
                          STR_ARG(shard->key), shard->flat_begin, shard->flat_end, volume);
-    return RESHARD_OK;
+    return shard_check_strides(shard, err);
 }
 
 struct run_boxes {
@@ -50,4 +66,12 @@ bool shard_bytes(const struct shard *shard, uint64_t *out)
 {
     int64_t count = shard->is_flattened ? shard->flat_end - shard->flat_begin : box_volume(shard->rank, shard->extent);
     return dtype_bytes(shard->dtype, (uint64_t)count, out);
+}
+
+bool shard_span(const struct shard *shard, uint64_t *out)
+{
+    int64_t end;
+    if (!shard->strides)
+        return shard_bytes(shard, out);
+    return strides_span(shard->rank, shard->extent, shard->strides, &end) && dtype_bytes(shard->dtype, (uint64_t)end, out);
 }

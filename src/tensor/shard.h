@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A shard: the box of a whole tensor that one rank holds, or a flat run of that box (sharded optimizers cut tensors so). Its values, if it
- * has any, lie row-major in memory: those of the box, or those of the run alone.
+ * has any, lie row-major in memory, or with strides: those of the box, or those of the run alone.
  */
 #ifndef TENSOR_SHARD_H
 #define TENSOR_SHARD_H
@@ -20,6 +20,9 @@ struct shard {
     bool is_flattened;
     int64_t flat_begin, flat_end; /* of the row-major order of the box */
     uint8_t *data;                /* may be NULL */
+    const int64_t *strides;       /* of the values in memory, in elements, not negative; NULL: row-major. Not of a flat run */
+    uint32_t writer;              /* the rank whose it is, where the shards of several are in one list */
+    bool is_elsewhere;            /* its values are in another process: described, and never read here */
 };
 
 /* Proves what all functions on shards rely on: the box lies in the whole, the run in the box, and volumes fit. USAGE names the axis. */
@@ -27,6 +30,9 @@ reshard_status shard_check(const struct shard *shard, reshard_error *err);
 
 /* Bytes of its values; false if they are no whole number. */
 bool shard_bytes(const struct shard *shard, uint64_t *out);
+
+/* Bytes from its first value in memory to the end of the last; false if they are no whole number. */
+bool shard_span(const struct shard *shard, uint64_t *out);
 
 /* The boxes, in indices of the whole, that together are the shard: its box, or those of its run. Stops when emit returns false. */
 typedef bool (*shard_box_emit)(const int64_t *start, const int64_t *extent, void *context);

@@ -366,6 +366,52 @@ TEST(null_is_refused)
     assert_int_equal(reshard_load_shards(NULL, NULL, NULL, &err), RESHARD_ERR_USAGE);
 }
 
+/* The same tensor in memory by rows, and by columns with room between them. */
+TEST(values_lie_with_strides)
+{
+    const int64_t shape[] = { 3, 4 }, start[] = { 0, 0 }, by_column[] = { 1, 5 }, twice[] = { 1, 1 };
+    uint16_t rows[12], columns[20] = { 0 }, back[12] = { 0 };
+    reshard_shard shard = RESHARD_SHARD_INIT;
+    reshard_state live = RESHARD_STATE_INIT;
+    reshard_checkpoint *checkpoint;
+    shard.key = (reshard_str){ "w", 1 };
+    shard.dtype = "U16";
+    shard.rank = 2;
+    shard.global_shape = shard.extent = shape;
+    shard.start = start;
+    for (int i = 0; i < 12; i++)
+        columns[i % 4 * 5 + i / 4] = rows[i] = (uint16_t)(i + 1);
+    for (int strided_first = 0; strided_first < 2; strided_first++) {
+        reshard_shards *from, *to;
+        CHECK_OK(reshard_shards_new(&from, &err));
+        CHECK_OK(reshard_shards_new(&to, &err));
+        shard.data = strided_first ? (void *)columns : (void *)rows;
+        shard.strides = strided_first ? by_column : NULL;
+        CHECK_OK(reshard_shards_add(from, &shard, &err));
+        shard.data = strided_first ? (void *)back : (void *)columns;
+        shard.strides = strided_first ? NULL : by_column;
+        CHECK_OK(reshard_shards_add(to, &shard, &err));
+        if (!strided_first)
+            memset(columns, 0, sizeof(columns));
+        live.shards = from;
+        CHECK_OK(reshard_open_shards(&live, NULL, &checkpoint, &err));
+        CHECK_OK(reshard_load_shards(checkpoint, to, NULL, &err));
+        for (int i = 0; i < 12; i++)
+            assert_int_equal(columns[i % 4 * 5 + i / 4], i + 1);
+        reshard_close(checkpoint);
+        reshard_shards_free(from);
+        reshard_shards_free(to);
+    }
+    assert_memory_equal(back, rows, sizeof(rows));
+    assert_int_equal(columns[3], 0);
+    reshard_shards *refused;
+    CHECK_OK(reshard_shards_new(&refused, &err));
+    shard.strides = twice;
+    CHECK_FAILS(reshard_shards_add(refused, &shard, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "strides"));
+    reshard_shards_free(refused);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -374,6 +420,7 @@ int main(void)
         cmocka_unit_test(items_are_typed),
         cmocka_unit_test(shards_that_are_no_whole_are_refused_by_name),
         cmocka_unit_test(what_the_checkpoint_lacks_is_named),
+        cmocka_unit_test(values_lie_with_strides),
         cmocka_unit_test(null_is_refused),
     };
     return cmocka_run_group_tests_name("state", tests, NULL, NULL);
