@@ -81,8 +81,8 @@ class Test:
     def lone_file(self, work):
         """One rank's file alone is no checkpoint of ranks: its pieces are left out by name, and what is written opens."""
         shutil.copy(next(p for p in sorted(self.source.rglob("*model*rank*0.*"))), work / "lone.pt")
-        _, err = run(self.bin, "convert", work / "lone.pt", work / "out", "--to", "fsdp-ranks", "--layout", "ranks=2", "--verify", "--no-sync",
-                     "--verbose")
+        options = ["--to", "fsdp-ranks", "--layout", "ranks=2", "--verify", "--no-sync", "--verbose"]
+        _, err = run(self.bin, "convert", work / "lone.pt", work / "out", *options)
         pieces = [line for line in err.splitlines() if line.startswith("dropped: ") and "one rank's piece of a tensor" in line]
         whole = len(json.loads(run(self.bin, "ls", "--json", work / "out")[0])["tensors"])
         assert pieces and len(pieces) + whole == len(self.manifest["tensors"]), f"{len(pieces)} + {whole}: {err}"
