@@ -217,7 +217,7 @@ static reshard_status paddle_open_container(struct writing *w, bool is_dict, uin
     pickle_stream_object(&w->stream);
     pickle_stream_opcode(&w->stream, is_dict ? PICKLE_EMPTY_DICT : PICKLE_EMPTY_LIST);
     pickle_stream_memoize(&w->stream);
-    w->open[w->open_count++] = pickle_stream_items_begin(&w->stream, count, is_dict);
+    w->open[w->open_count++] = pickle_stream_items_begin(&w->stream, count, is_dict ? PICKLE_ITEMS_DICT : PICKLE_ITEMS_LIST);
     return RESHARD_OK;
 }
 
@@ -268,7 +268,7 @@ static reshard_status write_names(struct writing *w, reshard_error *err)
     pickle_stream_object(stream);
     pickle_stream_opcode(stream, PICKLE_EMPTY_DICT);
     pickle_stream_memoize(stream);
-    struct pickle_items items = pickle_stream_items_begin(stream, count, true);
+    struct pickle_items items = pickle_stream_items_begin(stream, count, PICKLE_ITEMS_DICT);
     for (uint64_t i = 0; i < w->content->count; i++) {
         struct paddle_member member = { 0 };
         if (w->keys[i] == PICKLE_NO_MEMO)

@@ -10,8 +10,9 @@
 #define FRAME_MIN 4        /* shorter ones get no header */
 #define FRAME_HEADER 9
 
-enum { OP_FRAME = 0x95, OP_MEMOIZE = 0x94, OP_BINGET = 'h', OP_LONG_BINGET = 'j', OP_STACK_GLOBAL = 0x93, OP_SHORT_BINUNICODE = 0x8C,
-       OP_BINUNICODE = 'X', OP_BINUNICODE8 = 0x8D, OP_SHORT_BINBYTES = 'C', OP_BINBYTES = 'B', OP_BINBYTES8 = 0x8E, OP_BYTEARRAY8 = 0x96 };
+enum { OP_FRAME = 0x95, OP_MEMOIZE = 0x94, OP_BINGET = 'h', OP_LONG_BINGET = 'j', OP_SHORT_BINUNICODE = 0x8C,
+       OP_BINUNICODE = 'X', OP_BINUNICODE8 = 0x8D, OP_SHORT_BINBYTES = 'C', OP_BINBYTES = 'B', OP_BINBYTES8 = 0x8E, OP_BYTEARRAY8 = 0x96,
+       OP_LONG1 = 0x8A, OP_LONG4 = 0x8B };
 
 static void stream_fail(struct pickle_stream *stream, reshard_status status)
 {
@@ -81,6 +82,13 @@ void pickle_stream_begin(struct pickle_stream *stream, int protocol, pickle_sink
     stream_emit(stream, head, sizeof(head));
 }
 
+reshard_status pickle_sink_buffer(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err)
+{
+    struct buffer *out = context;
+    (void)offset;
+    return buffer_append(out, bytes, size) ? RESHARD_OK : buffer_error(out, err);
+}
+
 reshard_status pickle_stream_end(struct pickle_stream *stream, uint64_t *bytes, reshard_error *err)
 {
     pickle_stream_opcode(stream, '.');
@@ -142,22 +150,70 @@ void pickle_stream_int(struct pickle_stream *stream, int64_t value)
     pickle_put_int(stream_out(stream), value);
 }
 
-uint32_t pickle_stream_str(struct pickle_stream *stream, struct str text)
+static void put_big_int(struct buffer *out, struct str digits)
 {
-    uint8_t head[FRAME_HEADER] = { text.size < 256 ? OP_SHORT_BINUNICODE : text.size <= UINT32_MAX ? OP_BINUNICODE : OP_BINUNICODE8 };
-    size_t width = text.size < 256 ? 1 : text.size <= UINT32_MAX ? 4 : 8;
-    for (size_t i = 0; i < width; i++)
-        head[1 + i] = (uint8_t)((uint64_t)text.size >> (8 * i));
+    buffer_append_byte(out, digits.size < 256 ? OP_LONG1 : OP_LONG4);
+    if (digits.size < 256)
+        buffer_append_byte(out, (uint8_t)digits.size);
+    else
+        buffer_append_u32le(out, (uint32_t)digits.size);
+    buffer_append_str(out, digits);
+}
+
+void pickle_stream_plain(struct pickle_stream *stream, const struct value *value)
+{
     pickle_stream_object(stream);
-    if (text.size >= FRAME_TARGET) {
+    struct buffer *out = stream_out(stream);
+    if (value->kind == VALUE_NONE)
+        pickle_put_none(out);
+    else if (value->kind == VALUE_BOOL)
+        pickle_put_bool(out, value->boolean);
+    else if (value->kind == VALUE_INT)
+        pickle_put_int(out, value->integer);
+    else if (value->kind == VALUE_FLOAT)
+        pickle_put_float(out, value->real);
+    else
+        put_big_int(out, value->text);
+}
+
+/* An opcode for lengths of one, four and eight bytes, and the length. Returns how many bytes that takes. */
+static size_t length_head(uint64_t size, const uint8_t opcodes[3], uint8_t head[FRAME_HEADER])
+{
+    size_t width = size < 256 ? 1 : size <= UINT32_MAX ? 4 : 8;
+    head[0] = opcodes[width / 4];
+    for (size_t i = 0; i < width; i++)
+        head[1 + i] = (uint8_t)(size >> (8 * i));
+    return 1 + width;
+}
+
+/* What is as long as a frame stands outside of frames. */
+static uint32_t put_counted(struct pickle_stream *stream, struct str bytes, const uint8_t opcodes[3])
+{
+    uint8_t head[FRAME_HEADER];
+    size_t head_size = length_head(bytes.size, opcodes, head);
+    pickle_stream_object(stream);
+    if (bytes.size >= FRAME_TARGET) {
         end_frame(stream);
-        stream_emit(stream, head, 1 + width);
-        stream_emit(stream, text.data, text.size);
+        stream_emit(stream, head, head_size);
+        stream_emit(stream, bytes.data, bytes.size);
     } else {
-        buffer_append(stream_out(stream), head, 1 + width);
-        buffer_append_str(stream_out(stream), text);
+        buffer_append(stream_out(stream), head, head_size);
+        buffer_append_str(stream_out(stream), bytes);
     }
     return pickle_stream_memoize(stream);
+}
+
+static const uint8_t text_opcodes[] = { OP_SHORT_BINUNICODE, OP_BINUNICODE, OP_BINUNICODE8 };
+static const uint8_t bytes_opcodes[] = { OP_SHORT_BINBYTES, OP_BINBYTES, OP_BINBYTES8 };
+
+uint32_t pickle_stream_str(struct pickle_stream *stream, struct str text)
+{
+    return put_counted(stream, text, text_opcodes);
+}
+
+uint32_t pickle_stream_bytes(struct pickle_stream *stream, struct str bytes)
+{
+    return put_counted(stream, bytes, bytes_opcodes);
 }
 
 void pickle_stream_str_once(struct pickle_stream *stream, struct str text, uint32_t *memo)
@@ -168,16 +224,66 @@ void pickle_stream_str_once(struct pickle_stream *stream, struct str text, uint3
         pickle_stream_get(stream, *memo);
 }
 
-uint32_t pickle_stream_int_tuple(struct pickle_stream *stream, const int64_t *values, size_t count)
+uint32_t pickle_stream_word(struct pickle_stream *stream, struct pickle_words *words, struct str text)
 {
-    static const uint8_t small[] = { PICKLE_EMPTY_TUPLE, PICKLE_TUPLE1, PICKLE_TUPLE2, PICKLE_TUPLE3 };
+    bool is_new;
+    uint32_t number = name_map_intern(&words->names, text, &is_new);
+    if (number == NAME_NONE || !ARRAY_ROOM(words->memo, number, words->capacity)) {
+        stream_fail(stream, error_set_memory(&stream->err));
+        return 0;
+    }
+    if (is_new)
+        words->memo[number] = PICKLE_NO_MEMO;
+    pickle_stream_str_once(stream, text, &words->memo[number]);
+    return words->memo[number];
+}
+
+void pickle_words_release(struct pickle_words *words)
+{
+    name_map_release(&words->names);
+    free(words->memo);
+    *words = (struct pickle_words){ 0 };
+}
+
+void pickle_stream_tuple_begin(struct pickle_stream *stream, size_t count)
+{
     pickle_stream_object(stream);
     if (count > 3)
         pickle_stream_opcode(stream, PICKLE_MARK);
-    for (size_t i = 0; i < count; i++)
-        pickle_stream_int(stream, values[i]);
+}
+
+uint32_t pickle_stream_tuple_end(struct pickle_stream *stream, size_t count)
+{
+    static const uint8_t small[] = { PICKLE_EMPTY_TUPLE, PICKLE_TUPLE1, PICKLE_TUPLE2, PICKLE_TUPLE3 };
     pickle_stream_opcode(stream, count > 3 ? PICKLE_TUPLE : small[count]);
     return count ? pickle_stream_memoize(stream) : PICKLE_NO_MEMO;
+}
+
+uint32_t pickle_stream_int_tuple(struct pickle_stream *stream, const int64_t *values, size_t count)
+{
+    pickle_stream_tuple_begin(stream, count);
+    for (size_t i = 0; i < count; i++)
+        pickle_stream_int(stream, values[i]);
+    return pickle_stream_tuple_end(stream, count);
+}
+
+uint32_t pickle_stream_container(struct pickle_stream *stream, uint8_t opcode)
+{
+    pickle_stream_object(stream);
+    pickle_stream_opcode(stream, opcode);
+    return pickle_stream_memoize(stream);
+}
+
+uint32_t pickle_stream_int_list(struct pickle_stream *stream, const int64_t *values, size_t count)
+{
+    uint32_t memo = pickle_stream_container(stream, PICKLE_EMPTY_LIST);
+    struct pickle_items items = pickle_stream_items_begin(stream, count, PICKLE_ITEMS_LIST);
+    for (size_t i = 0; i < count; i++) {
+        pickle_stream_item(stream, &items);
+        pickle_stream_int(stream, values[i]);
+    }
+    pickle_stream_items_end(stream, &items);
+    return memo;
 }
 
 uint32_t pickle_stream_global(struct pickle_stream *stream, const char *module_name, const char *name, uint32_t *module)
@@ -185,7 +291,7 @@ uint32_t pickle_stream_global(struct pickle_stream *stream, const char *module_n
     pickle_stream_object(stream);
     pickle_stream_str_once(stream, str_of(module_name), module);
     pickle_stream_str(stream, str_of(name));
-    pickle_stream_opcode(stream, OP_STACK_GLOBAL);
+    pickle_stream_opcode(stream, PICKLE_STACK_GLOBAL);
     return pickle_stream_memoize(stream);
 }
 
@@ -201,20 +307,21 @@ static void add_gap(struct pickle_stream *stream, uint64_t bytes)
 
 uint64_t pickle_stream_payload(struct pickle_stream *stream, uint64_t bytes, bool is_array)
 {
-    uint8_t head[FRAME_HEADER];
-    size_t width = is_array || bytes > UINT32_MAX ? 8 : bytes < 256 ? 1 : 4;
-    head[0] = is_array ? OP_BYTEARRAY8 : width == 1 ? OP_SHORT_BINBYTES : width == 4 ? OP_BINBYTES : OP_BINBYTES8;
-    for (size_t i = 0; i < width; i++)
+    uint8_t head[FRAME_HEADER] = { OP_BYTEARRAY8 }; /* which has one form, of eight bytes */
+    size_t head_size = FRAME_HEADER;
+    for (size_t i = 0; i < 8; i++)
         head[1 + i] = (uint8_t)(bytes >> (8 * i));
+    if (!is_array)
+        head_size = length_head(bytes, bytes_opcodes, head);
     pickle_stream_object(stream);
     uint64_t offset;
     if (bytes >= FRAME_TARGET) {
         end_frame(stream);
-        stream_emit(stream, head, 1 + width);
+        stream_emit(stream, head, head_size);
         offset = stream->offset;
         stream_skip(stream, bytes);
     } else {
-        buffer_append(stream_out(stream), head, 1 + width);
+        buffer_append(stream_out(stream), head, head_size);
         offset = stream->offset + open_bytes(stream);
         if (bytes)
             add_gap(stream, bytes);
@@ -230,31 +337,50 @@ void pickle_stream_value(struct pickle_stream *stream, const struct value *value
         stream_fail(stream, pickle_write_part(value, graph_count, work, &stream->memo_count, stream_out(stream), &stream->err));
 }
 
-struct pickle_items pickle_stream_items_begin(struct pickle_stream *stream, uint64_t count, bool is_dict)
+static const struct {
+    uint8_t single, many;
+} items_opcodes[] = {
+    [PICKLE_ITEMS_LIST] = { PICKLE_APPEND, PICKLE_APPENDS },
+    [PICKLE_ITEMS_DICT] = { PICKLE_SETITEM, PICKLE_SETITEMS },
+    [PICKLE_ITEMS_PAIRS] = { PICKLE_SETITEM, PICKLE_SETITEMS },
+    [PICKLE_ITEMS_SET] = { PICKLE_ADDITEMS, PICKLE_ADDITEMS },
+};
+
+/* Whether a batch of which `left` items are to come has a mark. */
+static bool has_mark(const struct pickle_items *items, uint64_t left)
 {
-    if (count > 1)
+    if (items->kind == PICKLE_ITEMS_SET)
+        return left > 0;
+    return left > 1 || (items->done && items->kind != PICKLE_ITEMS_PAIRS);
+}
+
+struct pickle_items pickle_stream_items_begin(struct pickle_stream *stream, uint64_t count, enum pickle_items_kind kind)
+{
+    struct pickle_items items = { .count = count, .kind = kind };
+    if (has_mark(&items, count))
         pickle_stream_opcode(stream, PICKLE_MARK);
-    return (struct pickle_items){ .count = count, .is_dict = is_dict };
+    return items;
 }
 
 void pickle_stream_item(struct pickle_stream *stream, struct pickle_items *items)
 {
     if (items->done && items->done % PICKLE_BATCH == 0) {
-        pickle_stream_opcode(stream, items->is_dict ? PICKLE_SETITEMS : PICKLE_APPENDS);
-        pickle_stream_opcode(stream, PICKLE_MARK);
+        pickle_stream_opcode(stream, items_opcodes[items->kind].many);
+        if (has_mark(items, items->count - items->done))
+            pickle_stream_opcode(stream, PICKLE_MARK);
     }
     items->done++;
 }
 
 void pickle_stream_items_end(struct pickle_stream *stream, struct pickle_items *items)
 {
-    if (items->count > 1)
-        pickle_stream_opcode(stream, items->is_dict ? PICKLE_SETITEMS : PICKLE_APPENDS);
-    else if (items->count)
-        pickle_stream_opcode(stream, items->is_dict ? PICKLE_SETITEM : PICKLE_APPEND);
-    /* CPython begins a batch of a dict before it knows whether there is more for it. */
-    if (items->is_dict && items->count > 1 && items->count % PICKLE_BATCH == 0) {
+    uint64_t last = items->kind == PICKLE_ITEMS_PAIRS ? items->count % PICKLE_BATCH : items->count;
+    if (items->count)
+        pickle_stream_opcode(stream, last == 1 ? items_opcodes[items->kind].single : items_opcodes[items->kind].many);
+    /* CPython begins a batch of a dict or set before it knows whether there is more for it. */
+    bool begins_another = items->kind == PICKLE_ITEMS_DICT || items->kind == PICKLE_ITEMS_SET;
+    if (begins_another && items->count && items->count % PICKLE_BATCH == 0) {
         pickle_stream_opcode(stream, PICKLE_MARK);
-        pickle_stream_opcode(stream, PICKLE_SETITEMS);
+        pickle_stream_opcode(stream, items_opcodes[items->kind].many);
     }
 }

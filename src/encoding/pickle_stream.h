@@ -10,12 +10,16 @@
 #define ENCODING_PICKLE_STREAM_H
 
 #include "base/buffer.h"
+#include "base/name_map.h"
 #include "base/value.h"
 #include "encoding/pickle.h"
 #include "encoding/pickle_write.h"
 
 #define PICKLE_BATCH 1000 /* items that one APPENDS or SETITEMS takes */
 #define PICKLE_NO_MEMO UINT32_MAX
+
+/* Of protocol 4, beside those of pickle_write.h. */
+enum { PICKLE_EMPTY_SET = 0x8F, PICKLE_ADDITEMS = 0x90, PICKLE_FROZENSET = 0x91, PICKLE_STACK_GLOBAL = 0x93 };
 
 /* Payload between the bytes of a frame: behind the first `at` of them. */
 struct pickle_gap {
@@ -43,6 +47,9 @@ struct pickle_stream {
 
 void pickle_stream_begin(struct pickle_stream *stream, int protocol, pickle_sink sink, void *context);
 
+/* The sink that appends to a buffer, which is the context. */
+reshard_status pickle_sink_buffer(void *context, uint64_t offset, const void *bytes, size_t size, reshard_error *err);
+
 /* STOP, and the last frame. *bytes (may be NULL): of the file. Releases the stream also on failure. */
 reshard_status pickle_stream_end(struct pickle_stream *stream, uint64_t *bytes, reshard_error *err);
 
@@ -57,11 +64,30 @@ void pickle_stream_get(struct pickle_stream *stream, uint32_t memo);
 void pickle_stream_none(struct pickle_stream *stream);
 void pickle_stream_bool(struct pickle_stream *stream, bool value);
 void pickle_stream_int(struct pickle_stream *stream, int64_t value);
+void pickle_stream_plain(struct pickle_stream *stream, const struct value *value); /* none, a truth value or a number of any size */
 uint32_t pickle_stream_str(struct pickle_stream *stream, struct str text);
+uint32_t pickle_stream_bytes(struct pickle_stream *stream, struct str bytes);
 
 /* The string, from the memo if *memo says that it is there; else *memo is set. */
 void pickle_stream_str_once(struct pickle_stream *stream, struct str text, uint32_t *memo);
-uint32_t pickle_stream_int_tuple(struct pickle_stream *stream, const int64_t *values, size_t count); /* PICKLE_NO_MEMO for () */
+
+/* Texts that are one object wherever they occur, as Python keeps one for each identifier. A zeroed one is empty. */
+struct pickle_words {
+    struct name_map names;
+    uint32_t *memo;
+    uint32_t capacity;
+};
+uint32_t pickle_stream_word(struct pickle_stream *stream, struct pickle_words *words, struct str text); /* from the memo if it is there */
+void pickle_words_release(struct pickle_words *words);
+
+/* Items of a tuple are written in between. _end: PICKLE_NO_MEMO for (). */
+void pickle_stream_tuple_begin(struct pickle_stream *stream, size_t count);
+uint32_t pickle_stream_tuple_end(struct pickle_stream *stream, size_t count);
+uint32_t pickle_stream_int_tuple(struct pickle_stream *stream, const int64_t *values, size_t count);
+uint32_t pickle_stream_int_list(struct pickle_stream *stream, const int64_t *values, size_t count);
+
+/* An empty dict, list or set, to be filled. */
+uint32_t pickle_stream_container(struct pickle_stream *stream, uint8_t opcode);
 
 /* A class or function. *module: the memo of the module's name, which several share. */
 uint32_t pickle_stream_global(struct pickle_stream *stream, const char *module_name, const char *name, uint32_t *module);
@@ -73,14 +99,16 @@ uint64_t pickle_stream_payload(struct pickle_stream *stream, uint64_t bytes, boo
 void pickle_stream_value(struct pickle_stream *stream, const struct value *value, uint32_t graph_count, struct work *work);
 
 /*
- * Items of a dict or list that is on the stack, in CPython's batches: _items_begin once with their number, _item before each (a pair is one
- * item), _items_end.
+ * Items of a container that is on the stack, in CPython's batches: _items_begin once with their number, _item before each (a pair is one
+ * item), _items_end. CPython knows how many items a dict or set has, but asks an object that is like a dict for one after the other: their
+ * last batches differ.
  */
+enum pickle_items_kind { PICKLE_ITEMS_LIST, PICKLE_ITEMS_DICT, PICKLE_ITEMS_PAIRS, PICKLE_ITEMS_SET };
 struct pickle_items {
     uint64_t count, done;
-    bool is_dict;
+    enum pickle_items_kind kind;
 };
-struct pickle_items pickle_stream_items_begin(struct pickle_stream *stream, uint64_t count, bool is_dict);
+struct pickle_items pickle_stream_items_begin(struct pickle_stream *stream, uint64_t count, enum pickle_items_kind kind);
 void pickle_stream_item(struct pickle_stream *stream, struct pickle_items *items);
 void pickle_stream_items_end(struct pickle_stream *stream, struct pickle_items *items);
 

@@ -6,7 +6,7 @@
 #include "formats/atorch/atorch_target.h"
 
 #include "base/array.h"
-#include "encoding/pickle_modern.h"
+#include "encoding/pickle_graph.h"
 #include "encoding/pickle_write.h"
 
 #include <stdlib.h>
@@ -34,7 +34,7 @@ static reshard_status groups_pickle(const struct layout_request *request, const 
                                     struct buffer *out, reshard_error *err)
 {
     size_t before = out->size;
-    reshard_status status = pickle_modern_write(value, graph_count, request->limits.budget, out, err);
+    reshard_status status = pickle_graph_write(value, graph_count, request->limits.budget, out, err);
     if (status != RESHARD_ERR_UNSUPPORTED)
         return status;
     out->size = before; /* what Python's own pickler writes in another way, protocol 2 can say too */

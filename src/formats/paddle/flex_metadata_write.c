@@ -101,7 +101,7 @@ static struct pickle_items flex_metadata_write_begin_object(struct metadata_writ
     pickle_stream_object(stream);
     pickle_stream_opcode(stream, PICKLE_EMPTY_DICT);
     pickle_stream_memoize(stream);
-    return pickle_stream_items_begin(stream, count, true);
+    return pickle_stream_items_begin(stream, count, PICKLE_ITEMS_DICT);
 }
 
 static void end_object(struct metadata_writing *w, struct pickle_items *items)
@@ -219,7 +219,7 @@ static void flex_metadata_write_begin_dict(struct metadata_writing *w, const cha
 static void put_shards(struct metadata_writing *w)
 {
     flex_metadata_write_begin_dict(w, "state_dict_metadata");
-    struct pickle_items tensors = pickle_stream_items_begin(&w->stream, tensors_here(w), true);
+    struct pickle_items tensors = pickle_stream_items_begin(&w->stream, tensors_here(w), PICKLE_ITEMS_DICT);
     for (uint32_t t = 0; t < w->catalog->tensor_count && !w->stream.status; t++) {
         uint64_t count = 0;
         for (uint32_t i = w->first[t]; i < w->first[t + 1]; i++)
@@ -231,7 +231,7 @@ static void put_shards(struct metadata_writing *w)
         pickle_stream_object(&w->stream);
         pickle_stream_opcode(&w->stream, PICKLE_EMPTY_LIST);
         pickle_stream_memoize(&w->stream);
-        struct pickle_items shards = pickle_stream_items_begin(&w->stream, count, false);
+        struct pickle_items shards = pickle_stream_items_begin(&w->stream, count, PICKLE_ITEMS_LIST);
         for (uint32_t i = w->first[t]; i < w->first[t + 1]; i++) {
             if (is_copy(&w->state->pieces[w->order[i]]))
                 continue;
@@ -247,7 +247,7 @@ static void flex_metadata_write_put_storage(struct metadata_writing *w)
 {
     uint64_t count = w->first[w->catalog->tensor_count];
     flex_metadata_write_begin_dict(w, "storage_metadata");
-    struct pickle_items items = pickle_stream_items_begin(&w->stream, count, true);
+    struct pickle_items items = pickle_stream_items_begin(&w->stream, count, PICKLE_ITEMS_DICT);
     for (uint32_t i = 0; i < w->state->piece_count && !w->stream.status; i++) {
         const struct flex_piece *piece = &w->state->pieces[i];
         if (!flex_metadata_write_is_here(w, piece))
@@ -291,7 +291,7 @@ static void put_path(struct metadata_writing *w, uint32_t tensor)
 static void put_flat_mapping(struct metadata_writing *w)
 {
     flex_metadata_write_begin_dict(w, "flat_mapping");
-    struct pickle_items items = pickle_stream_items_begin(&w->stream, tensors_here(w), true);
+    struct pickle_items items = pickle_stream_items_begin(&w->stream, tensors_here(w), PICKLE_ITEMS_DICT);
     for (uint32_t t = 0; t < w->catalog->tensor_count && !w->stream.status; t++) {
         if (w->first[t] == w->first[t + 1])
             continue;
