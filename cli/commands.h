@@ -15,6 +15,7 @@ int command_commit(const struct options *options);
 int command_plan(const struct options *options);
 int command_verify(const struct options *options);
 int command_diff(const struct options *options);
+int command_stats(const struct options *options);
 int command_salvage(const struct options *options);
 int command_map(const struct options *options);
 int command_formats(const struct options *options);

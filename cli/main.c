@@ -44,7 +44,7 @@ int main(int argc, char **argv)
         [VERB_INSPECT] = command_inspect, [VERB_LS] = command_ls,           [VERB_HASH] = command_hash,
         [VERB_CAT] = command_cat,         [VERB_CONVERT] = command_convert, [VERB_PLAN] = command_plan,
         [VERB_VERIFY] = command_verify,   [VERB_DIFF] = command_diff,       [VERB_MAP] = command_map,
-        [VERB_SALVAGE] = command_salvage, [VERB_COMMIT] = command_commit,
+        [VERB_SALVAGE] = command_salvage, [VERB_COMMIT] = command_commit,   [VERB_STATS] = command_stats,
         [VERB_FORMATS] = command_formats, [VERB_HELP] = command_help,       [VERB_COMPLETION] = command_completion,
     };
     static struct options options;

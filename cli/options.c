@@ -12,8 +12,8 @@
 #include <string.h>
 
 #define BIT(verb) (1u << VERB_##verb)
-#define READING (BIT(INSPECT) | BIT(LS) | BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(SALVAGE))
-#define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(SALVAGE))
+#define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(STATS) | BIT(SALVAGE))
+#define READING (RUNNING | BIT(INSPECT) | BIT(LS))
 #define WRITING (BIT(CONVERT) | BIT(PLAN))
 #define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP) | BIT(COMMIT)) /* may also stand before the verb */
 
@@ -33,8 +33,8 @@ static const struct row {
     { "like", "PATH", 0, TEXT, FIELD(like), WRITING, "take format, layout and names of files from this checkpoint" },
     { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
     { "layout", "WORDS", 0, TEXT, FIELD(layout), WRITING, "how to cut tensors, for example ranks=8" },
-    { "include", "GLOB", 0, LIST, FIELD(include), WRITING | BIT(DIFF), "only keys that match; repeatable" },
-    { "exclude", "GLOB", 0, LIST, FIELD(exclude), WRITING | BIT(DIFF), "not the keys that match; repeatable" },
+    { "include", "GLOB", 0, LIST, FIELD(include), WRITING | BIT(DIFF) | BIT(STATS), "only keys that match; repeatable" },
+    { "exclude", "GLOB", 0, LIST, FIELD(exclude), WRITING | BIT(DIFF) | BIT(STATS), "not the keys that match; repeatable" },
     { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), WRITING, "cast: all floating tensors, or the keys that match; repeatable" },
     { "items", "keep|drop", 0, WORD, FIELD(items), WRITING, "whether non-tensor items are written too (keep)" },
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
@@ -117,6 +117,8 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
     { "diff", "A B", "compare two checkpoints of any format and layout",
       "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6\n", 2, 2 },
+    { "stats", "PATH [GLOB…]", "what the values are like: range, moments, zeros, NaN, by tensor, layer and module",
+      "  reshard stats step-1000\n  reshard stats step-1000 '*.mlp.*' --json | jq '.modules[]'\n", 1, 1 },
     { "salvage", "PATH DST", "write what is left of a damaged checkpoint, and list what is lost and what nobody can prove",
       "  reshard salvage step-1000 rescued --json > report.json\n"
       "  reshard salvage step-1000 rescued --like step-900      # .metadata is gone: that of a sibling says where things lie\n",
@@ -423,7 +425,9 @@ static void take_paths(int argc, char **argv, struct options *out)
     char hint[128];
     for (; optind < argc; optind++) {
         snprintf(hint, sizeof(hint), "usage: reshard %s [options] %s", info->name, info->arguments);
-        if (out->path_count == info->paths_max)
+        if (out->path_count == info->paths_max && strstr(info->arguments, "GLOB") && out->globs.count < OPTION_LIST_MAX)
+            out->globs.values[out->globs.count++] = argv[optind];
+        else if (out->path_count == info->paths_max)
             refuse(out, USAGE, hint, "unexpected argument '%s'", argv[optind]);
         else
             out->paths[out->path_count++] = argv[optind];

@@ -22,6 +22,7 @@ enum verb {
     VERB_PLAN,
     VERB_VERIFY,
     VERB_DIFF,
+    VERB_STATS,
     VERB_SALVAGE,
     VERB_MAP,
     VERB_FORMATS,
@@ -40,6 +41,7 @@ struct options {
     enum verb verb;
     const char *paths[3];
     int path_count;
+    struct option_list globs; /* behind the path of verbs that list tensors */
     /* common */
     bool json, quiet, verbose, help, version;
     const char *progress, *color;
@@ -68,7 +70,7 @@ struct options {
 };
 
 struct verb_info {
-    const char *name, *arguments, *summary, *examples;
+    const char *name, *arguments /* with a GLOB: any number of them behind the paths */, *summary, *examples;
     int paths_min, paths_max;
 };
 extern const struct verb_info verb_table[VERB_COUNT];

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-#define TABLE_COLUMNS_MAX 8
+#define TABLE_COLUMNS_MAX 16
 #define TABLE_BLOCK_CELLS 1024
 
 struct table {

@@ -305,6 +305,39 @@ typedef int (*reshard_hash_sink)(size_t tensor, const char *hex, void *context);
 reshard_status reshard_hash(reshard_checkpoint *checkpoint, const char *digest, const reshard_run_options *run, reshard_hash_sink sink,
                             void *context, reshard_error *err);
 
+#define RESHARD_STATS_BINS 256
+
+/*
+ * What values are like. Numbers are the elements' own; a complex element is two. Range, mean, deviation (of all of them: divided by their
+ * number) and norm (the root of the sum of squares) are of the finite ones, NaN where there are none, the norm 0. 64-bit integers are taken
+ * as doubles. Bins hold the finite numbers that are not zero, by sign and magnitude: bin b those from 2^(b - 127) on below the double of
+ * it, the first also all that is smaller, the last all that is larger.
+ */
+typedef struct reshard_tensor_stats {
+    size_t struct_size;
+    uint64_t count, nan_count, inf_count, zero_count;
+    uint64_t subnormal_count; /* of the element's type */
+    int64_t is_opaque;        /* the type has no numbers, or none that are known: count is 0 */
+    double min, max, mean, deviation, norm;
+    uint64_t negative[RESHARD_STATS_BINS], positive[RESHARD_STATS_BINS];
+} reshard_tensor_stats;
+#define RESHARD_TENSOR_STATS_INIT { sizeof(reshard_tensor_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, { 0 }, { 0 } }
+
+typedef struct reshard_stats_options {
+    size_t struct_size;
+    const char *const *include, *const *exclude; /* globs on keys; NULL-terminated lists or NULL */
+} reshard_stats_options;
+#define RESHARD_STATS_OPTIONS_INIT { sizeof(reshard_stats_options), NULL, NULL }
+typedef int (*reshard_stats_sink)(size_t tensor, const reshard_tensor_stats *stats, void *context);
+
+/* Statistics of tensors in one pass over their bytes, whatever the layout, handed out in the order of their keys, bytewise. Tensors without
+ * stored values are left out. options may be NULL. */
+reshard_status reshard_stats(reshard_checkpoint *checkpoint, const reshard_stats_options *options, const reshard_run_options *run,
+                             reshard_stats_sink sink, void *context, reshard_error *err);
+
+/* Makes *into, which begins as RESHARD_TENSOR_STATS_INIT, the statistics of what it had and of part together. */
+reshard_status reshard_stats_join(reshard_tensor_stats *into, const reshard_tensor_stats *part);
+
 /* ------------------------------------------------------------------------------------------------ names */
 
 /* A number that attributes of a mapping may name: num_heads=num_attention_heads. An array's member. */

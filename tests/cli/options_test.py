@@ -22,7 +22,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import torch_stub  # noqa: E402
 
-READING = ("inspect", "ls", "hash", "cat", "convert", "plan", "verify", "diff")
+READING = ("inspect", "ls", "hash", "cat", "convert", "plan", "verify", "diff", "stats")
 
 # Accepted so that a command line of `convert` can be planned as it is, or so that one set of common options fits every verb. That they
 # change nothing there is checked too.
@@ -37,6 +37,7 @@ NO_EFFECT = {
     "commit": {"limit": "as the parts were told", "progress": "moves no payload", "color": ""},
     "salvage": {"lenient": "it takes all that can be read", "verbose": ""},
     "verify": {},
+    "stats": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
     "diff": {"verbose": "", "threads": "two sides in step: a thread each"},
     "map": {"progress": "", "color": "", "verbose": ""},
     "formats": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": ""},
@@ -196,6 +197,9 @@ def option_include(sh, verb):
     if verb == "diff":
         sh("diff", *two_that_differ_in_w(sh), "--include", "v")
         return
+    if verb == "stats":
+        equal([t["key"] for t in sh.json("stats", model(sh), "n", "--include", "[vw]")["tensors"]], ["n", "v", "w"])
+        return
     _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "[vw]", "--include", "none")
     equal(report["tensors"], 2)
 
@@ -203,6 +207,9 @@ def option_include(sh, verb):
 def option_exclude(sh, verb):
     if verb == "diff":
         sh("diff", *two_that_differ_in_w(sh), "--exclude", "w")
+        return
+    if verb == "stats":
+        equal([t["key"] for t in sh.json("stats", model(sh), "--exclude", "[vw]")["tensors"]], ["n"])
         return
     _, report = made(sh, verb, model(sh), "--to", "hf", "--exclude", "w")
     equal(report["tensors"], 2)

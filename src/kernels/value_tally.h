@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the values of a tensor are like: range, moments, what is special among them, and how many lie between which powers of two. One pass,
+ * in any pieces; tallies of parts are joined.
+ *
+ * Types of 8 and 16 bits are counted by code, so that what is said of them is exact. Wider ones are summed around a value of their own, a
+ * block at a time: a mean far from zero costs no digits of the deviation; moments of float32 are good to some seven digits.
+ */
+#ifndef KERNELS_VALUE_TALLY_H
+#define KERNELS_VALUE_TALLY_H
+
+#include "tensor/dtype.h"
+
+#include <stddef.h>
+
+#define TALLY_BINS 256
+#define EXPONENT_TABLES 4 /* the same exponent often comes twice in a row: so the counts are apart */
+
+struct value_tally {
+    uint64_t count; /* numbers: a complex element is two */
+    uint64_t nan_count, inf_count, zero_count;
+    uint64_t subnormal_count;   /* of the element's own type */
+    double min, max;            /* of the finite ones; min > max if there are none */
+    double mean, square_sum;    /* of the finite ones; the sum of the squared distances from the mean */
+    /* Finite numbers but zeros, by sign (0: negative): bin b holds the magnitudes from 2^(b - 127) on below the double of that; the first
+     * holds all that is smaller too, the last all that is larger. */
+    uint64_t bins[2][TALLY_BINS];
+};
+
+void value_tally_start(struct value_tally *tally);
+void value_tally_join(struct value_tally *into, const struct value_tally *from);
+
+/* Not NaN, not infinite. */
+static inline uint64_t value_tally_finite(const struct value_tally *tally)
+{
+    return tally->count - tally->nan_count - tally->inf_count;
+}
+
+/* Adds up the values of one tensor. Starts zeroed; may be started again, and keeps its memory for that. */
+struct value_counter {
+    struct value_tally tally;
+    enum dtype dtype;
+    bool is_by_code;
+    uint64_t coded;  /* since the codes were last added to the tally */
+    uint32_t *codes; /* how often each occurs */
+    uint32_t exponents[EXPONENT_TABLES][512]; /* of float32 likewise: sign and exponent */
+};
+
+/* Whether there is a number in such an element: not in opaque ones. */
+bool value_counter_knows(enum dtype dtype);
+
+/* elements: how many will come. false: out of memory. */
+bool value_counter_start(struct value_counter *counter, enum dtype dtype, uint64_t elements);
+
+/* count whole elements in native byte order, at any address. */
+void value_counter_add(struct value_counter *counter, const void *elements, size_t count);
+
+/* Completes counter->tally. */
+void value_counter_end(struct value_counter *counter);
+void value_counter_release(struct value_counter *counter);
+
+#endif

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Statistics of values against the slow obvious way: every type, elements of random bits, any pieces. */
+#include "check.h"
+
+#include <math.h>
+
+#include "kernels/cast.h"
+#include "kernels/value_tally.h"
+
+#define COUNT 20011 /* more than a table of codes needs; no whole number of blocks */
+
+static uint64_t random_state = 88172645463325252u;
+
+static uint64_t random_bits(void)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 7;
+    random_state ^= random_state << 17;
+    return random_state;
+}
+
+static void tally_slowly(const double *values, size_t count, double smallest_normal, struct value_tally *out)
+{
+    long double sum = 0, squares = 0;
+    value_tally_start(out);
+    out->count = count;
+    for (size_t i = 0; i < count; i++) {
+        double value = values[i], size = fabs(value);
+        out->nan_count += isnan(value);
+        out->inf_count += isinf(value) != 0;
+        if (!isfinite(value))
+            continue;
+        out->zero_count += size == 0;
+        out->subnormal_count += size > 0 && size < smallest_normal;
+        out->min = fmin(out->min, value);
+        out->max = fmax(out->max, value);
+        sum += value;
+        int bin = size > 0 ? ilogb(size) + 127 : 0;
+        out->bins[value > 0][bin < 0 ? 0 : bin > 255 ? 255 : bin] += size > 0;
+    }
+    long double finite = value_tally_finite(out);
+    for (size_t i = 0; i < count; i++)
+        squares += isfinite(values[i]) ? (values[i] - sum / finite) * (values[i] - sum / finite) : 0;
+    out->mean = (double)(sum / finite);
+    out->square_sum = (double)squares;
+}
+
+static void assert_near(double found, double expected, double scale)
+{
+    if (!(fabs(found - expected) <= 1e-6 * scale) && !(isinf(expected) || isinf(scale)))
+        fail_msg("%.17g instead of %.17g", found, expected);
+}
+
+static void check_tally(enum dtype dtype, const uint8_t *bytes, size_t count, double smallest_normal)
+{
+    static double values[2 * COUNT];
+    struct value_tally expected;
+    struct value_counter counter = { 0 };
+    const size_t width = dtype_element_bytes(dtype), parts = dtype_info(dtype)->class_ == DTYPE_CLASS_COMPLEX ? 2 : 1;
+    cast_to_double_find(dtype)(bytes, values, count);
+    tally_slowly(values, count * parts, smallest_normal, &expected);
+    assert_true(value_counter_start(&counter, dtype, count));
+    for (size_t done = 0; done < count;) {
+        size_t part = 1 + random_bits() % 5000;
+        part = part < count - done ? part : count - done;
+        value_counter_add(&counter, bytes + done * width, part);
+        done += part;
+    }
+    value_counter_end(&counter);
+    const struct value_tally *found = &counter.tally;
+    assert_int_equal(found->count, expected.count);
+    assert_int_equal(found->nan_count, expected.nan_count);
+    assert_int_equal(found->inf_count, expected.inf_count);
+    assert_int_equal(found->zero_count, expected.zero_count);
+    assert_int_equal(found->subnormal_count, expected.subnormal_count);
+    assert_memory_equal(found->bins, expected.bins, sizeof(expected.bins));
+    if (value_tally_finite(&expected)) {
+        double deviation = sqrt(expected.square_sum / (double)value_tally_finite(&expected));
+        assert_true(found->min == expected.min && found->max == expected.max);
+        assert_near(found->mean, expected.mean, deviation + fabs(expected.mean) * 1e-7);
+        assert_near(found->square_sum, expected.square_sum, expected.square_sum);
+    }
+    value_counter_release(&counter);
+}
+
+static const struct {
+    enum dtype dtype;
+    double smallest_normal;
+} types[] = {
+    { DTYPE_BOOL, 0 }, { DTYPE_U8, 0 }, { DTYPE_I8, 0 }, { DTYPE_F8_E5M2, 0x1p-14 }, { DTYPE_F8_E4M3, 0x1p-6 },
+    { DTYPE_F8_E8M0, 0 },        { DTYPE_I16, 0 },          { DTYPE_U16, 0 },          { DTYPE_F16, 0x1p-14 },     { DTYPE_BF16, 0x1p-126 },
+    { DTYPE_F32, 0x1p-126 },     { DTYPE_F64, 0x1p-1022 },  { DTYPE_I32, 0 },          { DTYPE_U32, 0 },           { DTYPE_I64, 0 },
+    { DTYPE_F8_E4M3FNUZ, 0x1p-7 }, { DTYPE_F8_E5M2FNUZ, 0x1p-15 }, { DTYPE_C64, 0x1p-126 }, { DTYPE_COMPLEX32, 0x1p-14 }, { DTYPE_U64, 0 },
+};
+
+TEST(any_bits_of_every_type)
+{
+    static uint8_t bytes[COUNT * 8 + 1];
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
+        for (size_t count = 1; count <= COUNT; count = count == 1 ? 700 : count == 700 ? COUNT : COUNT + 1) {
+            for (size_t j = 0; j < sizeof(bytes); j++)
+                bytes[j] = (uint8_t)(random_bits() >> 11);
+            if (types[i].dtype == DTYPE_F64) /* squares of any doubles have no sum */
+                for (size_t j = 7; j < sizeof(bytes); j += 8)
+                    bytes[j] = (bytes[j] & 0x80) | 0x3f;
+            check_tally(types[i].dtype, bytes + (types[i].dtype == DTYPE_F64 ? 0 : 1), count, types[i].smallest_normal);
+        }
+}
+
+/* What float32 sums would lose: a mean far from zero, small squares, large ones, drift, constants. */
+TEST(moments_of_difficult_floats)
+{
+    static float values[COUNT];
+    for (int kind = 0; kind < 7; kind++) {
+        for (size_t i = 0; i < COUNT; i++) {
+            float noise = (float)(random_bits() >> 40) / 16777216.0f - 0.5f;
+            float made[] = { 1e6f + noise, noise * 1e-22f, noise * 1e25f, (float)i + noise, 7.25f, 0.0f, i == 0 ? 1e9f : noise };
+            values[i] = made[kind];
+        }
+        check_tally(DTYPE_F32, (uint8_t *)values, COUNT, 0x1p-126);
+    }
+}
+
+TEST(parts_are_joined_as_if_they_were_one)
+{
+    static float values[COUNT];
+    struct value_counter whole = { 0 }, part = { 0 };
+    struct value_tally joined;
+    for (size_t i = 0; i < COUNT; i++)
+        values[i] = (float)(random_bits() >> 40) / 16777216.0f + (i > 9000 ? 5.0f : 0.0f);
+    value_tally_start(&joined);
+    for (size_t at = 0; at < COUNT; at += 3000) {
+        value_counter_start(&part, DTYPE_F32, 3000);
+        value_counter_add(&part, values + at, COUNT - at < 3000 ? COUNT - at : 3000);
+        value_counter_end(&part);
+        value_tally_join(&joined, &part.tally);
+    }
+    value_counter_start(&whole, DTYPE_F32, COUNT);
+    value_counter_add(&whole, values, COUNT);
+    value_counter_end(&whole);
+    assert_int_equal(joined.count, COUNT);
+    assert_near(joined.mean, whole.tally.mean, 1);
+    assert_near(joined.square_sum, whole.tally.square_sum, whole.tally.square_sum);
+    assert_true(joined.min == whole.tally.min && joined.max == whole.tally.max);
+    assert_memory_equal(joined.bins, whole.tally.bins, sizeof(joined.bins));
+    value_counter_release(&whole);
+    value_counter_release(&part);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_bits_of_every_type),
+        cmocka_unit_test(moments_of_difficult_floats),
+        cmocka_unit_test(parts_are_joined_as_if_they_were_one),
+    };
+    return cmocka_run_group_tests_name("value_tally", tests, NULL, NULL);
+}
