@@ -18,6 +18,7 @@ struct uc_write {
     uint32_t files[UC_FAMILIES];
     const struct uc_state *from; /* of the source, or NULL */
     struct st_metadata metadata;
+    bool is_empty; /* nothing has a place in any family */
 };
 
 /* ---- families ---- */
@@ -261,7 +262,7 @@ static reshard_status unified_layout_add_files(struct uc_write *write, enum uc_f
     reshard_status status = RESHARD_OK;
     uint32_t begin = 0;
     /* Of no tensors at all, a model without weights is written. */
-    if (!pieces->count && (family != UC_MODEL || write->request->wanted->tensor_count))
+    if (!pieces->count && (family != UC_MODEL || !write->is_empty))
         return RESHARD_OK;
     if (pieces->count) {
         unified_layout_assign(write, family);
@@ -342,6 +343,7 @@ reshard_status uc_lay_out(const struct layout_request *request, struct target *t
         status = st_pieces_collect(request, target, false, &all, &ties, err);
     if (!status)
         status = unified_layout_read_keys(target, err);
+    write.is_empty = !all.count; /* storages of items are tensors, and hidden */
     if (!status)
         status = unified_layout_sort(&write, &all, err);
     if (!status)
