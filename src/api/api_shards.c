@@ -3,6 +3,7 @@
 #include "reshard/geometry.h"
 
 #include "api/handle.h"
+#include "api/public_shards.h"
 #include "base/buffer.h"
 #include "kernels/shard_slice.h"
 #include "parallel/shard_list.h"
@@ -10,8 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* "paddle.bfloat16" and "torch.bfloat16" are bfloat16. */
-static reshard_status dtype_take(const char *name, struct str key, enum dtype *out, reshard_error *err)
+reshard_status dtype_take(const char *name, struct str key, enum dtype *out, reshard_error *err)
 {
     const char *point = name ? strrchr(name, '.') : NULL;
     if (!name)
@@ -21,7 +21,7 @@ static reshard_status dtype_take(const char *name, struct str key, enum dtype *o
     return RESHARD_OK;
 }
 
-static reshard_status vectors_check(size_t rank, const int64_t *const *vectors, size_t count, struct str key, reshard_error *err)
+reshard_status vectors_check(size_t rank, const int64_t *const *vectors, size_t count, struct str key, reshard_error *err)
 {
     if (rank > RANK_MAX)
         return error_set(err, RESHARD_ERR_USAGE, "'%.*s': a rank of %zu is above %d", STR_ARG(key), rank, RANK_MAX);

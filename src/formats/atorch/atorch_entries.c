@@ -69,7 +69,7 @@ static reshard_status entries_of_state(const struct layout_request *request, con
     const struct atorch_state *state = &plan->states[number];
     const struct atorch_parameter *parameter = &plan->model.parameters[state->parameter];
     const struct atorch_unit *unit = &plan->model.units[parameter->unit];
-    struct atorch_part part;
+    struct flat_unit_part part;
     uint32_t expert, shard;
     atorch_place_of(unit, rank, &expert, &shard);
     if (!atorch_part_of(unit, parameter, shard, &part))

@@ -53,7 +53,7 @@ struct entry_place {
 };
 
 static reshard_status layout_add_run(const struct entry_place *place, uint32_t tensor, const struct atorch_parameter *parameter,
-                                     const struct atorch_part *part, int64_t at, bool is_strided, reshard_error *err)
+                                     const struct flat_unit_part *part, int64_t at, bool is_strided, reshard_error *err)
 {
     uint64_t size = dtype_element_bytes(place->target->catalog->tensors[tensor].dtype);
     const struct flat_run run = { .begin = part->begin,
@@ -84,7 +84,7 @@ static reshard_status layout_unit(const struct entry_place *place, uint32_t numb
     atorch_place_of(unit, place->rank, &expert, &shard);
     for (uint32_t i = unit->first; i < unit->first + unit->count && !status; i++) {
         const struct atorch_parameter *parameter = &plan->model.parameters[i];
-        struct atorch_part part;
+        struct flat_unit_part part;
         if (!plan->tensors[i] || !atorch_part_of(unit, parameter, shard, &part))
             continue;
         uint32_t tensor = plan->tensors[i][expert];
@@ -108,7 +108,7 @@ static reshard_status layout_state(const struct entry_place *place, const struct
     const struct atorch_state *state = &plan->states[entry->state];
     const struct atorch_parameter *parameter = &plan->model.parameters[state->parameter];
     const struct atorch_unit *unit = &plan->model.units[parameter->unit];
-    struct atorch_part part;
+    struct flat_unit_part part;
     uint32_t expert, shard;
     atorch_place_of(unit, place->rank, &expert, &shard);
     if (entry->is_unit_state && !state->is_scalar)

@@ -205,7 +205,7 @@ static int64_t pad_of(const struct atorch_model *model, const struct atorch_unit
     return missing < unit->shard ? missing : unit->shard;
 }
 
-static void put_parameter(struct meta_writing *writing, const struct atorch_parameter *parameter, const struct atorch_part *part)
+static void put_parameter(struct meta_writing *writing, const struct atorch_parameter *parameter, const struct flat_unit_part *part)
 {
     const struct atorch_unit *unit = &writing->model->units[parameter->unit];
     struct pickle_stream *pickle = &writing->pickle;
@@ -242,7 +242,7 @@ static void put_parameter(struct meta_writing *writing, const struct atorch_para
     pickle_stream_opcode(pickle, PICKLE_SETITEMS);
 }
 
-static bool is_written(const struct meta_writing *writing, const struct atorch_parameter *parameter, struct atorch_part *part)
+static bool is_written(const struct meta_writing *writing, const struct atorch_parameter *parameter, struct flat_unit_part *part)
 {
     const struct atorch_unit *unit = &writing->model->units[parameter->unit];
     uint32_t expert, shard;
@@ -254,7 +254,7 @@ static void meta_put_parameters(struct meta_writing *writing)
 {
     const struct atorch_model *model = writing->model;
     struct pickle_stream *pickle = &writing->pickle;
-    struct atorch_part part;
+    struct flat_unit_part part;
     size_t count = 0;
     for (uint32_t p = 0; p < model->parameter_count; p++)
         count += is_written(writing, &model->parameters[p], &part);

@@ -18,19 +18,6 @@ void atorch_model_release(struct atorch_model *model)
  * FSDP says that a parameter is in a shard if [start, start + numel - 1] meets it. Without elements that is so where the shard has
  * elements on both sides of it; at a shard's first element it would be nowhere, and is put there.
  */
-bool atorch_part_of(const struct atorch_unit *unit, const struct atorch_parameter *parameter, uint32_t shard, struct atorch_part *out)
-{
-    int64_t from = unit->shard * shard, to = from + unit->shard, end = parameter->start + parameter->numel;
-    int64_t begin = parameter->start > from ? parameter->start : from;
-    if (end > to)
-        end = to;
-    bool is_there = parameter->numel ? begin < end : parameter->start >= from && parameter->start < to;
-    if (!parameter->numel && parameter->start == unit->shard * unit->shards && shard + 1 == unit->shards)
-        is_there = true;
-    *out = (struct atorch_part){ begin - parameter->start, parameter->numel ? end - begin : 0, begin - from };
-    return is_there;
-}
-
 const struct atorch_parameter *atorch_parameter_find(const struct atorch_model *model, struct str name)
 {
     uint32_t number = name_map_find(&model->parameter_names, name);

@@ -5,6 +5,7 @@
 
 #include "base/name_map.h"
 #include "formats/atorch/atorch_meta.h"
+#include "parallel/flat_unit.h"
 #include "tensor/dtype.h"
 
 #define ATORCH_FLAT_NAME "_flat_param" /* of a unit's flat parameter in the optimizer, where there are no original parameters */
@@ -57,13 +58,12 @@ static inline void atorch_place_of(const struct atorch_unit *unit, uint32_t rank
     *shard = unit->has_experts ? (uint32_t)unit->places[rank].fsdp_rank : rank;
 }
 
-/* The part of a parameter that lies in a piece: elements [begin, begin + count) of the parameter, at `place` of the piece. */
-struct atorch_part {
-    int64_t begin, count, place;
-};
-
-/* false if nothing of it lies there. One without elements lies in one piece. */
-bool atorch_part_of(const struct atorch_unit *unit, const struct atorch_parameter *parameter, uint32_t shard, struct atorch_part *out);
+/* The part of a parameter that lies in a piece; false if nothing of it does. */
+static inline bool atorch_part_of(const struct atorch_unit *unit, const struct atorch_parameter *parameter, uint32_t shard,
+                                  struct flat_unit_part *out)
+{
+    return flat_unit_part_of(unit->shard, unit->shards, shard, parameter->start, parameter->numel, out);
+}
 
 /* The parameter of that name, or NULL. */
 const struct atorch_parameter *atorch_parameter_find(const struct atorch_model *model, struct str name);

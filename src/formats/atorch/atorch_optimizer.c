@@ -190,7 +190,8 @@ static reshard_status state_add_whole(struct state_reading *reading, uint32_t te
 }
 
 static reshard_status state_add_part(struct state_reading *reading, const struct atorch_parameter *parameter, uint32_t tensor,
-                                     const struct state_record *record, const struct atorch_part *part, int64_t place, reshard_error *err)
+                                     const struct state_record *record, const struct flat_unit_part *part, int64_t place,
+                                     reshard_error *err)
 {
     const struct flat_run run = { .begin = part->begin,
                                   .count = part->count,
@@ -218,7 +219,7 @@ static reshard_status state_add_pieces(struct state_reading *reading, const stru
     reshard_status status = RESHARD_OK;
     for (uint32_t rank = 0; rank < reading->folder->ranks && !status; rank++) {
         const struct state_record *record = state_at(group, rank);
-        struct atorch_part part;
+        struct flat_unit_part part;
         uint32_t own, shard;
         atorch_place_of(unit, rank, &own, &shard);
         if (own != expert)
@@ -277,7 +278,7 @@ static reshard_status state_cut_unit(struct state_reading *reading, const struct
     reshard_status status = state_add_tensor(reading, parameter, expert, group, is_scalar, &tensor, err);
     for (size_t i = 0; i < group->count && !status; i++) {
         const struct state_record *record = &group->records[i];
-        struct atorch_part part;
+        struct flat_unit_part part;
         uint32_t own, shard;
         atorch_place_of(unit, record->rank, &own, &shard);
         if (own == expert && is_scalar)

@@ -368,10 +368,10 @@ static int64_t plan_default_alignment(enum dtype dtype)
 /* Gives parameters their places, one behind the other. */
 static void plan_lay_unit(struct atorch_model *model, struct atorch_unit *unit)
 {
-    int64_t end = 0, a = unit->alignment;
+    int64_t end = 0;
     for (uint32_t i = 0; i < unit->count; i++) {
         struct atorch_parameter *parameter = &model->parameters[unit->first + i];
-        parameter->start = (end + a - 1) / a * a;
+        parameter->start = flat_unit_next(end, unit->alignment);
         end = parameter->start + parameter->numel;
     }
 }
@@ -386,7 +386,7 @@ static reshard_status plan_finish_unit(struct planning *planning, struct atorch_
             return error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "unit '%.*s' would have more than 2^62 elements", STR_ARG(unit->name));
     }
     unit->unpadded = end;
-    unit->shard = (end + unit->shards - 1) / unit->shards;
+    unit->shard = flat_unit_piece(end, unit->shards);
     return dtype_element_bytes(unit->dtype) || !end ? RESHARD_OK
                                                     : error_set(planning->err, RESHARD_ERR_UNSUPPORTED, "unit '%.*s' of %s cannot be cut",
                                                                 STR_ARG(unit->name), dtype_info(unit->dtype)->name);

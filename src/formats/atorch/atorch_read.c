@@ -187,7 +187,7 @@ static reshard_status atorch_add_parts(struct source *source, const struct atorc
     reshard_status status = RESHARD_OK;
     for (uint32_t rank = 0; rank < state->model.ranks && !status; rank++) {
         uint32_t own, shard;
-        struct atorch_part part;
+        struct flat_unit_part part;
         atorch_place_of(unit, rank, &own, &shard);
         if (own != expert || !atorch_part_of(unit, parameter, shard, &part))
             continue;

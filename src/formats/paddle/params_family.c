@@ -11,6 +11,7 @@
 #include "base/model_data.h"
 #include "formats/paddle/unified.h"
 #include "formats/shared/torch_flatten.h"
+#include "parallel/expert_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -120,7 +121,7 @@ static reshard_status family_note_expert(struct family_file *file, struct str ke
     size_t begin, end;
     uint64_t number;
     bool was_new;
-    if (file->ranks.ep < 0 || !uc_expert_find(key, &begin, &end, &number) || number >= UINT32_MAX)
+    if (file->ranks.ep < 0 || !expert_number_find(key, &begin, &end, &number) || number >= UINT32_MAX)
         return RESHARD_OK;
     uint32_t module = name_map_intern(&file->modules, (struct str){ key.data, begin }, &was_new);
     if (module == NAME_NONE)
@@ -150,7 +151,7 @@ static bool family_append_key(const struct family_file *file, struct str key, st
     size_t begin, end;
     uint64_t number;
     uint32_t module = NAME_NONE;
-    if (file->ranks.ep >= 0 && uc_expert_find(key, &begin, &end, &number))
+    if (file->ranks.ep >= 0 && expert_number_find(key, &begin, &end, &number))
         module = name_map_find(&file->modules, (struct str){ key.data, begin });
     if (module == NAME_NONE)
         return buffer_append_str(out, key);

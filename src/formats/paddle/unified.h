@@ -85,9 +85,6 @@ reshard_status uc_add_whole(struct uc_read *read, enum uc_family family, reshard
 /* The tensors of a family whose files hold what each rank had: pieces of the model's tensors, which are in the catalog. */
 reshard_status uc_add_ranked(struct uc_read *read, enum uc_family family, reshard_error *err);
 
-/* The place of the number behind the first "experts." of a key; false if there is none. */
-bool uc_expert_find(struct str key, size_t *begin, size_t *end, uint64_t *number);
-
 reshard_status uc_read_catalog(struct source *source, reshard_error *err);
 reshard_status uc_lay_out(const struct layout_request *request, struct target *target, reshard_error *err);
 

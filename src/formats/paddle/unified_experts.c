@@ -8,25 +8,10 @@
 
 #include "base/array.h"
 #include "base/checked.h"
+#include "parallel/expert_keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-bool uc_expert_find(struct str key, size_t *begin, size_t *end, uint64_t *number)
-{
-    static const char word[] = "experts.";
-    for (size_t i = 0; i + sizeof(word) - 1 < key.size; i++) {
-        if (memcmp(key.data + i, word, sizeof(word) - 1) != 0)
-            continue;
-        size_t digits = *begin = i + sizeof(word) - 1;
-        while (digits < key.size && key.data[digits] >= '0' && key.data[digits] <= '9')
-            digits++;
-        *end = digits;
-        if (digits > *begin && str_to_u64((struct str){ key.data + *begin, digits - *begin }, number))
-            return true;
-    }
-    return false;
-}
 
 /* A module whose experts have numbers of their own on each rank: the text before the number. */
 struct uc_module {
@@ -60,7 +45,7 @@ struct uc_renumber {
 static struct str unified_experts_module(struct str key, uint64_t *number)
 {
     size_t begin, end;
-    return uc_expert_find(key, &begin, &end, number) ? (struct str){ key.data, begin } : (struct str){ 0 };
+    return expert_number_find(key, &begin, &end, number) ? (struct str){ key.data, begin } : (struct str){ 0 };
 }
 
 /* ---- keys in two files ---- */
@@ -248,7 +233,7 @@ static reshard_status unified_experts_add_entry(struct uc_renumber *run, const s
     struct buffer name = { 0 };
     size_t begin, end;
     uint64_t number, base;
-    uc_expert_find(key, &begin, &end, &number);
+    expert_number_find(key, &begin, &end, &number);
     if (!checked_mul_u64(part->rank, module->experts, &base) || !checked_add_u64(base, number, &number))
         return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': the number of the expert is beyond 2^64", STR_ARG(key));
     buffer_append(&name, key.data, begin);
