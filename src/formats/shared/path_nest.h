@@ -1,26 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A nested object from paths: dicts, and lists where all members have positions. */
+/* A nested object from paths, as values: dicts, and lists where all members have positions. */
 #ifndef FORMATS_SHARED_PATH_NEST_H
 #define FORMATS_SHARED_PATH_NEST_H
 
-#include "base/name_map.h"
 #include "base/value.h"
-#include "catalog/catalog.h"
-
-/* A place in the nested object. Children have larger numbers than their parents. */
-struct nest_node {
-    struct path_part part;
-    struct value *leaf;
-    uint32_t first_child, last_child, next_sibling, child_count;
-    bool is_list;     /* all children are list positions so far */
-    int64_t index_max;
-};
+#include "formats/shared/path_tree.h"
 
 struct nest {
-    struct nest_node *nodes;
-    uint32_t count, capacity;
-    struct name_map children; /* parent, kind, key -> node number - 1 */
-    struct buffer scratch;
+    struct path_tree tree;
+    struct value **made; /* by node: a leaf, or from nest_finish the container */
+    uint32_t capacity;
     struct value_graph *graph;
 };
 

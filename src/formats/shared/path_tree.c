@@ -54,6 +54,25 @@ static bool descend(struct path_tree *tree, uint32_t parent, const struct path_p
     return true;
 }
 
+bool path_tree_place(struct path_tree *tree, const struct path_part *parts, size_t count, uint32_t *out, size_t *depth,
+                     enum path_place *place)
+{
+    struct path_tree_node root = { .wanted = CATALOG_NONE };
+    bool was_new = tree->node_count == 0;
+    *out = 0;
+    *place = PATH_THROUGH_LEAF;
+    if (was_new && !add_node(tree, &root, out))
+        return false;
+    for (*depth = 0; *depth < count; ++*depth) {
+        if (tree->nodes[*out].is_leaf)
+            return true;
+        if (!descend(tree, *out, &parts[*depth], out, &was_new))
+            return false;
+    }
+    *place = was_new ? PATH_PLACED : PATH_TAKEN;
+    return true;
+}
+
 static reshard_status path_error(const struct path_part *parts, size_t count, const char *what, reshard_error *err)
 {
     struct buffer text = { 0 };
@@ -69,19 +88,15 @@ static reshard_status path_error(const struct path_part *parts, size_t count, co
 reshard_status path_tree_add(struct path_tree *tree, const struct path_part *parts, size_t count, struct path_tree_node leaf,
                             reshard_error *err)
 {
-    uint32_t at = 0;
-    struct path_tree_node root = { .wanted = CATALOG_NONE };
-    if (tree->node_count == 0 && !add_node(tree, &root, &at))
+    uint32_t at;
+    size_t depth;
+    enum path_place place;
+    if (!path_tree_place(tree, parts, count, &at, &depth, &place))
         return error_set_memory(err);
-    for (size_t i = 0; i < count; i++) {
-        bool was_new = false;
-        if (tree->nodes[at].is_leaf)
-            return path_error(parts, i, "is a value and a container at once", err);
-        if (!descend(tree, at, &parts[i], &at, &was_new))
-            return error_set_memory(err);
-        if (i + 1 == count && !was_new)
-            return path_error(parts, count, "is there twice", err);
-    }
+    if (place == PATH_THROUGH_LEAF)
+        return path_error(parts, depth, "is a value and a container at once", err);
+    if (place == PATH_TAKEN)
+        return path_error(parts, count, "is there twice", err);
     struct path_tree_node *node = &tree->nodes[at];
     node->is_leaf = true;
     node->wanted = leaf.wanted;

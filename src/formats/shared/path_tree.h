@@ -27,6 +27,16 @@ struct path_tree {
     struct buffer key;
 };
 
+/* Where a path leads. */
+enum path_place { PATH_PLACED, PATH_TAKEN, PATH_THROUGH_LEAF };
+
+/*
+ * The node at the end of a path; it and the containers on the way are made. TAKEN: it was there; THROUGH_LEAF: *out is a leaf on the way,
+ * *depth how many parts lead there. Texts of parts must outlive the tree. false: no memory.
+ */
+bool path_tree_place(struct path_tree *tree, const struct path_part *parts, size_t count, uint32_t *out, size_t *depth,
+                     enum path_place *place);
+
 /* Adds a leaf; the containers on its path are made. Texts of parts must outlive the tree. Two values of one path are an error that names
  * it. */
 reshard_status path_tree_add(struct path_tree *tree, const struct path_part *parts, size_t count, struct path_tree_node leaf,
