@@ -1,18 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/handle.h"
 
-#include "api/public_options.h"
+#include "api/convert_call.h"
 #include "api/report.h"
 #include "convert/target_check.h"
-
-/* A call's options, in the structs of the layers below, which point into it. */
-struct convert_call {
-    reshard_convert_options given;
-    struct conversion_options options;
-    struct open_call open;
-    struct run_call run;
-    struct map_call map;
-};
 
 /* In the sense of conversion_options. */
 static reshard_status shard_bytes_read(const reshard_convert_options *given, int64_t *out, reshard_error *err)
@@ -72,9 +63,8 @@ static void names_read(struct convert_call *call)
     selection->missing_context = call;
 }
 
-/* Release the call's mapping on failure too. */
-static reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
-                                           reshard_error *err)
+reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
+                                    reshard_error *err)
 {
     out->map = (struct map_call){ 0 };
     reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_convert_options", err);

@@ -3,36 +3,19 @@
 #include "reshard/state.h"
 
 #include "api/handle.h"
+#include "api/items.h"
 #include "api/public_options.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-static reshard_status items_of_state(const reshard_state *state, struct live_item **out, reshard_error *err)
-{
-    void *taken = NULL;
-    *out = calloc(state->item_count + 1, sizeof(**out));
-    if (!*out)
-        return error_set_memory(err);
-    reshard_status status =
-        array_take(state->items, state->item_count, state->item_stride, sizeof(reshard_state_item), "reshard_state_item", &taken, err);
-    const reshard_state_item *items = taken;
-    for (size_t i = 0; i < state->item_count && !status; i++) {
-        (*out)[i] = (struct live_item){ { items[i].key.data, items[i].key.size }, { items[i].json.data, items[i].json.size } };
-        if (!items[i].key.data || !items[i].json.data)
-            status = error_set(err, RESHARD_ERR_USAGE, "item %zu has no key or no JSON", i);
-    }
-    free(taken);
-    return status;
-}
-
-static reshard_status state_open(const reshard_state *state, const struct live_item *items, const struct open_options *options,
-                                 struct checkpoint **out, reshard_error *err)
+static reshard_status state_open(const reshard_state *state, const struct live_item *items, size_t item_count,
+                                 const struct open_options *options, struct checkpoint **out, reshard_error *err)
 {
     const struct live_state live = { .shards = state->shards->list.shards,
                                      .shard_count = state->shards->list.count,
                                      .items = items,
-                                     .item_count = state->item_count };
+                                     .item_count = item_count };
     return checkpoint_open_live(&live, options, state->name ? state->name : "memory", out, err);
 }
 
@@ -42,6 +25,7 @@ API_EXPORT reshard_status reshard_open_shards(const reshard_state *state, const 
     struct open_call call;
     reshard_state taken;
     struct live_item *items = NULL;
+    size_t item_count;
     struct checkpoint *opened = NULL;
     ERROR_SCOPE(err);
     NEEDS(out, err);
@@ -55,9 +39,9 @@ API_EXPORT reshard_status reshard_open_shards(const reshard_state *state, const 
         NEEDS(taken.items, err);
     status = open_options_read(options, &call, err);
     if (!status)
-        status = items_of_state(&taken, &items, err);
+        status = items_take(taken.items, taken.item_count, taken.item_stride, NULL, &items, &item_count, err);
     if (!status)
-        status = state_open(&taken, items, &call.options.open, &opened, err);
+        status = state_open(&taken, items, item_count, &call.options.open, &opened, err);
     free(items);
     return status ? status : handle_make(opened, out, err);
 }

@@ -101,7 +101,7 @@ bool run_is_packed(const struct conversion *conversion)
     return is_packed;
 }
 
-static reshard_status run_write(struct run *run, const char *target_path, reshard_error *err)
+reshard_status run_begin(struct run *run, const char *target_path, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
     const struct conversion_options *options = conversion->options;
@@ -113,26 +113,32 @@ static reshard_status run_write(struct run *run, const char *target_path, reshar
         .identity = run_identity(conversion),
     };
     reshard_status status = sidecar_check_beside(target_path, run_is_directory(conversion), options->overwrite, err);
-    if (status)
-        return status;
-    status = run_announce(conversion, err);
-    if (status)
-        return status;
-    status = store_txn_begin(target_path, &txn_options, &run->txn, err);
-    if (status)
-        return status;
-    status = run_create_objects(run, NULL, err);
-    if (status)
-        return status;
-    struct engine_source source = checkpoint_engine_source(conversion->source);
-    /* Objects that were compressed are no longer what a later run could take up. */
-    bool is_packed = run_is_packed(conversion);
-    status = engine_run(conversion->plan, &source, run->objects, run->crcs, is_packed ? NULL : run->txn, &conversion->engine, err);
-    if (!status && is_packed)
+    if (!status)
+        status = run_announce(conversion, err);
+    if (!status)
+        status = store_txn_begin(target_path, &txn_options, &run->txn, err);
+    return status ? status : run_create_objects(run, NULL, err);
+}
+
+reshard_status run_end(struct run *run, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    reshard_status status = RESHARD_OK;
+    if (run_is_packed(conversion))
         status = engine_pack(conversion->target.catalog, run->objects, &conversion->engine, err);
-    if (status)
-        return status;
-    return run_publish(run, err);
+    return status ? status : run_publish(run, err);
+}
+
+static reshard_status run_write(struct run *run, const char *target_path, reshard_error *err)
+{
+    struct conversion *conversion = run->conversion;
+    struct engine_source source = checkpoint_engine_source(conversion->source);
+    reshard_status status = run_begin(run, target_path, err);
+    /* Objects that were compressed are no longer what a later run could take up. */
+    struct store_txn *journal = run_is_packed(conversion) ? NULL : run->txn;
+    if (!status)
+        status = engine_run(conversion->plan, &source, run->objects, run->crcs, journal, &conversion->engine, err);
+    return status ? status : run_end(run, err);
 }
 
 reshard_status run_check(struct run *run, reshard_error *err)

@@ -30,6 +30,10 @@ reshard_status run_create_objects(struct run *run, const struct plan *part, resh
 void run_close_objects(struct run *run);
 reshard_status run_publish(struct run *run, reshard_error *err);
 
+/* What precedes the payload of a whole, and what follows it up to run_check: nothing is visible yet. */
+reshard_status run_begin(struct run *run, const char *target_path, reshard_error *err);
+reshard_status run_end(struct run *run, reshard_error *err);
+
 /* Reads the unpublished target back, as a stranger would; but what the source needed raised limits for, the target may need them for too.
  */
 reshard_status run_check(struct run *run, reshard_error *err);

@@ -115,6 +115,11 @@ struct engine_box {
     bool is_done;                  /* set: all elements are there, also where the run has failed */
 };
 
+/* Bytes that the memory of a box of a tensor of that rank spans from box->out on, and those of its elements. USAGE, UNSUPPORTED: its
+ * strides, its type or its room do not fit. */
+reshard_status engine_box_measure(const struct engine_box *box, struct str key, int rank, const int64_t *extent, uint64_t *span,
+                                  uint64_t *payload, reshard_error *err);
+
 /*
  * Fills the boxes, whose start and extent lie in their tensors. All are one run: source ranges are merged and read in order of file and
  * offset, by the threads and within the memory that the options allow. Memory of different boxes must not overlap.

@@ -48,8 +48,7 @@ static reshard_status box_refuse_room(struct str key, uint64_t room, uint64_t by
                      bytes);
 }
 
-/* Bytes that the box's memory spans, and those of its elements. */
-static reshard_status box_measure(const struct engine_box *box, struct str key, int rank, const int64_t *extent, uint64_t *span,
+reshard_status engine_box_measure(const struct engine_box *box, struct str key, int rank, const int64_t *extent, uint64_t *span,
                                   uint64_t *payload, reshard_error *err)
 {
     int64_t volume, elements;
@@ -102,7 +101,7 @@ static reshard_status boxes_target_add(const struct engine_source *source, const
     if (!copy_can_cast(like->dtype, box->dtype))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': %s cannot be cast to %s", STR_ARG(like->key),
                          dtype_info(like->dtype)->name, dtype_info(box->dtype)->name);
-    reshard_status status = box_measure(box, like->key, like->rank, extent, &span, &target->payload_bytes[index], err);
+    reshard_status status = engine_box_measure(box, like->key, like->rank, extent, &span, &target->payload_bytes[index], err);
     if (!status)
         status = catalog_add_tensor(catalog, STR(""), box->dtype, like->rank, extent, &tensor, err);
     snprintf(name, sizeof(name), "memory of box %" PRIu32, index);

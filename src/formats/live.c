@@ -79,14 +79,29 @@ static reshard_status live_add_shard(struct catalog *catalog, const struct shard
     return status ? status : live_add_chunk(catalog, tensor, shard, object, bytes, err);
 }
 
+/* On failure nothing is to be released. */
+static reshard_status live_item_graph(struct source *source, const struct live_item *given, struct value_graph *out, reshard_error *err)
+{
+    struct str json;
+    if (given->value) {
+        out->root = value_copy(out, given->value, given->value_count);
+        if (out->root)
+            return RESHARD_OK;
+        value_graph_release(out);
+        return error_set_memory(err);
+    }
+    if (!arena_str(&source->catalog->arena, given->json, &json))
+        return error_set_memory(err);
+    return json_parse(json.data, json.size, &source->limits, out, err);
+}
+
 static reshard_status live_add_item(struct source *source, const struct live_item *given, reshard_error *err)
 {
     struct catalog *catalog = source->catalog;
     struct value_graph graph = { 0 };
-    struct str json;
-    if (!arena_str(&catalog->arena, given->json, &json))
-        return error_set_memory(err);
-    reshard_status status = json_parse(json.data, json.size, &source->limits, &graph, err);
+    if (catalog_find_item(catalog, given->key) != CATALOG_NONE)
+        return error_set(err, RESHARD_ERR_USAGE, "item '%.*s' is there twice", STR_ARG(given->key));
+    reshard_status status = live_item_graph(source, given, &graph, err);
     if (status) {
         error_prefix(err, "item '%.*s'", STR_ARG(given->key));
         return status;

@@ -11,6 +11,8 @@
 
 struct live_item {
     struct str key, json;
+    const struct value *value; /* in place of json; copied */
+    uint32_t value_count;      /* of the graph that it is in */
 };
 
 /* What the source is made of. All of it is copied but the values, which must outlive the source. */

@@ -36,11 +36,13 @@ reshard_status store_open_path(const char *path, unsigned flags, struct store **
 struct store *store_new_memory(void);
 struct store *store_new_null(void);
 
-/* A store of `count` pieces of memory of the caller's, which are read where they lie; regions is copied. Names of objects are those that
- * store_region_name gives. */
+/* A store of `count` pieces of memory of the caller's, which are read where they lie, or by a function of the caller's, which any thread
+ * may call; regions is copied. Names of objects are those that store_region_name gives. What has neither cannot be opened. */
 struct store_region {
     const void *memory;
     uint64_t bytes;
+    reshard_status (*read)(void *context, uint64_t offset, void *out, size_t size, reshard_error *err);
+    void *context;
 };
 #define STORE_REGION_NAME_MAX 16
 void store_region_name(uint32_t number, char out[STORE_REGION_NAME_MAX]);

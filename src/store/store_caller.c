@@ -73,6 +73,42 @@ static const struct object_ops caller_ops = {
     .room = caller_room,
 };
 
+/* ---- by a function of the caller's ---- */
+
+struct read_object {
+    struct store_object base;
+    const struct store_region *region;
+};
+
+static void read_close(struct store_object *object)
+{
+    free(object);
+}
+
+static reshard_status read_read_at(const struct store_object *object, uint64_t offset, void *out, size_t size, reshard_error *err)
+{
+    const struct store_region *region = ((const struct read_object *)(const void *)object)->region;
+    return region->read(region->context, offset, out, size, err);
+}
+
+static const struct object_ops read_ops = { .close = read_close, .read_at = read_read_at };
+
+static reshard_status read_object_new(const struct store_region *region, struct store_object **out, reshard_error *err)
+{
+    struct read_object *object = calloc(1, sizeof(*object));
+    char *name = strdup("callback");
+    if (!object || !name) {
+        free(object);
+        free(name);
+        return error_set_memory(err);
+    }
+    *object = (struct read_object){ { &read_ops, name, region->bytes }, region };
+    *out = &object->base;
+    return RESHARD_OK;
+}
+
+/* ---- memory ---- */
+
 reshard_status store_object_over(void *memory, uint64_t bytes, struct store_object **out, reshard_error *err)
 {
     struct caller_object *caller = calloc(1, sizeof(*caller));
@@ -166,6 +202,10 @@ static reshard_status caller_open(struct store *store, const char *name, unsigne
     (void)access;
     if (!region)
         return store_error_missing(name, err);
+    if (region->read)
+        return read_object_new(region, out, err);
+    if (!region->memory && region->bytes)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "values are needed that are not there: they come piece by piece");
     return store_object_over((void *)(uintptr_t)region->memory, region->bytes, out, err);
 }
 

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing from memory, piece by piece. Tensors are declared first, so that the target can be laid out; then their values come in any order,
+ * from any number of threads, as boxes or flat runs, from memory or from a callback, and go where they belong at once; then the target
+ * appears, whole. Memory does not grow with the tensors. What is written is what reshard_convert would write of a checkpoint with these
+ * tensors and items: in every format, in every layout, under mapped or other names, cast.
+ */
+#ifndef RESHARD_WRITER_H
+#define RESHARD_WRITER_H
+
+#include "reshard/state.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------------------------------------ values of items */
+
+/*
+ * Items as typed values, without JSON: a list of named values, which may hold others. One thread at a time uses a list; any number may read
+ * it while nobody adds to it.
+ */
+typedef struct reshard_items reshard_items;
+
+reshard_status reshard_items_new(reshard_items **out, reshard_error *err);
+void reshard_items_free(reshard_items *items);
+
+/*
+ * Adds a value, of which all is copied: to the list under a key (holder NULL), to the end of a LIST or SET (the key does not count), or to
+ * a DICT under a text, whose last value of a key counts. value says what: kind NULL, BOOL, INT and REAL with their member; TEXT (UTF-8),
+ * BYTES and BIG_INT (two's complement, little-endian) with text; LIST, DICT and SET are empty at first, count is not looked at. *out, which
+ * may be NULL, is what others can be added to; it lives as long as the list. An item of a key that is there is RESHARD_ERR_USAGE, as is an
+ * OBJECT: nothing is added then.
+ */
+reshard_status reshard_items_add(reshard_items *items, reshard_value *holder, reshard_str key, const reshard_value_info *value,
+                                 reshard_value **out, reshard_error *err);
+
+/* Adds a copy of an item of an open checkpoint, loaded if need be, with classes and all, under its key or another (data NULL: its own). */
+reshard_status reshard_items_copy(reshard_items *items, const reshard_checkpoint *checkpoint, size_t item, reshard_str key,
+                                  reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ the writer */
+
+/* A tensor that is to be written. An array's member. */
+typedef struct reshard_writer_tensor {
+    reshard_str key;
+    const char *dtype;    /* "BF16", "bfloat16", "paddle.bfloat16" */
+    size_t rank;
+    const int64_t *shape;
+} reshard_writer_tensor;
+
+typedef struct reshard_writer_input {
+    size_t struct_size;
+    const reshard_writer_tensor *tensors; /* each key once */
+    size_t tensor_stride, tensor_count;
+    const reshard_state_item *items;      /* as JSON texts, */
+    size_t item_stride, item_count;
+    const reshard_items *values;          /* and as values; NULL: none. No key may be in both */
+    const char *name;                     /* of the whole, for messages; NULL: "memory" */
+} reshard_writer_input;
+#define RESHARD_WRITER_INPUT_INIT                                                                                                          \
+    {                                                                                                                                      \
+        sizeof(reshard_writer_input), NULL, sizeof(reshard_writer_tensor), 0, NULL, sizeof(reshard_state_item), 0, NULL, NULL              \
+    }
+
+/* Some elements of a tensor. */
+typedef struct reshard_piece {
+    size_t struct_size;
+    size_t tensor;                  /* its place in reshard_writer_input.tensors */
+    const int64_t *start, *extent;  /* a box of it; both NULL: all of it */
+    int64_t is_flattened, flat_begin, flat_end; /* only these elements of the row-major order of the box */
+    const char *dtype;              /* of the values, which are cast; NULL: the tensor's */
+    const int64_t *strides;         /* of the memory, in elements; NULL: row-major. Not of a flat range */
+    const void *data;               /* element (0, ..., 0) of the box, or the first of the range */
+    size_t size;                    /* bytes from data on, at least those that the piece spans */
+    /* In place of data: gives bytes [offset, offset + size) of the values, row-major or in the order of the range. Several threads may ask
+     * at once, for some bytes more than once, until reshard_writer_put returns. */
+    int (*read)(void *out, uint64_t offset, size_t size, void *context);
+    void *context;
+} reshard_piece;
+#define RESHARD_PIECE_INIT { sizeof(reshard_piece), 0, NULL, NULL, 0, 0, 0, NULL, NULL, NULL, 0, NULL, NULL }
+
+typedef struct reshard_writer reshard_writer;
+
+/*
+ * Lays the target out, and begins it beside target_path: nothing is visible there before reshard_writer_finish. input is copied; what
+ * options and run point to must be there until the writer is freed. options are those of reshard_convert but for resume, part and verify,
+ * which are RESHARD_ERR_USAGE (checksum is not); run.memory_bytes counts for each piece on its way (0: 32 MiB), run.progress is called
+ * once, before anything is written. report may be NULL.
+ */
+reshard_status reshard_writer_open(const reshard_writer_input *input, const char *target_path, const reshard_convert_options *options,
+                                   const reshard_run_options *run, reshard_report *report, reshard_writer **out, reshard_error *err);
+
+/*
+ * Writes a piece; its memory is the caller's again at the return. Any number of threads may put pieces at once. RESHARD_ERR_USAGE: the
+ * piece does not fit, or some of it was written already (the message names key and region); it is not taken, and others may still come.
+ * Any other failure ends the writer: every later call fails, and reshard_writer_free removes what was written. RESHARD_ERR_CANCELLED: read
+ * has failed. Elements of tensors that the target leaves out go nowhere.
+ */
+reshard_status reshard_writer_put(reshard_writer *writer, const reshard_piece *piece, reshard_error *err);
+
+/*
+ * Writes what is beside the values and makes the target visible, in one step, when no other thread puts pieces any more. If elements are
+ * missing it is RESHARD_ERR_USAGE, which names the first tensor and a region of it, and nothing has happened: they may still come. Any
+ * other failure ends the writer, and leaves what was at target_path before. After success all other calls but free fail.
+ */
+reshard_status reshard_writer_finish(reshard_writer *writer, reshard_error *err);
+
+/* Ends a writer; NULL is fine. What was not finished is removed, as if it had never been. No other thread may use the writer. */
+void reshard_writer_free(reshard_writer *writer);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
