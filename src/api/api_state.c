@@ -55,9 +55,7 @@ static reshard_status tensor_of_shard(const struct catalog *catalog, const struc
     if (*out == CATALOG_NONE || catalog->tensors[*out].flags & TENSOR_HIDDEN)
         return error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no tensor '%.*s'", STR_ARG(shard->key));
     const struct catalog_tensor *tensor = &catalog->tensors[*out];
-    bool is_equal = tensor->rank == shard->rank;
-    for (int i = 0; is_equal && i < shard->rank; i++)
-        is_equal = catalog_vector_at(catalog, tensor->shape)[i] == shard->shape[i];
+    bool is_equal = shape_equal(tensor->rank, catalog_vector_at(catalog, tensor->shape), shard->rank, shard->shape);
     return is_equal ? RESHARD_OK
                     : error_set(err, RESHARD_ERR_USAGE, "tensor '%.*s' of the checkpoint has another shape than the shard's global one",
                                 STR_ARG(shard->key));

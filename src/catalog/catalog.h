@@ -184,6 +184,12 @@ static inline const int64_t *catalog_vector_at(const struct catalog *catalog, ui
     return catalog->vectors + vector;
 }
 
+static inline bool catalog_same_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b,
+                                      const struct catalog_tensor *y)
+{
+    return shape_equal(x->rank, catalog_vector_at(a, x->shape), y->rank, catalog_vector_at(b, y->shape));
+}
+
 /* Add functions copy what they are given. They fail without memory, above a limit, and on what cannot be right: a shape that
  * overflows, a box outside the tensor. The message names the tensor. */
 reshard_status catalog_add_object(struct catalog *catalog, struct str name, uint64_t bytes, uint32_t *out,

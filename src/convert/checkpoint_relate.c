@@ -46,9 +46,7 @@ static bool is_held(const struct checkpoint *checkpoint, const struct checkpoint
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
         const struct catalog_tensor *tensor = &catalog->tensors[checkpoint->listed[i]];
         uint32_t found = catalog_find(found_in, tensor->key);
-        if (found == CATALOG_NONE || found_in->tensors[found].rank != tensor->rank ||
-            memcmp(catalog_vector_at(found_in, found_in->tensors[found].shape), catalog_vector_at(catalog, tensor->shape),
-                   (size_t)tensor->rank * sizeof(int64_t)) != 0)
+        if (found == CATALOG_NONE || !catalog_same_shape(found_in, &found_in->tensors[found], catalog, tensor))
             return false;
     }
     return true;

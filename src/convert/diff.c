@@ -52,13 +52,6 @@ static uint32_t find_counterpart(const struct catalog *catalog, const struct cat
     return CATALOG_NONE;
 }
 
-static bool diff_same_shape(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b,
-                            const struct catalog_tensor *y)
-{
-    return x->rank == y->rank &&
-           memcmp(catalog_vector_at(a, x->shape), catalog_vector_at(b, y->shape), (size_t)x->rank * sizeof(int64_t)) == 0;
-}
-
 /* Where one axis is a whole number of times as long: a tensor that was saved as one tensor-parallel rank had it looks so. */
 static void diff_part_text(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b, const struct catalog_tensor *y,
                            struct buffer *out)
@@ -111,7 +104,7 @@ static reshard_status match_tensors(struct diff *diff, reshard_error *err)
             continue;
         }
         const struct catalog_tensor *y = &b->tensors[other];
-        if (!diff_same_shape(a, x, b, y)) {
+        if (!catalog_same_shape(a, x, b, y)) {
             bool is_lost = diff_lost_shape(a, x, b, y);
             buffer_clear(&part);
             if (!is_lost)

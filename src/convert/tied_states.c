@@ -21,8 +21,7 @@ struct tied_search {
 
 static bool tied_same_kind(const struct catalog *a, const struct catalog_tensor *x, const struct catalog *b, const struct catalog_tensor *y)
 {
-    return x->dtype == y->dtype && x->rank == y->rank &&
-           memcmp(catalog_vector_at(a, x->shape), catalog_vector_at(b, y->shape), (size_t)x->rank * sizeof(int64_t)) == 0;
+    return x->dtype == y->dtype && catalog_same_shape(a, x, b, y);
 }
 
 /* The tensor that is the same state of another weight, or CATALOG_NONE. */

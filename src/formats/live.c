@@ -25,9 +25,7 @@ static reshard_status live_add_tensor(struct catalog *catalog, const struct shar
     if (tensor->dtype != shard->dtype)
         return error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': one shard is %s, another %s", STR_ARG(shard->key),
                          dtype_info(tensor->dtype)->name, dtype_info(shard->dtype)->name);
-    bool is_equal = tensor->rank == shard->rank;
-    for (int i = 0; is_equal && i < shard->rank; i++)
-        is_equal = catalog_vector_at(catalog, tensor->shape)[i] == shard->shape[i];
+    bool is_equal = shape_equal(tensor->rank, catalog_vector_at(catalog, tensor->shape), shard->rank, shard->shape);
     return is_equal ? RESHARD_OK
                     : error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its shards are of several global shapes", STR_ARG(shard->key));
 }

@@ -21,11 +21,6 @@ static reshard_status map_output_append_copy(struct map_result *result, struct m
     return RESHARD_OK;
 }
 
-static bool map_output_same_shape(int a_rank, const int64_t *a, int b_rank, const int64_t *b)
-{
-    return a_rank == b_rank && (a_rank == 0 || memcmp(a, b, (size_t)a_rank * sizeof(*a)) == 0);
-}
-
 /* ---- outputs, where no target is given ---- */
 
 /* The type behind all casts, on which the pieces must agree; MAP_DTYPE_NONE: there is no weight, or it was diagnosed. */
@@ -167,7 +162,7 @@ static const struct map_tensor *piece_tensor(struct map_machine *machine, const 
         return NULL;
     }
     const struct map_tensor *tensor = &source->tensors[index];
-    if (!map_output_same_shape(tensor->rank, tensor->shape, shaped->rank, shaped->shape)) {
+    if (!shape_equal(tensor->rank, tensor->shape, shaped->rank, shaped->shape)) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' has shape %s, '%.*s' %s: a state has the shape of its weight",
                          STR_ARG(tensor->key), shape_text(tensor->rank, tensor->shape, ",", a), STR_ARG(shaped->key),
                          shape_text(shaped->rank, shaped->shape, ",", b));
@@ -206,7 +201,7 @@ static reshard_status copy_pieces(struct map_machine *machine, uint32_t target_i
                          STR_ARG(target->key));
         return RESHARD_OK;
     }
-    if (!map_output_same_shape(variable->rank, variable->shape, target->rank, target->shape)) {
+    if (!shape_equal(variable->rank, variable->shape, target->rank, target->shape)) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' comes out with shape %s, the target has %s",
                          STR_ARG(target->key), shape_text(variable->rank, variable->shape, ",", a),
                          shape_text(target->rank, target->shape, ",", b));
@@ -252,7 +247,7 @@ static reshard_status copy_beta(struct map_machine *machine, uint32_t target_ind
                              STR_ARG(target->key));
         return RESHARD_OK;
     }
-    if (!map_output_same_shape(source->rank, source->shape, target->rank, target->shape) || source->dtype != target->dtype) {
+    if (!shape_equal(source->rank, source->shape, target->rank, target->shape) || source->dtype != target->dtype) {
         map_machine_fail(machine, span_of(machine, variable), NULL, "'%.*s' and '%.*s' differ in shape or type", STR_ARG(source->key),
                          STR_ARG(target->key));
         return RESHARD_OK;

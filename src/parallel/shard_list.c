@@ -134,11 +134,6 @@ reshard_status shard_list_add_split(struct shard_list *list, const struct shard 
 
 /* ---- checking ---- */
 
-static bool same_shape(const struct shard *a, const struct shard *b)
-{
-    return a->rank == b->rank && (a->rank == 0 || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(*a->shape)) == 0);
-}
-
 static reshard_status alike_check(const struct shards_by_key *by_key, const char *side, reshard_error *err)
 {
     for (uint32_t k = 0; k < by_key->keys.count; k++) {
@@ -148,7 +143,7 @@ static reshard_status alike_check(const struct shards_by_key *by_key, const char
             if (other->dtype != first->dtype)
                 return error_set(err, RESHARD_ERR_USAGE, "%s '%.*s': a shard is %s, another %s", side, STR_ARG(first->key),
                                  dtype_info(first->dtype)->name, dtype_info(other->dtype)->name);
-            if (!same_shape(first, other))
+            if (!shape_equal(first->rank, first->shape, other->rank, other->shape))
                 return error_set(err, RESHARD_ERR_USAGE, "%s '%.*s': shards do not agree on the global shape", side, STR_ARG(first->key));
         }
     }
@@ -258,7 +253,8 @@ static reshard_status wanted_check(const struct shards_by_key *source, const str
         uint32_t found = name_map_find(&source->keys, wanted->key);
         if (found == NAME_NONE)
             return error_set(err, RESHARD_ERR_USAGE, "target '%.*s': the source has no such key", STR_ARG(wanted->key));
-        if (!same_shape(source->shards[source->first[found]], wanted))
+        const struct shard *other = source->shards[source->first[found]];
+        if (!shape_equal(other->rank, other->shape, wanted->rank, wanted->shape))
             return error_set(err, RESHARD_ERR_USAGE, "'%.*s': source and target do not agree on the global shape", STR_ARG(wanted->key));
     }
     return status;

@@ -37,8 +37,7 @@ static reshard_status note_state(struct finding *finding, uint32_t tensor, resha
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is state of '%.*s', which is not to be written",
                          STR_ARG(wanted->tensors[tensor].key), STR_ARG(key.parameter));
     const struct catalog_tensor *own = &wanted->tensors[tensor], *of = &wanted->tensors[index];
-    if (own->rank != of->rank ||
-        memcmp(catalog_vector_at(wanted, own->shape), catalog_vector_at(wanted, of->shape), (size_t)own->rank * sizeof(int64_t)) != 0)
+    if (!catalog_same_shape(wanted, own, wanted, of))
         return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is not of its parameter's shape", STR_ARG(own->key));
     struct wanted_state *found = find_state(finding, key.state);
     if (!found) {

@@ -20,6 +20,11 @@ bool shape_volume(int rank, const int64_t *shape, int64_t *out)
     return true;
 }
 
+bool shape_equal(int a_rank, const int64_t *a, int b_rank, const int64_t *b)
+{
+    return a_rank == b_rank && (a_rank == 0 || memcmp(a, b, (size_t)a_rank * sizeof(*a)) == 0);
+}
+
 bool box_check(int rank, const int64_t *start, const int64_t *extent, const int64_t *shape, int *bad_axis)
 {
     for (int i = 0; i < rank; i++) {

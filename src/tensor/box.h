@@ -18,6 +18,8 @@
  * that strides exist for empty shapes too). Rank 0 is 1. */
 bool shape_volume(int rank, const int64_t *shape, int64_t *out);
 
+bool shape_equal(int a_rank, const int64_t *a, int b_rank, const int64_t *b);
+
 /* Whether start >= 0, extent >= 0 and start + extent <= shape on every axis; on failure *bad_axis says where. */
 bool box_check(int rank, const int64_t *start, const int64_t *extent, const int64_t *shape, int *bad_axis);
 

@@ -331,8 +331,7 @@ static bool plan_same_shape(const struct planning *planning, const struct plan_n
 {
     const struct catalog *wanted = planning->request->wanted;
     const struct catalog_tensor *tensor = &wanted->tensors[known->first];
-    return tensor->rank == said->rank &&
-           (!said->rank || memcmp(catalog_vector_at(wanted, tensor->shape), said->shape, (size_t)said->rank * sizeof(int64_t)) == 0);
+    return shape_equal(tensor->rank, catalog_vector_at(wanted, tensor->shape), said->rank, said->shape);
 }
 
 /* One parameter of the reference's unit. *is_changed: the unit is not as it was. */
@@ -543,8 +542,7 @@ static reshard_status plan_add_state(struct planning *planning, const struct pla
     struct atorch_state state = { .parameter = number, .is_scalar = tensor->rank == 0 && (!parameter || parameter->rank > 0) };
     if (!parameter)
         return target_note_dropped(planning->target, NOTE_NO_PLACE, tensor->key, planning->err, "state of what is no parameter");
-    bool fits = tensor->rank == parameter->rank && (!tensor->rank || memcmp(catalog_vector_at(wanted, tensor->shape), parameter->shape,
-                                                                            (size_t)tensor->rank * sizeof(int64_t)) == 0);
+    bool fits = shape_equal(tensor->rank, catalog_vector_at(wanted, tensor->shape), parameter->rank, parameter->shape);
     if (!state.is_scalar && !fits)
         return target_note_dropped(planning->target, NOTE_NO_PLACE, tensor->key, planning->err,
                                    "state of another shape than its parameter, which cannot be cut with it");

@@ -100,9 +100,7 @@ static const struct catalog_tensor *like_tensor(const struct dcp_placing *placin
     if (index == CATALOG_NONE)
         return NULL;
     const struct catalog_tensor *found = &like->catalog->tensors[index];
-    bool same_shape = found->rank == tensor->rank &&
-                      (found->rank == 0 || memcmp(catalog_vector_at(like->catalog, found->shape), catalog_vector_at(wanted, tensor->shape),
-                                                  (size_t)found->rank * sizeof(int64_t)) == 0);
+    bool same_shape = catalog_same_shape(like->catalog, found, wanted, tensor);
     for (uint32_t i = 0; same_shape && i < found->chunk_count; i++) {
         const struct catalog_chunk *chunk = &like->catalog->chunks[found->first_chunk + i];
         const struct chunk_layout *layout = catalog_layout_of(like->catalog, chunk);

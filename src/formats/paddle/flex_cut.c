@@ -61,12 +61,6 @@ static bool is_scalar_state(struct str key)
     return str_ends_with(key, ".beta1_pow_acc_0") || str_ends_with(key, ".beta2_pow_acc_0");
 }
 
-static bool flex_cut_same_shape(const struct catalog *catalog, const struct catalog_tensor *a, const struct catalog_tensor *b)
-{
-    return a->rank == b->rank && (a->rank == 0 || memcmp(catalog_vector_at(catalog, a->shape), catalog_vector_at(catalog, b->shape),
-                                                         (size_t)a->rank * sizeof(int64_t)) == 0);
-}
-
 /* Notes the tensor with its parameter, which may be new. */
 static reshard_status cut_add_tensor(struct flex_cutting *cutting, struct key_index *index, struct buffer *scratch, uint32_t number,
                                      reshard_error *err)
@@ -116,7 +110,7 @@ static reshard_status flex_cut_find_parameters(struct flex_cutting *cutting, res
             continue;
         uint32_t like = cutting->parameters[part->parameter].tensor;
         part->is_shaped =
-            part->is_shaped && like != CATALOG_NONE && flex_cut_same_shape(wanted, &wanted->tensors[i], &wanted->tensors[like]);
+            part->is_shaped && like != CATALOG_NONE && catalog_same_shape(wanted, &wanted->tensors[i], wanted, &wanted->tensors[like]);
     }
     name_map_release(&index.tensors);
     name_map_release(&index.parameters);

@@ -115,10 +115,7 @@ static const struct catalog_tensor *like_find(const struct flex_liking *liking, 
     if (index == CATALOG_NONE)
         return NULL;
     const struct catalog_tensor *found = &catalog->tensors[index];
-    bool is_same = found->rank == tensor->rank &&
-                   (tensor->rank == 0 || memcmp(catalog_vector_at(catalog, found->shape), catalog_vector_at(ours, tensor->shape),
-                                                (size_t)tensor->rank * sizeof(int64_t)) == 0);
-    return is_same ? found : NULL;
+    return catalog_same_shape(catalog, found, ours, tensor) ? found : NULL;
 }
 
 static reshard_status place_chunk(struct flex_liking *liking, uint32_t wanted, const struct catalog_chunk *chunk, reshard_error *err)

@@ -33,11 +33,6 @@ static uint32_t merge_tp(const struct family *family, uint32_t piece)
     return tp < 0 ? 0 : (uint32_t)tp;
 }
 
-static bool merge_same_shape(const struct paddle_tensor *a, const struct paddle_tensor *b)
-{
-    return a->rank == b->rank && (!a->rank || memcmp(a->shape, b->shape, (size_t)a->rank * sizeof(*a->shape)) == 0);
-}
-
 static reshard_status merge_fail(const struct family *family, uint32_t key, reshard_status code, reshard_error *err, const char *format,
                                  ...) PRINTF_LIKE(5, 6);
 
@@ -61,7 +56,7 @@ static reshard_status merge_fail(const struct family *family, uint32_t key, resh
 static reshard_status merge_same_bytes(const struct family *family, uint32_t a, uint32_t b, bool *same, reshard_error *err)
 {
     const struct paddle_tensor *x = family_tensor(family, a), *y = family_tensor(family, b);
-    *same = merge_same_shape(x, y) && x->dtype == y->dtype && x->part_count == 1 && y->part_count == 1 &&
+    *same = shape_equal(x->rank, x->shape, y->rank, y->shape) && x->dtype == y->dtype && x->part_count == 1 && y->part_count == 1 &&
             x->parts[0].stored_bytes == y->parts[0].stored_bytes;
     if (!*same || !x->parts[0].stored_bytes)
         return RESHARD_OK;
@@ -260,7 +255,7 @@ static reshard_status merge_take_piece(struct merge *merge, uint32_t piece, cons
     if (params_dtype(tensor) != merge->dtype)
         return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it as %s, others as %s", STR_ARG(name),
                           dtype_info(params_dtype(tensor))->name, dtype_info(merge->dtype)->name);
-    if (!merge_same_shape(tensor, local)) {
+    if (!shape_equal(tensor->rank, tensor->shape, local->rank, local->shape)) {
         if (tensor->rank != 1 || !merge_knows_weight(merge))
             return merge_fail(family, merge->key, RESHARD_ERR_FORMAT, err, "'%.*s' has it with another shape", STR_ARG(name));
         int64_t left = box_volume(local->rank, local->shape) - *begin, count = tensor->shape[0];

@@ -58,9 +58,7 @@ static uint32_t find_like(const struct spreading *spreading, const struct catalo
         return CATALOG_NONE;
     const struct catalog *catalog = spreading->request->like->catalog;
     const struct catalog_tensor *found = &catalog->tensors[spreading->like_tensors[number]];
-    bool is_same = found->rank == tensor->rank && memcmp(catalog_vector_at(catalog, found->shape), catalog_vector_at(wanted, tensor->shape),
-                                                         (size_t)tensor->rank * sizeof(int64_t)) == 0;
-    return is_same ? spreading->like_tensors[number] : CATALOG_NONE;
+    return catalog_same_shape(catalog, found, wanted, tensor) ? spreading->like_tensors[number] : CATALOG_NONE;
 }
 
 /* One axis of all ranks; kind, style and the dimension that is cut come from another layout. */
