@@ -20,7 +20,7 @@ holds() { # NAME COMMAND...
 }
 holds "make install" make --no-print-directory install BUILD="$build" DESTDIR="$root" PREFIX=/usr
 lib=$(dirname "$(find "$root/usr" -name libreshard.so)")
-for file in bin/reshard include/reshard/reshard.h include/reshard/error.h include/reshard/geometry.h include/reshard/state.h share/man/man1/reshard.1 share/bash-completion/completions/reshard.bash \
+for file in bin/reshard include/reshard/reshard.h include/reshard/error.h include/reshard/geometry.h include/reshard/state.h include/reshard/sharded.h share/man/man1/reshard.1 share/bash-completion/completions/reshard.bash \
     share/zsh/site-functions/_reshard share/fish/vendor_completions.d/reshard.fish; do
     holds "$file is installed" test -s "$root/usr/$file"
 done

@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-HEADERS = ("error.h", "reshard.h", "geometry.h", "state.h")
+HEADERS = ("error.h", "reshard.h", "geometry.h", "state.h", "sharded.h")
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Wpadded", "-Werror"]
 
 
@@ -35,7 +35,7 @@ def members(body):
 
 def probe(include):
     """A program that prints every struct's size, and every member's place and size."""
-    lines = ['#include "reshard/state.h"', "#include <stdio.h>", "int main(void)", "{"]
+    lines = ['#include "reshard/sharded.h"', "#include <stdio.h>", "int main(void)", "{"]
     for header in HEADERS:
         text = (include / "reshard" / header).read_text()
         for name, body in re.findall(r"typedef struct (\w+) \{\n(.*?)\n\} \1;", text, re.S):

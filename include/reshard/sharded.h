@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sharded state dicts, and saving and loading them together: what a rank of a training job holds, described once, is written by all ranks
+ * of a group as one checkpoint of any format, and filled from any checkpoint. The model is that of Megatron Core's dist_checkpointing.
+ *
+ * A reshard_sharded is one rank's state dict: tensors that are pieces of whole ones, objects that are cells of a grid, common values, that
+ * every rank has alike, and local ones, which are never saved.
+ *
+ * Vectors of a tensor: global ones have `rank` numbers; its leading `prepended` axes are indexes (a layer, an expert) that the tensor in
+ * memory does not have, so that local ones have rank - prepended. All count elements.
+ *
+ * Memory. Descriptions, objects and values are copied. Values of tensors stay the caller's, and are only touched by reshard_save (read) and
+ * reshard_load (written), which do not keep them.
+ *
+ * Threads. One at a time uses a reshard_sharded. reshard_save and reshard_load are collective: every rank of the group calls them, each
+ * with its own handle, from any thread.
+ *
+ * Errors. RESHARD_ERR_USAGE for descriptions that cannot be right; the message names the key. After a failed call the state is as it was
+ * before it, unless the call says otherwise.
+ */
+#ifndef RESHARD_SHARDED_H
+#define RESHARD_SHARDED_H
+
+#include "reshard/state.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct reshard_sharded reshard_sharded;
+
+reshard_status reshard_sharded_new(reshard_sharded **out, reshard_error *err);
+void reshard_sharded_free(reshard_sharded *sharded);
+
+/* ------------------------------------------------------------------------------------------------ tensors */
+
+typedef struct reshard_sharded_tensor {
+    size_t struct_size;
+    reshard_str key;
+    const char *dtype;              /* "BF16", "bfloat16", "torch.bfloat16" */
+    size_t rank, prepended;
+    const int64_t *local_shape;     /* rank - prepended numbers; of a flat range, that of the box it is cut out of */
+    const int64_t *global_shape, *global_offset;
+    const int64_t *fragments;       /* in how many equal pieces each global axis is cut; NULL: the grid is irregular */
+    const int64_t *replica_ids;     /* which copy it is: the main one, which is saved, if all are 0, or there are none */
+    size_t replica_count;
+    int64_t allow_shape_mismatch;   /* loading: the checkpoint's extents may differ; what it lacks is zero, what is too much is left */
+    int64_t is_flattened, flat_begin, flat_end; /* data is this range of the box's row-major order */
+    void *data;                     /* little-endian; NULL: none */
+    const int64_t *strides;         /* of data, local, in elements; NULL: row-major */
+} reshard_sharded_tensor;
+#define RESHARD_SHARDED_TENSOR_INIT                                                                                                        \
+    {                                                                                                                                      \
+        sizeof(reshard_sharded_tensor), { NULL, 0 }, NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, NULL, NULL                   \
+    }
+
+/* On a global axis, the tensor is piece `offset` of `fragments` equal ones. An array's member. */
+typedef struct reshard_rank_offset {
+    int64_t axis, offset, fragments;
+} reshard_rank_offset;
+
+/*
+ * Adds a tensor. Its box lies in the whole; on a regular grid every piece begins at a multiple of its extent; a flat range lies in its box,
+ * and an empty one is left out.
+ */
+reshard_status reshard_sharded_add(reshard_sharded *sharded, const reshard_sharded_tensor *tensor, reshard_error *err);
+
+/* The same where global_shape, global_offset and fragments follow from where the piece is: (1, 3, 7, 9) that is piece 0 of 10 on axis 0 and
+ * 3 of 6 on axis 2 is at (0, 0, 21, 0) of (10, 3, 42, 9). The three members of tensor do not count. */
+reshard_status reshard_sharded_add_offsets(reshard_sharded *sharded, const reshard_sharded_tensor *tensor,
+                                           const reshard_rank_offset *offsets, size_t offset_stride, size_t offset_count,
+                                           reshard_error *err);
+
+/* What reshard_sharded_at gives is good until the list is freed, but keys only until they are changed. */
+size_t reshard_sharded_count(const reshard_sharded *sharded);
+reshard_status reshard_sharded_at(const reshard_sharded *sharded, size_t index, reshard_sharded_tensor *out);
+
+/*
+ * Adds [start, start + length) of a local axis of the tensor, as if every rank's piece were narrowed so and all were a tensor of their own:
+ * global extent and offset shrink with it. Of a flat range, along axis 0 only, what lies in these rows: nothing is added if that is empty.
+ */
+reshard_status reshard_sharded_add_narrow(reshard_sharded *sharded, const reshard_sharded_tensor *tensor, int64_t axis, int64_t start,
+                                          int64_t length, reshard_error *err);
+
+/* By global axis: which piece of the grid the tensor is; the box of the whole that it is; the largest chunk that cuts no piece, whose axes
+ * the fragments must divide unless shapes may differ. */
+reshard_status reshard_sharded_cell(const reshard_sharded_tensor *tensor, int64_t *cell, reshard_error *err);
+reshard_status reshard_sharded_slice(const reshard_sharded_tensor *tensor, int64_t *start, int64_t *extent, reshard_error *err);
+reshard_status reshard_sharded_largest_chunk(const reshard_sharded_tensor *tensor, int64_t *chunk, reshard_error *err);
+
+/* Whether a copy with these numbers is the main one. */
+int reshard_replica_is_main(const int64_t *replica_ids, size_t replica_count);
+
+/* ------------------------------------------------------------------------------------------------ factories */
+
+/*
+ * A local tensor that is several of a checkpoint: gate and up of a fused weight. build adds them to `parts`, which reshard_sharded_expand
+ * calls; their data may be views of the whole's. After loading, reshard_sharded_merge calls merge (NULL: there is nothing to do) with the
+ * same parts filled. Factories do not nest.
+ */
+typedef struct reshard_sharded_factory {
+    size_t struct_size;
+    reshard_sharded_tensor whole;   /* key, local shape, replica and data are what build makes use of */
+    int (*build)(const reshard_sharded_tensor *whole, reshard_sharded *parts, void *context);
+    int (*merge)(const reshard_sharded_tensor *whole, const reshard_sharded *parts, void *context);
+    void *context;
+} reshard_sharded_factory;
+#define RESHARD_SHARDED_FACTORY_INIT { sizeof(reshard_sharded_factory), RESHARD_SHARDED_TENSOR_INIT, NULL, NULL, NULL }
+
+/* The vectors that whole points to are copied. */
+reshard_status reshard_sharded_add_factory(reshard_sharded *sharded, const reshard_sharded_factory *factory, reshard_error *err);
+
+/* Makes tensors of the factories that have not been expanded yet; reshard_save and reshard_load do so first. merge calls what is to be
+ * called of all that are; reshard_load does so last. */
+reshard_status reshard_sharded_expand(reshard_sharded *sharded, reshard_error *err);
+reshard_status reshard_sharded_merge(reshard_sharded *sharded, reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ objects and values */
+
+/* An object that is one cell of a grid, or the only one of (1,). It is not resharded: who loads asks for the same grid. */
+typedef struct reshard_sharded_object {
+    size_t struct_size;
+    reshard_str key;
+    size_t rank;
+    const int64_t *global_shape, *global_offset; /* of the grid */
+    const int64_t *replica_ids;
+    size_t replica_count;
+    reshard_str json;               /* its value as JSON; or, if that is empty, bytes */
+    reshard_str bytes;
+} reshard_sharded_object;
+#define RESHARD_SHARDED_OBJECT_INIT { sizeof(reshard_sharded_object), { NULL, 0 }, 0, NULL, NULL, NULL, 0, { NULL, 0 }, { NULL, 0 } }
+
+reshard_status reshard_sharded_add_object(reshard_sharded *sharded, const reshard_sharded_object *object, reshard_error *err);
+size_t reshard_sharded_object_count(const reshard_sharded *sharded);
+reshard_status reshard_sharded_object_at(const reshard_sharded *sharded, size_t index, reshard_sharded_object *out);
+
+/* KEY/shard_OFFSET_SHAPE, as in "rng/shard_0.1_2.2": what a checkpoint calls the cell. Free *out with reshard_free. */
+reshard_status reshard_object_key(const reshard_sharded_object *object, char **out, reshard_error *err);
+
+/* Adds the object of such a key, without a value. */
+reshard_status reshard_sharded_add_object_key(reshard_sharded *sharded, reshard_str text, reshard_error *err);
+
+enum {
+    RESHARD_VALUE_COMMON = 0,     /* the same on all ranks: rank 0's is saved */
+    RESHARD_VALUE_LOCAL = 1,      /* never saved; loading gives it back as it is */
+    RESHARD_VALUE_MISSING = 2,    /* of what was loaded: a key of the checkpoint that no rank asked for */
+    RESHARD_VALUE_UNEXPECTED = 3, /* a key that this rank asked for and the checkpoint lacks */
+    RESHARD_VALUE_WARNING = 4     /* a message */
+};
+
+typedef struct reshard_sharded_value {
+    size_t struct_size;
+    int64_t kind;
+    reshard_str key, json;
+} reshard_sharded_value;
+#define RESHARD_SHARDED_VALUE_INIT { sizeof(reshard_sharded_value), 0, { NULL, 0 }, { NULL, 0 } }
+
+reshard_status reshard_sharded_add_value(reshard_sharded *sharded, const reshard_sharded_value *value, reshard_error *err);
+size_t reshard_sharded_value_count(const reshard_sharded *sharded);
+reshard_status reshard_sharded_value_at(const reshard_sharded *sharded, size_t index, reshard_sharded_value *out);
+
+/* ------------------------------------------------------------------------------------------------ keys */
+
+/* Of tensors, objects and factories. Puts the prefix before each key; replaces the one that each must begin with, else none is changed;
+ * replaces in each key the first of `old` that it begins with. */
+reshard_status reshard_sharded_add_prefix(reshard_sharded *sharded, reshard_str prefix, reshard_error *err);
+reshard_status reshard_sharded_replace_prefix(reshard_sharded *sharded, reshard_str old, reshard_str prefix, reshard_error *err);
+reshard_status reshard_sharded_map_prefixes(reshard_sharded *sharded, const reshard_str *old, const reshard_str *prefixes, size_t count,
+                                            reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ all ranks */
+
+/*
+ * Whether the state dicts of all ranks, rank 0's first, are one whole: ranks agree about dtype, global shape and grid of each key; every
+ * cell of a regular grid has one main copy, flat ranges tile their cell, boxes of an irregular grid cover the whole and do not overlap;
+ * every cell of an object's grid has one main copy. The message has Megatron's words ("Invalid access pattern").
+ */
+reshard_status reshard_sharded_check(const reshard_sharded *const *ranks, size_t count, reshard_error *err);
+
+/* Spreads what several ranks have copies of: after it the copy of one rank is the main one, and ranks have as near the same bytes to save
+ * as copies allow. Pieces without a main copy are left as they are. The result depends on the descriptions alone. */
+reshard_status reshard_sharded_spread(reshard_sharded *const *ranks, size_t count, reshard_error *err);
+
+/* How a rank's common values differ from rank 0's, as Megatron's warning says it: *text is NULL if they do not. Free with reshard_free. */
+reshard_status reshard_sharded_compare_common(const reshard_sharded *first, const reshard_sharded *other, int64_t rank, char **text,
+                                              reshard_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
