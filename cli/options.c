@@ -40,7 +40,7 @@ static const struct row {
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
     { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), WRITING, "largest file of a sharded format (5GB; 0: no limit)" },
     { "wrap", "REGEX|root", 0, TEXT, FIELD(wrap), WRITING, "modules that are flattened together, for example 'transformer.h.*' (atorch)" },
-    { "missing", "error|zeros|VALUE", 0, TEXT, FIELD(missing), WRITING, "tensors that --like has and the source lacks (left out)" },
+    { "missing", "error|zeros|VALUE|PATH", 0, TEXT, FIELD(missing), WRITING, "tensors that --like has and the source lacks (left out)" },
     { "strip-prefix", "TEXT", 0, TEXT, FIELD(strip_prefix), WRITING, "take this off the names that begin with it" },
     { "rename", "s/RE/NEW/", 0, LIST, FIELD(renames), WRITING, "change names by a regular expression; repeatable" },
     { "add-prefix", "TEXT", 0, TEXT, FIELD(add_prefix), WRITING, "put this before all names" },

@@ -29,8 +29,8 @@ static reshard_status convert_rename(struct str key, struct buffer *out, void *c
 }
 
 /* The caller's function for tensors that the source lacks. */
-static reshard_status convert_missing(const struct catalog *reference, uint32_t index, bool *fill, double *value, void *context,
-                                      reshard_error *err)
+static reshard_status convert_missing(const struct catalog *reference, uint32_t index, enum missing_choice *choice, double *value,
+                                      void *context, reshard_error *err)
 {
     const struct convert_call *call = context;
     const struct catalog_tensor *tensor = &reference->tensors[index];
@@ -44,7 +44,7 @@ static reshard_status convert_missing(const struct catalog *reference, uint32_t 
                                    .tied_to = -1 };
     if (call->given.choose_missing(&shown, &what, value, call->given.context))
         return error_set(err, RESHARD_ERR_CANCELLED, "reshard_convert_options.choose_missing stopped the call");
-    *fill = what == RESHARD_MISSING_FILL;
+    *choice = what == RESHARD_MISSING_FILL ? MISSING_FILLED : what == RESHARD_MISSING_TAKE ? MISSING_BORROWED : MISSING_LEFT_OUT;
     return RESHARD_OK;
 }
 

@@ -3,6 +3,7 @@
 #include "api/report.h"
 
 #include "api/handle.h"
+#include "convert/conversion_second.h"
 
 #include <stdlib.h>
 
@@ -99,7 +100,7 @@ static void lists_free(struct reshard_report_lists *lists)
 
 static void report_count(const struct conversion *conversion, reshard_report *out)
 {
-    const struct catalog *source = conversion->source->source->catalog, *target = conversion->target.catalog;
+    const struct catalog *source = conversion_read_catalog(conversion), *target = conversion->target.catalog;
     const struct plan *plan = conversion->plan;
     const uint32_t wanted = conversion->selection.wanted->item_count, dropped = conversion->target.dropped.count;
     out->tensors = conversion->tensor_count;

@@ -233,6 +233,9 @@ struct catalog_copying {
 };
 reshard_status catalog_copy(struct catalog *into, struct catalog_copying *copying, reshard_error *err);
 
+/* Adds one tensor of another, sealed catalog, which outlives it, with its chunks, as the last; names of its objects get the prefix. */
+reshard_status catalog_copy_one(struct catalog *into, const struct catalog *from, uint32_t tensor, const char *prefix, reshard_error *err);
+
 /* Gives the catalog a graph to own. On failure the graph is released. */
 struct value_graph *catalog_adopt_graph(struct catalog *catalog, struct value_graph graph);
 void catalog_warn(struct catalog *catalog, bool is_damage, const char *format, ...)

@@ -26,17 +26,18 @@ static reshard_status catalog_copy_tensor(struct catalog *into, const struct cat
         return status;
     into->tensors[made].flags = tensor->flags & (uint16_t)~TENSOR_AMBIGUOUS;
     into->tensors[made].storage_group = tensor->storage_group;
+    into->tensors[made].stored_as = tensor->stored_as;
     return RESHARD_OK;
 }
 
 /* Replicas are marked again by catalog_seal: what stands in another's place may be one of something else. */
 static reshard_status catalog_copy_chunk(struct catalog *into, const struct catalog *from, const struct catalog_chunk *chunk,
-                                         uint32_t tensor, reshard_error *err)
+                                         uint32_t tensor, uint32_t object, reshard_error *err)
 {
     const struct chunk_layout *layout = catalog_layout_of(from, chunk);
     struct catalog_chunk *made;
     reshard_status status = catalog_add_chunk(into, tensor, catalog_vector_at(from, chunk->start), catalog_vector_at(from, chunk->extent),
-                                              chunk->object, chunk->offset, chunk->bytes, &made, err);
+                                              object, chunk->offset, chunk->bytes, &made, err);
     if (status)
         return status;
     made->flags = chunk->flags & (uint16_t)~CHUNK_REPLICA;
@@ -72,8 +73,10 @@ static reshard_status catalog_copy_tensors(struct catalog *into, struct catalog_
             continue;
         if (tensor->tied_to != CATALOG_NONE)
             into->tensors[copying->tensors[i]].tied_to = copying->tensors[tensor->tied_to];
-        for (uint32_t c = 0; c < tensor->chunk_count && !status; c++)
-            status = catalog_copy_chunk(into, from, &from->chunks[tensor->first_chunk + c], copying->tensors[i], err);
+        for (uint32_t c = 0; c < tensor->chunk_count && !status; c++) {
+            const struct catalog_chunk *chunk = &from->chunks[tensor->first_chunk + c];
+            status = catalog_copy_chunk(into, from, chunk, copying->tensors[i], chunk->object, err);
+        }
     }
     return status;
 }
@@ -130,5 +133,28 @@ reshard_status catalog_copy(struct catalog *into, struct catalog_copying *copyin
     if (!status)
         status = catalog_copy_notes(into, copying, err);
     free(is_replaced);
+    return status;
+}
+
+reshard_status catalog_copy_one(struct catalog *into, const struct catalog *from, uint32_t index, const char *prefix, reshard_error *err)
+{
+    const struct catalog_tensor *tensor = &from->tensors[index];
+    uint32_t made = into->tensor_count;
+    struct buffer name = { 0 };
+    reshard_status status = catalog_copy_tensor(into, from, index, err);
+    if (!status)
+        into->tensors[made].tied_to = into->tensors[made].storage_group = CATALOG_NONE;
+    for (uint32_t c = 0; c < tensor->chunk_count && !status; c++) {
+        const struct catalog_chunk *chunk = &from->chunks[tensor->first_chunk + c];
+        uint32_t object;
+        buffer_clear(&name);
+        if (!buffer_append_text(&name, prefix) || !buffer_append_str(&name, from->objects[chunk->object].name))
+            status = error_set_memory(err);
+        if (!status)
+            status = catalog_add_object(into, buffer_str(&name), from->objects[chunk->object].bytes, &object, err);
+        if (!status)
+            status = catalog_copy_chunk(into, from, chunk, made, object, err);
+    }
+    buffer_release(&name);
     return status;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/conversion.h"
 
+#include "convert/conversion_second.h"
 #include "convert/fused_check.h"
 #include "convert/tied_states.h"
 
@@ -123,6 +124,7 @@ static reshard_status conversion_select(struct conversion *conversion, const str
     options.tied = tied;
     for (uint32_t i = 0; i < options.tied_count && !status; i++)
         status = tied_note(conversion, &tied[i], err);
+    options.second = conversion->second.view ? conversion->second.view->source->catalog : NULL;
     if (!status)
         status = selection_make(conversion->source->source->catalog, conversion->mapping.stage, driver->name, &options, reference,
                                 &conversion->selection, err);
@@ -218,21 +220,22 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
     status = relate_optimizer(out, err);
     if (status)
         goto out;
-    source = out->source;
+    status = second_open(out, err);
+    if (status)
+        goto out;
     status = conversion_lay_out(out, target_path, err);
     if (status)
         goto out;
     status = conversion_make_recipes(out, err);
+    if (!status && out->selection.borrowed_count)
+        status = second_join(out, purpose == CONVERSION_TO_RUN, err);
     if (!status)
         status = fused_check(out, err);
+    if (!status && purpose == CONVERSION_TO_RUN && !out->second.joined)
+        status = resolve_read(out, err);
     if (status)
         goto out;
-    if (purpose == CONVERSION_TO_RUN) {
-        status = resolve_read(out, err);
-        if (status)
-            goto out;
-    }
-    status = plan_new(source->source->catalog, out->target.catalog, out->recipes, out->recipe_count, &out->plan, err);
+    status = plan_new(conversion_read_catalog(out), out->target.catalog, out->recipes, out->recipe_count, &out->plan, err);
 
 out:
     if (status)
@@ -247,6 +250,7 @@ void conversion_release(struct conversion *conversion)
     target_free(&conversion->target);
     selection_release(&conversion->selection);
     mapping_made_release(&conversion->mapping);
+    second_release(conversion);
     note_list_release(&conversion->losses);
     note_list_release(&conversion->warnings);
     arena_release(&conversion->notes);
@@ -259,7 +263,7 @@ void conversion_release(struct conversion *conversion)
 uint64_t conversion_memory(const struct conversion *conversion)
 {
     const struct plan *plan = conversion->plan;
-    return engine_memory_estimate(plan, &conversion->engine) + catalog_memory(conversion->source->source->catalog) +
+    return engine_memory_estimate(plan, &conversion->engine) + catalog_memory(conversion_read_catalog(conversion)) +
            catalog_memory(conversion->target.catalog) + (uint64_t)plan->step_capacity * sizeof(*plan->steps) +
            (uint64_t)plan->vector_capacity * sizeof(int64_t);
 }

@@ -29,9 +29,17 @@ struct conversion_options {
     struct str part_words;             /* kept with the part, for who commits */
 };
 
+/* conversion_second.h: another checkpoint that tensors are borrowed of. */
+struct second {
+    struct checkpoint *opened, *view; /* NULL: none; view belongs to opened */
+    struct catalog *joined;           /* NULL: nothing was borrowed */
+    struct store *store;              /* of joined; borrows those of both */
+};
+
 struct conversion {
     struct checkpoint *source;
     struct checkpoint *like;
+    struct second second;
     const struct conversion_options *options;
     struct mapping_made mapping;   /* stage NULL: names and shapes are the source's */
     struct note_list losses;       /* what the mapping leaves behind */

@@ -10,6 +10,7 @@
 
 #include "base/crc32.h"
 #include "base/cursor.h"
+#include "convert/conversion_second.h"
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
 
@@ -87,7 +88,7 @@ static reshard_status part_write(struct run *run, const struct plan *part, const
 {
     struct conversion *conversion = run->conversion;
     const struct store_txn_options options = part_txn_options(conversion, STORE_TXN_PART);
-    struct engine_source source = checkpoint_engine_source(conversion->source);
+    struct engine_source source = conversion_engine_source(conversion);
     struct buffer record = { 0 };
     char name[RECORD_NAME_MAX];
     reshard_status status = run_announce(conversion, err);

@@ -3,6 +3,7 @@
 #include "convert/conversion_run.h"
 
 #include "base/hash.h"
+#include "convert/conversion_second.h"
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
 
@@ -84,10 +85,10 @@ reshard_status run_announce(const struct conversion *conversion, reshard_error *
 
 uint64_t run_identity(const struct conversion *conversion)
 {
-    const struct catalog *catalog = conversion->source->source->catalog;
+    const struct engine_source source = conversion_engine_source(conversion);
     uint64_t identity = plan_hash(conversion->plan);
-    for (uint32_t i = 0; i < catalog->object_count; i++) {
-        uint64_t version = store_version(conversion->source->source->store, catalog->objects[i].name.data);
+    for (uint32_t i = 0; i < source.catalog->object_count; i++) {
+        uint64_t version = store_version(source.store, source.catalog->objects[i].name.data);
         identity = hash64(&version, sizeof(version), identity);
     }
     return identity;
@@ -132,7 +133,7 @@ reshard_status run_end(struct run *run, reshard_error *err)
 static reshard_status run_write(struct run *run, const char *target_path, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
-    struct engine_source source = checkpoint_engine_source(conversion->source);
+    struct engine_source source = conversion_engine_source(conversion);
     reshard_status status = run_begin(run, target_path, err);
     /* Objects that were compressed are no longer what a later run could take up. */
     struct store_txn *journal = run_is_packed(conversion) ? NULL : run->txn;

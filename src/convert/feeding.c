@@ -23,6 +23,9 @@ static reshard_status options_check(const struct conversion_options *options, re
     if (options->resume || options->part_count)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.%s: what is fed is written in one go",
                          options->resume ? "resume" : "part_count");
+    if (selection_missing_is_path(options->selection.missing))
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.missing: what is fed comes from its caller alone, not from '%s'",
+                         options->selection.missing);
     return RESHARD_OK;
 }
 

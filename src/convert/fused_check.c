@@ -2,6 +2,7 @@
 #include "convert/fused_check.h"
 
 #include "base/array.h"
+#include "convert/conversion_second.h"
 #include "mapping/map_state.h"
 #include "parallel/fused_names.h"
 
@@ -59,7 +60,7 @@ static bool fused_note(struct fused_names *found, struct str key, const struct f
 /* A tensor that one recipe takes over as it is. */
 static bool fused_compare(struct fused_names *found, const struct conversion *conversion, const struct recipe *recipe)
 {
-    const struct catalog *source = conversion->source->source->catalog, *target = conversion->target.catalog;
+    const struct catalog *source = conversion_read_catalog(conversion), *target = conversion->target.catalog;
     const struct catalog_tensor *x = &source->tensors[recipe->source_tensor], *y = &target->tensors[recipe->target_tensor];
     if (!x->chunk_count || !y->chunk_count || x->rank != y->rank || !looks_fused(y->key))
         return true;

@@ -25,7 +25,7 @@ bool selection_wants(struct str key, const struct selection_options *options)
 }
 
 /* "bf16" asks for every floating tensor, "GLOB=bf16" for whatever matches. */
-static reshard_status dtype_for(struct str key, enum dtype source, const char *const *rules, enum dtype *out, reshard_error *err)
+reshard_status selection_dtype(struct str key, enum dtype source, const char *const *rules, enum dtype *out, reshard_error *err)
 {
     *out = source;
     for (size_t i = 0; rules && rules[i]; i++) {
@@ -107,7 +107,7 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
         return RESHARD_OK;
     }
     enum dtype dtype = tensor->dtype;
-    status = hidden ? RESHARD_OK : dtype_for(key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    status = hidden ? RESHARD_OK : selection_dtype(key, tensor->dtype, choice->options->dtypes, &dtype, err);
     if (status)
         return status;
     uint32_t wanted;
@@ -216,7 +216,7 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
     reshard_status status = naming_apply(&choice->naming, &key, err);
     if (status || !selection_wants(key, choice->options))
         return status;
-    status = dtype_for(key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    status = selection_dtype(key, tensor->dtype, choice->options->dtypes, &dtype, err);
     if (!status)
         status = catalog_add_tensor(out->wanted, key, dtype, tensor->rank, tensor->shape, &wanted, err);
     if (status)
@@ -316,7 +316,7 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
     for (uint32_t i = 0; i < options->tied_count && !status; i++)
         status = select_tied(&choice, &options->tied[i], err);
     if (!status && (options->missing || options->choose_missing))
-        status = selection_add_missing(&made, reference, options, err);
+        status = selection_add_missing(&made, catalog, reference, options, err);
     if (!status)
         status = recipe_table_close(&made.table, made.wanted->tensor_count, err);
     for (uint32_t i = 0; i < catalog->item_count && !status; i++)
@@ -341,6 +341,7 @@ void selection_release(struct selection *selection)
     catalog_free(selection->wanted);
     free(selection->wanted_source);
     free(selection->wanted_items);
+    free(selection->borrowed);
     recipe_table_release(&selection->table);
     arena_release(&selection->arena);
     *selection = (struct selection){ 0 };

@@ -6,6 +6,9 @@
 #include "convert/naming.h"
 #include "names/mapping_stage.h"
 
+/* What becomes of a tensor that the source lacks. */
+enum missing_choice { MISSING_LEFT_OUT, MISSING_FILLED, MISSING_BORROWED, MISSING_REFUSED };
+
 /* Lists end with NULL, and may be NULL. */
 struct selection_options {
     const char *const *include, *const *exclude; /* globs on keys */
@@ -13,10 +16,11 @@ struct selection_options {
     bool drop_items;
     const uint8_t *lost_tensors, *lost_items;    /* by number of the source: what there is is damaged; NULL: nothing */
     struct naming_options naming; /* applied before the globs */
-    const char *missing;          /* tensors of the reference that the source lacks: "error", "zeros", or a number; NULL: left out */
-    /* The same for each; *fill: *value it is filled with, else it is left out. NULL: as missing says. */
-    reshard_status (*choose_missing)(const struct catalog *reference, uint32_t tensor, bool *fill, double *value, void *context,
-                                     reshard_error *err);
+    const char *missing; /* tensors of the reference that the source lacks: "error", "zeros", a number or a path; NULL: left out */
+    const struct catalog *second; /* of what lies at that path */
+    /* The same for each; *value is what it is filled with. NULL: as missing says. */
+    reshard_status (*choose_missing)(const struct catalog *reference, uint32_t tensor, enum missing_choice *choice, double *value,
+                                     void *context, reshard_error *err);
     void *missing_context;
     const struct tied_state *tied; /* tensors that the source has under another name (tied_states.h) */
     uint32_t tied_count;
@@ -28,6 +32,8 @@ struct selection {
     struct recipe_table table; /* how wanted tensors are made; table.first is by wanted tensor */
     struct arena arena;      /* of the recipes' casts */
     uint32_t *wanted_items;  /* source item by wanted item, with room for one more; CATALOG_NONE: made for the target */
+    uint32_t *borrowed;      /* tensors of options.second; recipes count them behind the source's */
+    uint32_t borrowed_count, borrowed_capacity;
     bool is_whole;
 };
 
@@ -38,8 +44,14 @@ reshard_status selection_make(const struct catalog *source, const struct mapping
                               reshard_error *err);
 
 /* selection_missing.c: adds what the reference has and the selection lacks, as the options say. */
-reshard_status selection_add_missing(struct selection *selection, const struct catalog *reference, const struct selection_options *options,
-                                     reshard_error *err);
+reshard_status selection_add_missing(struct selection *selection, const struct catalog *source, const struct catalog *reference,
+                                     const struct selection_options *options, reshard_error *err);
+
+/* Whether missing tensors come out of a checkpoint there. */
+bool selection_missing_is_path(const char *missing);
+
+/* The type of a tensor under options.dtypes. */
+reshard_status selection_dtype(struct str key, enum dtype source, const char *const *rules, enum dtype *out, reshard_error *err);
 
 /* Whether include and exclude leave the key. */
 bool selection_wants(struct str key, const struct selection_options *options);

@@ -2,6 +2,7 @@
 /* What is read again: the checkpoint against its sidecar, and what was written against what it was made of. */
 #include "convert/sidecar.h"
 
+#include "convert/conversion_second.h"
 #include "convert/sidecar_parts.h"
 #include "convert/tensor_digests.h"
 #include "encoding/json.h"
@@ -322,16 +323,15 @@ static reshard_status made_sink(void *context, uint32_t tensor, uint64_t offset,
 static reshard_status digest_made(const struct conversion *conversion, const uint32_t *wanted, uint32_t count, char (*hex)[DIGEST_HEX_MAX],
                                   reshard_error *err)
 {
-    struct engine_source source = checkpoint_engine_source(conversion->source);
+    struct engine_source source = conversion_engine_source(conversion);
     struct engine_made made = { conversion->selection.wanted, conversion->selection.table.recipes, conversion->selection.table.first };
     const struct recipe_table *table = &conversion->selection.table;
     struct engine_options options = conversion->engine;
     struct made_digests digests = { 0 };
     uint32_t *tensors, tensor_count;
     options.threads = 1;
-    reshard_status status =
-        recipes_read(table->recipes, table->count, conversion->source->source->catalog->tensor_count, &tensors, &tensor_count, err);
-    if (!status)
+    reshard_status status = recipes_read(table->recipes, table->count, source.catalog->tensor_count, &tensors, &tensor_count, err);
+    if (!status && !conversion->second.joined)
         status = source_resolve(conversion->source->source, tensors, tensor_count, err);
     free(tensors);
     if (status)

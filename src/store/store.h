@@ -63,6 +63,10 @@ bool store_fault_was_hit(const struct store *store);
 
 /* Reads below, and above's files that below lacks where is_taken says so of a name. Takes over both; NULL without memory: then not. */
 struct store *store_new_overlay(struct store *below, struct store *above, bool (*is_taken)(void *context, struct str name), void *context);
+
+/* Reads two stores that outlive it: names that begin with prefix are the second's, without it; listings are the first's. NULL without
+ * memory. */
+struct store *store_new_joined(struct store *first, struct store *second, const char *prefix);
 void store_free(struct store *store);
 
 /* Path of the store for messages ("" for memory). */

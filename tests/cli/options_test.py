@@ -262,6 +262,19 @@ def option_missing(sh, verb):
         equal(sh("cat", "out", "x").stdout.split(), ["2.5"] * 3)
     target = ["bad"] if verb == "convert" else []
     assert "'x'" in sh(verb, "m.safetensors", *target, "--like", "more.safetensors", "--missing", "error", status=5).stderr
+    # Out of a third one, of another format and type.
+    safetensors(sh.work / "third.safetensors", {"w": ("F32", [16, 4], floats(64)), "x": ("F32", [3], struct.pack("<3f", 5, 6, 7))})
+    sh("convert", "third.safetensors", "third", "--to", "torch-dcp")
+    like = ["--like", "more.safetensors", "--exclude", "n", "--missing"]
+    found, report = made(sh, verb, "m.safetensors", *like, "third", *(["--overwrite", "--verify"] if verb == "convert" else []))
+    equal(report["tensors"], 3)
+    if found:
+        equal(found["x"], ("BF16", [3]))
+        equal(sh("cat", "out", "x").stdout.split(), ["5", "6", "7"])
+    assert "stands in" in sh(verb, "m.safetensors", *target, *like, "m.safetensors", status=5).stderr
+    safetensors(sh.work / "fourth.safetensors", {"x": ("F32", [4], floats(4))})
+    assert "[4]" in sh(verb, "m.safetensors", *target, *like, "fourth.safetensors", status=5).stderr
+    assert "nowhere" in sh(verb, "m.safetensors", *target, *like, "nowhere", status=3).stderr
 
 
 def option_strip_prefix(sh, verb):
