@@ -75,6 +75,8 @@ static const struct row {
     { "deep", NULL, 0, FLAG, FIELD(deep), BIT(VERIFY), "also read all values: NaN, infinities, all zero, copied experts" },
     { "expect-optimizer", NULL, 0, FLAG, FIELD(expect_optimizer), BIT(VERIFY), "a failure where weights lack optimizer states" },
     { "latest-good", NULL, 0, FLAG, FIELD(latest_good), BIT(VERIFY), "PATH is a root: print its newest checkpoint that passes" },
+    { "stat", NULL, 0, FLAG, FIELD(stat), BIT(DIFF), "a line for each layer and module instead of each tensor" },
+    { "max", "N", 0, COUNT, FIELD(most), BIT(DIFF), "print at most so many findings" },
     { "tolerance", "ABS[,REL]", 0, TEXT, FIELD(tolerance), BIT(DIFF), "largest difference of values that counts as equal" },
     { "limits", NULL, 0, FLAG, FIELD(list_limits), BIT(FORMATS), "list the named limits instead" },
     { "format", "NAME", 'f', TEXT, FIELD(format), READING | BIT(MAP), "do not recognise the format, take this" },
@@ -116,7 +118,8 @@ const struct verb_info verb_table[VERB_COUNT] = {
     { "verify", "PATH", "check structure, coverage, replicas and stored checksums",
       "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
     { "diff", "A B", "compare two checkpoints of any format and layout",
-      "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6\n", 2, 2 },
+      "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6 --max 20\n"
+      "  reshard diff step-1000 step-2000 --stat\n", 2, 2 },
     { "stats", "PATH [GLOB…]", "what the values are like: range, moments, zeros, NaN, by tensor, layer and module",
       "  reshard stats step-1000\n  reshard stats step-1000 '*.mlp.*' --json | jq '.modules[]'\n", 1, 1 },
     { "salvage", "PATH DST", "write what is left of a damaged checkpoint, and list what is lost and what nobody can prove",

@@ -557,14 +557,49 @@ reshard_status reshard_salvage(const char *path, const char *target_path, const 
                                const reshard_run_options *run, reshard_finding_sink sink, void *context, reshard_salvage_counts *counts,
                                reshard_error *err);
 
+enum {
+    RESHARD_DIFF_SAME = 0,
+    RESHARD_DIFF_VALUES = 1,
+    RESHARD_DIFF_MISSING = 2,    /* in the second */
+    RESHARD_DIFF_UNEXPECTED = 3, /* only there */
+    RESHARD_DIFF_SHAPE = 4,
+    RESHARD_DIFF_DTYPE = 5
+};
+
+/* What diff has found of a tensor. Changed elements have other bits, whatever the tolerance; what is beyond it counts for the differences.
+ * max_difference is NaN where a side has no number, max_relative (against the second's value) infinite where that is zero. */
+typedef struct reshard_diff_tensor {
+    size_t struct_size;
+    reshard_str key;
+    int64_t outcome; /* RESHARD_DIFF_… */
+    uint64_t elements, bytes, changed_elements;
+    double max_difference, max_relative;
+} reshard_diff_tensor;
+
+typedef struct reshard_diff_summary {
+    size_t struct_size;
+    uint64_t tensors;          /* of either */
+    uint64_t same_tensors, changed_tensors, missing_tensors, unexpected_tensors, reshaped_tensors, retyped_tensors;
+    uint64_t explained_tensors; /* for whose difference a cause was found */
+    uint64_t items, different_items; /* of the first; and those that differ or are in one only */
+    uint64_t elements, bytes, changed_elements, changed_bytes; /* of the tensors whose values were compared */
+    double max_difference, max_relative;
+} reshard_diff_summary;
+#define RESHARD_DIFF_SUMMARY_INIT { sizeof(reshard_diff_summary), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
 typedef struct reshard_diff_options {
     size_t struct_size;
     double absolute_tolerance, relative_tolerance; /* 0, 0: bit equality (NaN equals itself, 0 and -0 differ) */
     const reshard_map_options *map; /* what comes out of a is compared with b; NULL: defaults */
     int64_t ignore_items;
     const char *const *include, *const *exclude; /* globs on keys of b's names; NULL-terminated lists or NULL. Since 0.3 */
+    reshard_diff_summary *summary; /* is filled unless diff stops with an error, else zeroed; may be NULL. Since 0.3 */
+    /* Is told each tensor, in no order; may be NULL. Since 0.3 */
+    int (*tensor)(const reshard_diff_tensor *tensor, void *context);
+    void *context;
+    int64_t explain; /* also look for the usual mistakes that explain a difference: findings of the kind "cause". Since 0.3 */
 } reshard_diff_options;
-#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0, NULL, NULL }
+#define RESHARD_DIFF_OPTIONS_INIT { sizeof(reshard_diff_options), 0, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, 0 }
 
 /* RESHARD_OK: same; RESHARD_DIFFERS: not, and the sink was told why. */
 reshard_status reshard_diff(reshard_checkpoint *a, reshard_checkpoint *b, const reshard_diff_options *options,

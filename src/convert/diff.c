@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/diff.h"
 
+#include "convert/explain.h"
 #include "convert/lockstep.h"
 #include "convert/selection.h"
-#include "kernels/cast.h"
+#include "kernels/difference.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-/* What differs between the two tensors of the pair in hand. */
-struct pair_result {
-    uint64_t count;
-    int64_t first_index;
-    double max_difference;
+/* Elements are compared whole: what a window cuts off waits here for the next. By worker. */
+struct diff_held {
+    uint8_t a[16], b[16];
+    size_t size;
 };
 
 struct diff {
@@ -23,13 +22,12 @@ struct diff {
     const struct diff_options *options;
     struct finding_sink *findings;
     struct lockstep_pair *pairs;
-    uint32_t pair_count;
-    struct pair_result result;
-    /* Elements are compared whole: what a window cuts off waits here for the next. */
-    uint8_t held_a[16], held_b[16];
-    size_t held;
-    unsigned element_bytes;
-    to_double_function to_double;
+    struct difference *results;    /* by pair */
+    struct lockstep_pair *misfits; /* of other shapes or types, which may be explained all the same */
+    uint32_t pair_count, misfit_count;
+    struct diff_held *held;
+    struct tolerance tolerance;
+    struct diff_summary summary;
 };
 
 /* Where keys are ambiguous only the path tells which tensor is meant. */
@@ -85,125 +83,130 @@ static bool diff_is_wanted(const struct diff *diff, const struct catalog_tensor 
     return !(tensor->flags & TENSOR_HIDDEN) && selection_wants(tensor->key, &keys);
 }
 
-/* Finds partners, reports what has none or cannot be compared, and lists the rest in diff->pairs. */
-static reshard_status match_tensors(struct diff *diff, reshard_error *err)
+/* Tells the receiver of tensors what became of one, and counts it. */
+static void diff_tell_tensor(struct diff *diff, const struct catalog *catalog, const struct catalog_tensor *tensor,
+                             enum diff_outcome outcome, const struct difference *result)
+{
+    const unsigned bits = dtype_info(tensor->dtype)->bits;
+    struct diff_summary *summary = &diff->summary;
+    struct diff_tensor told = { .key = tensor->key, .outcome = outcome, .bytes = catalog_tensor_bytes(catalog, tensor) };
+    told.elements = told.bytes * 8 / bits;
+    summary->tensors++;
+    summary->by_outcome[outcome]++;
+    if (result) {
+        told.changed_elements = result->changed;
+        told.max_absolute = result->max_absolute;
+        told.max_relative = result->max_relative;
+        summary->elements += told.elements;
+        summary->bytes += told.bytes;
+        summary->changed_elements += result->changed;
+        summary->changed_bytes += result->changed * (bits % 8 ? 8 : bits) / 8;
+        if (result->count && !(result->max_absolute <= summary->max_absolute))
+            summary->max_absolute = result->max_absolute;
+        if (result->count && result->max_relative > summary->max_relative)
+            summary->max_relative = result->max_relative;
+    }
+    if (diff->options->tensor)
+        diff->options->tensor(diff->options->tensor_context, &told);
+}
+
+static void report_shape(struct diff *diff, const struct catalog_tensor *x, const struct catalog_tensor *y, bool is_lost)
 {
     const struct catalog *a = diff->catalog_a, *b = diff->b->source->catalog;
     char shape_a[SHAPE_TEXT_MAX], shape_b[SHAPE_TEXT_MAX];
     struct buffer part = { 0 };
+    if (!is_lost)
+        diff_part_text(a, x, b, y, &part);
+    buffer_append_byte(&part, 0);
+    finding_report(diff->findings, is_lost ? FINDING_WARNING : FINDING_FAILURE, "shape", x->key, "shape %s against %s%s%s",
+                   shape_text(x->rank, catalog_vector_at(a, x->shape), ",", shape_a),
+                   shape_text(y->rank, catalog_vector_at(b, y->shape), ",", shape_b), is_lost ? ", both without elements" : "",
+                   part.failed ? "" : (char *)part.data);
+    buffer_release(&part);
+}
+
+/* Where tensor i of a belongs: among the pairs to be compared, or among what is reported at once. */
+static void match_tensor(struct diff *diff, uint32_t i)
+{
+    const struct catalog *a = diff->catalog_a, *b = diff->b->source->catalog;
+    const struct catalog_tensor *x = &a->tensors[i];
+    uint32_t other = find_counterpart(b, a, x);
+    if (other == CATALOG_NONE) {
+        finding_report(diff->findings, FINDING_FAILURE, "missing", x->key, "missing in the second: %s", dtype_info(x->dtype)->name);
+        diff_tell_tensor(diff, a, x, DIFF_MISSING, NULL);
+        return;
+    }
+    const struct catalog_tensor *y = &b->tensors[other];
+    const struct lockstep_pair pair = { i, other };
+    if (!catalog_same_shape(a, x, b, y)) {
+        bool is_lost = diff_lost_shape(a, x, b, y);
+        report_shape(diff, x, y, is_lost);
+        diff_tell_tensor(diff, a, x, is_lost ? DIFF_SAME : DIFF_SHAPE, NULL);
+        if (!is_lost)
+            diff->misfits[diff->misfit_count++] = pair;
+    } else if (x->dtype != y->dtype) {
+        finding_report(diff->findings, FINDING_FAILURE, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name,
+                       dtype_info(y->dtype)->name);
+        diff_tell_tensor(diff, a, x, DIFF_DTYPE, NULL);
+        diff->misfits[diff->misfit_count++] = pair;
+    } else if (!((x->flags | y->flags) & TENSOR_NO_DATA)) {
+        diff->pairs[diff->pair_count++] = pair;
+    } else {
+        diff_tell_tensor(diff, a, x, DIFF_SAME, NULL);
+    }
+}
+
+/* Finds partners, reports what has none or cannot be compared, and lists the rest in diff->pairs. */
+static reshard_status match_tensors(struct diff *diff, reshard_error *err)
+{
+    const struct catalog *a = diff->catalog_a, *b = diff->b->source->catalog;
     diff->pairs = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->pairs));
-    if (!diff->pairs)
+    diff->misfits = malloc(((size_t)a->tensor_count + 1) * sizeof(*diff->misfits));
+    if (!diff->pairs || !diff->misfits)
         return error_set_memory(err);
     for (uint32_t i = 0; i < a->tensor_count; i++) {
-        const struct catalog_tensor *x = &a->tensors[i];
-        if (!diff_is_wanted(diff, x))
-            continue;
-        uint32_t other = find_counterpart(b, a, x);
-        if (other == CATALOG_NONE) {
-            finding_report(diff->findings, FINDING_FAILURE, "missing", x->key, "missing in the second: %s", dtype_info(x->dtype)->name);
-            continue;
-        }
-        const struct catalog_tensor *y = &b->tensors[other];
-        if (!catalog_same_shape(a, x, b, y)) {
-            bool is_lost = diff_lost_shape(a, x, b, y);
-            buffer_clear(&part);
-            if (!is_lost)
-                diff_part_text(a, x, b, y, &part);
-            buffer_append_byte(&part, 0);
-            finding_report(diff->findings, is_lost ? FINDING_WARNING : FINDING_FAILURE, "shape", x->key, "shape %s against %s%s%s",
-                           shape_text(x->rank, catalog_vector_at(a, x->shape), ",", shape_a),
-                           shape_text(y->rank, catalog_vector_at(b, y->shape), ",", shape_b), is_lost ? ", both without elements" : "",
-                           part.failed ? "" : (char *)part.data);
-        } else if (x->dtype != y->dtype) {
-            finding_report(diff->findings, FINDING_FAILURE, "dtype", x->key, "dtype %s against %s", dtype_info(x->dtype)->name,
-                           dtype_info(y->dtype)->name);
-        } else if (!((x->flags | y->flags) & TENSOR_NO_DATA)) {
-            diff->pairs[diff->pair_count++] = (struct lockstep_pair){ i, other };
-        }
+        if (diff_is_wanted(diff, &a->tensors[i]))
+            match_tensor(diff, i);
     }
     for (uint32_t i = 0; i < diff->b->listed_count; i++) {
         const struct catalog_tensor *y = &b->tensors[diff->b->listed[i]];
-        if (diff_is_wanted(diff, y) && find_counterpart(a, b, y) == CATALOG_NONE)
-            finding_report(diff->findings, FINDING_FAILURE, "unexpected", y->key, "only in the second: %s", dtype_info(y->dtype)->name);
-    }
-    bool failed = part.failed;
-    buffer_release(&part);
-    return failed ? error_set_memory(err) : finding_sink_status(diff->findings, err);
-}
-
-static void note_difference(struct diff *diff, int64_t index, double difference)
-{
-    struct pair_result *result = &diff->result;
-    if (result->count++ == 0)
-        result->first_index = index;
-    if (difference > result->max_difference || isnan(difference))
-        result->max_difference = difference;
-}
-
-/* count whole elements. Bits first; numbers only where bits differ. */
-static void compare_elements(struct diff *diff, const uint8_t *a, const uint8_t *b, size_t count, int64_t first_index)
-{
-    unsigned width = diff->element_bytes;
-    if (memcmp(a, b, count * width) == 0)
-        return;
-    double absolute = diff->options->absolute_tolerance, relative = diff->options->relative_tolerance;
-    for (size_t i = 0; i < count; i++) {
-        if (memcmp(a + i * width, b + i * width, width) == 0)
+        if (!diff_is_wanted(diff, y) || find_counterpart(a, b, y) != CATALOG_NONE)
             continue;
-        double x[2] = { 0 }, y[2] = { 0 }, difference = NAN, magnitude = 0;
-        if (diff->to_double) {
-            uint8_t element[16] __attribute__((aligned(16)));
-            memcpy(element, a + i * width, width);
-            diff->to_double(element, x, 1);
-            memcpy(element, b + i * width, width);
-            diff->to_double(element, y, 1);
-            difference = fmax(fabs(x[0] - y[0]), fabs(x[1] - y[1]));
-            magnitude = fmax(fabs(y[0]), fabs(y[1]));
-            if ((absolute > 0 || relative > 0) && ((isnan(x[0]) && isnan(y[0])) || difference <= absolute + relative * magnitude))
-                continue;
-        }
-        note_difference(diff, first_index + (int64_t)i, difference);
+        finding_report(diff->findings, FINDING_FAILURE, "unexpected", y->key, "only in the second: %s", dtype_info(y->dtype)->name);
+        diff_tell_tensor(diff, b, y, DIFF_UNEXPECTED, NULL);
     }
+    return finding_sink_status(diff->findings, err);
 }
 
-static void start_pair(struct diff *diff, uint32_t pair)
-{
-    enum dtype dtype = diff->catalog_a->tensors[diff->pairs[pair].a].dtype;
-    unsigned bytes = dtype_element_bytes(dtype);
-    diff->element_bytes = bytes ? bytes : 1;
-    diff->to_double = bytes ? cast_to_double_find(dtype) : NULL;
-    diff->result = (struct pair_result){ .first_index = -1 };
-    diff->held = 0;
-}
-
-static reshard_status compare_part(void *context, uint32_t pair, uint64_t offset, const void *a_bytes, const void *b_bytes, size_t size,
-                                   bool is_last, reshard_error *err)
+static reshard_status compare_part(void *context, unsigned worker, uint32_t pair, uint64_t offset, const void *a_bytes, const void *b_bytes,
+                                   size_t size, bool is_last, reshard_error *err)
 {
     struct diff *diff = context;
+    struct difference *result = &diff->results[pair];
+    struct diff_held *held = &diff->held[worker];
+    const enum dtype dtype = diff->catalog_a->tensors[diff->pairs[pair].a].dtype;
+    const unsigned width = dtype_element_bytes(dtype) ? dtype_element_bytes(dtype) : 1;
     const uint8_t *a = a_bytes, *b = b_bytes;
+    (void)is_last;
     if (offset == 0)
-        start_pair(diff, pair);
-    unsigned width = diff->element_bytes;
-    while (size && (diff->held || size < width)) {
-        diff->held_a[diff->held] = *a++;
-        diff->held_b[diff->held++] = *b++;
+        held->size = 0;
+    while (size && (held->size || size < width)) {
+        held->a[held->size] = *a++;
+        held->b[held->size++] = *b++;
         size--;
         offset++;
-        if (diff->held == width) {
-            compare_elements(diff, diff->held_a, diff->held_b, 1, (int64_t)(offset / width) - 1);
-            diff->held = 0;
+        if (held->size == width) {
+            difference_add(result, dtype, &diff->tolerance, held->a, held->b, 1, (int64_t)(offset / width) - 1);
+            held->size = 0;
         }
     }
     size_t whole = size / width;
     if (whole)
-        compare_elements(diff, a, b, whole, (int64_t)(offset / width));
+        difference_add(result, dtype, &diff->tolerance, a, b, whole, (int64_t)(offset / width));
     for (size_t i = whole * width; i < size; i++) {
-        diff->held_a[diff->held] = a[i];
-        diff->held_b[diff->held++] = b[i];
+        held->a[held->size] = a[i];
+        held->b[held->size++] = b[i];
     }
-    if (is_last && diff->result.count)
-        finding_report_values(diff->findings, diff->catalog_a->tensors[diff->pairs[pair].a].key, "values differ", diff->result.first_index,
-                              diff->result.count, diff->result.max_difference);
     return finding_sink_status(diff->findings, err);
 }
 
@@ -221,16 +224,17 @@ static reshard_status resolve_made(struct diff *diff, reshard_error *err)
 
 static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
 {
-    uint32_t *tensors = malloc(((size_t)diff->pair_count + 1) * sizeof(*tensors));
+    const uint32_t misfits = diff->options->explains ? diff->misfit_count : 0, count = diff->pair_count + misfits;
+    uint32_t *tensors = malloc(((size_t)count + 1) * sizeof(*tensors));
     if (!tensors)
         return error_set_memory(err);
-    for (uint32_t i = 0; i < diff->pair_count; i++)
-        tensors[i] = diff->pairs[i].a;
-    reshard_status status = diff->mapping.stage ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, diff->pair_count, err);
-    for (uint32_t i = 0; i < diff->pair_count; i++)
-        tensors[i] = diff->pairs[i].b;
+    for (uint32_t i = 0; i < count; i++)
+        tensors[i] = i < misfits ? diff->misfits[i].a : diff->pairs[i - misfits].a;
+    reshard_status status = diff->mapping.stage ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, count, err);
+    for (uint32_t i = 0; i < count; i++)
+        tensors[i] = i < misfits ? diff->misfits[i].b : diff->pairs[i - misfits].b;
     if (!status)
-        status = source_resolve(diff->b->source, tensors, diff->pair_count, err);
+        status = source_resolve(diff->b->source, tensors, count, err);
     free(tensors);
     return status;
 }
@@ -258,6 +262,12 @@ static bool index_items(const struct catalog *catalog, struct name_map *keys, ui
     return true;
 }
 
+static void diff_note_item(struct diff *diff, struct str key, const char *text)
+{
+    diff->summary.different_items++;
+    finding_report(diff->findings, FINDING_FAILURE, "item", key, "%s", text);
+}
+
 static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t b_index, reshard_error *err)
 {
     reshard_status status = source_load_item(diff->a->source, a_index, err);
@@ -270,7 +280,7 @@ static reshard_status compare_item(struct diff *diff, uint32_t a_index, uint32_t
     if (x->value && y->value)
         status = value_compare(x->value, y->value, diff->a->source->limits.budget, &same, err);
     if (!status && !same)
-        finding_report(diff->findings, FINDING_FAILURE, "item", x->key, "items differ");
+        diff_note_item(diff, x->key, "items differ");
     return status;
 }
 
@@ -288,14 +298,15 @@ static reshard_status diff_compare_items(struct diff *diff, reshard_error *err)
         const struct catalog_item *other = find_item(b, &a->items[i], &keys_b, items_b);
         if (a->items[i].kind == ITEM_FILE)
             continue;
+        diff->summary.items++;
         if (other)
             status = compare_item(diff, i, (uint32_t)(other - b->items), err);
         else
-            finding_report(diff->findings, FINDING_FAILURE, "item", a->items[i].key, "item is missing in the second");
+            diff_note_item(diff, a->items[i].key, "item is missing in the second");
     }
     for (uint32_t i = 0; i < b->item_count && !status; i++) {
         if (b->items[i].kind != ITEM_FILE && !find_item(a, &b->items[i], &keys_a, items_a))
-            finding_report(diff->findings, FINDING_FAILURE, "item", b->items[i].key, "item is only in the second");
+            diff_note_item(diff, b->items[i].key, "item is only in the second");
     }
 
 out:
@@ -327,16 +338,58 @@ static reshard_status map_a(struct diff *diff, reshard_error *err)
     return status;
 }
 
+static reshard_status report_pairs(struct diff *diff, reshard_error *err)
+{
+    for (uint32_t i = 0; i < diff->pair_count; i++) {
+        const struct catalog_tensor *tensor = &diff->catalog_a->tensors[diff->pairs[i].a];
+        const struct difference *result = &diff->results[i];
+        diff_tell_tensor(diff, diff->catalog_a, tensor, result->count ? DIFF_VALUES : DIFF_SAME, result);
+        if (result->count)
+            finding_report_values(diff->findings, tensor->key, result);
+    }
+    return finding_sink_status(diff->findings, err);
+}
+
+/* What may explain the differences, in a pass of its own over the tensors that differ. */
+static reshard_status explain_differences(struct diff *diff, const struct engine_source *a, const struct engine_made *made,
+                                          const struct engine_source *b, const struct engine_options *engine, reshard_error *err)
+{
+    struct explanation explanation = { .a = a, .made = made, .b = b, .catalog_a = diff->catalog_a, .engine = engine,
+                                       .findings = diff->findings };
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < diff->pair_count && !status; i++) {
+        if (diff->results[i].count > 1)
+            status = explain_add(&explanation, diff->pairs[i], err);
+    }
+    for (uint32_t i = 0; i < diff->misfit_count && !status; i++)
+        status = explain_add(&explanation, diff->misfits[i], err);
+    if (!status)
+        status = explain_run(&explanation, err);
+    diff->summary.explained = explanation.explained;
+    explain_release(&explanation);
+    return status;
+}
+
 static reshard_status compare_tensors(struct diff *diff, const struct engine_options *engine, reshard_error *err)
 {
     struct engine_source source_a = checkpoint_engine_source(diff->a), source_b = checkpoint_engine_source(diff->b);
     const struct engine_made made = { diff->catalog_a, diff->selection.table.recipes, diff->selection.table.first };
+    const struct engine_made *maker = diff->mapping.stage ? &made : NULL;
     reshard_status status = match_tensors(diff, err);
     if (!status)
         status = resolve_pairs(diff, err);
+    diff->results = calloc((size_t)diff->pair_count + 1, sizeof(*diff->results));
+    diff->held = calloc(lockstep_workers(engine, diff->pair_count), sizeof(*diff->held));
+    if (!status && (!diff->results || !diff->held))
+        status = error_set_memory(err);
+    for (uint32_t i = 0; i < diff->pair_count && !status; i++)
+        diff->results[i].first_index = -1;
     if (!status && diff->pair_count)
-        status = lockstep_run(&source_a, diff->mapping.stage ? &made : NULL, &source_b, diff->pairs, diff->pair_count, engine, compare_part,
-                              diff, err);
+        status = lockstep_run(&source_a, maker, &source_b, diff->pairs, diff->pair_count, engine, compare_part, diff, err);
+    if (!status)
+        status = report_pairs(diff, err);
+    if (!status && diff->options->explains)
+        status = explain_differences(diff, &source_a, maker, &source_b, engine, err);
     return status;
 }
 
@@ -346,7 +399,8 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     reshard_status status = checkpoint_relate_both(&a, &b, err);
     if (status)
         return status;
-    struct diff diff = { .a = a, .b = b, .options = options, .findings = findings };
+    struct diff diff = { .a = a, .b = b, .options = options, .findings = findings,
+                         .tolerance = { options->absolute_tolerance, options->relative_tolerance } };
     uint64_t failures = findings->failures;
     work_renew(&a->source->work);
     work_renew(&b->source->work);
@@ -357,7 +411,12 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
         status = diff_compare_items(&diff, err);
     if (!status)
         status = finding_sink_status(findings, err);
+    if (!status && options->summary)
+        *options->summary = diff.summary;
     free(diff.pairs);
+    free(diff.misfits);
+    free(diff.results);
+    free(diff.held);
     selection_release(&diff.selection);
     mapping_made_release(&diff.mapping);
     return status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;

@@ -27,21 +27,21 @@ void finding_report(struct finding_sink *sink, enum finding_severity severity, c
     finding_deliver(sink, &finding);
 }
 
-void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count,
-                           double max_difference)
+void finding_report_values(struct finding_sink *sink, struct str key, const struct difference *difference)
 {
     char line[256];
-    char difference[DECIMAL_SHORT_BYTES];
-    snprintf(line, sizeof(line), "%s: %llu elements, first at flat index %lld, max abs %s", text, (unsigned long long)count,
-             (long long)index, decimal_short(max_difference, difference));
+    char absolute[DECIMAL_SHORT_BYTES], relative[DECIMAL_SHORT_BYTES];
+    snprintf(line, sizeof(line), "values differ: %llu elements, first at flat index %lld, max abs %s, max rel %s",
+             (unsigned long long)difference->count, (long long)difference->first_index, decimal_short(difference->max_absolute, absolute),
+             decimal_short(difference->max_relative, relative));
     struct finding finding = {
         .severity = FINDING_FAILURE,
         .kind = "values",
         .key = key,
         .text = line,
-        .index = index,
-        .count = count,
-        .max_difference = max_difference,
+        .index = difference->first_index,
+        .count = difference->count,
+        .max_difference = difference->max_absolute,
     };
     finding_deliver(sink, &finding);
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/str.h"
+#include "kernels/difference.h"
 
 enum finding_severity { FINDING_NOTE, FINDING_WARNING, FINDING_FAILURE };
 
@@ -30,9 +31,8 @@ struct finding_sink {
 void finding_report(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, const char *format, ...)
     PRINTF_LIKE(5, 6);
 
-/* The same with numbers. */
-void finding_report_values(struct finding_sink *sink, struct str key, const char *text, int64_t index, uint64_t count,
-                           double max_difference);
+/* That values differ. */
+void finding_report_values(struct finding_sink *sink, struct str key, const struct difference *difference);
 
 /* RESHARD_OK while the receiver takes findings, else the status that it returned. */
 reshard_status finding_sink_status(const struct finding_sink *sink, reshard_error *err);

@@ -138,8 +138,8 @@ static void tally_doubled_floats(struct value_tally *tally, const mem_float *val
 
 /*
  * The same of a whole block, when the mean is known already: distances from it are summed as floats, in LANES short sums that a compiler
- * keeps in registers. 16 of them lose less than a digit of float32 each time; the sums of the sums are doubles. false, and nothing is done, where the squares
- * leave the range of float32, or its better part.
+ * keeps in registers. 16 of them lose less than a digit of float32 each time; the sums of the sums are doubles. false, and nothing is done,
+ * where the squares leave the range of float32, or its better part.
  */
 static bool tally_block(struct value_tally *tally, const mem_float *values)
 {

@@ -38,7 +38,7 @@ NO_EFFECT = {
     "salvage": {"lenient": "it takes all that can be read", "verbose": ""},
     "verify": {},
     "stats": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
-    "diff": {"verbose": "", "threads": "two sides in step: a thread each"},
+    "diff": {"verbose": ""},
     "map": {"progress": "", "color": "", "verbose": ""},
     "formats": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": ""},
     "completion": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": "", "json": "a script is no object"},
@@ -503,6 +503,22 @@ def option_tolerance(sh, verb):
     sh("diff", "a.safetensors", "b.safetensors", "--tolerance", "0,0.3")
 
 
+def option_stat(sh, verb):
+    for name, start in (("a", 0.0), ("b", 1.0)):
+        safetensors(sh.work / f"{name}.safetensors",
+                    {f"layers.{i}.{w}": ("F32", [4], floats(4, start * i)) for i in range(2) for w in "vw"})
+    said = sh("diff", "a.safetensors", "b.safetensors", "--stat", status=1).stdout.splitlines()
+    assert said[0].startswith("layer\tlayers.0\t0 of 2 differ\t0 %"), said
+    assert said[3].startswith("module\tlayers.*.w\t1 of 2 differ\t50 %"), said
+    equal(len(said), 5)
+
+
+def option_max(sh, verb):
+    said = sh("diff", model(sh), model(sh, "other.safetensors", 1.0), "--max", "1", status=1).stdout.splitlines()
+    equal([line.split("\t")[0] for line in said[:1]], ["failure"])
+    assert said[1].startswith("… and ") and said[2].startswith("different: "), said
+
+
 def option_limits(sh, verb):
     assert "pickle_depth" in sh("formats", "--limits").stdout
 
@@ -640,6 +656,9 @@ def option_json(sh, verb):
 def option_quiet(sh, verb):
     if verb == "diff":
         done = sh("diff", model(sh), model(sh, "other.safetensors", 1.0), "--quiet", status=1)
+        equal(done.stdout.count("\n"), 1)
+        assert done.stdout.startswith("different: of 3 tensors 2 have other values"), done.stdout
+        return
     elif verb == "map":
         (sh.work / "m.map").write_text("v -> b\nw -> b\n")
         done = sh("map", "check", "m.map", "--source", model(sh), "--quiet")
