@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-HEADERS = ("error.h", "reshard.h", "geometry.h", "state.h", "sharded.h")
+HEADERS = ("error.h", "reshard.h", "geometry.h", "state.h", "sharded.h", "comm.h")
 STRICT = ["-Wall", "-Wextra", "-pedantic", "-Wpadded", "-Werror"]
 
 

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Groups of ranks: how the processes or threads of a running job talk to each other while they save, load or reshard together.
+ *
+ * A reshard_comm is one rank's end of a group. The ranks of a group make the same collective calls in the same order, each with its own
+ * handle; what they pass may differ. There are transports for threads of one process and for whatever a host program has (callbacks).
+ *
+ * Threads. One thread at a time uses a handle; reshard_comm_rank, _size and _abort may be called by any thread meanwhile.
+ *
+ * Errors. Ranks agree: a collective call succeeds on all ranks or fails on all, and the message names the first rank that failed and what
+ * it said ("rank 2: tensor 'w': ..."). Such a failure leaves the group in step: it can be used on. A rank that dies, leaves or does not
+ * come within the timeout, a call that is another than that of the other ranks, and a transport that fails break the group: every rank in a
+ * call returns RESHARD_ERR_IO, or RESHARD_ERR_USAGE for another call, with the rank named, and later calls fail at once with the same
+ * message. All that is left to do then is reshard_comm_free.
+ */
+#ifndef RESHARD_COMM_H
+#define RESHARD_COMM_H
+
+#include "reshard/reshard.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct reshard_comm reshard_comm;
+
+#define RESHARD_COMM_SIZE_MAX 1048576
+
+typedef struct reshard_comm_options {
+    size_t struct_size;
+    double timeout_seconds; /* how long to wait for another rank that does nothing; 0: 300 */
+} reshard_comm_options;
+#define RESHARD_COMM_OPTIONS_INIT { sizeof(reshard_comm_options), 0 }
+
+/*
+ * A transport of the host program's: torch.distributed, NCCL, UCX, sockets. Calls come from the thread that makes the collective call. Each
+ * returns 0, or anything else if it failed, which breaks the group. Waiting with a timeout is the transport's own matter; a callback that
+ * never returns keeps the rank waiting.
+ */
+typedef struct reshard_comm_callbacks {
+    size_t struct_size;
+    int64_t rank, size;
+    /* Every rank's bytes to all, behind each other in rank order: *all is from malloc, and the library frees it; sizes has room for `size`
+     * numbers. Ranks pass different sizes. No rank returns before all have called. */
+    int (*all_gather)(const void *bytes, size_t bytes_size, void **all, size_t *sizes, void *context);
+    /* Memory stays as it is until run returns. Between two ranks, messages match in the order in which they are submitted, and sizes are
+     * equal on both sides. A rank never sends to itself. */
+    int (*submit_send)(int64_t to, const void *bytes, size_t bytes_size, void *context);
+    int (*submit_recv)(int64_t from, void *bytes, size_t bytes_size, void *context);
+    int (*run)(void *context);                           /* returns when all that was submitted is done */
+    void (*abort)(const char *reason, void *context);    /* wakes the other ranks out of their calls, which fail; may be NULL */
+    void (*release)(void *context);                      /* the handle is freed; may be NULL */
+    void *context;
+} reshard_comm_callbacks;
+#define RESHARD_COMM_CALLBACKS_INIT { sizeof(reshard_comm_callbacks), 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+
+/* Makes this rank's end of a group over callbacks, all but the last two of which are needed. options may be NULL. After a failure nothing
+ * was called, release neither. */
+reshard_status reshard_comm_new(const reshard_comm_callbacks *callbacks, const reshard_comm_options *options, reshard_comm **out,
+                                reshard_error *err);
+
+/* Makes all ends of a group of threads: out has room for count handles, one for each thread. Free each. */
+reshard_status reshard_comm_threads(int64_t count, const reshard_comm_options *options, reshard_comm **out, reshard_error *err);
+
+int64_t reshard_comm_rank(const reshard_comm *comm);
+int64_t reshard_comm_size(const reshard_comm *comm);
+
+/* Returns when all ranks have called it. */
+reshard_status reshard_comm_barrier(reshard_comm *comm, reshard_error *err);
+
+/*
+ * Every rank's bytes to all. parts and sizes have room for as many as there are ranks: parts[r] points to the sizes[r] bytes of rank r in
+ * *all, which is freed with reshard_free. For what a program itself has to tell: names, a step's number.
+ */
+reshard_status reshard_comm_all_gather(reshard_comm *comm, const void *bytes, size_t size, const void **parts, size_t *sizes, void **all,
+                                       reshard_error *err);
+
+/* Breaks the group: for a rank that cannot go on. reason goes into the message of all ranks ("rank 2: reason"). */
+void reshard_comm_abort(reshard_comm *comm, const char *reason);
+
+/* Not collective; a rank that frees its handle has left, and the others find the group broken in their next call. NULL is fine. */
+void reshard_comm_free(reshard_comm *comm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reshard/comm.h"
+
+#include "api/api_comm.h"
+#include "api/versioned.h"
+#include "comm/comm_transport.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+static reshard_status options_of_comm(const reshard_comm_options *options, double *timeout_seconds, reshard_error *err)
+{
+    reshard_comm_options taken;
+    reshard_status status = struct_take(&taken, sizeof(taken), options, "reshard_comm_options", err);
+    if (status)
+        return status;
+    if (!isfinite(taken.timeout_seconds) || taken.timeout_seconds < 0)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_comm_options.timeout_seconds is %g", taken.timeout_seconds);
+    *timeout_seconds = taken.timeout_seconds;
+    return RESHARD_OK;
+}
+
+reshard_status comm_handle(struct comm *inner, reshard_comm **out, reshard_error *err)
+{
+    *out = calloc(1, sizeof(**out));
+    if (*out) {
+        (*out)->inner = inner;
+        return RESHARD_OK;
+    }
+    comm_free(inner);
+    return error_set_memory(err);
+}
+
+static reshard_status place_check(int64_t rank, int64_t size, reshard_error *err)
+{
+    if (size < 1 || size > COMM_SIZE_MAX)
+        return error_set(err, RESHARD_ERR_USAGE, "a group of %" PRId64 " ranks: there are 1 to %d", size, COMM_SIZE_MAX);
+    if (rank < 0 || rank >= size)
+        return error_set(err, RESHARD_ERR_USAGE, "rank %" PRId64 " of a group of %" PRId64, rank, size);
+    return RESHARD_OK;
+}
+
+API_EXPORT reshard_status reshard_comm_new(const reshard_comm_callbacks *callbacks, const reshard_comm_options *options,
+                                           reshard_comm **out, reshard_error *err)
+{
+    reshard_comm_callbacks taken;
+    double timeout_seconds = 0;
+    struct comm *inner = NULL;
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(callbacks, err);
+    reshard_status status = struct_take(&taken, sizeof(taken), callbacks, "reshard_comm_callbacks", err);
+    if (!status && !(taken.all_gather && taken.submit_send && taken.submit_recv && taken.run))
+        status = argument_missing(__func__, "all_gather, submit_send, submit_recv or run", err);
+    if (!status)
+        status = place_check(taken.rank, taken.size, err);
+    if (!status)
+        status = options_of_comm(options, &timeout_seconds, err);
+    *out = status ? NULL : calloc(1, sizeof(**out));
+    if (!status && !*out)
+        status = error_set_memory(err);
+    if (!status) {
+        const struct comm_callbacks given = { taken.all_gather, taken.submit_send, taken.submit_recv, taken.run,
+                                              taken.abort,      taken.release,     taken.context };
+        status = comm_callbacks_new(&given, (uint32_t)taken.rank, (uint32_t)taken.size, timeout_seconds, &inner, err);
+    }
+    if (status) {
+        free(*out);
+        *out = NULL;
+        return status;
+    }
+    (*out)->inner = inner;
+    return RESHARD_OK;
+}
+
+API_EXPORT reshard_status reshard_comm_threads(int64_t count, const reshard_comm_options *options, reshard_comm **out,
+                                               reshard_error *err)
+{
+    double timeout_seconds = 0;
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    reshard_status status = place_check(0, count, err);
+    if (!status)
+        status = options_of_comm(options, &timeout_seconds, err);
+    if (status)
+        return status;
+    memset(out, 0, (size_t)count * sizeof(reshard_comm *));
+    struct comm **inner = calloc((size_t)count, sizeof(struct comm *));
+    status = inner ? comm_threads_new((uint32_t)count, timeout_seconds, inner, err) : error_set_memory(err);
+    for (int64_t rank = 0; rank < count && !status; rank++) {
+        status = comm_handle(inner[rank], &out[rank], err);
+        inner[rank] = NULL;
+    }
+    for (int64_t rank = 0; rank < count && status; rank++) {
+        comm_free(inner ? inner[rank] : NULL);
+        reshard_comm_free(out[rank]);
+        out[rank] = NULL;
+    }
+    free(inner);
+    return status;
+}
+
+API_EXPORT int64_t reshard_comm_rank(const reshard_comm *comm)
+{
+    return comm ? comm_rank(comm->inner) : 0;
+}
+
+API_EXPORT int64_t reshard_comm_size(const reshard_comm *comm)
+{
+    return comm ? comm_size(comm->inner) : 0;
+}
+
+API_EXPORT reshard_status reshard_comm_barrier(reshard_comm *comm, reshard_error *err)
+{
+    ERROR_SCOPE(err);
+    NEEDS(comm, err);
+    return comm_agree(comm->inner, __func__, RESHARD_OK, err);
+}
+
+API_EXPORT reshard_status reshard_comm_all_gather(reshard_comm *comm, const void *bytes, size_t size, const void **parts, size_t *sizes,
+                                                  void **all, reshard_error *err)
+{
+    struct comm_gathered gathered;
+    ERROR_SCOPE(err);
+    NEEDS(all, err);
+    *all = NULL;
+    NEEDS(comm, err);
+    NEEDS(parts, err);
+    NEEDS(sizes, err);
+    if (size)
+        NEEDS(bytes, err);
+    reshard_status status = comm_all_gather(comm->inner, __func__, bytes, size, &gathered, err);
+    for (uint32_t rank = 0; rank < comm_size(comm->inner); rank++) {
+        parts[rank] = status ? NULL : gathered.parts[rank].data;
+        sizes[rank] = status ? 0 : gathered.parts[rank].size;
+    }
+    if (!status) {
+        *all = gathered.memory;
+        gathered.memory = NULL;
+    }
+    comm_gathered_release(&gathered);
+    return status;
+}
+
+API_EXPORT void reshard_comm_abort(reshard_comm *comm, const char *reason)
+{
+    char text[COMM_REASON_MAX];
+    if (!comm)
+        return;
+    snprintf(text, sizeof(text), "rank %u: %s", comm_rank(comm->inner), reason ? reason : "aborted");
+    comm_abort(comm->inner, text);
+}
+
+API_EXPORT void reshard_comm_free(reshard_comm *comm)
+{
+    if (comm)
+        comm_free(comm->inner);
+    free(comm);
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A rank's end of a group that makes the same collective calls in the same order. Transports (comm_transport.h) move bytes; here they
+ * become calls that check what comes in: every gather says which call it belongs to, so that ranks that do different things find out.
+ *
+ * A failure of a transport, or of that check, breaks the group: it is aborted, so that no rank waits for another in vain, and every later
+ * call fails with the first message. A failure that ranks agree about (comm_agree) does not: they are still in step.
+ */
+#ifndef COMM_COMM_H
+#define COMM_COMM_H
+
+#include "base/error.h"
+#include "base/str.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define COMM_SIZE_MAX 1048576                       /* ranks */
+#define COMM_GATHER_BYTES_MAX (UINT64_C(8) << 30)   /* of all ranks together in one gather */
+#define COMM_CALL_MAX 31                            /* bytes of a call's name */
+
+struct comm;
+
+uint32_t comm_rank(const struct comm *comm);
+uint32_t comm_size(const struct comm *comm);
+void comm_free(struct comm *comm); /* NULL is fine */
+
+/* What every rank passed, by rank; all lie in memory. { 0 } is empty. */
+struct comm_gathered {
+    struct str *parts;
+    void *memory;
+};
+void comm_gathered_release(struct comm_gathered *gathered);
+
+/* Every rank's bytes to all. call names the collective call, the same on all ranks. Release *out, also on failure. */
+reshard_status comm_all_gather(struct comm *comm, const char *call, const void *bytes, size_t size, struct comm_gathered *out,
+                               reshard_error *err);
+
+/* Tells all ranks how this one fared, err with what it says if status is none; all return the same: RESHARD_OK, or the status of the first
+ * rank that failed with "rank N: " before its message. err must not be NULL where status is a failure that has a message. */
+reshard_status comm_agree(struct comm *comm, const char *call, reshard_status status, reshard_error *err);
+
+/* Bytes from rank to rank: submitted, then done by comm_run. Between two ranks messages match in order. Memory must stay until then. Order
+ * them so that all ranks have one order of all messages of a call: then groups of any size can be run one after the other. */
+reshard_status comm_send(struct comm *comm, uint32_t to, const void *bytes, size_t size, reshard_error *err);
+reshard_status comm_recv(struct comm *comm, uint32_t from, void *bytes, size_t size, reshard_error *err);
+reshard_status comm_run(struct comm *comm, const char *call, reshard_error *err);
+
+/* Breaks the group for a reason of this rank's. Any thread. */
+void comm_abort(struct comm *comm, const char *reason);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What carries a comm's bytes. Transports trust their caller's arguments, and nothing that other ranks say. */
+#ifndef COMM_COMM_TRANSPORT_H
+#define COMM_COMM_TRANSPORT_H
+
+#include "comm/comm.h"
+
+#include <stdatomic.h>
+
+#define COMM_TIMEOUT_SECONDS 300.0
+#define COMM_REASON_MAX 1024
+#define COMM_THREADS_MAX 4096
+
+struct comm_transport {
+    /* *all is malloc'd; sizes has room for every rank. A total above COMM_GATHER_BYTES_MAX is refused. */
+    reshard_status (*all_gather)(struct comm *comm, const void *bytes, size_t size, void **all, uint64_t *sizes, reshard_error *err);
+    reshard_status (*submit_send)(struct comm *comm, uint32_t to, const void *bytes, size_t size, reshard_error *err);
+    reshard_status (*submit_recv)(struct comm *comm, uint32_t from, void *bytes, size_t size, reshard_error *err);
+    reshard_status (*run)(struct comm *comm, reshard_error *err);
+    void (*abort)(struct comm *comm, const char *reason); /* any thread; twice is fine */
+    void (*release)(struct comm *comm);
+};
+
+struct comm {
+    const struct comm_transport *transport;
+    void *state; /* of the transport */
+    uint32_t rank, size;
+    double timeout_seconds;
+    const char *call;       /* being made, for messages */
+    uint64_t sequence;      /* gathers so far */
+    bool is_broken;
+    reshard_status broken_status;
+    char reason[COMM_REASON_MAX]; /* why it is broken */
+};
+
+/* A comm of a transport, zeroed otherwise; NULL without memory. */
+struct comm *comm_new(const struct comm_transport *transport, uint32_t rank, uint32_t size, double timeout_seconds);
+
+/* ---- comm_threads.c ---- */
+
+/* All ends of a group of threads. */
+reshard_status comm_threads_new(uint32_t count, double timeout_seconds, struct comm **out, reshard_error *err);
+
+/* ---- comm_callbacks.c ---- */
+
+struct comm_callbacks {
+    int (*all_gather)(const void *bytes, size_t size, void **all, size_t *sizes, void *context);
+    int (*submit_send)(int64_t to, const void *bytes, size_t size, void *context);
+    int (*submit_recv)(int64_t from, void *bytes, size_t size, void *context);
+    int (*run)(void *context);
+    void (*abort)(const char *reason, void *context);
+    void (*release)(void *context);
+    void *context;
+};
+reshard_status comm_callbacks_new(const struct comm_callbacks *callbacks, uint32_t rank, uint32_t size, double timeout_seconds,
+                                  struct comm **out, reshard_error *err);
+
+#endif
