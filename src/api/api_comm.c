@@ -7,7 +7,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static reshard_status options_of_comm(const reshard_comm_options *options, double *timeout_seconds, reshard_error *err)
 {

@@ -276,7 +276,6 @@ static reshard_status receipt_take(struct comm *comm, const struct receipt *rece
 
 static reshard_status post_wait(struct comm *comm, const struct post *post, reshard_error *err)
 {
-    struct team *team = end_of(comm)->team;
     const struct timespec deadline = deadline_in(comm->timeout_seconds);
     reshard_status status = RESHARD_OK;
     while (post->state != POST_DONE && !status)
