@@ -3,6 +3,7 @@
 """What reshard writes for Paddle, Paddle itself loads; what Paddle writes, reshard reads. Prints TAP.
 
 usage: paddle_test.py --bin RESHARD --root DIR
+       paddle_test.py --rank WORK             one of two processes that load together, which the first form starts
 Needs paddlepaddle 3.3 and numpy. DIR/paddle has what Paddle wrote, with the digests of all tensors.
 """
 import argparse
@@ -10,7 +11,10 @@ import hashlib
 import json
 import os
 import pathlib
+import pickle
+import socket
 import subprocess
+import sys
 import tempfile
 import warnings
 
@@ -129,6 +133,87 @@ def files_are_paddles(test):
     return failed
 
 
+# ---- two processes ----
+
+
+def part_of(shape, rank):
+    """Rows of this rank, which are not those that any layout has: (offset, count). None: every rank has all of it."""
+    if not shape or shape[0] < 2:
+        return None
+    first = shape[0] // 3 + 1
+    return (0, first) if rank == 0 else (first, shape[0] - first)
+
+
+def load_part(folder, wanted, rank):
+    """{key: array} of the rows of this rank, through load_state_dict."""
+    from paddle.distributed.flex_checkpoint.dcp.sharded_weight import ShardedWeight
+    state = {}
+    for key, (dtype, shape, _) in wanted.items():
+        kept, rows = np.dtype(TYPES[dtype][0]), part_of(shape, rank)
+        local = [rows[1], *shape[1:]] if rows else shape
+        pattern = b"\1" * (int(np.prod(local, dtype=np.int64)) * kept.itemsize)
+        tensor = paddle.to_tensor(np.frombuffer(pattern, kept).reshape(local).copy())
+        offset = (rows[0] if rows else 0,) + (0,) * (len(shape) - 1) if shape else ()
+        state[key] = ShardedWeight(key, tensor, tuple(local), tuple(shape), offset)
+    paddle.distributed.load_state_dict(dict(state), str(folder))
+    return {key: np.array(weight.local_tensor) for key, weight in state.items()}
+
+
+def rank_main(work):
+    rank, folders = int(os.environ["PADDLE_TRAINER_ID"]), json.loads((work / "folders").read_text())
+    paddle.Tensor.cuda = lambda self, *args, **named: self  # Paddle's exchange asks for a GPU, and does not need one
+    paddle.distributed.init_parallel_env()
+    parts = {folder: load_part(folder, wanted, rank) for folder, wanted in folders.items()}
+    (work / f"part{rank}").write_bytes(pickle.dumps(parts))
+    paddle.distributed.barrier()
+
+
+def start_two(work):
+    """Whether both processes ended well; gloo sometimes fails to connect on a busy machine."""
+    sockets = [socket.socket() for _ in range(3)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    *ends, master = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    together = {"PADDLE_TRAINERS_NUM": "2", "PADDLE_TRAINER_ENDPOINTS": ",".join(ends), "PADDLE_MASTER": master,
+                "PADDLE_DISTRI_BACKEND": "gloo", "OMP_NUM_THREADS": "1"}
+    started = []
+    for rank in (0, 1):
+        env = {**os.environ, **together, "PADDLE_TRAINER_ID": str(rank), "PADDLE_CURRENT_ENDPOINT": ends[rank]}
+        with open(work / f"log{rank}", "w") as log:
+            started.append(subprocess.Popen([sys.executable, "-W", "ignore", os.path.abspath(__file__), "--rank", str(work)], env=env,
+                                            stdout=log, stderr=log))
+    try:
+        return [process.wait(240) for process in started] == [0, 0]
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def two_processes_load(test):
+    """Each asks for its rows of every tensor; together they have what the manifest says."""
+    source, wanted = test.manifest(MODEL)
+    work = test.work / "two"
+    work.mkdir()
+    folders = {str(test.convert(source, work / layout, "--to", "paddle-flex", "--layout", layout)): wanted for layout in LAYOUTS}
+    (work / "folders").write_text(json.dumps(folders))
+    if not any(start_two(work) for _ in range(3)):
+        return test.report("two processes load", [(work / f"log{rank}").read_text(errors="replace")[-1500:] for rank in (0, 1)])
+    parts, failed = [pickle.loads((work / f"part{rank}").read_bytes()) for rank in (0, 1)], 0
+    for folder in folders:
+        found = {}
+        for key, (dtype, shape, _) in wanted.items():
+            a, b = (part[folder][key] for part in parts)
+            same = part_of(shape, 0) or np.array_equal(a, b)
+            found[key] = (dtype, shape, digest(np.concatenate([a, b]) if part_of(shape, 0) else a) if same else "other on each process")
+        failed += test.report(f"two processes load {pathlib.Path(folder).name}", differences(found, wanted))
+    return failed
+
+
 def other_frameworks_load(test):
     failed = 0
     for name in ("torch-dcp/dcp-small", "safetensors/safetensors-hf-sharded"):
@@ -165,12 +250,15 @@ def paddles_files_are_read(test):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--bin", required=True)
-    parser.add_argument("--root", required=True)
+    parser.add_argument("--bin")
+    parser.add_argument("--root")
+    parser.add_argument("--rank", type=pathlib.Path)
     args = parser.parse_args()
+    if args.rank:
+        return rank_main(args.rank)
     with tempfile.TemporaryDirectory(prefix="reshard-paddle-") as work:
         test = Test(args, pathlib.Path(work))
-        parts = (flex_layouts_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read)
+        parts = (flex_layouts_load, two_processes_load, files_are_paddles, other_frameworks_load, params_load, paddles_files_are_read)
         failed = sum(part(test) for part in parts)
     print(f"1..{test.number}")
     return 1 if failed else 0
