@@ -53,6 +53,9 @@ void reshard_free(void *memory);
 
 typedef struct reshard_checkpoint reshard_checkpoint;
 
+/* Where bytes lie, if not in the file system: functions of the caller's (store.h). */
+typedef struct reshard_store reshard_store;
+
 /* How far a call has come. bytes_total is 0 where it is not known. */
 typedef struct reshard_progress {
     size_t struct_size;
@@ -406,11 +409,12 @@ typedef struct reshard_convert_options {
     void *context;                    /* of both */
     uint64_t part, part_count;        /* only part 0, 1, ... of so many, on storage that all see; then reshard_commit. 0 parts: all of it */
     reshard_str part_words;           /* kept with the part: reshard_part_words gives it to who commits */
+    const reshard_store *store;       /* where target_path is, in place of the file system (store.h); NULL: there */
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT                                                                                                       \
     {                                                                                                                                      \
         sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL,     \
-            NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, { NULL, 0 }                                                                          \
+            NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, { NULL, 0 }, NULL                                                                    \
     }
 
 /* What becomes of a tensor that the reference has and the source lacks. */

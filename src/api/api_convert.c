@@ -63,6 +63,20 @@ static void names_read(struct convert_call *call)
     selection->missing_context = call;
 }
 
+/* Where the target goes, if that is a store of the caller's. */
+static reshard_status store_read(struct convert_call *call, reshard_error *err)
+{
+    const reshard_convert_options *given = &call->given;
+    if (!given->store)
+        return RESHARD_OK;
+    if (given->overwrite || given->resume || given->part_count)
+        return error_set(err, RESHARD_ERR_USAGE,
+                         "reshard_convert_options.%s: in a store of the caller's nothing is replaced, resumed or written in parts",
+                         given->overwrite ? "overwrite" : given->resume ? "resume" : "part_count");
+    call->options.store = &call->store;
+    return store_take(given->store, &call->store, err);
+}
+
 reshard_status convert_options_read(const reshard_convert_options *options, const reshard_run_options *run, struct convert_call *out,
                                     reshard_error *err)
 {
@@ -101,7 +115,8 @@ reshard_status convert_options_read(const reshard_convert_options *options, cons
     if (given->part > UINT32_MAX || given->part_count > UINT32_MAX)
         return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.part or part_count is above 2^32 - 1");
     names_read(out);
-    return shard_bytes_read(given, &out->options.max_shard_bytes, err);
+    status = store_read(out, err);
+    return status ? status : shard_bytes_read(given, &out->options.max_shard_bytes, err);
 }
 
 static reshard_status api_convert_prepare(reshard_checkpoint *source, const char *target_path, struct convert_call *call,
@@ -129,7 +144,7 @@ static reshard_status convert_by(conversion_work work, reshard_checkpoint *sourc
     struct convert_call call;
     struct conversion conversion;
     reshard_status status = convert_options_read(options, run, &call, err);
-    if (!status)
+    if (!status && !call.options.store)
         status = target_check_source(source->opened, target_path, call.options.overwrite, err);
     if (!status)
         status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/checkpoint.h"
+#include "store/store_calls.h"
 
 #include <stdlib.h>
 
@@ -49,18 +50,33 @@ reshard_status checkpoint_open_live(const struct live_state *state, const struct
     return status ? status : checkpoint_of(source, name, out, err);
 }
 
+static reshard_status open_in_folder(reshard_status status, struct store *store, char *file_name, const char *path,
+                                     const struct checkpoint_options *options, struct checkpoint **out, reshard_error *err)
+{
+    if (!status) {
+        status = checkpoint_open_in(store, file_name ? file_name : "", &options->open, path, out, err);
+        if (status)
+            error_prefix(err, "'%s'", path);
+    }
+    free(file_name);
+    return status;
+}
+
+reshard_status checkpoint_open_calls(const struct store_calls *calls, const char *path, const struct checkpoint_options *options,
+                                     struct checkpoint **out, reshard_error *err)
+{
+    struct store *store = NULL;
+    char *file_name = NULL;
+    reshard_status status = store_open_calls(calls, path, &store, &file_name, err);
+    return open_in_folder(status, store, file_name, path, options, out, err);
+}
+
 reshard_status checkpoint_open(const char *path, const struct checkpoint_options *options, struct checkpoint **out, reshard_error *err)
 {
     struct store *store = NULL;
     char *file_name = NULL;
     reshard_status status = store_open_path(path, options->store_flags, &store, &file_name, err);
-    if (status)
-        return status;
-    status = checkpoint_open_in(store, file_name ? file_name : "", &options->open, path, out, err);
-    if (status)
-        error_prefix(err, "'%s'", path);
-    free(file_name);
-    return status;
+    return open_in_folder(status, store, file_name, path, options, out, err);
 }
 
 void checkpoint_close(struct checkpoint *checkpoint)

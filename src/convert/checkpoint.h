@@ -27,6 +27,11 @@ reshard_status checkpoint_open(const char *path, const struct checkpoint_options
 reshard_status checkpoint_open_in(struct store *store, const char *name, const struct open_options *open, const char *path,
                                   struct checkpoint **out, reshard_error *err);
 
+/* The same of what lies in a store of the caller's, whose functions are copied. */
+struct store_calls;
+reshard_status checkpoint_open_calls(const struct store_calls *calls, const char *path, const struct checkpoint_options *options,
+                                     struct checkpoint **out, reshard_error *err);
+
 /* Shards in memory, under that name. */
 reshard_status checkpoint_open_live(const struct live_state *state, const struct open_options *open, const char *name,
                                     struct checkpoint **out, reshard_error *err);

@@ -27,6 +27,7 @@ struct conversion_options {
     const struct mapping_options *map; /* NULL: defaults */
     uint32_t part, part_count; /* write this part of the payload alone, and leave the rest to conversion_commit; 0 parts: all of it */
     struct str part_words;             /* kept with the part, for who commits */
+    const struct store_calls *store;   /* where the target goes, in place of the file system; or NULL */
 };
 
 /* conversion_second.h: another checkpoint that tensors are borrowed of. */

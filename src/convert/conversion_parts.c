@@ -239,6 +239,8 @@ static reshard_status commit_write(struct run *run, const char *target_path, res
 reshard_status conversion_commit(struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     struct run run = { .conversion = conversion };
+    if (conversion->options->store)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.store: parts are written to the file system");
     reshard_status status = target_check_replaced(conversion, target_path, err);
     if (!status)
         status = commit_write(&run, target_path, err);

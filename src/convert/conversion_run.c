@@ -6,6 +6,7 @@
 #include "convert/conversion_second.h"
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
+#include "store/store_calls.h"
 
 #include <stdlib.h>
 
@@ -102,6 +103,17 @@ bool run_is_packed(const struct conversion *conversion)
     return is_packed;
 }
 
+static reshard_status run_open_store(struct run *run, reshard_error *err)
+{
+    const struct conversion_options *options = run->conversion->options;
+    if (options->checksum && !run_is_directory(run->conversion)) {
+        error_set(err, RESHARD_ERR_UNSUPPORTED, "in a store of the caller's there are no digests beside a single file");
+        error_hint(err, "leave reshard_convert_options.checksum out, or write a format of folders");
+        return RESHARD_ERR_UNSUPPORTED;
+    }
+    return store_new_calls(options->store, "", &run->store, err);
+}
+
 reshard_status run_begin(struct run *run, const char *target_path, reshard_error *err)
 {
     struct conversion *conversion = run->conversion;
@@ -113,11 +125,13 @@ reshard_status run_begin(struct run *run, const char *target_path, reshard_error
         .no_sync = options->no_sync,
         .identity = run_identity(conversion),
     };
-    reshard_status status = sidecar_check_beside(target_path, run_is_directory(conversion), options->overwrite, err);
+    reshard_status status = options->store ? run_open_store(run, err)
+                                           : sidecar_check_beside(target_path, run_is_directory(conversion), options->overwrite, err);
     if (!status)
         status = run_announce(conversion, err);
     if (!status)
-        status = store_txn_begin(target_path, &txn_options, &run->txn, err);
+        status = run->store ? store_txn_begin_in(run->store, target_path, &txn_options, &run->txn, err)
+                            : store_txn_begin(target_path, &txn_options, &run->txn, err);
     return status ? status : run_create_objects(run, NULL, err);
 }
 
@@ -148,12 +162,11 @@ reshard_status run_check(struct run *run, reshard_error *err)
     if (!options->verify && !options->checksum)
         return RESHARD_OK;
     struct checkpoint *written = NULL;
-    const struct checkpoint_options open = {
-        .open = { .format = run->conversion->target.driver->name,
-                  .limits = limits_raised(&run->conversion->source->source->limits),
-                  .iteration = -1 }
-    };
-    reshard_status status = checkpoint_open(store_txn_path(run->txn), &open, &written, err);
+    const struct checkpoint_options open = { .open = { .format = run->conversion->target.driver->name,
+                                                       .limits = limits_raised(&run->conversion->source->source->limits),
+                                                       .iteration = -1 } };
+    reshard_status status = run->store ? checkpoint_open_calls(options->store, store_txn_path(run->txn), &open, &written, err)
+                                       : checkpoint_open(store_txn_path(run->txn), &open, &written, err);
     /* What was converted were tensors of parameters, however the target keeps optimizer state. */
     struct checkpoint *compared = written;
     if (!status && options->verify && run->conversion->target.driver->abilities & FORMAT_STATE_BY_PARAMETER)
@@ -180,13 +193,14 @@ reshard_status run_commit(struct run *run, const char *target_path, reshard_erro
     status = store_txn_commit(run->txn, err);
     run->txn = NULL;
     /* After the target: digests that are missing or of the old target make verify complain, and hide nothing. */
-    if (!status && (options->overwrite || (run->sidecar.size && !has_folder)))
+    if (!status && !run->store && (options->overwrite || (run->sidecar.size && !has_folder)))
         status = sidecar_renew_beside(target_path, has_folder, &run->sidecar, options->no_sync, err);
     return status;
 }
 
 void run_release(struct run *run)
 {
+    store_free(run->store);
     free(run->crcs);
     buffer_release(&run->sidecar);
     free(run->sidecar_name);

@@ -7,6 +7,7 @@
 
 struct run {
     struct conversion *conversion;
+    struct store *store;           /* the caller's that the target goes to; NULL: the file system */
     struct store_txn *txn;
     struct store_object **objects; /* by target catalog object */
     uint32_t *crcs;                /* by target chunk */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/feeding.h"
 
+#include "base/checked.h"
 #include "base/crc32.h"
 #include "catalog/catalog_cover.h"
 #include "convert/target_check.h"
@@ -8,7 +9,8 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define FEEDING_MEMORY (UINT64_C(32) << 20) /* for each piece that is on its way, if nobody says how much */
+#define FEEDING_MEMORY (UINT64_C(32) << 20)    /* for each piece that is on its way, if nobody says how much */
+#define FEEDING_MEMORY_MIN (UINT64_C(1) << 20) /* small pieces need no more than a few times their size */
 
 /* ---- beginning ---- */
 
@@ -63,7 +65,7 @@ reshard_status feeding_prepare(struct feeding *feeding, struct checkpoint *sourc
         status = tensors_check(source->source->catalog, err);
     if (!status)
         status = there_make(feeding, err);
-    if (!status)
+    if (!status && !options->store)
         status = target_check_source(source, target_path, options->overwrite, err);
     if (!status)
         status = conversion_prepare(source, target_path, &feeding->options, engine, CONVERSION_TO_RUN, &feeding->conversion, err);
@@ -98,6 +100,12 @@ static void feeding_take_crcs(struct feeding *feeding, const struct plan_feed *f
     pthread_mutex_unlock(&feeding->lock);
 }
 
+static uint64_t feeding_memory(const struct plan *plan)
+{
+    uint64_t wanted = capped_add_u64(FEEDING_MEMORY_MIN, capped_mul_u64(plan->write_bytes, 4));
+    return wanted < FEEDING_MEMORY ? wanted : FEEDING_MEMORY;
+}
+
 /* Moves what a feed has, out of a source of its own. */
 static reshard_status feed_run(struct feeding *feeding, const struct plan_feed *feed, const struct engine_source *source,
                                reshard_error *err)
@@ -108,7 +116,7 @@ static reshard_status feed_run(struct feeding *feeding, const struct plan_feed *
     uint32_t *crcs = calloc((size_t)feed->target->chunk_count + 1, sizeof(*crcs));
     reshard_status status = objects && crcs ? RESHARD_OK : error_set_memory(err);
     options.progress = NULL;
-    options.memory_bytes = options.memory_bytes ? options.memory_bytes : FEEDING_MEMORY;
+    options.memory_bytes = options.memory_bytes ? options.memory_bytes : feeding_memory(feed->plan);
     for (uint32_t i = 0; i < count && objects; i++)
         objects[i] = feeding->run.objects[feed->objects[i]];
     if (!status)

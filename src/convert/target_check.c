@@ -381,6 +381,8 @@ static reshard_status target_check_file(const struct store_target *target, const
 reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err)
 {
     struct store_target target;
+    if (conversion->options->store) /* replaces nothing */
+        return RESHARD_OK;
     reshard_status status = store_target_look(target_path, &target, err);
     if (status)
         return status;

@@ -11,7 +11,7 @@
 /* That the target is not the source, nor in it, nor around it, and that nothing is there unless overwrite is asked for. */
 reshard_status target_check_source(const struct checkpoint *source, const char *target_path, bool overwrite, reshard_error *err);
 
-/* That what is there may be replaced by what the conversion is about to write. */
+/* That what is there may be replaced by what the conversion is about to write. Stores of callers look for themselves. */
 reshard_status target_check_replaced(const struct conversion *conversion, const char *target_path, reshard_error *err);
 
 #endif
