@@ -327,6 +327,48 @@ def sidecars():
             yield f"made-{flags}-{place}", bytes([flags]) + place.to_bytes(2, "little") + b'"\n0[1]'[place // 40 % 6 :]
 
 
+def saver_requests():
+    """Requests as src/api/saver_request.c writes them: two tensors, one of them flattened, an item; and what is wrong with others."""
+    def text(value):
+        return struct.pack("<I", 2**32 - 1) if value is None else struct.pack("<I", len(value)) + value.encode() + b"\0"
+
+    def listed(values):
+        return struct.pack("<I", 2**32 - 1) if values is None else struct.pack("<I", len(values)) + b"".join(map(text, values))
+
+    def shard(key, dtype, shape, start, extent, flat, offset):
+        vectors = struct.pack(f"<I{3 * len(shape)}q", len(shape), *shape, *start, *extent)
+        return text(key) + text(dtype) + vectors + struct.pack("<BqqQ", flat is not None, *(flat or (0, 0)), offset)
+
+    def request(shards, items, magic=b"RSHSAVE1", count=None, lists=None, end=b""):
+        words = ["/nowhere/x", None, "job", "torch-dcp", "ranks=2", None, None, "a.", "b.", None]
+        options = b"".join(map(text, words))
+        options += b"".join(listed(values) for values in lists or [["w*"], None, ["bf16"], [], ["s/a/b/"]])
+        options += bytes([0, 1, 1, 0, 1]) + struct.pack("<Q", 1 << 20) + text("mmap") + struct.pack("<QQ", 1 << 20, 2)
+        pairs = struct.pack("<Q", len(items)) + b"".join(text(k) + text(v) for k, v in items)
+        return magic + options + struct.pack("<Q", len(shards) if count is None else count) + b"".join(shards) + pairs + end
+
+    whole = shard("w", "F32", [2, 3], [0, 0], [2, 3], None, 64)
+    halves = [shard("f", "BF16", [4], [0], [4], (0, 3), 0), shard("f", "BF16", [4], [0], [4], (3, 4), 8)]
+    items = [("step", "17"), ("args", '{"a": [1, 2.5, null]}')]
+    yield "whole", request([whole, *halves], items)
+    yield "nothing", request([], [])
+    yield "scalar", request([shard("s", "I64", [], [], [], None, 0)], [])
+    yield "magic", request([whole], items, magic=b"RSHSAVE9")
+    yield "count", request([whole], items, count=1 << 60)
+    yield "outside", request([shard("w", "F32", [2, 3], [0, 0], [2, 3], None, 4090)], [])
+    yield "offset", request([shard("w", "F32", [2, 3], [0, 0], [2, 3], None, (1 << 64) - 8)], [])
+    yield "box", request([shard("w", "F32", [2, 3], [1, 0], [2, 3], None, 0)], [])
+    yield "large", request([shard("w", "F32", [1 << 40, 1 << 40], [0, 0], [1, 1], None, 0)], [])
+    yield "flat", request([shard("f", "BF16", [4], [0], [4], (3, 9), 0)], [])
+    yield "dtype", request([shard("f", "F33", [4], [0], [4], None, 0)], [])
+    yield "axes", request([shard("f", "U8", [1] * 65, [0] * 65, [1] * 65, None, 0)], [])
+    yield "hole", request([halves[1]], [])
+    yield "list", request([whole], [], lists=[["a", None], None, None, None, None])
+    yield "json", request([whole], [("step", "{1}")])
+    yield "end", request([whole], items, end=b"x")
+    yield "cut", request([whole, *halves], items)[:-4]
+
+
 def small_arrays():
     """An array's document and its first two chunks, as fuzz_zarr.c has them."""
     for name, path in cases(["zarr"]):
@@ -388,7 +430,7 @@ def file_candidates(target, case, index, file):
 def candidates(target):
     """(name, bytes) of everything that may become a seed."""
     texts = {"mapping": mappings, "zarr": small_arrays, "megatron_args": run_args, "model_texts": model_texts, "npy": npy_headers,
-             "sidecar": sidecars}
+             "saver_request": saver_requests, "sidecar": sidecars}
     if target in texts:
         yield from texts[target]()
     elif target in PACKED:

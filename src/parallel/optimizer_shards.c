@@ -152,9 +152,13 @@ static reshard_status state_number_add(const struct state_adding *adding, reshar
 {
     static const int64_t zeros[RANK_MAX];
     const struct optimizer_tensor *tensor = adding->tensor;
-    const struct shard shard = {
-        buffer_str(&adding->key), tensor->dtype, tensor->rank, tensor->shape, zeros, tensor->shape, false, 0, 0, tensor->data
-    };
+    const struct shard shard = { .key = buffer_str(&adding->key),
+                                 .dtype = tensor->dtype,
+                                 .rank = tensor->rank,
+                                 .shape = tensor->shape,
+                                 .start = zeros,
+                                 .extent = tensor->shape,
+                                 .data = tensor->data };
     return shard_list_add(adding->list, &shard, err);
 }
 

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/saver_request.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "api/handle.h"
+#include "base/checked.h"
+#include "base/cursor.h"
+#include "tensor/shard.h"
+
+#define REQUEST_MAGIC UINT64_C(0x3145564153485352) /* RSHSAVE1 */
+#define TEXT_NONE UINT32_MAX
+
+/* ---- which options go along ---- */
+
+static const size_t option_texts[] = {
+    offsetof(reshard_convert_options, to),           offsetof(reshard_convert_options, layout),
+    offsetof(reshard_convert_options, checksum),     offsetof(reshard_convert_options, wrap),
+    offsetof(reshard_convert_options, strip_prefix), offsetof(reshard_convert_options, add_prefix),
+    offsetof(reshard_convert_options, missing),
+};
+static const size_t option_lists[] = {
+    offsetof(reshard_convert_options, include), offsetof(reshard_convert_options, exclude),
+    offsetof(reshard_convert_options, dtypes),  offsetof(reshard_convert_options, format_options),
+    offsetof(reshard_convert_options, renames),
+};
+static const size_t option_ints[] = {
+    offsetof(reshard_convert_options, no_shard_limit), offsetof(reshard_convert_options, drop_items),
+    offsetof(reshard_convert_options, overwrite),      offsetof(reshard_convert_options, no_sync),
+    offsetof(reshard_convert_options, verify),
+};
+#define TEXTS (sizeof(option_texts) / sizeof(option_texts[0]))
+#define LISTS (sizeof(option_lists) / sizeof(option_lists[0]))
+#define INTS (sizeof(option_ints) / sizeof(option_ints[0]))
+
+#define MEMBER(type, structure, offset) (*(type *)((uint8_t *)(uintptr_t)(structure) + (offset)))
+
+reshard_status saver_request_check(const struct saver_request *request, reshard_error *err)
+{
+    const reshard_convert_options *options = request->options;
+    const char *what = options->open              ? "open"
+                       : options->map             ? "map"
+                       : options->rename          ? "rename"
+                       : options->choose_missing  ? "choose_missing"
+                       : options->resume          ? "resume"
+                       : options->part_count      ? "part_count"
+                       : options->part_words.size ? "part_words"
+                                                  : NULL;
+    if (what)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_convert_options.%s is not for saves in the background", what);
+    if (request->run->progress)
+        return error_set(err, RESHARD_ERR_USAGE, "reshard_run_options.progress is not for saves in the background");
+    return RESHARD_OK;
+}
+
+/* ---- writing ---- */
+
+static void request_put_bytes(struct buffer *out, const char *data, size_t size)
+{
+    if (size >= TEXT_NONE) {
+        out->failed = true;
+        return;
+    }
+    buffer_append_u32le(out, (uint32_t)size);
+    buffer_append(out, data, size);
+    buffer_append_byte(out, 0);
+}
+
+static void request_put_text(struct buffer *out, const char *text)
+{
+    if (text)
+        request_put_bytes(out, text, strlen(text));
+    else
+        buffer_append_u32le(out, TEXT_NONE);
+}
+
+/* The other process may have another working directory by then. */
+static reshard_status request_put_path(struct buffer *out, const char *path, reshard_error *err)
+{
+    struct buffer whole = { 0 };
+    char *folder = path && path[0] != '/' ? getcwd(NULL, 0) : NULL;
+    if (path && path[0] != '/' && !folder)
+        return error_set_errno(err, "the working directory");
+    if (folder) {
+        buffer_append_text(&whole, folder);
+        buffer_append_byte(&whole, '/');
+        buffer_append(&whole, path, strlen(path) + 1);
+    }
+    if (whole.failed)
+        out->failed = true;
+    else
+        request_put_text(out, folder ? (const char *)whole.data : path);
+    buffer_release(&whole);
+    free(folder);
+    return RESHARD_OK;
+}
+
+static void request_put_list(struct buffer *out, const char *const *list)
+{
+    uint32_t count = 0;
+    while (list && list[count])
+        count++;
+    buffer_append_u32le(out, list ? count : TEXT_NONE);
+    for (uint32_t i = 0; i < count; i++)
+        request_put_text(out, list[i]);
+}
+
+static reshard_status request_put_options(const struct saver_request *request, struct buffer *out, reshard_error *err)
+{
+    reshard_status status = request_put_path(out, request->path, err);
+    if (!status)
+        status = request_put_path(out, request->options->like, err);
+    request_put_text(out, request->name);
+    for (size_t i = 0; i < TEXTS; i++)
+        request_put_text(out, MEMBER(const char *, request->options, option_texts[i]));
+    for (size_t i = 0; i < LISTS; i++)
+        request_put_list(out, MEMBER(const char *const *, request->options, option_lists[i]));
+    for (size_t i = 0; i < INTS; i++)
+        buffer_append_byte(out, MEMBER(int, request->options, option_ints[i]) != 0);
+    buffer_append_u64le(out, request->options->max_shard_bytes);
+    request_put_text(out, request->run->io);
+    buffer_append_u64le(out, request->run->memory_bytes);
+    buffer_append_u64le(out, request->run->threads);
+    return status;
+}
+
+static void request_put_vector(struct buffer *out, int rank, const int64_t *vector)
+{
+    for (int i = 0; i < rank; i++)
+        buffer_append_u64le(out, (uint64_t)vector[i]);
+}
+
+static void request_put_shard(struct buffer *out, const struct shard *shard, uint64_t offset)
+{
+    request_put_bytes(out, shard->key.data, shard->key.size);
+    request_put_text(out, dtype_info(shard->dtype)->name);
+    buffer_append_u32le(out, (uint32_t)shard->rank);
+    request_put_vector(out, shard->rank, shard->shape);
+    request_put_vector(out, shard->rank, shard->start);
+    request_put_vector(out, shard->rank, shard->extent);
+    buffer_append_byte(out, shard->is_flattened);
+    buffer_append_u64le(out, (uint64_t)shard->flat_begin);
+    buffer_append_u64le(out, (uint64_t)shard->flat_end);
+    buffer_append_u64le(out, offset);
+}
+
+reshard_status saver_request_write(const struct saver_request *request, const uint64_t *offsets, struct buffer *out, reshard_error *err)
+{
+    buffer_append_u64le(out, REQUEST_MAGIC);
+    reshard_status status = request_put_options(request, out, err);
+    if (status)
+        return status;
+    buffer_append_u64le(out, request->shards->count);
+    for (size_t i = 0; i < request->shards->count; i++)
+        request_put_shard(out, &request->shards->shards[i], offsets[i]);
+    buffer_append_u64le(out, request->item_count);
+    for (size_t i = 0; i < request->item_count; i++) {
+        request_put_bytes(out, request->items[i].key.data, request->items[i].key.size);
+        request_put_bytes(out, request->items[i].json.data, request->items[i].json.size);
+    }
+    return out->failed ? buffer_error(out, err) : RESHARD_OK;
+}
+
+/* ---- reading ---- */
+
+struct request_reading {
+    struct cursor cursor;
+    const uint8_t *values;
+    uint64_t values_size;
+    struct saver_work *work;
+    reshard_state_item *items;
+    uint64_t item_count;
+};
+
+static bool request_take_bytes(struct cursor *cursor, struct str *out)
+{
+    uint32_t size;
+    uint8_t end;
+    return cursor_u32le(cursor, &size) && size != TEXT_NONE && cursor_bytes(cursor, size, out) && cursor_u8(cursor, &end) && end == 0;
+}
+
+static bool request_take_text(struct cursor *cursor, const char **out)
+{
+    struct cursor before = *cursor;
+    struct str text;
+    uint32_t size;
+    *out = NULL;
+    if (!cursor_u32le(&before, &size))
+        return false;
+    if (size == TEXT_NONE) {
+        *cursor = before;
+        return true;
+    }
+    if (!request_take_bytes(cursor, &text) || memchr(text.data, 0, text.size))
+        return false;
+    *out = text.data;
+    return true;
+}
+
+static bool request_take_list(struct request_reading *reading, const char *const **out)
+{
+    uint32_t count;
+    *out = NULL;
+    if (!cursor_u32le(&reading->cursor, &count))
+        return false;
+    if (count == TEXT_NONE)
+        return true;
+    if (count > cursor_left(&reading->cursor) / sizeof(count))
+        return false;
+    const char **list = arena_array(&reading->work->arena, (size_t)count + 1, sizeof(*list));
+    if (!list)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (!request_take_text(&reading->cursor, &list[i]) || !list[i])
+            return false;
+    }
+    list[count] = NULL;
+    *out = list;
+    return true;
+}
+
+static bool request_take_options(struct request_reading *reading)
+{
+    struct cursor *cursor = &reading->cursor;
+    uint64_t magic;
+    uint8_t flag;
+    if (!cursor_u64le(cursor, &magic) || magic != REQUEST_MAGIC || !request_take_text(cursor, &reading->work->path) ||
+        !reading->work->path || !request_take_text(cursor, &reading->work->options.like) ||
+        !request_take_text(cursor, &reading->work->name))
+        return false;
+    for (size_t i = 0; i < TEXTS; i++) {
+        if (!request_take_text(cursor, &MEMBER(const char *, &reading->work->options, option_texts[i])))
+            return false;
+    }
+    for (size_t i = 0; i < LISTS; i++) {
+        if (!request_take_list(reading, &MEMBER(const char *const *, &reading->work->options, option_lists[i])))
+            return false;
+    }
+    for (size_t i = 0; i < INTS; i++) {
+        if (!cursor_u8(cursor, &flag))
+            return false;
+        MEMBER(int, &reading->work->options, option_ints[i]) = flag;
+    }
+    return cursor_u64le(cursor, &reading->work->options.max_shard_bytes) && request_take_text(cursor, &reading->work->run.io) &&
+           cursor_u64le(cursor, &reading->work->run.memory_bytes) && cursor_u64le(cursor, &reading->work->run.threads);
+}
+
+static bool request_take_vector(struct cursor *cursor, uint32_t rank, int64_t *out)
+{
+    uint64_t number;
+    for (uint32_t i = 0; i < rank; i++) {
+        if (!cursor_u64le(cursor, &number))
+            return false;
+        out[i] = (int64_t)number;
+    }
+    return true;
+}
+
+static bool request_take_number(struct cursor *cursor, int64_t *out)
+{
+    return request_take_vector(cursor, 1, out);
+}
+
+static reshard_status request_take_shard(struct request_reading *reading, reshard_error *err)
+{
+    struct cursor *cursor = &reading->cursor;
+    int64_t shape[RANK_MAX], start[RANK_MAX], extent[RANK_MAX];
+    struct shard shard = { .shape = shape, .start = start, .extent = extent };
+    const char *dtype;
+    uint32_t rank;
+    uint64_t offset, bytes;
+    uint8_t flag;
+    if (!request_take_bytes(cursor, &shard.key) || !request_take_text(cursor, &dtype) || !dtype ||
+        !dtype_from_name(str_of(dtype), &shard.dtype) || !cursor_u32le(cursor, &rank) || rank > RANK_MAX ||
+        !request_take_vector(cursor, rank, shape) || !request_take_vector(cursor, rank, start) ||
+        !request_take_vector(cursor, rank, extent) || !cursor_u8(cursor, &flag) || !request_take_number(cursor, &shard.flat_begin) ||
+        !request_take_number(cursor, &shard.flat_end) || !cursor_u64le(cursor, &offset))
+        return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+    shard.rank = (int)rank;
+    shard.is_flattened = flag != 0;
+    reshard_status status = shard_check(&shard, err);
+    if (!status && (!shard_bytes(&shard, &bytes) || offset > reading->values_size || bytes > reading->values_size - offset))
+        status =
+            error_set(err, RESHARD_ERR_FORMAT, "a save's request: the values of '%.*s' lie outside of their memory", STR_ARG(shard.key));
+    if (status)
+        return status;
+    shard.data = (uint8_t *)(uintptr_t)reading->values + offset;
+    return shard_list_add(&reading->work->shards->list, &shard, err);
+}
+
+static reshard_status request_take_items(struct request_reading *reading, reshard_error *err)
+{
+    struct cursor *cursor = &reading->cursor;
+    if (!cursor_u64le(cursor, &reading->item_count) || reading->item_count > cursor_left(cursor) / 2)
+        return error_set(err, RESHARD_ERR_FORMAT, "a save's request ends before its items");
+    reading->items = arena_array(&reading->work->arena, (size_t)reading->item_count + 1, sizeof(*reading->items));
+    if (!reading->items)
+        return error_set_memory(err);
+    for (uint64_t i = 0; i < reading->item_count; i++) {
+        struct str key, json;
+        if (!request_take_bytes(cursor, &key) || !request_take_bytes(cursor, &json))
+            return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", cursor->pos);
+        reading->items[i] = (reshard_state_item){ { key.data, key.size }, { json.data, json.size } };
+    }
+    return cursor_left(cursor) ? error_set(err, RESHARD_ERR_FORMAT, "a save's request has %zu bytes too many", cursor_left(cursor))
+                               : RESHARD_OK;
+}
+
+static reshard_status request_read(struct request_reading *reading, reshard_error *err)
+{
+    uint64_t count;
+    if (!request_take_options(reading) || !cursor_u64le(&reading->cursor, &count))
+        return error_set(err, RESHARD_ERR_FORMAT, "a save's request is damaged at byte %zu", reading->cursor.pos);
+    reshard_status status = reshard_shards_new(&reading->work->shards, err);
+    for (uint64_t i = 0; i < count && !status; i++)
+        status = request_take_shard(reading, err);
+    return status ? status : request_take_items(reading, err);
+}
+
+reshard_status saver_work_read(const uint8_t *bytes, size_t size, const uint8_t *values, uint64_t values_size, struct saver_work *out,
+                               reshard_error *err)
+{
+    struct request_reading reading = { .cursor = cursor_over(bytes, size), .values = values, .values_size = values_size, .work = out };
+    reshard_state state = RESHARD_STATE_INIT;
+    *out = (struct saver_work){ .options = RESHARD_CONVERT_OPTIONS_INIT, .run = RESHARD_RUN_OPTIONS_INIT };
+    reshard_status status = request_read(&reading, err);
+    state.shards = out->shards;
+    state.items = reading.items;
+    state.item_count = (size_t)reading.item_count;
+    state.name = out->name;
+    return status ? status : reshard_open_shards(&state, NULL, &out->live, err);
+}
+
+void saver_work_release(struct saver_work *work)
+{
+    reshard_close(work->live);
+    reshard_shards_free(work->shards);
+    arena_release(&work->arena);
+    *work = (struct saver_work){ .path = NULL };
+}
+
+reshard_status saver_request_run(const uint8_t *bytes, size_t size, const uint8_t *values, uint64_t values_size, reshard_error *err)
+{
+    struct saver_work work;
+    reshard_status status = saver_work_read(bytes, size, values, values_size, &work, err);
+    if (!status)
+        status = reshard_convert(work.live, work.path, &work.options, &work.run, NULL, err);
+    saver_work_release(&work);
+    return status;
+}

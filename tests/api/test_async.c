@@ -1,0 +1,592 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saves in the background: by a thread and by a program, their order, their errors, and what is left when somebody is killed. */
+#include "check.h"
+
+#include "api/saver_request.h"
+#include "reshard/async.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static reshard_error err = RESHARD_ERROR_INIT;
+static char folder[] = "/tmp/reshard-async-XXXXXX";
+
+#define NAME(text) ((reshard_str){ (text), sizeof(text) - 1 })
+
+/* ---- a state ---- */
+
+#define ROWS 6
+#define COLUMNS 4
+
+struct model {
+    float whole[ROWS * COLUMNS], wide[ROWS * 9], part[10];
+    reshard_shards *shards;
+    reshard_state_item item;
+    reshard_state state;
+};
+
+static void model_fill(struct model *model, float from)
+{
+    for (int i = 0; i < ROWS * COLUMNS; i++)
+        model->whole[i] = from + (float)i;
+    for (int i = 0; i < ROWS * 9; i++)
+        model->wide[i] = -from - (float)i;
+    for (int i = 0; i < 10; i++)
+        model->part[i] = 100 + from + (float)i;
+}
+
+static void model_add(struct model *model, const char *key, const int64_t *extent, const int64_t *strides, void *data, int64_t begin,
+                      int64_t end)
+{
+    const int64_t zeros[2] = { 0 };
+    reshard_shard shard = RESHARD_SHARD_INIT;
+    shard.key = (reshard_str){ key, strlen(key) };
+    shard.dtype = "float32";
+    shard.rank = 2;
+    shard.global_shape = shard.extent = extent;
+    shard.start = zeros;
+    shard.data = data;
+    shard.strides = strides;
+    shard.is_flattened = end > 0;
+    shard.flat_begin = begin;
+    shard.flat_end = end;
+    CHECK_OK(reshard_shards_add(model->shards, &shard, &err));
+}
+
+static void model_make(struct model *model, float from)
+{
+    static const int64_t whole[] = { ROWS, COLUMNS }, strides[] = { 9, 2 }, flat[] = { 2, 5 };
+    model_fill(model, from);
+    CHECK_OK(reshard_shards_new(&model->shards, &err));
+    model_add(model, "whole", whole, NULL, model->whole, 0, 0);
+    model_add(model, "strided", whole, strides, model->wide, 0, 0);
+    model_add(model, "flat", flat, NULL, model->part, 0, 7);
+    model_add(model, "flat", flat, NULL, model->part + 7, 7, 10);
+    model->item = (reshard_state_item){ NAME("step"), NAME("17") };
+    model->state = (reshard_state)RESHARD_STATE_INIT;
+    model->state.shards = model->shards;
+    model->state.items = &model->item;
+    model->state.item_count = 1;
+}
+
+static float value_read(const reshard_checkpoint *checkpoint, const char *key, int64_t row, int64_t column)
+{
+    const int64_t start[] = { row, column }, extent[] = { 1, 1 };
+    const int64_t found = reshard_tensor_find(checkpoint, key, strlen(key));
+    float value = 0;
+    assert_true(found >= 0);
+    CHECK_OK(reshard_read_into(checkpoint, (size_t)found, start, extent, NULL, &value, sizeof(value), &err));
+    return value;
+}
+
+static void check_saved(const char *path, float from)
+{
+    reshard_checkpoint *saved;
+    CHECK_OK(reshard_open(path, NULL, &saved, &err));
+    assert_true(value_read(saved, "whole", 3, 1) == from + 13);
+    assert_true(value_read(saved, "strided", 2, 3) == -from - 24);
+    assert_true(value_read(saved, "flat", 0, 0) == 100 + from);
+    assert_true(value_read(saved, "flat", 1, 4) == 100 + from + 9);
+    assert_true(reshard_item_find(saved, "step", 4) >= 0);
+    reshard_close(saved);
+}
+
+/* ---- helpers ---- */
+
+static const char *path_of(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+static reshard_saver *saver_of(int64_t kind, int64_t depth)
+{
+    reshard_saver_options options = RESHARD_SAVER_OPTIONS_INIT;
+    reshard_saver *saver;
+    options.kind = kind;
+    options.depth = depth;
+    CHECK_OK(reshard_saver_open(&options, &saver, &err));
+    return saver;
+}
+
+struct save {
+    reshard_convert_options options;
+    reshard_save_request request;
+};
+
+static reshard_save_request *save_of(struct save *save, const struct model *model, const char *path)
+{
+    save->options = (reshard_convert_options)RESHARD_CONVERT_OPTIONS_INIT;
+    save->options.to = "torch-dcp";
+    save->options.overwrite = save->options.no_sync = 1;
+    save->request = (reshard_save_request)RESHARD_SAVE_REQUEST_INIT;
+    save->request.state = &model->state;
+    save->request.path = path;
+    save->request.options = &save->options;
+    return &save->request;
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = 2000000 }, NULL);
+}
+
+static bool is_there(const char *path)
+{
+    struct stat found;
+    return stat(path, &found) == 0;
+}
+
+/* The program that a saver of this process has started. */
+static pid_t child_find(void)
+{
+    char path[64], text[64] = "";
+    snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+    int fd = open(path, O_RDONLY);
+    assert_true(fd >= 0 && read(fd, text, sizeof(text) - 1) > 0);
+    close(fd);
+    return (pid_t)atoi(text);
+}
+
+static long resident_pages(pid_t pid)
+{
+    char path[64];
+    long size, resident;
+    snprintf(path, sizeof(path), "/proc/%d/statm", (int)pid);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%ld %ld", &size, &resident), 2);
+    fclose(file);
+    return resident;
+}
+
+static int open_files(pid_t pid)
+{
+    char path[64];
+    int count = 0;
+    snprintf(path, sizeof(path), "/proc/%d/fd", (int)pid);
+    DIR *files = opendir(path);
+    assert_non_null(files);
+    while (readdir(files))
+        count++;
+    closedir(files);
+    return count;
+}
+
+/* ---- saving ---- */
+
+static void check_copies(int64_t kind)
+{
+    struct model model;
+    struct save save;
+    int64_t number;
+    reshard_saver *saver = saver_of(kind, 0);
+    model_make(&model, 5);
+    for (int64_t i = 0; i < 3; i++) {
+        model_fill(&model, (float)(10 * i));
+        CHECK_OK(reshard_saver_save(saver, save_of(&save, &model, path_of("copies")), &number, &err));
+        assert_int_equal(number, i);
+        model_fill(&model, -1);
+        memset(&save, 0xee, sizeof(save));
+        CHECK_OK(reshard_saver_wait(saver, number, &err));
+        check_saved(path_of("copies"), (float)(10 * i));
+    }
+    CHECK_OK(reshard_saver_close(saver, &err));
+    reshard_shards_free(model.shards);
+}
+
+TEST(a_thread_saves_what_was_there)
+{
+    check_copies(RESHARD_SAVER_THREAD);
+}
+
+TEST(a_program_saves_what_was_there)
+{
+    check_copies(RESHARD_SAVER_PROCESS);
+}
+
+TEST(options_go_along)
+{
+    static const char *const excluded[] = { "model.str*", NULL }, *const renames[] = { "s/^wh/p/", NULL };
+    struct model model;
+    struct save save;
+    reshard_checkpoint *saved;
+    model_make(&model, 0);
+    for (int64_t kind = 0; kind < 2; kind++) {
+        reshard_saver *saver = saver_of(kind, 0);
+        char before[256];
+        assert_non_null(getcwd(before, sizeof(before)));
+        assert_int_equal(chdir(folder), 0);
+        save_of(&save, &model, "options");
+        save.options.to = "safetensors";
+        save.options.exclude = excluded;
+        save.options.renames = renames;
+        save.options.add_prefix = "model.";
+        CHECK_OK(reshard_saver_save(saver, &save.request, NULL, &err));
+        assert_int_equal(chdir(before), 0);
+        CHECK_OK(reshard_saver_close(saver, &err));
+        CHECK_OK(reshard_open(path_of("options"), NULL, &saved, &err));
+        assert_int_equal(reshard_tensor_count(saved), 2);
+        assert_true(reshard_tensor_find(saved, "model.pole", 10) >= 0);
+        reshard_close(saved);
+    }
+    reshard_shards_free(model.shards);
+}
+
+struct order {
+    int64_t next;
+    reshard_status worst;
+};
+
+static int order_note(int64_t number, reshard_status status, void *context)
+{
+    struct order *order = context;
+    assert_int_equal(number, order->next++);
+    order->worst = status ? status : order->worst;
+    return 0;
+}
+
+TEST(saves_end_in_their_order)
+{
+    struct model model;
+    struct save save;
+    model_make(&model, 0);
+    for (int64_t kind = 0; kind < 2; kind++) {
+        reshard_saver *saver = saver_of(kind, 3);
+        struct order order = { 0 };
+        int64_t unfinished = 1;
+        for (int i = 0; i < 20; i++) {
+            save_of(&save, &model, path_of("order"));
+            save.request.finished = order_note;
+            save.request.context = &order;
+            CHECK_OK(reshard_saver_save(saver, &save.request, NULL, &err));
+        }
+        while (unfinished > 0) {
+            CHECK_OK(reshard_saver_test(saver, &unfinished, &err));
+            nap();
+        }
+        assert_int_equal(order.next, 20);
+        assert_int_equal(order.worst, RESHARD_OK);
+        CHECK_FAILS(reshard_saver_wait(saver, 20, &err), RESHARD_ERR_USAGE);
+        CHECK_OK(reshard_saver_close(saver, &err));
+    }
+    reshard_shards_free(model.shards);
+}
+
+/* ---- errors ---- */
+
+static void save_in_vain(reshard_saver *saver, const struct model *model)
+{
+    struct save save;
+    save_of(&save, model, path_of("taken"));
+    save.options.overwrite = 0;
+    CHECK_OK(reshard_saver_save(saver, &save.request, NULL, &err));
+}
+
+TEST(errors_come_out_of_the_next_call)
+{
+    struct model model;
+    struct save save;
+    int64_t unfinished;
+    model_make(&model, 1);
+    for (int64_t kind = 0; kind < 2; kind++) {
+        reshard_saver *saver = saver_of(kind, 1);
+        struct order order = { 0 };
+        CHECK_OK(reshard_saver_save(saver, save_of(&save, &model, path_of("taken")), NULL, &err));
+        CHECK_OK(reshard_saver_wait(saver, -1, &err));
+        save_in_vain(saver, &model);
+        CHECK_FAILS(reshard_saver_wait(saver, -1, &err), RESHARD_ERR_IO);
+        assert_non_null(strstr(err.message, "save 1 to '"));
+        CHECK_OK(reshard_saver_wait(saver, -1, &err));
+        save_in_vain(saver, &model);
+        unfinished = 1;
+        while (unfinished > 0 && !reshard_saver_test(saver, &unfinished, &err))
+            nap();
+        assert_non_null(strstr(err.message, "save 2 to '"));
+        save_in_vain(saver, &model);
+        save_of(&save, &model, path_of("taken"));
+        save.request.finished = order_note;
+        save.request.context = &order;
+        order.next = 4;
+        CHECK_FAILS(reshard_saver_save(saver, &save.request, NULL, &err), RESHARD_ERR_IO);
+        assert_non_null(strstr(err.message, "save 3 to '"));
+        CHECK_OK(reshard_saver_save(saver, &save.request, NULL, &err));
+        CHECK_OK(reshard_saver_wait(saver, -1, &err));
+        assert_int_equal(order.next, 5);
+        save_in_vain(saver, &model);
+        CHECK_FAILS(reshard_saver_close(saver, &err), RESHARD_ERR_IO);
+        assert_non_null(strstr(err.message, "save 5 to '"));
+        check_saved(path_of("taken"), 1);
+    }
+    reshard_shards_free(model.shards);
+}
+
+TEST(requests_are_checked_at_once)
+{
+    struct model model;
+    struct save save;
+    reshard_saver *saver = saver_of(RESHARD_SAVER_THREAD, 0);
+    model_make(&model, 1);
+    save_of(&save, &model, path_of("checked"));
+    save.options.resume = 1;
+    CHECK_FAILS(reshard_saver_save(saver, &save.request, NULL, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "resume"));
+    save_of(&save, &model, NULL);
+    CHECK_FAILS(reshard_saver_save(saver, &save.request, NULL, &err), RESHARD_ERR_USAGE);
+    model_add(&model, "nothing", ((const int64_t[]){ 1, 1 }), NULL, NULL, 0, 0);
+    CHECK_FAILS(reshard_saver_save(saver, save_of(&save, &model, path_of("checked")), NULL, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "nothing"));
+    CHECK_OK(reshard_saver_close(saver, &err));
+    reshard_shards_free(model.shards);
+}
+
+TEST(the_program_must_be_there)
+{
+    reshard_saver_options options = RESHARD_SAVER_OPTIONS_INIT;
+    reshard_saver *saver;
+    options.kind = RESHARD_SAVER_PROCESS;
+    options.program = "/nonexistent/reshard-saver";
+    CHECK_FAILS(reshard_saver_open(&options, &saver, &err), RESHARD_ERR_IO);
+    assert_non_null(strstr(err.message, "/nonexistent/reshard-saver"));
+    assert_null(saver);
+    options.program = "/bin/true";
+    CHECK_FAILS(reshard_saver_open(&options, &saver, &err), RESHARD_ERR_IO);
+    assert_non_null(strstr(err.message, "no reshard-saver"));
+    options.kind = 2;
+    CHECK_FAILS(reshard_saver_open(&options, &saver, &err), RESHARD_ERR_USAGE);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+}
+
+/* ---- killing ---- */
+
+/* A tensor that takes a while to write. */
+struct large {
+    size_t count;
+    float *values;
+    struct model model;
+};
+
+static void large_make(struct large *large, float value)
+{
+    const int64_t extent[] = { 4096, 4096 };
+    large->count = 4096 * 4096;
+    large->values = malloc(large->count * sizeof(*large->values));
+    assert_non_null(large->values);
+    for (size_t i = 0; i < large->count; i++)
+        large->values[i] = value;
+    CHECK_OK(reshard_shards_new(&large->model.shards, &err));
+    model_add(&large->model, "large", extent, NULL, large->values, 0, 0);
+    large->model.state = (reshard_state)RESHARD_STATE_INIT;
+    large->model.state.shards = large->model.shards;
+}
+
+static void large_release(struct large *large)
+{
+    reshard_shards_free(large->model.shards);
+    free(large->values);
+}
+
+static void check_large(const char *path, float value)
+{
+    reshard_checkpoint *saved;
+    reshard_verify_options options = RESHARD_VERIFY_OPTIONS_INIT;
+    CHECK_OK(reshard_open(path, NULL, &saved, &err));
+    assert_true(value_read(saved, "large", 0, 0) == value && value_read(saved, "large", 4095, 4095) == value);
+    CHECK_OK(reshard_verify(saved, &options, NULL, NULL, NULL, &err));
+    reshard_close(saved);
+}
+
+/* Files in the folder beside what is saved: a save is under way. */
+static bool is_being_written(void)
+{
+    DIR *files = opendir(folder);
+    const struct dirent *entry;
+    bool found = false;
+    while ((entry = readdir(files)))
+        found |= strncmp(entry->d_name, ".", 1) == 0 && strlen(entry->d_name) > 2;
+    closedir(files);
+    return found;
+}
+
+TEST(a_killed_program_leaves_what_was_there)
+{
+    struct large large;
+    struct save save;
+    reshard_saver *saver = saver_of(RESHARD_SAVER_PROCESS, 0);
+    large_make(&large, 1);
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &large.model, path_of("killed")), NULL, &err));
+    CHECK_OK(reshard_saver_wait(saver, -1, &err));
+    large.values[0] = large.values[large.count - 1] = 2;
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &large.model, path_of("killed")), NULL, &err));
+    while (!is_being_written())
+        ;
+    kill(child_find(), SIGKILL);
+    CHECK_FAILS(reshard_saver_wait(saver, -1, &err), RESHARD_ERR_IO);
+    assert_non_null(strstr(err.message, "killed by signal 9"));
+    check_large(path_of("killed"), 1);
+    CHECK_OK(reshard_saver_save(saver, save_of(&save, &large.model, path_of("killed")), NULL, &err));
+    CHECK_OK(reshard_saver_close(saver, &err));
+    check_large(path_of("killed"), 2);
+    assert_false(is_being_written());
+    large_release(&large);
+}
+
+TEST(a_program_killed_between_saves_is_replaced)
+{
+    struct model model;
+    struct save save;
+    reshard_saver *saver = saver_of(RESHARD_SAVER_PROCESS, 0);
+    model_make(&model, 3);
+    kill(child_find(), SIGKILL);
+    nap();
+    if (reshard_saver_save(saver, save_of(&save, &model, path_of("between")), NULL, &err) || reshard_saver_wait(saver, -1, &err)) {
+        CHECK_OK(reshard_saver_save(saver, save_of(&save, &model, path_of("between")), NULL, &err));
+    }
+    CHECK_OK(reshard_saver_close(saver, &err));
+    check_saved(path_of("between"), 3);
+    reshard_shards_free(model.shards);
+}
+
+/* In a process of its own, where no check may go on to other tests. */
+static void job_save_and_die(void)
+{
+    struct large large;
+    struct save save;
+    setpgid(0, 0);
+    reshard_saver *saver = saver_of(RESHARD_SAVER_PROCESS, 2);
+    large_make(&large, 7);
+    if (reshard_saver_save(saver, save_of(&save, &large.model, path_of("orphan")), NULL, &err) ||
+        reshard_saver_save(saver, save_of(&save, &large.model, path_of("orphan-next")), NULL, &err))
+        _exit(1);
+    kill(0, SIGKILL); /* with all of its process group, as a terminal or a scheduler does */
+}
+
+TEST(a_killed_job_has_its_save)
+{
+    const pid_t job = fork();
+    if (job == 0)
+        job_save_and_die();
+    int how;
+    assert_int_equal(waitpid(job, &how, 0), job);
+    assert_true(WIFSIGNALED(how));
+    for (int i = 0; i < 5000 && !is_there(path_of("orphan-next")); i++)
+        nap();
+    check_large(path_of("orphan"), 7);
+    check_large(path_of("orphan-next"), 7);
+}
+
+TEST(a_thousand_saves_take_no_more_memory)
+{
+    struct model model;
+    struct save save;
+    model_make(&model, 0);
+    for (int64_t kind = 0; kind < 2; kind++) {
+        reshard_saver *saver = saver_of(kind, 2);
+        const pid_t writer = kind ? child_find() : getpid();
+        long own = 0, others = 0;
+        int files = 0;
+        for (int i = 0; i < 1000; i++) {
+            save_of(&save, &model, path_of("thousand"));
+            save.options.to = "safetensors";
+            CHECK_OK(reshard_saver_save(saver, &save.request, NULL, &err));
+            if (i == 200) {
+                CHECK_OK(reshard_saver_wait(saver, -1, &err));
+                own = resident_pages(getpid());
+                others = resident_pages(writer);
+                files = open_files(writer) + open_files(getpid());
+            }
+        }
+        CHECK_OK(reshard_saver_wait(saver, -1, &err));
+        assert_true(resident_pages(getpid()) - own < 128);
+        assert_true(resident_pages(writer) - others < 128);
+        assert_int_equal(open_files(writer) + open_files(getpid()), files);
+        CHECK_OK(reshard_saver_close(saver, &err));
+    }
+    reshard_shards_free(model.shards);
+}
+
+/* ---- the request's bytes ---- */
+
+TEST(damaged_requests_are_refused)
+{
+    struct model model;
+    struct save save;
+    const reshard_run_options run = RESHARD_RUN_OPTIONS_INIT;
+    const uint64_t offsets[4] = { 0, 128, 256, 320 };
+    const uint8_t values[384] = { 0 };
+    const uint64_t outside = sizeof(values) - 8;
+    struct buffer bytes = { 0 }, other = { 0 };
+    model_make(&model, 0);
+    save_of(&save, &model, path_of("damaged"));
+    struct saver_request request = {
+        .items = &model.item, .item_count = 1, .path = save.request.path, .options = &save.options, .run = &run
+    };
+    struct shard_list list = { 0 };
+    const int64_t shape[] = { 2, 3 }, start[] = { 0, 0 };
+    const struct shard shard = { .key = STR("w"),
+                                 .dtype = DTYPE_F32,
+                                 .rank = 2,
+                                 .shape = shape,
+                                 .start = start,
+                                 .extent = shape,
+                                 .data = (uint8_t *)(uintptr_t)values };
+    CHECK_OK(shard_list_add(&list, &shard, &err));
+    request.shards = &list;
+    CHECK_OK(saver_request_write(&request, offsets, &bytes, &err));
+    for (size_t size = 0; size < bytes.size; size++) {
+        uint8_t *own = malloc(size + 1);
+        memcpy(own, bytes.data, size);
+        CHECK_FAILS(saver_request_run(own, size, values, sizeof(values), &err), RESHARD_ERR_FORMAT);
+        free(own);
+    }
+    CHECK_FAILS(saver_request_run(bytes.data, bytes.size, values, 16, &err), RESHARD_ERR_FORMAT);
+    CHECK_OK(saver_request_write(&request, &outside, &other, &err));
+    CHECK_FAILS(saver_request_run(other.data, other.size, values, sizeof(values), &err), RESHARD_ERR_FORMAT);
+    buffer_release(&other);
+    assert_false(is_there(path_of("damaged")));
+    CHECK_OK(saver_request_run(bytes.data, bytes.size, values, sizeof(values), &err));
+    assert_true(is_there(path_of("damaged")));
+    buffer_release(&bytes);
+    shard_list_release(&list);
+    reshard_shards_free(model.shards);
+}
+
+static int folder_make(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int folder_remove(void **state)
+{
+    char command[256];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_thread_saves_what_was_there),
+        cmocka_unit_test(a_program_saves_what_was_there),
+        cmocka_unit_test(options_go_along),
+        cmocka_unit_test(saves_end_in_their_order),
+        cmocka_unit_test(errors_come_out_of_the_next_call),
+        cmocka_unit_test(requests_are_checked_at_once),
+        cmocka_unit_test(the_program_must_be_there),
+        cmocka_unit_test(a_killed_program_leaves_what_was_there),
+        cmocka_unit_test(a_program_killed_between_saves_is_replaced),
+        cmocka_unit_test(a_killed_job_has_its_save),
+        cmocka_unit_test(a_thousand_saves_take_no_more_memory),
+        cmocka_unit_test(damaged_requests_are_refused),
+    };
+    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+}
