@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static reshard_convert_options convert_options(const struct options *options, const reshard_open_options *open,
-                                               const struct mapping_input *mapping)
+reshard_convert_options convert_options_make(const struct options *options, const reshard_open_options *open,
+                                             const struct mapping_input *mapping)
 {
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
     convert.to = options->to;
@@ -115,7 +115,7 @@ static int run_plan(const struct options *options, const struct mapping_input *m
         return exit_status;
     reshard_open_options open = options_open(options);
     open.format = NULL;
-    reshard_convert_options convert = convert_options(options, &open, mapping);
+    reshard_convert_options convert = convert_options_make(options, &open, mapping);
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "plan");
     reshard_report report = RESHARD_REPORT_INIT;
@@ -224,7 +224,7 @@ static int run_conversion(const struct options *options, const struct mapping_in
 
 static int run_convert(const struct options *options, const struct mapping_input *mapping)
 {
-    reshard_convert_options convert = convert_options(options, NULL, mapping);
+    reshard_convert_options convert = convert_options_make(options, NULL, mapping);
     if (!options->part)
         return run_conversion(options, mapping, reshard_convert, &convert);
     if (!part_read(options->part, &convert))
@@ -289,7 +289,7 @@ static int commit_as(const struct options *options, const char *target, char *wo
     if (exit_status < 0) {
         options_of_part(&part, options, target);
         exit_status = mapping_input_read(&part, &mapping);
-        reshard_convert_options convert = convert_options(&part, NULL, &mapping);
+        reshard_convert_options convert = convert_options_make(&part, NULL, &mapping);
         if (exit_status < 0)
             exit_status = run_conversion(&part, &mapping, reshard_commit, &convert);
         mapping_input_release(&mapping);

@@ -17,10 +17,16 @@ int command_verify(const struct options *options);
 int command_diff(const struct options *options);
 int command_stats(const struct options *options);
 int command_salvage(const struct options *options);
+int command_draw(const struct options *options);
 int command_map(const struct options *options);
 int command_formats(const struct options *options);
 int command_completion(const struct options *options);
 int command_help(const struct options *options);
+
+/* What the options of convert say; open and mapping must outlive it. */
+struct mapping_input;
+reshard_convert_options convert_options_make(const struct options *options, const reshard_open_options *open,
+                                             const struct mapping_input *mapping);
 
 /* Opens paths[index] with the options given, or prints why not: then *exit_status is set and NULL returned. */
 reshard_checkpoint *open_path(const struct options *options, int index, int *exit_status);

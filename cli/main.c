@@ -45,6 +45,7 @@ int main(int argc, char **argv)
         [VERB_CAT] = command_cat,         [VERB_CONVERT] = command_convert, [VERB_PLAN] = command_plan,
         [VERB_VERIFY] = command_verify,   [VERB_DIFF] = command_diff,       [VERB_MAP] = command_map,
         [VERB_SALVAGE] = command_salvage, [VERB_COMMIT] = command_commit,   [VERB_STATS] = command_stats,
+        [VERB_DRAW] = command_draw,
         [VERB_FORMATS] = command_formats, [VERB_HELP] = command_help,       [VERB_COMPLETION] = command_completion,
     };
     static struct options options;

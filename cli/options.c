@@ -13,8 +13,9 @@
 
 #define BIT(verb) (1u << VERB_##verb)
 #define RUNNING (BIT(HASH) | BIT(CAT) | BIT(CONVERT) | BIT(PLAN) | BIT(VERIFY) | BIT(DIFF) | BIT(STATS) | BIT(SALVAGE))
-#define READING (RUNNING | BIT(INSPECT) | BIT(LS))
+#define READING (RUNNING | BIT(INSPECT) | BIT(LS) | BIT(DRAW))
 #define WRITING (BIT(CONVERT) | BIT(PLAN))
+#define SHAPING (WRITING | BIT(DRAW)) /* what a target looks like */
 #define ANY (READING | BIT(MAP) | BIT(FORMATS) | BIT(COMPLETION) | BIT(HELP) | BIT(COMMIT)) /* may also stand before the verb */
 
 enum kind { FLAG, TEXT, WORD, LIST, BYTES, NUMBER, COUNT }; /* WORD: one of those in its argument */
@@ -29,37 +30,37 @@ static const struct row {
     unsigned verbs;
     const char *help;
 } rows[] = {
-    { "to", "FORMAT", 't', TEXT, FIELD(to), WRITING | BIT(SALVAGE), "format to write; 'reshard formats' lists them" },
-    { "like", "PATH", 0, TEXT, FIELD(like), WRITING, "take format, layout and names of files from this checkpoint" },
+    { "to", "FORMAT", 't', TEXT, FIELD(to), SHAPING | BIT(SALVAGE), "format to write; 'reshard formats' lists them" },
+    { "like", "PATH", 0, TEXT, FIELD(like), SHAPING, "take format, layout and names of files from this checkpoint" },
     { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
-    { "layout", "WORDS", 0, TEXT, FIELD(layout), WRITING, "how to cut tensors, for example ranks=8" },
-    { "include", "GLOB", 0, LIST, FIELD(include), WRITING | BIT(DIFF) | BIT(STATS), "only keys that match; repeatable" },
-    { "exclude", "GLOB", 0, LIST, FIELD(exclude), WRITING | BIT(DIFF) | BIT(STATS), "not the keys that match; repeatable" },
-    { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), WRITING, "cast: all floating tensors, or the keys that match; repeatable" },
+    { "layout", "WORDS", 0, TEXT, FIELD(layout), SHAPING, "how to cut tensors, for example ranks=8" },
+    { "include", "GLOB", 0, LIST, FIELD(include), SHAPING | BIT(DIFF) | BIT(STATS), "only keys that match; repeatable" },
+    { "exclude", "GLOB", 0, LIST, FIELD(exclude), SHAPING | BIT(DIFF) | BIT(STATS), "not the keys that match; repeatable" },
+    { "dtype", "[GLOB=]TYPE", 0, LIST, FIELD(dtypes), SHAPING, "cast: all floating tensors, or the keys that match; repeatable" },
     { "items", "keep|drop", 0, WORD, FIELD(items), WRITING, "whether non-tensor items are written too (keep)" },
     { "items", "compare|ignore", 0, WORD, FIELD(items), BIT(DIFF), "whether non-tensor items matter (compare)" },
-    { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), WRITING, "largest file of a sharded format (5GB; 0: no limit)" },
-    { "wrap", "REGEX|root", 0, TEXT, FIELD(wrap), WRITING, "modules that are flattened together, for example 'transformer.h.*' (atorch)" },
+    { "max-shard-size", "SIZE", 0, BYTES, FIELD(max_shard_bytes), SHAPING, "largest file of a sharded format (5GB; 0: no limit)" },
+    { "wrap", "REGEX|root", 0, TEXT, FIELD(wrap), SHAPING, "modules that are flattened together, for example 'transformer.h.*' (atorch)" },
     { "missing", "error|zeros|VALUE|PATH", 0, TEXT, FIELD(missing), WRITING, "tensors that --like has and the source lacks (left out)" },
-    { "strip-prefix", "TEXT", 0, TEXT, FIELD(strip_prefix), WRITING, "take this off the names that begin with it" },
-    { "rename", "s/RE/NEW/", 0, LIST, FIELD(renames), WRITING, "change names by a regular expression; repeatable" },
-    { "add-prefix", "TEXT", 0, TEXT, FIELD(add_prefix), WRITING, "put this before all names" },
-    { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), WRITING, "option of the target format; repeatable" },
-    { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), WRITING | BIT(DIFF),
+    { "strip-prefix", "TEXT", 0, TEXT, FIELD(strip_prefix), SHAPING, "take this off the names that begin with it" },
+    { "rename", "s/RE/NEW/", 0, LIST, FIELD(renames), SHAPING, "change names by a regular expression; repeatable" },
+    { "add-prefix", "TEXT", 0, TEXT, FIELD(add_prefix), SHAPING, "put this before all names" },
+    { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), SHAPING, "option of the target format; repeatable" },
+    { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), SHAPING | BIT(DIFF),
       "family of the model, which relates names (detected; none: as they are)" },
-    { "map", "FILE", 0, LIST, FIELD(maps), WRITING | BIT(DIFF), "mapping text between names, shapes and types; repeatable" },
-    { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), WRITING | BIT(DIFF),
+    { "map", "FILE", 0, LIST, FIELD(maps), SHAPING | BIT(DIFF), "mapping text between names, shapes and types; repeatable" },
+    { "mapping", "STATEMENT", 'm', LIST, FIELD(statements), SHAPING | BIT(DIFF),
       "one statement of a mapping, after those of --map; repeatable" },
     { "source", "PATH", 0, TEXT, FIELD(source), BIT(MAP), "checkpoint, or description (JSON), that the mapping reads" },
     { "target", "PATH", 0, TEXT, FIELD(target), BIT(MAP), "checkpoint, or description, that it is to fill" },
     { "reverse", NULL, 0, FLAG, FIELD(reverse), BIT(MAP), "read the text backwards, as with aoa_config_reverse" },
-    { "set", "NAME=N", 0, LIST, FIELD(constants), WRITING | BIT(DIFF) | BIT(MAP), "a number that mappings may name; repeatable" },
-    { "config", "FILE", 0, TEXT, FIELD(config), WRITING | BIT(DIFF) | BIT(MAP),
+    { "set", "NAME=N", 0, LIST, FIELD(constants), SHAPING | BIT(DIFF) | BIT(MAP), "a number that mappings may name; repeatable" },
+    { "config", "FILE", 0, TEXT, FIELD(config), SHAPING | BIT(DIFF) | BIT(MAP),
       "config.json of the model, for mappings (that of the source)" },
-    { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), WRITING | BIT(DIFF) | BIT(MAP),
+    { "strict-aoa", NULL, 0, FLAG, FIELD(strict_aoa), SHAPING | BIT(DIFF) | BIT(MAP),
       "refuse what Paddle's own mapping engine does not know" },
     { "checksum", "crc32c|sha256|none", 0, WORD, FIELD(checksum), WRITING, "write a sidecar reshard.json with a digest per tensor" },
-    { "overwrite", NULL, 0, FLAG, FIELD(overwrite), WRITING | BIT(SALVAGE),
+    { "overwrite", NULL, 0, FLAG, FIELD(overwrite), SHAPING | BIT(SALVAGE),
       "replace a checkpoint, an empty folder or file that is in the way" },
     { "resume", NULL, 0, FLAG, FIELD(resume), WRITING, "go on where an interrupted run stopped" },
     { "part", "I/N", 0, TEXT, FIELD(part), BIT(CONVERT), "only part I, from 0, of N, beside others; then 'reshard commit DST'" },
@@ -78,6 +79,8 @@ static const struct row {
     { "stat", NULL, 0, FLAG, FIELD(stat), BIT(DIFF), "a line for each layer and module instead of each tensor" },
     { "max", "N", 0, COUNT, FIELD(most), BIT(DIFF), "print at most so many findings" },
     { "tolerance", "ABS[,REL]", 0, TEXT, FIELD(tolerance), BIT(DIFF), "largest difference of values that counts as equal" },
+    { "diff", NULL, 0, FLAG, FIELD(diff), BIT(DRAW), "what differs between two checkpoints, by layer and module; reads the values" },
+    { "columns", "auto|files", 0, WORD, FIELD(columns), BIT(DRAW), "columns are files, even where ranks are known (auto: ranks)" },
     { "limits", NULL, 0, FLAG, FIELD(list_limits), BIT(FORMATS), "list the named limits instead" },
     { "format", "NAME", 'f', TEXT, FIELD(format), READING | BIT(MAP), "do not recognise the format, take this" },
     { "iteration", "N", 0, NUMBER, FIELD(iteration), READING | BIT(MAP), "of a root with several checkpoints (the latest)" },
@@ -126,6 +129,11 @@ const struct verb_info verb_table[VERB_COUNT] = {
       "  reshard salvage step-1000 rescued --json > report.json\n"
       "  reshard salvage step-1000 rescued --like step-900      # .metadata is gone: that of a sibling says where things lie\n",
       2, 2 },
+    { "draw", "PATH [OUT.html|OUT.svg]", "picture of where tensors lie, of what a conversion moves, or of what differs",
+      "  reshard draw step-1000                       # in the terminal\n  reshard draw step-1000 map.html\n"
+      "  reshard draw step-1000 move.html --to torch-dcp --layout ranks=8   # before, after, and the bytes that move\n"
+      "  reshard draw --diff a b differs.html\n",
+      1, 3 },
     { "map", "check|expand|invert|eval|parse FILE", "try a mapping between name spaces; FILE '-' is standard input",
       "  reshard map check llama.map --source hf-model --target step-1000   # does it fit, what is lost or doubled\n"
       "  reshard map expand llama.map --source hf-model                     # the statements behind all macros\n"
@@ -491,6 +499,8 @@ reshard_open_options options_open(const struct options *options)
     open.follow_links = options->follow_links;
     open.lenient = options->lenient;
     /* Who only looks sees the rest, and that something is missing. */
-    open.skip_unsupported = options->verb == VERB_INSPECT || options->verb == VERB_LS || options->verb == VERB_VERIFY;
+    open.skip_unsupported = options->verb == VERB_INSPECT || options->verb == VERB_LS || options->verb == VERB_VERIFY ||
+                            options->verb == VERB_DRAW;
+    open.shows_damage = options->verb == VERB_DRAW && !options->diff;
     return open;
 }

@@ -24,6 +24,7 @@ enum verb {
     VERB_DIFF,
     VERB_STATS,
     VERB_SALVAGE,
+    VERB_DRAW,
     VERB_MAP,
     VERB_FORMATS,
     VERB_COMPLETION,
@@ -56,6 +57,8 @@ struct options {
     const char *io;
     /* of single verbs */
     bool chunks, items_flag, deep, expect_optimizer, latest_good, list_limits, ranks_flag, stat;
+    bool diff;           /* of draw */
+    const char *columns; /* of draw */
     unsigned most; /* findings that are printed; 0: all */
     const char *digest, *slice, *as, *items, *tolerance;
     const char *to, *like, *layout, *rules, *config, *checksum, *source, *target;

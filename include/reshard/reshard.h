@@ -81,8 +81,13 @@ typedef struct reshard_open_options {
     size_t limit_stride, limit_count;
     reshard_progress_callback progress; /* called while metadata is read, with bytes_read of it; may be NULL */
     void *context;
+    int64_t shows_damage;               /* pieces of a tensor that overlap, or leave parts out, are warnings: to look at; overlapping ones
+                                           are not read or converted. Since 0.3 */
 } reshard_open_options;
-#define RESHARD_OPEN_OPTIONS_INIT { sizeof(reshard_open_options), NULL, 0, 0, 0, 0, 0, NULL, sizeof(reshard_limit_change), 0, NULL, NULL }
+#define RESHARD_OPEN_OPTIONS_INIT                                                                                                          \
+    {                                                                                                                                      \
+        sizeof(reshard_open_options), NULL, 0, 0, 0, 0, 0, NULL, sizeof(reshard_limit_change), 0, NULL, NULL, 0                            \
+    }
 
 /* Opens a file or directory. options may be NULL. Reads metadata only; no payload. */
 reshard_status reshard_open(const char *path, const reshard_open_options *options, reshard_checkpoint **out, reshard_error *err);
@@ -121,8 +126,9 @@ typedef struct reshard_chunk {
     int64_t flat_begin, flat_count; /* flat run inside the box; flat_count -1: all of it */
     const char *encoding;           /* "", "deflate", "zstd" */
     int is_replica, is_resolved;
+    int64_t writer;                 /* rank that wrote it, at most 65535, or -1: not known. Since 0.3 */
 } reshard_chunk;
-#define RESHARD_CHUNK_INIT { sizeof(reshard_chunk), NULL, NULL, { NULL, 0 }, 0, 0, 0, 0, NULL, 0, 0 }
+#define RESHARD_CHUNK_INIT { sizeof(reshard_chunk), NULL, NULL, { NULL, 0 }, 0, 0, 0, 0, NULL, 0, 0, 0 }
 
 /* The pieces that a tensor is stored in: reshard_tensor.chunk_count. */
 reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint, size_t tensor, size_t index, reshard_chunk *out);
@@ -430,8 +436,9 @@ typedef struct reshard_report {
     uint64_t target_bytes;              /* all bytes of the target's files */
     uint64_t peak_memory_bytes;         /* buffers and metadata, as planned */
     size_t file_count, note_count;
+    size_t move_count;                  /* of reshard_preview; else 0. Since 0.3 */
 } reshard_report;
-#define RESHARD_REPORT_INIT { sizeof(reshard_report), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define RESHARD_REPORT_INIT { sizeof(reshard_report), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 void reshard_report_release(reshard_report *report);
 
 /* A file of the target, and what is written into it. */
@@ -482,6 +489,25 @@ reshard_status reshard_part_words(const char *target_path, char **words, size_t 
 /* What reshard_convert would do; touches nothing. target_path may be NULL. */
 reshard_status reshard_estimate(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
                                 const reshard_run_options *run, reshard_report *report, reshard_error *err);
+
+/*
+ * The same, and what the target would look like: *target is a checkpoint to look at, whose tensors, chunks and files are those that
+ * reshard_convert would write, under the names that the target's files give them. It has no items, and none of its values can be read.
+ * Tensors without a chunk of their own are left out. It lives without the source; close it with reshard_close. report, which may be NULL,
+ * tells the moves too. Since 0.3
+ */
+reshard_status reshard_preview(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                               const reshard_run_options *run, reshard_report *report, reshard_checkpoint **target, reshard_error *err);
+
+/* What goes from one file of the source to one of the target: sorted by source file, then by target file, as reshard_file_at has them. */
+typedef struct reshard_move {
+    size_t struct_size;
+    reshard_str from, to;           /* names of files; from is "" for values that the conversion makes */
+    int64_t from_writer, to_writer; /* ranks, as in reshard_chunk; of the first chunk, where several ranks share a file */
+    uint64_t bytes;                 /* as the target stores them */
+} reshard_move;
+#define RESHARD_MOVE_INIT { sizeof(reshard_move), { NULL, 0 }, { NULL, 0 }, 0, 0, 0 }
+reshard_status reshard_report_move_at(const reshard_report *report, size_t index, reshard_move *out);
 
 /* ------------------------------------------------------------------------------------------------ checking */
 

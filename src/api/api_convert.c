@@ -4,6 +4,7 @@
 #include "api/convert_call.h"
 #include "api/report.h"
 #include "convert/target_check.h"
+#include "formats/preview.h"
 
 /* In the sense of conversion_options. */
 static reshard_status shard_bytes_read(const reshard_convert_options *given, int64_t *out, reshard_error *err)
@@ -222,6 +223,49 @@ API_EXPORT reshard_status reshard_estimate(reshard_checkpoint *source, const cha
         status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, report, err);
     if (!status)
         conversion_release(&conversion);
+    map_call_release(&call.map);
+    return status;
+}
+
+/* The target of a prepared conversion as a handle. */
+static reshard_status preview_handle(const struct conversion *conversion, const char *path, reshard_checkpoint **out, reshard_error *err)
+{
+    const struct open_options options = { .limits = conversion->source->source->limits, .iteration = -1 };
+    struct source *source;
+    struct checkpoint *opened = NULL;
+    reshard_status status = preview_source_open(&conversion->target, &options, &source, err);
+    if (!status)
+        status = checkpoint_of(source, path ? path : "", &opened, err);
+    return status ? status : handle_make(opened, out, err);
+}
+
+API_EXPORT reshard_status reshard_preview(reshard_checkpoint *source, const char *target_path, const reshard_convert_options *options,
+                                          const reshard_run_options *run, reshard_report *report, reshard_checkpoint **target,
+                                          reshard_error *err)
+{
+    struct convert_call call;
+    struct conversion conversion;
+    ERROR_SCOPE(err);
+    reshard_status status = struct_clear(report, "reshard_report", err);
+    if (status)
+        return status;
+    NEEDS(target, err);
+    *target = NULL;
+    NEEDS(source, err);
+    NEEDS(options, err);
+    status = convert_options_read(options, run, &call, err);
+    if (!status)
+        status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_REPORT, &conversion, NULL, err);
+    if (!status) {
+        status = preview_handle(&conversion, target_path, target, err);
+        if (!status && report)
+            status = report_give_moves(&conversion, report, err);
+        conversion_release(&conversion);
+    }
+    if (status) {
+        reshard_close(*target);
+        *target = NULL;
+    }
     map_call_release(&call.map);
     return status;
 }

@@ -6,7 +6,7 @@
 
 API_EXPORT const char *reshard_checkpoint_format(const reshard_checkpoint *checkpoint)
 {
-    return checkpoint ? checkpoint_source(checkpoint)->driver->name : NULL;
+    return checkpoint ? checkpoint_catalog(checkpoint)->format : NULL;
 }
 
 API_EXPORT const char *reshard_checkpoint_path(const reshard_checkpoint *checkpoint)
@@ -91,6 +91,7 @@ API_EXPORT reshard_status reshard_chunk_at(const reshard_checkpoint *checkpoint,
         .flat_begin = layout ? layout->flat_begin : 0,
         .flat_count = layout ? layout->flat_count : -1,
         .encoding = encoding_name(layout),
+        .writer = catalog_chunk_writer(catalog, chunk),
     };
     places_leave(checkpoint);
     struct_give(out, &made, sizeof(made));

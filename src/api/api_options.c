@@ -37,6 +37,7 @@ reshard_status open_options_read(const reshard_open_options *options, struct ope
                   .iteration = given->has_iteration ? given->iteration : -1,
                   .lenient = given->lenient != 0,
                   .skip_unsupported = given->skip_unsupported != 0,
+                  .shows_damage = given->shows_damage != 0,
                   .goes_on = given->progress ? open_goes_on : NULL,
                   .context = &out->given },
         .store_flags = given->follow_links ? STORE_FOLLOW_LINKS : 0,

@@ -7,14 +7,6 @@
 
 #include <stdlib.h>
 
-/* Behind a report: its files and notes, all texts in the arena. */
-struct reshard_report_lists {
-    struct arena arena;
-    reshard_report_file *files;
-    reshard_note *notes;
-    size_t file_count, note_count;
-};
-
 static bool api_report_text_keep(struct reshard_report_lists *lists, struct str text, reshard_str *out)
 {
     struct str kept;
@@ -94,6 +86,7 @@ static void lists_free(struct reshard_report_lists *lists)
         return;
     free(lists->files);
     free(lists->notes);
+    free(lists->moves);
     arena_release(&lists->arena);
     free(lists);
 }
@@ -115,11 +108,12 @@ static void report_count(const struct conversion *conversion, reshard_report *ou
         out->target_bytes += target->objects[i].bytes;
 }
 
-reshard_status report_give(const struct conversion *conversion, reshard_report *out, reshard_error *err)
+static reshard_status report_make(const struct conversion *conversion, bool tell_moves, reshard_report *out, reshard_error *err)
 {
     struct reshard_report_lists *lists = calloc(1, sizeof(*lists));
     reshard_report made = { .lists = lists };
-    if (!lists || !all_notes_keep(lists, conversion) || !files_keep(lists, conversion->target.catalog, conversion->plan)) {
+    if (!lists || !all_notes_keep(lists, conversion) || !files_keep(lists, conversion->target.catalog, conversion->plan) ||
+        (tell_moves && !report_moves_keep(lists, conversion->plan))) {
         lists_free(lists);
         return error_set_memory(err);
     }
@@ -132,13 +126,24 @@ reshard_status report_give(const struct conversion *conversion, reshard_report *
     }
     made.file_count = lists->file_count;
     made.note_count = lists->note_count;
+    made.move_count = lists->move_count;
     struct_give(out, &made, sizeof(made));
     if (out->struct_size < offsetof(reshard_report, lists) + sizeof(out->lists))
         lists_free(lists);
     return RESHARD_OK;
 }
 
-static struct reshard_report_lists *lists_of(const reshard_report *report)
+reshard_status report_give(const struct conversion *conversion, reshard_report *out, reshard_error *err)
+{
+    return report_make(conversion, false, out, err);
+}
+
+reshard_status report_give_moves(const struct conversion *conversion, reshard_report *out, reshard_error *err)
+{
+    return report_make(conversion, true, out, err);
+}
+
+struct reshard_report_lists *report_lists_of(const reshard_report *report)
 {
     bool has_lists = report && report->struct_size >= offsetof(reshard_report, lists) + sizeof(report->lists);
     return has_lists ? report->lists : NULL;
@@ -146,13 +151,13 @@ static struct reshard_report_lists *lists_of(const reshard_report *report)
 
 API_EXPORT void reshard_report_release(reshard_report *report)
 {
-    lists_free(lists_of(report));
+    lists_free(report_lists_of(report));
     struct_clear(report, "reshard_report", NULL);
 }
 
 API_EXPORT reshard_status reshard_report_file_at(const reshard_report *report, size_t index, reshard_report_file *out)
 {
-    const struct reshard_report_lists *lists = lists_of(report);
+    const struct reshard_report_lists *lists = report_lists_of(report);
     if (!entry_begin(out, "reshard_report_file", index, (lists ? lists->file_count : 0)))
         return RESHARD_ERR_USAGE;
     struct_give(out, &lists->files[index], sizeof(lists->files[index]));
@@ -161,7 +166,7 @@ API_EXPORT reshard_status reshard_report_file_at(const reshard_report *report, s
 
 API_EXPORT reshard_status reshard_report_note_at(const reshard_report *report, size_t index, reshard_note *out)
 {
-    const struct reshard_report_lists *lists = lists_of(report);
+    const struct reshard_report_lists *lists = report_lists_of(report);
     if (!entry_begin(out, "reshard_note", index, (lists ? lists->note_count : 0)))
         return RESHARD_ERR_USAGE;
     struct_give(out, &lists->notes[index], sizeof(lists->notes[index]));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/model_data.h"
 
-/* Made by tools/embed_models.py from models/: the array model_files, sorted, and its length model_file_count. */
+/* Made by tools/embed_files.py from models/: the array model_files, sorted, and its length model_file_count. */
 #include "models/model_files.h"
 
 const struct model_data *model_data_at(uint32_t index)

@@ -170,6 +170,9 @@ struct catalog {
     const struct value *tree;    /* the original nested object (torch files), or NULL; value.tensor counts this catalog's tensors */
     const struct value_graph *tree_graph;
     uint32_t ranks;              /* number of ranks that wrote it, 0 unknown */
+    bool shows_overlaps;         /* before seal: chunks that overlap are a damage warning, for who only looks */
+    bool has_overlaps;           /* after seal: some do; no plan reads it */
+    bool has_writers;            /* after seal: its chunks tell the ranks that wrote them */
     bool names_are_checked;      /* a stored checksum of the names, shapes and types was compared */
 };
 
@@ -286,6 +289,12 @@ static inline bool catalog_chunk_is_strided(const struct catalog *catalog, const
 {
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     return layout && layout->strides != CATALOG_NONE;
+}
+
+/* The rank that wrote a chunk, or -1: the format does not tell. */
+static inline int64_t catalog_chunk_writer(const struct catalog *catalog, const struct catalog_chunk *chunk)
+{
+    return catalog->has_writers ? chunk->writer : -1;
 }
 
 /* Strides of a chunk's elements: its own, or row-major. */

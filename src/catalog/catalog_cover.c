@@ -157,7 +157,10 @@ static reshard_status tensor_pieces(struct cover *cover, const struct catalog_te
     return RESHARD_OK;
 }
 
-static reshard_status overlap_error(const struct cover *cover, const struct catalog_tensor *tensor, const uint32_t pair[2],
+#define OVERLAP_TEXT "tensor '%.*s': its chunks %s in '%.*s' and %s in '%.*s' overlap but are not equal"
+
+/* An error that names two chunks; or, for who only looks, a warning. */
+static reshard_status overlap_report(const struct cover *cover, const struct catalog_tensor *tensor, const uint32_t pair[2],
                                     reshard_error *err)
 {
     char boxes[2][BOX_TEXT_MAX];
@@ -168,8 +171,13 @@ static reshard_status overlap_error(const struct cover *cover, const struct cata
         box_text(tensor->rank, piece->start, piece->extent, boxes[i]);
         objects[i] = object < cover->catalog->object_count ? cover->catalog->objects[object].name : STR("");
     }
-    error_set(err, RESHARD_ERR_FORMAT, "tensor '%.*s': its chunks %s in '%.*s' and %s in '%.*s' overlap but are not equal",
-              STR_ARG(tensor->key), boxes[0], STR_ARG(objects[0]), boxes[1], STR_ARG(objects[1]));
+    if (cover->catalog->shows_overlaps) {
+        cover->catalog->has_overlaps = true;
+        catalog_warn(cover->catalog, true, OVERLAP_TEXT, STR_ARG(tensor->key), boxes[0], STR_ARG(objects[0]), boxes[1],
+                     STR_ARG(objects[1]));
+        return RESHARD_OK;
+    }
+    error_set(err, RESHARD_ERR_FORMAT, OVERLAP_TEXT, STR_ARG(tensor->key), boxes[0], STR_ARG(objects[0]), boxes[1], STR_ARG(objects[1]));
     error_object(err, "%.*s", STR_ARG(tensor->key));
     return RESHARD_ERR_FORMAT;
 }
@@ -251,7 +259,7 @@ static reshard_status tensor_check(struct cover *cover, const struct catalog_ten
     if (status)
         return status;
     if (overlaps)
-        return overlap_error(cover, tensor, pair, err);
+        return overlap_report(cover, tensor, pair, err);
     for (uint32_t i = 0; i < cover->piece_count; i++)
         covered += box_volume(tensor->rank, cover->pieces[i].extent);
     return covered == volume ? RESHARD_OK : hole_report(cover, tensor, covered, err);

@@ -140,6 +140,15 @@ static reshard_status items_mark_ambiguous(struct catalog *catalog, reshard_erro
     return status;
 }
 
+/* Of several ranks one at least has another number than 0. */
+static bool writers_are_known(const struct catalog *catalog)
+{
+    bool is_known = catalog->ranks == 1;
+    for (uint32_t i = 0; i < catalog->chunk_count && !is_known; i++)
+        is_known = catalog->chunks[i].writer != 0;
+    return is_known;
+}
+
 reshard_status catalog_seal(struct catalog *catalog, bool allow_holes, reshard_error *err)
 {
     if (catalog->is_sealed)
@@ -157,6 +166,7 @@ reshard_status catalog_seal(struct catalog *catalog, bool allow_holes, reshard_e
         status = error_set_memory(err);
     if (status)
         return status;
+    catalog->has_writers = writers_are_known(catalog);
     arrays_shrink(catalog);
     catalog->is_sealed = true;
     return RESHARD_OK;

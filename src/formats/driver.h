@@ -64,6 +64,7 @@ struct source {
     uint32_t read_warnings;    /* warnings of its catalog that were there before it was sealed */
     bool has_other_view;       /* set by read_catalog: optimizer state, or experts in one matrix, are listed as they are stored, not by
                                   parameter */
+    bool shows_damage;         /* gaps and overlaps of chunks are damage warnings: for looking */
     bool skip_unsupported;     /* tensors that are not supported are left out with a warning instead of failing */
     int64_t iteration;         /* wanted; -1: the latest */
 };
@@ -86,7 +87,7 @@ struct open_options {
     const char *format;
     struct limits limits;
     int64_t iteration; /* -1 */
-    bool borrow_store, lenient, skip_unsupported, is_salvage;
+    bool borrow_store, lenient, skip_unsupported, shows_damage, is_salvage;
     bool (*goes_on)(void *context, uint64_t bytes_read); /* asked while metadata is read; false cancels. May be NULL */
     void *context;
 };

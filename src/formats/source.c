@@ -38,6 +38,7 @@ static struct source *source_new(struct store *store, const char *name, const st
     source->lenient = options->lenient || options->is_salvage;
     source->is_salvage = options->is_salvage;
     source->skip_unsupported = options->skip_unsupported || source->lenient;
+    source->shows_damage = options->shows_damage;
     source->iteration = options->iteration;
     source->name = strdup(name);
     if (!source->name) {
@@ -123,8 +124,9 @@ static void warn_of_links(const struct source *source)
 
 static reshard_status source_seal(struct source *source, reshard_error *err)
 {
-    bool allow_holes = source->lenient || (source->driver->abilities & FORMAT_ALLOWS_HOLES);
+    bool allow_holes = source->lenient || source->shows_damage || (source->driver->abilities & FORMAT_ALLOWS_HOLES);
     source->read_warnings = source->catalog->warning_count;
+    source->catalog->shows_overlaps = source->shows_damage;
     reshard_status status = catalog_seal(source->catalog, allow_holes, err);
     return status ? status : catalog_check_made(source->catalog, err);
 }

@@ -86,6 +86,8 @@ static reshard_status plan_new_from(const struct catalog *source, uint32_t only_
 reshard_status plan_new(const struct catalog *source, const struct catalog *target, const struct recipe *recipes, uint32_t recipe_count,
                         struct plan **out, reshard_error *err)
 {
+    if (source->has_overlaps)
+        return error_set(err, RESHARD_ERR_FORMAT, "chunks overlap: it was opened to look at (reshard_open_options.shows_damage)");
     return plan_new_from(source, CATALOG_NONE, target, recipes, recipe_count, out, err);
 }
 

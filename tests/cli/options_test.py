@@ -39,6 +39,7 @@ NO_EFFECT = {
     "verify": {},
     "stats": {"quiet": "it prints what was asked for", "verbose": "", "color": ""},
     "diff": {"verbose": ""},
+    "draw": {"progress": "a map reads no payload", "verbose": "", "quiet": "it draws what was asked for"},
     "map": {"progress": "", "color": "", "verbose": ""},
     "formats": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": ""},
     "completion": {"quiet": "", "verbose": "", "progress": "", "color": "", "limit": "", "json": "a script is no object"},
@@ -153,6 +154,12 @@ def made(sh, verb, *words):
     """What convert wrote and plan tells: {key: (dtype, shape)} of the target, and the report."""
     if verb == "plan":
         return None, sh.json("plan", *words)
+    if verb == "draw":
+        after = sh.json("draw", *words)["maps"][1]
+        keys = {"".join(part + str(number) for part, number in zip(row["p"], [*numbers, ""])): (row["d"], row["s"])
+                for row in after["rows"] for numbers in row["t"]}
+        return keys, {"to": after["format"], "tensors": after["tensors"], "target_chunks": after["chunks"], "write_bytes": after["bytes"],
+                      "files": after["units"] + 1}  # and one without tensors: .metadata, or the index
     source, *rest = words
     shutil.rmtree(sh.work / "out", ignore_errors=True)
     report = sh.json("convert", source, "out", *rest)
@@ -329,6 +336,9 @@ def option_rules(sh, verb):
         done = sh("diff", source, "mg", "--items", "ignore", "--rules", "none", status=1)
         assert "model.norm.weight" in done.stdout
         return
+    if verb == "draw":
+        assert "model.norm.weight" in made(sh, verb, source, "--to", "torch_dcp", "--rules", "none")[0]
+        return
     report = sh.json("plan", source, "--to", "torch_dcp", "--rules",
                      "none") if verb == "plan" else sh.json("convert", source, "out", "--to", "torch_dcp", "--rules", "none")
     assert not [line for line in report["changed"] if line.startswith("names:")], report["changed"]
@@ -382,6 +392,7 @@ def option_strict_aoa(sh, verb):
     source = model(sh)
     words = {"map": ["map", "check", "ours.map", "--source", source], "diff": ["diff", source, source, "--map", "ours.map"],
              "plan": ["plan", source, "--to", "hf", "--map", "ours.map"],
+             "draw": ["draw", source, "--to", "hf", "--map", "ours.map"],
              "convert": ["convert", source, "out", "--to", "hf", "--map", "ours.map"]}[verb]
     done = sh.run(*words, "--strict-aoa")
     assert done.returncode == 2 and "unless" in done.stderr + done.stdout, f"exit {done.returncode}: {done.stderr[:200]}"
@@ -408,6 +419,16 @@ def option_reverse(sh, verb):
 # ---- how it is written ----
 
 
+def option_diff(sh, verb):
+    found = sh("draw", "--diff", *two_that_differ_in_w(sh), "--json", status=1)
+    equal(json.loads(found.stdout)["diff"]["verdict"], "1 of 2 tensors differ")
+
+
+def option_columns(sh, verb):
+    sh("convert", model(sh), "dcp", "--to", "torch-dcp", "--layout", "ranks=3")
+    equal(sh.json("draw", "dcp", "--columns", "files")["maps"][0]["unit"], "file")
+
+
 def option_checksum(sh, verb):
     sh("convert", model(sh), "out", "--to", "hf", "--checksum", "sha256")
     sidecar = json.loads((sh.work / "out/reshard.json").read_text())
@@ -415,6 +436,13 @@ def option_checksum(sh, verb):
 
 
 def option_overwrite(sh, verb):
+    if verb == "draw":
+        sh("draw", model(sh), "out.html")
+        before = (sh.work / "out.html").read_text()
+        sh("draw", "m.safetensors", "out.html", status=2)
+        sh("draw", "m.safetensors", "out.html", "--to", "hf", "--overwrite")
+        assert (sh.work / "out.html").read_text() != before
+        return
     sh("convert", model(sh), "out", "--to", "hf")
     sh("convert", model(sh, "n.safetensors", 5.0), "out", "--to", "hf", "--overwrite")
     sh("diff", "n.safetensors", "out", "--items", "ignore")

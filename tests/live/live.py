@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def pythons():
     named = [path for path in os.environ.get("RESHARD_TEST_PYTHON", "").split(os.pathsep) if path]
-    made = [str(ROOT / name / "bin" / "python") for name in (".venv", ".venv-paddle", ".venv-atorch")]
+    made = [str(ROOT / name / "bin" / "python") for name in (".venv", ".venv-paddle", ".venv-atorch", ".venv-browser")]
     return [path for path in [*named, *made, sys.executable] if os.path.exists(path)]
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Makes the environments of the live judges, .venv, .venv-paddle and .venv-atorch, from the pinned requirements beside this file.
+# Makes the environments of the live judges, .venv, .venv-paddle, .venv-atorch and .venv-browser, from the pinned requirements beside this file.
 # Does nothing if they are there.
 # usage: tests/live/setup.sh [FOLDER]        FOLDER: where they are made, default the root of the tree
 set -eu
@@ -28,3 +28,6 @@ environment() {
 environment .venv "$here/requirements.txt" "$here/requirements-alone.txt"
 environment .venv-paddle "$here/requirements-paddle.txt"
 environment .venv-atorch "$here/requirements-atorch.txt" "$here/requirements-atorch-alone.txt" "$here/requirements-atorch0.txt"
+environment .venv-browser "$here/requirements-browser.txt"
+# Its browser is Debian's.
+command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
