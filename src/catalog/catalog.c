@@ -153,6 +153,17 @@ reshard_status catalog_add_chunk(struct catalog *catalog, uint32_t tensor_index,
     return RESHARD_OK;
 }
 
+bool catalog_chunks_are_copies(const struct catalog *catalog, uint32_t a_index, uint32_t b_index)
+{
+    const struct catalog_chunk *a = &catalog->chunks[a_index], *b = &catalog->chunks[b_index];
+    const struct chunk_layout *a_layout = catalog_layout_of(catalog, a), *b_layout = catalog_layout_of(catalog, b);
+    int64_t a_count = a_layout ? a_layout->flat_count : -1, b_count = b_layout ? b_layout->flat_count : -1;
+    if (a_count != b_count || (a_count >= 0 && a_layout->flat_begin != b_layout->flat_begin))
+        return false;
+    return box_equal(catalog->tensors[a->tensor].rank, catalog_vector_at(catalog, a->start), catalog_vector_at(catalog, a->extent),
+                     catalog_vector_at(catalog, b->start), catalog_vector_at(catalog, b->extent));
+}
+
 void catalog_chunk_strides(const struct catalog *catalog, const struct catalog_chunk *chunk, int64_t *strides)
 {
     int rank = catalog->tensors[chunk->tensor].rank;

@@ -297,6 +297,9 @@ static inline int64_t catalog_chunk_writer(const struct catalog *catalog, const 
     return catalog->has_writers ? chunk->writer : -1;
 }
 
+/* Whether two chunks of one tensor hold the same elements: the same run of the same box. */
+bool catalog_chunks_are_copies(const struct catalog *catalog, uint32_t a, uint32_t b);
+
 /* Strides of a chunk's elements: its own, or row-major. */
 void catalog_chunk_strides(const struct catalog *catalog, const struct catalog_chunk *chunk, int64_t *strides);
 

@@ -14,17 +14,33 @@ static void finding_deliver(struct finding_sink *sink, const struct finding *fin
         sink->status = sink->receive(sink->context, finding);
 }
 
-void finding_report(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, const char *format, ...)
+static void finding_deliver_text(struct finding_sink *sink, struct finding *finding, const char *format, va_list args)
 {
     char text[1024];
+    vsnprintf(text, sizeof(text), format, args);
+    finding->text = text;
+    finding->index = -1;
+    finding->max_difference = NAN;
+    finding_deliver(sink, finding);
+}
+
+void finding_report(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, const char *format, ...)
+{
+    struct finding finding = { .severity = severity, .kind = kind, .key = key };
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    finding_deliver_text(sink, &finding, format, args);
     va_end(args);
-    struct finding finding = {
-        .severity = severity, .kind = kind, .key = key, .text = text, .index = -1, .max_difference = NAN
-    };
-    finding_deliver(sink, &finding);
+}
+
+void finding_report_chunk(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, uint32_t chunk,
+                          const char *format, ...)
+{
+    struct finding finding = { .severity = severity, .kind = kind, .key = key, .chunk = chunk + 1 };
+    va_list args;
+    va_start(args, format);
+    finding_deliver_text(sink, &finding, format, args);
+    va_end(args);
 }
 
 void finding_report_values(struct finding_sink *sink, struct str key, const struct difference *difference)

@@ -17,6 +17,7 @@ struct finding {
     int64_t index;         /* first differing element, flat; -1: none */
     uint64_t count;        /* elements concerned */
     double max_difference; /* NAN: not known */
+    uint32_t chunk;        /* 1 + number of the catalog's chunk that it is about; 0: of no single one */
 };
 
 /* Who is told findings. A status other than RESHARD_OK ends the run that found them: it gets no more, and the run returns it. */
@@ -30,6 +31,10 @@ struct finding_sink {
 /* A finding with a formatted line. */
 void finding_report(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, const char *format, ...)
     PRINTF_LIKE(5, 6);
+
+/* The same about one chunk. */
+void finding_report_chunk(struct finding_sink *sink, enum finding_severity severity, const char *kind, struct str key, uint32_t chunk,
+                          const char *format, ...) PRINTF_LIKE(6, 7);
 
 /* That values differ. */
 void finding_report_values(struct finding_sink *sink, struct str key, const struct difference *difference);

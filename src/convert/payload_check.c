@@ -151,7 +151,8 @@ static void keep_stats(struct payload_job *job, const struct catalog_chunk *chun
 static void report_crc(struct payload_job *job, const struct catalog_chunk *chunk, const struct chunk_layout *layout, uint32_t found)
 {
     pthread_mutex_lock(&job->lock);
-    finding_report(job->findings, FINDING_FAILURE, "checksum", job->catalog->tensors[chunk->tensor].key,
+    finding_report_chunk(job->findings, FINDING_FAILURE, "checksum", job->catalog->tensors[chunk->tensor].key,
+                         (uint32_t)(chunk - job->catalog->chunks),
                    "%.*s: bytes [%llu, +%llu): CRC-32 %08x, stored %08x", STR_ARG(job->catalog->objects[chunk->object].name),
                    (unsigned long long)layout->crc_offset, (unsigned long long)layout->crc_bytes, found, layout->crc32);
     if (!job->stopped && job->findings->status) {

@@ -2,6 +2,7 @@
 #include "convert/salvage.h"
 
 #include "convert/payload_check.h"
+#include "convert/salvage_replicas.h"
 #include "convert/sidecar.h"
 #include "convert/target_check.h"
 #include "convert/verify.h"
@@ -23,6 +24,7 @@ struct salvaging {
     struct finding_sink *findings;
     struct checkpoint *checkpoint;
     uint8_t *lost_tensors, *lost_items; /* by number */
+    struct bad_chunks bad;
     struct sidecar_cover cover;
     struct salvage_counts *counts;
     struct layout_files layout_files; /* of the sibling's format; the open store asks for them */
@@ -193,29 +195,74 @@ static void lose_tensor(struct salvaging *salvaging, uint32_t tensor, const char
         finding_report(salvaging->findings, FINDING_FAILURE, "lost", entry->key, "%s", why);
 }
 
-/* The first chunk that reaches beyond its file's end; false: there is none. */
-static bool is_cut_off(const struct salvaging *salvaging, uint32_t tensor, char *why, size_t size)
+/* Whether a chunk lies in its file. */
+static bool lies_in_file(struct salvaging *salvaging, const struct catalog_chunk *chunk, char *why, size_t size)
 {
     struct source *source = salvaging->checkpoint->source;
     const struct catalog *catalog = source->catalog;
-    const struct catalog_tensor *entry = &catalog->tensors[tensor];
-    for (uint32_t i = 0; i < entry->chunk_count; i++) {
-        const struct catalog_chunk *chunk = &catalog->chunks[entry->first_chunk + i];
-        const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
-        bool is_coded = catalog_chunk_is_coded(catalog, chunk), is_directory = false;
-        uint64_t begin = is_coded ? layout->coded_offset : chunk->offset, bytes = is_coded ? layout->coded_bytes : chunk->bytes, found = 0;
-        struct str name = catalog->objects[chunk->object].name;
-        bool is_there = store_exists(source->store, name.data, &is_directory, &found) && !is_directory;
-        if (is_there && begin <= found && bytes <= found - begin)
-            continue;
-        if (is_there)
-            snprintf(why, size, "'%.*s' ends at %" PRIu64 ", its bytes are [%" PRIu64 ", +%" PRIu64 ")", STR_ARG(name), found, begin,
-                     bytes);
-        else
-            snprintf(why, size, "'%.*s' is missing", STR_ARG(name));
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    bool is_coded = catalog_chunk_is_coded(catalog, chunk), is_directory = false;
+    uint64_t begin = is_coded ? layout->coded_offset : chunk->offset, bytes = is_coded ? layout->coded_bytes : chunk->bytes, found = 0;
+    struct str name = catalog->objects[chunk->object].name;
+    bool has_file = store_exists(source->store, name.data, &is_directory, &found) && !is_directory;
+    if (has_file && begin <= found && bytes <= found - begin)
         return true;
-    }
+    if (has_file)
+        snprintf(why, size, "'%.*s' ends at %" PRIu64 ", its bytes are [%" PRIu64 ", +%" PRIu64 ")", STR_ARG(name), found, begin, bytes);
+    else
+        snprintf(why, size, "'%.*s' is missing", STR_ARG(name));
     return false;
+}
+
+/* Notes the chunks that reach beyond their file's end. */
+static reshard_status look_at_ends(struct salvaging *salvaging, uint32_t tensor, bool *all_there, reshard_error *err)
+{
+    const struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    const struct catalog_tensor *entry = &catalog->tensors[tensor];
+    reshard_status status = RESHARD_OK;
+    char why[512];
+    *all_there = true;
+    for (uint32_t i = entry->first_chunk; i < entry->first_chunk + entry->chunk_count && !status; i++) {
+        if (lies_in_file(salvaging, &catalog->chunks[i], why, sizeof(why)))
+            continue;
+        *all_there = false;
+        status = bad_chunks_add(&salvaging->bad, i, why, err);
+    }
+    return status;
+}
+
+/* Finds the payload of each chunk by itself, so that one that cannot be found says nothing of the others. */
+static reshard_status resolve_each(struct salvaging *salvaging, uint32_t tensor, reshard_error *err)
+{
+    struct source *source = salvaging->checkpoint->source;
+    const struct catalog_tensor *entry = &source->catalog->tensors[tensor];
+    uint32_t begin = entry->first_chunk, end = begin + entry->chunk_count;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = begin; i < end && !status && source->driver->resolve; i++) {
+        reshard_error seen = { 0 };
+        if (salvaging->bad.why[i] || !(source->catalog->chunks[i].flags & CHUNK_UNRESOLVED))
+            continue;
+        reshard_status found = source->driver->resolve(source, &i, 1, &seen);
+        if (found == RESHARD_ERR_MEMORY || found == RESHARD_ERR_CANCELLED)
+            return error_set(err, found, "%s", seen.message);
+        if (found)
+            status = bad_chunks_add(&salvaging->bad, i, seen.message, err);
+    }
+    return status;
+}
+
+/* Copies stand in for bad chunks, or the tensor is lost. */
+static void settle_tensor(struct salvaging *salvaging, uint32_t tensor)
+{
+    struct catalog *catalog = salvaging->checkpoint->source->catalog;
+    uint32_t replaced;
+    const char *why;
+    if (salvaging->lost_tensors[tensor])
+        return;
+    if (!bad_chunks_replace(&salvaging->bad, catalog, tensor, &replaced, &why))
+        lose_tensor(salvaging, tensor, why);
+    else if (replaced && !(catalog->tensors[tensor].flags & TENSOR_HIDDEN))
+        finding_report(salvaging->findings, FINDING_WARNING, "replaced", catalog->tensors[tensor].key, "%s: another copy stands in", why);
 }
 
 /* Whether chunks hold every element: they do not overlap, so it is a matter of counting. */
@@ -233,25 +280,36 @@ static bool is_covered(const struct catalog *catalog, const struct catalog_tenso
     return (tensor->flags & TENSOR_NO_DATA) || held == (uint64_t)box_volume(tensor->rank, catalog_vector_at(catalog, tensor->shape));
 }
 
-static reshard_status look_at_tensors(struct salvaging *salvaging, reshard_error *err)
+static reshard_status look_at_tensor(struct salvaging *salvaging, uint32_t tensor, reshard_error *err)
 {
     struct source *source = salvaging->checkpoint->source;
-    for (uint32_t i = 0; i < source->catalog->tensor_count; i++) {
-        reshard_error seen = { 0 };
-        char why[512] = "";
-        work_renew(&source->work);
-        bool is_short = is_cut_off(salvaging, i, why, sizeof(why));
-        reshard_status status = is_short ? RESHARD_OK : source_resolve(source, &i, 1, &seen);
-        if (status == RESHARD_ERR_MEMORY || status == RESHARD_ERR_CANCELLED)
-            return error_set(err, status, "%s", seen.message);
-        if (!is_short && !status)
-            is_short = is_cut_off(salvaging, i, why, sizeof(why)); /* what a blob says of itself */
-        if (is_short || status)
-            lose_tensor(salvaging, i, is_short ? why : seen.message);
-        else if (!is_covered(source->catalog, &source->catalog->tensors[i]))
-            lose_tensor(salvaging, i, "not all of its pieces are there");
-    }
+    reshard_error seen = { 0 };
+    bool all_there;
+    work_renew(&source->work);
+    reshard_status status = look_at_ends(salvaging, tensor, &all_there, err);
+    if (status)
+        return status;
+    reshard_status found = all_there ? source_resolve(source, &tensor, 1, &seen) : RESHARD_ERR_FORMAT;
+    if (found == RESHARD_ERR_MEMORY || found == RESHARD_ERR_CANCELLED)
+        return error_set(err, found, "%s", seen.message);
+    if (found)
+        status = resolve_each(salvaging, tensor, err);
+    if (!status)
+        status = look_at_ends(salvaging, tensor, &all_there, err); /* what a blob says of itself */
+    if (status)
+        return status;
+    settle_tensor(salvaging, tensor);
+    if (!salvaging->lost_tensors[tensor] && !is_covered(source->catalog, &source->catalog->tensors[tensor]))
+        lose_tensor(salvaging, tensor, "not all of its pieces are there");
     return RESHARD_OK;
+}
+
+static reshard_status look_at_tensors(struct salvaging *salvaging, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < salvaging->checkpoint->source->catalog->tensor_count && !status; i++)
+        status = look_at_tensor(salvaging, i, err);
+    return status;
 }
 
 /* ---- checksums ---- */
@@ -264,7 +322,7 @@ static bool is_tensor_key(const struct catalog *catalog, struct str key)
     return found;
 }
 
-/* What goes against a checksum is lost; every tensor of that key, if there are several. */
+/* What goes against a checksum is bad: a chunk, whose copies may be good, or every tensor of that key, if there are several. */
 static reshard_status take_finding(void *context, const struct finding *finding)
 {
     struct salvaging *salvaging = context;
@@ -272,6 +330,8 @@ static reshard_status take_finding(void *context, const struct finding *finding)
     bool is_known = finding->key.size > 0 && is_tensor_key(catalog, finding->key);
     if (finding->severity != FINDING_FAILURE)
         return RESHARD_OK;
+    if (finding->chunk)
+        return bad_chunks_add_checked(&salvaging->bad, catalog, finding->chunk - 1, finding->text, NULL);
     for (uint32_t i = 0; is_known && i < catalog->tensor_count; i++)
         if (str_equal(catalog->tensors[i].key, finding->key))
             lose_tensor(salvaging, i, finding->text);
@@ -378,6 +438,8 @@ static reshard_status check_payload(struct salvaging *salvaging, reshard_error *
         verify_by_driver(salvaging);
     if (!status)
         status = payload_check(source, NULL, salvaging->engine, &sink, err);
+    for (uint32_t i = 0; !status && i < catalog->tensor_count; i++)
+        settle_tensor(salvaging, i);
     if (!status)
         lose_neighbours(salvaging, first, objects, bytes);
     if (!status)
@@ -516,7 +578,9 @@ static reshard_status look_through(struct salvaging *salvaging, reshard_error *e
     salvaging->lost_items = calloc((size_t)catalog->item_count + 1, 1);
     if (!salvaging->lost_tensors || !salvaging->lost_items)
         return error_set_memory(err);
-    reshard_status status = look_at_tensors(salvaging, err);
+    reshard_status status = bad_chunks_init(&salvaging->bad, catalog, err);
+    if (!status)
+        status = look_at_tensors(salvaging, err);
     if (!status)
         status = check_payload(salvaging, err);
     if (status)
@@ -547,5 +611,6 @@ reshard_status salvage_run(const char *path, const char *target_path, const stru
     checkpoint_close(salvaging.checkpoint);
     free(salvaging.lost_tensors);
     free(salvaging.lost_items);
+    bad_chunks_release(&salvaging.bad);
     return status ? status : is_lost ? RESHARD_DIFFERS : RESHARD_OK;
 }

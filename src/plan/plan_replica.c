@@ -18,17 +18,6 @@ struct replicas {
     uint64_t *used;   /* by source object: bytes to be read from it */
 };
 
-static bool chunk_is_same(const struct catalog *catalog, int rank, uint32_t a_index, uint32_t b_index)
-{
-    const struct catalog_chunk *a = &catalog->chunks[a_index], *b = &catalog->chunks[b_index];
-    const struct chunk_layout *a_layout = catalog_layout_of(catalog, a), *b_layout = catalog_layout_of(catalog, b);
-    int64_t a_count = a_layout ? a_layout->flat_count : -1, b_count = b_layout ? b_layout->flat_count : -1;
-    if (a_count != b_count || (a_count >= 0 && a_layout->flat_begin != b_layout->flat_begin))
-        return false;
-    return box_equal(rank, catalog_vector_at(catalog, a->start), catalog_vector_at(catalog, a->extent),
-                     catalog_vector_at(catalog, b->start), catalog_vector_at(catalog, b->extent));
-}
-
 static int64_t chunk_key(const struct catalog *catalog, int rank, const struct catalog_chunk *chunk)
 {
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
@@ -55,7 +44,7 @@ static void tensor_group(struct replicas *replicas, const struct catalog_tensor 
     for (uint32_t begin = 0, end; begin < count; begin = end) {
         uint32_t members = 1, first = order[begin].value;
         for (end = begin + 1; end < count && order[end].key == order[begin].key; end++)
-            if (catalog->chunks[order[end].value].flags & CHUNK_REPLICA && chunk_is_same(catalog, tensor->rank, first, order[end].value))
+            if (catalog->chunks[order[end].value].flags & CHUNK_REPLICA && catalog_chunks_are_copies(catalog, first, order[end].value))
                 order[begin + members++] = order[end];
         if (members < 2 || !replicas->picked[first])
             continue;

@@ -165,6 +165,25 @@ def without_a_rank(test):
             path.unlink(missing_ok=True)
 
 
+def with_a_good_copy(test):
+    """What several ranks hold is lost only where all of them have lost it."""
+    source = copy_of(test, "verl/verl-fsdp2")
+    before = test.hashes(source)
+    tensors = json.loads(run(test.bin, "ls", "--chunks", "--json", source)[1])["tensors"]
+    copies = next(t for t in tensors if t["key"] == "running")["chunks"]
+    assert len(copies) == 4
+    for number, chunk in enumerate(copies, 1):
+        path = source / chunk["file"]
+        good = path.read_bytes()
+        path.write_bytes(good[:chunk["offset"]] + bytes([good[chunk["offset"]] ^ 1]) + good[chunk["offset"] + 1:])
+        code, report, after = test.salvage(source)
+        kinds = {f["key"]: f["kind"] for f in report["findings"] if f["key"] == "running"}
+        if number < 4:
+            assert code == 0 and after == before and kinds == {"running": "replaced"}, f"{number} bad copies: exit {code}, {kinds}"
+        else:
+            assert code == 1 and set(before) - set(after) == {"running"} and kinds == {"running": "lost"}, f"exit {code}, {kinds}"
+
+
 def torch_file_without_its_end(test):
     source = copy_of(test, "torch-file/torch-file-training")
     before, good = test.hashes(source), source.read_bytes()
@@ -216,6 +235,7 @@ def main():
     args = parser.parse_args()
     tests = [(name, lambda test, f=fixture, n=names: damaged(test, f, n)) for name, fixture, names in CASES]
     tests += [("without metadata", without_metadata), ("with a gap", with_a_gap), ("without a rank", without_a_rank),
+              ("with a good copy", with_a_good_copy),
               ("a torch file without its end", torch_file_without_its_end), ("a byte of each value", every_byte)]
     tests = [t for t in tests if args.case in t[0]]
     print(f"1..{len(tests)}")
