@@ -18,7 +18,7 @@ struct reshard_writer {
 
 /* ---- opening ---- */
 
-static reshard_status tensor_take(const reshard_writer_tensor *given, size_t index, struct shard *out, reshard_error *err)
+static reshard_status declared_take(const reshard_writer_tensor *given, size_t index, struct shard *out, reshard_error *err)
 {
     static const int64_t origin[RANK_MAX];
     const struct str key = { given->key.data, given->key.size };
@@ -56,7 +56,7 @@ static reshard_status declared_open(const reshard_writer_input *input, const str
                                        "reshard_writer_tensor", &taken, err);
     const reshard_writer_tensor *tensors = taken;
     for (size_t i = 0; i < input->tensor_count && !status; i++)
-        status = tensor_take(&tensors[i], i, &shards[i], err);
+        status = declared_take(&tensors[i], i, &shards[i], err);
     if (!status)
         status = input_open(input, shards, options, out, err);
     free(taken);

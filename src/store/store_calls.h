@@ -35,6 +35,7 @@ struct store_calls {
 reshard_status store_new_calls(const struct store_calls *calls, const char *folder, struct store **out, reshard_error *err);
 
 /* As store_open_path: what lies at a path of the store; *file_name, malloc'd, is "" if that is a folder. */
-reshard_status store_open_calls(const struct store_calls *calls, const char *path, struct store **out, char **file_name, reshard_error *err);
+reshard_status store_open_calls(const struct store_calls *calls, const char *path, struct store **out, char **file_name,
+                                reshard_error *err);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Checkpoints in a store of the caller's, which here is a folder behind callbacks: converted into it and out of it, written into it piece by
- * piece; and what becomes of callbacks that fail at any call, read too little, or lie about sizes and names.
+ * Checkpoints in a store of the caller's, which here is a folder behind callbacks: converted into it and out of it, written into it by
+ * pieces; and what becomes of callbacks that fail at any call, read too little, or lie about sizes and names.
  */
 #include "check.h"
 
