@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "commands.h"
+#include "ls_tree.h"
 #include "table.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define VALUE_SHOWN 200 /* bytes of an item in a line */
@@ -137,20 +139,66 @@ static int json_item(const struct options *options, reshard_checkpoint *checkpoi
     return json_members(options, checkpoint, index, &item);
 }
 
-static int ls_json(const struct options *options, reshard_checkpoint *checkpoint)
+/* ---- order of tensors ---- */
+
+static int compare_sizes(const void *x, const void *y, void *checkpoint)
+{
+    reshard_tensor a = RESHARD_TENSOR_INIT, b = RESHARD_TENSOR_INIT;
+    size_t left = *(const size_t *)x, right = *(const size_t *)y;
+    reshard_tensor_at(checkpoint, left, &a);
+    reshard_tensor_at(checkpoint, right, &b);
+    return a.bytes != b.bytes ? (a.bytes < b.bytes ? 1 : -1) : (left > right) - (left < right);
+}
+
+static int compare_dtypes(const void *x, const void *y, void *checkpoint)
+{
+    reshard_tensor a = RESHARD_TENSOR_INIT, b = RESHARD_TENSOR_INIT;
+    size_t left = *(const size_t *)x, right = *(const size_t *)y;
+    reshard_tensor_at(checkpoint, left, &a);
+    reshard_tensor_at(checkpoint, right, &b);
+    int order = strcmp(a.dtype, b.dtype);
+    return order ? order : (left > right) - (left < right);
+}
+
+/* The tensors' numbers as --sort wants them, malloc'd; without it as they are stored. NULL: said why not. */
+static size_t *tensor_order(const struct options *options, reshard_checkpoint *checkpoint, int *exit_status)
+{
+    const size_t *keys, count = reshard_tensor_count(checkpoint);
+    size_t *order = calloc(count + 1, sizeof(*order));
+    reshard_error err = { 0 };
+    reshard_status status = order ? RESHARD_OK : RESHARD_ERR_MEMORY;
+    for (size_t i = 0; !status && i < count; i++)
+        order[i] = i;
+    if (!status && options->sort && strcmp(options->sort, "key") == 0)
+        status = reshard_tensor_order(checkpoint, &keys, &err);
+    if (status) {
+        *exit_status = err.code ? print_error(options, status, &err) : print_failure(options, status, NULL, "out of memory");
+        free(order);
+        return NULL;
+    }
+    if (options->sort && strcmp(options->sort, "key") == 0)
+        memcpy(order, keys, count * sizeof(*order));
+    else if (options->sort)
+        qsort_r(order, count, sizeof(*order), strcmp(options->sort, "size") == 0 ? compare_sizes : compare_dtypes, checkpoint);
+    return order;
+}
+
+static int ls_json(const struct options *options, reshard_checkpoint *checkpoint, const size_t *order)
 {
     int exit_status = 0;
     fputs("{\"schema\":\"reshard-ls/1\",\"format\":", stdout);
     json_text(stdout, reshard_checkpoint_format(checkpoint));
     fputs(",\"path\":", stdout);
     json_text(stdout, reshard_checkpoint_path(checkpoint));
-    fputs(",\"tensors\":[", stdout);
-    for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
+    if (options->tree)
+        exit_status = ls_tree_json(options, checkpoint);
+    fputs(options->tree ? ",\"items\":[" : ",\"tensors\":[", stdout);
+    for (size_t i = 0; !options->tree && i < reshard_tensor_count(checkpoint); i++) {
         if (i)
             putchar(',');
-        json_tensor(checkpoint, i, options->chunks);
+        json_tensor(checkpoint, order[i], options->chunks);
     }
-    fputs("],\"items\":[", stdout);
+    fputs(options->tree ? "" : "],\"items\":[", stdout);
     for (size_t i = 0; options->items_flag && i < reshard_item_count(checkpoint) && !exit_status; i++) {
         if (i)
             putchar(',');
@@ -173,19 +221,19 @@ static void list_chunk(struct table *table, const reshard_tensor *tensor, const 
             chunk->encoding, chunk->is_replica ? " replica" : "");
 }
 
-static void list_tensors(const struct options *options, reshard_checkpoint *checkpoint)
+static void list_tensors(const struct options *options, reshard_checkpoint *checkpoint, const size_t *order)
 {
     struct table table = { .columns = 4 };
     for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
         reshard_tensor tensor = RESHARD_TENSOR_INIT;
         reshard_chunk chunk = RESHARD_CHUNK_INIT;
-        reshard_tensor_at(checkpoint, i, &tensor);
+        reshard_tensor_at(checkpoint, order[i], &tensor);
         print_escaped(table_cell(&table), tensor.key.data, tensor.key.size);
         fputs(tensor.dtype, table_cell(&table));
         print_shape(table_cell(&table), tensor.shape, tensor.rank);
         fprintf(table_cell(&table), "%llu", (unsigned long long)tensor.bytes);
         for (size_t j = 0; options->chunks && j < tensor.chunk_count; j++) {
-            reshard_chunk_at(checkpoint, i, j, &chunk);
+            reshard_chunk_at(checkpoint, order[i], j, &chunk);
             list_chunk(&table, &tensor, &chunk);
         }
     }
@@ -248,19 +296,28 @@ static int list_items(const struct options *options, reshard_checkpoint *checkpo
     return exit_status;
 }
 
+static int ls_text(const struct options *options, reshard_checkpoint *checkpoint, const size_t *order)
+{
+    int exit_status = 0;
+    if (options->tree)
+        exit_status = ls_tree_text(options, checkpoint);
+    else
+        list_tensors(options, checkpoint, order);
+    return options->items_flag && !exit_status ? list_items(options, checkpoint) : exit_status;
+}
+
 int command_ls(const struct options *options)
 {
     int exit_status = 0;
+    if (options->tree && options->chunks)
+        return print_failure(options, RESHARD_ERR_USAGE, NULL, "--tree and --chunks exclude each other");
+    if (options->depth && !options->tree)
+        return print_failure(options, RESHARD_ERR_USAGE, "add --tree", "--depth says how much of a tree to print");
     reshard_checkpoint *checkpoint = open_path(options, 0, &exit_status);
-    if (!checkpoint)
-        return exit_status;
-    if (options->json) {
-        exit_status = ls_json(options, checkpoint);
-    } else {
-        list_tensors(options, checkpoint);
-        if (options->items_flag)
-            exit_status = list_items(options, checkpoint);
-    }
+    size_t *order = checkpoint ? tensor_order(options, checkpoint, &exit_status) : NULL;
+    if (order)
+        exit_status = options->json ? ls_json(options, checkpoint, order) : ls_text(options, checkpoint, order);
+    free(order);
     reshard_close(checkpoint);
     return exit_status;
 }

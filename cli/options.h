@@ -56,11 +56,12 @@ struct options {
     unsigned threads;
     const char *io;
     /* of single verbs */
-    bool chunks, items_flag, deep, expect_optimizer, latest_good, list_limits, ranks_flag, stat;
+    bool chunks, items_flag, tree, deep, expect_optimizer, latest_good, list_limits, ranks_flag, stat;
     bool diff;           /* of draw */
     const char *columns; /* of draw */
+    unsigned depth; /* of levels that are printed; 0: all */
     unsigned most; /* findings that are printed; 0: all */
-    const char *digest, *slice, *as, *items, *tolerance;
+    const char *digest, *slice, *as, *items, *tolerance, *sort;
     const char *to, *like, *layout, *rules, *config, *checksum, *source, *target;
     int64_t max_shard_bytes; /* -1: the default; 0: no limit */
     const char *part; /* I/N */

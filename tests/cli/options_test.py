@@ -491,6 +491,38 @@ def option_chunks(sh, verb):
     assert "__1_0.distcp" in sh("ls", "dcp", "--chunks").stdout
 
 
+def layered(sh):
+    """Two layers that are alike, a third that is not, and one large tensor."""
+    return safetensors(sh.work / "layered.safetensors", {
+        **{f"model.layers.{i}.{w}": ("F32", [4], floats(4)) for i in range(2) for w in "vw"}, "model.layers.2.w": ("F64", [4], floats(8)),
+        "model.embed": ("F32", [64], floats(64))})
+
+
+def option_tree(sh, verb):
+    lines = [line.split("\t") for line in sh("ls", layered(sh), "--tree").stdout.splitlines()]
+    equal(lines, [["model", "", "", "6", "352"], ["model.embed", "F32", "[64]", "1", "256"], ["model.layers", "", "", "5", "96"],
+                  ["model.layers.{0,1}", "", "", "4", "64"], ["model.layers.{0,1}.v", "F32", "[4]", "2", "32"],
+                  ["model.layers.{0,1}.w", "F32", "[4]", "2", "32"], ["model.layers.2.w", "F64", "[4]", "1", "32"],
+                  ["(all)", "", "", "6", "352"]])
+    sh("ls", "layered.safetensors", "--tree", "--chunks", status=2)
+    shown = sh.json("ls", "layered.safetensors", "--tree")
+    equal((shown["count"], shown["bytes"], shown["tree"][3]), (6, 352, {"name": "model.layers.{0,1}", "depth": 2, "count": 4, "bytes": 64}))
+
+
+def option_depth(sh, verb):
+    equal(len(sh("ls", layered(sh), "--tree", "--depth", "2").stdout.splitlines()), 4)
+    sh("ls", "layered.safetensors", "--depth", "2", status=2)
+
+
+def option_sort(sh, verb):
+    first = [sh("ls", layered(sh), "--sort", order).stdout.split("\t")[0] for order in ("key", "size", "dtype")]
+    last = [sh("ls", "layered.safetensors", "--sort", order).stdout.splitlines()[-1].split("\t")[0] for order in ("key", "size", "dtype")]
+    equal((first, last), (["model.embed", "model.embed", "model.layers.0.v"], ["model.layers.2.w", "model.layers.1.w", "model.layers.2.w"]))
+    tree = [[line.split("\t")[0] for line in sh("ls", "layered.safetensors", "--tree", "--sort", order).stdout.splitlines()]
+            for order in ("size", "dtype")]
+    equal([names[3:5] for names in tree], [["model.layers.{0,1}"] + ["model.layers.{0,1}.v"], ["model.layers.2.w", "model.layers.{0,1}"]])
+
+
 def option_digest(sh, verb):
     equal({len(line.split()[0]) for line in sh("hash", model(sh), "--digest", "crc32c").stdout.splitlines()}, {8})
 
