@@ -3,7 +3,7 @@
 #include "api/handle.h"
 
 #include "api/public_options.h"
-#include "convert/selection.h"
+#include "convert/key_filter.h"
 #include "convert/tensor_stats.h"
 
 #include <math.h>
@@ -122,17 +122,23 @@ static reshard_status stats_hand_out(reshard_checkpoint *checkpoint, const struc
 }
 
 /* Catalog indices of what is asked for; tensors without stored values are left out. */
-static uint32_t stats_wanted(const reshard_checkpoint *checkpoint, const reshard_stats_options *options, uint32_t *wanted)
+static reshard_status stats_wanted(const reshard_checkpoint *checkpoint, const reshard_stats_options *options, uint32_t *wanted,
+                                   uint32_t *count, reshard_error *err)
 {
     const struct catalog *catalog = checkpoint_catalog(checkpoint);
-    const struct selection_options keys = { .include = options->include, .exclude = options->exclude };
-    uint32_t count = 0;
-    for (size_t i = 0; i < reshard_tensor_count(checkpoint); i++) {
+    struct key_filter filter;
+    reshard_status status = key_filter_begin(&filter, options->include, options->exclude, err);
+    for (size_t i = 0; i < reshard_tensor_count(checkpoint) && !status; i++) {
         const uint32_t tensor = checkpoint_listed(checkpoint, i);
-        if (!(catalog->tensors[tensor].flags & TENSOR_NO_DATA) && selection_wants(catalog->tensors[tensor].key, &keys))
-            wanted[count++] = tensor;
+        bool is_wanted;
+        status = key_filter_wants(&filter, catalog->tensors[tensor].key, &is_wanted, err);
+        if (!status && is_wanted && !(catalog->tensors[tensor].flags & TENSOR_NO_DATA))
+            wanted[(*count)++] = tensor;
     }
-    return count;
+    if (!status)
+        status = key_filter_check(&filter, err);
+    key_filter_release(&filter);
+    return status;
 }
 
 API_EXPORT reshard_status reshard_stats(reshard_checkpoint *checkpoint, const reshard_stats_options *options,
@@ -141,7 +147,7 @@ API_EXPORT reshard_status reshard_stats(reshard_checkpoint *checkpoint, const re
     reshard_stats_options given;
     struct run_call running;
     struct stats_run stats = { 0 };
-    uint32_t *wanted = NULL;
+    uint32_t *wanted = NULL, count = 0;
     ERROR_SCOPE(err);
     NEEDS(checkpoint, err);
     NEEDS(sink, err);
@@ -155,8 +161,9 @@ API_EXPORT reshard_status reshard_stats(reshard_checkpoint *checkpoint, const re
     status = stats.kept && wanted ? RESHARD_OK : error_set_memory(err);
     work_renew(&checkpoint_source(checkpoint)->work);
     if (!status)
-        status = tensor_stats(checkpoint->opened, wanted, stats_wanted(checkpoint, &given, wanted), &running.engine, keep_tally, &stats,
-                              err);
+        status = stats_wanted(checkpoint, &given, wanted, &count, err);
+    if (!status)
+        status = tensor_stats(checkpoint->opened, wanted, count, &running.engine, keep_tally, &stats, err);
     if (!status)
         status = stats_hand_out(checkpoint, &stats, sink, context, err);
     arena_release(&stats.arena);

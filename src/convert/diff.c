@@ -14,12 +14,20 @@ struct diff_held {
     size_t size;
 };
 
+/* Which keys are compared; the first failure to find out is kept. */
+struct diff_keys {
+    struct key_filter filter;
+    reshard_status status;
+    reshard_error err;
+};
+
 struct diff {
     struct checkpoint *a, *b;
     const struct catalog *catalog_a; /* a's tensors as they are compared: its own catalog, or what a mapping makes */
     struct mapping_made mapping;
     struct selection selection;
     const struct diff_options *options;
+    struct diff_keys *keys;
     struct finding_sink *findings;
     struct lockstep_pair *pairs;
     struct difference *results;    /* by pair */
@@ -79,8 +87,11 @@ static bool diff_lost_shape(const struct catalog *a, const struct catalog_tensor
 /* Keys that the caller left out are on neither side. */
 static bool diff_is_wanted(const struct diff *diff, const struct catalog_tensor *tensor)
 {
-    const struct selection_options keys = { .include = diff->options->include, .exclude = diff->options->exclude };
-    return !(tensor->flags & TENSOR_HIDDEN) && selection_wants(tensor->key, &keys);
+    struct diff_keys *keys = diff->keys;
+    bool is_wanted = false;
+    if (!(tensor->flags & TENSOR_HIDDEN) && !keys->status)
+        keys->status = key_filter_wants(&keys->filter, tensor->key, &is_wanted, &keys->err);
+    return is_wanted;
 }
 
 /* Tells the receiver of tensors what became of one, and counts it. */
@@ -376,6 +387,12 @@ static reshard_status compare_tensors(struct diff *diff, const struct engine_opt
     const struct engine_made made = { diff->catalog_a, diff->selection.table.recipes, diff->selection.table.first };
     const struct engine_made *maker = diff->mapping.stage ? &made : NULL;
     reshard_status status = match_tensors(diff, err);
+    if (!status && diff->keys->status) {
+        status = diff->keys->status;
+        *err = diff->keys->err;
+    }
+    if (!status)
+        status = key_filter_check(&diff->keys->filter, err);
     if (!status)
         status = resolve_pairs(diff, err);
     diff->results = calloc((size_t)diff->pair_count + 1, sizeof(*diff->results));
@@ -399,12 +416,15 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     reshard_status status = checkpoint_relate_both(&a, &b, err);
     if (status)
         return status;
-    struct diff diff = { .a = a, .b = b, .options = options, .findings = findings,
+    struct diff_keys keys = { 0 };
+    struct diff diff = { .a = a, .b = b, .options = options, .keys = &keys, .findings = findings,
                          .tolerance = { options->absolute_tolerance, options->relative_tolerance } };
     uint64_t failures = findings->failures;
     work_renew(&a->source->work);
     work_renew(&b->source->work);
-    status = map_a(&diff, err);
+    status = key_filter_begin(&keys.filter, options->include, options->exclude, err);
+    if (!status)
+        status = map_a(&diff, err);
     if (!status)
         status = compare_tensors(&diff, engine, err);
     if (!status && !options->ignore_items)
@@ -413,6 +433,7 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
         status = finding_sink_status(findings, err);
     if (!status && options->summary)
         *options->summary = diff.summary;
+    key_filter_release(&keys.filter);
     free(diff.pairs);
     free(diff.misfits);
     free(diff.results);

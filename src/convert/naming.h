@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of what is written: a prefix taken off or put before, s/RE/NEW/, or whatever the caller's function says. In this order. */
+/* Names of what is written: a prefix taken off, renames (key_pattern.h), whatever the caller's function says, and a prefix put before. */
 #ifndef CONVERT_NAMING_H
 #define CONVERT_NAMING_H
 
 #include "base/buffer.h"
 #include "base/error.h"
 #include "base/name_map.h"
+#include "convert/key_pattern.h"
 
 struct naming_options {
     const char *strip_prefix;      /* taken off keys that begin so; others stay. NULL: none */
-    const char *const *renames;    /* s/RE/NEW/ or s/RE/NEW/g, extended regular expressions; ends with NULL, or is NULL */
+    const char *const *renames;    /* s/RE/NEW/, s/RE/NEW/g or GLOB -> GLOB, in their order; ends with NULL, or is NULL */
     const char *add_prefix;
     /* Appends the key's new name to out. NULL: names stay. */
     reshard_status (*rename)(struct str key, struct buffer *out, void *context, reshard_error *err);
     void *context;
 };
 
-struct naming_rename;
 struct naming {
     const struct naming_options *options;
-    struct naming_rename *renames;
+    struct key_rename **renames;
     uint32_t rename_count;
-    struct name_map made;          /* so that no two tensors get one name */
+    struct name_map made;          /* so that no two tensors or items get one name, */
+    struct str *from;              /* by number in made: whose it is */
+    uint32_t from_capacity;
     struct buffer text, other;
     bool is_active;
 };
 
 reshard_status naming_begin(struct naming *naming, const struct naming_options *options, reshard_error *err);
 
-/* Replaces *key, whose new text lives until naming_end. USAGE if another tensor has that name. */
+/* Replaces *key, whose new text lives until naming_end; the old one must live as long. USAGE if something else has that name. */
 reshard_status naming_apply(struct naming *naming, struct str *key, reshard_error *err);
 void naming_end(struct naming *naming);
 

@@ -1,55 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "convert/selection.h"
 
-#include "kernels/copy.h"
 #include "base/sort.h"
 #include "convert/tied_states.h"
 
 #include <stdlib.h>
 
 #define PATH_KEPT_MAX 16 /* parts of a path that a new name may share */
-
-static bool matches_any(struct str key, const char *const *globs)
-{
-    for (size_t i = 0; globs && globs[i]; i++) {
-        if (str_matches_glob(key, str_of(globs[i])))
-            return true;
-    }
-    return false;
-}
-
-bool selection_wants(struct str key, const struct selection_options *options)
-{
-    bool included = !options->include || !options->include[0] || matches_any(key, options->include);
-    return included && !matches_any(key, options->exclude);
-}
-
-/* "bf16" asks for every floating tensor, "GLOB=bf16" for whatever matches. */
-reshard_status selection_dtype(struct str key, enum dtype source, const char *const *rules, enum dtype *out, reshard_error *err)
-{
-    *out = source;
-    for (size_t i = 0; rules && rules[i]; i++) {
-        struct str rule = str_of(rules[i]), glob = { 0 }, name = rule;
-        for (size_t at = rule.size; at-- > 0;) {
-            if (rule.data[at] == '=') {
-                glob = (struct str){ rule.data, at };
-                name = (struct str){ rule.data + at + 1, rule.size - at - 1 };
-                break;
-            }
-        }
-        enum dtype wanted;
-        if (!dtype_from_name(name, &wanted))
-            return error_set(err, RESHARD_ERR_USAGE, "unknown dtype '%.*s'", STR_ARG(name));
-        bool applies = glob.data ? str_matches_glob(key, glob) : dtype_info(source)->class_ == DTYPE_CLASS_FLOAT;
-        if (!applies)
-            continue;
-        if (!copy_can_cast(source, wanted))
-            return error_set(err, RESHARD_ERR_UNSUPPORTED, "tensor '%.*s': no cast from %s to %s", STR_ARG(key), dtype_info(source)->name,
-                             dtype_info(wanted)->name);
-        *out = wanted;
-    }
-    return RESHARD_OK;
-}
 
 /* What choosing tensors works with. */
 struct choice {
@@ -59,6 +16,7 @@ struct choice {
     uint32_t *wanted_of; /* by source tensor: the wanted one that is the same, or CATALOG_NONE */
     struct buffer text;  /* scratch */
     struct naming naming;
+    struct key_rules rules;
 };
 
 /* What the wanted tensor and the source's have in common if their elements are the same: its ties, and what else the source knows. */
@@ -102,12 +60,16 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
         return status;
     bool is_renamed = !str_equal(key, tensor->key);
     out->is_whole &= !is_renamed;
-    if (is_lost || (hidden ? choice->options->drop_items : !selection_wants(key, choice->options))) {
+    bool is_wanted = !choice->options->drop_items;
+    status = hidden || is_lost ? RESHARD_OK : key_filter_wants(&choice->rules.filter, key, &is_wanted, err);
+    if (status)
+        return status;
+    if (is_lost || !is_wanted) {
         out->is_whole = false;
         return RESHARD_OK;
     }
     enum dtype dtype = tensor->dtype;
-    status = hidden ? RESHARD_OK : selection_dtype(key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    status = hidden ? RESHARD_OK : key_rules_dtype(&choice->rules, key, tensor->dtype, &dtype, err);
     if (status)
         return status;
     uint32_t wanted;
@@ -127,10 +89,12 @@ static reshard_status select_tied(struct choice *choice, const struct tied_state
     const struct catalog_tensor *tensor = &choice->catalog->tensors[tied->tensor];
     struct selection *out = choice->out;
     uint32_t wanted;
-    if (!selection_wants(tied->key, choice->options))
-        return RESHARD_OK;
+    bool is_wanted;
+    reshard_status status = key_filter_wants(&choice->rules.filter, tied->key, &is_wanted, err);
+    if (status || !is_wanted)
+        return status;
     out->is_whole = false;
-    reshard_status status = catalog_add_tensor(out->wanted, tied->key, tensor->dtype, tensor->rank,
+    status = catalog_add_tensor(out->wanted, tied->key, tensor->dtype, tensor->rank,
                                                catalog_vector_at(choice->catalog, tensor->shape), &wanted, err);
     if (status)
         return status;
@@ -210,13 +174,15 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
     const struct map_tensor *tensor = &mapping->space->tensors[made];
     struct selection *out = choice->out;
     enum dtype dtype;
-    bool same;
+    bool same, is_wanted = false;
     uint32_t wanted, anchor = anchor_of(mapping, made, &same);
     struct str key = tensor->key;
     reshard_status status = naming_apply(&choice->naming, &key, err);
-    if (status || !selection_wants(key, choice->options))
+    if (!status)
+        status = key_filter_wants(&choice->rules.filter, key, &is_wanted, err);
+    if (status || !is_wanted)
         return status;
-    status = selection_dtype(key, tensor->dtype, choice->options->dtypes, &dtype, err);
+    status = key_rules_dtype(&choice->rules, key, tensor->dtype, &dtype, err);
     if (!status)
         status = catalog_add_tensor(out->wanted, key, dtype, tensor->rank, tensor->shape, &wanted, err);
     if (status)
@@ -261,28 +227,46 @@ static reshard_status select_mapped(struct choice *choice, const struct mapping_
     return status;
 }
 
-static reshard_status select_item(const struct catalog *catalog, uint32_t index, const struct selection_options *options,
-                                  struct selection *out, reshard_error *err)
+/* Files beside a checkpoint and what belongs to its format keep their names. *wanted: whether the item is. */
+static reshard_status name_item(struct choice *choice, uint32_t index, struct str *key, bool *wanted, reshard_error *err)
 {
-    const struct catalog_item *item = &catalog->items[index];
-    bool is_part_of_format = item->kind == ITEM_FILE || str_is(item->key, "__metadata__");
-    bool is_lost = options->lost_items && options->lost_items[index];
-    if (is_lost || options->drop_items || (!is_part_of_format && !selection_wants(item->key, options))) {
-        out->is_whole = false;
+    const struct selection_options *options = choice->options;
+    const struct catalog_item *item = &choice->catalog->items[index];
+    *key = item->key;
+    *wanted = !options->drop_items && !(options->lost_items && options->lost_items[index]);
+    if (!*wanted || item->kind == ITEM_FILE || str_is(item->key, "__metadata__"))
         return RESHARD_OK;
-    }
+    reshard_status status = naming_apply(&choice->naming, key, err);
+    return status ? status : key_filter_wants(&choice->rules.filter, *key, wanted, err);
+}
+
+static reshard_status select_item(struct choice *choice, uint32_t index, reshard_error *err)
+{
+    const struct catalog *catalog = choice->catalog;
+    const struct catalog_item *item = &catalog->items[index];
+    struct selection *out = choice->out;
+    struct str key;
+    bool is_wanted;
+    reshard_status status = name_item(choice, index, &key, &is_wanted, err);
+    if (status)
+        return status;
+    bool is_renamed = !str_equal(key, item->key), has_path = item->path != CATALOG_NONE && !is_renamed;
+    out->is_whole &= is_wanted && !is_renamed;
+    if (!is_wanted)
+        return RESHARD_OK;
     struct path_part single;
     const struct path_part *parts;
     size_t count = catalog_item_path(catalog, item, &single, &parts);
     struct catalog_item copy = *item;
     uint32_t wanted;
+    copy.key = key;
     if (item->kind == ITEM_BLOB || item->kind == ITEM_RAW || item->kind == ITEM_FILE) {
         const struct catalog_object *object = &catalog->objects[item->object];
-        reshard_status status = catalog_add_object(out->wanted, object->name, object->bytes, &copy.object, err);
+        status = catalog_add_object(out->wanted, object->name, object->bytes, &copy.object, err);
         if (status)
             return status;
     }
-    reshard_status status = catalog_add_item(out->wanted, &copy, parts, item->path == CATALOG_NONE ? 0 : count, &wanted, err);
+    status = catalog_add_item(out->wanted, &copy, parts, has_path ? count : 0, &wanted, err);
     if (!status)
         out->wanted_items[wanted] = index;
     return status;
@@ -297,8 +281,10 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
     size_t most = (size_t)catalog->tensor_count + (mapping ? map_space_tensor_count(mapping->space) : 0) +
                   (reference ? reference->tensor_count : 0) + 1;
     reshard_status status = naming_begin(&choice.naming, &options->naming, err);
+    if (!status)
+        status = key_rules_begin(&choice.rules, options->include, options->exclude, options->dtypes, err);
     if (status)
-        return status;
+        goto out;
     choice.wanted_of = malloc(((size_t)catalog->tensor_count + 1) * sizeof(uint32_t));
     made.wanted = catalog_new(format);
     made.wanted_source = reallocarray(NULL, most, sizeof(uint32_t));
@@ -316,11 +302,13 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
     for (uint32_t i = 0; i < options->tied_count && !status; i++)
         status = select_tied(&choice, &options->tied[i], err);
     if (!status && (options->missing || options->choose_missing))
-        status = selection_add_missing(&made, catalog, reference, options, err);
+        status = selection_add_missing(&made, catalog, reference, options, &choice.rules, err);
     if (!status)
         status = recipe_table_close(&made.table, made.wanted->tensor_count, err);
     for (uint32_t i = 0; i < catalog->item_count && !status; i++)
-        status = select_item(catalog, i, options, &made, err);
+        status = select_item(&choice, i, err);
+    if (!status)
+        status = key_rules_check(&choice.rules, err);
     if (!status && made.wanted->tensor_count == 0 && catalog->tensor_count > 0 && (options->include || options->exclude))
         status = error_set(err, RESHARD_ERR_USAGE,
                            "no tensor is left after reshard_convert_options.include and reshard_convert_options.exclude");
@@ -328,6 +316,7 @@ reshard_status selection_make(const struct catalog *catalog, const struct mappin
 out:
     free(choice.wanted_of);
     buffer_release(&choice.text);
+    key_rules_release(&choice.rules);
     naming_end(&choice.naming);
     if (status)
         selection_release(&made);

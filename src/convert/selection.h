@@ -3,6 +3,7 @@
 #ifndef CONVERT_SELECTION_H
 #define CONVERT_SELECTION_H
 
+#include "convert/key_rules.h"
 #include "convert/naming.h"
 #include "names/mapping_stage.h"
 
@@ -11,7 +12,7 @@ enum missing_choice { MISSING_LEFT_OUT, MISSING_FILLED, MISSING_BORROWED, MISSIN
 
 /* Lists end with NULL, and may be NULL. */
 struct selection_options {
-    const char *const *include, *const *exclude; /* globs on keys */
+    const char *const *include, *const *exclude; /* globs on keys (key_pattern.h); each matches some */
     const char *const *dtypes;                   /* "bf16" or "GLOB=f32", the last match counts */
     bool drop_items;
     const uint8_t *lost_tensors, *lost_items;    /* by number of the source: what there is is damaged; NULL: nothing */
@@ -45,16 +46,12 @@ reshard_status selection_make(const struct catalog *source, const struct mapping
 
 /* selection_missing.c: adds what the reference has and the selection lacks, as the options say. */
 reshard_status selection_add_missing(struct selection *selection, const struct catalog *source, const struct catalog *reference,
-                                     const struct selection_options *options, reshard_error *err);
+                                     const struct selection_options *options, struct key_rules *rules, reshard_error *err);
 
 /* Whether missing tensors come out of a checkpoint there. */
 bool selection_missing_is_path(const char *missing);
 
-/* The type of a tensor under options.dtypes. */
-reshard_status selection_dtype(struct str key, enum dtype source, const char *const *rules, enum dtype *out, reshard_error *err);
 
-/* Whether include and exclude leave the key. */
-bool selection_wants(struct str key, const struct selection_options *options);
 void selection_release(struct selection *selection);
 
 #endif

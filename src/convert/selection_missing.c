@@ -16,6 +16,7 @@ struct missing {
     struct selection *selection;
     const struct catalog *source, *reference;
     const struct selection_options *options;
+    struct key_rules *rules;
     struct name_map known;
     enum missing_choice choice;
     double value;
@@ -68,7 +69,7 @@ static reshard_status missing_add(struct missing *missing, const struct catalog_
 {
     struct selection *selection = missing->selection;
     enum dtype dtype;
-    reshard_status status = selection_dtype(tensor->key, tensor->dtype, missing->options->dtypes, &dtype, missing->err);
+    reshard_status status = key_rules_dtype(missing->rules, tensor->key, tensor->dtype, &dtype, missing->err);
     if (!status)
         status = catalog_add_tensor(selection->wanted, tensor->key, dtype, tensor->rank,
                                     catalog_vector_at(missing->reference, tensor->shape), wanted, missing->err);
@@ -196,9 +197,9 @@ static reshard_status missing_refuse(const struct missing *missing)
 }
 
 reshard_status selection_add_missing(struct selection *selection, const struct catalog *source, const struct catalog *reference,
-                                     const struct selection_options *options, reshard_error *err)
+                                     const struct selection_options *options, struct key_rules *rules, reshard_error *err)
 {
-    struct missing missing = { .selection = selection, .source = source, .reference = reference, .options = options, .err = err };
+    struct missing missing = { .selection = selection, .source = source, .reference = reference, .options = options, .rules = rules, .err = err };
     reshard_status status = RESHARD_OK;
     if (!reference)
         return error_set(err, RESHARD_ERR_USAGE,
@@ -211,7 +212,10 @@ reshard_status selection_add_missing(struct selection *selection, const struct c
     for (uint32_t i = 0; i < reference->tensor_count && !status; i++) {
         const struct catalog_tensor *tensor = &reference->tensors[i];
         bool is_known = (tensor->flags & (TENSOR_HIDDEN | TENSOR_NO_DATA)) || name_map_find(&missing.known, tensor->key) != NAME_NONE;
-        if (!is_known && selection_wants(tensor->key, options))
+        bool is_wanted = false;
+        if (!is_known)
+            status = key_filter_wants(&rules->filter, tensor->key, &is_wanted, err);
+        if (!status && is_wanted)
             status = missing_decide(&missing, i);
     }
     if (!status && missing.count)
