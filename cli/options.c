@@ -43,7 +43,7 @@ static const struct row {
     { "wrap", "REGEX|root", 0, TEXT, FIELD(wrap), SHAPING, "modules that are flattened together, for example 'transformer.h.*' (atorch)" },
     { "missing", "error|zeros|VALUE|PATH", 0, TEXT, FIELD(missing), WRITING, "tensors that --like has and the source lacks (left out)" },
     { "strip-prefix", "TEXT", 0, TEXT, FIELD(strip_prefix), SHAPING, "take this off the names that begin with it" },
-    { "rename", "s/RE/NEW/", 0, LIST, FIELD(renames), SHAPING, "change names by a regular expression; repeatable" },
+    { "rename", "s/RE/NEW/|'GLOB -> GLOB'", 0, LIST, FIELD(renames), SHAPING, "change names; repeatable" },
     { "add-prefix", "TEXT", 0, TEXT, FIELD(add_prefix), SHAPING, "put this before all names" },
     { "option", "NAME=VALUE", 'o', LIST, FIELD(format_options), SHAPING, "option of the target format; repeatable" },
     { "rules", "NAME|FILE", 0, TEXT, FIELD(rules), SHAPING | BIT(DIFF),

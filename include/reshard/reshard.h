@@ -392,7 +392,8 @@ typedef struct reshard_convert_options {
     const char *to;               /* format; NULL only with like */
     const char *like;             /* path of a checkpoint whose format, layout and names are taken; or NULL */
     const char *layout;           /* "ranks=8,…" or NULL */
-    const char *const *include, *const *exclude; /* globs on keys; NULL-terminated lists or NULL */
+    /* Globs on keys, which know *, ?, [set], {one,other} and {0..15}; each matches some. NULL-terminated lists or NULL. */
+    const char *const *include, *const *exclude;
     const char *const *dtypes;    /* "bf16" or "GLOB=f32", the last match counts; NULL-terminated or NULL */
     const char *const *format_options; /* "name=value" of the target format; NULL-terminated or NULL */
     uint64_t max_shard_bytes;     /* largest file of a sharded format; 0: the format's default */
@@ -405,7 +406,7 @@ typedef struct reshard_convert_options {
     const reshard_map_options *map;   /* include, exclude and dtypes apply to what comes out; NULL: defaults */
     const char *wrap;                 /* formats of flat parameters: "root", a path of modules "transformer.h.*", or a regular expression */
     const char *strip_prefix, *add_prefix; /* of names, behind the mapping; strip_prefix: of those that have it. NULL: none */
-    const char *const *renames;       /* "s/RE/NEW/", between the two; NULL-terminated or NULL */
+    const char *const *renames;       /* "s/RE/NEW/" or "GLOB -> GLOB", between the two; NULL-terminated or NULL */
     /* Sets *out to the name of what would be called `key`; its text is good until the next call. Before add_prefix. NULL: none. */
     int (*rename)(reshard_str key, reshard_str *out, void *context);
     const char *missing;              /* tensors that like has and the source lacks: "error", "zeros", a number, or the path of a checkpoint

@@ -132,7 +132,16 @@ static size_t brace_end(struct str text, size_t at)
     return 0;
 }
 
-/* "0..15" as numbers. */
+static struct str without_zeros(struct str digits)
+{
+    while (digits.size > 1 && digits.data[0] == '0') {
+        digits.data++;
+        digits.size--;
+    }
+    return digits;
+}
+
+/* "0..15" as numbers; *width: of all of them, where they have zeros before them. */
 static bool read_range(struct str text, uint64_t *first, uint64_t *last, int *width)
 {
     size_t dot;
@@ -140,6 +149,8 @@ static bool read_range(struct str text, uint64_t *first, uint64_t *last, int *wi
         return false;
     struct str low = { text.data, dot }, high = { text.data + dot + 2, text.size - dot - 2 };
     *width = low.size > 1 && low.data[0] == '0' && low.size == high.size && low.size < 20 ? (int)low.size : 0;
+    if (*width)
+        low = without_zeros(low), high = without_zeros(high);
     return str_to_u64(low, first) && str_to_u64(high, last) && *first <= *last;
 }
 

@@ -32,7 +32,7 @@ static void swap_texts(struct naming *naming)
 }
 
 /* What the caller's function makes of the text comes behind the expressions. */
-static reshard_status naming_run_renames(struct naming *naming, reshard_error *err)
+static reshard_status naming_run_renames(struct naming *naming, enum naming_of of, reshard_error *err)
 {
     const struct naming_options *options = naming->options;
     reshard_status status = RESHARD_OK;
@@ -40,7 +40,7 @@ static reshard_status naming_run_renames(struct naming *naming, reshard_error *e
         status = key_rename_run(naming->renames[i], buffer_str(&naming->text), &naming->other, err);
         swap_texts(naming);
     }
-    if (status || !options->rename)
+    if (status || !options->rename || of == NAMING_ITEM)
         return status;
     status = options->rename(buffer_str(&naming->text), &naming->other, options->context, err);
     swap_texts(naming);
@@ -62,7 +62,21 @@ static reshard_status naming_take(struct naming *naming, struct str *key, reshar
     return RESHARD_OK;
 }
 
-reshard_status naming_apply(struct naming *naming, struct str *key, reshard_error *err)
+/* Up to the first dot. */
+static struct str name_head(struct str key)
+{
+    size_t dot;
+    return str_find_char(key, '.', &dot) ? (struct str){ key.data, dot } : (struct str){ 0 };
+}
+
+/* Whether what is named gets the prefix: what stands beside the model, such as the arguments of a run, does not. */
+static bool gets_prefix(const struct naming *naming, enum naming_of of, struct str key)
+{
+    struct str head = name_head(key);
+    return of == NAMING_TENSOR || (head.size > 0 && name_map_find(&naming->heads, head) != NAME_NONE);
+}
+
+reshard_status naming_apply(struct naming *naming, enum naming_of of, struct str *key, reshard_error *err)
 {
     const struct naming_options *options = naming->options;
     struct str rest = *key;
@@ -77,10 +91,14 @@ reshard_status naming_apply(struct naming *naming, struct str *key, reshard_erro
     if (!buffer_append_str(&naming->text, rest))
         return error_set_memory(err);
     buffer_clear(&naming->other);
-    status = naming_run_renames(naming, err);
+    status = naming_run_renames(naming, of, err);
     if (status)
         return status;
-    if (!buffer_append_text(&naming->other, options->add_prefix ? options->add_prefix : "") ||
+    struct str head = name_head(buffer_str(&naming->text));
+    if (of == NAMING_TENSOR && head.size && name_map_intern(&naming->heads, head, NULL) == NAME_NONE)
+        return error_set_memory(err);
+    bool has_prefix = options->add_prefix && gets_prefix(naming, of, buffer_str(&naming->text));
+    if (!buffer_append_text(&naming->other, has_prefix ? options->add_prefix : "") ||
         !buffer_append_str(&naming->other, buffer_str(&naming->text)))
         return error_set_memory(err);
     return naming_take(naming, key, err);
@@ -93,6 +111,7 @@ void naming_end(struct naming *naming)
     free(naming->renames);
     free(naming->from);
     name_map_release(&naming->made);
+    name_map_release(&naming->heads);
     buffer_release(&naming->text);
     buffer_release(&naming->other);
     *naming = (struct naming){ 0 };

@@ -55,7 +55,7 @@ static reshard_status select_tensor(struct choice *choice, uint32_t index, resha
     bool hidden = tensor->flags & TENSOR_HIDDEN;
     bool is_lost = choice->options->lost_tensors && choice->options->lost_tensors[index];
     struct str key = tensor->key;
-    reshard_status status = hidden || is_lost ? RESHARD_OK : naming_apply(&choice->naming, &key, err);
+    reshard_status status = hidden || is_lost ? RESHARD_OK : naming_apply(&choice->naming, NAMING_TENSOR, &key, err);
     if (status)
         return status;
     bool is_renamed = !str_equal(key, tensor->key);
@@ -177,7 +177,7 @@ static reshard_status select_made(struct choice *choice, const struct mapping_st
     bool same, is_wanted = false;
     uint32_t wanted, anchor = anchor_of(mapping, made, &same);
     struct str key = tensor->key;
-    reshard_status status = naming_apply(&choice->naming, &key, err);
+    reshard_status status = naming_apply(&choice->naming, NAMING_TENSOR, &key, err);
     if (!status)
         status = key_filter_wants(&choice->rules.filter, key, &is_wanted, err);
     if (status || !is_wanted)
@@ -236,7 +236,7 @@ static reshard_status name_item(struct choice *choice, uint32_t index, struct st
     *wanted = !options->drop_items && !(options->lost_items && options->lost_items[index]);
     if (!*wanted || item->kind == ITEM_FILE || str_is(item->key, "__metadata__"))
         return RESHARD_OK;
-    reshard_status status = naming_apply(&choice->naming, key, err);
+    reshard_status status = naming_apply(&choice->naming, NAMING_ITEM, key, err);
     return status ? status : key_filter_wants(&choice->rules.filter, *key, wanted, err);
 }
 

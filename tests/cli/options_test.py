@@ -207,8 +207,12 @@ def option_include(sh, verb):
     if verb == "stats":
         equal([t["key"] for t in sh.json("stats", model(sh), "n", "--include", "[vw]")["tensors"]], ["n", "v", "w"])
         return
-    _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "[vw]", "--include", "none")
+    _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "{v,w}", "--include", "n*")
+    equal(report["tensors"], 3)
+    _, report = made(sh, verb, model(sh), "--to", "hf", "--include", "[vw]")
     equal(report["tensors"], 2)
+    nothing = sh(verb, model(sh), *(["bad"] if verb == "convert" else []), "--to", "hf", "--include", "none", status=2).stderr
+    assert "include 'none' matches no key" in nothing, nothing
 
 
 def option_exclude(sh, verb):
@@ -287,7 +291,7 @@ def option_missing(sh, verb):
 def option_strip_prefix(sh, verb):
     safetensors(sh.work / "long.safetensors", {"glm.w": ("F32", [2], floats(2)), "w": ("F32", [2], floats(2))})
     target = ["bad"] if verb == "convert" else []
-    assert "another tensor" in sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
+    assert "'glm.w' and 'w' would both be called 'w'" in sh(verb, "long.safetensors", *target, "--to", "hf", "--strip-prefix", "glm.", status=2).stderr
     found, _ = made(sh, verb, "long.safetensors", "--to", "hf", "--exclude", "w", "--strip-prefix", "gl")
     assert found is None or set(found) == {"m.w"}, found
 
