@@ -405,6 +405,8 @@ def file_candidates(target, case, index, file):
     is_header = file.suffix == ".safetensors"
     if target == "dcp_metadata" and file.name == ".metadata" or target == "flex_metadata" and file.suffix == ".metadata":
         yield name, content
+    elif target == "paddle_save" and file.suffix in (".pdparams", ".pdopt", ".pdtensor", ".distcp"):
+        yield name, content
     elif target == "json" and (is_header or file.suffix == ".json"):
         yield name, header_of(content) if is_header else content
     elif target == "pickle":
@@ -438,7 +440,7 @@ def candidates(target):
     else:
         if target == "pickle":
             yield from text_pickles()
-        for case, path in cases(["paddle"] if target == "flex_metadata" else ["safetensors", "torch-file", "torch-dcp", "hf-real", "verl"]):
+        for case, path in cases(["paddle"] if target in ("flex_metadata", "paddle_save") else ["safetensors", "torch-file", "torch-dcp", "hf-real", "verl"]):
             for index, file in enumerate(files_of(path)):
                 yield from file_candidates(target, case, index, file)
 

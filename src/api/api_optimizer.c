@@ -187,7 +187,7 @@ API_EXPORT reshard_status reshard_sharding_assign(int64_t sharding, int64_t rank
         return error_set_memory(err);
     status = sharding_take(parameters, stride, count, made, err);
     if (!status)
-        status = sharding_assign((enum sharding_stage)sharding, (uint32_t)ranks, made, (uint32_t)count, err);
+        status = sharding_assign((enum sharding_stage)sharding, (uint32_t)ranks, SHARDING_SEGMENT, made, (uint32_t)count, err);
     for (size_t i = 0; i < count && !status; i++) {
         reshard_sharding_parameter *out = filled_at(parameters, stride, i);
         out->start = made[i].start;

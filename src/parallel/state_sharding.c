@@ -106,11 +106,11 @@ static reshard_status assign_buffers(uint32_t ranks, struct sharded_parameter *p
     return status;
 }
 
-static reshard_status assign_parts(uint32_t ranks, struct sharded_parameter *parameters, uint32_t count, reshard_error *err)
+static reshard_status assign_parts(uint32_t ranks, int64_t segment, struct sharded_parameter *parameters, uint32_t count, reshard_error *err)
 {
     for (uint32_t i = 0; i < count; i++) {
         struct sharded_parameter *parameter = &parameters[i];
-        if (parameter->elements <= SHARDING_WHOLE_ELEMENTS) {
+        if (parameter->elements <= segment) {
             parameter->owner = SHARDING_ALL;
             parameter->part = 0;
             continue;
@@ -124,7 +124,7 @@ static reshard_status assign_parts(uint32_t ranks, struct sharded_parameter *par
     return RESHARD_OK;
 }
 
-reshard_status sharding_assign(enum sharding_stage stage, uint32_t ranks, struct sharded_parameter *parameters, uint32_t count,
+reshard_status sharding_assign(enum sharding_stage stage, uint32_t ranks, int64_t segment, struct sharded_parameter *parameters, uint32_t count,
                                reshard_error *err)
 {
     for (uint32_t i = 0; i < count; i++) {
@@ -138,7 +138,7 @@ reshard_status sharding_assign(enum sharding_stage stage, uint32_t ranks, struct
     case SHARDING_1_V2:
         return assign_buffers(ranks, parameters, count, err);
     case SHARDING_3:
-        return assign_parts(ranks, parameters, count, err);
+        return assign_parts(ranks, segment, parameters, count, err);
     case SHARDING_NONE:
         break;
     }

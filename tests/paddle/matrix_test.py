@@ -203,7 +203,7 @@ def run_pairs(tap, pool, name, pairs, work):
 
 
 def check_met(tap, command, work):
-    """Layouts that are read and left, but not written."""
+    """Layouts beside the matrix: read, left, and gone to."""
     model, whole = S.language_model(), S.BY_NAME["dp1"]
     for strategy in S.MET:
         tree, folder = S.stored(model, strategy), work / strategy.name
@@ -211,6 +211,9 @@ def check_met(tap, command, work):
         check_reading(tap, command, f"flex {strategy.name}", model, tree, folder)
         failure = command.convert(folder, work / "whole", "--to", "paddle-flex", "--layout", whole.words, "--overwrite")
         tap(f"flex {strategy.name} to {whole.name}", [failure] if failure else tree_problems(model, S.stored(model, whole), work / "whole"))
+        failure = command.convert(work / "whole", work / "again", "--to", "paddle-flex", "--layout", strategy.words, "--overwrite",
+                                  "-o", f"segment-size={strategy.whole}")
+        tap(f"flex {whole.name} to {strategy.name}", [failure] if failure else tree_problems(model, tree, work / "again"))
 
 
 def check_flex(tap, pool, command, work):

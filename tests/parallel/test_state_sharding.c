@@ -18,7 +18,7 @@ static void check_owners(enum sharding_stage stage, uint32_t ranks, const uint32
 {
     struct sharded_parameter parameters[6];
     fill(parameters, sizes, 6, DTYPE_F32);
-    CHECK_OK(sharding_assign(stage, ranks, parameters, 6, &err));
+    CHECK_OK(sharding_assign(stage, ranks, SHARDING_SEGMENT, parameters, 6, &err));
     for (uint32_t i = 0; i < 6; i++) {
         assert_int_equal(parameters[i].owner, owners[i]);
         for (uint32_t rank = 0; rank < ranks; rank++) {
@@ -61,7 +61,7 @@ TEST(buffers_are_cut_evenly)
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         struct sharded_parameter parameters[3];
         fill(parameters, elements, 3, cases[c].dtype);
-        CHECK_OK(sharding_assign(SHARDING_1_V2, cases[c].ranks, parameters, 3, &err));
+        CHECK_OK(sharding_assign(SHARDING_1_V2, cases[c].ranks, SHARDING_SEGMENT, parameters, 3, &err));
         for (uint32_t i = 0; i < 3; i++) {
             assert_int_equal(parameters[i].part, cases[c].part);
             assert_int_equal(parameters[i].start, cases[c].start[i]);
@@ -92,7 +92,7 @@ TEST(a_buffer_ends_behind_the_parameter_that_fills_it)
     memcpy(moved, parameters, 3 * sizeof(*moved));
     moved[3] = parameters[7];
     memcpy(moved + 4, parameters + 3, 4 * sizeof(*moved));
-    CHECK_OK(sharding_assign(SHARDING_1_V2, 1, moved, 8, &err));
+    CHECK_OK(sharding_assign(SHARDING_1_V2, 1, SHARDING_SEGMENT, moved, 8, &err));
     for (int i = 0; i < 7; i++) {
         int at = i < 2 ? i : i + 1;
         assert_int_equal(moved[at].start == 0, first[i] == i);
@@ -103,11 +103,11 @@ TEST(a_buffer_ends_behind_the_parameter_that_fills_it)
 
 TEST(stage_3_cuts_only_large_parameters)
 {
-    static const int64_t elements[2] = { SHARDING_WHOLE_ELEMENTS, SHARDING_WHOLE_ELEMENTS + 1 };
+    static const int64_t elements[2] = { SHARDING_SEGMENT, SHARDING_SEGMENT + 1 };
     struct sharded_parameter parameters[2];
     int64_t begin, end;
     fill(parameters, elements, 2, DTYPE_BF16);
-    CHECK_OK(sharding_assign(SHARDING_3, 3, parameters, 2, &err));
+    CHECK_OK(sharding_assign(SHARDING_3, 3, SHARDING_SEGMENT, parameters, 2, &err));
     for (uint32_t rank = 0; rank < 3; rank++) {
         sharding_range(&parameters[0], rank, &begin, &end);
         assert_true(begin == 0 && end == elements[0]);

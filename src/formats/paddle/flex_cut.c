@@ -272,7 +272,7 @@ static reshard_status share_group(struct flex_cutting *cutting, uint32_t stage, 
             (struct sharded_parameter){ .elements = parameter->axis >= 0 ? elements / cutting->degrees.tp : elements, .dtype = dtype };
         ranks = sharing_ranks(&cutting->degrees, parameter);
     }
-    reshard_status status = sharding_assign(cutting->degrees.stage, ranks, shares, count, err);
+    reshard_status status = sharding_assign(cutting->degrees.stage, ranks, cutting->degrees.segment, shares, count, err);
     count = 0;
     for (uint32_t i = 0; i < cutting->parameter_count && !status; i++)
         if (in_group(&cutting->parameters[i], stage, expert_rank))

@@ -14,6 +14,7 @@ const struct format_option flex_options[] = {
     { "generation", "RELEASE", "3.3", "Paddle whose metadata is written: 2.6, 3.0 (v0, to 3.1), 3.2 (v1), 3.3 (v2)" },
     { "dedupe", "WAY", "balanced", "what several ranks hold is written by: balanced, first-rank; none: by all, as replicas" },
     { "protocol", "4|5", "4", "pickle protocol of the data files; 5 needs Paddle 3.4" },
+    { "segment-size", "ELEMENTS", "1048576", "stage=3 leaves parameters of up to so many elements whole" },
     { NULL, NULL, NULL, NULL },
 };
 

@@ -32,6 +32,16 @@ static uint32_t flex_place_at_least_one(uint32_t number)
 }
 
 /* The world is tp x pp x sharding x dp, where dp is said, or what `ranks` leaves, or what ep asks for. */
+static reshard_status read_segment(const struct layout_request *request, int64_t *out, reshard_error *err)
+{
+    const char *value = layout_option(request, "segment-size");
+    uint64_t number = SHARDING_SEGMENT;
+    if (value && (!str_to_u64(str_of(value), &number) || number > INT64_MAX))
+        return error_set(err, RESHARD_ERR_USAGE, "format option segment-size=%s: a number of elements is wanted", value);
+    *out = (int64_t)number;
+    return RESHARD_OK;
+}
+
 static reshard_status read_degrees(const struct layout_request *request, struct flex_degrees *out, reshard_error *err)
 {
     uint32_t ranks = layout_number(request, "ranks"), dp = layout_number(request, "dp"), stage = layout_number(request, "stage");
@@ -64,7 +74,7 @@ static reshard_status read_degrees(const struct layout_request *request, struct 
     degrees.world = (uint32_t)world;
     degrees.stage = degrees.sharding == 1 ? SHARDING_NONE : stage ? (enum sharding_stage)stage : SHARDING_1_V1;
     *out = degrees;
-    return RESHARD_OK;
+    return read_segment(request, &out->segment, err);
 }
 
 static struct flex_place place_of(const struct flex_degrees *degrees, uint32_t rank)

@@ -107,6 +107,7 @@ struct flex_degrees {
     uint32_t tp, pp, vp, ep, dp, sharding;
     bool is_ep_over_tp; /* experts are spread over the ranks of tp too, and whole on each (moe group = tp) */
     enum sharding_stage stage;
+    int64_t segment; /* of stage 3 */
     uint32_t world;
 };
 
