@@ -7,6 +7,35 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* nan,inf,zero in any order. */
+static int read_fail_on(const struct options *options, int64_t *out)
+{
+    static const struct {
+        const char *word;
+        int64_t flag;
+    } words[] = { { "nan", RESHARD_FAIL_ON_NAN }, { "inf", RESHARD_FAIL_ON_INF }, { "zero", RESHARD_FAIL_ON_ZERO } };
+    for (const char *at = options->fail_on; at; at = *at == ',' ? at + 1 : NULL) {
+        size_t size = strcspn(at, ","), i = 0;
+        while (i < 3 && !(strlen(words[i].word) == size && strncmp(words[i].word, at, size) == 0))
+            i++;
+        if (i == 3)
+            return print_failure(options, RESHARD_ERR_USAGE, NULL, "--fail-on: '%.*s' is not one of nan, inf, zero", (int)size, at);
+        *out |= words[i].flag;
+        at += size;
+    }
+    return 0;
+}
+
+/* What the options ask of verify; open must stay. Returns an exit status, 0 to go on. */
+static int verify_options(const struct options *options, const reshard_open_options *open, reshard_verify_options *out)
+{
+    out->deep = options->deep;
+    out->expect_optimizer = options->expect_optimizer;
+    out->against = options->against;
+    out->open = open;
+    return read_fail_on(options, &out->fail_on);
+}
+
 static int verify_latest(const struct options *options)
 {
     struct findings findings = { .options = options };
@@ -14,8 +43,8 @@ static int verify_latest(const struct options *options)
     reshard_open_options open = options_open(options);
     reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
     char *path = NULL;
-    verify.deep = options->deep;
-    verify.expect_optimizer = options->expect_optimizer;
+    if (verify_options(options, &open, &verify))
+        return reshard_status_exit(RESHARD_ERR_USAGE);
     struct options quiet = *options;
     quiet.quiet = true;
     findings.options = options->json || options->verbose ? options : &quiet;
@@ -97,16 +126,18 @@ int command_verify(const struct options *options)
     struct findings findings = { .options = options };
     if (options->latest_good)
         return verify_latest(options);
+    reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
+    reshard_open_options open = options_open(options);
+    open.format = NULL; /* that of the path */
+    if (verify_options(options, &open, &verify))
+        return reshard_status_exit(RESHARD_ERR_USAGE);
     reshard_checkpoint *checkpoint = open_path(options, 0, &exit_status);
     if (!checkpoint)
         return exit_status;
-    reshard_verify_options verify = RESHARD_VERIFY_OPTIONS_INIT;
     reshard_coverage covered = RESHARD_COVERAGE_INIT;
     struct uncovered uncovered = { .options = options };
     if (options->json)
         uncovered.out = open_memstream(&uncovered.keys, &uncovered.size);
-    verify.deep = options->deep;
-    verify.expect_optimizer = options->expect_optimizer;
     verify.coverage = &covered;
     verify.uncovered = note_uncovered;
     verify.context = &uncovered;

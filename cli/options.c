@@ -78,6 +78,8 @@ static const struct row {
     { "as", "text|npy|raw", 0, WORD, FIELD(as), BIT(CAT), "how to print the values (text)" },
     { "deep", NULL, 0, FLAG, FIELD(deep), BIT(VERIFY), "also read all values: NaN, infinities, all zero, copied experts" },
     { "expect-optimizer", NULL, 0, FLAG, FIELD(expect_optimizer), BIT(VERIFY), "a failure where weights lack optimizer states" },
+    { "against", "REF", 0, TEXT, FIELD(against), BIT(VERIFY), "a checkpoint, index or config.json that names and shapes are held against" },
+    { "fail-on", "nan,inf,zero", 0, TEXT, FIELD(fail_on), BIT(VERIFY), "values that are a failure; reads all of them" },
     { "latest-good", NULL, 0, FLAG, FIELD(latest_good), BIT(VERIFY), "PATH is a root: print its newest checkpoint that passes" },
     { "stat", NULL, 0, FLAG, FIELD(stat), BIT(DIFF), "a line for each layer and module instead of each tensor" },
     { "max", "N", 0, COUNT, FIELD(most), BIT(DIFF), "print at most so many findings" },
@@ -122,7 +124,8 @@ const struct verb_info verb_table[VERB_COUNT] = {
       1 },
     { "plan", "SRC [DST]", "what convert would do; touches nothing", "  reshard plan step-1000 --to hf --dtype bf16\n", 1, 2 },
     { "verify", "PATH", "check structure, coverage, replicas and stored checksums",
-      "  reshard verify step-1000 --deep\n  reshard verify --latest-good runs/a\n", 1, 1 },
+      "  reshard verify step-1000 --deep --fail-on nan,inf\n  reshard verify hf --against config.json\n"
+      "  reshard verify --latest-good runs/a\n", 1, 1 },
     { "diff", "A B", "compare two checkpoints of any format and layout",
       "  reshard diff step-1000 hf --items ignore\n  reshard diff a b --tolerance 1e-6 --max 20\n"
       "  reshard diff step-1000 step-2000 --stat\n", 2, 2 },

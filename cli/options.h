@@ -60,6 +60,7 @@ struct options {
     bool diff;           /* of draw */
     const char *columns; /* of draw */
     unsigned depth; /* of levels that are printed; 0: all */
+    const char *against, *fail_on;
     unsigned most; /* findings that are printed; 0: all */
     const char *digest, *slice, *as, *items, *tolerance, *sort;
     const char *to, *like, *layout, *rules, *config, *checksum, *source, *target;

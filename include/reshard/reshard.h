@@ -550,8 +550,20 @@ typedef struct reshard_verify_options {
     int64_t
         deep; /* also read all values: NaN, Inf, all-zero counts, experts that are copies; stored checksums are checked in either case */
     int64_t expect_optimizer; /* a failure for each kind of optimizer state that trainable weights lack. Since 0.3 */
+    /* What the tensors are held against: the path of another checkpoint, of the index of a Hugging Face folder, of a config.json of a known
+     * family, or of a folder with one of these. Findings of the kinds "missing", "unexpected", "shape" and, as warnings, "dtype"; NULL: no.
+     * Since 0.3 */
+    const char *against;
+    const reshard_open_options *open; /* how that is opened; NULL: defaults. Since 0.3 */
+    int64_t fail_on; /* RESHARD_FAIL_ON_…, or together: values that are failures, for which all are read. Since 0.3 */
 } reshard_verify_options;
-#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), NULL, NULL, NULL, 0, 0 }
+#define RESHARD_VERIFY_OPTIONS_INIT { sizeof(reshard_verify_options), NULL, NULL, NULL, 0, 0, NULL, NULL, 0 }
+
+enum {
+    RESHARD_FAIL_ON_NAN = 1,
+    RESHARD_FAIL_ON_INF = 2,
+    RESHARD_FAIL_ON_ZERO = 4 /* nothing but zeros in a tensor */
+};
 
 /* RESHARD_OK or RESHARD_DIFFERS (there was a failure), or the error that stopped it. sink may be NULL. */
 reshard_status reshard_verify(reshard_checkpoint *checkpoint, const reshard_verify_options *options, const reshard_run_options *run,

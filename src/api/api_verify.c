@@ -10,6 +10,7 @@ struct verify_call {
     reshard_verify_options given;
     struct verify_options options;
     struct verify_coverage coverage;
+    struct open_call open; /* of what it is held against */
     bool is_stopped; /* by uncovered */
 };
 
@@ -25,11 +26,18 @@ static reshard_status verify_options_read(const reshard_verify_options *options,
     reshard_status status = struct_take(&out->given, sizeof(out->given), options, "reshard_verify_options", err);
     if (!status)
         status = struct_clear(out->given.coverage, "reshard_coverage", err);
+    if (!status)
+        status = open_options_read(out->given.open, &out->open, err);
+    if (!status && (out->given.fail_on & ~(int64_t)(VERIFY_FAIL_NAN | VERIFY_FAIL_INF | VERIFY_FAIL_ZERO)))
+        status = error_set(err, RESHARD_ERR_USAGE, "reshard_verify_options.fail_on: %lld", (long long)out->given.fail_on);
     out->is_stopped = false;
     out->coverage = (struct verify_coverage){ 0 };
     out->options = (struct verify_options){
         .is_deep = out->given.deep != 0,
         .expects_optimizer = out->given.expect_optimizer != 0,
+        .against = out->given.against,
+        .open = &out->open.options.open,
+        .fail_on = (unsigned)out->given.fail_on,
         .coverage = &out->coverage,
         .uncovered = out->given.uncovered ? report_uncovered : NULL,
         .context = out,

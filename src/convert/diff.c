@@ -3,7 +3,7 @@
 
 #include "convert/explain.h"
 #include "convert/lockstep.h"
-#include "convert/selection.h"
+#include "convert/mapped.h"
 #include "kernels/difference.h"
 
 #include <stdlib.h>
@@ -23,9 +23,8 @@ struct diff_keys {
 
 struct diff {
     struct checkpoint *a, *b;
-    const struct catalog *catalog_a; /* a's tensors as they are compared: its own catalog, or what a mapping makes */
-    struct mapping_made mapping;
-    struct selection selection;
+    struct mapped mapped;
+    const struct catalog *catalog_a; /* a's tensors as they are compared: mapped.catalog */
     const struct diff_options *options;
     struct diff_keys *keys;
     struct finding_sink *findings;
@@ -224,7 +223,7 @@ static reshard_status compare_part(void *context, unsigned worker, uint32_t pair
 /* The source tensors that the pairs' made ones are made of. */
 static reshard_status resolve_made(struct diff *diff, reshard_error *err)
 {
-    const struct recipe_table *table = &diff->selection.table;
+    const struct recipe_table *table = &diff->mapped.selection.table;
     uint32_t *tensors, count;
     reshard_status status = recipes_read(table->recipes, table->count, diff->a->source->catalog->tensor_count, &tensors, &count, err);
     if (!status)
@@ -241,7 +240,7 @@ static reshard_status resolve_pairs(struct diff *diff, reshard_error *err)
         return error_set_memory(err);
     for (uint32_t i = 0; i < count; i++)
         tensors[i] = i < misfits ? diff->misfits[i].a : diff->pairs[i - misfits].a;
-    reshard_status status = diff->mapping.stage ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, count, err);
+    reshard_status status = diff->mapped.mapping.stage ? resolve_made(diff, err) : source_resolve(diff->a->source, tensors, count, err);
     for (uint32_t i = 0; i < count; i++)
         tensors[i] = i < misfits ? diff->misfits[i].b : diff->pairs[i - misfits].b;
     if (!status)
@@ -328,27 +327,6 @@ out:
     return status;
 }
 
-/* a under the names, shapes and types of b, as far as the options' mapping knows them. */
-static reshard_status map_a(struct diff *diff, reshard_error *err)
-{
-    const struct mapping_request request = {
-        .source = diff->a->source, .other = diff->b->source, .is_comparison = true, .options = diff->options->map
-    };
-    const struct selection_options tensors = { .drop_items = true };
-    diff->catalog_a = diff->a->source->catalog;
-    reshard_status status = mapping_make(&request, &diff->mapping, err);
-    if (!status && diff->mapping.names)
-        finding_report(diff->findings, FINDING_NOTE, "names", STR(""), "compared under other %s", diff->mapping.names);
-    if (status || !diff->mapping.stage)
-        return status;
-    status = selection_make(diff->a->source->catalog, diff->mapping.stage, "mapped", &tensors, NULL, &diff->selection, err);
-    if (!status)
-        status = catalog_seal(diff->selection.wanted, true, err);
-    if (!status)
-        diff->catalog_a = diff->selection.wanted;
-    return status;
-}
-
 static reshard_status report_pairs(struct diff *diff, reshard_error *err)
 {
     for (uint32_t i = 0; i < diff->pair_count; i++) {
@@ -384,8 +362,8 @@ static reshard_status explain_differences(struct diff *diff, const struct engine
 static reshard_status compare_tensors(struct diff *diff, const struct engine_options *engine, reshard_error *err)
 {
     struct engine_source source_a = checkpoint_engine_source(diff->a), source_b = checkpoint_engine_source(diff->b);
-    const struct engine_made made = { diff->catalog_a, diff->selection.table.recipes, diff->selection.table.first };
-    const struct engine_made *maker = diff->mapping.stage ? &made : NULL;
+    const struct engine_made made = { diff->catalog_a, diff->mapped.selection.table.recipes, diff->mapped.selection.table.first };
+    const struct engine_made *maker = diff->mapped.mapping.stage ? &made : NULL;
     reshard_status status = match_tensors(diff, err);
     if (!status && diff->keys->status) {
         status = diff->keys->status;
@@ -424,7 +402,8 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     work_renew(&b->source->work);
     status = key_filter_begin(&keys.filter, options->include, options->exclude, err);
     if (!status)
-        status = map_a(&diff, err);
+        status = mapped_make(a, b, options->map, findings, &diff.mapped, err);
+    diff.catalog_a = diff.mapped.catalog;
     if (!status)
         status = compare_tensors(&diff, engine, err);
     if (!status && !options->ignore_items)
@@ -438,7 +417,6 @@ reshard_status diff_run(struct checkpoint *a, struct checkpoint *b, const struct
     free(diff.misfits);
     free(diff.results);
     free(diff.held);
-    selection_release(&diff.selection);
-    mapping_made_release(&diff.mapping);
+    mapped_release(&diff.mapped);
     return status ? status : findings->failures > failures ? RESHARD_DIFFERS : RESHARD_OK;
 }

@@ -3,6 +3,7 @@
 
 #include "base/decimal_text.h"
 #include "base/hash.h"
+#include "convert/against.h"
 #include "convert/payload_check.h"
 #include "convert/replica_compare.h"
 #include "convert/sidecar.h"
@@ -99,7 +100,7 @@ static reshard_status compare_replicas(struct checkpoint *checkpoint, const stru
     return status;
 }
 
-static void report_stats(struct checkpoint *checkpoint, const struct value_stats *stats, struct finding_sink *findings)
+static void report_stats(struct checkpoint *checkpoint, const struct value_stats *stats, unsigned fail_on, struct finding_sink *findings)
 {
     const struct catalog *catalog = checkpoint->source->catalog;
     for (uint32_t i = 0; i < checkpoint->listed_count; i++) {
@@ -107,11 +108,13 @@ static void report_stats(struct checkpoint *checkpoint, const struct value_stats
         const struct value_stats *found = &stats[tensor];
         struct str key = catalog->tensors[tensor].key;
         if (found->nan_count)
-            finding_report(findings, FINDING_WARNING, "nan", key, "%llu NaN", (unsigned long long)found->nan_count);
+            finding_report(findings, fail_on & VERIFY_FAIL_NAN ? FINDING_FAILURE : FINDING_WARNING, "nan", key, "%llu NaN",
+                           (unsigned long long)found->nan_count);
         if (found->inf_count)
-            finding_report(findings, FINDING_WARNING, "inf", key, "%llu infinite", (unsigned long long)found->inf_count);
+            finding_report(findings, fail_on & VERIFY_FAIL_INF ? FINDING_FAILURE : FINDING_WARNING, "inf", key, "%llu infinite",
+                           (unsigned long long)found->inf_count);
         if (!found->has_nonzero && catalog_tensor_bytes(catalog, &catalog->tensors[tensor]) && catalog->tensors[tensor].chunk_count)
-            finding_report(findings, FINDING_NOTE, "zero", key, "all values are zero");
+            finding_report(findings, fail_on & VERIFY_FAIL_ZERO ? FINDING_FAILURE : FINDING_NOTE, "zero", key, "all values are zero");
     }
 }
 
@@ -181,6 +184,7 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
 {
     struct sidecar_cover cover = { 0 };
     struct source *source = checkpoint->source;
+    const bool reads_values = options->is_deep || options->fail_on;
     uint64_t failures = findings->failures;
     work_renew(&source->work);
     reshard_status status = source_resolve(source, NULL, 0, err);
@@ -194,13 +198,15 @@ reshard_status verify_run(struct checkpoint *checkpoint, const struct verify_opt
         return error_set_memory(err);
     status = finding_sink_status(findings, err);
     if (!status)
-        status = verify_payload(checkpoint, options->is_deep ? stats : NULL, engine, findings, &cover, err);
-    if (!status && options->is_deep)
-        report_stats(checkpoint, stats, findings);
+        status = verify_payload(checkpoint, reads_values ? stats : NULL, engine, findings, &cover, err);
+    if (!status && reads_values)
+        report_stats(checkpoint, stats, options->fail_on, findings);
     if (!status && options->is_deep)
         status = state_check_copies(checkpoint, engine, findings, err);
     if (!status && options->expects_optimizer)
         status = state_check_optimizer(checkpoint, engine, findings, err);
+    if (!status && options->against)
+        status = against_run(checkpoint, options->against, options->open, findings, err);
     if (!status)
         status = finding_sink_status(findings, err);
     if (!status)

@@ -17,9 +17,14 @@ struct verify_coverage {
     bool names_are_checked, has_sidecar;
 };
 
+enum verify_fail { VERIFY_FAIL_NAN = 1, VERIFY_FAIL_INF = 2, VERIFY_FAIL_ZERO = 4 };
+
 struct verify_options {
     bool is_deep;                     /* also read all values */
     bool expects_optimizer;           /* every trainable weight must have its optimizer states */
+    const char *against;              /* path of what names and shapes are compared with; NULL: nothing */
+    const struct open_options *open;  /* how that is opened; needed with it */
+    unsigned fail_on;                 /* VERIFY_FAIL_…: what else is a failure; all values are read then */
     struct verify_coverage *coverage; /* is filled unless verify stops with an error; may be NULL */
     void (*uncovered)(void *context, struct str key,
                       uint64_t bytes); /* is told each tensor with values that no checksum covers; may be NULL */

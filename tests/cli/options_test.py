@@ -567,6 +567,22 @@ def option_tolerance(sh, verb):
     sh("diff", "a.safetensors", "b.safetensors", "--tolerance", "0,0.3")
 
 
+def option_against(sh, verb):
+    source = model(sh)
+    safetensors(sh.work / "ref.safetensors", {"v": ("F32", [16, 4], floats(64)), "w": ("BF16", [16, 4], bytes(128)),
+                                              "n": ("I64", [1], bytes(8)), "x": ("F32", [1], bytes(4))})
+    found = json.loads(sh("verify", source, "--against", "ref.safetensors", "--json", status=1).stdout)["findings"]
+    equal({(f["kind"], f["key"]) for f in found if f["severity"] != "note"}, {("dtype", "w"), ("shape", "n"), ("missing", "x")})
+
+
+def option_fail_on(sh, verb):
+    safetensors(sh.work / "nan.safetensors", {"w": ("F32", [2], struct.pack("<2f", 1.0, float("nan"))), "z": ("F32", [2], bytes(8))})
+    sh("verify", "nan.safetensors", "--fail-on", "inf")
+    assert "failure\tnan\tw" in sh("verify", "nan.safetensors", "--fail-on", "inf,nan", status=1).stdout
+    assert "failure\tzero\tz" in sh("verify", "nan.safetensors", "--fail-on", "zero", status=1).stdout
+    sh("verify", "nan.safetensors", "--fail-on", "nan,big", status=2)
+
+
 def option_stat(sh, verb):
     for name, start in (("a", 0.0), ("b", 1.0)):
         safetensors(sh.work / f"{name}.safetensors",

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/against.h"
+
+#include <stdlib.h>
+
+#include "convert/mapped.h"
+#include "encoding/json.h"
+#include "names/model_shapes.h"
+
+#define CONFIG_NAME "config.json"
+#define INDEX_SUFFIX ".index.json"
+
+/* What is asked for. */
+struct expected {
+    const struct catalog *catalog;
+    const uint8_t *is_optional;  /* by tensor; NULL: none is */
+    const struct str *ignored;
+    uint32_t ignored_count;
+    bool knows_shapes, knows_types;
+    size_t skipped;              /* characters that the names lack in front: a model saved without its head */
+};
+
+static bool expected_is_ignored(const struct expected *expected, struct str key)
+{
+    for (uint32_t i = 0; i < expected->ignored_count; i++) {
+        if (str_matches_glob(key, expected->ignored[i]))
+            return true;
+    }
+    return false;
+}
+
+static struct str expected_key(const struct expected *expected, uint32_t tensor)
+{
+    struct str key = expected->catalog->tensors[tensor].key;
+    return key.size > expected->skipped ? (struct str){ key.data + expected->skipped, key.size - expected->skipped } : key;
+}
+
+static void report_misshaped(const struct catalog *found, const struct catalog_tensor *tensor, const struct expected *expected,
+                             uint32_t wanted, struct finding_sink *findings)
+{
+    const struct catalog_tensor *other = &expected->catalog->tensors[wanted];
+    char have[SHAPE_TEXT_MAX], want[SHAPE_TEXT_MAX];
+    if (expected->knows_shapes && !catalog_same_shape(found, tensor, expected->catalog, other))
+        finding_report(findings, FINDING_FAILURE, "shape", tensor->key, "has shape %s, expected is %s",
+                       shape_text(tensor->rank, catalog_vector_at(found, tensor->shape), ",", have),
+                       shape_text(other->rank, catalog_vector_at(expected->catalog, other->shape), ",", want));
+    else if (expected->knows_types && tensor->dtype != other->dtype)
+        finding_report(findings, FINDING_WARNING, "dtype", tensor->key, "is %s, expected is %s", dtype_info(tensor->dtype)->name,
+                       dtype_info(other->dtype)->name);
+}
+
+static uint32_t count_found(const struct catalog *found, const struct expected *expected)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < expected->catalog->tensor_count; i++)
+        count += !(expected->catalog->tensors[i].flags & TENSOR_HIDDEN) && catalog_find(found, expected_key(expected, i)) != CATALOG_NONE;
+    return count;
+}
+
+/* Names that a base model lacks: model. or transformer. */
+static void skip_what_a_bare_model_lacks(const struct catalog *found, struct expected *expected)
+{
+    size_t dot;
+    if (!expected->catalog->tensor_count || count_found(found, expected) || !str_find_char(expected->catalog->tensors[0].key, '.', &dot))
+        return;
+    expected->skipped = dot + 1;
+    if (!count_found(found, expected))
+        expected->skipped = 0;
+}
+
+static reshard_status compare_with_expected(const struct catalog *found, const struct expected *expected, struct finding_sink *findings,
+                                            reshard_error *err)
+{
+    struct name_map keys = { 0 };
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < expected->catalog->tensor_count && !status; i++) {
+        const struct str key = expected_key(expected, i);
+        const uint32_t tensor = catalog_find(found, key);
+        if (expected->catalog->tensors[i].flags & TENSOR_HIDDEN)
+            continue;
+        if (name_map_intern(&keys, key, NULL) == NAME_NONE)
+            status = error_set_memory(err);
+        else if (tensor != CATALOG_NONE)
+            report_misshaped(found, &found->tensors[tensor], expected, i, findings);
+        else if (!expected->is_optional || !expected->is_optional[i])
+            finding_report(findings, FINDING_FAILURE, "missing", key, "is expected, and missing");
+    }
+    for (uint32_t i = 0; i < found->tensor_count && !status; i++) {
+        const struct catalog_tensor *tensor = &found->tensors[i];
+        bool is_listed = !(tensor->flags & TENSOR_HIDDEN) && name_map_find(&keys, tensor->key) == NAME_NONE;
+        if (is_listed && !expected_is_ignored(expected, tensor->key))
+            finding_report(findings, FINDING_FAILURE, "unexpected", tensor->key, "nobody expects this tensor");
+    }
+    name_map_release(&keys);
+    return status ? status : finding_sink_status(findings, err);
+}
+
+reshard_status against_config(const struct catalog *catalog, struct str config, const struct limits *limits, struct finding_sink *findings,
+                              reshard_error *err)
+{
+    struct model_shapes shapes;
+    reshard_status status = model_shapes_make(config, limits, &shapes, err);
+    if (!status && shapes.catalog) {
+        struct expected expected = { .catalog = shapes.catalog, .is_optional = shapes.is_optional, .ignored = shapes.ignored,
+                                     .ignored_count = shapes.ignored_count, .knows_shapes = true };
+        skip_what_a_bare_model_lacks(catalog, &expected);
+        status = compare_with_expected(catalog, &expected, findings, err);
+    } else if (!status) {
+        finding_report(findings, FINDING_NOTE, "config", STR(""), shapes.family ? "nothing is known about the tensors of a '%s'"
+                                                                                : "config.json names no model_type%s",
+                       shapes.family ? shapes.family : "");
+    }
+    model_shapes_release(&shapes);
+    return status;
+}
+
+/* {"weight_map": {key: file}}: keys only. */
+static reshard_status against_index(const struct catalog *catalog, const struct value *map, struct finding_sink *findings,
+                                    reshard_error *err)
+{
+    struct catalog *names = catalog_new("index");
+    struct expected expected = { .catalog = names };
+    reshard_status status = names ? RESHARD_OK : error_set_memory(err);
+    for (size_t i = 0; !status && i + 1 < map->list.count; i += 2) {
+        uint32_t tensor;
+        status = catalog_add_tensor(names, map->list.items[i]->text, DTYPE_U8, 0, NULL, &tensor, err);
+        if (!status)
+            names->tensors[tensor].flags |= TENSOR_NO_DATA;
+    }
+    if (!status)
+        status = compare_with_expected(catalog, &expected, findings, err);
+    catalog_free(names);
+    return status;
+}
+
+/* A file of JSON: an index, or a config.json. */
+static reshard_status against_text(const struct catalog *catalog, struct str text, const char *name, const struct limits *limits,
+                                   struct finding_sink *findings, reshard_error *err)
+{
+    struct value_graph graph = { 0 };
+    reshard_status status = json_parse(text.data, text.size, limits, &graph, err);
+    const struct value *map = !status && graph.root->kind == VALUE_DICT ? value_dict_get(graph.root, "weight_map") : NULL;
+    if (!status && map && map->kind == VALUE_DICT)
+        status = against_index(catalog, map, findings, err);
+    else if (!status)
+        status = against_config(catalog, text, limits, findings, err);
+    if (status)
+        error_prefix(err, "'%s'", name);
+    value_graph_release(&graph);
+    return status;
+}
+
+static reshard_status against_file(const struct catalog *catalog, struct store *store, const char *name, const struct limits *limits,
+                                   struct finding_sink *findings, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    reshard_status status = store_read_all(store, name, NAMED_LIMIT(limits, json_bytes), &text, err);
+    if (!status)
+        status = against_text(catalog, buffer_str(&text), name, limits, findings, err);
+    buffer_release(&text);
+    return status;
+}
+
+static reshard_status against_checkpoint(struct checkpoint *checkpoint, const char *reference, const struct checkpoint_options *options,
+                                         struct finding_sink *findings, reshard_error *err)
+{
+    struct checkpoint *other = NULL, *related = NULL;
+    struct mapped mapped = { 0 };
+    reshard_status status = checkpoint_open(reference, options, &other, err);
+    related = other;
+    if (!status)
+        status = checkpoint_relate_both(&checkpoint, &related, err);
+    if (!status)
+        status = mapped_make(checkpoint, related, NULL, findings, &mapped, err);
+    if (!status) {
+        const struct expected expected = { .catalog = related->source->catalog, .knows_shapes = true, .knows_types = true };
+        status = compare_with_expected(mapped.catalog, &expected, findings, err);
+    }
+    mapped_release(&mapped);
+    checkpoint_close(other);
+    return status;
+}
+
+/* The JSON file that a path means: the file itself, or in a folder that is no checkpoint its index or config.json. */
+static reshard_status find_reference_text(struct store *store, const char *file_name, char **out, reshard_error *err)
+{
+    static const char *const names[] = { "model.safetensors" INDEX_SUFFIX, "pytorch_model.bin" INDEX_SUFFIX, CONFIG_NAME };
+    *out = NULL;
+    if (file_name) {
+        *out = str_ends_with(str_of(file_name), ".json") ? str_copy(str_of(file_name)) : NULL;
+        return RESHARD_OK;
+    }
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]) && !*out; i++) {
+        bool is_directory;
+        uint64_t bytes;
+        if (store_exists(store, names[i], &is_directory, &bytes) && !is_directory && !(*out = str_copy(str_of(names[i]))))
+            return error_set_memory(err);
+    }
+    return RESHARD_OK;
+}
+
+reshard_status against_run(struct checkpoint *checkpoint, const char *reference, const struct open_options *open,
+                           struct finding_sink *findings, reshard_error *err)
+{
+    const struct checkpoint_options options = { .open = *open };
+    struct store *store = NULL;
+    char *file_name = NULL, *name = NULL;
+    reshard_error refused = { 0 };
+    reshard_status status = store_open_path(reference, 0, &store, &file_name, err);
+    if (status)
+        return status;
+    if (!file_name || !str_ends_with(str_of(file_name), ".json"))
+        status = against_checkpoint(checkpoint, reference, &options, findings, &refused);
+    else
+        status = RESHARD_ERR_UNSUPPORTED; /* a text */
+    if (status && status != RESHARD_ERR_CANCELLED && !find_reference_text(store, file_name, &name, err) && name)
+        status = against_file(checkpoint->source->catalog, store, name, &checkpoint->source->limits, findings, err);
+    else if (status && err)
+        *err = refused;
+    free(name);
+    free(file_name);
+    store_free(store);
+    return status;
+}

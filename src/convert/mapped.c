@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/mapped.h"
+
+reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
+                           struct finding_sink *findings, struct mapped *out, reshard_error *err)
+{
+    const struct mapping_request request = { .source = a->source, .other = b->source, .is_comparison = true, .options = options };
+    const struct selection_options tensors = { .drop_items = true };
+    out->catalog = a->source->catalog;
+    reshard_status status = mapping_make(&request, &out->mapping, err);
+    if (!status && out->mapping.names)
+        finding_report(findings, FINDING_NOTE, "names", STR(""), "compared under other %s", out->mapping.names);
+    if (status || !out->mapping.stage)
+        return status;
+    status = selection_make(a->source->catalog, out->mapping.stage, "mapped", &tensors, NULL, &out->selection, err);
+    if (!status)
+        status = catalog_seal(out->selection.wanted, true, err);
+    if (!status)
+        out->catalog = out->selection.wanted;
+    return status;
+}
+
+void mapped_release(struct mapped *mapped)
+{
+    selection_release(&mapped->selection);
+    mapping_made_release(&mapped->mapping);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The tensors of one checkpoint under the names, shapes and types of another, as far as a mapping relates them. */
+#ifndef CONVERT_MAPPED_H
+#define CONVERT_MAPPED_H
+
+#include "convert/checkpoint.h"
+#include "convert/finding.h"
+#include "convert/selection.h"
+#include "names/mapping_make.h"
+
+struct mapped {
+    const struct catalog *catalog; /* a's own, or what the mapping makes of it */
+    struct mapping_made mapping;   /* mapping.stage NULL: nothing changes */
+    struct selection selection;
+};
+
+/* a under b's names; options may be NULL. A note says which texts relate them. Release *out on failure too. */
+reshard_status mapped_make(const struct checkpoint *a, const struct checkpoint *b, const struct mapping_options *options,
+                           struct finding_sink *findings, struct mapped *out, reshard_error *err);
+void mapped_release(struct mapped *mapped);
+
+#endif
