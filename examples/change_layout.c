@@ -3,8 +3,6 @@
 #include <reshard/state.h>
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #define ROWS 8
 #define COLUMNS 12

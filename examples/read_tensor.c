@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     unsigned char *values = NULL;
     if (index >= 0) {
         reshard_tensor_at(checkpoint, (size_t)index, &tensor);
-        values = malloc(tensor.bytes + 1);
+        values = (unsigned char *)malloc(tensor.bytes + 1);
         status = values ? reshard_read_into(checkpoint, (size_t)index, NULL, NULL, NULL, values, tensor.bytes, &err) : RESHARD_ERR_MEMORY;
         for (uint64_t i = 0; !status && i < tensor.bytes; i++)
             sum += values[i];

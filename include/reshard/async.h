@@ -47,7 +47,7 @@ typedef struct reshard_save_request {
     size_t struct_size;
     const reshard_state *state;             /* as for reshard_open_shards; may go or change when the call returns */
     const char *path;                       /* of the checkpoint */
-    const reshard_convert_options *options; /* as for reshard_convert; open, map, resume, part and callbacks must not be set */
+    const reshard_convert_options *options; /* as for reshard_convert; open, map, store, resume, part and callbacks must not be set */
     const reshard_run_options *run;         /* memory_bytes, threads and io; may be NULL */
     /* Called once the save is there, or has failed, by the thread that finds out, in the order of the saves: to move a `latest` file, to
      * remove an old checkpoint. May be NULL. Not to call the saver. */

@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Each example is at most 60 lines, and C as well as C++ against the public headers alone. Prints TAP.
+
+usage: examples_test.py ROOT
+"""
+import pathlib
+import shutil
+import subprocess
+import sys
+
+LINES = 60
+LANGUAGES = [["cc", "-std=gnu17", "-xc"], ["c++", "-std=c++17", "-xc++"]]
+
+
+def problems(root, path):
+    lines = path.read_text().count("\n")
+    if lines > LINES:
+        yield f"{lines} lines, more than {LINES}"
+    for language in LANGUAGES:
+        if shutil.which(language[0]):
+            command = [*language, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{root / 'include'}", path]
+            yield from subprocess.run(command, capture_output=True, text=True).stderr.splitlines()[:3]
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    examples = sorted((root / "examples").glob("*.c"))
+    print(f"1..{len(examples)}")
+    failed = not examples
+    for number, path in enumerate(examples, 1):
+        found = list(problems(root, path))
+        failed |= bool(found)
+        print(f"{'not ok' if found else 'ok'} {number} - {path.name}", *(f"# {line}" for line in found), sep="\n")
+    return failed
+
+
+sys.exit(main())
