@@ -21,6 +21,7 @@
 #ifndef RESHARD_SHARDED_H
 #define RESHARD_SHARDED_H
 
+#include "reshard/comm.h"
 #include "reshard/state.h"
 
 #ifdef __cplusplus
@@ -184,6 +185,78 @@ reshard_status reshard_sharded_spread(reshard_sharded *const *ranks, size_t coun
 /* How a rank's common values differ from rank 0's, as Megatron's warning says it: *text is NULL if they do not. Free with reshard_free. */
 reshard_status reshard_sharded_compare_common(const reshard_sharded *first, const reshard_sharded *other, int64_t rank, char **text,
                                               reshard_error *err);
+
+/* ------------------------------------------------------------------------------------------------ saving and loading together */
+
+typedef struct reshard_save_options {
+    size_t struct_size;
+    const reshard_convert_options *convert; /* to, format_options and all else that says what is written; the same on all ranks. Its parts,
+                                             * resume and verify are not for saves */
+    const char *name;                       /* of the state, for messages; NULL: "memory" */
+    int64_t no_check;                       /* do not look whether the state dicts are one whole */
+    int64_t no_spread;                      /* main copies are saved by their rank; else copies are spread evenly over the ranks that have
+                                             * them, as by reshard_sharded_spread */
+    void (*warn)(const char *text, void *context); /* common values that differ from rank 0's, which are saved; on rank 0; may be NULL */
+    void *context;
+} reshard_save_options;
+#define RESHARD_SAVE_OPTIONS_INIT { sizeof(reshard_save_options), NULL, NULL, 0, 0, NULL, NULL }
+
+/*
+ * Saves what all ranks of a group have as one checkpoint, at a path on storage that all of them see. comm NULL: this process is all.
+ *
+ * Descriptions are exchanged, values are not: every rank writes its own. In formats with a file a rank (torch_dist, torch-dcp, paddle-flex)
+ * that is its own file, unless convert.layout or convert.like say otherwise; in others several ranks may write parts of one file. Objects
+ * are written as their key says ("rng/shard_0.1_2.2"), common values under their own.
+ *
+ * The target appears whole when all have written, or not at all: a failure of one rank, whose number the message has, ends the call on all.
+ * Factories are expanded; else the state is as it was, and may be saved again. What is left beside the target of a save that was killed is
+ * removed by the next one.
+ */
+reshard_status reshard_save(reshard_comm *comm, const char *path, reshard_sharded *sharded, const reshard_save_options *options,
+                            const reshard_run_options *run, reshard_error *err);
+
+/* What becomes of keys that a rank asks for and the checkpoint lacks (unexpected), and of those that no rank asks for (missing). The names
+ * are Megatron's. */
+enum {
+    RESHARD_STRICT_ASSUME_OK_UNEXPECTED = 0, /* unexpected: the load fails, saying what is there; missing: nothing is said */
+    RESHARD_STRICT_LOG_UNEXPECTED = 1,       /* left out, with a warning */
+    RESHARD_STRICT_LOG_ALL = 2,              /* and missing ones, too */
+    RESHARD_STRICT_RAISE_UNEXPECTED = 3,     /* an error */
+    RESHARD_STRICT_RAISE_ALL = 4,
+    RESHARD_STRICT_RETURN_UNEXPECTED = 5,    /* left out, and listed in the result */
+    RESHARD_STRICT_RETURN_ALL = 6,
+    RESHARD_STRICT_IGNORE_ALL = 7            /* left out */
+};
+
+/* "assume_ok_unexpected" and so on; NULL for other numbers. The number of such a name; RESHARD_ERR_USAGE for other texts. */
+const char *reshard_strict_name(int64_t strict);
+reshard_status reshard_strict_find(const char *name, int64_t *strict, reshard_error *err);
+
+typedef struct reshard_load_options {
+    size_t struct_size;
+    const reshard_open_options *open;
+    int64_t strict;      /* RESHARD_STRICT_ */
+    int64_t no_check;    /* do not look whether the ranks together ask for wholes */
+    int64_t no_exchange; /* each rank reads all that it asks for; else what several ask for is read by one, which sends it to the others */
+} reshard_load_options;
+#define RESHARD_LOAD_OPTIONS_INIT { sizeof(reshard_load_options), NULL, 0, 0, 0 }
+
+/*
+ * Fills the tensors of all ranks of a group from one checkpoint of any format and layout, each cast to its type. comm NULL: this process is
+ * all. Tensors without data are left out. A tensor's global shape is the checkpoint's, unless it allows another: then what the checkpoint
+ * has is filled in, and the rest is zero.
+ *
+ * *result, which may be NULL, has the checkpoint's common values, the state's local ones, its objects with their values as JSON, and what
+ * strict says: values MISSING and UNEXPECTED in the order of their keys, and warnings. Free it with reshard_sharded_free.
+ *
+ * After a failure the memory of tensors holds anything; the state can be used again.
+ */
+reshard_status reshard_load(reshard_comm *comm, const char *path, reshard_sharded *sharded, const reshard_load_options *options,
+                            const reshard_run_options *run, reshard_sharded **result, reshard_error *err);
+
+/* What a checkpoint has, as a state dict without data: every tensor whole, in one fragment, and objects, common values and
+ * "content_metadata" among these. Reads no payload. Free *out with reshard_sharded_free. */
+reshard_status reshard_sharded_metadata(const reshard_checkpoint *checkpoint, reshard_sharded **out, reshard_error *err);
 
 #ifdef __cplusplus
 }

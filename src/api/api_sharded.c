@@ -2,6 +2,7 @@
 /* Sharded state dicts: structs are converted here; src/parallel/sharded_dict does the work. */
 #include "api/sharded_handle.h"
 
+#include "api/public_shards.h"
 #include "base/array.h"
 
 #include <inttypes.h>
@@ -32,19 +33,9 @@ static reshard_status tensor_numbers_check(const reshard_sharded_tensor *given, 
     return status ? status : vector_needed(given->replica_ids, given->replica_count, key, "replica_ids", err);
 }
 
-static reshard_status sharded_dtype_take(const reshard_sharded_tensor *given, struct str key, enum dtype *out, reshard_error *err)
-{
-    const char *point = given->dtype ? strrchr(given->dtype, '.') : NULL;
-    if (!given->dtype)
-        return error_set(err, RESHARD_ERR_USAGE, "'%.*s' has no dtype", STR_ARG(key));
-    if (!dtype_from_name(str_of(point ? point + 1 : given->dtype), out))
-        return error_set(err, RESHARD_ERR_USAGE, "'%.*s': no element type is called '%s'", STR_ARG(key), given->dtype);
-    return RESHARD_OK;
-}
-
 /* is_whole: its global vectors count. Else shard.extent and shard.strides stay local. */
-static reshard_status tensor_take(const reshard_sharded_tensor *tensor, bool is_whole, struct tensor_room *room, struct sharded_tensor *out,
-                                  reshard_error *err)
+static reshard_status sharded_tensor_take(const reshard_sharded_tensor *tensor, bool is_whole, struct tensor_room *room,
+                                          struct sharded_tensor *out, reshard_error *err)
 {
     reshard_sharded_tensor given;
     reshard_status status = struct_take(&given, sizeof(given), tensor, "reshard_sharded_tensor", err);
@@ -56,7 +47,7 @@ static reshard_status tensor_take(const reshard_sharded_tensor *tensor, bool is_
                                     .replica = { given.replica_ids, given.replica_count },
                                     .allows_mismatch = given.allow_shape_mismatch != 0 };
     if (!status)
-        status = sharded_dtype_take(&given, key, &out->shard.dtype, err);
+        status = dtype_take(given.dtype, key, &out->shard.dtype, err);
     if (status)
         return status;
     out->shard.is_flattened = given.is_flattened != 0;
@@ -130,7 +121,7 @@ API_EXPORT reshard_status reshard_sharded_add(reshard_sharded *sharded, const re
     ERROR_SCOPE(err);
     NEEDS(sharded, err);
     NEEDS(tensor, err);
-    reshard_status status = tensor_take(tensor, true, &room, &taken, err);
+    reshard_status status = sharded_tensor_take(tensor, true, &room, &taken, err);
     return status ? status : sharded_add(&sharded->dict, &taken, err);
 }
 
@@ -144,7 +135,7 @@ API_EXPORT reshard_status reshard_sharded_add_offsets(reshard_sharded *sharded, 
     ERROR_SCOPE(err);
     NEEDS(sharded, err);
     NEEDS(tensor, err);
-    reshard_status status = tensor_take(tensor, false, NULL, &taken, err);
+    reshard_status status = sharded_tensor_take(tensor, false, NULL, &taken, err);
     if (!status)
         status = array_take(offsets, offset_count, offset_stride, sizeof(*given), "reshard_rank_offset", (void **)&given, err);
     if (status)
@@ -181,7 +172,7 @@ API_EXPORT reshard_status reshard_sharded_add_narrow(reshard_sharded *sharded, c
     ERROR_SCOPE(err);
     NEEDS(sharded, err);
     NEEDS(tensor, err);
-    reshard_status status = tensor_take(tensor, true, &room, &taken, err);
+    reshard_status status = sharded_tensor_take(tensor, true, &room, &taken, err);
     if (!status)
         status = sharded_add(&checked, &taken, err);
     if (!status && checked.tensor_count)
@@ -200,7 +191,7 @@ static reshard_status grid_answer(const reshard_sharded_tensor *tensor, enum gri
     struct tensor_room room;
     struct sharded_tensor taken;
     struct sharded_dict checked = { 0 };
-    reshard_status status = tensor_take(tensor, true, &room, &taken, err);
+    reshard_status status = sharded_tensor_take(tensor, true, &room, &taken, err);
     if (!status)
         status = sharded_add(&checked, &taken, err);
     if (!status && question == GRID_CELL)
@@ -260,7 +251,7 @@ API_EXPORT reshard_status reshard_sharded_add_factory(reshard_sharded *sharded, 
     if (!status && !given.build)
         status = argument_missing(__func__, "build", err);
     if (!status)
-        status = tensor_take(&given.whole, false, NULL, &whole, err);
+        status = sharded_tensor_take(&given.whole, false, NULL, &whole, err);
     /* Where it lies is build's matter: alone, it is the whole. */
     if (!status)
         status = sharded_add_offsets(&made.whole, &whole, NULL, 0, err);
@@ -413,7 +404,7 @@ API_EXPORT reshard_status reshard_sharded_check(const reshard_sharded *const *ra
 API_EXPORT reshard_status reshard_sharded_spread(reshard_sharded *const *ranks, size_t count, reshard_error *err)
 {
     const struct sharded_dict **dicts = NULL;
-    uint32_t **owners = NULL;
+    struct spread_owner **owners = NULL;
     ERROR_SCOPE(err);
     reshard_status status = ranks_take((const reshard_sharded *const *)ranks, count, &dicts, err);
     if (!status)

@@ -274,6 +274,18 @@ size_t catalog_tensor_path(const struct catalog *catalog, const struct catalog_t
 size_t catalog_item_path(const struct catalog *catalog, const struct catalog_item *item, struct path_part *single,
                          const struct path_part **parts);
 
+/*
+ * For targets that keep what a rank wrote in that rank's file: the tensor of the source whose chunks say so. NULL if the wanted one is not
+ * one of them as it is, in the same shape.
+ */
+static inline const struct catalog_tensor *catalog_written_tensor(const struct catalog *stored, uint32_t stored_tensor,
+                                                                  const struct catalog *wanted, uint32_t wanted_tensor)
+{
+    const struct catalog_tensor *tensor = stored_tensor == CATALOG_NONE ? NULL : &stored->tensors[stored_tensor];
+    bool is_same = tensor && catalog_same_shape(stored, tensor, wanted, &wanted->tensors[wanted_tensor]);
+    return is_same ? tensor : NULL;
+}
+
 /* Bytes that the catalog itself takes. */
 uint64_t catalog_memory(const struct catalog *catalog);
 

@@ -165,6 +165,7 @@ static reshard_status conversion_lay_out(struct conversion *conversion, const ch
         .wanted_source = conversion->selection.wanted_source,
         .wanted_items = conversion->selection.wanted_items,
         .is_whole = conversion->selection.is_whole,
+        .by_writer = conversion->options->by_writer,
         .like = conversion->like && conversion->like->source->driver == driver ? conversion->like->source : NULL,
         .max_shard_bytes = conversion->options->max_shard_bytes,
         .wrap = conversion->options->wrap,

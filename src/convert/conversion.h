@@ -21,6 +21,7 @@ struct conversion_options {
     const char *const *format_options; /* "name=value" of the target format; NULL-terminated or NULL */
     int64_t max_shard_bytes;           /* -1: the format's default */
     const char *wrap;                  /* parallel/wrap_rule.h; NULL */
+    bool by_writer;                    /* what a rank has goes to that rank's file, where the format has one */
     bool overwrite, resume, no_sync;
     bool verify;                       /* read back and compare */
     const char *checksum;              /* digest of a sidecar, or NULL */

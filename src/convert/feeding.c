@@ -51,8 +51,8 @@ static reshard_status there_make(struct feeding *feeding, reshard_error *err)
     return RESHARD_OK;
 }
 
-reshard_status feeding_prepare(struct feeding *feeding, struct checkpoint *source, const char *target_path,
-                               const struct conversion_options *options, const struct engine_options *engine, reshard_error *err)
+reshard_status feeding_prepare_pieces(struct feeding *feeding, struct checkpoint *source, const char *target_path,
+                                      const struct conversion_options *options, const struct engine_options *engine, reshard_error *err)
 {
     *feeding = (struct feeding){ .source = source, .options = *options, .path = str_copy(str_of(target_path)) };
     if (pthread_mutex_init(&feeding->lock, NULL) || !feeding->path) {
@@ -62,14 +62,24 @@ reshard_status feeding_prepare(struct feeding *feeding, struct checkpoint *sourc
     }
     reshard_status status = options_check(options, err);
     if (!status)
-        status = tensors_check(source->source->catalog, err);
-    if (!status)
         status = there_make(feeding, err);
     if (!status && !options->store)
         status = target_check_source(source, target_path, options->overwrite, err);
     if (!status)
         status = conversion_prepare(source, target_path, &feeding->options, engine, CONVERSION_TO_RUN, &feeding->conversion, err);
     feeding->run.conversion = &feeding->conversion;
+    if (status)
+        feeding_release(feeding);
+    return status;
+}
+
+reshard_status feeding_prepare(struct feeding *feeding, struct checkpoint *source, const char *target_path,
+                               const struct conversion_options *options, const struct engine_options *engine, reshard_error *err)
+{
+    reshard_status status = feeding_prepare_pieces(feeding, source, target_path, options, engine, err);
+    if (status)
+        return status;
+    status = tensors_check(source->source->catalog, err);
     if (!status)
         status = plan_feeds_new(feeding->conversion.plan, &feeding->feeds, err);
     if (status)
@@ -128,7 +138,7 @@ static reshard_status feed_run(struct feeding *feeding, const struct plan_feed *
     return status;
 }
 
-static reshard_status feeding_fill(struct feeding *feeding, reshard_error *err)
+reshard_status feeding_fill(struct feeding *feeding, reshard_error *err)
 {
     const struct engine_source source = checkpoint_engine_source(feeding->conversion.source);
     struct plan_feed feed;

@@ -37,8 +37,15 @@ struct feeding_piece {
 reshard_status feeding_prepare(struct feeding *feeding, struct checkpoint *source, const char *target_path,
                                const struct conversion_options *options, const struct engine_options *engine, reshard_error *err);
 
+/* The same where several have the source, in pieces: its tensors may be declared in several chunks, and the caller makes the feeds. */
+reshard_status feeding_prepare_pieces(struct feeding *feeding, struct checkpoint *source, const char *target_path,
+                                      const struct conversion_options *options, const struct engine_options *engine, reshard_error *err);
+
 /* Begins the target: from here on pieces may come. */
 reshard_status feeding_begin(struct feeding *feeding, reshard_error *err);
+
+/* What has no source. feeding_begin does it. */
+reshard_status feeding_fill(struct feeding *feeding, reshard_error *err);
 
 /* Any thread. USAGE: the piece is not taken, and all is as it was. What else fails leaves nothing but to release. */
 reshard_status feeding_put(struct feeding *feeding, const struct feeding_piece *piece, reshard_error *err);

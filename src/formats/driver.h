@@ -136,6 +136,7 @@ struct layout_request {
     const uint32_t
         *wanted_source; /* source tensor with the very elements of each wanted tensor (its type may differ); CATALOG_NONE: made of others */
     const uint32_t *wanted_items;  /* source item of each wanted item; CATALOG_NONE: made for the target, wanted has its value */
+    bool by_writer;                /* where the format has a file a rank: each rank's holds the chunks that the source has of that writer */
     bool is_whole;                 /* nothing was renamed or left out: source_catalog->tree applies as it is, dtypes may differ */
     const struct source *like;     /* take the layout from this one where keys and shapes agree; may be NULL */
     uint32_t ranks;                /* 0: the driver's default */

@@ -106,19 +106,21 @@ reshard_status sharded_check(const struct sharded_dict *const *ranks, size_t cou
 
 /*
  * Spreads what several ranks hold copies of, byte by byte, as Megatron's fully parallel save and load do. A copy is the same piece of the
- * same tensor. owners[rank] has as many entries as the rank has tensors: the rank that is to save or read the piece. For saving, pieces
- * without a main copy are nobody's: SPREAD_NONE.
+ * same tensor. owners[rank] has as many entries as the rank has tensors: who is to save or read the piece, and which of its tensors that
+ * is. For saving, pieces without a main copy are nobody's: SPREAD_NONE.
  */
 #define SPREAD_NONE UINT32_MAX
-#define SPREAD_COPY (UINT32_MAX - 1) /* saving: the owner has it twice, and saves the first */
+struct spread_owner {
+    uint32_t rank, index;
+};
 enum spread_purpose { SPREAD_TO_SAVE, SPREAD_TO_LOAD };
-reshard_status sharded_owners_new(const struct sharded_dict *const *ranks, size_t count, uint32_t ***out, reshard_error *err);
-void sharded_owners_free(uint32_t **owners, size_t count);
-reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t count, enum spread_purpose purpose, uint32_t **owners,
-                              reshard_error *err);
+reshard_status sharded_owners_new(const struct sharded_dict *const *ranks, size_t count, struct spread_owner ***out, reshard_error *err);
+void sharded_owners_free(struct spread_owner **owners, size_t count);
+reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t count, enum spread_purpose purpose,
+                              struct spread_owner **owners, reshard_error *err);
 
 /* Makes the copies of a rank that it owns main ones, and its other copies of what has an owner others. */
-reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const uint32_t *owners, reshard_error *err);
+reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const struct spread_owner *owners, reshard_error *err);
 
 /* ---- sharded_pack.c ---- */
 

@@ -144,37 +144,32 @@ static void groups_make(struct spreading *spreading)
 }
 
 /* The holder that has least so far, of equal ones the first. */
-static uint32_t group_owner(const struct spreading *spreading, const struct held_group *group)
+static struct spread_owner group_owner(const struct spreading *spreading, const struct held_group *group)
 {
-    uint32_t best = spreading->held[group->first].rank;
+    uint32_t best = group->first;
     for (uint32_t i = group->first; i < group->first + group->count; i++) {
-        uint32_t rank = spreading->held[i].rank;
-        if (spreading->loads[rank] < spreading->loads[best])
-            best = rank;
+        if (spreading->loads[spreading->held[i].rank] < spreading->loads[spreading->held[best].rank])
+            best = i;
     }
-    return best;
+    return (struct spread_owner){ spreading->held[best].rank, spreading->held[best].index };
 }
 
-static void groups_assign(struct spreading *spreading, enum spread_purpose purpose, uint32_t **owners)
+static void groups_assign(struct spreading *spreading, enum spread_purpose purpose, struct spread_owner **owners)
 {
     for (uint32_t g = 0; g < spreading->group_count; g++) {
         const struct held_group *group = &spreading->groups[g];
-        uint32_t owner = SPREAD_NONE;
+        struct spread_owner owner = { SPREAD_NONE, 0 };
         if (group->has_main || purpose == SPREAD_TO_LOAD) {
             owner = group_owner(spreading, group);
-            spreading->loads[owner] = capped_add_u64(spreading->loads[owner], group->bytes);
+            spreading->loads[owner.rank] = capped_add_u64(spreading->loads[owner.rank], group->bytes);
         }
-        bool is_saved = false;
-        for (uint32_t i = group->first; i < group->first + group->count; i++) {
-            uint32_t *out = &owners[spreading->held[i].rank][spreading->held[i].index];
-            *out = purpose == SPREAD_TO_SAVE && is_saved && spreading->held[i].rank == owner ? SPREAD_COPY : owner;
-            is_saved |= spreading->held[i].rank == owner;
-        }
+        for (uint32_t i = group->first; i < group->first + group->count; i++)
+            owners[spreading->held[i].rank][spreading->held[i].index] = owner;
     }
 }
 
-reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t count, enum spread_purpose purpose, uint32_t **owners,
-                              reshard_error *err)
+reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t count, enum spread_purpose purpose,
+                              struct spread_owner **owners, reshard_error *err)
 {
     struct spreading spreading = { 0 };
     reshard_status status = held_collect(&spreading, ranks, count, err);
@@ -192,27 +187,27 @@ reshard_status sharded_spread(const struct sharded_dict *const *ranks, size_t co
     return status;
 }
 
-void sharded_owners_free(uint32_t **owners, size_t count)
+void sharded_owners_free(struct spread_owner **owners, size_t count)
 {
     for (size_t r = 0; owners && r < count; r++)
         free(owners[r]);
     free((void *)owners);
 }
 
-reshard_status sharded_owners_new(const struct sharded_dict *const *ranks, size_t count, uint32_t ***out, reshard_error *err)
+reshard_status sharded_owners_new(const struct sharded_dict *const *ranks, size_t count, struct spread_owner ***out, reshard_error *err)
 {
-    *out = calloc(count + 1, sizeof(uint32_t *));
+    *out = calloc(count + 1, sizeof(struct spread_owner *));
     if (!*out)
         return error_set_memory(err);
     for (size_t r = 0; r < count; r++) {
-        (*out)[r] = calloc(ranks[r]->tensor_count + 1, sizeof(uint32_t));
+        (*out)[r] = calloc(ranks[r]->tensor_count + 1, sizeof(struct spread_owner));
         if (!(*out)[r])
             return error_set_memory(err);
     }
     return RESHARD_OK;
 }
 
-reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const uint32_t *owners, reshard_error *err)
+reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, const struct spread_owner *owners, reshard_error *err)
 {
     int64_t *main_id = arena_array(&dict->arena, 2, sizeof(*main_id));
     if (!main_id)
@@ -220,8 +215,8 @@ reshard_status sharded_take_owners(struct sharded_dict *dict, uint32_t rank, con
     main_id[0] = 0;
     main_id[1] = 1;
     for (size_t i = 0; i < dict->tensor_count; i++) {
-        if (owners[i] != SPREAD_NONE)
-            dict->tensors[i].replica = (struct replica){ main_id + (owners[i] != rank), 1 };
+        if (owners[i].rank != SPREAD_NONE)
+            dict->tensors[i].replica = (struct replica){ main_id + !(owners[i].rank == rank && owners[i].index == i), 1 };
     }
     return RESHARD_OK;
 }

@@ -87,6 +87,9 @@ reshard_status plan_new_chunk(const struct catalog *source, uint32_t source_chun
  */
 reshard_status plan_split(const struct plan *plan, uint32_t part, uint32_t count, struct plan **out, reshard_error *err);
 
+/* A plan of the steps that is_taken (by step) says, which the whole plan must outlive. */
+reshard_status plan_select(const struct plan *plan, const uint8_t *is_taken, struct plan **out, reshard_error *err);
+
 /* The copy of a step, for resolved chunks: offsets of its first element in the source's (decoded) extent object and in the target
  * object, and the strided block between them (kernels/copy.h). Elements of F4 and F6 come as a run of U8. Fails if the source's strides
  * lead out of the chunk's extent. */

@@ -74,29 +74,56 @@ static uint32_t cut_find(const struct plan *plan, uint64_t total, uint32_t cut, 
     return best_object_distance <= slack ? best_object : best;
 }
 
-reshard_status plan_split(const struct plan *plan, uint32_t part, uint32_t count, struct plan **out, reshard_error *err)
+/* A plan of steps that are there; arena, which it takes over, has what else it needs. */
+static reshard_status plan_of_steps(const struct plan *plan, struct plan_step *steps, uint32_t count, struct arena arena, struct plan **out,
+                                    reshard_error *err)
 {
-    if (part >= count)
-        return error_set(err, RESHARD_ERR_USAGE, "part %" PRIu32 " of a plan in %" PRIu32 " parts", part, count);
     struct plan *made = calloc(1, sizeof(*made));
-    if (!made)
+    if (!made) {
+        arena_release(&arena);
         return error_set_memory(err);
-    uint64_t total = plan_weight(plan);
-    uint32_t begin = part == 0 ? 0 : cut_find(plan, total, part, count);
-    uint32_t end = part + 1 == count ? plan->step_count : cut_find(plan, total, part + 1, count);
+    }
     *made = (struct plan){ .whole = plan,
-                           .steps = plan->steps + begin,
-                           .step_count = end > begin ? end - begin : 0,
+                           .steps = steps,
+                           .step_count = count,
                            .recipes = plan->recipes,
                            .recipe_count = plan->recipe_count,
                            .vectors = plan->vectors,
                            .vector_count = plan->vector_count,
                            .source = plan->source,
-                           .target = plan->target };
+                           .target = plan->target,
+                           .arena = arena };
     reshard_status status = steps_sum(made, err);
     if (status)
         plan_free(made);
     else
         *out = made;
     return status;
+}
+
+reshard_status plan_select(const struct plan *plan, const uint8_t *is_taken, struct plan **out, reshard_error *err)
+{
+    struct arena arena = { 0 };
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < plan->step_count; i++)
+        count += is_taken[i] != 0;
+    struct plan_step *steps = arena_array(&arena, count, sizeof(*steps));
+    if (!steps)
+        return error_set_memory(err);
+    count = 0;
+    for (uint32_t i = 0; i < plan->step_count; i++) {
+        if (is_taken[i])
+            steps[count++] = plan->steps[i];
+    }
+    return plan_of_steps(plan, steps, count, arena, out, err);
+}
+
+reshard_status plan_split(const struct plan *plan, uint32_t part, uint32_t count, struct plan **out, reshard_error *err)
+{
+    if (part >= count)
+        return error_set(err, RESHARD_ERR_USAGE, "part %" PRIu32 " of a plan in %" PRIu32 " parts", part, count);
+    uint64_t total = plan_weight(plan);
+    uint32_t begin = part == 0 ? 0 : cut_find(plan, total, part, count);
+    uint32_t end = part + 1 == count ? plan->step_count : cut_find(plan, total, part + 1, count);
+    return plan_of_steps(plan, plan->steps + begin, end > begin ? end - begin : 0, (struct arena){ 0 }, out, err);
 }

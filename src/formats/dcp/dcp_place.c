@@ -214,8 +214,69 @@ static reshard_status place_like_tensor(struct dcp_placing *placing, uint32_t in
     return RESHARD_OK;
 }
 
+/* A chunk of the source, in the file of the rank that has it; of a flat run, the boxes that it is. */
+struct written_walk {
+    struct dcp_placing *placing;
+    const int64_t *start;
+    reshard_error *err;
+    reshard_status status;
+    uint32_t index, file;
+    int rank;
+};
+
+static bool place_written_box(const int64_t *start, const int64_t *extent, int64_t flat_index, void *context)
+{
+    struct written_walk *walk = context;
+    int64_t moved[RANK_MAX + 1];
+    (void)flat_index;
+    for (int axis = 0; axis < walk->rank; axis++)
+        moved[axis] = walk->start[axis] + start[axis];
+    walk->status = add_tensor_piece(walk->placing, walk->index, moved, extent, walk->file,
+                                    ORDER_AFTER_REFERENCE + walk->placing->piece_count, walk->err);
+    return !walk->status;
+}
+
+static reshard_status place_written_tensor(struct dcp_placing *placing, uint32_t index, const struct catalog_tensor *tensor,
+                                           reshard_error *err)
+{
+    static const int64_t origin[RANK_MAX + 1];
+    const struct catalog *catalog = placing->request->source_catalog;
+    uint32_t first = placing->piece_count;
+    bool is_empty = box_is_empty(tensor->rank, catalog_vector_at(catalog, tensor->shape));
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &catalog->chunks[tensor->first_chunk + i];
+        const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+        const int64_t *extent = catalog_vector_at(catalog, chunk->extent);
+        struct written_walk walk = {
+            .placing = placing, .start = catalog_vector_at(catalog, chunk->start), .err = err, .index = index, .rank = tensor->rank
+        };
+        bool is_void = box_is_empty(tensor->rank, extent);
+        if (chunk->flags & CHUNK_REPLICA || (is_void && !(is_empty && placing->piece_count == first)))
+            continue;
+        walk.status = rank_file(placing, chunk->writer, &walk.file, err);
+        if (!walk.status && layout && layout->flat_count >= 0)
+            flat_run_boxes(tensor->rank, extent, layout->flat_begin, layout->flat_count, place_written_box, &walk);
+        else if (!walk.status)
+            place_written_box(origin, extent, 0, &walk);
+        if (walk.status)
+            return walk.status;
+    }
+    return RESHARD_OK;
+}
+
+static const struct catalog_tensor *tensor_of_writers(const struct dcp_placing *placing, uint32_t index)
+{
+    const struct layout_request *request = placing->request;
+    return request->by_writer ? catalog_written_tensor(request->source_catalog, request->wanted_source[index], request->wanted, index)
+                              : NULL;
+}
+
 reshard_status dcp_place_like(struct dcp_placing *placing, uint32_t index, bool *done, reshard_error *err)
 {
+    const struct catalog_tensor *written = tensor_of_writers(placing, index);
+    *done = written != NULL;
+    if (written)
+        return place_written_tensor(placing, index, written, err);
     const struct catalog_tensor *like = like_tensor(placing, index);
     *done = like != NULL;
     return like ? place_like_tensor(placing, index, like, err) : RESHARD_OK;

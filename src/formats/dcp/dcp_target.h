@@ -173,7 +173,8 @@ reshard_status dcp_place_begin(struct dcp_placing *placing, reshard_error *err);
 reshard_status dcp_place_piece(struct dcp_placing *placing, uint32_t index, const int64_t *start, const int64_t *extent,
                                reshard_error *err);
 
-/* Makes the pieces of a tensor those that the reference has; false in *done if it has none that can be written here. */
+/* Makes the pieces of a tensor those that the reference has, or the ranks that wrote it (layout_request.by_writer); false in *done if there
+ * are none that can be written here. */
 reshard_status dcp_place_like(struct dcp_placing *placing, uint32_t index, bool *done, reshard_error *err);
 
 /* Gives every piece its file and offset, and makes the files objects of the target. Pieces keep their order in the array. */

@@ -313,6 +313,104 @@ static reshard_status place_whole(const struct layout_request *request, struct t
     return status;
 }
 
+/* ---- by the ranks that have them ---- */
+
+/* Files of one rank: the dict of a file has one piece of each key, so that further ones go to files of ranks that there are not. */
+struct written_files {
+    uint32_t *file;   /* by writer and turn: of turn t, writer w it is file[t * writers + w] */
+    uint32_t writers, turns;
+};
+
+static reshard_status written_file(struct written_files *files, struct target *target, uint32_t folder, uint32_t writer, uint32_t turn,
+                                   uint32_t *out, reshard_error *err)
+{
+    while (files->turns <= turn) {
+        uint32_t *grown = reallocarray(files->file, (size_t)files->turns + 1, files->writers * sizeof(*grown));
+        if (!grown)
+            return error_set_memory(err);
+        memset(grown + (size_t)files->turns * files->writers, 0xFF, files->writers * sizeof(*grown));
+        files->file = grown;
+        files->turns++;
+    }
+    uint32_t *file = &files->file[(size_t)turn * files->writers + writer];
+    reshard_status status = RESHARD_OK;
+    if (*file == CATALOG_NONE) {
+        char name[40];
+        uint32_t rank = turn * files->writers + writer;
+        int size = snprintf(name, sizeof(name), "%" PRIu32 "_0.distcp", rank);
+        status = flex_target_add_file(target, (struct str){ name, (size_t)size }, folder, rank, file, err);
+    }
+    *out = *file;
+    return status;
+}
+
+static reshard_status place_written_chunk(const struct layout_request *request, struct target *target, uint32_t index,
+                                          const struct catalog_chunk *chunk, uint32_t file, reshard_error *err)
+{
+    const struct catalog *stored = request->source_catalog;
+    const struct chunk_layout *layout = catalog_layout_of(stored, chunk);
+    int rank = request->wanted->tensors[index].rank;
+    bool is_run = layout && layout->flat_count >= 0;
+    struct flex_piece piece = { .tensor = index,
+                                .start = catalog_vector(target->catalog, catalog_vector_at(stored, chunk->start), rank),
+                                .extent = catalog_vector(target->catalog, catalog_vector_at(stored, chunk->extent), rank),
+                                .begin = is_run ? layout->flat_begin : 0,
+                                .count = is_run ? layout->flat_count : -1,
+                                .file = file,
+                                .replica = -1 };
+    if (piece.start == CATALOG_NONE || piece.extent == CATALOG_NONE)
+        return error_set_memory(err);
+    return flex_target_add_piece(target, &piece, err);
+}
+
+static reshard_status flex_place_written(const struct layout_request *request, struct target *target, uint32_t folder, uint32_t index,
+                                           struct written_files *files, uint32_t *turns, reshard_error *err)
+{
+    const struct catalog *stored = request->source_catalog;
+    const struct catalog_tensor *tensor = catalog_written_tensor(stored, request->wanted_source[index], request->wanted, index);
+    bool is_empty = tensor && box_is_empty(tensor->rank, catalog_vector_at(stored, tensor->shape)), has_piece = false;
+    if (!tensor)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s' is no tensor of the ranks, but made of others",
+                         STR_ARG(request->wanted->tensors[index].key));
+    memset(turns, 0, files->writers * sizeof(*turns));
+    for (uint32_t i = 0; i < tensor->chunk_count; i++) {
+        const struct catalog_chunk *chunk = &stored->chunks[tensor->first_chunk + i];
+        bool is_void = box_is_empty(tensor->rank, catalog_vector_at(stored, chunk->extent));
+        uint32_t file;
+        if (chunk->flags & CHUNK_REPLICA || (is_void && !(is_empty && !has_piece)))
+            continue;
+        reshard_status status = written_file(files, target, folder, chunk->writer, turns[chunk->writer]++, &file, err);
+        if (!status)
+            status = place_written_chunk(request, target, index, chunk, file, err);
+        if (status)
+            return status;
+        has_piece = true;
+    }
+    return RESHARD_OK;
+}
+
+static uint32_t writer_count(const struct catalog *stored)
+{
+    uint32_t count = 1;
+    for (uint32_t i = 0; i < stored->chunk_count; i++)
+        count = stored->chunks[i].writer >= count ? (uint32_t)stored->chunks[i].writer + 1 : count;
+    return count;
+}
+
+static reshard_status place_written(const struct layout_request *request, struct target *target, uint32_t folder, reshard_error *err)
+{
+    struct written_files files = { .writers = writer_count(request->source_catalog) };
+    uint32_t *turns = calloc(files.writers, sizeof(*turns)), file;
+    reshard_status status = turns ? written_file(&files, target, folder, 0, 0, &file, err) : error_set_memory(err);
+    for (uint32_t t = 0; t < request->wanted->tensor_count && !status; t++) {
+        if (flex_is_stored(&request->wanted->tensors[t]))
+            status = flex_place_written(request, target, folder, t, &files, turns, err);
+    }
+    free(files.file);
+    free(turns);
+    return status;
+}
+
 reshard_status flex_place(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct flex_degrees degrees;
@@ -322,6 +420,8 @@ reshard_status flex_place(const struct layout_request *request, struct target *t
     for (const struct layout_word *word = flex_words; word->name; word++)
         has_words |= layout_number(request, word->name) != 0;
     reshard_status status = flex_target_add_folder(target, STR(""), STR("0.metadata"), &folder, err);
+    if (!status && request->by_writer && !has_words)
+        return place_written(request, target, folder, err);
     if (status || !has_words)
         return status ? status : place_whole(request, target, folder, err);
     status = read_degrees(request, &degrees, err);

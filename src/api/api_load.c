@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading together: what keys are there and wanted, which rank reads what, and the bytes from those who read to those who want them too. */
+#include "api/handle.h"
+#include "api/public_options.h"
+#include "api/sharded_group.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- strictness ---- */
+
+enum strict_action { STRICT_IGNORES, STRICT_LOGS, STRICT_RAISES, STRICT_RETURNS, STRICT_LEAVES };
+
+static const struct strict_rule {
+    const char *name;
+    enum strict_action unexpected, missing;
+} strict_rules[] = {
+    { "assume_ok_unexpected", STRICT_LEAVES, STRICT_IGNORES }, { "log_unexpected", STRICT_LOGS, STRICT_IGNORES },
+    { "log_all", STRICT_LOGS, STRICT_LOGS },                   { "raise_unexpected", STRICT_RAISES, STRICT_IGNORES },
+    { "raise_all", STRICT_RAISES, STRICT_RAISES },             { "return_unexpected", STRICT_RETURNS, STRICT_IGNORES },
+    { "return_all", STRICT_RETURNS, STRICT_RETURNS },          { "ignore_all", STRICT_IGNORES, STRICT_IGNORES },
+};
+#define STRICT_COUNT ((int64_t)(sizeof(strict_rules) / sizeof(strict_rules[0])))
+
+API_EXPORT const char *reshard_strict_name(int64_t strict)
+{
+    return strict >= 0 && strict < STRICT_COUNT ? strict_rules[strict].name : NULL;
+}
+
+API_EXPORT reshard_status reshard_strict_find(const char *name, int64_t *strict, reshard_error *err)
+{
+    ERROR_SCOPE(err);
+    NEEDS(strict, err);
+    *strict = 0;
+    NEEDS(name, err);
+    for (int64_t i = 0; i < STRICT_COUNT; i++) {
+        if (strcmp(strict_rules[i].name, name) == 0) {
+            *strict = i;
+            return RESHARD_OK;
+        }
+    }
+    return error_set(err, RESHARD_ERR_USAGE, "Invalid strict flag: %s", name);
+}
+
+/* ---- keys ---- */
+
+struct load_call {
+    struct sharded_group group;
+    reshard_load_options given;
+    const reshard_run_options *run;
+    const struct strict_rule *rule;
+    reshard_checkpoint *checkpoint;
+    reshard_sharded *sharded, *result;
+    struct name_map stored;      /* keys of the checkpoint: of tensors, and of objects without their cell */
+    struct name_map wanted;      /* what some rank asks for */
+    struct str *unexpected, *missing; /* sorted */
+    size_t unexpected_count, missing_count;
+    struct spread_owner **owners;
+    reshard_shards *reading;     /* what this rank reads */
+};
+
+static void load_release(struct load_call *call)
+{
+    sharded_owners_free(call->owners, call->group.size);
+    group_release(&call->group);
+    reshard_close(call->checkpoint);
+    reshard_sharded_free(call->result);
+    reshard_shards_free(call->reading);
+    name_map_release(&call->stored);
+    name_map_release(&call->wanted);
+    free(call->unexpected);
+    free(call->missing);
+}
+
+/* The key of an item that is an object's cell: without the cell. */
+static bool object_item_key(struct str name, struct str *key)
+{
+    struct arena arena = { 0 };
+    struct sharded_object object;
+    bool is_object = !sharded_object_of_key(name, &arena, &object, NULL);
+    *key = object.key;
+    arena_release(&arena);
+    return is_object;
+}
+
+static struct str item_key(const reshard_checkpoint *checkpoint, size_t index)
+{
+    reshard_item item = RESHARD_ITEM_INIT;
+    reshard_item_at(checkpoint, index, &item);
+    return given_str(item.key);
+}
+
+static struct str tensor_key(const reshard_checkpoint *checkpoint, size_t index)
+{
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
+    reshard_tensor_at(checkpoint, index, &tensor);
+    return given_str(tensor.key);
+}
+
+static reshard_status stored_collect(struct load_call *call, reshard_error *err)
+{
+    bool is_good = true;
+    struct str key;
+    for (size_t i = 0; is_good && i < reshard_tensor_count(call->checkpoint); i++)
+        is_good = name_map_intern(&call->stored, tensor_key(call->checkpoint, i), NULL) != NAME_NONE;
+    for (size_t i = 0; is_good && i < reshard_item_count(call->checkpoint); i++) {
+        if (object_item_key(item_key(call->checkpoint, i), &key))
+            is_good = name_map_intern(&call->stored, key, NULL) != NAME_NONE;
+    }
+    return is_good ? RESHARD_OK : error_set_memory(err);
+}
+
+static bool is_stored(const struct load_call *call, struct str key)
+{
+    return name_map_find(&call->stored, key) != NAME_NONE;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return str_compare(*(const struct str *)a, *(const struct str *)b);
+}
+
+/* What this rank asks for and is not there, each once; and what is there and nobody asks for. */
+static reshard_status keys_compare(struct load_call *call, reshard_error *err)
+{
+    const struct sharded_group *group = &call->group;
+    struct name_map unexpected = { 0 };
+    bool is_good = true, is_new;
+    for (uint32_t r = 0; r < group->size; r++) {
+        const struct sharded_dict *dict = group->ranks[r];
+        for (size_t i = 0; is_good && i < dict->tensor_count + dict->object_count; i++) {
+            struct str key = i < dict->tensor_count ? dict->tensors[i].shard.key : dict->objects[i - dict->tensor_count].key;
+            is_good = name_map_intern(&call->wanted, key, NULL) != NAME_NONE;
+            if (r == group->rank && !is_stored(call, key))
+                is_good = is_good && name_map_intern(&unexpected, key, &is_new) != NAME_NONE;
+        }
+    }
+    call->unexpected = calloc((size_t)unexpected.count + 1, sizeof(*call->unexpected));
+    call->missing = calloc((size_t)call->stored.count + 1, sizeof(*call->missing));
+    is_good = is_good && call->unexpected && call->missing;
+    for (uint32_t i = 0; is_good && i < unexpected.count; i++)
+        call->unexpected[call->unexpected_count++] = call->wanted.names[name_map_find(&call->wanted, unexpected.names[i])];
+    for (uint32_t i = 0; is_good && i < call->stored.count; i++) {
+        if (name_map_find(&call->wanted, call->stored.names[i]) == NAME_NONE)
+            call->missing[call->missing_count++] = call->stored.names[i];
+    }
+    name_map_release(&unexpected);
+    if (!is_good)
+        return error_set_memory(err);
+    qsort(call->unexpected, call->unexpected_count, sizeof(*call->unexpected), by_text);
+    qsort(call->missing, call->missing_count, sizeof(*call->missing), by_text);
+    return RESHARD_OK;
+}
+
+static void names_put(struct buffer *out, const char *title, const struct str *names, size_t count)
+{
+    buffer_printf(out, "%s%s: {", out->size ? " " : "", title);
+    for (size_t i = 0; i < count; i++)
+        buffer_printf(out, "%s'%.*s'", i ? ", " : "", STR_ARG(names[i]));
+    buffer_append_text(out, "}.");
+}
+
+static reshard_status value_put(struct load_call *call, enum sharded_value_kind kind, struct str key, reshard_error *err)
+{
+    const struct sharded_value value = { kind, key, { 0 } };
+    return sharded_add_value(&call->result->dict, &value, err);
+}
+
+static reshard_status keys_return(struct load_call *call, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; call->rule->missing == STRICT_RETURNS && i < call->missing_count && !status; i++)
+        status = value_put(call, SHARDED_MISSING, call->missing[i], err);
+    for (size_t i = 0; call->rule->unexpected == STRICT_RETURNS && i < call->unexpected_count && !status; i++)
+        status = value_put(call, SHARDED_UNEXPECTED, call->unexpected[i], err);
+    return status;
+}
+
+/* Raises, or warns, as the rule says. */
+static reshard_status keys_say(struct load_call *call, enum strict_action action, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    reshard_status status = RESHARD_OK;
+    if (call->rule->unexpected == action && call->unexpected_count)
+        names_put(&text, "Unexpected keys (for this rank)", call->unexpected, call->unexpected_count);
+    if (call->rule->missing == action && call->missing_count)
+        names_put(&text, "Missing keys (for all ranks)", call->missing, call->missing_count);
+    if (text.failed)
+        status = error_set_memory(err);
+    else if (text.size && action == STRICT_RAISES)
+        status = error_set(err, RESHARD_ERR_USAGE, "%.*s", STR_ARG(buffer_str(&text)));
+    else if (text.size)
+        status = value_put(call, SHARDED_WARNING, buffer_str(&text), err);
+    buffer_release(&text);
+    return status;
+}
+
+/* What a backend says that is asked for what it lacks. */
+static reshard_status unexpected_error(const struct load_call *call, struct str key, reshard_error *err)
+{
+    struct buffer text = { 0 };
+    struct str *names = calloc((size_t)call->stored.count + 1, sizeof(*names));
+    if (!names)
+        return error_set_memory(err);
+    memcpy(names, call->stored.names, call->stored.count * sizeof(*names));
+    qsort(names, call->stored.count, sizeof(*names), by_text);
+    for (uint32_t i = 0; i < call->stored.count; i++)
+        buffer_printf(&text, "%s'%.*s'", i ? ", " : "", STR_ARG(names[i]));
+    reshard_status status = error_set(err, RESHARD_ERR_USAGE, "%.*s from model not in state dict: [%.*s]", STR_ARG(key),
+                                      STR_ARG(buffer_str(&text)));
+    error_object(err, "%.*s", STR_ARG(key));
+    error_hint(err, "reshard_load_options.strict says what becomes of such keys");
+    free(names);
+    buffer_release(&text);
+    return status;
+}
+
+static reshard_status strictness_apply(struct load_call *call, reshard_error *err)
+{
+    reshard_status status = keys_compare(call, err);
+    if (!status)
+        status = keys_say(call, STRICT_RAISES, err);
+    if (!status)
+        status = keys_say(call, STRICT_LOGS, err);
+    if (!status)
+        status = keys_return(call, err);
+    if (!status && !call->given.no_check)
+        status = sharded_check(call->group.ranks, call->group.size, err);
+    for (size_t i = 0; !status && call->rule->unexpected == STRICT_LEAVES && i < call->group.ranks[call->group.rank]->tensor_count; i++) {
+        struct str key = call->group.ranks[call->group.rank]->tensors[i].shard.key;
+        if (!is_stored(call, key))
+            status = unexpected_error(call, key, err);
+    }
+    if (!status && call->rule->unexpected == STRICT_LEAVES && call->unexpected_count)
+        status = unexpected_error(call, call->unexpected[0], err);
+    return status;
+}
+
+/* ---- reading ---- */
+
+/* The part of a tensor that the checkpoint has: of the same extents, or, where it allows others, what the two have in common. */
+struct stored_part {
+    int64_t start[RANK_MAX + 1], extent[RANK_MAX + 1], strides[RANK_MAX + 1];
+    struct shard shard;
+    bool is_empty;
+};
+
+static reshard_status mismatch_error(const struct shard *shard, int rank, const int64_t *stored, reshard_error *err)
+{
+    char found[SHAPE_TEXT_MAX], expected[SHAPE_TEXT_MAX];
+    return error_set(err, RESHARD_ERR_USAGE, "Global shape mismatch for loaded (%s) and expected (%s) tensor for key %.*s",
+                     shape_text(rank, stored, ", ", found), shape_text(shard->rank, shard->shape, ", ", expected), STR_ARG(shard->key));
+}
+
+static reshard_status part_cut(const struct sharded_tensor *tensor, const int64_t *stored, struct stored_part *out, reshard_error *err)
+{
+    static const int64_t origin[RANK_MAX + 1];
+    const struct shard *shard = &tensor->shard;
+    int64_t at = 0;
+    unsigned element = dtype_element_bytes(shard->dtype);
+    if (shard->is_flattened || !element)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': a flat range, or elements of parts of bytes, of another global shape",
+                         STR_ARG(shard->key));
+    if (shard->strides)
+        memcpy(out->strides, shard->strides, (size_t)shard->rank * sizeof(*out->strides));
+    else
+        strides_row_major(shard->rank, shard->extent, out->strides);
+    out->is_empty = !box_intersect(shard->rank, shard->start, shard->extent, origin, stored, out->start, out->extent);
+    for (int axis = 0; axis < shard->rank && !out->is_empty; axis++)
+        at += (out->start[axis] - shard->start[axis]) * out->strides[axis];
+    out->shard = *shard;
+    out->shard.shape = stored;
+    out->shard.start = out->start;
+    out->shard.extent = out->extent;
+    out->shard.strides = out->strides;
+    out->shard.data = shard->data + (uint64_t)at * element;
+    return RESHARD_OK;
+}
+
+static void values_clear(const struct shard *shard)
+{
+    uint64_t bytes;
+    const unsigned element = dtype_element_bytes(shard->dtype);
+    int64_t index[RANK_MAX + 1], volume = box_volume(shard->rank, shard->extent);
+    if (!shard->strides) {
+        if (shard_bytes(shard, &bytes))
+            memset(shard->data, 0, bytes);
+        return;
+    }
+    for (int64_t i = 0; i < volume; i++) {
+        int64_t at = 0;
+        shape_unravel(shard->rank, shard->extent, i, index);
+        for (int axis = 0; axis < shard->rank; axis++)
+            at += index[axis] * shard->strides[axis];
+        memset(shard->data + (uint64_t)at * element, 0, element);
+    }
+}
+
+static const int64_t *stored_shape(const struct load_call *call, struct str key, int *rank)
+{
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
+    int64_t index = reshard_tensor_find(call->checkpoint, key.data, key.size);
+    if (index < 0)
+        return NULL;
+    reshard_tensor_at(call->checkpoint, (size_t)index, &tensor);
+    *rank = tensor.rank;
+    return tensor.shape;
+}
+
+static bool shapes_equal(const struct shard *shard, int rank, const int64_t *stored)
+{
+    return shard->rank == rank && (rank == 0 || memcmp(shard->shape, stored, (size_t)rank * sizeof(*stored)) == 0);
+}
+
+/* Adds what this rank reads of a tensor. */
+static reshard_status reading_add(struct load_call *call, const struct sharded_tensor *tensor, reshard_error *err)
+{
+    struct stored_part part = { .is_empty = false };
+    int rank = 0;
+    const int64_t *stored = stored_shape(call, tensor->shard.key, &rank);
+    if (!stored && rank == 0)
+        return unexpected_error(call, tensor->shard.key, err);
+    part.shard = tensor->shard;
+    if (!shapes_equal(&tensor->shard, rank, stored)) {
+        if (!tensor->allows_mismatch || tensor->shard.rank != rank)
+            return mismatch_error(&tensor->shard, rank, stored, err);
+        reshard_status status = part_cut(tensor, stored, &part, err);
+        if (status)
+            return status;
+        values_clear(&tensor->shard);
+    }
+    return part.is_empty ? RESHARD_OK : shard_list_add(&call->reading->list, &part.shard, err);
+}
+
+/* Whether one rank reads for both: memory of both is the same bytes. */
+static bool is_exchanged(const struct sharded_tensor *owner, const struct sharded_tensor *other)
+{
+    const struct shard *a = &owner->shard, *b = &other->shard;
+    return !a->strides && !b->strides && a->dtype == b->dtype && owner->allows_mismatch == other->allows_mismatch &&
+           (a->data || a->is_elsewhere) && (b->data || b->is_elsewhere) && shapes_equal(a, b->rank, b->shape);
+}
+
+/* The tensor that is read for tensor i of a rank; itself if its own rank does. */
+static const struct sharded_tensor *read_for(const struct load_call *call, uint32_t rank, size_t index, uint32_t *reader)
+{
+    const struct sharded_tensor *own = &call->group.ranks[rank]->tensors[index];
+    const struct spread_owner *owner = call->owners ? &call->owners[rank][index] : NULL;
+    *reader = rank;
+    if (!owner || owner->rank == SPREAD_NONE || (owner->rank == rank && owner->index == index))
+        return own;
+    const struct sharded_tensor *other = &call->group.ranks[owner->rank]->tensors[owner->index];
+    if (owner->rank == rank || !is_exchanged(other, own))
+        return own;
+    *reader = owner->rank;
+    return other;
+}
+
+static reshard_status reading_make(struct load_call *call, reshard_error *err)
+{
+    const struct sharded_group *group = &call->group;
+    reshard_status status = RESHARD_OK;
+    if (group->size > 1 && !call->given.no_exchange) {
+        status = sharded_owners_new(group->ranks, group->size, &call->owners, err);
+        if (!status)
+            status = sharded_spread(group->ranks, group->size, SPREAD_TO_LOAD, call->owners, err);
+    }
+    if (!status)
+        status = reshard_shards_new(&call->reading, err);
+    const struct sharded_dict *own = group->ranks[group->rank];
+    for (size_t i = 0; i < own->tensor_count && !status; i++) {
+        const struct sharded_tensor *tensor = &own->tensors[i];
+        uint32_t reader;
+        if (!is_stored(call, tensor->shard.key) || !tensor->shard.data)
+            continue;
+        read_for(call, group->rank, i, &reader);
+        if (reader == group->rank)
+            status = reading_add(call, tensor, err);
+    }
+    return status;
+}
+
+/* Bytes from those who have read them; all ranks see all messages in one order. */
+static reshard_status exchange_values(struct load_call *call, reshard_error *err)
+{
+    const struct sharded_group *group = &call->group;
+    reshard_status status = RESHARD_OK;
+    for (uint32_t r = 0; r < group->size && call->owners && !status; r++) {
+        for (size_t i = 0; i < group->ranks[r]->tensor_count && !status; i++) {
+            const struct sharded_tensor *tensor = &group->ranks[r]->tensors[i];
+            uint64_t bytes = 0;
+            uint32_t reader;
+            const struct sharded_tensor *read = read_for(call, r, i, &reader);
+            if (reader == r || !is_stored(call, tensor->shard.key) || !shard_bytes(&tensor->shard, &bytes))
+                continue;
+            if (r == group->rank)
+                status = comm_recv(group->comm, reader, tensor->shard.data, bytes, err);
+            else if (reader == group->rank)
+                status = comm_send(group->comm, r, read->shard.data, bytes, err);
+        }
+    }
+    if (call->owners && !status)
+        status = comm_run(group->comm, group->call, err);
+    return status;
+}
+
+/* ---- objects and values ---- */
+
+static reshard_status object_result(struct load_call *call, const struct sharded_object *object, reshard_error *err)
+{
+    struct sharded_object loaded = *object;
+    struct buffer key = { 0 };
+    char *json = NULL;
+    size_t size;
+    reshard_status status = sharded_object_key(object, &key) ? RESHARD_OK : error_set_memory(err);
+    int64_t item = status ? -1 : reshard_item_find(call->checkpoint, (const char *)key.data, key.size);
+    if (!status && item < 0)
+        status = error_set(err, RESHARD_ERR_USAGE, "the checkpoint has no '%.*s': objects are loaded in the grid that they were saved in",
+                           STR_ARG(buffer_str(&key)));
+    if (!status)
+        status = reshard_item_json(call->checkpoint, (size_t)item, &json, &size, err);
+    if (!status) {
+        loaded.json = (struct str){ json, size };
+        loaded.bytes = (struct str){ 0 };
+        status = sharded_add_object(&call->result->dict, &loaded, err);
+    }
+    free(json);
+    buffer_release(&key);
+    return status;
+}
+
+static reshard_status common_result(const reshard_checkpoint *checkpoint, reshard_sharded *result, reshard_error *err)
+{
+    reshard_status status = RESHARD_OK;
+    for (size_t i = 0; i < reshard_item_count(checkpoint) && !status; i++) {
+        struct sharded_value value = { .kind = SHARDED_COMMON, .key = item_key(checkpoint, i) };
+        struct str key;
+        char *json;
+        size_t size;
+        if (object_item_key(value.key, &key))
+            continue;
+        status = reshard_item_json(checkpoint, i, &json, &size, err);
+        if (status)
+            break;
+        value.json = (struct str){ json, size };
+        status = sharded_add_value(&result->dict, &value, err);
+        free(json);
+    }
+    return status;
+}
+
+static reshard_status values_result(struct load_call *call, reshard_error *err)
+{
+    const struct sharded_dict *own = &call->sharded->dict;
+    reshard_status status = common_result(call->checkpoint, call->result, err);
+    for (size_t i = 0; i < own->value_count && !status; i++) {
+        if (own->values[i].kind == SHARDED_LOCAL)
+            status = sharded_add_value(&call->result->dict, &own->values[i], err);
+    }
+    for (size_t i = 0; i < own->object_count && !status; i++) {
+        if (is_stored(call, own->objects[i].key))
+            status = object_result(call, &own->objects[i], err);
+    }
+    return status;
+}
+
+/* ---- loading ---- */
+
+static reshard_status load_open(struct load_call *call, const char *path, const reshard_load_options *options, reshard_error *err)
+{
+    reshard_status status = struct_take(&call->given, sizeof(call->given), options, "reshard_load_options", err);
+    if (status)
+        return status;
+    if (!reshard_strict_name(call->given.strict))
+        return error_set(err, RESHARD_ERR_USAGE, "Invalid strict flag: %" PRId64, call->given.strict);
+    call->rule = &strict_rules[call->given.strict];
+    status = reshard_sharded_new(&call->result, err);
+    if (!status)
+        status = reshard_open(path, call->given.open, &call->checkpoint, err);
+    return status ? status : stored_collect(call, err);
+}
+
+static reshard_status load_read(struct load_call *call, reshard_error *err)
+{
+    reshard_status status = reading_make(call, err);
+    if (!status)
+        status = reshard_load_shards(call->checkpoint, call->reading, call->run, err);
+    if (!status)
+        status = values_result(call, err);
+    return status;
+}
+
+API_EXPORT reshard_status reshard_load(reshard_comm *comm, const char *path, reshard_sharded *sharded, const reshard_load_options *options,
+                                       const reshard_run_options *run, reshard_sharded **result, reshard_error *err)
+{
+    struct load_call call = { .run = run, .sharded = sharded };
+    reshard_error own = RESHARD_ERROR_INIT;
+    ERROR_SCOPE(err);
+    err = err ? err : &own;
+    if (result)
+        *result = NULL;
+    NEEDS(path, err);
+    NEEDS(sharded, err);
+    reshard_status status = load_open(&call, path, options, err);
+    status = group_begin(&call.group, comm, "reshard_load", sharded, false, status, err);
+    if (!status)
+        status = group_agree(&call.group, strictness_apply(&call, err), err);
+    if (!status)
+        status = group_agree(&call.group, load_read(&call, err), err);
+    if (!status)
+        status = exchange_values(&call, err);
+    if (!status)
+        status = group_agree(&call.group, reshard_sharded_merge(sharded, err), err);
+    if (!status && result) {
+        *result = call.result;
+        call.result = NULL;
+    }
+    load_release(&call);
+    return status;
+}
+
+/* ---- metadata ---- */
+
+static reshard_status tensor_metadata(const reshard_checkpoint *checkpoint, size_t index, reshard_sharded *out, reshard_error *err)
+{
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
+    reshard_tensor_at(checkpoint, index, &tensor);
+    reshard_sharded_tensor whole = RESHARD_SHARDED_TENSOR_INIT;
+    whole.key = tensor.key;
+    whole.dtype = tensor.dtype;
+    whole.rank = (size_t)tensor.rank;
+    whole.local_shape = tensor.shape;
+    return reshard_sharded_add_offsets(out, &whole, NULL, sizeof(reshard_rank_offset), 0, err);
+}
+
+API_EXPORT reshard_status reshard_sharded_metadata(const reshard_checkpoint *checkpoint, reshard_sharded **out, reshard_error *err)
+{
+    reshard_sharded *made = NULL;
+    ERROR_SCOPE(err);
+    NEEDS(out, err);
+    *out = NULL;
+    NEEDS(checkpoint, err);
+    reshard_status status = reshard_sharded_new(&made, err);
+    for (size_t i = 0; i < reshard_tensor_count(checkpoint) && !status; i++)
+        status = tensor_metadata(checkpoint, i, made, err);
+    for (size_t i = 0; i < reshard_item_count(checkpoint) && !status; i++) {
+        struct sharded_object object;
+        if (!sharded_object_of_key(item_key(checkpoint, i), &made->dict.arena, &object, NULL))
+            status = sharded_add_object(&made->dict, &object, err);
+    }
+    if (!status)
+        status = common_result(checkpoint, made, err);
+    if (status)
+        reshard_sharded_free(made);
+    else
+        *out = made;
+    return status;
+}

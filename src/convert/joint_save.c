@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/joint_save.h"
+
+#include "base/crc32.h"
+#include "base/cursor.h"
+#include "convert/sidecar.h"
+#include "convert/target_check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define JOINT_RECORD_MAX 48
+
+/* ---- preparing ---- */
+
+/* A step's rank: whose its source is; fills are rank 0's. */
+static uint32_t step_writer(const struct plan *plan, uint32_t step)
+{
+    uint32_t chunk = plan->steps[step].source_chunk;
+    return chunk == CATALOG_NONE ? 0 : plan->source->chunks[chunk].writer;
+}
+
+/* Steps into one target chunk follow each other. */
+static void steps_sort_out(const struct joint_save *save, uint8_t *alone, uint8_t *mixed, uint8_t *own)
+{
+    const struct plan *plan = save->feeding.conversion.plan;
+    for (uint32_t first = 0, end; first < plan->step_count; first = end) {
+        uint32_t chunk = plan->steps[first].target_chunk, here = 0;
+        for (end = first; end < plan->step_count && plan->steps[end].target_chunk == chunk; end++)
+            here += step_writer(plan, end) == save->rank;
+        for (uint32_t i = first; i < end; i++) {
+            own[i] = step_writer(plan, i) == save->rank;
+            alone[i] = here == end - first;
+            mixed[i] = here && here < end - first;
+        }
+    }
+}
+
+static reshard_status joint_plans_make(struct joint_save *save, reshard_error *err)
+{
+    const struct plan *plan = save->feeding.conversion.plan;
+    uint8_t *flags = calloc((size_t)plan->step_count + 1, 3);
+    if (!flags)
+        return error_set_memory(err);
+    uint8_t *mixed = flags + plan->step_count + 1, *own = mixed + plan->step_count + 1;
+    steps_sort_out(save, flags, mixed, own);
+    reshard_status status = plan_select(plan, flags, &save->alone, err);
+    if (!status)
+        status = plan_select(plan, mixed, &save->mixed, err);
+    if (!status)
+        status = plan_select(plan, own, &save->own, err);
+    if (!status)
+        status = plan_feeds_new(save->mixed, &save->feeding.feeds, err);
+    free(flags);
+    return status;
+}
+
+reshard_status joint_prepare(struct joint_save *save, const struct joint_input *input, const char *target_path,
+                             const struct conversion_options *options, const struct engine_options *engine, reshard_error *err)
+{
+    const struct open_options open = { .limits = limits_default, .iteration = -1 };
+    const struct live_state live = { input->shards, input->shard_count, input->items, input->item_count };
+    struct checkpoint *source = NULL;
+    *save = (struct joint_save){ .rank = input->rank };
+    reshard_status status = checkpoint_open_live(&live, &open, input->name, &source, err);
+    if (!status)
+        status = feeding_prepare_pieces(&save->feeding, source, target_path, options, engine, err);
+    if (status)
+        return status;
+    if (run_is_packed(&save->feeding.conversion))
+        status = error_set(err, RESHARD_ERR_UNSUPPORTED, "what is compressed file by file cannot be written by several ranks");
+    if (!status)
+        status = joint_plans_make(save, err);
+    if (status)
+        joint_release(save);
+    return status;
+}
+
+uint64_t joint_identity(const struct joint_save *save)
+{
+    return run_identity(&save->feeding.conversion);
+}
+
+void joint_release(struct joint_save *save)
+{
+    plan_free(save->alone);
+    plan_free(save->mixed);
+    plan_free(save->own);
+    if (save->feeding.path)
+        feeding_release(&save->feeding);
+    *save = (struct joint_save){ 0 };
+}
+
+/* ---- writing ---- */
+
+static struct store_txn_options joint_txn_options(const struct joint_save *save, enum store_txn_share share)
+{
+    const struct conversion_options *options = &save->feeding.options;
+    return (struct store_txn_options){ .is_directory = run_is_directory(&save->feeding.conversion),
+                                       .overwrite = options->overwrite,
+                                       .no_sync = options->no_sync,
+                                       .identity = joint_identity(save),
+                                       .share = share };
+}
+
+/* CRCs of what several write grow by what each has, and are those of zeros until then. */
+static void mixed_crcs_begin(struct joint_save *save)
+{
+    const struct catalog *target = save->feeding.conversion.target.catalog;
+    for (uint32_t i = 0; i < save->mixed->step_count; i++) {
+        uint32_t chunk = save->mixed->steps[i].target_chunk;
+        if (target->chunks[chunk].flags & CHUNK_WANT_CRC)
+            save->feeding.run.crcs[chunk] = crc32_zip_zeros(target->chunks[chunk].bytes);
+    }
+}
+
+/* The values of a chunk of the source, as a piece. */
+static reshard_status own_chunk_feed(struct joint_save *save, uint32_t index, reshard_error *err)
+{
+    const struct source *source = save->feeding.source->source;
+    const struct catalog *catalog = source->catalog;
+    const struct catalog_chunk *chunk = &catalog->chunks[index];
+    const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
+    struct store_object *object;
+    reshard_status status = store_open_object(source->store, catalog->objects[chunk->object].name.data, &object, err);
+    if (status)
+        return status;
+    const struct feeding_piece piece = {
+        .box = { .tensor = chunk->tensor,
+                 .start = catalog_vector_at(catalog, chunk->start),
+                 .extent = catalog_vector_at(catalog, chunk->extent),
+                 .dtype = catalog->tensors[chunk->tensor].dtype,
+                 .strides = layout && layout->strides != CATALOG_NONE ? catalog_vector_at(catalog, layout->strides) : NULL,
+                 .flat_begin = layout && layout->flat_count >= 0 ? layout->flat_begin : 0,
+                 .flat_count = layout && layout->flat_count >= 0 ? layout->flat_count : 0,
+                 .out = (void *)(uintptr_t)store_object_map(object),
+                 .bytes = chunk->bytes },
+    };
+    status = feeding_put(&save->feeding, &piece, err);
+    store_object_close(object);
+    return status;
+}
+
+static reshard_status mixed_write(struct joint_save *save, reshard_error *err)
+{
+    const struct catalog *catalog = save->feeding.source->source->catalog;
+    const struct plan *mixed = save->mixed;
+    uint8_t *is_fed = calloc((size_t)catalog->chunk_count + 1, 1);
+    reshard_status status = is_fed ? RESHARD_OK : error_set_memory(err);
+    if (!status)
+        mixed_crcs_begin(save);
+    for (uint32_t i = 0; i < mixed->step_count && !status; i++) {
+        uint32_t chunk = mixed->steps[i].source_chunk;
+        if (chunk == CATALOG_NONE || is_fed[chunk] || catalog->chunks[chunk].writer != save->rank)
+            continue;
+        is_fed[chunk] = 1;
+        status = own_chunk_feed(save, chunk, err);
+    }
+    free(is_fed);
+    if (!status && save->rank == 0)
+        status = feeding_fill(&save->feeding, err);
+    return status;
+}
+
+/* What its chunks' CRCs are beyond those of zeros, which add up over ranks: chunk u32 and difference u32. */
+static reshard_status part_record(const struct joint_save *save, struct buffer *part, reshard_error *err)
+{
+    const struct catalog *target = save->feeding.conversion.target.catalog;
+    uint32_t last = CATALOG_NONE;
+    for (uint32_t i = 0; i < save->own->step_count; i++) {
+        uint32_t chunk = save->own->steps[i].target_chunk;
+        if (chunk == last || !(target->chunks[chunk].flags & CHUNK_WANT_CRC))
+            continue;
+        last = chunk;
+        buffer_append_u32le(part, chunk);
+        buffer_append_u32le(part, save->feeding.run.crcs[chunk] ^ crc32_zip_zeros(target->chunks[chunk].bytes));
+    }
+    return part->failed ? error_set_memory(err) : RESHARD_OK;
+}
+
+static reshard_status payload_write(struct joint_save *save, reshard_error *err)
+{
+    struct run *run = &save->feeding.run;
+    struct engine_source source = checkpoint_engine_source(save->feeding.conversion.source);
+    const struct store_txn_options options = joint_txn_options(save, STORE_TXN_PART);
+    reshard_status status = store_txn_begin(save->feeding.path, &options, &run->txn, err);
+    if (!status)
+        status = run_create_objects(run, save->own, err);
+    if (!status)
+        status = engine_run(save->alone, &source, run->objects, run->crcs, NULL, &save->feeding.conversion.engine, err);
+    if (!status && save->mixed->step_count)
+        status = mixed_write(save, err);
+    run_close_objects(run);
+    return status;
+}
+
+reshard_status joint_write(struct joint_save *save, struct buffer *part, reshard_error *err)
+{
+    char name[JOINT_RECORD_MAX];
+    struct run *run = &save->feeding.run;
+    reshard_status status = payload_write(save, err);
+    if (!status)
+        status = part_record(save, part, err);
+    snprintf(name, sizeof(name), ".rank-%" PRIu32, save->rank);
+    if (!status) {
+        struct store_txn *txn = run->txn;
+        run->txn = NULL;
+        return store_txn_leave(txn, name, part->data, part->size, err);
+    }
+    store_txn_abort(run->txn, true);
+    run->txn = NULL;
+    return status;
+}
+
+/* ---- the end ---- */
+
+static reshard_status crcs_add(struct joint_save *save, const struct str *parts, uint32_t count, reshard_error *err)
+{
+    const struct catalog *target = save->feeding.conversion.target.catalog;
+    uint32_t *crcs = save->feeding.run.crcs, chunk, difference;
+    for (uint32_t i = 0; i < target->chunk_count; i++)
+        crcs[i] = target->chunks[i].flags & CHUNK_WANT_CRC ? crc32_zip_zeros(target->chunks[i].bytes) : 0;
+    for (uint32_t r = 0; r < count; r++) {
+        struct cursor cursor = cursor_over(parts[r].data, parts[r].size);
+        while (cursor_u32le(&cursor, &chunk) && cursor_u32le(&cursor, &difference)) {
+            if (chunk >= target->chunk_count)
+                return error_set(err, RESHARD_ERR_FORMAT, "rank %" PRIu32 " has written chunk %" PRIu32 " of %" PRIu32, r, chunk,
+                                 target->chunk_count);
+            crcs[chunk] ^= difference;
+        }
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status commit_begin(struct joint_save *save, reshard_error *err)
+{
+    struct run *run = &save->feeding.run;
+    const struct store_txn_options options = joint_txn_options(save, STORE_TXN_REST);
+    reshard_status status = target_check_replaced(run->conversion, save->feeding.path, err);
+    if (!status)
+        status = sidecar_check_beside(save->feeding.path, options.is_directory, options.overwrite, err);
+    free(run->crcs);
+    run->crcs = NULL;
+    if (!status)
+        status = store_txn_begin(save->feeding.path, &options, &run->txn, err);
+    return status ? status : run_create_objects(run, NULL, err);
+}
+
+reshard_status joint_commit(struct joint_save *save, const struct str *parts, uint32_t count, reshard_error *err)
+{
+    struct run *run = &save->feeding.run;
+    reshard_status status = commit_begin(save, err);
+    if (!status)
+        status = crcs_add(save, parts, count, err);
+    if (!status)
+        status = run_publish(run, err);
+    run_close_objects(run);
+    if (!status)
+        status = run_check(run, err);
+    return status ? status : run_commit(run, save->feeding.path, err);
+}
+
+reshard_status joint_clear(struct joint_save *save, reshard_error *err)
+{
+    const struct store_txn_options options = joint_txn_options(save, STORE_TXN_ALONE);
+    struct store_txn *txn;
+    reshard_status status = store_txn_begin(save->feeding.path, &options, &txn, err);
+    if (!status)
+        store_txn_abort(txn, false);
+    return status;
+}
+
+void joint_abandon(struct joint_save *save)
+{
+    store_txn_abort(save->feeding.run.txn, true);
+    save->feeding.run.txn = NULL;
+    joint_clear(save, NULL);
+}

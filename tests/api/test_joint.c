@@ -1,0 +1,609 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Saving and loading by several ranks, which are threads here: every layout is saved in several formats and loaded under other numbers of
+ * ranks; strictness as Megatron Core's own loads show it (also.strict of the fixture); and what happens when one rank fails.
+ */
+#include "check.h"
+
+#include "encoding/json.h"
+#include "reshard/sharded.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RANKS_MAX 4
+
+static reshard_error err;
+static char folder[] = "/tmp/test_joint.XXXXXX";
+
+static reshard_str text_of(const char *text)
+{
+    return (reshard_str){ text, strlen(text) };
+}
+
+/* ---- ranks as threads ---- */
+
+struct rank_call {
+    int64_t rank, ranks;
+    reshard_comm *comm;
+    const char *path, *format;
+    void (*work)(struct rank_call *call);
+    void *context;
+    reshard_status status;
+    reshard_error err;
+};
+
+static void *rank_main(void *argument)
+{
+    struct rank_call *call = argument;
+    call->work(call);
+    return NULL;
+}
+
+static void ranks_run(struct rank_call *calls, int64_t ranks, const struct rank_call *like)
+{
+    reshard_comm *comms[RANKS_MAX];
+    pthread_t threads[RANKS_MAX];
+    reshard_comm_options options = RESHARD_COMM_OPTIONS_INIT;
+    options.timeout_seconds = 20;
+    CHECK_OK(reshard_comm_threads(ranks, &options, comms, &err));
+    for (int64_t r = 0; r < ranks; r++) {
+        calls[r] = *like;
+        calls[r].rank = r;
+        calls[r].ranks = ranks;
+        calls[r].comm = comms[r];
+        calls[r].err = (reshard_error)RESHARD_ERROR_INIT;
+        assert_int_equal(pthread_create(&threads[r], NULL, rank_main, &calls[r]), 0);
+    }
+    for (int64_t r = 0; r < ranks; r++) {
+        pthread_join(threads[r], NULL);
+        reshard_comm_free(comms[r]);
+    }
+}
+
+static void ranks_must(const struct rank_call *like, int64_t ranks)
+{
+    struct rank_call calls[RANKS_MAX];
+    ranks_run(calls, ranks, like);
+    for (int64_t r = 0; r < ranks; r++)
+        if (calls[r].status)
+            fail_msg("%s, rank %d of %d: status %d: %s", like->format ? like->format : "load", (int)r, (int)ranks, calls[r].status,
+                     calls[r].err.message);
+}
+
+/* ---- a state ---- */
+
+#define ROWS 24
+#define COLUMNS 12
+#define LAYERS 12
+
+/* What a rank holds: rows, columns, a layer stack, copies, a flat range, bytes that only some have. */
+struct held {
+    float rows[ROWS * 3], columns[5 * COLUMNS], layers[LAYERS][4], copy[7], flat[30], scalar;
+    reshard_sharded *sharded;
+};
+
+static float value_of(int tensor, int64_t number)
+{
+    return (float)(tensor * 1000 + number);
+}
+
+static void tensor_add(struct held *held, const char *key, size_t rank, size_t prepended, const int64_t *shape,
+                       const reshard_rank_offset *offset, int64_t replica, void *data, const int64_t *strides)
+{
+    reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+    tensor.key = text_of(key);
+    tensor.dtype = "F32";
+    tensor.rank = rank;
+    tensor.prepended = prepended;
+    tensor.local_shape = shape;
+    tensor.replica_ids = &replica;
+    tensor.replica_count = 1;
+    tensor.data = data;
+    tensor.strides = strides;
+    assert_int_equal(reshard_sharded_add_offsets(held->sharded, &tensor, offset, sizeof(*offset), offset ? 1 : 0, NULL), RESHARD_OK);
+}
+
+static void flat_add(struct held *held, int64_t rank, int64_t ranks)
+{
+    static const int64_t shape[] = { 5, 6 }, origin[] = { 0, 0 }, one[] = { 1, 1 };
+    reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+    tensor.key = text_of("flat");
+    tensor.dtype = "F32";
+    tensor.rank = 2;
+    tensor.local_shape = tensor.global_shape = shape;
+    tensor.global_offset = origin;
+    tensor.fragments = one;
+    tensor.is_flattened = 1;
+    tensor.flat_begin = 30 * rank / ranks;
+    tensor.flat_end = 30 * (rank + 1) / ranks;
+    tensor.data = held->flat + tensor.flat_begin;
+    assert_int_equal(reshard_sharded_add(held->sharded, &tensor, NULL), RESHARD_OK);
+}
+
+static void values_add(struct held *held, int64_t rank, int64_t ranks)
+{
+    char json[32];
+    const int64_t grid[] = { ranks }, cell[] = { rank };
+    reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+    reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+    snprintf(json, sizeof(json), "[\"part\",%d]", (int)rank);
+    object.key = text_of("rng");
+    object.rank = 1;
+    object.global_shape = grid;
+    object.global_offset = cell;
+    object.json = text_of(json);
+    assert_int_equal(reshard_sharded_add_object(held->sharded, &object, NULL), RESHARD_OK);
+    value.key = text_of("iteration");
+    value.json = text_of("7");
+    assert_int_equal(reshard_sharded_add_value(held->sharded, &value, NULL), RESHARD_OK);
+    value.kind = RESHARD_VALUE_LOCAL;
+    value.key = text_of("local");
+    value.json = text_of(json);
+    assert_int_equal(reshard_sharded_add_value(held->sharded, &value, NULL), RESHARD_OK);
+}
+
+/* Columns lie column by column in memory. */
+static struct held *held_new(int64_t rank, int64_t ranks)
+{
+    struct held *held = calloc(1, sizeof(*held));
+    const int64_t rows[] = { ROWS / ranks, 3 }, columns[] = { 5, COLUMNS / ranks }, by_column[] = { 1, 5 }, layer[] = { 4 }, copy[] = { 7 };
+    const reshard_rank_offset row = { 0, rank, ranks }, column = { 1, rank, ranks };
+    assert_non_null(held);
+    assert_int_equal(reshard_sharded_new(&held->sharded, NULL), RESHARD_OK);
+    tensor_add(held, "rows", 2, 0, rows, &row, 0, held->rows, NULL);
+    tensor_add(held, "columns", 2, 0, columns, &column, 0, held->columns, by_column);
+    for (int64_t i = rank * (LAYERS / ranks); i < (rank + 1) * (LAYERS / ranks); i++) {
+        const reshard_rank_offset at = { 0, i, LAYERS };
+        tensor_add(held, "layers", 2, 1, layer, &at, 0, held->layers[i], NULL);
+    }
+    tensor_add(held, "copy", 1, 0, copy, NULL, rank, held->copy, NULL);
+    tensor_add(held, "scalar", 0, 0, NULL, NULL, rank, &held->scalar, NULL);
+    flat_add(held, rank, ranks);
+    values_add(held, rank, ranks);
+    return held;
+}
+
+static void held_free(struct held *held)
+{
+    reshard_sharded_free(held->sharded);
+    free(held);
+}
+
+/* Sets the values, or counts those that are not as they should be. */
+static int held_walk(struct held *held, int64_t rank, int64_t ranks, bool sets)
+{
+    int64_t rows = ROWS / ranks, columns = COLUMNS / ranks, layers = LAYERS / ranks;
+    int wrong = 0;
+#define AT(place, expected)                                 \
+    do {                                                    \
+        if (sets)                                           \
+            (place) = (expected);                           \
+        else                                                \
+            wrong += (place) != (expected);                 \
+    } while (0)
+    for (int64_t i = 0; i < rows * 3; i++)
+        AT(held->rows[i], value_of(1, rank * rows * 3 + i));
+    for (int64_t i = 0; i < 5 * columns; i++)
+        AT(held->columns[i], value_of(2, i % 5 * COLUMNS + rank * columns + i / 5));
+    for (int64_t i = rank * layers * 4; i < (rank + 1) * layers * 4; i++)
+        AT(held->layers[i / 4][i % 4], value_of(3, i));
+    for (int64_t i = 0; i < 7; i++)
+        AT(held->copy[i], value_of(4, i));
+    for (int64_t i = 30 * rank / ranks; i < 30 * (rank + 1) / ranks; i++)
+        AT(held->flat[i], value_of(5, i));
+    AT(held->scalar, value_of(6, 0));
+    return wrong;
+}
+
+static void save_rank(struct rank_call *call)
+{
+    struct held *held = held_new(call->rank, call->ranks);
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    held_walk(held, call->rank, call->ranks, true);
+    convert.to = call->format;
+    convert.no_sync = 1;
+    convert.overwrite = 1;
+    options.convert = &convert;
+    call->status = reshard_save(call->comm, call->path, held->sharded, &options, NULL, &call->err);
+    held_free(held);
+}
+
+static int value_is(const reshard_sharded *sharded, int64_t kind, const char *key, const char *json)
+{
+    for (size_t i = 0; i < reshard_sharded_value_count(sharded); i++) {
+        reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+        assert_int_equal(reshard_sharded_value_at(sharded, i, &value), RESHARD_OK);
+        if (value.kind == kind && value.key.size == strlen(key) && memcmp(value.key.data, key, value.key.size) == 0)
+            return !json || (value.json.size == strlen(json) && memcmp(value.json.data, json, value.json.size) == 0);
+    }
+    return 0;
+}
+
+/* context: the rank count that saved it, if items and objects are there; else NULL. */
+static void load_rank(struct rank_call *call)
+{
+    struct held *held = held_new(call->rank, call->ranks);
+    reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
+    reshard_sharded *result;
+    const int64_t *saved = call->context;
+    options.strict = saved && *saved == call->ranks ? RESHARD_STRICT_RAISE_ALL : RESHARD_STRICT_IGNORE_ALL;
+    if (!saved || *saved != call->ranks) { /* objects are of the grid that they were saved in */
+        reshard_sharded_free(held->sharded);
+        struct held *again = held_new(call->rank, call->ranks);
+        reshard_sharded *without;
+        assert_int_equal(reshard_sharded_new(&without, NULL), RESHARD_OK);
+        for (size_t i = 0; i < reshard_sharded_count(again->sharded); i++) {
+            reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+            reshard_sharded_at(again->sharded, i, &tensor);
+            tensor.data = (char *)held + ((char *)tensor.data - (char *)again);
+            assert_int_equal(reshard_sharded_add(without, &tensor, NULL), RESHARD_OK);
+        }
+        held_free(again);
+        held->sharded = without;
+    }
+    call->status = reshard_load(call->comm, call->path, held->sharded, &options, NULL, &result, &call->err);
+    int wrong = call->status ? 0 : held_walk(held, call->rank, call->ranks, false);
+    if (!call->status && wrong) {
+        call->status = RESHARD_DIFFERS;
+        snprintf(call->err.message, sizeof(call->err.message), "%d values are wrong", wrong);
+    }
+    if (!call->status && saved && !value_is(result, RESHARD_VALUE_COMMON, "iteration", "7")) {
+        call->status = RESHARD_DIFFERS;
+        snprintf(call->err.message, sizeof(call->err.message), "the iteration is not there");
+    }
+    if (!call->status && saved && *saved == call->ranks) {
+        char json[32];
+        reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+        snprintf(json, sizeof(json), "[\"part\",%d]", (int)call->rank);
+        assert_int_equal(reshard_sharded_object_at(result, 0, &object), RESHARD_OK);
+        if (!value_is(result, RESHARD_VALUE_LOCAL, "local", json) || object.json.size < 10 ||
+            !memmem(object.json.data, object.json.size, "part", 4))
+            call->status = RESHARD_DIFFERS;
+    }
+    reshard_sharded_free(result);
+    held_free(held);
+}
+
+static const char *path_in(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof(path), "%s/%s", folder, name);
+    return path;
+}
+
+TEST(any_number_of_ranks_loads_what_any_other_saved)
+{
+    static const struct {
+        const char *format;
+        bool holds_items;
+    } formats[] = { { "torch_dist", true }, { "torch-dcp", true }, { "paddle-flex", false }, { "hf", false }, { "safetensors", false },
+                    { "torch", true } };
+    static const int64_t counts[] = { 1, 2, 3, 4 };
+    for (size_t f = 0; f < sizeof(formats) / sizeof(*formats); f++) {
+        for (size_t s = 0; s < 4; s++) {
+            int64_t saved = counts[s];
+            char name[64];
+            snprintf(name, sizeof(name), "%s-%d", formats[f].format, (int)saved);
+            const struct rank_call save = { .path = path_in(name), .format = formats[f].format, .work = save_rank };
+            ranks_must(&save, counts[s]);
+            for (size_t l = 0; l < 4; l++) {
+                const struct rank_call load = { .path = save.path, .work = load_rank, .context = formats[f].holds_items ? &saved : NULL };
+                ranks_must(&load, counts[l]);
+            }
+        }
+    }
+}
+
+TEST(each_rank_writes_a_file_of_its_own)
+{
+    const struct rank_call save = { .path = path_in("files"), .format = "torch-dcp", .work = save_rank };
+    struct stat info;
+    char name[300];
+    ranks_must(&save, 3);
+    for (int r = 0; r < 3; r++) {
+        snprintf(name, sizeof(name), "%s/__%d_0.distcp", save.path, r);
+        assert_int_equal(stat(name, &info), 0);
+        assert_true(info.st_size > 0);
+    }
+}
+
+/* ---- strictness ---- */
+
+struct strict_case {
+    const char *path;
+    int64_t strict;
+    bool adds, removes;
+    const struct value *expected;
+};
+
+static bool is_key(reshard_str key, const char *text)
+{
+    return key.size == strlen(text) && memcmp(key.data, text, key.size) == 0;
+}
+
+/* All that is stored, as every rank's copy; with or without what is to be unexpected or missing. */
+static reshard_sharded *request_make(const struct strict_case *given, int64_t rank, float **memory)
+{
+    static const int64_t three[] = { 3 }, one[] = { 1 }, zero[] = { 0 };
+    reshard_checkpoint *checkpoint;
+    reshard_sharded *all, *request;
+    reshard_error own = RESHARD_ERROR_INIT;
+    assert_int_equal(reshard_open(given->path, NULL, &checkpoint, &own), RESHARD_OK);
+    assert_int_equal(reshard_sharded_metadata(checkpoint, &all, &own), RESHARD_OK);
+    assert_int_equal(reshard_sharded_new(&request, &own), RESHARD_OK);
+    *memory = calloc(100000, sizeof(**memory));
+    float *next = *memory;
+    for (size_t i = 0; i < reshard_sharded_count(all); i++) {
+        reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+        reshard_sharded_at(all, i, &tensor);
+        if (given->removes && is_key(tensor.key, "rep"))
+            continue;
+        tensor.replica_ids = &rank;
+        tensor.replica_count = 1;
+        tensor.data = next;
+        next += 1000;
+        assert_int_equal(reshard_sharded_add(request, &tensor, &own), RESHARD_OK);
+    }
+    for (size_t i = 0; i < reshard_sharded_object_count(all); i++) {
+        reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+        reshard_sharded_object_at(all, i, &object);
+        object.replica_ids = &rank;
+        object.replica_count = 1;
+        if (!given->removes || !is_key(object.key, "objB"))
+            assert_int_equal(reshard_sharded_add_object(request, &object, &own), RESHARD_OK);
+    }
+    if (given->adds) {
+        reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+        reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+        tensor.key = text_of("TenD");
+        tensor.dtype = "F32";
+        tensor.rank = object.rank = 1;
+        tensor.local_shape = three;
+        tensor.replica_ids = object.replica_ids = &rank;
+        tensor.replica_count = object.replica_count = 1;
+        tensor.data = next;
+        object.key = text_of("ObjD");
+        object.global_shape = one;
+        object.global_offset = zero;
+        assert_int_equal(reshard_sharded_add_offsets(request, &tensor, NULL, sizeof(reshard_rank_offset), 0, &own), RESHARD_OK);
+        assert_int_equal(reshard_sharded_add_object(request, &object, &own), RESHARD_OK);
+    }
+    reshard_sharded_free(all);
+    reshard_close(checkpoint);
+    return request;
+}
+
+static bool has_object(const reshard_sharded *result, const char *key)
+{
+    for (size_t i = 0; i < reshard_sharded_object_count(result); i++) {
+        reshard_sharded_object object = RESHARD_SHARDED_OBJECT_INIT;
+        reshard_sharded_object_at(result, i, &object);
+        if (is_key(object.key, key))
+            return true;
+    }
+    return false;
+}
+
+static bool list_is(const reshard_sharded *result, int64_t kind, const struct value *expected)
+{
+    size_t at = 0, count = expected ? expected->list.count : 0;
+    for (size_t i = 0; i < reshard_sharded_value_count(result); i++) {
+        reshard_sharded_value value = RESHARD_SHARDED_VALUE_INIT;
+        reshard_sharded_value_at(result, i, &value);
+        if (value.kind != kind)
+            continue;
+        if (at >= count || !str_equal((struct str){ value.key.data, value.key.size }, expected->list.items[at]->text))
+            return false;
+        at++;
+    }
+    return at == count;
+}
+
+static const char *error_wrong(const struct strict_case *given, const reshard_error *found)
+{
+    static const char *const keys[] = { "TenD", "ObjD", "rep", "objB" };
+    const struct value *named = value_dict_get(given->expected, "names_key");
+    for (size_t k = 0; k < 4; k++) {
+        bool is_named = false;
+        for (size_t i = 0; i < named->list.count; i++)
+            is_named |= str_is(named->list.items[i]->text, keys[k]);
+        if (is_named != (strstr(found->message, keys[k]) != NULL))
+            return keys[k];
+    }
+    return NULL;
+}
+
+static void strict_rank(struct rank_call *call)
+{
+    const struct strict_case *given = call->context;
+    reshard_load_options options = RESHARD_LOAD_OPTIONS_INIT;
+    reshard_sharded *result = NULL;
+    float *memory;
+    reshard_sharded *request = request_make(given, call->rank, &memory);
+    struct str outcome;
+    const char *wrong = NULL;
+    options.strict = given->strict;
+    reshard_status status = reshard_load(call->comm, given->path, request, &options, NULL, &result, &call->err);
+    value_as_str(value_dict_get(given->expected, "outcome"), &outcome);
+    if (str_is(outcome, "raises"))
+        wrong = status ? error_wrong(given, &call->err) : "it did not fail";
+    else if (status)
+        wrong = call->err.message;
+    else if (has_object(result, "objB") == given->removes || has_object(result, "ObjD"))
+        wrong = "objects";
+    else if (!list_is(result, RESHARD_VALUE_MISSING, value_dict_get(given->expected, "missing")) ||
+             !list_is(result, RESHARD_VALUE_UNEXPECTED, value_dict_get(given->expected, "unexpected")))
+        wrong = "lists";
+    call->status = wrong ? RESHARD_DIFFERS : RESHARD_OK;
+    if (wrong)
+        snprintf(call->err.hint, sizeof(call->err.hint), "%s: %s", reshard_strict_name(given->strict), wrong);
+    reshard_sharded_free(result);
+    reshard_sharded_free(request);
+    free(memory);
+}
+
+static void strict_run(struct strict_case *given, const char *kind)
+{
+    struct rank_call calls[RANKS_MAX];
+    const struct rank_call like = { .work = strict_rank, .context = given };
+    ranks_run(calls, RANKS_MAX, &like);
+    for (int r = 0; r < RANKS_MAX; r++)
+        if (calls[r].status)
+            fail_msg("%s, rank %d: %s (%s)", kind, r, calls[r].err.hint, calls[r].err.message);
+}
+
+static struct value_graph manifest_read(const char *name)
+{
+    static char text[1 << 20];
+    char path[1024];
+    struct value_graph graph = { 0 };
+    snprintf(path, sizeof(path), "%s/megatron/%s/manifest.json", test_fixtures(), name);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    size_t size = fread(text, 1, sizeof(text), file);
+    fclose(file);
+    /* Python's Infinity is none of JSON's numbers. */
+    for (char *at = text; (at = strstr(at, "Infinity")); at += 8)
+        memcpy(at, "12345678", 8);
+    CHECK_OK(json_parse(text, size, &limits_default, &graph, &err));
+    return graph;
+}
+
+TEST(strictness_is_megatrons)
+{
+    static const char *const kinds[] = { "exact", "unexpected", "missing", "both" };
+    char path[1024];
+    struct value_graph graph = manifest_read("megatron-sem-plain");
+    const struct value *table = value_dict_get(value_dict_get(value_dict_get(graph.root, "also"), "strict"), "4 ranks");
+    assert_non_null(table);
+    assert_int_equal(table->list.count, 16);
+    snprintf(path, sizeof(path), "%s/megatron/megatron-sem-plain/ckpt", test_fixtures());
+    for (size_t i = 0; i + 1 < table->list.count; i += 2) {
+        struct strict_case given = { .path = path };
+        CHECK_OK(reshard_strict_find(table->list.items[i]->text.data, &given.strict, &err));
+        for (size_t k = 0; k < 4; k++) {
+            given.adds = k % 2;
+            given.removes = k / 2;
+            given.expected = value_dict_get(table->list.items[i + 1], kinds[k]);
+            assert_non_null(given.expected);
+            strict_run(&given, kinds[k]);
+        }
+    }
+    int64_t none;
+    CHECK_FAILS(reshard_strict_find("strict", &none, &err), RESHARD_ERR_USAGE);
+    assert_non_null(strstr(err.message, "Invalid strict flag: strict"));
+    value_graph_release(&graph);
+}
+
+/* ---- other extents ---- */
+
+TEST(extents_may_differ_where_that_is_allowed)
+{
+    char path[1024];
+    const int64_t extents[] = { 17, 20, 25 };
+    float values[3][25 * 3];
+    snprintf(path, sizeof(path), "%s/megatron/megatron-sem-plain/ckpt", test_fixtures());
+    for (int e = 0; e < 3; e++) {
+        for (int allows = 0; allows < 2; allows++) {
+            const int64_t shape[] = { extents[e], 3 };
+            reshard_sharded *request;
+            reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+            memset(values[e], 0x40, sizeof(values[e]));
+            CHECK_OK(reshard_sharded_new(&request, &err));
+            tensor.key = text_of("vocab.weight");
+            tensor.dtype = "F32";
+            tensor.rank = 2;
+            tensor.local_shape = shape;
+            tensor.allow_shape_mismatch = allows;
+            tensor.data = values[e];
+            CHECK_OK(reshard_sharded_add_offsets(request, &tensor, NULL, sizeof(reshard_rank_offset), 0, &err));
+            if (allows || extents[e] == 20)
+                CHECK_OK(reshard_load(NULL, path, request, NULL, NULL, NULL, &err));
+            else
+                CHECK_FAILS(reshard_load(NULL, path, request, NULL, NULL, NULL, &err), RESHARD_ERR_USAGE);
+            if (!allows && extents[e] == 17)
+                assert_non_null(strstr(err.message, "Global shape mismatch for loaded"));
+            reshard_sharded_free(request);
+        }
+    }
+    assert_memory_equal(values[0], values[1], 17 * 3 * sizeof(float));
+    assert_memory_equal(values[2], values[1], 20 * 3 * sizeof(float));
+    for (int i = 60; i < 75; i++)
+        assert_true(values[2][i] == 0);
+}
+
+/* ---- failures ---- */
+
+/* Rank 1 overlaps rank 0. */
+static void overlapping_rank(struct rank_call *call)
+{
+    static const int64_t shape[] = { 2 };
+    float values[2] = { 1, 2 };
+    const reshard_rank_offset at = { 0, 0, 2 };
+    reshard_sharded_tensor tensor = RESHARD_SHARDED_TENSOR_INIT;
+    reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_save_options options = RESHARD_SAVE_OPTIONS_INIT;
+    reshard_sharded *sharded;
+    tensor.key = text_of("w");
+    tensor.dtype = "F32";
+    tensor.rank = 1;
+    tensor.local_shape = shape;
+    tensor.data = values;
+    convert.to = call->context && call->rank == 1 ? "hf" : "torch-dcp";
+    options.convert = &convert;
+    options.no_check = call->context != NULL;
+    assert_int_equal(reshard_sharded_new(&sharded, NULL), RESHARD_OK);
+    if (!call->context || call->rank == 0)
+        assert_int_equal(reshard_sharded_add_offsets(sharded, &tensor, &at, sizeof(at), call->context ? 0 : 1, NULL), RESHARD_OK);
+    call->status = reshard_save(call->comm, call->path, sharded, &options, NULL, &call->err);
+    reshard_sharded_free(sharded);
+}
+
+TEST(a_failure_is_everybodys)
+{
+    struct rank_call calls[RANKS_MAX];
+    struct rank_call like = { .path = path_in("failed"), .work = overlapping_rank };
+    ranks_run(calls, 2, &like);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(calls[r].status, RESHARD_ERR_USAGE);
+        assert_non_null(strstr(calls[r].err.message, "Invalid access pattern for 'w'"));
+    }
+    like.context = &like;
+    ranks_run(calls, 2, &like);
+    for (int r = 0; r < 2; r++) {
+        assert_int_equal(calls[r].status, RESHARD_ERR_USAGE);
+        assert_non_null(strstr(calls[r].err.message, "rank 1 would write another target than rank 0"));
+    }
+    assert_int_not_equal(access(like.path, F_OK), 0);
+}
+
+static int made(void **state)
+{
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int removed(void **state)
+{
+    char command[64];
+    (void)state;
+    snprintf(command, sizeof(command), "rm -rf %s", folder);
+    return system(command);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_number_of_ranks_loads_what_any_other_saved),
+        cmocka_unit_test(each_rank_writes_a_file_of_its_own),
+        cmocka_unit_test(strictness_is_megatrons),
+        cmocka_unit_test(extents_may_differ_where_that_is_allowed),
+        cmocka_unit_test(a_failure_is_everybodys),
+    };
+    return cmocka_run_group_tests_name("joint", tests, made, removed);
+}
