@@ -74,8 +74,7 @@ typedef struct reshard_layer {
  * Adds the shards of a layer's tensors to a list. What a tensor is, the end of its name says: behind the last dot, digits left away,
  * `weight` and `bias` follow the kind, and all else is whole (layer_norm_weight, _extra_state). An embedding has no bias.
  *
- * With values, the two halves of a gated tensor must each lie in one piece, as they do where outputs are axis 0: RESHARD_ERR_UNSUPPORTED
- * otherwise, unless one rank holds all.
+ * Values of a gated tensor's halves stay where they are: the shards have strides where outputs are not axis 0.
  */
 reshard_status reshard_layer_shards(const reshard_layer *layer, const reshard_coordinates *at, reshard_shards *shards, reshard_error *err);
 

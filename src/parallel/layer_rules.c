@@ -53,17 +53,27 @@ struct layer_adding {
     const struct cut *cut;
 };
 
-static reshard_status piece_values(const struct shard *local, const struct cut_piece *piece, uint8_t **out, reshard_error *err)
+/* Values of a piece begin at a place of the tensor's, and have its strides where they do not lie in one run. */
+static reshard_status piece_values(const struct shard *local, const struct cut_piece *piece, int front, struct shard *out, int64_t *strides,
+                                   reshard_error *err)
 {
     const uint64_t bytes = dtype_element_bytes(local->dtype);
     const bool is_all = box_volume(local->rank, piece->extent) >= box_volume(local->rank, local->extent);
-    *out = local->data;
+    int64_t step = 1;
     if (!local->data || is_all)
         return RESHARD_OK;
-    if (!bytes || !box_is_flat_run(local->rank, local->extent, piece->extent))
-        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': the values of its halves do not lie in one piece each",
-                         STR_ARG(local->key));
-    *out += (uint64_t)shape_ravel(local->rank, local->extent, piece->local_start) * bytes;
+    if (!bytes)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': halves of elements of less than a byte", STR_ARG(local->key));
+    out->data += (uint64_t)shape_ravel(local->rank, local->extent, piece->local_start) * bytes;
+    if (box_is_flat_run(local->rank, local->extent, piece->extent))
+        return RESHARD_OK;
+    for (int i = 0; i < front; i++)
+        strides[i] = 0;
+    for (int i = local->rank - 1; i >= 0; i--) {
+        strides[front + i] = step;
+        step *= local->extent[i];
+    }
+    out->strides = strides;
     return RESHARD_OK;
 }
 
@@ -71,7 +81,7 @@ static reshard_status layer_piece_add(const struct cut_piece *piece, void *conte
 {
     const struct layer_adding *adding = context;
     const struct layer_place *place = adding->place;
-    int64_t shape[RANK_MAX], start[RANK_MAX], extent[RANK_MAX];
+    int64_t shape[RANK_MAX], start[RANK_MAX], extent[RANK_MAX], strides[RANK_MAX];
     struct shard shard = *adding->local;
     int axes = place->front_count;
     for (int i = 0; i < axes; i++) {
@@ -84,7 +94,7 @@ static reshard_status layer_piece_add(const struct cut_piece *piece, void *conte
         start[axes] = piece->start[i];
         extent[axes] = piece->extent[i];
     }
-    reshard_status status = piece_values(adding->local, piece, &shard.data, err);
+    reshard_status status = piece_values(adding->local, piece, place->front_count, &shard, strides, err);
     shard.rank = axes;
     shard.shape = shape;
     shard.start = start;

@@ -35,8 +35,7 @@ struct layer_place {
 /* How the layer's tensor of this name is cut: the end of the name says whether it is a weight or a bias. USAGE for an embedding's bias. */
 reshard_status layer_tensor_rule(const struct layer_rule *layer, struct str name, struct partition_rule *out, reshard_error *err);
 
-/* Appends the shards of a rank's tensor: local has key, dtype, rank, extent and values. UNSUPPORTED if a shard's values do not lie in one
- * piece. */
+/* Appends the shards of a rank's tensor: local has key, dtype, rank, extent and values, row-major. */
 reshard_status layer_add_shards(struct shard_list *list, const struct layer_rule *layer, struct str name, const struct shard *local,
                                 const struct layer_place *place, reshard_error *err);
 

@@ -83,6 +83,19 @@ static size_t shard_of_tensor(const struct optimizer_lookup *lookup, const struc
     return lookup->by_address[at];
 }
 
+/* Elements up to where the shard behind it begins: of a strided one those that lie side by side, for its rows alternate with the other's.
+ */
+static int64_t run_of_shard(const struct shard *shard)
+{
+    int64_t run = 1;
+    for (int axis = shard->rank - 1; axis >= 0; axis--) {
+        if (shard->strides && shard->extent[axis] != 1 && shard->strides[axis] != run)
+            break;
+        run *= shard->extent[axis];
+    }
+    return run;
+}
+
 /* The shard of the same parameter that follows: the next one of its key in memory, or without values in the list. */
 static size_t shard_behind(const struct optimizer_lookup *lookup, size_t number)
 {
@@ -93,7 +106,7 @@ static size_t shard_behind(const struct optimizer_lookup *lookup, size_t number)
             ;
         return number < list->count ? number : SHARD_NONE;
     }
-    const void *end = shard->data + (uint64_t)box_volume(shard->rank, shard->extent) * dtype_element_bytes(shard->dtype);
+    const void *end = shard->data + (uint64_t)run_of_shard(shard) * dtype_element_bytes(shard->dtype);
     for (size_t at = lookup_address(lookup, end); at < list->count; at++) {
         const struct shard *next = &list->shards[lookup->by_address[at]];
         if (next->data != end)
@@ -162,18 +175,25 @@ static reshard_status state_number_add(const struct state_adding *adding, reshar
     return shard_list_add(adding->list, &shard, err);
 }
 
-/* Elements [begin, begin + count) of the parameter are the piece's; the tensor has [from, to) of the parameter. */
-static reshard_status parameter_piece_add(const struct state_adding *adding, const struct shard *piece, int64_t begin, int64_t count,
-                                          int64_t from, int64_t to, reshard_error *err)
+/* Elements [begin, begin + count) of the parameter, whose values begin at `whole`, are the piece's; the tensor has [from, to) of the
+ * parameter. */
+static reshard_status parameter_piece_add(const struct state_adding *adding, const struct shard *piece, const uint8_t *whole, int64_t begin,
+                                          int64_t count, int64_t from, int64_t to, reshard_error *err)
 {
     const struct optimizer_tensor *tensor = adding->tensor;
     struct shard shard = *piece;
+    shard.strides = tensor->data ? piece->strides : NULL;
     const int64_t first = begin > from ? begin : from, last = begin + count < to ? begin + count : to;
     if (first >= last && count)
         return RESHARD_OK;
     shard.key = buffer_str(&adding->key);
     shard.dtype = tensor->dtype;
     shard.data = tensor->data ? tensor->data + (uint64_t)(first - from) * dtype_element_bytes(tensor->dtype) : NULL;
+    if (piece->strides && tensor->is_flattened)
+        return error_set(err, RESHARD_ERR_UNSUPPORTED, "'%.*s': a range of a parameter whose shards have strides", STR_ARG(shard.key));
+    if (piece->strides && tensor->data)
+        shard.data =
+            tensor->data + (uint64_t)(piece->data - whole) / dtype_element_bytes(piece->dtype) * dtype_element_bytes(tensor->dtype);
     shard.is_flattened = last - first < count;
     shard.flat_begin = shard.is_flattened ? first - begin : 0;
     shard.flat_end = shard.is_flattened ? last - begin : 0;
@@ -189,7 +209,7 @@ static reshard_status parameter_state_add(const struct state_adding *adding, siz
     do {
         const struct shard *piece = &model->shards[number];
         const int64_t count = box_volume(piece->rank, piece->extent);
-        status = parameter_piece_add(adding, piece, begin, count, from, to, err);
+        status = parameter_piece_add(adding, piece, first->data, begin, count, from, to, err);
         begin += count;
         number = begin < to ? shard_behind(adding->lookup, number) : SHARD_NONE;
     } while (!status && number != SHARD_NONE);

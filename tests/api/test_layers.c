@@ -104,6 +104,34 @@ TEST(axes_stand_in_front)
     reshard_shards_free(list);
 }
 
+/* State of halves that lie between each other lies so too. */
+static void check_strided_state(const reshard_shards *model, const float *values)
+{
+    double state[6 * 2];
+    const void *const parameters[] = { values };
+    reshard_shard shard = RESHARD_SHARD_INIT;
+    reshard_optimizer optimizer = RESHARD_OPTIMIZER_INIT;
+    reshard_optimizer_tensor tensor = { -1, NAME("in_out.weight"), NAME("exp_avg"), "float64", 2, V(6, 2), state, 0, 0, 0 };
+    reshard_shards *list = list_new();
+    optimizer.model = model;
+    optimizer.parameters = parameters;
+    optimizer.parameter_count = 1;
+    optimizer.tensors = &tensor;
+    optimizer.tensor_count = 1;
+    CHECK_OK(reshard_optimizer_shards(&optimizer, list, &err));
+    assert_int_equal(reshard_shards_count(list), 2);
+    check_shard(list, 1, "optimizer.state.exp_avg.in_out.weight", V(6, 4), V(0, 3), V(6, 1));
+    CHECK_OK(reshard_shards_at(list, 1, &shard));
+    assert_ptr_equal(shard.data, state + 1);
+    assert_memory_equal(shard.strides, V(2, 1), sizeof(int64_t[2]));
+    tensor.is_flattened = 1;
+    tensor.flat_end = 5;
+    tensor.rank = 1;
+    tensor.shape = V(5);
+    CHECK_FAILS(reshard_optimizer_shards(&optimizer, list, &err), RESHARD_ERR_UNSUPPORTED);
+    reshard_shards_free(list);
+}
+
 TEST(halves_of_a_gated_layer_are_cut_each)
 {
     float values[6 * 2] = { 0 };
@@ -124,12 +152,18 @@ TEST(halves_of_a_gated_layer_are_cut_each)
     CHECK_OK(reshard_shards_at(list, 1, &shard));
     assert_ptr_equal(shard.data, values + 6);
     layer.is_in_out = 1;
-    CHECK_FAILS(reshard_layer_shards(&layer, &at, list, &err), RESHARD_ERR_UNSUPPORTED);
-    assert_int_equal(reshard_shards_count(list), 2);
+    layer.prefix = NAME("in_out.");
+    CHECK_OK(reshard_layer_shards(&layer, &at, list, &err));
+    check_shard(list, 2, "in_out.weight", V(6, 4), V(0, 1), V(6, 1));
+    check_shard(list, 3, "in_out.weight", V(6, 4), V(0, 3), V(6, 1));
+    CHECK_OK(reshard_shards_at(list, 3, &shard));
+    assert_ptr_equal(shard.data, values + 1);
+    assert_memory_equal(shard.strides, V(2, 1), sizeof(int64_t[2]));
+    check_strided_state(list, values);
     at.tp_rank = 0;
     at.tp_size = 1;
     CHECK_OK(reshard_layer_shards(&layer, &at, list, &err));
-    check_shard(list, 2, "weight", V(6, 2), V(0, 0), V(6, 2));
+    check_shard(list, 4, "in_out.weight", V(6, 2), V(0, 0), V(6, 2));
     reshard_shards_free(list);
 }
 
