@@ -178,6 +178,20 @@ class Bench:
         shutil.rmtree(self.root + "/read-hf")
         shutil.rmtree(source)
 
+    def writing(self):
+        """The library's writer, fed from memory in pieces of 1 MiB, beside dd; both synced."""
+        program, folder = self.program("bench_writer"), self.out + "-writer"
+        if not os.path.exists(program):
+            return
+        os.makedirs(folder)
+        for line in subprocess.run([program, folder, "1"], capture_output=True, text=True, check=True).stdout.splitlines():
+            found = re.match(r"(.*?): (\d+) MB: ([\d.]+x) of dd \((.*)\)", line)
+            if found:
+                self.row(f"writer fed in pieces of 1 MiB, {found[1]}, {found[2]} MB, against dd, both synced", found[3], "0.8x", "1.0x", found[4])
+        grown = re.match(r"resident memory: (\d+) MB", line)
+        self.row("resident memory of it beyond the pieces", f"{grown[1]} MiB", "64 MiB", "16 MiB", "")
+        shutil.rmtree(folder)
+
     def mapping(self):
         """50 statements over a million keys; Paddle's own engine over a part of them, where PADDLE_PYTHON names a Python that has it."""
         program = self.program("bench_mapping")
@@ -346,6 +360,8 @@ def main():
             bench.metadata()
         if bench.wants("reading"):
             bench.reading()
+        if bench.wants("writing"):
+            bench.writing()
         if bench.wants("mapping"):
             bench.mapping()
         if bench.wants("megatron"):

@@ -36,7 +36,7 @@ API_EXPORT void reshard_plan_free(reshard_plan *plan)
     free(plan);
 }
 
-static reshard_status plan_make(reshard_plan *plan, const reshard_convert_options *options, const reshard_run_options *run,
+static reshard_status kept_plan_make(reshard_plan *plan, const reshard_convert_options *options, const reshard_run_options *run,
                                 reshard_error *err)
 {
     struct convert_call *call = &plan->call;
@@ -65,7 +65,7 @@ API_EXPORT reshard_status reshard_plan_new(reshard_checkpoint *source, const cha
         return error_set_memory(err);
     plan->source = source;
     plan->path = str_copy(str_of(target_path));
-    reshard_status status = plan->path ? plan_make(plan, options, run, err) : error_set_memory(err);
+    reshard_status status = plan->path ? kept_plan_make(plan, options, run, err) : error_set_memory(err);
     if (status)
         reshard_plan_free(plan);
     else

@@ -24,7 +24,8 @@ static struct {
     atomic_int calls; /* made so far; removing does not count */
     int fails_at;     /* the call of that number fails; 0: none */
     int number;       /* with this */
-    bool reads_short, reads_nothing, reads_beyond, adds_to_size, lists_up;
+    bool reads_short, reads_nothing, reads_beyond, adds_to_size;
+    const char *lists; /* a name more */
 } manners;
 
 static int called(void)
@@ -93,8 +94,8 @@ static int do_list(const char *folder, reshard_store_sink sink, void *sink_conte
         if (stat(inner, &info) == 0)
             number = sink(entry->d_name, strlen(entry->d_name), S_ISDIR(info.st_mode), (uint64_t)info.st_size, sink_context);
     }
-    if (!number && manners.lists_up)
-        number = sink("../other", 8, 0, 1, sink_context);
+    if (!number && manners.lists)
+        number = sink(manners.lists, strlen(manners.lists), 0, 1, sink_context);
     closedir(stream);
     return number;
 }
@@ -425,10 +426,13 @@ TEST(lies_are_found)
     behave();
     manners.adds_to_size = true;
     assert_int_not_equal(read_all("target"), RESHARD_OK);
-    behave();
-    manners.lists_up = true;
-    assert_int_equal(read_all("target"), RESHARD_ERR_FORMAT);
-    assert_non_null(strstr(err.message, "../other"));
+    static const char *const names[] = { "../other", "other/folder", "" };
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        behave();
+        manners.lists = names[i];
+        assert_int_equal(read_all("target"), RESHARD_ERR_FORMAT);
+        assert_non_null(strstr(err.message, names[i]));
+    }
     reshard_close(sample);
 }
 

@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -608,6 +609,113 @@ TEST(names_change_and_what_is_left_out_is_not_missed)
     reshard_close(opened);
 }
 
+/* Writes vectors of 8 of these names, which hold 1, like another checkpoint. */
+static void vectors_write(const char *const *keys, size_t count, const char *like, const char *path)
+{
+    static const int64_t shape[] = { 8 };
+    static const float ones[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    reshard_writer_tensor tensors[2];
+    reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_piece piece = RESHARD_PIECE_INIT;
+    reshard_writer *writer;
+    options.to = "torch";
+    options.like = like;
+    options.missing = like ? "3" : NULL;
+    for (size_t i = 0; i < count; i++)
+        tensors[i] = (reshard_writer_tensor){ { keys[i], strlen(keys[i]) }, "F32", 1, shape };
+    input.tensors = tensors;
+    input.tensor_count = count;
+    piece.data = ones;
+    piece.size = sizeof(ones);
+    CHECK_OK(reshard_writer_open(&input, path, &options, NULL, NULL, &writer, &err));
+    for (; piece.tensor < count; piece.tensor++)
+        CHECK_OK(reshard_writer_put(writer, &piece, &err));
+    CHECK_OK(reshard_writer_finish(writer, &err));
+    reshard_writer_free(writer);
+}
+
+TEST(what_only_the_reference_has_is_filled)
+{
+    static const char *const keys[] = { "w", "more" };
+    char like[128], path[128];
+    reshard_checkpoint *opened;
+    float found[8];
+    snprintf(like, sizeof(like), "%s/like.pt", work);
+    snprintf(path, sizeof(path), "%s/target.pt", work);
+    vectors_write(keys, 2, NULL, like);
+    vectors_write(keys, 1, like, path);
+    CHECK_OK(reshard_open(path, NULL, &opened, &err));
+    CHECK_OK(reshard_verify(opened, NULL, NULL, NULL, NULL, &err));
+    for (size_t key = 0; key < 2; key++) {
+        int64_t tensor = reshard_tensor_find(opened, keys[key], strlen(keys[key]));
+        CHECK_OK(reshard_read_into(opened, (size_t)tensor, NULL, NULL, NULL, found, sizeof(found), &err));
+        assert_true(found[0] == (key ? 3.0F : 1.0F) && found[7] == found[0]);
+    }
+    reshard_close(opened);
+}
+
+/* ---- memory ---- */
+
+#define LARGE_ROWS 65536
+#define LARGE_COLUMNS 1024
+#define LARGE_PIECE_ROWS 512 /* 1 MiB */
+
+static int zeros_read(void *out, uint64_t offset, size_t size, void *context)
+{
+    (void)offset;
+    (void)context;
+    memset(out, 0, size);
+    return 0;
+}
+
+static int64_t resident_most(void)
+{
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss / 1024;
+}
+
+/* Two tensors of 128 MiB: one in pieces of 1 MiB, out of order, one at once by callback, cast. */
+TEST(memory_does_not_grow_with_the_tensors)
+{
+    static const int64_t shape[] = { LARGE_ROWS, LARGE_COLUMNS };
+    static uint16_t rows[LARGE_PIECE_ROWS * LARGE_COLUMNS];
+    const reshard_writer_tensor tensors[] = { { { "a", 1 }, "BF16", 2, shape }, { { "b", 1 }, "BF16", 2, shape } };
+    reshard_writer_input input = RESHARD_WRITER_INPUT_INIT;
+    reshard_convert_options options = RESHARD_CONVERT_OPTIONS_INIT;
+    reshard_piece piece = RESHARD_PIECE_INIT;
+    reshard_writer *writer;
+    char path[128];
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+    int64_t before = resident_most();
+    snprintf(path, sizeof(path), "%s/target.pt", work);
+    options.to = "torch";
+    options.no_sync = 1;
+    input.tensors = tensors;
+    input.tensor_count = 2;
+    CHECK_OK(reshard_writer_open(&input, path, &options, NULL, NULL, &writer, &err));
+    for (int64_t i = 0; i < LARGE_ROWS / LARGE_PIECE_ROWS; i++) {
+        const int64_t start[] = { i * 37 % (LARGE_ROWS / LARGE_PIECE_ROWS) * LARGE_PIECE_ROWS, 0 },
+                      extent[] = { LARGE_PIECE_ROWS, LARGE_COLUMNS };
+        piece.start = start;
+        piece.extent = extent;
+        piece.data = rows;
+        piece.size = sizeof(rows);
+        CHECK_OK(reshard_writer_put(writer, &piece, &err));
+    }
+    piece = (reshard_piece)RESHARD_PIECE_INIT;
+    piece.tensor = 1;
+    piece.dtype = "F32";
+    piece.read = zeros_read;
+    CHECK_OK(reshard_writer_put(writer, &piece, &err));
+    CHECK_OK(reshard_writer_finish(writer, &err));
+    reshard_writer_free(writer);
+    assert_in_range(resident_most() - before, 0, 64);
+}
+
 /* ---- items ---- */
 
 static reshard_value_info info_of(int64_t kind, int64_t integer, double real, const char *text)
@@ -740,6 +848,8 @@ int main(int argc, char **argv)
         IN_WORK(a_callback_that_fails_ends_the_writer),
         IN_WORK(values_of_another_type_are_cast),
         IN_WORK(names_change_and_what_is_left_out_is_not_missed),
+        IN_WORK(what_only_the_reference_has_is_filled),
+        IN_WORK(memory_does_not_grow_with_the_tensors),
         IN_WORK(items_are_values),
         IN_WORK(null_and_what_cannot_be_is_refused),
     };
