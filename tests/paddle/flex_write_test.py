@@ -137,6 +137,25 @@ def check_names(shell, model):
     return "" if table else "no table of names"
 
 
+def check_side_files(shell, work, model):
+    """What a trainer leaves beside a model comes along, there and back."""
+    folder, files = work / "hf", {"config.json": b'{"a": 1}', "tokenizer.model": bytes(range(9)), "rng_state_0.pth": b"x" * 3}
+    folder.mkdir()
+    shutil.copy(model, folder / "model.safetensors")
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    out, message = shell.convert(folder, "--layout", "tp=2")
+    if message:
+        return message
+    again, message = shell.convert(out.rename(work / "once"), "--layout", "dp=2")
+    if message:
+        return message
+    for name in ("config.json", "tokenizer.model"):
+        if (again / name).read_bytes() != files[name]:
+            return f"{name}: other bytes"
+    return ""
+
+
 def check_items(shell, work, beside):
     """Plain values go into a file of their own, since Paddle's loader takes what it loads for tensors, and come back."""
     table = {"w": 1.5, "state": {"step": 7, "names": ["a", "a"], "raw": b"\0\xff"}}
@@ -237,6 +256,7 @@ def main():
         tap("files sort as texts: 10_0 before 1_0", check_dedupe(shell, five, "balanced", {"A": {None: "0_0"}, "B": {None: "10_0"},
             "C": {None: "1_0"}}, "dp=11"))
         tap("names of the framework", check_names(shell, arguments.fixtures / "paddle/paddle331-params-p4/ckpt.pdparams"))
+        tap("files beside tensors", check_side_files(shell, work, five))
         tap("values beside tensors", check_items(shell, work, arguments.fixtures / "paddle/paddle331-numpy/ckpt.pdparams"))
         for case in ("paddle-fc-replicas", "paddle-fc-safetensors", "paddle-fc-flat-nd", "paddle-fc-nested", "paddle262-mesh4",
             "paddle311-mesh2",

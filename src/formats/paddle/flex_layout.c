@@ -5,6 +5,8 @@
 #include "base/array.h"
 #include "base/name_map.h"
 #include "encoding/paddle_save.h"
+#include "formats/paddle/flex.h"
+#include "formats/paddle/unified.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -234,9 +236,9 @@ static reshard_status flex_layout_take_item(const struct layout_request *request
     struct flex_target *state = flex_target_state(target);
     struct str key = request->wanted->items[wanted].key;
     const struct catalog_item *item;
-    const char *why = "Flex Checkpoints have no files beside their own";
+    const char *why = "";
     if (layout_item_stored(request, wanted)->kind == ITEM_FILE)
-        return target_note_dropped(target, NOTE_NO_PLACE, key, err, "%s", why);
+        return RESHARD_OK;
     reshard_status status = layout_item(request, wanted, &item, err);
     if (status)
         return status;
@@ -392,6 +394,30 @@ static reshard_status add_files(const struct layout_request *request, struct tar
     return status;
 }
 
+/* Files that come along have a trainer's names, which no file of the checkpoint has. */
+static reshard_status add_copies(const struct layout_request *request, struct target *target, reshard_error *err)
+{
+    struct flex_target *state = flex_target_state(target);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t i = 0; i < request->wanted->item_count && !status; i++) {
+        const struct catalog_item *item = &request->wanted->items[i], *stored = layout_item_stored(request, i);
+        uint64_t rank, uid;
+        if (stored->kind != ITEM_FILE)
+            continue;
+        bool is_own = flex_file_kind_of(item->key, &rank, &uid) != FLEX_OTHER_FILE;
+        if (is_own || !uc_is_side_file(item->key) || store_name_check(item->key, NULL)) {
+            status = target_note_dropped(target, NOTE_NO_PLACE, item->key, err, "no file that a trainer of Paddle leaves");
+            continue;
+        }
+        if (!ARRAY_ROOM(state->copies, state->copy_count, state->copy_capacity))
+            return error_set_memory(err);
+        struct flex_out_copy *copy = &state->copies[state->copy_count++];
+        copy->source_object = stored->object;
+        status = catalog_add_object(target->catalog, item->key, request->source_catalog->objects[stored->object].bytes, &copy->object, err);
+    }
+    return status;
+}
+
 reshard_status flex_lay_out(const struct layout_request *request, struct target *target, reshard_error *err)
 {
     struct flex_target *state = calloc(1, sizeof(*state));
@@ -411,6 +437,8 @@ reshard_status flex_lay_out(const struct layout_request *request, struct target 
             flex_reference(request) ? flex_place_like(request, target, flex_reference(request), err) : flex_place(request, target, err);
     if (!status)
         status = add_files(request, target, err);
+    if (!status)
+        status = add_copies(request, target, err);
     name_map_release(&names);
     return status;
 }
@@ -426,6 +454,7 @@ void flex_close_target(struct target *target)
     free(state->files);
     free(state->folders);
     free(state->items);
+    free(state->copies);
     free(state->names);
     free(state);
     target->driver_state = NULL;

@@ -2,6 +2,7 @@
 /* The data files: dicts of arrays, and one of the items that are no tensors. */
 #include "formats/paddle/flex_target.h"
 
+#include "formats/shared/object_copy.h"
 #include "formats/shared/safetensors_pieces.h"
 
 #include <stdlib.h>
@@ -152,6 +153,9 @@ reshard_status flex_publish_object(const struct publish_job *job, uint32_t objec
         struct paddle_content content = content_of(&file, job->request, job->target, i);
         return paddle_save_write(&content, write_bytes, job->objects[object], err);
     }
+    for (uint32_t i = 0; i < state->copy_count; i++)
+        if (state->copies[i].object == object)
+            return object_copy(job, object, state->copies[i].source_object, err);
     return RESHARD_OK;
 }
 

@@ -47,6 +47,11 @@ struct flex_out_item {
     struct str key;
 };
 
+/* A file beside the checkpoint's own that is carried along. */
+struct flex_out_copy {
+    uint32_t object, source_object;
+};
+
 struct flex_target {
     enum flex_release release;
     enum flex_dedupe dedupe;
@@ -56,6 +61,8 @@ struct flex_target {
     struct flex_out_folder *folders;
     struct flex_out_item *items; /* members of a file without tensors: Paddle's loader takes all that it loads for tensors */
     uint32_t item_file;
+    struct flex_out_copy *copies;
+    uint32_t copy_count, copy_capacity;
     struct str *names;           /* by tensor: what the framework calls it, "" if not known. NULL: none is */
     uint32_t piece_count, piece_capacity, file_count, file_capacity, folder_count, folder_capacity, item_count;
 };
