@@ -2,6 +2,9 @@
 /*
  * Saving and loading by several ranks, which are threads here: every layout is saved in several formats and loaded under other numbers of
  * ranks; strictness as Megatron Core's own loads show it (also.strict of the fixture); and what happens when one rank fails.
+ *
+ * RESHARD_JOINT_FOLDER: where what is saved goes, and stays. RESHARD_JOINT_LOAD: a checkpoint with the same tensors that another program has
+ * saved, which is loaded, too. tests/live/joint_test.py sets them.
  */
 #include "check.h"
 
@@ -17,7 +20,7 @@
 #define RANKS_MAX 4
 
 static reshard_error err;
-static char folder[] = "/tmp/test_joint.XXXXXX";
+static char folder[200] = "/tmp/test_joint.XXXXXX";
 
 static reshard_str text_of(const char *text)
 {
@@ -582,16 +585,29 @@ TEST(a_failure_is_everybodys)
     assert_int_not_equal(access(like.path, F_OK), 0);
 }
 
+TEST(what_others_saved_is_loaded)
+{
+    const char *path = getenv("RESHARD_JOINT_LOAD");
+    const struct rank_call load = { .path = path, .work = load_rank };
+    for (int64_t ranks = 1; path && ranks <= RANKS_MAX; ranks++)
+        ranks_must(&load, ranks);
+}
+
 static int made(void **state)
 {
+    const char *given = getenv("RESHARD_JOINT_FOLDER");
     (void)state;
-    return mkdtemp(folder) ? 0 : -1;
+    if (!given)
+        return mkdtemp(folder) ? 0 : -1;
+    return snprintf(folder, sizeof(folder), "%s", given) < (int)sizeof(folder) ? 0 : -1;
 }
 
 static int removed(void **state)
 {
-    char command[64];
+    char command[256];
     (void)state;
+    if (getenv("RESHARD_JOINT_FOLDER"))
+        return 0;
     snprintf(command, sizeof(command), "rm -rf %s", folder);
     return system(command);
 }
@@ -604,6 +620,7 @@ int main(void)
         cmocka_unit_test(strictness_is_megatrons),
         cmocka_unit_test(extents_may_differ_where_that_is_allowed),
         cmocka_unit_test(a_failure_is_everybodys),
+        cmocka_unit_test(what_others_saved_is_loaded),
     };
     return cmocka_run_group_tests_name("joint", tests, made, removed);
 }
