@@ -187,6 +187,19 @@ static int compare_steps(const struct node *a, const struct node *b)
     return order ? order : (a->size > b->size) - (a->size < b->size);
 }
 
+/* The dtype of the only tensor below a node, or "": it is printed as a level. */
+static const char *dtype_below(const struct name_tree *tree, const struct node *node)
+{
+    while (node->is_level && node->end - node->first == 1)
+        node = &tree->nodes[node->first];
+    return node->is_level ? "" : tensor_of(tree, (size_t)node->tensor).dtype;
+}
+
+static int compare_dtypes(const char *a, const char *b)
+{
+    return *a && *b ? strcmp(a, b) : !*a - !*b;
+}
+
 static int compare_for_printing(const void *x, const void *y, void *context)
 {
     const struct folding *folding = context;
@@ -196,10 +209,8 @@ static int compare_for_printing(const void *x, const void *y, void *context)
     int order = 0;
     if (folding->tree->order == NAME_BY_SIZE)
         order = (left_bytes < right_bytes) - (left_bytes > right_bytes);
-    else if (folding->tree->order == NAME_BY_DTYPE && (left->is_level || right->is_level))
-        order = left->is_level - right->is_level;
     else if (folding->tree->order == NAME_BY_DTYPE)
-        order = strcmp(tensor_of(folding->tree, (size_t)left->tensor).dtype, tensor_of(folding->tree, (size_t)right->tensor).dtype);
+        order = compare_dtypes(dtype_below(folding->tree, left), dtype_below(folding->tree, right));
     if (!order)
         order = compare_steps(left, right);
     return order ? order : (a->first > b->first) - (a->first < b->first);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tensors of a checkpoint as a tree of their names. What repeats is one line: children with numbers for names that have the same
- * tensors below them (names, types and shapes) are folded, model.layers.{0..31}.mlp.up_proj.weight. Levels with one child are joined with it.
+ * tensors below them (names, types and shapes) are folded, model.layers.{0..31}.mlp.up_proj.weight. Levels with one child are joined
+ * with it.
  */
 #ifndef CLI_NAME_TREE_H
 #define CLI_NAME_TREE_H

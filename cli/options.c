@@ -109,7 +109,8 @@ static const struct row {
 const struct verb_info verb_table[VERB_COUNT] = {
     { "inspect", "PATH", "one screen about a checkpoint: format, layout, tensors, what is odd",
       "  reshard inspect step-1000\n  reshard inspect model.pt          # lists calls that the pickle would make; none is made\n", 1, 1 },
-    { "ls", "PATH", "a line for each tensor", "  reshard ls step-1000 --chunks\n  reshard ls step-1000 --tree --sort size --depth 2\n  reshard ls model.pt --items --json | jq '.items[].key'\n",
+    { "ls", "PATH", "a line for each tensor", "  reshard ls step-1000 --chunks\n  reshard ls step-1000 --tree --sort size --depth 2\n"
+      "  reshard ls model.pt --items --json | jq '.items[].key'\n",
       1, 1 },
     { "hash", "PATH", "a digest for each tensor, independent of format and layout",
       "  reshard hash step-1000\n  diff <(reshard hash a) <(reshard hash b)\n", 1, 1 },
