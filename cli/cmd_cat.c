@@ -2,60 +2,11 @@
 #include "commands.h"
 #include "near_names.h"
 #include "number_text.h"
+#include "tensor_slice.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define AXES_MAX 64
-
-/* A position on an axis of that size, its end included; *text moves behind the digits. */
-static bool parse_position(const char **text, int64_t size, int64_t *out)
-{
-    char *end;
-    if (**text < '0' || **text > '9')
-        return false;
-    errno = 0;
-    long long value = strtoll(*text, &end, 10);
-    *text = end;
-    *out = value;
-    return errno == 0 && value <= size;
-}
-
-/* "0:2,:,3": begin:end per axis; ':' is all of it, one number is that index. Axes left out are whole. */
-static bool parse_slice(const char *text, const reshard_tensor *tensor, int64_t *start, int64_t *extent)
-{
-    int axis = 0;
-    for (int i = 0; i < tensor->rank; i++) {
-        start[i] = 0;
-        extent[i] = tensor->shape[i];
-    }
-    while (*text) {
-        if (axis == tensor->rank)
-            return false;
-        int64_t size = tensor->shape[axis], begin = 0, stop = size;
-        if (*text != ':') {
-            if (!parse_position(&text, size, &begin) || (*text != ':' && begin == size))
-                return false;
-            stop = *text == ':' ? begin : begin + 1;
-        }
-        if (*text == ':') {
-            text++;
-            stop = size;
-            if (*text && *text != ',' && !parse_position(&text, size, &stop))
-                return false;
-        }
-        if (stop < begin || stop > size)
-            return false;
-        start[axis] = begin;
-        extent[axis++] = stop - begin;
-        if (*text == ',')
-            text++;
-        else if (*text)
-            return false;
-    }
-    return true;
-}
 
 static int write_raw(const void *bytes, size_t size, void *context)
 {
@@ -213,47 +164,66 @@ static int refuse_slice(const struct options *options, const reshard_tensor *ten
         print_shape(out, tensor->shape, tensor->rank);
         fclose(out);
     }
-    int status = print_failure(options, RESHARD_ERR_USAGE, "begin:end per axis, ':' for a whole axis, for example 0:2,:",
+    int status = print_failure(options, RESHARD_ERR_USAGE, "begin:end:step per axis, ':' for a whole one, '...' for all that are left; -1 is the last: 0:2,...,-1",
                                "--slice '%s' does not fit shape %s", options->slice, shape ? shape : "");
     free(shape);
     return status;
 }
 
+/* Reads what the slice takes of the tensor, in the order of its elements. */
+static reshard_status read_slice(const reshard_checkpoint *checkpoint, size_t index, struct tensor_slice *slice, const reshard_run_options *run,
+                                 int (*sink)(const void *bytes, size_t size, void *context), void *context, reshard_error *err)
+{
+    slice->sink = sink;
+    slice->context = context;
+    return reshard_read(checkpoint, index, slice->start, slice->extent, run, slice->is_stepped ? tensor_slice_pick : sink,
+                        slice->is_stepped ? slice : context, err);
+}
+
+static reshard_status cat_text(const struct options *options, const reshard_checkpoint *checkpoint, size_t index,
+                               struct tensor_slice *slice, const reshard_run_options *run, reshard_error *err)
+{
+    reshard_tensor tensor = RESHARD_TENSOR_INIT;
+    reshard_tensor_at(checkpoint, index, &tensor);
+    struct text_output text = { .dtype = tensor.dtype, .element_bytes = number_bytes(tensor.dtype), .is_json = options->json };
+    text.row = row_length(&tensor, slice->count, text.element_bytes);
+    if (options->json)
+        begin_tensor_json(&tensor, slice->count);
+    reshard_status status = read_slice(checkpoint, index, slice, run, write_text, &text, err);
+    if (!status && options->json)
+        puts("]}");
+    else if (!status && text.column)
+        putchar('\n');
+    return status;
+}
+
+static reshard_status cat_bytes(const reshard_checkpoint *checkpoint, size_t index, struct tensor_slice *slice, bool is_npy,
+                                const reshard_run_options *run, reshard_error *err)
+{
+    void *header = NULL;
+    size_t size = 0;
+    reshard_status status = is_npy ? reshard_npy_header(checkpoint, index, slice->count, &header, &size, err) : RESHARD_OK;
+    if (!status && size)
+        status = write_raw(header, size, NULL) ? RESHARD_ERR_IO : RESHARD_OK;
+    reshard_free(header);
+    return status ? status : read_slice(checkpoint, index, slice, run, write_raw, NULL, err);
+}
+
 static int cat_tensor(const struct options *options, reshard_checkpoint *checkpoint, size_t index)
 {
-    int64_t start[AXES_MAX], extent[AXES_MAX];
+    struct tensor_slice slice;
     reshard_error err = { 0 };
     reshard_tensor tensor = RESHARD_TENSOR_INIT;
     reshard_tensor_at(checkpoint, index, &tensor);
-    if (!parse_slice(options->slice ? options->slice : "", &tensor, start, extent))
+    if (!tensor_slice_parse(options->slice ? options->slice : "", &tensor, &slice))
         return refuse_slice(options, &tensor);
     const char *as = options->as ? options->as : "text";
     if (options->json && strcmp(as, "text") != 0)
         return print_failure(options, RESHARD_ERR_USAGE, NULL, "--json and --as %s exclude each other", as);
     struct progress progress;
     reshard_run_options run = progress_start(&progress, options, "cat");
-    reshard_status status = RESHARD_OK;
-    if (strcmp(as, "text") == 0) {
-        struct text_output text = { .dtype = tensor.dtype, .element_bytes = number_bytes(tensor.dtype), .is_json = options->json };
-        text.row = row_length(&tensor, extent, text.element_bytes);
-        if (options->json)
-            begin_tensor_json(&tensor, extent);
-        status = reshard_read(checkpoint, index, start, extent, &run, write_text, &text, &err);
-        if (!status && options->json)
-            puts("]}");
-        else if (!status && text.column)
-            putchar('\n');
-    } else {
-        void *header = NULL;
-        size_t size = 0;
-        if (strcmp(as, "npy") == 0)
-            status = reshard_npy_header(checkpoint, index, extent, &header, &size, &err);
-        if (!status && size)
-            status = write_raw(header, size, NULL) ? RESHARD_ERR_IO : RESHARD_OK;
-        reshard_free(header);
-        if (!status)
-            status = reshard_read(checkpoint, index, start, extent, &run, write_raw, NULL, &err);
-    }
+    reshard_status status = strcmp(as, "text") == 0 ? cat_text(options, checkpoint, index, &slice, &run, &err)
+                                                    : cat_bytes(checkpoint, index, &slice, strcmp(as, "npy") == 0, &run, &err);
     progress_end(&progress);
     return status ? print_error(options, status, &err) : 0;
 }

@@ -74,7 +74,7 @@ static const struct row {
     { "depth", "N", 0, COUNT, FIELD(depth), BIT(LS), "so many levels of the tree (all)" },
     { "sort", "key|size|dtype", 0, WORD, FIELD(sort), BIT(LS), "order of tensors, in the tree on each level; the largest first" },
     { "digest", "sha256|xxh3|crc32c|md5", 0, WORD, FIELD(digest), BIT(HASH), "digest to print (sha256)" },
-    { "slice", "A:B,…", 's', TEXT, FIELD(slice), BIT(CAT), "part of the tensor: begin:end per axis, ':' for all" },
+    { "slice", "A:B,…", 's', TEXT, FIELD(slice), BIT(CAT), "part of the tensor: begin:end:step per axis, ':' for all, '...'" },
     { "as", "text|npy|raw", 0, WORD, FIELD(as), BIT(CAT), "how to print the values (text)" },
     { "deep", NULL, 0, FLAG, FIELD(deep), BIT(VERIFY), "also read all values: NaN, infinities, all zero, copied experts" },
     { "expect-optimizer", NULL, 0, FLAG, FIELD(expect_optimizer), BIT(VERIFY), "a failure where weights lack optimizer states" },
