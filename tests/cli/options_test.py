@@ -532,8 +532,8 @@ def option_digest(sh, verb):
 
 
 def option_slice(sh, verb):
-    for text, values in (("1:3,2", [13, 17]), ("-2:,-1", [66, 70]), ("::8,0", [7, 39]), ("...,-1,:2", None), ("-1,...", [67, 68, 69, 70]),
-                         ("0,...,1::2", None), ("0,1::2", [8, 10]), ("3:3,:", []), ("::0", None), ("16", None), ("-17", None)):
+    for text, values in (("1:3,2", [13, 17]), ("-2:,-1", [66, 70]), ("::8,0", [7, 39]), ("...,-1,:2", [67, 68]), ("-1,...", [67, 68, 69, 70]),
+                         ("0,...,1::2", [8, 10]), ("...,0,0,0", None), ("0,1::2", [8, 10]), ("3:3,:", []), ("::0", None), ("16", None), ("-17", None)):
         said = sh("cat", model(sh), "w", "--slice", text, status=0 if values is not None else 2).stdout.split()
         equal([float(value) for value in said], values or [])
     data = sh.json("cat", model(sh), "w", "--slice", "::8,0")
