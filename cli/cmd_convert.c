@@ -8,11 +8,24 @@
 #include <string.h>
 #include <unistd.h>
 
+/* The format that the target's name says, where nothing else does; NULL: it says none. */
+static const char *format_of_name(const struct options *options)
+{
+    static const char *const endings[][2] = { { ".safetensors", "safetensors" }, { ".pt", "torch" }, { ".pth", "torch" }, { ".bin", "torch" } };
+    bool is_target = options->path_count > 1 && (options->verb == VERB_CONVERT || options->verb == VERB_PLAN);
+    for (size_t i = 0; is_target && !options->to && !options->like && i < sizeof(endings) / sizeof(endings[0]); i++) {
+        size_t size = strlen(options->paths[1]), tail = strlen(endings[i][0]);
+        if (size > tail && strcmp(options->paths[1] + size - tail, endings[i][0]) == 0 && options->paths[1][size - tail - 1] != '/')
+            return endings[i][1];
+    }
+    return options->to;
+}
+
 reshard_convert_options convert_options_make(const struct options *options, const reshard_open_options *open,
                                              const struct mapping_input *mapping)
 {
     reshard_convert_options convert = RESHARD_CONVERT_OPTIONS_INIT;
-    convert.to = options->to;
+    convert.to = format_of_name(options);
     convert.like = options->like;
     convert.layout = options->layout;
     convert.include = options->include.values;
@@ -25,6 +38,7 @@ reshard_convert_options convert_options_make(const struct options *options, cons
     convert.overwrite = options->overwrite;
     convert.resume = options->resume;
     convert.no_sync = options->no_sync;
+    convert.no_space_check = options->no_space_check;
     convert.verify = options->verify;
     convert.checksum = options->checksum && strcmp(options->checksum, "none") != 0 ? options->checksum : NULL;
     convert.open = open;

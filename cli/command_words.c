@@ -34,6 +34,7 @@ static const struct {
     { "reshard_convert_options.wrap", "--wrap" },
     { "reshard_convert_options.missing", "--missing" },
     { "reshard_convert_options.overwrite", "--overwrite" },
+    { "reshard_convert_options.no_space_check", "--no-space-check" },
     { "reshard_convert_options.checksum", "--checksum" },
     { "reshard_salvage_options.like", "--like" },
     { "reshard_salvage_options.to", "--to" },

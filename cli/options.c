@@ -30,7 +30,7 @@ static const struct row {
     unsigned verbs;
     const char *help;
 } rows[] = {
-    { "to", "FORMAT", 't', TEXT, FIELD(to), SHAPING | BIT(SALVAGE), "format to write; 'reshard formats' lists them" },
+    { "to", "FORMAT", 't', TEXT, FIELD(to), SHAPING | BIT(SALVAGE), "format to write; 'reshard formats' lists them (by the name: .safetensors, .pt, .pth, .bin)" },
     { "like", "PATH", 0, TEXT, FIELD(like), SHAPING, "take format, layout and names of files from this checkpoint" },
     { "like", "SIBLING", 0, TEXT, FIELD(like), BIT(SALVAGE), "take missing metadata from a checkpoint of the same run and layout" },
     { "layout", "WORDS", 0, TEXT, FIELD(layout), SHAPING, "how to cut tensors, for example ranks=8" },
@@ -66,6 +66,7 @@ static const struct row {
     { "part", "I/N", 0, TEXT, FIELD(part), BIT(CONVERT), "only part I, from 0, of N, beside others; then 'reshard commit DST'" },
     { "verify", NULL, 0, FLAG, FIELD(verify), WRITING, "read the result back and compare before it becomes visible" },
     { "no-sync", NULL, 0, FLAG, FIELD(no_sync), WRITING | BIT(SALVAGE), "do not wait for the disk; for scratch space" },
+    { "no-space-check", NULL, 0, FLAG, FIELD(no_space_check), WRITING, "begin although the disk has not enough room" },
     { "dry-run", NULL, 'n', FLAG, FIELD(dry_run), BIT(CONVERT), "as 'reshard plan'" },
     { "ranks", NULL, 0, FLAG, FIELD(ranks_flag), BIT(PLAN), "a line for each target file" },
     { "chunks", NULL, 'c', FLAG, FIELD(chunks), BIT(LS), "also each stored piece: box, file, offset, length" },

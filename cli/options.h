@@ -68,7 +68,7 @@ struct options {
     const char *part; /* I/N */
     const char *wrap, *missing, *strip_prefix, *add_prefix;
     struct option_list renames;
-    bool overwrite, resume, no_sync, verify, dry_run, strict_aoa, reverse;
+    bool overwrite, resume, no_sync, no_space_check, verify, dry_run, strict_aoa, reverse;
     struct option_list include, exclude, dtypes, format_options, maps, statements, constants;
     reshard_limit_change limit_values[OPTION_LIST_MAX];
     const char *const *words; /* of the command line, then NULL */

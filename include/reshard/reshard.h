@@ -417,11 +417,12 @@ typedef struct reshard_convert_options {
     uint64_t part, part_count;        /* only part 0, 1, ... of so many, on storage that all see; then reshard_commit. 0 parts: all of it */
     reshard_str part_words;           /* kept with the part: reshard_part_words gives it to who commits */
     const reshard_store *store;       /* where target_path is, in place of the file system (store.h); NULL: there */
+    int64_t no_space_check;           /* begin to write although the file system has not enough room */
 } reshard_convert_options;
 #define RESHARD_CONVERT_OPTIONS_INIT                                                                                                       \
     {                                                                                                                                      \
         sizeof(reshard_convert_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL,     \
-            NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, { NULL, 0 }, NULL                                                                    \
+            NULL, NULL, NULL, NULL, NULL, NULL, 0, 0, { NULL, 0 }, NULL, 0                                                                 \
     }
 
 /* What becomes of a tensor that the reference has and the source lacks. */

@@ -106,6 +106,7 @@ reshard_status convert_options_read(const reshard_convert_options *options, cons
         .overwrite = given->overwrite != 0,
         .resume = given->resume != 0,
         .no_sync = given->no_sync != 0,
+        .no_space_check = given->no_space_check != 0,
         .verify = given->verify != 0,
         .checksum = given->checksum,
         .map = &out->map.options,
@@ -135,6 +136,23 @@ static reshard_status api_convert_prepare(reshard_checkpoint *source, const char
     return status;
 }
 
+/* Where there is something already, what is wrong with the options is said before that. */
+static reshard_status check_target(reshard_checkpoint *source, const char *target_path, struct convert_call *call, reshard_error *err)
+{
+    struct conversion conversion;
+    reshard_error wrong = { 0 };
+    reshard_status status = target_check_source(source->opened, target_path, call->options.overwrite, err);
+    if (!status)
+        return RESHARD_OK;
+    reshard_status said = api_convert_prepare(source, target_path, call, CONVERSION_TO_REPORT, &conversion, NULL, &wrong);
+    if (!said)
+        conversion_release(&conversion);
+    if (said != RESHARD_ERR_USAGE && said != RESHARD_ERR_UNSUPPORTED && said != RESHARD_ERR_IO)
+        return status;
+    *err = wrong;
+    return said;
+}
+
 /* Conversions, and commits of their parts, differ in what is run. */
 typedef reshard_status (*conversion_work)(struct conversion *conversion, const char *target_path, reshard_error *err);
 
@@ -146,7 +164,7 @@ static reshard_status convert_by(conversion_work work, reshard_checkpoint *sourc
     struct conversion conversion;
     reshard_status status = convert_options_read(options, run, &call, err);
     if (!status && !call.options.store)
-        status = target_check_source(source->opened, target_path, call.options.overwrite, err);
+        status = check_target(source, target_path, &call, err);
     if (!status)
         status = api_convert_prepare(source, target_path, &call, CONVERSION_TO_RUN, &conversion, report, err);
     if (!status) {

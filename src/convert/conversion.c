@@ -3,6 +3,7 @@
 
 #include "convert/conversion_second.h"
 #include "convert/fused_check.h"
+#include "convert/target_check.h"
 #include "convert/tied_states.h"
 
 #include <stdlib.h>
@@ -209,6 +210,15 @@ static reshard_status relate_optimizer(struct conversion *conversion, reshard_er
     return status;
 }
 
+/* Who only asks is warned. */
+static reshard_status space_note(struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    reshard_error found = { 0 };
+    if (!target_check_space(conversion, target_path, &found))
+        return RESHARD_OK;
+    return note_add(&conversion->warnings, &conversion->notes, NOTE_SPACE, STR(""), err, "%s", found.message);
+}
+
 reshard_status conversion_prepare(struct checkpoint *source, const char *target_path, const struct conversion_options *options,
                                   const struct engine_options *engine, enum conversion_purpose purpose, struct conversion *out,
                                   reshard_error *err)
@@ -236,7 +246,10 @@ reshard_status conversion_prepare(struct checkpoint *source, const char *target_
         status = resolve_read(out, err);
     if (status)
         goto out;
-    status = plan_new(conversion_read_catalog(out), out->target.catalog, out->recipes, out->recipe_count, &out->plan, err);
+    if (purpose == CONVERSION_TO_REPORT && target_path)
+        status = space_note(out, target_path, err);
+    if (!status)
+        status = plan_new(conversion_read_catalog(out), out->target.catalog, out->recipes, out->recipe_count, &out->plan, err);
 
 out:
     if (status)

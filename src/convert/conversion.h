@@ -22,7 +22,7 @@ struct conversion_options {
     int64_t max_shard_bytes;           /* -1: the format's default */
     const char *wrap;                  /* parallel/wrap_rule.h; NULL */
     bool by_writer;                    /* what a rank has goes to that rank's file, where the format has one */
-    bool overwrite, resume, no_sync;
+    bool overwrite, resume, no_sync, no_space_check;
     bool verify;                       /* read back and compare */
     const char *checksum;              /* digest of a sidecar, or NULL */
     const struct mapping_options *map; /* NULL: defaults */

@@ -210,6 +210,8 @@ reshard_status conversion_run(struct conversion *conversion, const char *target_
 {
     struct run run = { .conversion = conversion };
     reshard_status status = target_check_replaced(conversion, target_path, err);
+    if (!status)
+        status = target_check_space(conversion, target_path, err);
     if (!status && conversion->options->part_count)
         return conversion_run_part(conversion, target_path, err);
     if (!status)

@@ -397,3 +397,30 @@ reshard_status target_check_replaced(const struct conversion *conversion, const 
     store_target_release(&target);
     return status;
 }
+
+/* ---- room ---- */
+
+reshard_status target_check_space(const struct conversion *conversion, const char *target_path, reshard_error *err)
+{
+    const struct conversion_options *options = conversion->options;
+    const struct catalog *target = conversion->target.catalog;
+    struct store_target place;
+    uint64_t needed = 0, free_bytes = 0;
+    if (options->store || options->no_space_check || options->resume || options->part_count)
+        return RESHARD_OK;
+    for (uint32_t i = 0; i < target->object_count; i++) {
+        if (__builtin_add_overflow(needed, target->objects[i].bytes, &needed))
+            needed = UINT64_MAX;
+    }
+    reshard_status status = store_target_look(target_path, &place, err);
+    if (status)
+        return status;
+    /* A character device and the like holds nothing. */
+    if (place.kind != TARGET_SPECIAL && store_target_free_bytes(&place, &free_bytes) && free_bytes < needed) {
+        status = error_set(err, RESHARD_ERR_IO, "not enough space for '%s': %llu bytes are to be written, %llu are free", target_path,
+                           (unsigned long long)needed, (unsigned long long)free_bytes);
+        error_hint(err, "reshard_convert_options.no_space_check writes as far as it goes");
+    }
+    store_target_release(&place);
+    return status;
+}

@@ -28,6 +28,7 @@
     X(PARTITION, "partition", false)     /* no rule says how it is cut */                              \
     X(REFERENCE, "reference", false)     /* taken from the reference */                                \
     X(FUSED, "fused", false)             /* a fused weight changes the number of its parts */          \
+    X(SPACE, "space", false)             /* the target does not fit where it is to be */               \
     X(VOCABULARY, "vocabulary", false)   /* rows of the vocabulary's padding */                        \
     X(ROWS, "rows", true)                /* the tensor gains or loses rows of padding */               \
     X(JOINED_NAME, "joined-name", true)  /* written under a flat name instead of its nested one */     \

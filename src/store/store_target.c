@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 static enum target_kind store_target_kind_of(mode_t mode)
@@ -77,6 +78,18 @@ static bool is_within(const char *path, const char *folder)
 {
     size_t size = strcmp(folder, "/") == 0 ? 0 : strlen(folder);
     return strncmp(path, folder, size) == 0 && path[size] == '/';
+}
+
+bool store_target_free_bytes(const struct store_target *target, uint64_t *out)
+{
+    struct statvfs info;
+    char *folder = NULL;
+    const char *last = strrchr(target->path, '/');
+    if (!last || asprintf(&folder, "%.*s/", (int)(last - target->path), target->path) < 0)
+        return false;
+    bool is_known = statvfs(folder, &info) == 0 && info.f_blocks > 0; /* without blocks it is one that does not count */
+    free(folder);
+    return is_known && !__builtin_mul_overflow((uint64_t)info.f_bavail, (uint64_t)info.f_frsize, out);
 }
 
 enum target_relation store_target_relation(const struct store_target *target, const char *path)

@@ -23,6 +23,9 @@ struct store_target {
 reshard_status store_target_look(const char *path, struct store_target *out, reshard_error *err);
 void store_target_release(struct store_target *target);
 
+/* What the file system that holds the target, or is to hold it, has left for this process. False: it does not say. */
+bool store_target_free_bytes(const struct store_target *target, uint64_t *out);
+
 enum target_relation { TARGET_BESIDE, TARGET_IS, TARGET_WITHIN, TARGET_AROUND };
 
 /* How the target lies to the file or folder at path. Nothing there: beside. */

@@ -452,6 +452,23 @@ def option_overwrite(sh, verb):
     sh("diff", "n.safetensors", "out", "--items", "ignore")
 
 
+def option_no_space_check(sh, verb):
+    """A file of 8 TB, with a hole for its values, does not fit on any disk that tests run on."""
+    header = json.dumps({"w": {"dtype": "U8", "shape": [1 << 43], "data_offsets": [0, 1 << 43]}}).encode()
+    with open(sh.work / "huge.safetensors", "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(8 + len(header) + (1 << 43))
+    if verb == "plan":
+        words = ["plan", "huge.safetensors", "out", "--to", "torch-dcp", "--json"]
+        assert "not enough space" in subprocess.run([sh.binary, *words], cwd=sh.work, capture_output=True, text=True).stdout
+        equal(json.loads(sh(*words, "--no-space-check").stdout)["warnings"], [])
+        return
+    done = subprocess.run([sh.binary, *sh.typed(["convert", "huge.safetensors", "out", "--to", "torch-dcp", "--no-space-check"])], cwd=sh.work,
+                          capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20)))
+    equal(done.returncode, 3)
+    assert "File too large" in done.stderr, done.stderr
+
+
 def option_resume(sh, verb):
     """An interrupted run leaves its parts only with --resume, and the next one goes on from there."""
     source = large(sh)
