@@ -26,9 +26,10 @@ LAYERS = {
     "formats": ["base", "tensor", "encoding", "store", "catalog", "parallel"],
     "plan": ["base", "tensor", "kernels", "catalog"],
     "engine": ["base", "tensor", "kernels", "encoding", "store", "catalog", "plan"],
-    "comm": ["base"],
+    "comm": ["base", "tensor", "kernels"],
     "names": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan"],
-    "convert": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "names"],
+    "convert": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm",
+                "names"],
     "api": ["base", "tensor", "kernels", "encoding", "store", "catalog", "parallel", "mapping", "formats", "plan", "engine", "comm",
             "names", "convert"],
 }

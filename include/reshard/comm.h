@@ -16,7 +16,7 @@
 #ifndef RESHARD_COMM_H
 #define RESHARD_COMM_H
 
-#include "reshard/reshard.h"
+#include "reshard/geometry.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -80,6 +80,38 @@ void reshard_comm_abort(reshard_comm *comm, const char *reason);
 
 /* Not collective; a rank that frees its handle has left, and the others find the group broken in their next call. NULL is fine. */
 void reshard_comm_free(reshard_comm *comm);
+
+/* ------------------------------------------------------------------------------------------------ resharding in memory */
+
+typedef struct reshard_redistribute_options {
+    size_t struct_size;
+    uint64_t scratch_bytes; /* memory beyond the shards' own, at most; 0: 16 MiB. The least that any rank gives counts */
+} reshard_redistribute_options;
+#define RESHARD_REDISTRIBUTE_OPTIONS_INIT { sizeof(reshard_redistribute_options), 0 }
+
+typedef struct reshard_redistribute_report {
+    size_t struct_size;
+    uint64_t bytes_kept;     /* copied from this rank to itself */
+    uint64_t bytes_sent, bytes_received; /* by this rank, to and from others */
+    uint64_t bytes_moved;    /* from rank to rank, all ranks together: of the target's types */
+} reshard_redistribute_report;
+#define RESHARD_REDISTRIBUTE_REPORT_INIT { sizeof(reshard_redistribute_report), 0, 0, 0, 0 }
+
+/*
+ * Collective: fills the values of every rank's target shards from all ranks' source shards, whatever the two layouts. A rank may have no
+ * source, or no target: groups that are disjoint are a group of both. source and target may be NULL for that. Values are cast where types
+ * differ, and read and written where they lie, with strides or without.
+ *
+ * Source shards of a key have one type and one global shape; two that overlap hold the same box or range, and are replicas with the same
+ * values. Each element of a target is written exactly once, and comes from the same rank if that has it, so that no more bytes move than
+ * have to. Targets may be replicas, and may overlap, in different memory; memory of sources and targets must not.
+ *
+ * RESHARD_ERR_FORMAT names the key, the region and the ranks of shards that overlap, or a region that a target needs and no rank has;
+ * RESHARD_ERR_USAGE a key, type or shape that does not fit. Nothing is written then. What fails later leaves targets half filled. options
+ * and report may be NULL.
+ */
+reshard_status reshard_redistribute(reshard_comm *comm, const reshard_shards *source, const reshard_shards *target,
+                                    const reshard_redistribute_options *options, reshard_redistribute_report *report, reshard_error *err);
 
 #ifdef __cplusplus
 }

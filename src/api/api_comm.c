@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "reshard/comm.h"
-
 #include "api/api_comm.h"
+
 #include "api/versioned.h"
 #include "comm/comm_transport.h"
 

@@ -49,6 +49,21 @@ void comm_abort(struct comm *comm, const char *reason)
     comm->transport->abort(comm, reason);
 }
 
+bool comm_shares_memory(const struct comm *comm)
+{
+    return comm->transport->shares_memory;
+}
+
+reshard_status error_pass(reshard_error *err, reshard_status status, const reshard_error *why)
+{
+    if (err) {
+        size_t size = err->struct_size;
+        *err = *why;
+        err->struct_size = size;
+    }
+    return status;
+}
+
 /* ---- a broken group ---- */
 
 static reshard_status comm_check(const struct comm *comm, reshard_error *err)
@@ -65,12 +80,7 @@ static reshard_status comm_break(struct comm *comm, reshard_status status, const
         snprintf(comm->reason, sizeof(comm->reason), "%s", why->message[0] ? why->message : reshard_status_name(status));
         comm->transport->abort(comm, comm->reason);
     }
-    if (err) {
-        size_t size = err->struct_size;
-        *err = *why;
-        err->struct_size = size;
-    }
-    return status;
+    return error_pass(err, status, why);
 }
 
 /* ---- gathering ---- */

@@ -46,7 +46,13 @@ reshard_status comm_send(struct comm *comm, uint32_t to, const void *bytes, size
 reshard_status comm_recv(struct comm *comm, uint32_t from, void *bytes, size_t size, reshard_error *err);
 reshard_status comm_run(struct comm *comm, const char *call, reshard_error *err);
 
+/* Whether ranks may read each other's memory at the addresses that its owner knows it by. */
+bool comm_shares_memory(const struct comm *comm);
+
 /* Breaks the group for a reason of this rank's. Any thread. */
 void comm_abort(struct comm *comm, const char *reason);
+
+/* Copies a record that a call of this layer made into the caller's, which may be NULL, and returns the status. */
+reshard_status error_pass(reshard_error *err, reshard_status status, const reshard_error *why);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A transport of the host program's. What it hands over is checked as far as it can be: sizes must add up, and comm.c looks at each part. */
+/*
+ * A transport of the host program's. What it hands over is checked as far as it can be: sizes must add up, and comm.c looks at each part.
+ */
 #include <inttypes.h>
 #include <stdlib.h>
 

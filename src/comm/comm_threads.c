@@ -357,6 +357,7 @@ static const struct comm_transport transport_threads = {
     .run = threads_run,
     .abort = threads_abort,
     .release = threads_release,
+    .shares_memory = true,
 };
 
 static struct team *team_new(uint32_t count)

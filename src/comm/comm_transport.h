@@ -19,6 +19,7 @@ struct comm_transport {
     reshard_status (*run)(struct comm *comm, reshard_error *err);
     void (*abort)(struct comm *comm, const char *reason); /* any thread; twice is fine */
     void (*release)(struct comm *comm);
+    bool shares_memory; /* an address of one rank is good on all */
 };
 
 struct comm {

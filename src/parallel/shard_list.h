@@ -7,6 +7,8 @@
 #define PARALLEL_SHARD_LIST_H
 
 #include "base/arena.h"
+#include "base/buffer.h"
+#include "base/cursor.h"
 #include "tensor/shard.h"
 
 /* { 0 } is valid and empty. Keys and vectors lie in the arena, values where they were. */
@@ -35,5 +37,10 @@ reshard_status shard_list_add_split(struct shard_list *list, const struct shard 
 /* Whether what the target wants can be made of the source: each key has one type and one global shape, the source's shards cover it, and
  * the target asks for nothing else. The source's shards may overlap. target may be NULL. USAGE names the key, and the region missing. */
 reshard_status shard_list_check(const struct shard_list *source, const struct shard_list *target, reshard_error *err);
+
+/* Descriptions as bytes, with the addresses of values; and back, added to a list as shards of rank `writer` that are elsewhere. What comes
+ * in is checked: FORMAT for bytes that are no list, USAGE for shards that cannot be. False: no memory. */
+bool shard_list_pack(const struct shard_list *list, struct buffer *out);
+reshard_status shard_list_unpack(struct cursor *cursor, uint32_t writer, struct shard_list *out, reshard_error *err);
 
 #endif

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "plan/plan_replica.h"
+
 #include <stdlib.h>
 
 #include "base/hash.h"
@@ -18,7 +20,7 @@ struct replicas {
     uint64_t *used;   /* by source object: bytes to be read from it */
 };
 
-static int64_t chunk_key(const struct catalog *catalog, int rank, const struct catalog_chunk *chunk)
+int64_t replica_key(const struct catalog *catalog, int rank, const struct catalog_chunk *chunk)
 {
     const struct chunk_layout *layout = catalog_layout_of(catalog, chunk);
     size_t bytes = (size_t)rank * sizeof(int64_t);
@@ -38,7 +40,7 @@ static void tensor_group(struct replicas *replicas, const struct catalog_tensor 
     uint32_t count = tensor->chunk_count, kept = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t chunk = tensor->first_chunk + i;
-        order[i] = (struct sort_entry){ chunk_key(catalog, tensor->rank, &catalog->chunks[chunk]), chunk };
+        order[i] = (struct sort_entry){ replica_key(catalog, tensor->rank, &catalog->chunks[chunk]), chunk };
     }
     entries_sort(order, order + count, count);
     for (uint32_t begin = 0, end; begin < count; begin = end) {

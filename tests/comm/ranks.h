@@ -3,6 +3,8 @@
 #ifndef TESTS_COMM_RANKS_H
 #define TESTS_COMM_RANKS_H
 
+#include "check.h"
+
 #include "reshard/comm.h"
 
 #include <pthread.h>

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "comm/exchange.h"
+
+#include <stdlib.h>
+
+#include "base/array.h"
+#include "comm/comm_transport.h"
+
+/*
+ * Messages have one order on all ranks: the k-th ones of all pairs before the k + 1st, and among those a pair's distance around the ring of
+ * ranks. A rank takes those of a few (k, distance) at a time, as many as its scratch holds. So the first message that is not done has both
+ * of its ends at work on it, whatever the others do: nobody waits in a circle.
+ */
+#define TURNS_AT_ONCE 4 /* (k, distance) a run: each at most one piece sent and one received */
+
+/* The steps from this rank to another, or from that to this, and how far they are. */
+struct stream {
+    uint32_t first, count; /* in exchange_state.order */
+    uint32_t step;         /* at hand, counted from first */
+    uint64_t element;      /* of that step: in row-major order of its simplified block */
+};
+
+struct turn {
+    struct stream *stream;
+    uint32_t peer;
+    bool is_send;
+    struct stream begin; /* of the message */
+    uint64_t bytes;
+    uint8_t *scratch;    /* NULL: sent from, or received at, its place */
+};
+
+struct exchange_state {
+    struct comm *comm;
+    const char *call;
+    const struct exchange *exchange;
+    struct exchange_totals *totals;
+    uint32_t *order;              /* steps, by stream */
+    struct stream *sends, *receives; /* by rank */
+    uint64_t piece_bytes;
+    uint8_t *scratch;             /* TURNS_AT_ONCE * 2 pieces */
+    struct turn turns[TURNS_AT_ONCE * 2];
+    unsigned turn_count;
+};
+
+/* ---- pieces ---- */
+
+/* A block between one side and the wire, or both. */
+struct piece {
+    struct exchange_copy copy;
+    uint64_t elements;
+    unsigned wire_bytes; /* of an element */
+    bool is_cast_first;  /* on the sender's side */
+};
+
+static uint64_t spec_elements(const struct copy_spec *spec)
+{
+    uint64_t elements = 1;
+    for (int axis = 0; axis < spec->rank; axis++)
+        elements *= (uint64_t)spec->extent[axis];
+    return elements;
+}
+
+static reshard_status step_describe(const struct exchange_state *state, uint32_t step, struct piece *out, reshard_error *err)
+{
+    reshard_status status = state->exchange->describe(step, &out->copy, state->exchange->context, err);
+    if (status)
+        return status;
+    copy_simplify(&out->copy.spec);
+    unsigned source_bytes = dtype_element_bytes(out->copy.spec.source_dtype);
+    unsigned target_bytes = dtype_element_bytes(out->copy.spec.target_dtype);
+    out->is_cast_first = target_bytes < source_bytes;
+    out->wire_bytes = out->is_cast_first ? target_bytes : source_bytes;
+    out->elements = spec_elements(&out->copy.spec);
+    return RESHARD_OK;
+}
+
+/* Cuts a step's block to a sub-block that begins at element `begin` of its row-major order and is the next as far as room goes. */
+static void piece_cut(struct piece *piece, uint64_t begin, uint64_t room_elements)
+{
+    struct copy_spec *spec = &piece->copy.spec;
+    uint64_t inner = spec_elements(spec), left = begin;
+    int axis = 0;
+    piece->elements = 1;
+    for (; axis < spec->rank; axis++) {
+        inner /= (uint64_t)spec->extent[axis];
+        uint64_t at = left / inner, rows = (uint64_t)spec->extent[axis] - at;
+        left %= inner;
+        piece->copy.source += (int64_t)at * spec->source_stride[axis];
+        if (piece->copy.target)
+            piece->copy.target += (int64_t)at * spec->target_stride[axis];
+        spec->extent[axis] = 1;
+        if (left == 0 && inner <= room_elements) {
+            spec->extent[axis] = (int64_t)(rows < room_elements / inner ? rows : room_elements / inner);
+            piece->elements = (uint64_t)spec->extent[axis] * inner;
+            break;
+        }
+    }
+}
+
+/* The next piece of a stream, at most `room` bytes on the wire; false if there is none that fits behind what the message has already. */
+static reshard_status stream_next(const struct exchange_state *state, struct stream *stream, uint64_t room, bool is_first,
+                                  struct piece *out, bool *is_there, reshard_error *err)
+{
+    *is_there = false;
+    if (stream->step == stream->count)
+        return RESHARD_OK;
+    reshard_status status = step_describe(state, state->order[stream->first + stream->step], out, err);
+    if (status)
+        return status;
+    uint64_t elements = out->elements, room_elements = room / out->wire_bytes;
+    if (!is_first && (stream->element || elements > room_elements)) /* a message is whole steps, or a piece of one */
+        return RESHARD_OK;
+    *is_there = true;
+    if (stream->element || elements > room_elements)
+        piece_cut(out, stream->element, room_elements);
+    stream->element += out->elements;
+    if (stream->element == elements) {
+        stream->step++;
+        stream->element = 0;
+    }
+    return RESHARD_OK;
+}
+
+/* Strides of the block as it lies on the wire. */
+static void wire_strides(const struct piece *piece, int64_t *strides)
+{
+    int64_t stride = piece->wire_bytes;
+    for (int axis = piece->copy.spec.rank - 1; axis >= 0; axis--) {
+        strides[axis] = stride;
+        stride *= piece->copy.spec.extent[axis];
+    }
+}
+
+/* What a side has to do between its memory and the wire. */
+static struct copy_spec side_spec(const struct piece *piece, bool is_send)
+{
+    struct copy_spec spec = piece->copy.spec;
+    wire_strides(piece, is_send ? spec.target_stride : spec.source_stride);
+    if (is_send == piece->is_cast_first)
+        return spec;
+    spec.via_count = 0; /* the other side casts */
+    spec.flags = 0;
+    if (is_send)
+        spec.target_dtype = spec.source_dtype;
+    else
+        spec.source_dtype = spec.target_dtype;
+    return spec;
+}
+
+static bool piece_is_in_place(const struct piece *piece, bool is_send)
+{
+    uint64_t bytes;
+    const struct copy_spec spec = side_spec(piece, is_send);
+    return copy_is_plain_run(&spec, &bytes);
+}
+
+/* ---- messages ---- */
+
+/* Measures the next message of the turn's stream, and whether it needs scratch; its place if it does not. */
+static reshard_status turn_measure(const struct exchange_state *state, struct turn *turn, uint8_t **place, reshard_error *err)
+{
+    struct piece piece;
+    bool is_there = true, is_in_place = false;
+    unsigned pieces = 0;
+    turn->begin = *turn->stream;
+    turn->bytes = 0;
+    for (; is_there; pieces++) {
+        reshard_status status =
+            stream_next(state, turn->stream, state->piece_bytes - turn->bytes, pieces == 0, &piece, &is_there, err);
+        if (status)
+            return status;
+        if (!is_there)
+            break;
+        turn->bytes += piece.elements * piece.wire_bytes;
+        is_in_place = pieces == 0 && piece_is_in_place(&piece, turn->is_send);
+        *place = turn->is_send ? (uint8_t *)(uintptr_t)piece.copy.source : piece.copy.target;
+    }
+    if (!is_in_place)
+        *place = NULL;
+    return RESHARD_OK;
+}
+
+/* Packs a message into scratch, or unpacks it from there. */
+static reshard_status turn_copy(const struct exchange_state *state, const struct turn *turn, reshard_error *err)
+{
+    struct stream stream = turn->begin;
+    uint64_t done = 0;
+    while (done < turn->bytes) {
+        struct piece piece;
+        bool is_there;
+        reshard_status status = stream_next(state, &stream, state->piece_bytes - done, done == 0, &piece, &is_there, err);
+        if (status)
+            return status;
+        const struct copy_spec spec = side_spec(&piece, turn->is_send);
+        if (turn->is_send)
+            copy_run(&spec, piece.copy.source, turn->scratch + done);
+        else
+            copy_run(&spec, turn->scratch + done, piece.copy.target);
+        done += piece.elements * piece.wire_bytes;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status turn_submit(struct exchange_state *state, struct turn *turn, reshard_error *err)
+{
+    uint8_t *place = NULL;
+    reshard_status status = turn_measure(state, turn, &place, err);
+    turn->scratch = place ? NULL : state->scratch + (size_t)(turn - state->turns) * state->piece_bytes;
+    if (!status && turn->is_send && turn->scratch)
+        status = turn_copy(state, turn, err);
+    if (status)
+        return status;
+    *(turn->is_send ? &state->totals->sent : &state->totals->received) += turn->bytes;
+    if (turn->is_send)
+        return comm_send(state->comm, turn->peer, place ? place : turn->scratch, turn->bytes, err);
+    return comm_recv(state->comm, turn->peer, place ? place : turn->scratch, turn->bytes, err);
+}
+
+static reshard_status turns_run(struct exchange_state *state, reshard_error *err)
+{
+    reshard_status status = state->turn_count ? comm_run(state->comm, state->call, err) : RESHARD_OK;
+    for (unsigned i = 0; i < state->turn_count && !status; i++)
+        if (!state->turns[i].is_send && state->turns[i].scratch)
+            status = turn_copy(state, &state->turns[i], err);
+    state->turn_count = 0;
+    return status;
+}
+
+static reshard_status turn_add(struct exchange_state *state, struct stream *stream, uint32_t peer, bool is_send, reshard_error *err)
+{
+    if (stream->step == stream->count)
+        return RESHARD_OK;
+    struct turn *turn = &state->turns[state->turn_count++];
+    *turn = (struct turn){ .stream = stream, .peer = peer, .is_send = is_send };
+    return turn_submit(state, turn, err);
+}
+
+static bool streams_are_done(const struct exchange_state *state)
+{
+    for (uint32_t rank = 0; rank < comm_size(state->comm); rank++) /* what a rank keeps is not sent */
+        if (rank != comm_rank(state->comm) &&
+            (state->sends[rank].step < state->sends[rank].count || state->receives[rank].step < state->receives[rank].count))
+            return false;
+    return true;
+}
+
+static reshard_status messages_run(struct exchange_state *state, reshard_error *err)
+{
+    const uint32_t size = comm_size(state->comm), rank = comm_rank(state->comm);
+    while (!streams_are_done(state)) {
+        for (uint32_t distance = 1; distance < size; distance++) {
+            uint32_t to = (rank + distance) % size, from = (rank + size - distance) % size;
+            reshard_status status = turn_add(state, &state->sends[to], to, true, err);
+            if (!status)
+                status = turn_add(state, &state->receives[from], from, false, err);
+            if (!status && state->turn_count > (TURNS_AT_ONCE - 1) * 2)
+                status = turns_run(state, err);
+            if (status)
+                return status;
+        }
+    }
+    return turns_run(state, err);
+}
+
+/* ---- ranks that share memory, and the rank itself ---- */
+
+static reshard_status blocks_copy(struct exchange_state *state, const struct stream *stream, uint64_t *bytes, reshard_error *err)
+{
+    for (uint32_t i = 0; i < stream->count; i++) {
+        struct exchange_copy copy;
+        reshard_status status =
+            state->exchange->describe(state->order[stream->first + i], &copy, state->exchange->context, err);
+        if (status)
+            return status;
+        *bytes += spec_elements(&copy.spec) * dtype_element_bytes(copy.spec.target_dtype);
+        copy_run(&copy.spec, copy.source, copy.target);
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status shared_run(struct exchange_state *state, reshard_error *err)
+{
+    const uint32_t size = comm_size(state->comm), rank = comm_rank(state->comm);
+    reshard_status status = RESHARD_OK;
+    for (uint32_t distance = 1; distance < size && !status; distance++)
+        status = blocks_copy(state, &state->receives[(rank + size - distance) % size], &state->totals->received, err);
+    return status;
+}
+
+/* ---- the whole ---- */
+
+static struct stream *stream_of(struct exchange_state *state, uint32_t step)
+{
+    const struct exchange_step *given = &state->exchange->steps[step];
+    uint32_t rank = comm_rank(state->comm);
+    return given->to == rank ? &state->receives[given->from] : given->from == rank ? &state->sends[given->to] : NULL;
+}
+
+/* Puts this rank's steps in order of their streams. A rank receives from itself what it keeps. */
+static void streams_fill(struct exchange_state *state)
+{
+    const uint32_t size = comm_size(state->comm);
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < state->exchange->count; i++) {
+        struct stream *stream = stream_of(state, i);
+        if (stream)
+            stream->count++;
+    }
+    for (uint32_t rank = 0; rank < 2 * size; rank++) {
+        struct stream *stream = rank < size ? &state->sends[rank] : &state->receives[rank - size];
+        stream->first = next;
+        next += stream->count;
+        stream->count = 0;
+    }
+    for (uint32_t i = 0; i < state->exchange->count; i++) {
+        struct stream *stream = stream_of(state, i);
+        if (stream)
+            state->order[stream->first + stream->count++] = i;
+    }
+}
+
+static reshard_status exchange_begin(struct exchange_state *state, reshard_error *err)
+{
+    const uint64_t given = state->exchange->scratch_bytes ? state->exchange->scratch_bytes : EXCHANGE_SCRATCH_BYTES;
+    state->piece_bytes = given / (TURNS_AT_ONCE * 2) < 64 ? 64 : given / (TURNS_AT_ONCE * 2) / 64 * 64;
+    state->order = calloc((size_t)state->exchange->count + 1, sizeof(*state->order));
+    state->sends = calloc(comm_size(state->comm), sizeof(*state->sends));
+    state->receives = calloc(comm_size(state->comm), sizeof(*state->receives));
+    if (!comm_shares_memory(state->comm))
+        state->scratch = malloc(state->piece_bytes * TURNS_AT_ONCE * 2);
+    if (!state->order || !state->sends || !state->receives || (!state->scratch && !comm_shares_memory(state->comm)))
+        return error_set_memory(err);
+    streams_fill(state);
+    return RESHARD_OK;
+}
+
+reshard_status exchange_run(struct comm *comm, const char *call, const struct exchange *exchange, struct exchange_totals *totals,
+                            reshard_error *err)
+{
+    struct exchange_state state = { .comm = comm, .call = call, .exchange = exchange, .totals = totals };
+    reshard_error why = RESHARD_ERROR_INIT;
+    *totals = (struct exchange_totals){ 0 };
+    reshard_status status = comm_agree(comm, call, exchange_begin(&state, &why), &why);
+    if (!status) {
+        status = blocks_copy(&state, &state.receives[comm_rank(comm)], &totals->kept, &why);
+        if (!status)
+            status = comm_shares_memory(comm) ? shared_run(&state, &why) : messages_run(&state, &why);
+        if (status && !comm_shares_memory(comm))
+            comm_abort(comm, why.message); /* others wait for messages that will not come */
+        status = comm_agree(comm, call, status, &why);
+    }
+    free(state.order);
+    free(state.sends);
+    free(state.receives);
+    free(state.scratch);
+    return status ? error_pass(err, status, &why) : RESHARD_OK;
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "convert/redistribute.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static const char redistribute_call[] = "reshard_redistribute";
+
+/* What a rank tells the others: its scratch, and both lists. */
+static reshard_status redistribute_pack(const struct shard_list *source, const struct shard_list *target, uint64_t scratch_bytes,
+                                        struct buffer *out, reshard_error *err)
+{
+    buffer_append_u64le(out, scratch_bytes ? scratch_bytes : EXCHANGE_SCRATCH_BYTES);
+    return shard_list_pack(source, out) && shard_list_pack(target, out) ? RESHARD_OK : buffer_error(out, err);
+}
+
+static reshard_status redistribute_unpack(const struct comm_gathered *gathered, uint32_t rank, struct shard_list *sources,
+                                          struct shard_list *targets, uint64_t *scratch_bytes, reshard_error *err)
+{
+    struct cursor cursor = cursor_over(gathered->parts[rank].data, gathered->parts[rank].size);
+    uint64_t scratch = 0;
+    reshard_status status = cursor_u64le(&cursor, &scratch) ? RESHARD_OK : error_set(err, RESHARD_ERR_FORMAT, "an empty message");
+    if (!status)
+        status = shard_list_unpack(&cursor, rank, sources, err);
+    if (!status)
+        status = shard_list_unpack(&cursor, rank, targets, err);
+    if (!status && cursor_left(&cursor))
+        status = error_set(err, RESHARD_ERR_FORMAT, "%zu bytes behind its shards", cursor_left(&cursor));
+    if (status)
+        error_prefix(err, "what rank %u says of its shards", rank);
+    *scratch_bytes = scratch < *scratch_bytes ? scratch : *scratch_bytes;
+    return status;
+}
+
+static reshard_status transfers_gather(struct comm *comm, const struct buffer *own, uint64_t *scratch_bytes, struct transfers *out,
+                                       reshard_error *err)
+{
+    struct comm_gathered gathered;
+    struct shard_list sources = { 0 }, targets = { 0 };
+    reshard_error why = RESHARD_ERROR_INIT;
+    reshard_status status = comm_all_gather(comm, redistribute_call, own->data, own->size, &gathered, err);
+    if (status)
+        return status;
+    *scratch_bytes = UINT64_MAX;
+    for (uint32_t rank = 0; rank < comm_size(comm) && !status; rank++)
+        status = redistribute_unpack(&gathered, rank, &sources, &targets, scratch_bytes, &why);
+    comm_gathered_release(&gathered);
+    if (!status)
+        status = transfers_make(out, &sources, &targets, comm_size(comm), &why);
+    shard_list_release(&sources);
+    shard_list_release(&targets);
+    return status ? error_pass(err, status, &why) : RESHARD_OK;
+}
+
+struct own_steps {
+    const struct transfers *transfers;
+    struct exchange_step *steps;
+    uint32_t *numbers; /* in the plan */
+    uint32_t count;
+};
+
+static reshard_status own_describe(uint32_t step, struct exchange_copy *out, void *context, reshard_error *err)
+{
+    const struct own_steps *own = context;
+    return transfers_copy(own->transfers, own->numbers[step], out, err);
+}
+
+static reshard_status own_steps_find(const struct transfers *transfers, uint32_t rank, struct own_steps *out, uint64_t *moved,
+                                     reshard_error *err)
+{
+    const uint32_t count = transfers->plan->step_count;
+    *moved = 0;
+    *out = (struct own_steps){ .transfers = transfers,
+                               .steps = calloc((size_t)count + 1, sizeof(*out->steps)),
+                               .numbers = calloc((size_t)count + 1, sizeof(*out->numbers)) };
+    if (!out->steps || !out->numbers)
+        return error_set_memory(err);
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t bytes;
+        const struct exchange_step step = transfers_step(transfers, i, &bytes);
+        *moved += step.from != step.to ? bytes : 0;
+        if (step.from != rank && step.to != rank)
+            continue;
+        out->numbers[out->count] = i;
+        out->steps[out->count++] = step;
+    }
+    return RESHARD_OK;
+}
+
+static reshard_status transfers_run(struct comm *comm, const struct transfers *transfers, uint64_t scratch_bytes,
+                                    struct redistribution *redistribution, reshard_error *err)
+{
+    struct own_steps own = { 0 };
+    reshard_error why = RESHARD_ERROR_INIT;
+    reshard_status status = own_steps_find(transfers, comm_rank(comm), &own, &redistribution->moved, &why);
+    status = comm_agree(comm, redistribute_call, status, &why);
+    if (!status) {
+        const struct exchange exchange = { own.steps, own.count, own_describe, &own, scratch_bytes };
+        status = exchange_run(comm, redistribute_call, &exchange, &redistribution->totals, &why);
+    }
+    free(own.steps);
+    free(own.numbers);
+    return status ? error_pass(err, status, &why) : RESHARD_OK;
+}
+
+reshard_status redistribute(struct comm *comm, const struct shard_list *source, const struct shard_list *target,
+                            struct redistribution *redistribution, reshard_error *err)
+{
+    struct transfers transfers = { 0 };
+    struct buffer own = { 0 };
+    reshard_error why = RESHARD_ERROR_INIT;
+    uint64_t scratch_bytes = 0;
+    reshard_status status = redistribute_pack(source, target, redistribution->scratch_bytes, &own, &why);
+    status = comm_agree(comm, redistribute_call, status, &why);
+    if (!status)
+        status = transfers_gather(comm, &own, &scratch_bytes, &transfers, &why);
+    buffer_release(&own);
+    /* All see the same descriptions, and find the same faults: what differs is want of memory, about which transfers_run agrees. */
+    if (status == RESHARD_ERR_MEMORY)
+        comm_abort(comm, why.message);
+    if (!status)
+        status = transfers_run(comm, &transfers, scratch_bytes, redistribution, &why);
+    transfers_release(&transfers);
+    return status ? error_pass(err, status, &why) : RESHARD_OK;
+}
