@@ -182,7 +182,7 @@ static uint32_t choice_make(const struct choice *choice, uint32_t chunk, uint32_
         first--;
     for (uint32_t i = first; i < source->chunk_count && choice->order[i].key == choice->order[first].key; i++) {
         uint32_t other = choice->order[i].value, holder = choice_rank(choice, other);
-        if (!catalog_chunks_are_copies(source, chunk, other))
+        if (source->chunks[other].tensor != source->chunks[chunk].tensor || !catalog_chunks_are_copies(source, chunk, other))
             continue;
         if (holder == rank)
             return other;
