@@ -8,7 +8,8 @@
 #   make tidy     layering and style     make coverage lines of src that the tests run
 #   make faults   every call and allocation fails once, every crash is replayed
 #   make mutants  sabotage of the source, which tests must notice (kept list); make mutants-sample: general operators
-#   make install DESTDIR=… PREFIX=…      make live-env environments with the real frameworks, which `check` then uses
+#   make install DESTDIR=… PREFIX=…; make uninstall    make deb Debian packages
+#   make live-env environments with the real frameworks, which `check` then uses
 SHELL := /bin/bash
 BUILD ?= build
 PREFIX ?= /usr/local
@@ -109,12 +110,25 @@ tidy:
 format:
 	@clang-format -i $$(git ls-files '*.c' '*.h')
 
+# A library in a folder of the system is found once the loader's cache knows it.
 install: $(BUILD)/reshard
 	@meson setup --reconfigure -Dprefix=$(PREFIX) $(BUILD) >/dev/null
 	DESTDIR=$(DESTDIR) meson install -C $(BUILD) --quiet
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+
+# Takes away what `install` with the same PREFIX and DESTDIR put there, and folders that are empty then.
+uninstall: $(BUILD)/build.ninja
+	@meson setup --reconfigure -Dprefix=$(PREFIX) $(BUILD) >/dev/null
+	@python3 tools/uninstall.py $(BUILD) "$(DESTDIR)"
+	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
+
+# Debian packages: reshard, libreshard0, libreshard-dev, in $(BUILD)/deb.
+deb:
+	@tools/setup.sh deb
+	@tools/make_deb.sh $(BUILD)/deb
 
 clean:
 	rm -rf build build-asan build-tsan build-fuzz build-fuzzcov build-coverage build-mutants
 
 FORCE:
-.PHONY: all setup demo check live-env asan tsan coverage faults mutants mutants-sample fuzz fuzz-coverage bench docs tidy format install clean FORCE
+.PHONY: all setup demo check live-env asan tsan coverage faults mutants mutants-sample fuzz fuzz-coverage bench docs tidy format install uninstall deb clean FORCE

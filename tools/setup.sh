@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs the Debian packages that a task needs, if they are missing. Asks first, unless YES=1, or root without a terminal.
-# usage: tools/setup.sh {build|test|fuzz|fuzz-coverage|docs|bench|coverage}
+# usage: tools/setup.sh {build|test|fuzz|fuzz-coverage|docs|deb|bench|coverage}
 set -eu
 build="gcc libc6-dev meson ninja-build pkg-config zlib1g-dev libzstd-dev libxxhash-dev libssl-dev libisal-dev libpcre2-dev liblz4-dev libblosc-dev libbz2-dev liblzma-dev"
 case "${1:-build}" in
@@ -10,9 +10,10 @@ case "${1:-build}" in
     fuzz) want="$build clang libclang-rt-14-dev" ;;
     fuzz-coverage) want="$build clang libclang-rt-14-dev llvm-14 libcmocka-dev python3" ;;
     docs) want="$build scdoc" ;;
+    deb) want="$build scdoc python3 debhelper dpkg-dev fakeroot lintian" ;;
     bench) want="$build python3" ;;
     coverage) want="$build libcmocka-dev scdoc python3 gcovr" ;;
-    *) echo "usage: $0 {build|test|fuzz|fuzz-coverage|docs|bench|coverage}" >&2; exit 2 ;;
+    *) echo "usage: $0 {build|test|fuzz|fuzz-coverage|docs|deb|bench|coverage}" >&2; exit 2 ;;
 esac
 missing=""
 for package in $want; do
