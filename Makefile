@@ -123,7 +123,7 @@ uninstall: $(BUILD)/build.ninja
 	@[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 # Debian packages: reshard, libreshard0, libreshard-dev, in $(BUILD)/deb.
-deb:
+deb: 
 	@tools/setup.sh deb
 	@tools/make_deb.sh $(BUILD)/deb
 

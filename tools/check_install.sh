@@ -4,6 +4,7 @@
 # usage: tools/check_install.sh BUILD          ends with `N passed, N failed`
 set -u
 cd "$(dirname "$0")/.."
+here=$PWD
 build=${1:-build}
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
@@ -32,14 +33,14 @@ fixture=tests/fixtures/torch-dcp/dcp-small/ckpt
 "$root/list" "$fixture" >"$root/found"
 holds "it lists what the installed command lists" sh -c "test -s '$root/expected' && diff '$root/expected' '$root/found'"
 export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1
-cc "$root/list.c" -I"$root/usr/include" "$lib/libreshard.a" $(pkg-config --static --libs-only-l reshard | sed 's/-lreshard //') -o "$root/static" 2>"$root/log"
+cc "$root/list.c" -I"$root/usr/include" "$lib/libreshard.a" $(pkg-config --static --libs reshard | tr " " "\n" | grep -v -e -lreshard -e "^-L$root") -o "$root/static" 2>"$root/log"
 holds "the same, linked statically" sh -c "env -u LD_LIBRARY_PATH '$root/static' '$fixture' | diff '$root/expected' - && ! ldd '$root/static' | grep libreshard"
 if command -v cmake >/dev/null; then
     mkdir "$root/cmake"
     cp "$root/list.c" "$root/cmake"
     printf 'cmake_minimum_required(VERSION 3.13)\nproject(list C)\nfind_package(reshard 0.3 REQUIRED)\nadd_executable(list list.c)\ntarget_link_libraries(list reshard::reshard)\n' \
         >"$root/cmake/CMakeLists.txt"
-    holds "the same by CMake" sh -c "cd '$root/cmake' && cmake -Dreshard_DIR='$lib/cmake/reshard' . && make && ./list '$OLDPWD/$fixture' | diff '$root/expected' -"
+    holds "the same by CMake" sh -c "cd '$root/cmake' && cmake -Dreshard_DIR='$lib/cmake/reshard' . && make && ./list '$here/$fixture' | diff '$root/expected' -"
 fi
 holds "every document that a manual page names is there" sh -c "cat '$root'/usr/share/man/man1/*.1 | tr -d '\\\\' | grep -o '/usr/share/doc/reshard/[a-zA-Z_/-]*[.]md' | sort -u | sed 's|^|$root|' | xargs ls"
 holds "every function has a manual page" sh -c "grep -o 'reshard_[a-z0-9_]*;' libreshard.map | tr -d ';' | sed 's|.*|$root/usr/share/man/man3/&.3|' | xargs ls"
